@@ -1,0 +1,45 @@
+"""Everything tvae raises on purpose.
+
+::
+
+    TvaeError
+    ├── UsageError      what was asked for cannot be done: flags, names, an unloadable VAE (exit code 2)
+    ├── InputError      one input is bad: a damaged file, non-finite values, latents of another VAE (exit code 3)
+    ├── PlanError       no plan fits: the budget is too small, a shape the model cannot represent (exit code 2)
+    └── UnsupportedOp   the captured graph holds an operation the engine has no rule for (exit code 2)
+
+Exit codes are given by the command line alone; the library only raises. The message of every error is one line
+that says what is wrong, where, and what to do.
+"""
+
+from __future__ import annotations
+
+__all__ = ["InputError", "PlanError", "TvaeError", "UnsupportedOp", "UsageError"]
+
+
+class TvaeError(Exception):
+    """Root of the tree; catching it catches everything tvae raises on purpose."""
+
+
+class UsageError(TvaeError):
+    """The request itself is wrong, whatever the data."""
+
+
+class InputError(TvaeError):
+    """One input is unusable; other inputs of the same run are not affected."""
+
+
+class PlanError(TvaeError):
+    """No execution plan exists for this model, shape and budget."""
+
+
+class UnsupportedOp(TvaeError):
+    """The engine has no rule for an operation. Names the operation and the module it came from."""
+
+    def __init__(self, op: str, module: str, why: str = "") -> None:
+        self.op, self.module, self.why = op, module, why
+        detail = f" ({why})" if why else ""
+        super().__init__(
+            f"no rule for operation '{op}' in module '{module or '<root>'}'{detail}; "
+            "pass allow_whole=True (--allow-whole) to run it on the whole value, exact but unbounded in memory"
+        )
