@@ -1,0 +1,51 @@
+"""The latent files of tvae: one safetensors file for an image, a folder of them for a clip.
+
+::
+
+    a.jpg.safetensors          tensor `latents` [C, h, w], or `mean` and `logvar`
+    b.mp4.latents/
+        000000.safetensors     [C, t, h, w]; complete on its own, with its frames' timestamps
+        000001.safetensors
+        streams.*              the source's other streams, untouched (written by `media.copy_streams`)
+        index.json             written last: its presence is the commit
+
+Every file says which VAE made it, in which space it is, from which source, and everything that a decode needs.
+Nothing but safetensors is needed to read one.
+"""
+
+from __future__ import annotations
+
+from tvae.pipeline.latents.image_file import IMAGE_SUFFIX, write_image_latents
+from tvae.pipeline.latents.meta import (
+    Geometry,
+    LatentsMeta,
+    PartRecord,
+    PosteriorRecord,
+    SourceRecord,
+    SpaceRecord,
+    VaeIdentity,
+    fingerprint,
+)
+from tvae.pipeline.latents.reader import LatentsPart, LatentsReader, check_vae, is_latents, latents_done, open_latents
+from tvae.pipeline.latents.video_folder import VIDEO_SUFFIX, VideoLatentsWriter
+
+__all__ = [
+    "IMAGE_SUFFIX",
+    "VIDEO_SUFFIX",
+    "Geometry",
+    "LatentsMeta",
+    "LatentsPart",
+    "LatentsReader",
+    "PartRecord",
+    "PosteriorRecord",
+    "SourceRecord",
+    "SpaceRecord",
+    "VaeIdentity",
+    "VideoLatentsWriter",
+    "check_vae",
+    "fingerprint",
+    "is_latents",
+    "latents_done",
+    "open_latents",
+    "write_image_latents",
+]

@@ -1,0 +1,102 @@
+"""`index.json` of a video folder: written last, so that its presence says the folder is complete."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tvae.pipeline.atomic import replacing
+from tvae.pipeline.errors import InputError
+from tvae.pipeline.latents.meta import LatentsMeta
+from tvae.pipeline.latents.record import from_json, to_json
+
+INDEX_NAME = "index.json"
+
+
+@dataclass(frozen=True)
+class PartEntry:
+    """One part as the index knows it; `bytes` shows a truncated file without reading it."""
+
+    file: str
+    first_frame: int
+    frames: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A file that is not a part."""
+
+    file: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class StreamsEntry:
+    """The source's other streams: their container files inside the folder, and the media module's own record."""
+
+    files: tuple[FileEntry, ...]
+    record: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Index:
+    """The clip's metadata and the list of its files."""
+
+    meta: LatentsMeta
+    parts: tuple[PartEntry, ...]
+    streams: StreamsEntry | None = None
+
+    @property
+    def files(self) -> tuple[PartEntry | FileEntry, ...]:
+        """Every file of the folder but the index itself."""
+        return (*self.parts, *(self.streams.files if self.streams else ()))
+
+    @property
+    def frames(self) -> int:
+        """Number of frames of the clip."""
+        return sum(part.frames for part in self.parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-able; what `index.json` holds."""
+        return {
+            **self.meta.to_json(),
+            "frames": self.frames,
+            "parts": to_json(self.parts),
+            "streams": to_json(self.streams),
+        }
+
+
+@dataclass(frozen=True)
+class _Files:
+    parts: tuple[PartEntry, ...]
+    streams: StreamsEntry | None = None
+
+
+def write_index(folder: Path, index: Index) -> None:
+    """Commit the folder: one rename makes it complete."""
+    text = json.dumps(index.to_json(), indent=1, allow_nan=False)
+    with replacing(folder / INDEX_NAME) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def read_index(folder: Path) -> Index:
+    """Read and check `index.json`; `InputError` says why it cannot be used."""
+    path = folder / INDEX_NAME
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        meta = LatentsMeta.from_json(data)
+        files = from_json(_Files, data, "index")
+    except FileNotFoundError:
+        raise InputError(f"'{folder}' has no {INDEX_NAME}: its encode was interrupted; run it again") from None
+    except OSError as error:
+        raise InputError(f"cannot read '{path}': {error.strerror or error}") from error
+    except ValueError as error:
+        raise InputError(f"damaged '{path}': {error}") from error
+    index = Index(meta, files.parts, files.streams)
+    for entry in index.files:
+        if Path(entry.file).name != entry.file or "\\" in entry.file or entry.file in ("", ".", ".."):
+            raise InputError(f"damaged '{path}': '{entry.file}' is not a name in its folder")
+    return index

@@ -1,0 +1,138 @@
+"""Reading latents back, from an image file, a folder, its index, or a single part: they all look alike.
+
+::
+
+    with_parts = open_latents(path)          # checks metadata and that every file is there and whole
+    for part in with_parts:                  # reads one part at a time
+        part.tensors["latents"], part.pts
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from tvae.pipeline.errors import InputError
+from tvae.pipeline.latents.index import INDEX_NAME, Index, PartEntry, read_index
+from tvae.pipeline.latents.meta import FORMAT, LatentsMeta
+from tvae.pipeline.latents.record import to_json
+from tvae.pipeline.latents.tensor_file import read_header, read_raw_header, read_tensors
+
+
+@dataclass(frozen=True)
+class LatentsPart:
+    """The tensors of one file and the frames they stand for; see `PartRecord` for the fields."""
+
+    tensors: dict[str, Tensor]
+    """`latents`, or `mean` and `logvar`: [C, h, w] (image), [C, t, h, w] (clip, and image of a video VAE)."""
+    index: int
+    first_frame: int
+    pts: tuple[int | None, ...]
+    durations: tuple[int | None, ...]
+    repeated: int
+
+
+class LatentsReader:
+    """Latents of one image or clip; iterate for its parts, as often as needed. Made by :func:`open_latents`."""
+
+    def __init__(self, path: Path, files: tuple[Path, ...], index: Index) -> None:
+        self.path = path
+        self.files = files
+        self.meta: LatentsMeta = index.meta
+        self.frames = index.frames
+        self._index = index
+
+    @property
+    def streams(self) -> dict[str, Any] | None:
+        """The record of the source's other streams, for `media.SideStreams.from_json(record, reader.path)`."""
+        return self._index.streams.record if self._index.streams else None
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __iter__(self) -> Iterator[LatentsPart]:
+        """Read the parts in order. `InputError` names the file that is damaged or of another clip."""
+        for file in self.files:
+            tensors, meta, part = read_tensors(file)
+            if meta.fingerprint != self.meta.fingerprint:
+                raise InputError(f"'{file}' belongs to other latents than its folder; encode the source again")
+            yield LatentsPart(tensors, part.index, part.first_frame, part.pts, part.durations, part.repeated)
+
+    def summary(self) -> dict[str, Any]:
+        """JSON-able description for `tvae inspect`: the metadata, the tensors of every part, sizes on disk."""
+        tensors = [read_header(file)[2] for file in self.files]
+        values = sum(math.prod(spec["shape"]) for part in tensors for spec in part.values())
+        return {
+            "path": str(self.path),
+            **self.meta.to_json(),
+            "frames": self.frames,
+            "parts": [{"file": f.name, "tensors": t} for f, t in zip(self.files, tensors, strict=True)],
+            "values": values,
+            "bytes": sum(file.stat().st_size for file in self.files),
+            "streams": to_json(self._index.streams),
+        }
+
+
+def open_latents(path: Path) -> LatentsReader:
+    """Open an image's file, a clip's folder, the folder's `index.json`, or one part of a clip.
+
+    Checks the metadata and that all files are there and whole; the values are read and checked part by part.
+    `InputError` names the file and the reason.
+    """
+    if path.name == INDEX_NAME:
+        path = path.parent
+    if path.is_dir():
+        return _open_folder(path)
+    meta, part, _ = read_header(path)
+    frames = len(part.pts) if meta.kind == "video" else 1
+    entry = PartEntry(path.name, part.first_frame, frames, path.stat().st_size)
+    return LatentsReader(path, (path,), Index(meta, (entry,)))
+
+
+def is_latents(path: Path) -> bool:
+    """Whether this looks like latents of tvae, complete or not: tells them from media when inputs are listed."""
+    if path.name == INDEX_NAME or path.is_dir():
+        folder = path if path.is_dir() else path.parent
+        return folder.suffix == ".latents" or (folder / INDEX_NAME).is_file()
+    if path.suffix != ".safetensors" or not path.is_file():
+        return False
+    try:
+        return read_raw_header(path)[0].get("format") == FORMAT
+    except InputError:
+        return True  # a broken safetensors file is reported as such, not skipped in silence
+
+
+def latents_done(path: Path, fingerprint: str) -> bool:
+    """Whether complete latents of this source, VAE and options are here already (see `meta.fingerprint`)."""
+    if not path.exists():
+        return False
+    try:
+        return open_latents(path).meta.fingerprint == fingerprint
+    except InputError:
+        return False
+
+
+def check_vae(reader: LatentsReader, class_name: str, weights_sha256: str, vae_id: str) -> None:
+    """`InputError` when the latents were made by another VAE than the one at hand."""
+    made = reader.meta.vae
+    if (made.class_name, made.weights_sha256) != (class_name, weights_sha256):
+        raise InputError(
+            f"'{reader.path}' was made by another VAE: '{made.id}' ({made.class_name}, weights "
+            f"{made.weights_sha256[:12]}), not '{vae_id}' ({class_name}, {weights_sha256[:12]}); pass --vae {made.id}"
+        )
+
+
+def _open_folder(folder: Path) -> LatentsReader:
+    index = read_index(folder)
+    for entry in index.files:
+        file = folder / entry.file
+        if not file.is_file():
+            raise InputError(f"'{folder}' is incomplete: '{entry.file}' is missing")
+        if file.stat().st_size != entry.bytes:
+            raise InputError(f"'{file}' is damaged: {file.stat().st_size} bytes instead of {entry.bytes}")
+    return LatentsReader(folder, tuple(folder / part.file for part in index.parts), index)

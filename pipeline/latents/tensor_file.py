@@ -1,0 +1,143 @@
+"""One safetensors file of latents: checked on the way out and on the way in.
+
+Written so that any other tool can read it too: plain tensors, string metadata. Tensors are `latents`, or `mean`
+and `logvar`; [C, h, w] for an image, [C, t, h, w] for a part of a clip.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tvae.pipeline.atomic import replacing
+from tvae.pipeline.errors import InputError
+from tvae.pipeline.latents.meta import LatentsMeta, PartRecord, from_strings, to_strings
+
+MAX_HEADER = 100_000_000
+"""Bytes; the same bound as the safetensors library's own."""
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: LatentsMeta, part: PartRecord) -> int:
+    """Write the file under its final name in one step and return its size in bytes.
+
+    `InputError` when a value is not finite: it would decode to garbage, and zeroing it would hide that.
+    `ValueError` when the tensors do not fit the metadata (a mistake of the caller, not of the data).
+    """
+    _check_shapes(tensors, meta, part)
+    check_finite(tensors, meta.source.name)
+    stored = {name: _own_memory(tensor) for name, tensor in tensors.items()}
+    try:
+        with replacing(path) as temporary:
+            save_file(stored, temporary, metadata=to_strings(meta, part))
+            size = temporary.stat().st_size
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"cannot write '{path}': {error}") from error
+    return size
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], LatentsMeta, PartRecord]:
+    """Read and check everything. The tensors own their memory: the file is closed, and may be replaced.
+
+    `InputError` names the file and says whether it is missing, truncated, not of tvae, inconsistent or not finite.
+    """
+    meta, part, _ = read_header(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118, not a mapping
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"cannot read latents '{path}': {error}") from error
+    try:
+        _check_shapes(tensors, meta, part)
+    except ValueError as error:
+        raise InputError(f"damaged latents '{path}': {error}") from error
+    check_finite(tensors, str(path))
+    return tensors, meta, part
+
+
+def read_header(path: Path) -> tuple[LatentsMeta, PartRecord, dict[str, Any]]:
+    """Metadata, and the tensors' `dtype` and `shape` by name, without reading a value.
+
+    `InputError` as for :func:`read_tensors`; a file that ends before the last tensor does is noticed here.
+    """
+    strings, specs = read_raw_header(path)
+    try:
+        meta, part = from_strings(strings)
+    except ValueError as error:
+        raise InputError(f"'{path}': {error}") from error
+    return meta, part, specs
+
+
+def read_raw_header(path: Path) -> tuple[dict[str, str], dict[str, Any]]:
+    """String metadata and tensor specifications of any safetensors file; `InputError` when it is not a whole one.
+
+    Layout: 8 bytes little-endian length, that many bytes of JSON, then the data (safetensors format, version 1).
+    """
+    try:
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            text = file.read(length) if length <= MAX_HEADER else b""
+        size = path.stat().st_size
+    except OSError as error:
+        raise InputError(f"cannot read latents '{path}': {error.strerror or error}") from error
+    try:
+        header = json.loads(text)
+        strings = header.pop("__metadata__", {})
+        specs = {name: {"dtype": s["dtype"], "shape": s["shape"]} for name, s in header.items()}
+        end = 8 + length + max((s["data_offsets"][1] for s in header.values()), default=0)
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+        raise InputError(f"'{path}' is not a whole safetensors file (truncated, or of another format)") from None
+    if size != end:
+        raise InputError(f"'{path}' is damaged: {size} bytes, its header promises {end}")
+    return strings, specs
+
+
+def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:
+    """`InputError` when a value is NaN or infinite."""
+    for name, tensor in tensors.items():
+        bad = tensor.numel() - int(torch.isfinite(tensor).sum())
+        if bad:
+            raise InputError(f"'{where}': {bad} of {tensor.numel()} values of '{name}' are not finite")
+
+
+def _check_shapes(tensors: Mapping[str, Tensor], meta: LatentsMeta, part: PartRecord) -> None:
+    names = {"mean", "logvar"} if meta.posterior.kind == "moments" else {"latents"}
+    if set(tensors) != names:
+        raise ValueError(f"expected the tensors {sorted(names)}, found {sorted(tensors)}")
+    shapes = {tuple(tensor.shape) for tensor in tensors.values()}
+    if len(shapes) != 1:
+        raise ValueError(f"tensors of different shapes {sorted(shapes)}")
+    (shape,) = shapes
+    rank = 3 if meta.kind == "image" and meta.vae.temporal_factor is None else 4
+    if len(shape) != rank or 0 in shape:
+        raise ValueError(f"expected {rank} dimensions, none of them 0, found shape {list(shape)}")
+    if not all(tensor.is_floating_point() for tensor in tensors.values()):
+        raise ValueError("values are not floating point")
+    if (shape[0], *shape[-2:]) != (expected := _expected_size(meta)):
+        raise ValueError(f"expected C, h, w = {expected} from the metadata, found shape {list(shape)}")
+    if meta.kind == "video" and len(part.pts) != len(part.durations):
+        raise ValueError(f"{len(part.pts)} timestamps but {len(part.durations)} durations")
+    if meta.kind == "video" and meta.vae.temporal_factor is None and len(part.pts) != shape[1]:
+        raise ValueError(f"{shape[1]} frames but {len(part.pts)} timestamps")
+
+
+def _expected_size(meta: LatentsMeta) -> tuple[int, int, int]:
+    width, height = meta.geometry.padded_size
+    factor, channels = meta.vae.spatial_factor, meta.vae.latent_channels
+    if meta.space.name == "model":  # Flux.2's model space folds squares of `patch` x `patch` latents into channels
+        patch = int(meta.space.constants.get("patch", 1))
+        factor, channels = factor * patch, channels * patch**2
+    return channels, -(-height // factor), -(-width // factor)
+
+
+def _own_memory(tensor: Tensor) -> Tensor:
+    """On the CPU, contiguous, and not a view into a larger buffer (safetensors refuses shared memory)."""
+    tensor = tensor.detach().cpu().contiguous()
+    whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    return tensor if whole else tensor.clone()

@@ -1,0 +1,149 @@
+"""Writing the latents of a clip: a folder `<input name>.latents` of parts, committed by its index.
+
+Parts appear one by one under their final names, each complete on its own. What an interrupted run left behind is
+overwritten by the next one. A folder that is complete already stays so until the new clip is: its successor grows in
+a hidden subfolder and takes over in :meth:`VideoLatentsWriter.commit`. Files that are not ours are never touched,
+and a folder that holds something else than latents of tvae is not ours to write into.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from torch import Tensor
+
+from tvae.pipeline.atomic import flush_file, flush_folder, is_temporary
+from tvae.pipeline.errors import InputError
+from tvae.pipeline.latents.index import INDEX_NAME, FileEntry, Index, PartEntry, StreamsEntry, read_index, write_index
+from tvae.pipeline.latents.meta import LatentsMeta, PartRecord
+from tvae.pipeline.latents.tensor_file import read_header, write_tensors
+
+VIDEO_SUFFIX = ".latents"
+PENDING = ".tvae-new"
+_PART = re.compile(r"\d{6}\.safetensors")
+_STREAMS = re.compile(r"streams[\w.-]*")
+_CLUTTER = {".ds_store", "thumbs.db", "desktop.ini"}  # file managers put these anywhere
+
+
+class VideoLatentsWriter:
+    """Writes one clip. Use as a context manager: leaving it without :meth:`commit` is :meth:`abort`.
+
+    `InputError` when `folder` cannot be written, or holds something else than latents of tvae; with `overwrite`
+    it is taken over all the same: files that bear our names are replaced, others stay.
+    """
+
+    def __init__(self, folder: Path, meta: LatentsMeta, *, overwrite: bool = False) -> None:
+        self.folder, self.meta = folder, meta
+        self._parts: list[PartEntry] = []
+        self._open = True
+        self._created = not folder.exists()
+        if folder.exists() and not (overwrite and folder.is_dir()):
+            _check_ours(folder)
+        self._work = folder / PENDING if (folder / INDEX_NAME).exists() else folder
+        try:
+            self._work.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot create folder '{self._work}': {error.strerror or error}") from error
+
+    @property
+    def streams_stem(self) -> Path:
+        """Where the source's other streams go, without suffix: for `media.copy_streams`."""
+        return self._work / "streams"
+
+    def add(
+        self,
+        tensors: Mapping[str, Tensor],
+        pts: Sequence[int | None],
+        durations: Sequence[int | None],
+        repeated: int = 0,
+    ) -> None:
+        """Write the next part: [C, t, h, w] tensors of `len(pts)` frames, in order of presentation.
+
+        `repeated`: how often the last frame was repeated to fill the chunk of a video VAE. `InputError` for
+        values that are not finite and for a full disk; the parts before it stay good.
+        """
+        first = self._parts[-1].first_frame + self._parts[-1].frames if self._parts else 0
+        part = PartRecord(len(self._parts), first, tuple(pts), tuple(durations), repeated)
+        name = f"{part.index:06d}.safetensors"
+        size = write_tensors(self._work / name, tensors, self.meta, part)
+        self._parts.append(PartEntry(name, first, len(pts), size))
+
+    def commit(self, streams: Mapping[str, Any] | None = None) -> None:
+        """Make the folder complete. `InputError` for a clip without frames.
+
+        `streams`: JSON-able record of the files written under :attr:`streams_stem`, kept verbatim in the index.
+        """
+        if not self._parts:
+            raise InputError(f"'{self.meta.source.name}': no frames to write")
+        try:
+            entry = None if streams is None else StreamsEntry(tuple(self._stream_files()), dict(streams))
+            index = Index(self.meta, tuple(self._parts), entry)
+            names = {file.file for file in index.files}
+            if self._work != self.folder:
+                (self.folder / INDEX_NAME).unlink()  # the old clip ends here; nothing may take a mixture for it
+                for name in sorted(names):
+                    (self._work / name).replace(self.folder / name)
+            _clear(self.folder, keep=names)
+            flush_folder(self.folder)
+            write_index(self.folder, index)
+        except OSError as error:
+            raise InputError(f"cannot complete '{self.folder}': {error.strerror or error}") from error
+        self._open = False
+
+    def abort(self) -> None:
+        """Take back what this writer wrote; an older complete clip in the folder stays as it was."""
+        if not self._open:
+            return
+        self._open = False
+        _clear(self._work)
+        if self._work != self.folder:
+            self._work.rmdir()
+        if self._created and not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+    def _stream_files(self) -> Iterator[FileEntry]:
+        for path in sorted(self._work.iterdir()):
+            if _STREAMS.fullmatch(path.name):
+                flush_file(path)
+                yield FileEntry(path.name, path.stat().st_size)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+
+def _clear(folder: Path, keep: Collection[str] = ()) -> None:
+    """Remove our own files in `folder` but those in `keep`, and what is pending."""
+    for path in folder.iterdir():
+        if path.name == PENDING:
+            _clear(path)
+            path.rmdir()
+        elif _is_ours(path) and path.name not in keep:
+            path.unlink()
+
+
+def _is_ours(path: Path) -> bool:
+    known = _PART.fullmatch(path.name) or _STREAMS.fullmatch(path.name) or is_temporary(path.name)
+    return path.name in (INDEX_NAME, PENDING) or (path.is_file() and bool(known))
+
+
+def _check_ours(folder: Path) -> None:
+    """`InputError` unless the folder is empty or holds latents of tvae, complete or not."""
+    if not folder.is_dir():
+        raise InputError(f"'{folder}' exists and is not a folder; move it away")
+    if (folder / INDEX_NAME).exists():
+        read_index(folder)
+        return
+    for path in folder.iterdir():
+        if _PART.fullmatch(path.name):
+            read_header(path)
+        elif not _is_ours(path) and path.name.lower() not in _CLUTTER:
+            raise InputError(f"'{folder}' holds something that tvae did not write ('{path.name}'); move it away")
