@@ -99,8 +99,9 @@ class VideoLatentsWriter:
         if not self._open:
             return
         self._open = False
-        _clear(self._work)
-        if self._work != self.folder:
+        complete = (self.folder / INDEX_NAME).exists()  # the older clip, as long as commit has not begun
+        _clear(self._work if complete else self.folder)
+        if complete:
             self._work.rmdir()
         if self._created and not any(self.folder.iterdir()):
             self.folder.rmdir()

@@ -1,0 +1,175 @@
+"""Reading presets: TOML files that hold the choices for one kind of hardware.
+
+Built-in presets lie beside this file. A file `<name>.toml` in the user's own folder (:func:`user_folder`) adds a
+preset or takes the place of the built-in one of that name, for `auto` too. Everything wrong with a preset is a
+`ValueError` of one line that names the file and the key. Nothing here imports torch or anything else of tvae.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+BUILT_IN = ("cpu", "rtx30", "a100", "rtx40", "rtx50", "b200", "h100", "h200")
+DTYPES = ("float32", "bfloat16", "float16")
+MEMORY_LAYOUTS = ("contiguous", "channels_last")
+LEVELS = ("native",)
+MAX_IO_WORKERS_WINDOWS = 2
+"""Starting threads and processes is dear on Windows, and antivirus scans what they open."""
+
+GIB = 1024**3
+H200_FREE = 100 * GIB
+"""An H100 has 80 GB (94 GB as NVL), an H200 141 GB: more than this free is an H200."""
+SMALL_FREE = 6 * GIB
+SMALL_STRIP = 16
+"""With less than `SMALL_FREE` free, strips are at most this high; below 8 rows the launches cost more than the work."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The choices for one kind of hardware. Numerical results do not depend on any of them but `dtype`."""
+
+    name: str
+    title: str
+    description: str
+    dtype: str
+    """Type of the computation: float32, bfloat16 or float16."""
+    memory_layout: str
+    """Of activations: contiguous (NCHW) or channels_last (NHWC)."""
+    cudnn_benchmark: bool
+    """Let cuDNN try its algorithms on each new shape."""
+    strip_rows: int
+    """Height of a strip in latent rows, on both sides."""
+    memory_share: float
+    """Share of the memory that is free now that a plan may use, above 0 and at most 1."""
+    io_workers: int
+    """Threads that read and write files."""
+    queue_frames: int
+    """Frames that wait between two stages at most; bounds memory, not speed."""
+    levels: dict[str, str]
+    """Kernel level by operation; `default` is for all others."""
+    measured: dict[str, str]
+    """Which of these values were measured, and on what. The others are estimates."""
+    source: Path
+    """The file it was read from."""
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {**dataclasses.asdict(self), "source": str(self.source)}
+
+
+def load(name: str | Path) -> Preset:
+    """The preset of this name, or from this path (anything that ends in `.toml`).
+
+    `ValueError` for an unknown name (with the names there are), an unreadable file, a wrong or missing value.
+    """
+    path = _path(str(name))
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"cannot read preset '{path}': {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"preset '{path}' is not valid TOML: {error}") from error
+    return _check(path, data)
+
+
+def names() -> list[str]:
+    """Names that :func:`load` knows: the built-in ones, then the user's own."""
+    try:
+        own = sorted(path.stem for path in user_folder().glob("*.toml"))
+    except OSError:  # a folder that may not be read holds no presets for us
+        own = []
+    return [*BUILT_IN, *(name for name in own if name not in BUILT_IN)]
+
+
+def export(name: str | Path) -> str:
+    """TOML text of a preset, with its comments: the start for one's own."""
+    preset = load(name)
+    return preset.source.read_text(encoding="utf-8")
+
+
+def choose(
+    device_type: str, compute_capability: tuple[int, int] | None = None, free_memory: int | None = None
+) -> Preset:
+    """What `auto` means on this device.
+
+    `device_type` is torch's (`cuda`, `cpu`, `mps`, `xpu`), `compute_capability` that of a CUDA card, `free_memory`
+    its free bytes now (never the card's total: other programs may hold the rest). A CUDA card of another kind
+    than the presets are for gets the most modest one, and float32 if it is older than bfloat16 (before 8.0).
+    """
+    preset = load(_name_for(device_type, compute_capability, free_memory))
+    if device_type == "cuda" and compute_capability is not None and compute_capability < (8, 0):
+        preset = dataclasses.replace(preset, dtype="float32")
+    if free_memory is not None and free_memory < SMALL_FREE:
+        preset = dataclasses.replace(preset, strip_rows=min(preset.strip_rows, SMALL_STRIP))
+    return preset
+
+
+def user_folder() -> Path:
+    """Where the user's own presets lie; need not exist."""
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("tvae", appauthor=False)) / "presets"
+
+
+def _name_for(device_type: str, capability: tuple[int, int] | None, free_memory: int | None) -> str:
+    if device_type != "cuda":
+        return "cpu"
+    if capability == (9, 0):
+        return "h200" if free_memory is not None and free_memory > H200_FREE else "h100"
+    if capability in ((8, 0), (8, 9)):
+        return "a100" if capability == (8, 0) else "rtx40"
+    by_major = {10: "b200", 12: "rtx50"}
+    return by_major.get(capability[0], "rtx30") if capability else "rtx30"
+
+
+def _path(name: str) -> Path:
+    if name.endswith(".toml"):
+        return Path(name).expanduser()
+    if name in names():
+        own = user_folder() / f"{name}.toml"
+        return own if own.is_file() else Path(__file__).with_name(f"{name}.toml")
+    close = difflib.get_close_matches(name, names(), n=1)
+    hint = f"; did you mean '{close[0]}'?" if close else ""
+    raise ValueError(f"no preset '{name}'{hint} (there are: auto, {', '.join(names())}, or a path to a .toml file)")
+
+
+def _check(path: Path, data: Mapping[str, Any]) -> Preset:
+    """The preset that `data` describes; `ValueError` names the first thing wrong with it."""
+    keys = {f.name for f in dataclasses.fields(Preset)} - {"name", "source"}
+    for key in data:
+        if key not in keys:
+            close = difflib.get_close_matches(key, keys, n=1)
+            raise ValueError(
+                f"preset '{path}': unknown key '{key}'" + (f"; did you mean '{close[0]}'?" if close else "")
+            )
+    for key in sorted(keys - set(data)):
+        raise ValueError(f"preset '{path}': '{key}' is missing")
+
+    def need(key: str, fits: bool, wanted: str) -> None:
+        if not fits:
+            raise ValueError(f"preset '{path}': {key} must be {wanted}, found {data[key]!r}")
+
+    for key in ("title", "description"):
+        need(key, isinstance(data[key], str), "a text")
+    need("dtype", data["dtype"] in DTYPES, f"one of {', '.join(DTYPES)}")
+    need("memory_layout", data["memory_layout"] in MEMORY_LAYOUTS, f"one of {', '.join(MEMORY_LAYOUTS)}")
+    need("cudnn_benchmark", isinstance(data["cudnn_benchmark"], bool), "true or false")
+    for key, least in (("strip_rows", 1), ("io_workers", 0), ("queue_frames", 1)):
+        need(key, type(data[key]) is int and data[key] >= least, f"a whole number from {least} up")
+    share = data["memory_share"]
+    need("memory_share", type(share) in (int, float) and 0 < share <= 1, "a number above 0, at most 1")
+    levels, measured = data["levels"], data["measured"]
+    fits = isinstance(levels, dict) and set(levels) == {"default"} and levels["default"] in LEVELS
+    need("levels", fits, f"a table with the key 'default', one of {', '.join(LEVELS)}")
+    fits = isinstance(measured, dict) and set(measured) <= keys and all(isinstance(v, str) for v in measured.values())
+    need("measured", fits, "a table of texts by the names of this preset's values")
+
+    workers = min(data["io_workers"], MAX_IO_WORKERS_WINDOWS) if sys.platform == "win32" else data["io_workers"]
+    return Preset(**{**data, "memory_share": float(share), "io_workers": workers}, name=path.stem, source=path)
