@@ -1,0 +1,18 @@
+"""One rule per ATen operation, one file per kind of rule, one registry."""
+
+from tvae.pipeline.engine.rules import attention, factory, pointwise, reduce, resample, shape, window
+from tvae.pipeline.engine.rules.context import Context
+from tvae.pipeline.engine.rules.registry import RULES, NoRule
+
+__all__ = [
+    "RULES",
+    "Context",
+    "NoRule",
+    "attention",
+    "factory",
+    "pointwise",
+    "reduce",
+    "resample",
+    "shape",
+    "window",
+]

@@ -1,0 +1,182 @@
+"""Capture: a callable over a module -> our Graph, through ``torch.export``.
+
+The export is symbolic in the height and width of the first input (and in those dimensions of the others that are tied
+to them). Its guards, the conditions under which the traced path is the model's own, become ``Graph.guards``: a shape
+that fails them is captured anew, never run on the wrong graph.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tvae.pipeline.engine.graph import DEVICE, Graph, Meta, Node, Ref, Size
+from tvae.pipeline.errors import UnsupportedOp
+
+__all__ = ["capture"]
+
+# Nodes that check sizes or types but compute nothing.
+_CHECKS = {"_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size"}
+
+
+class _Entry(nn.Module):
+    """Gives the exporter a module whose parameters carry the names they have in the model."""
+
+    def __init__(self, module: nn.Module, fn: Callable[..., Sequence[Tensor]]) -> None:
+        super().__init__()
+        self.model = module
+        self._fn = fn
+
+    def forward(self, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+        return tuple(self._fn(*inputs))
+
+
+def capture(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> Graph:
+    """Trace ``fn(*inputs)``, a function that computes with ``module``, into a Graph.
+
+    inputs: the tensors that vary from call to call; only shapes and types matter, no value is read. The last two
+    dimensions of each that has at least four are symbolic, unless they are 1 (the exporter treats 1 as a constant).
+    Raises UnsupportedOp where the model cannot be captured (data-dependent Python control flow, say).
+    """
+    from torch.export import Dim, export
+
+    dynamic = [
+        {d: Dim.DYNAMIC for d in (t.ndim - 2, t.ndim - 1) if t.ndim >= 4 and t.shape[d] != 1} or None for t in inputs
+    ]
+    entry = _Entry(module, fn)
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = export(entry, (list(inputs),), dynamic_shapes={"inputs": dynamic}, strict=False)
+    except Exception as first:
+        # some sizes are constants to the model (a reshape by a literal); such a graph serves one shape
+        try:
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                auto = [dict.fromkeys((t.ndim - 2, t.ndim - 1), Dim.AUTO) if t.ndim >= 4 else None for t in inputs]
+                program = export(entry, (list(inputs),), dynamic_shapes={"inputs": auto}, strict=False)
+        except Exception as error:
+            line = (str(error) or type(error).__name__).strip().splitlines()[0]
+            raise UnsupportedOp("torch.export", type(module).__name__, line) from first
+    return _Translator(program, inputs).graph()
+
+
+class _Translator:
+    """torch.export's program -> Graph."""
+
+    def __init__(self, program: Any, inputs: Sequence[Tensor]) -> None:
+        self.program, self.inputs = program, inputs
+        self.device = inputs[0].device
+        self.nodes: list[Node] = []
+        self.ids: dict[Any, int] = {}
+        self.constants: dict[str, Tensor] = {}
+
+    def graph(self) -> Graph:
+        signature = self.program.graph_signature
+        weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+        lifted = signature.inputs_to_lifted_tensor_constants
+        input_ids: list[int] = []
+        outputs: list[int] = []
+        for n in self.program.graph.nodes:
+            if n.op == "placeholder":
+                if n.name in weights:
+                    node = Node("param", weights[n.name].removeprefix("model."))
+                elif n.name in lifted:
+                    self.constants[lifted[n.name]] = self.program.constants[lifted[n.name]].detach()
+                    node = Node("param", lifted[n.name])
+                else:
+                    input_ids.append(len(self.nodes))
+                    node = Node("input", n.name)
+                self._add(n, node)
+            elif n.op == "output":
+                outputs = [self.ids[a] for a in n.args[0]]
+            elif n.op == "call_function":
+                self._call(n)
+            else:
+                raise UnsupportedOp(str(n.target), _module_of(n), f"graph node of kind {n.op}")
+        first = self.nodes[input_ids[0]].meta.shape
+        rows = first[-2] if len(first) >= 4 else None
+        symbol = rows.expr if isinstance(rows, Size) else None
+        return Graph(self.nodes, input_ids, outputs, self._guards(input_ids), symbol, self.constants)
+
+    def _add(self, n: Any, node: Node) -> None:
+        value = n.meta["val"]
+        node.is_tuple = isinstance(value, (tuple, list))
+        tensors = value if node.is_tuple else [value]
+        node.outputs = tuple(Meta(tuple(self._size(s) for s in t.shape), t.dtype) for t in tensors)
+        self.ids[n] = len(self.nodes)
+        self.nodes.append(node)
+
+    def _call(self, n: Any) -> None:
+        value = n.meta.get("val")
+        if value is None or isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)):
+            return  # size arithmetic: it is in the expressions of those who use it
+        name = f"{n.target.__module__}.{n.target.__name__}"
+        if isinstance(n.target, torch._ops.OpOverload):
+            name = str(n.target)
+        elif name == "_operator.getitem":
+            name = "operator.getitem"
+        if name.split(".")[1] in _CHECKS:
+            return
+        args = tuple(self._arg(a, n) for a in n.args)
+        kwargs = {k: self._arg(a, n) for k, a in n.kwargs.items()}
+        self._add(n, Node("call", name, args, kwargs, _module_of(n)))
+
+    def _arg(self, arg: Any, user: Any) -> Any:
+        if isinstance(arg, torch.fx.Node):
+            return Ref(self.ids[arg]) if arg in self.ids else self._size(arg.meta["val"])
+        if isinstance(arg, (torch.SymInt, torch.SymFloat)):
+            return self._size(arg)
+        if isinstance(arg, torch.device):
+            return DEVICE if arg.type == self.device.type else str(arg)
+        if isinstance(arg, (list, tuple)):
+            return tuple(self._arg(a, user) for a in arg)
+        if isinstance(arg, torch.fx.immutable_collections.immutable_dict):
+            raise UnsupportedOp(str(user.target), _module_of(user), "a dictionary argument")
+        return arg
+
+    @staticmethod
+    def _size(size: Any) -> Any:
+        """int, or the expression of a symbolic integer (or float) in Python's syntax."""
+        if not isinstance(size, (torch.SymInt, torch.SymFloat)):
+            return size
+        from torch.utils._sympy.printers import PythonPrinter
+
+        expr = size.node.expr
+        if not expr.free_symbols:
+            return int(expr) if isinstance(size, torch.SymInt) else float(expr)
+        return Size(PythonPrinter().doprint(expr))
+
+    def _guards(self, input_ids: list[int]) -> list[str]:
+        """The export's guards as expressions over size symbols."""
+        shapes = [self.nodes[i].meta.shape for i in input_ids]
+
+        def dimension(match: re.Match[str]) -> str:
+            size = shapes[int(match[1])][int(match[2])]
+            return f"({size.expr})" if isinstance(size, Size) else str(size)
+
+        guards: list[str] = []
+        codes = getattr(self.program, "_guards_code", None)
+        for code in codes or []:
+            text = re.sub(r"L\['inputs'\]\[(\d+)\]\.size\(\)\[(\d+)\]", dimension, code)
+            if "L[" not in text:
+                guards.append(text)
+        for symbol, bounds in self.program.range_constraints.items():
+            guards.append(f"{symbol} >= {int(bounds.lower)}")
+            if getattr(bounds.upper, "is_Integer", False):  # otherwise it is the exporter's infinity
+                guards.append(f"{symbol} <= {int(bounds.upper)}")
+        if codes is None:  # an exporter that does not tell its guards: serve the captured shape only
+            for shape, example in zip(shapes, self.inputs, strict=True):
+                sized = zip(shape, example.shape, strict=True)
+                guards += [f"{size.expr} == {n}" for size, n in sized if isinstance(size, Size)]
+        return guards
+
+
+def _module_of(n: Any) -> str:
+    stack = list((n.meta.get("nn_module_stack") or {}).values())
+    return stack[-1][0].removeprefix("model.").removeprefix("model") if stack else ""

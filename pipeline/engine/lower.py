@@ -1,0 +1,109 @@
+"""Graph + input shapes -> Program: every node through its rule.
+
+An operation without a rule is an error that names it and its module. With ``allow_whole`` it runs on whole values
+instead, and so does everything that depends on it: exact, but no longer bounded in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from tvae.pipeline.engine.axis import Axis
+from tvae.pipeline.engine.graph import Graph, Node, Ref
+from tvae.pipeline.engine.program import Op, Program
+from tvae.pipeline.engine.rules import RULES, Context, NoRule
+from tvae.pipeline.engine.rules.context import no_demand
+from tvae.pipeline.engine.rules.shape import SPLITS, taken
+from tvae.pipeline.errors import UnsupportedOp
+
+__all__ = ["lower"]
+
+
+def lower(graph: Graph, sizes: Mapping[str, int], device: torch.device, *, allow_whole: bool = False) -> Program:
+    """Lower a graph at the sizes that ``Graph.bind`` gave. Raises UnsupportedOp."""
+    ctx = Context(graph, sizes, device)
+    params: dict[int, str] = {}
+    spread: set[int] = set()  # ops that run whole though their value has rows, by way of allow_whole
+    for id_, node in enumerate(graph.nodes):
+        if node.kind == "param":
+            op = _leaf(ctx, node, None, constant=True)
+            params[op.id] = node.target
+        elif node.kind == "input":
+            op = _leaf(ctx, node, _input_axis(ctx, node), constant=False)
+        elif node.is_tuple and node.op in SPLITS:
+            continue  # lowered where one of its results is taken
+        else:
+            try:
+                op = _whole_chain(ctx, node, spread) if spread else _lower_call(ctx, node)
+            except NoRule as error:
+                if not allow_whole:
+                    raise UnsupportedOp(node.target, node.module, str(error)) from None
+                op = _run_whole(ctx, node)
+            if op.axis is None and ctx.row_dims(node.meta):
+                spread.add(op.id)
+        ctx.ids[id_] = op.id
+    inputs = [ctx.ids[i] for i in graph.inputs]
+    axis = ctx.ops[inputs[0]].axis
+    outputs = [ctx.ids[i] for i in graph.outputs]
+    return Program(ctx.ops, inputs, outputs, params, axis.rows if axis else 1)
+
+
+def _leaf(ctx: Context, node: Node, axis: Axis | None, *, constant: bool) -> Op:
+    def run(_read: object, _a: int, _b: int) -> torch.Tensor:
+        raise AssertionError(f"'{node.target}' is given, not computed")
+
+    return ctx.emit(node, [], axis, no_demand, run, name=node.target, constant=constant, kind=node.kind)
+
+
+def _input_axis(ctx: Context, node: Node) -> Axis | None:
+    dims = ctx.row_dims(node.meta)
+    if not dims:
+        return None
+    return Axis(dims[0], 1, ctx.shape(node.meta)[dims[0]], 1)
+
+
+def _lower_call(ctx: Context, node: Node) -> Op:
+    if node.op == "getitem" and isinstance(node.args[0], Ref):
+        source = ctx.graph.nodes[node.args[0].id]
+        if source.op in SPLITS:
+            return taken(ctx, node, source, node.args[1])
+        return _part(ctx, node)
+    tiled = any(o.axis for o in ctx.operands(node)) or bool(ctx.row_dims(node.meta))
+    if not tiled:
+        op = ctx.whole(node)
+        op.kind = "noise" if node.op in ("randn", "rand", "randn_like", "rand_like") else "call"
+        return op
+    if node.op not in RULES:
+        raise NoRule("")
+    return RULES[node.op](ctx, node)
+
+
+def _part(ctx: Context, node: Node) -> Op:
+    """One tensor of an operation that gives several."""
+    source, index = ctx.op(node.args[0]), node.args[1]
+    if source.axis is None:
+        return ctx.emit(node, [source], None, no_demand, lambda read, _a, _b: read(source.id)[index])
+    return ctx.local(node, source.axis, run=lambda read, a, b: read(source.id, a, b)[index])
+
+
+def _run_whole(ctx: Context, node: Node) -> Op:
+    if node.op == "getitem" and node.args[0].id not in ctx.ids:
+        source = ctx.graph.nodes[node.args[0].id]
+        ctx.ids[node.args[0].id] = ctx.whole(source, barrier=True).id
+    if node.op == "getitem":
+        source_op, index = ctx.op(node.args[0]), node.args[1]
+        return ctx.emit(node, [source_op], None, no_demand, lambda read, _a, _b: read(source_op.id)[index])
+    return ctx.whole(node, barrier=True)
+
+
+def _whole_chain(ctx: Context, node: Node, spread: set[int]) -> Op:
+    """Behind an op that ran whole: whole as well if it reads any such value."""
+    reads = ctx.operands(node) if node.op != "getitem" or node.args[0].id in ctx.ids else []
+    if node.op == "getitem" and not reads:
+        source = ctx.graph.nodes[node.args[0].id]
+        reads = ctx.operands(source)
+    if any(o.id in spread for o in reads):
+        return _run_whole(ctx, node)
+    return _lower_call(ctx, node)

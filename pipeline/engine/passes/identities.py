@@ -1,0 +1,48 @@
+"""Pass: operations that change nothing are taken out, so that they cost no pass over memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tvae.pipeline.engine.graph import Graph, Node, Ref, map_refs
+
+__all__ = ["remove_identities"]
+
+_ALWAYS = {"detach", "alias", "lift_fresh_copy"}
+
+
+def _changes_nothing(node: Node, graph: Graph) -> bool:
+    source = graph.nodes[node.args[0].id]
+    if node.op in _ALWAYS:
+        return True
+    if node.op == "dropout":  # captured in evaluation mode: dropout(x, p, train=False)
+        return not node.args[2] or node.args[1] == 0
+    if node.op in ("div", "mul"):  # diffusers' output_scale_factor of 1.0
+        return node.args[1] in (1, 1.0) and not isinstance(node.args[1], bool) and _same(node, source)
+    if node.op in ("add", "sub"):
+        return node.args[1] in (0, 0.0) and not isinstance(node.args[1], bool) and _same(node, source)
+    if node.op in ("to", "_to_copy"):
+        return _same(node, source) and "memory_format" not in node.kwargs
+    return False
+
+
+def _same(node: Node, source: Node) -> bool:
+    return node.meta == source.meta and not node.is_tuple and not source.is_tuple
+
+
+def remove_identities(graph: Graph) -> Graph:
+    """Readers of an identity read its operand. Node ids stay as they are; the skipped nodes become dead."""
+    stands_for: dict[int, int] = {}
+    nodes: list[Node] = []
+
+    def through(arg: object) -> object:
+        return Ref(stands_for.get(arg.id, arg.id)) if isinstance(arg, Ref) else arg
+
+    for id_, node in enumerate(graph.nodes):
+        args, kwargs = map_refs((node.args, node.kwargs), through)
+        node = replace(node, args=args, kwargs=kwargs)
+        nodes.append(node)
+        operand = node.args[0] if node.kind == "call" and node.args else None
+        if isinstance(operand, Ref) and _changes_nothing(node, graph):
+            stands_for[id_] = operand.id
+    return replace(graph, nodes=nodes, outputs=[stands_for.get(i, i) for i in graph.outputs])

@@ -1,0 +1,193 @@
+"""What a rule is given: the graph at concrete sizes, and the few shapes that most ops take.
+
+``Context.local`` makes an op whose output rows need exactly the same rows of its inputs; ``Context.rescale`` one whose
+row count is an integer multiple or fraction of its input's; everything else is spelled out by the rule itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tvae.pipeline.engine.axis import Axis, crop, shape_of_rows
+from tvae.pipeline.engine.graph import Graph, Meta, Node, Ref, Size, evaluate, map_refs, refs_in
+from tvae.pipeline.engine.program import Demand, Op, Read, Reduction
+from tvae.pipeline.engine.rules.registry import NoRule
+
+__all__ = ["Context", "no_demand"]
+
+Run = Callable[[Read, int, int], Tensor]
+
+
+def no_demand(_lo: int, _hi: int) -> list[Demand]:
+    """The demand of an op that reads no tiled value."""
+    return []
+
+
+class Context:
+    """A graph being lowered at concrete sizes."""
+
+    def __init__(self, graph: Graph, sizes: Mapping[str, int], device: torch.device) -> None:
+        self.graph, self.sizes, self.device = graph, dict(sizes), device
+        self.ops: list[Op] = []
+        self.ids: dict[int, int] = {}
+        row = graph.row_symbol
+        self._taller = {s: 2 * n if s == row else n for s, n in self.sizes.items()}
+        self._wider = {s: n if s == row else 2 * n for s, n in self.sizes.items()}
+        self._node = Node("call", "")
+
+    # -- sizes
+    def number(self, size: int | Size) -> int:
+        """A size at the actual input shape."""
+        return evaluate(size, self.sizes)
+
+    def shape(self, meta: Meta) -> tuple[int, ...]:
+        """A shape at the actual input shape."""
+        return tuple(self.number(s) for s in meta.shape)
+
+    def follows(self, size: int | Size) -> bool:
+        """Does this size grow with the rows? Decided by doubling them: an expression may mention a symbol that cancels."""
+        return isinstance(size, Size) and evaluate(size, self._taller) != self.number(size)
+
+    def is_wide(self, size: int | Size) -> bool:
+        """Does this size grow with a tiled size other than the rows (the width)?"""
+        return isinstance(size, Size) and evaluate(size, self._wider) != self.number(size)
+
+    def row_dims(self, meta: Meta) -> list[int]:
+        """Dimensions of a value that grow with the rows."""
+        return [d for d, s in enumerate(meta.shape) if self.follows(s)]
+
+    # -- operands
+    def op(self, ref: Ref) -> Op:
+        """The op behind an argument."""
+        return self.ops[self.ids[ref.id]]
+
+    def maybe(self, arg: Any) -> Op | None:
+        """The op behind an optional argument."""
+        return self.op(arg) if isinstance(arg, Ref) else None
+
+    def value(self, arg: Any) -> Any:
+        """A non-tensor argument with every size resolved."""
+        return map_refs(arg, lambda a: self.number(a) if isinstance(a, Size) else self.device)
+
+    def operands(self, node: Node) -> list[Op]:
+        """The ops a node reads, each once."""
+        return [self.ops[i] for i in dict.fromkeys(self.ids[r] for r in refs_in(node))]
+
+    def call(self, node: Node) -> Callable[[Callable[[int], Any]], Any]:
+        """The node's own ATen operation, as a function of a reader of operand ids."""
+        target = resolve(node.target)
+
+        def invoke(read: Callable[[int], Any]) -> Any:
+            def leaf(arg: Any) -> Any:
+                if isinstance(arg, Ref):
+                    return read(self.ids[arg.id])
+                return self.number(arg) if isinstance(arg, Size) else self.device
+
+            return target(*map_refs(node.args, leaf), **map_refs(node.kwargs, leaf))
+
+        return invoke
+
+    # -- making ops
+    def emit(
+        self,
+        node: Node,
+        inputs: list[Op],
+        axis: Axis | None,
+        demand: Callable[[int, int], list[Demand]],
+        run: Run,
+        *,
+        name: str = "",
+        shape: tuple[int, ...] | None = None,
+        dtype: torch.dtype | None = None,
+        whole_reads: tuple[int, ...] = (),
+        reduction: Reduction | None = None,
+        cheap: bool = False,
+        constant: bool | None = None,
+        kind: str = "call",
+    ) -> Op:
+        """Append an op that computes ``node`` (or a named part of it)."""
+        op = Op(
+            id=len(self.ops),
+            name=name or node.op,
+            module=node.module,
+            inputs=tuple(dict.fromkeys(i.id for i in inputs)),
+            axis=axis,
+            shape=self.shape(node.meta) if shape is None else shape,
+            dtype=node.meta.dtype if dtype is None else dtype,
+            demand=demand,
+            run=run,
+            whole_reads=whole_reads,
+            reduction=reduction,
+            cheap=cheap,
+            constant=all(i.constant for i in inputs) if constant is None else constant,
+            kind=kind,
+        )
+        self.ops.append(op)
+        return op
+
+    def whole(self, node: Node, *, barrier: bool = False) -> Op:
+        """The op on whole values: no operand is tiled, or (``barrier``) all that are get read in full."""
+        inputs = self.operands(node)
+        reads = tuple(i.id for i in inputs if i.axis) if barrier else ()
+        invoke = self.call(node)
+        return self.emit(node, inputs, None, no_demand, lambda read, _a, _b: invoke(read), whole_reads=reads)
+
+    def local(self, node: Node, axis: Axis, *, cheap: bool = False, run: Run | None = None) -> Op:
+        """An op whose rows [a, b) need rows [a, b) of every tiled operand. Operands of one row are broadcast."""
+        inputs = self.operands(node)
+        tiled: set[int] = set()
+        single: set[int] = set()
+        for op in inputs:
+            if op.axis is None:
+                continue
+            if op.axis.same_rows(axis):
+                tiled.add(op.id)
+            elif op.axis.rows == 1:
+                single.add(op.id)
+            else:
+                raise NoRule(f"operands split their rows differently: {op.axis} and {axis}")
+
+        def demand(a: int, b: int) -> list[Demand]:
+            return [(i, a, b) for i in tiled] + [(i, 0, 1) for i in single]
+
+        def rows(read: Read, a: int, b: int) -> Callable[[int], Tensor]:
+            return lambda i: read(i, a, b) if i in tiled else read(i, 0, 1) if i in single else read(i)
+
+        if run is None:
+            invoke = self.call(node)
+            return self.emit(node, inputs, axis, demand, lambda read, a, b: invoke(rows(read, a, b)), cheap=cheap)
+        return self.emit(node, inputs, axis, demand, run, cheap=cheap)
+
+    def rescale(self, node: Node, source: Op, axis: Axis, fn: Callable[[Tensor, int], Tensor]) -> Op:
+        """An op with an integer ratio between its rows and its source's: ``fn(strip, rows of the result)``."""
+        assert source.axis is not None
+        rows_in, rows_out = source.axis.rows, axis.rows
+        if not rows_in or not rows_out or max(rows_in, rows_out) % min(rows_in, rows_out):
+            raise NoRule(f"{rows_in} rows become {rows_out}, not an integer ratio")
+        up, down = max(1, rows_out // rows_in), max(1, rows_in // rows_out)
+
+        def span(a: int, b: int) -> tuple[int, int]:
+            return a * down // up, -(-b * down // up)
+
+        def run(read: Read, a: int, b: int) -> Tensor:
+            lo, hi = span(a, b)
+            strip = fn(read(source.id, lo, hi), (hi - lo) * up // down)
+            return crop(strip, axis, a - lo * up // down, b - lo * up // down)
+
+        return self.emit(node, [source], axis, lambda a, b: [(source.id, *span(a, b))], run, cheap=True)
+
+    def strip_shape(self, node: Node, axis: Axis, rows: int) -> list[int]:
+        """The node's shape with ``rows`` rows."""
+        return shape_of_rows(self.shape(node.meta), axis, rows)
+
+
+def resolve(target: str) -> Callable[..., Any]:
+    """``aten.conv2d.default`` -> the operation itself."""
+    found: Any = torch.ops
+    for part in target.split("."):
+        found = getattr(found, part)
+    return found  # type: ignore[no-any-return]

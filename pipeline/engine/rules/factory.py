@@ -1,0 +1,79 @@
+"""Values born without a tiled operand: constants, index ranges, noise."""
+
+from __future__ import annotations
+
+import torch
+
+from tvae.pipeline.engine.axis import Axis
+from tvae.pipeline.engine.graph import Node
+from tvae.pipeline.engine.program import Op
+from tvae.pipeline.engine.rules.context import Context, no_demand
+from tvae.pipeline.engine.rules.registry import NoRule, rule
+
+_FILL = {"zeros": 0, "new_zeros": 0, "empty": 0, "new_empty": 0, "ones": 1, "new_ones": 1}
+
+
+def _born(ctx: Context, node: Node) -> Axis:
+    dims = ctx.row_dims(node.meta)
+    if len(dims) != 1:
+        raise NoRule(f"rows born in {len(dims)} dimensions")
+    return Axis(dims[0], 1, ctx.shape(node.meta)[dims[0]], 1)
+
+
+@rule(*_FILL, "full", "new_full")
+def constant(ctx: Context, node: Node) -> Op:
+    """One value everywhere."""
+    filled = "full" in node.op
+    fill = ctx.value(node.args[2 if node.op == "new_full" else 1]) if filled else _FILL[node.op]
+    dtype, device = node.meta.dtype, ctx.device
+    if not ctx.row_dims(node.meta):  # only its prototype is tiled
+        shape = ctx.shape(node.meta)
+        return ctx.emit(
+            node,
+            [],
+            None,
+            no_demand,
+            lambda _read, _a, _b: torch.full(shape, fill, dtype=dtype, device=device),
+            constant=True,
+        )
+    axis = _born(ctx, node)
+    return ctx.emit(
+        node,
+        [],
+        axis,
+        no_demand,
+        lambda _read, a, b: torch.full(ctx.strip_shape(node, axis, b - a), fill, dtype=dtype, device=device),
+        cheap=True,
+        constant=True,
+    )
+
+
+@rule("arange")
+def arange(ctx: Context, node: Node) -> Op:
+    """Equally spaced numbers; row r is start + r·step."""
+    axis, args = _born(ctx, node), ctx.value(node.args)
+    start = args[0] if len(args) > 1 else 0
+    step = args[2] if len(args) > 2 else 1
+    dtype, device = node.meta.dtype, ctx.device
+
+    def run(_read: object, a: int, b: int) -> torch.Tensor:
+        index = torch.arange(a, b, device=device)
+        return (start + index * step).to(dtype)
+
+    return ctx.emit(node, [], axis, no_demand, run, cheap=True, constant=True)
+
+
+@rule("randn", "rand", "randn_like", "rand_like")
+def noise(ctx: Context, node: Node) -> Op:
+    """Noise that the model injects: drawn whole, once, so that it is the draw of the untiled model."""
+    axis = _born(ctx, node)
+    shape, dtype, device = ctx.shape(node.meta), node.meta.dtype, ctx.device
+    return ctx.emit(
+        node,
+        [],
+        axis,
+        no_demand,
+        lambda _read, _a, _b: torch.empty(shape, dtype=dtype, device=device),
+        name=node.op.removesuffix("_like"),
+        kind="noise",
+    )

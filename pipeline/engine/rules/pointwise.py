@@ -1,0 +1,102 @@
+"""Operations that treat every position alike: output rows [a, b) need rows [a, b) of the operands."""
+
+from __future__ import annotations
+
+from tvae.pipeline.engine.axis import Axis
+from tvae.pipeline.engine.graph import Node, Ref
+from tvae.pipeline.engine.program import Op
+from tvae.pipeline.engine.rules.context import Context
+from tvae.pipeline.engine.rules.registry import NoRule, rule
+
+_ARITHMETIC = "add sub mul div rsub pow square sqrt rsqrt reciprocal exp log abs neg sin cos maximum minimum clamp clamp_min clamp_max"
+_ACTIVATIONS = "relu silu gelu elu mish sigmoid tanh softplus leaky_relu hardtanh hardswish relu6"
+_ROUNDING = "round floor ceil sign nan_to_num"
+_LOGIC = "lt le gt ge eq ne where logical_and logical_or logical_not bitwise_and masked_fill"
+_COPIES = "to _to_copy clone contiguous alias detach dropout expand_as zeros_like ones_like full_like lift_fresh_copy"
+
+
+def broadcast_axis(ctx: Context, node: Node) -> Axis:
+    """The axis of a broadcast result: that of the operand with most rows, its dimension counted from the last."""
+    ndim = len(node.meta.shape)
+    axes = [o.axis.moved(o.axis.dim + ndim - len(o.shape)) for o in ctx.operands(node) if o.axis]
+    return max(axes, key=lambda a: a.rows)
+
+
+@rule(*_ARITHMETIC.split(), *_ACTIVATIONS.split(), *_ROUNDING.split(), *_LOGIC.split(), *_COPIES.split())
+def pointwise(ctx: Context, node: Node) -> Op:
+    """Elementwise with broadcasting. One varying operand: cheaper to do again than to store."""
+    varying = [o for o in ctx.operands(node) if not o.constant]
+    return ctx.local(node, broadcast_axis(ctx, node), cheap=len(varying) == 1)
+
+
+@rule("type_as")
+def type_as(ctx: Context, node: Node) -> Op:
+    """A cast: the second operand gives nothing but its type."""
+    source, dtype = ctx.op(node.args[0]), node.meta.dtype
+    if source.axis is None:
+        return ctx.emit(node, [source], None, lambda a, b: [], lambda read, a, b: read(source.id).to(dtype), cheap=True)
+    return ctx.emit(
+        node,
+        [source],
+        source.axis,
+        lambda a, b: [(source.id, a, b)],
+        lambda read, a, b: read(source.id, a, b).to(dtype),
+        cheap=True,
+    )
+
+
+@rule("linear")
+def linear(ctx: Context, node: Node) -> Op:
+    """Mixes the last dimension; every other is untouched."""
+    return _channel_mixing(ctx, node, 1, "features")
+
+
+@rule("softmax", "_softmax", "log_softmax")
+def softmax(ctx: Context, node: Node) -> Op:
+    """Normalises one dimension, which must not carry the rows."""
+    source = ctx.op(node.args[0])
+    assert source.axis is not None
+    if ctx.value(node.args[1]) % len(source.shape) == source.axis.dim:
+        raise NoRule("softmax over the tiled dimension")
+    return ctx.local(node, source.axis)
+
+
+@rule("layer_norm", "rms_norm")
+def trailing_norm(ctx: Context, node: Node) -> Op:
+    """Normalises the trailing dimensions given by its second argument."""
+    return _channel_mixing(ctx, node, len(node.args[1]), "normalised dimensions")
+
+
+@rule("embedding")
+def embedding(ctx: Context, node: Node) -> Op:
+    """Looks up a row of the table for every index; the indices carry the rows."""
+    indices = ctx.op(node.args[1])
+    if indices.axis is None or ctx.op(node.args[0]).axis is not None:
+        raise NoRule("a tiled embedding table")
+    return ctx.local(node, indices.axis)
+
+
+@rule("cdist", "_cdist_forward", "_euclidean_dist")
+def cdist(ctx: Context, node: Node) -> Op:
+    """Distances of every (tiled) row of the first operand to every row of the second."""
+    source, codes = ctx.op(node.args[0]), ctx.op(node.args[1])
+    if source.axis is None or codes.axis is not None or source.axis.dim != len(source.shape) - 2:
+        raise NoRule("distances between tiled codes")
+    return ctx.local(node, source.axis)
+
+
+@rule("batch_norm")
+def batch_norm(ctx: Context, node: Node) -> Op:
+    """With running statistics (inference) it is an affine map per channel."""
+    if ctx.value(node.args[5]):
+        raise NoRule("batch normalisation with the batch's own statistics")
+    source = ctx.op(node.args[0])
+    assert source.axis is not None
+    return ctx.local(node, source.axis)
+
+
+def _channel_mixing(ctx: Context, node: Node, trailing: int, what: str) -> Op:
+    source = ctx.op(node.args[0]) if isinstance(node.args[0], Ref) else None
+    if source is None or source.axis is None or source.axis.dim >= len(source.shape) - trailing:
+        raise NoRule(f"the rows lie in the {what}")
+    return ctx.local(node, source.axis)

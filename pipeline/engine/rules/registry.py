@@ -1,0 +1,31 @@
+"""Which rule lowers which ATen operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tvae.pipeline.engine.graph import Node
+    from tvae.pipeline.engine.program import Op
+    from tvae.pipeline.engine.rules.context import Context
+
+Rule = Callable[["Context", "Node"], "Op"]
+
+RULES: dict[str, Rule] = {}
+"""Operation name (``conv2d``, without namespace and overload) -> the rule that lowers it."""
+
+
+class NoRule(Exception):
+    """Raised by a rule for a case it does not cover; the message says which."""
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register a rule for these operations. A rule turns a node with at least one tiled operand (or result) into an Op."""
+
+    def register(fn: Rule) -> Rule:
+        for name in names:
+            RULES[name] = fn
+        return fn
+
+    return register

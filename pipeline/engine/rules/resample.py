@@ -1,0 +1,44 @@
+"""Changes of resolution by an integer factor: nearest upsampling and pixel shuffles."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from tvae.pipeline.engine.axis import Axis
+from tvae.pipeline.engine.graph import Node
+from tvae.pipeline.engine.program import Op
+from tvae.pipeline.engine.rules.context import Context, resolve
+from tvae.pipeline.engine.rules.registry import rule
+
+_EXACT = ("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
+
+
+@rule("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", *_EXACT)
+def nearest(ctx: Context, node: Node) -> Op:
+    """Nearest upsampling: an output row is a copy of one input row."""
+    source, shape = ctx.op(node.args[0]), ctx.shape(node.meta)
+    axis, dims = source.axis, int(node.op[-2])
+    assert axis is not None
+    if axis.dim < len(shape) - dims:
+        return ctx.local(node, axis)
+    out = Axis(axis.dim, 1, shape[axis.dim], 1)
+    mode = "nearest-exact" if "exact" in node.op else "nearest"
+
+    def upsample(t: Tensor, rows: int) -> Tensor:
+        return F.interpolate(t, size=ctx.strip_shape(node, out, rows)[-dims:], mode=mode)
+
+    return ctx.rescale(node, source, out, upsample)
+
+
+@rule("pixel_shuffle", "pixel_unshuffle")
+def shuffle(ctx: Context, node: Node) -> Op:
+    """Channels to pixels and back: a factor of rows on either side."""
+    source, shape = ctx.op(node.args[0]), ctx.shape(node.meta)
+    axis = source.axis
+    assert axis is not None
+    if axis.dim < len(shape) - 2:
+        return ctx.local(node, axis)
+    out = Axis(axis.dim, 1, shape[axis.dim], 1)
+    op, factor = resolve(node.target), ctx.value(node.args[1])
+    return ctx.rescale(node, source, out, lambda t, _rows: op(t, factor))

@@ -1,0 +1,308 @@
+"""Operations that move data without computing: views, permutes, slices, concatenation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tvae.pipeline.engine.axis import Axis, reshape_axis
+from tvae.pipeline.engine.graph import Node, Ref
+from tvae.pipeline.engine.program import Demand, Op, Read
+from tvae.pipeline.engine.rules.context import Context, no_demand
+from tvae.pipeline.engine.rules.registry import NoRule, rule
+
+
+@rule("view", "reshape", "flatten", "unflatten", "squeeze", "_unsafe_view", "view_as")
+def reshape(ctx: Context, node: Node) -> Op:
+    """Same elements in the same order, other dimensions."""
+    source, shape = ctx.op(node.args[0]), ctx.shape(node.meta)
+    assert source.axis is not None
+    wide = [d for d, s in enumerate(node.meta.shape) if ctx.is_wide(s)]
+    try:
+        axis = reshape_axis(source.axis, source.shape, shape, ctx.row_dims(node.meta), wide)
+    except ValueError as error:
+        raise NoRule(str(error)) from None
+    if axis is None:  # a single row leaves every dimension: a whole value from here on
+        whole = (source.id,)
+        return ctx.emit(
+            node, [source], None, no_demand, lambda read, _a, _b: read(source.id).reshape(shape), whole_reads=whole
+        )
+    return ctx.rescale(node, source, axis, lambda t, rows: t.reshape(ctx.strip_shape(node, axis, rows)))
+
+
+@rule("unsqueeze")
+def unsqueeze(ctx: Context, node: Node) -> Op:
+    """A new dimension of size one."""
+    source = ctx.op(node.args[0])
+    assert source.axis is not None
+    dim = ctx.value(node.args[1]) % (len(source.shape) + 1)
+    return ctx.local(node, source.axis.moved(source.axis.dim + (dim <= source.axis.dim)), cheap=True)
+
+
+@rule("permute", "transpose", "movedim", "moveaxis", "t", "swapaxes")
+def permute(ctx: Context, node: Node) -> Op:
+    """Dimensions in another order; found by permuting a tensor whose sizes name its dimensions."""
+    source = ctx.op(node.args[0])
+    assert source.axis is not None
+    named = torch.empty([3 + i for i in range(len(source.shape))], device="meta")
+    order = [s - 3 for s in ctx.call(node)(lambda _: named).shape]
+    return ctx.local(node, source.axis.moved(order.index(source.axis.dim)), cheap=True)
+
+
+@rule("expand")
+def expand(ctx: Context, node: Node) -> Op:
+    """Broadcast to a larger shape; the rows may be born here from a dimension of one."""
+    source, shape = ctx.op(node.args[0]), ctx.shape(node.meta)
+    lead = len(shape) - len(source.shape)
+    if source.axis is not None and source.axis.rows > 1:
+        axis = source.axis.moved(source.axis.dim + lead)
+        return ctx.local(
+            node,
+            axis,
+            cheap=True,
+            run=lambda read, a, b: read(source.id, a, b).expand(ctx.strip_shape(node, axis, b - a)),
+        )
+    born = ctx.row_dims(node.meta)
+    if len(born) != 1 or (born[0] >= lead and source.shape[born[0] - lead] != 1):
+        raise NoRule("rows born in several dimensions")
+    new = Axis(born[0], 1, shape[born[0]], 1)
+
+    def run(read: Read, a: int, b: int) -> Tensor:
+        one = read(source.id) if source.axis is None else read(source.id, 0, 1)
+        return one.expand(ctx.strip_shape(node, new, b - a))
+
+    def demand(a: int, b: int) -> list[Demand]:
+        return [] if source.axis is None else [(source.id, 0, 1)]
+
+    return ctx.emit(node, [source], new, demand, run, cheap=True)
+
+
+@rule("repeat")
+def repeat(ctx: Context, node: Node) -> Op:
+    """Tiling; along the rows only a single row (a border) can be repeated."""
+    source, reps = ctx.op(node.args[0]), list(ctx.value(node.args[1]))
+    lead = len(reps) - len(source.shape)
+    if source.axis is None:
+        raise NoRule("rows born by repeating")
+    axis = source.axis.moved(source.axis.dim + lead)
+    if reps[axis.dim] == 1:
+        return ctx.local(node, axis, cheap=True, run=lambda read, a, b: read(source.id, a, b).repeat(reps))
+    if axis.rows != 1 or not axis.plain:
+        raise NoRule("repeating the image along its rows")
+    born = Axis(axis.dim, 1, reps[axis.dim], 1)
+
+    def run(read: Read, a: int, b: int) -> Tensor:
+        return read(source.id, 0, 1).repeat([*reps[: axis.dim], b - a, *reps[axis.dim + 1 :]])
+
+    return ctx.emit(node, [source], born, lambda a, b: [(source.id, 0, 1)], run, cheap=True)
+
+
+@rule("repeat_interleave")
+def repeat_interleave(ctx: Context, node: Node) -> Op:
+    """Every element several times in a row: nearest upsampling, or token indices of H·W equal elements."""
+    source, reps = ctx.op(node.args[0]), ctx.value(node.args[1])
+    dim = node.kwargs.get("dim", node.args[2] if len(node.args) > 2 else None)
+    if isinstance(node.args[1], Ref) or (dim is None and len(source.shape) != 1):
+        raise NoRule("repeat_interleave of this form")
+    dim = (dim or 0) % len(source.shape)
+    if source.axis is None:  # rows are born: H·W equal copies of each element
+        size = node.args[1]
+        rows = next((n for s, n in ctx.sizes.items() if s == ctx.graph.row_symbol), 1)
+        if not ctx.follows(size) or reps % rows:
+            raise NoRule("rows born by repeating")
+        born = Axis(dim, source.shape[dim], rows, reps // rows)
+        return ctx.emit(
+            node,
+            [source],
+            born,
+            no_demand,
+            lambda read, a, b: read(source.id).repeat_interleave((b - a) * born.inner, dim),
+            cheap=True,
+        )
+    axis = source.axis
+    if dim != axis.dim:
+        return ctx.local(
+            node, axis, cheap=True, run=lambda read, a, b: read(source.id, a, b).repeat_interleave(reps, dim)
+        )
+    finer = Axis(dim, axis.outer, axis.rows * reps, axis.inner)
+    if axis.inner != 1:
+        raise NoRule("repeat_interleave of merged rows")
+    return ctx.rescale(node, source, finer, lambda t, rows: t.repeat_interleave(reps, dim))
+
+
+@rule("slice")
+def slice_(ctx: Context, node: Node) -> Op:
+    """x[start:stop:step] in one dimension."""
+    source, args = ctx.op(node.args[0]), [ctx.value(a) for a in node.args[1:]]
+    dim, start, stop, step = (*args, *(0, None, None, 1)[len(args) :])
+    dim %= len(source.shape)
+    start, stop, step = slice(start, stop, step).indices(source.shape[dim])
+    return take(ctx, node, source, dim, start, max(start, stop), step)
+
+
+@rule("narrow")
+def narrow(ctx: Context, node: Node) -> Op:
+    """x[start : start + length] in one dimension."""
+    source, (dim, start, length) = ctx.op(node.args[0]), ctx.value(node.args[1:])
+    return take(ctx, node, source, dim % len(source.shape), start, start + length, 1)
+
+
+@rule("select")
+def select(ctx: Context, node: Node) -> Op:
+    """x[index] in one dimension, which goes away; one row of an image is a whole value."""
+    source, (dim, index) = ctx.op(node.args[0]), ctx.value(node.args[1:])
+    axis = source.axis
+    assert axis is not None
+    dim %= len(source.shape)
+    if dim == axis.dim:
+        raise NoRule("selecting one row")
+    return ctx.local(
+        node,
+        axis.moved(axis.dim - (dim < axis.dim)),
+        cheap=True,
+        run=lambda read, a, b: read(source.id, a, b).select(dim, index),
+    )
+
+
+def take(ctx: Context, node: Node, source: Op, dim: int, start: int, stop: int, step: int) -> Op:
+    """Elements start, start + step, … below stop of dimension ``dim`` of an op's value."""
+    axis = source.axis
+    if axis is None:
+        return ctx.emit(
+            node, [source], None, no_demand, lambda read, _a, _b: _sliced(read(source.id), dim, start, stop, step)
+        )
+    if dim != axis.dim:
+        return ctx.emit(
+            node,
+            [source],
+            axis,
+            lambda a, b: [(source.id, a, b)],
+            lambda read, a, b: _sliced(read(source.id, a, b), dim, start, stop, step),
+            cheap=True,
+        )
+    if not axis.plain:
+        raise NoRule("a slice along merged rows")
+    if start == 0 and stop >= source.shape[dim] and step == 1:
+        return ctx.emit(
+            node, [source], axis, lambda a, b: [(source.id, a, b)], lambda read, a, b: read(source.id, a, b), cheap=True
+        )
+    rows = -(-(stop - start) // step)
+
+    def span(a: int, b: int) -> tuple[int, int]:
+        return (start + a * step, start + (b - 1) * step + 1) if b > a else (start, start)
+
+    def run(read: Read, a: int, b: int) -> Tensor:
+        lo, hi = span(a, b)
+        return _sliced(read(source.id, lo, hi), dim, 0, hi - lo, step)
+
+    return ctx.emit(node, [source], Axis(dim, 1, rows, 1), lambda a, b: [(source.id, *span(a, b))], run, cheap=True)
+
+
+def _sliced(t: Tensor, dim: int, start: int, stop: int, step: int) -> Tensor:
+    return t[(*[slice(None)] * dim, slice(start, stop, step))]
+
+
+@rule("cat", "concat", "concatenate")
+def concatenate(ctx: Context, node: Node) -> Op:
+    """Joined in one dimension. Along the rows a strip takes what it covers of each part."""
+    parts = [ctx.op(a) for a in node.args[0]]
+    shape = ctx.shape(node.meta)
+    dim = (node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % len(shape)
+    axis = next(p.axis for p in parts if p.axis)
+    if dim != axis.dim:
+        if any(p.axis is None and p.shape[axis.dim] != 1 for p in parts if p.shape != (0,)):
+            raise NoRule("joining a tiled value with a whole one")
+        return ctx.local(node, axis)
+    if any(p.axis and not p.axis.plain for p in parts):
+        raise NoRule("joining merged rows along the rows")
+    starts = [0]
+    for part in parts:
+        starts.append(starts[-1] + part.shape[dim])
+
+    def covered(a: int, b: int) -> list[tuple[Op, int, int]]:
+        spans = [(p, max(a, s) - s, min(b, e) - s) for p, s, e in zip(parts, starts, starts[1:], strict=False)]
+        return [(p, lo, hi) for p, lo, hi in spans if lo < hi]
+
+    def run(read: Read, a: int, b: int) -> Tensor:
+        pieces = [read(p.id, lo, hi) if p.axis else read(p.id).narrow(dim, lo, hi - lo) for p, lo, hi in covered(a, b)]
+        return torch.cat(pieces, dim)
+
+    def demand(a: int, b: int) -> list[Demand]:
+        return [(p.id, lo, hi) for p, lo, hi in covered(a, b) if p.axis]
+
+    return ctx.emit(node, parts, Axis(dim, 1, starts[-1], 1), demand, run)
+
+
+@rule("stack")
+def stack(ctx: Context, node: Node) -> Op:
+    """Joined in a new dimension."""
+    axis = next(ctx.op(a).axis for a in node.args[0] if ctx.op(a).axis)
+    assert axis is not None
+    dim = (node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % len(node.meta.shape)
+    if any(ctx.op(a).axis is None for a in node.args[0]):
+        raise NoRule("stacking a tiled value with a whole one")
+    return ctx.local(node, axis.moved(axis.dim + (dim <= axis.dim)))
+
+
+# -- operations with several results are lowered where one of them is taken ------------------------------------------
+SPLITS = {"split", "split_with_sizes", "chunk", "unbind", "meshgrid"}
+
+
+def taken(ctx: Context, node: Node, source: Node, index: int) -> Op:
+    """Result ``index`` of a split, chunk, unbind or meshgrid."""
+    if source.op == "meshgrid":
+        return _meshgrid(ctx, node, source, index)
+    whole = ctx.op(source.args[0])
+    ndim = len(whole.shape)
+    if source.op == "unbind":
+        dim = (source.args[1] if len(source.args) > 1 else source.kwargs.get("dim", 0)) % ndim
+        axis = whole.axis
+        if axis is not None and dim == axis.dim:
+            raise NoRule("unbinding the rows")
+        if axis is None:
+            return ctx.emit(node, [whole], None, no_demand, lambda read, _a, _b: read(whole.id).select(dim, index))
+        moved = axis.moved(axis.dim - (dim < axis.dim))
+        return ctx.emit(
+            node,
+            [whole],
+            moved,
+            lambda a, b: [(whole.id, a, b)],
+            lambda read, a, b: read(whole.id, a, b).select(dim, index),
+            cheap=True,
+        )
+    dim = (source.args[2] if len(source.args) > 2 else source.kwargs.get("dim", 0)) % ndim
+    sizes = [ctx.shape(part)[dim] for part in source.outputs]
+    start = sum(sizes[:index])
+    return take(ctx, node, whole, dim, start, start + sizes[index], 1)
+
+
+def _meshgrid(ctx: Context, node: Node, source: Node, index: int) -> Op:
+    """Query × key index grids: the first dimension is tiled, the second is whole."""
+    sides = [ctx.op(a) for a in source.args[0]]
+    if len(sides) != 2:
+        raise NoRule("meshgrid of other than two")
+    if "xy" in (*source.args[1:], source.kwargs.get("indexing")):
+        sides, index = sides[::-1], 1 - index
+    queries, keys = sides
+    axis, count = queries.axis, keys.shape[0]
+    if axis is None:
+        raise NoRule("meshgrid over keys alone")
+    if index == 0:
+        return ctx.emit(
+            node,
+            [queries],
+            axis,
+            lambda a, b: [(queries.id, a, b)],
+            lambda read, a, b: read(queries.id, a, b)[:, None].expand(-1, count),
+            cheap=True,
+        )
+    reads = (keys.id,) if keys.axis else ()
+    return ctx.emit(
+        node,
+        [keys],
+        axis,
+        no_demand,
+        lambda read, a, b: read(keys.id)[None].expand(axis.outer * (b - a) * axis.inner, -1),
+        whole_reads=reads,
+        cheap=True,
+    )

@@ -1,0 +1,217 @@
+"""Sliding windows along the axis: convolution, transposed convolution, pooling, padding.
+
+A rule here says which input rows a range of output rows sees. Rows beyond the image are the operation's own padding and
+exist at the true border only: a strip inside the image reads its neighbours' rows instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from tvae.pipeline.engine.axis import Axis
+from tvae.pipeline.engine.graph import Node
+from tvae.pipeline.engine.program import Op, Read
+from tvae.pipeline.engine.rules.context import Context
+from tvae.pipeline.engine.rules.registry import NoRule, rule
+
+_CONV: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_CONV_T: dict[int, Callable[..., Tensor]] = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+
+
+def _per_dim(value: Any, dims: int, default: int) -> list[int]:
+    if value is None or value == () or value == []:
+        return [default] * dims
+    if isinstance(value, int):
+        return [value] * dims
+    return list(value) * (dims if len(value) == 1 else 1)
+
+
+def _spatial(axis: Axis, first: int) -> int:
+    """Index of the axis among the spatial dimensions; rows merged with anything else have no window."""
+    if axis.dim >= first and not axis.plain:
+        raise NoRule(f"a window over merged rows {axis}")
+    return axis.dim - first
+
+
+def _out_axis(ctx: Context, node: Node, axis: Axis) -> Axis:
+    return Axis(axis.dim, 1, ctx.shape(node.meta)[axis.dim], 1)
+
+
+@rule("conv1d", "conv2d", "conv3d")
+def convolution(ctx: Context, node: Node) -> Op:
+    """Output row r sees input rows r·stride - padding + [0, (kernel - 1)·dilation]."""
+    x, w, b, stride_, padding_, dilation_, groups = (*node.args, *[None] * 7)[:7]
+    source, weight, bias = ctx.op(x), ctx.op(w), ctx.maybe(b)
+    axis, dims = source.axis, len(source.shape) - 2
+    assert axis is not None
+    if axis.dim == 0:
+        return ctx.local(node, axis)
+    if axis.dim == 1:
+        raise NoRule("rows in the channels of a convolution")
+    sp = _spatial(axis, 2)
+    kernel = weight.shape[2:]
+    stride, dilation = _per_dim(ctx.value(stride_), dims, 1), _per_dim(ctx.value(dilation_), dims, 1)
+    if isinstance(padding_, str):
+        if padding_ == "same" and any(d * (k - 1) % 2 for d, k in zip(dilation, kernel, strict=True)):
+            raise NoRule("'same' padding of an even kernel")
+        same = [d * (k - 1) // 2 for d, k in zip(dilation, kernel, strict=True)]
+        padding = same if padding_ == "same" else [0] * dims
+    else:
+        padding = _per_dim(ctx.value(padding_), dims, 0)
+    k, s, p, d, rows = kernel[sp], stride[sp], padding[sp], dilation[sp], axis.rows
+    conv = _CONV[dims]
+
+    def span(a: int, b: int) -> tuple[int, int, int, int]:
+        lo, hi = a * s - p, (b - 1) * s - p + (k - 1) * d + 1
+        return lo, hi, min(max(lo, 0), rows), max(min(hi, rows), 0)
+
+    def run(read: Read, a: int, b: int) -> Tensor:
+        lo, hi, first, last = span(a, b)
+        strip, pads = read(source.id, first, last), list(padding)
+        wt, bs = read(weight.id), read(bias.id) if bias else None
+        above, below = first - lo, hi - last
+        if not above and not below:
+            pads[sp] = 0
+            return conv(strip, wt, bs, stride, pads, dilation, groups or 1)
+        if max(above, below) <= p and (above or p % s == 0):
+            # let the convolution pad both sides (no copy of the strip) and drop the rows that are not true border
+            skip = (lo - (first - p)) // s
+            return conv(strip, wt, bs, stride, pads, dilation, groups or 1).narrow(axis.dim, skip, b - a)
+        pads[sp] = 0
+        strip = F.pad(strip, [0, 0] * (dims - 1 - sp) + [above, below])
+        return conv(strip, wt, bs, stride, pads, dilation, groups or 1)
+
+    inputs = [source, weight, *([bias] if bias else [])]
+    return ctx.emit(node, inputs, _out_axis(ctx, node, axis), lambda a, b: [(source.id, *span(a, b)[2:])], run)
+
+
+@rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def transposed_convolution(ctx: Context, node: Node) -> Op:
+    """Input row i reaches output rows i·stride - padding + [0, (kernel - 1)·dilation]."""
+    x, w, b, stride_, padding_, extra_, groups, dilation_ = (*node.args, *[None] * 8)[:8]
+    source, weight, bias = ctx.op(x), ctx.op(w), ctx.maybe(b)
+    axis, dims = source.axis, len(source.shape) - 2
+    assert axis is not None
+    if axis.dim == 0:
+        return ctx.local(node, axis)
+    if axis.dim == 1:
+        raise NoRule("rows in the channels of a convolution")
+    sp = _spatial(axis, 2)
+    stride, padding = _per_dim(ctx.value(stride_), dims, 1), _per_dim(ctx.value(padding_), dims, 0)
+    extra, dilation = _per_dim(ctx.value(extra_), dims, 0), _per_dim(ctx.value(dilation_), dims, 1)
+    k, s, p, d, rows = weight.shape[2 + sp], stride[sp], padding[sp], dilation[sp], axis.rows
+    padding[sp], conv = 0, _CONV_T[dims]
+    # output_padding only adds rows at the far end that the formula above covers; as an argument it must stay below stride
+    tail, extra[sp] = extra[sp], 0
+
+    def span(a: int, b: int) -> tuple[int, int]:
+        first = min(max(0, -(-(a + p - (k - 1) * d) // s)), rows - 1)
+        return first, max(min(rows, (b - 1 + p) // s + 1), first + 1)
+
+    def run(read: Read, a: int, b: int) -> Tensor:
+        first, last = span(a, b)
+        bs = read(bias.id) if bias else None
+        out = conv(read(source.id, first, last), read(weight.id), bs, stride, padding, extra, groups or 1, dilation)
+        skip = a - (first * s - p)
+        missing = skip + b - a - out.shape[axis.dim]
+        if missing > 0:  # rows no input reaches hold the bias alone
+            out = F.pad(out, [0, 0] * (dims - 1 - sp) + [0, missing])
+            if bs is not None:
+                out.narrow(axis.dim, out.shape[axis.dim] - missing, missing).add_(bs.view(-1, *[1] * dims))
+        return out.narrow(axis.dim, skip, b - a)
+
+    if tail and k < s:
+        raise NoRule("output padding of a kernel smaller than its stride")
+    inputs = [source, weight, *([bias] if bias else [])]
+    return ctx.emit(node, inputs, _out_axis(ctx, node, axis), lambda a, b: [(source.id, *span(a, b))], run)
+
+
+@rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d")
+def pooling(ctx: Context, node: Node) -> Op:
+    """Pooling without padding along the axis; windows lie wholly inside the image."""
+    source = ctx.op(node.args[0])
+    axis, dims = source.axis, int(node.op[-2])
+    assert axis is not None
+    sp = _spatial(axis, len(source.shape) - dims)
+    if sp < 0:
+        return ctx.local(node, axis)
+    args = [ctx.value(a) for a in node.args[1:]]
+    kernel = _per_dim(args[0], dims, 1)
+    stride = _per_dim(args[1] if len(args) > 1 and args[1] else args[0], dims, 1)
+    if _per_dim(args[2] if len(args) > 2 else None, dims, 0)[sp]:
+        raise NoRule("padded pooling along the rows")
+    if node.op.startswith("max") and _per_dim(args[3] if len(args) > 3 else None, dims, 1)[sp] != 1:
+        raise NoRule("dilated pooling along the rows")
+    k, s = kernel[sp], stride[sp]
+    out = _out_axis(ctx, node, axis)
+    if (out.rows - 1) * s + k > axis.rows:
+        raise NoRule("pooling in ceil mode")
+    invoke = ctx.call(node)
+
+    def span(a: int, b: int) -> tuple[int, int]:
+        return a * s, (b - 1) * s + k
+
+    def run(read: Read, a: int, b: int) -> Tensor:
+        strip = read(source.id, *span(a, b))
+        result: Tensor = invoke(lambda _: strip)
+        return result
+
+    return ctx.emit(node, [source], out, lambda a, b: [(source.id, *span(a, b))], run)
+
+
+@rule("pad", "constant_pad_nd")
+def padding(ctx: Context, node: Node) -> Op:
+    """Constant, replicate and reflect padding; along the rows it is done where the true border is."""
+    source = ctx.op(node.args[0])
+    axis, ndim = source.axis, len(source.shape)
+    assert axis is not None
+    amounts = list(ctx.value(node.args[1]))
+    named = node.op == "pad"
+    mode = (node.args[2] if len(node.args) > 2 else node.kwargs.get("mode", "constant")) if named else "constant"
+    at = 3 if named else 2
+    fill = node.args[at] if len(node.args) > at else node.kwargs.get("value")
+    j = 2 * (ndim - 1 - axis.dim)
+    if j >= len(amounts) or not (amounts[j] or amounts[j + 1]):
+        return ctx.local(node, axis, run=lambda read, a, b: F.pad(read(source.id, a, b), amounts, mode, fill))
+    if not axis.plain:
+        raise NoRule(f"padding of merged rows {axis}")
+    if mode not in ("constant", "replicate", "reflect"):
+        raise NoRule(f"padding mode {mode}")
+    top, rows = amounts[j], axis.rows
+
+    def span(a: int, b: int) -> tuple[int, int]:
+        lo, hi = a - top, b - top  # in rows of the source, beyond [0, rows) inside the padding
+        first, last = min(max(lo, 0), rows), max(min(hi, rows), 0)
+        if mode == "replicate":
+            return min(first, rows - 1), max(last, 1)
+        if mode == "reflect":
+            if lo < 0:
+                first, last = 0, max(last, 1 - lo)
+            if hi > rows:
+                first, last = min(first, 2 * rows - 1 - hi), rows
+        return min(first, last), last
+
+    def run(read: Read, a: int, b: int) -> Tensor:
+        lo, hi = a - top, b - top
+        first, last = span(a, b)
+        around, base = list(amounts), lo
+        if mode == "constant":
+            around[j], around[j + 1] = (first - lo, hi - last) if last > first else (b - a, 0)
+        else:
+            around[j], around[j + 1] = max(0, -lo), max(0, hi - rows)
+            base = first - around[j]
+        return F.pad(read(source.id, first, last), around, mode, fill).narrow(axis.dim, lo - base, b - a)
+
+    return ctx.emit(
+        node,
+        [source],
+        _out_axis(ctx, node, axis),
+        lambda a, b: [(source.id, *span(a, b))],
+        run,
+        name=f"pad.{mode}",
+        cheap=True,
+    )
