@@ -11,7 +11,7 @@ import dataclasses
 import difflib
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ def names() -> list[str]:
         own = sorted(path.stem for path in user_folder().glob("*.toml"))
     except OSError:  # a folder that may not be read holds no presets for us
         own = []
-    return [*BUILT_IN, *(name for name in own if name not in BUILT_IN)]
+    return [*BUILT_IN, *(name for name in own if name not in (*BUILT_IN, "auto"))]
 
 
 def export(name: str | Path) -> str:
@@ -135,9 +135,15 @@ def _path(name: str) -> Path:
     if name in names():
         own = user_folder() / f"{name}.toml"
         return own if own.is_file() else Path(__file__).with_name(f"{name}.toml")
-    close = difflib.get_close_matches(name, names(), n=1)
-    hint = f"; did you mean '{close[0]}'?" if close else ""
+    if name == "auto":
+        raise ValueError("'auto' is no preset of its own: choose() finds the one for a device")
+    hint = _hint(name, names())
     raise ValueError(f"no preset '{name}'{hint} (there are: auto, {', '.join(names())}, or a path to a .toml file)")
+
+
+def _hint(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def _check(path: Path, data: Mapping[str, Any]) -> Preset:
