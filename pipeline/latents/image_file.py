@@ -8,8 +8,8 @@ from pathlib import Path
 from torch import Tensor
 
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, PartRecord
-from tvae.pipeline.latents.tensor_file import read_raw_header, write_tensors
+from tvae.pipeline.latents.meta import LatentsMeta, PartRecord
+from tvae.pipeline.latents.tensor_file import is_ours, write_tensors
 
 IMAGE_SUFFIX = ".safetensors"
 
@@ -22,18 +22,10 @@ def write_image_latents(
     Any other file of that name is the user's: `InputError`, unless `overwrite`. `InputError` also for values
     that are not finite and for a folder that cannot be written. Creates the folder.
     """
-    if not overwrite and path.exists() and not _is_ours(path):
+    if not overwrite and path.exists() and not is_ours(path):
         raise InputError(f"'{path}' exists and is not latents of tvae; move it away, or pass --overwrite")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot create folder '{path.parent}': {error.strerror or error}") from error
     write_tensors(path, tensors, meta, PartRecord())
-
-
-def _is_ours(path: Path) -> bool:
-    try:
-        strings, _ = read_raw_header(path)
-    except InputError:
-        return False
-    return strings.get("format") == FORMAT

@@ -18,10 +18,12 @@ from typing import Any
 from torch import Tensor
 
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.latents.image_file import IMAGE_SUFFIX
 from tvae.pipeline.latents.index import INDEX_NAME, Index, PartEntry, read_index
-from tvae.pipeline.latents.meta import FORMAT, LatentsMeta
+from tvae.pipeline.latents.meta import LatentsMeta
 from tvae.pipeline.latents.record import to_json
-from tvae.pipeline.latents.tensor_file import read_header, read_raw_header, read_tensors
+from tvae.pipeline.latents.tensor_file import read_header, read_tensors
+from tvae.pipeline.latents.video_folder import VIDEO_SUFFIX
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,12 @@ class LatentsReader:
     def summary(self) -> dict[str, Any]:
         """JSON-able description for `tvae inspect`: the metadata, the tensors of every part, sizes on disk."""
         tensors = [read_header(file)[2] for file in self.files]
-        values = sum(math.prod(spec["shape"]) for part in tensors for spec in part.values())
+        values = sum(math.prod(spec.shape) for part in tensors for spec in part.values())
         return {
             "path": str(self.path),
             **self.meta.to_json(),
             "frames": self.frames,
-            "parts": [{"file": f.name, "tensors": t} for f, t in zip(self.files, tensors, strict=True)],
+            "parts": [{"file": f.name, "tensors": to_json(t)} for f, t in zip(self.files, tensors, strict=True)],
             "values": values,
             "bytes": sum(file.stat().st_size for file in self.files),
             "streams": to_json(self._index.streams),
@@ -98,13 +100,9 @@ def is_latents(path: Path) -> bool:
     """Whether this looks like latents of tvae, complete or not: tells them from media when inputs are listed."""
     if path.name == INDEX_NAME or path.is_dir():
         folder = path if path.is_dir() else path.parent
-        return folder.suffix == ".latents" or (folder / INDEX_NAME).is_file()
-    if path.suffix != ".safetensors" or not path.is_file():
-        return False
-    try:
-        return read_raw_header(path)[0].get("format") == FORMAT
-    except InputError:
-        return True  # a broken safetensors file is reported as such, not skipped in silence
+        return folder.suffix == VIDEO_SUFFIX or (folder / INDEX_NAME).is_file()
+    # a broken or foreign safetensors file counts too: it gets its one clear line, and is not skipped in silence
+    return path.suffix == IMAGE_SUFFIX and path.is_file()
 
 
 def latents_done(path: Path, fingerprint: str) -> bool:

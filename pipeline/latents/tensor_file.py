@@ -6,22 +6,19 @@ and `logvar`; [C, h, w] for an image, [C, t, h, w] for a part of a clip.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from tvae.pipeline import safetensors_header
 from tvae.pipeline.atomic import replacing
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.latents.meta import LatentsMeta, PartRecord, from_strings, to_strings
-
-MAX_HEADER = 100_000_000
-"""Bytes; the same bound as the safetensors library's own."""
+from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, PartRecord, from_strings, to_strings
+from tvae.pipeline.safetensors_header import TensorSpec
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: LatentsMeta, part: PartRecord) -> int:
@@ -61,41 +58,27 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], LatentsMeta, PartRecord
     return tensors, meta, part
 
 
-def read_header(path: Path) -> tuple[LatentsMeta, PartRecord, dict[str, Any]]:
-    """Metadata, and the tensors' `dtype` and `shape` by name, without reading a value.
+def read_header(path: Path) -> tuple[LatentsMeta, PartRecord, dict[str, TensorSpec]]:
+    """Metadata, and the tensors' types and shapes by name, without reading a value.
 
-    `InputError` as for :func:`read_tensors`; a file that ends before the last tensor does is noticed here.
-    """
-    strings, specs = read_raw_header(path)
-    try:
-        meta, part = from_strings(strings)
-    except ValueError as error:
-        raise InputError(f"'{path}': {error}") from error
-    return meta, part, specs
-
-
-def read_raw_header(path: Path) -> tuple[dict[str, str], dict[str, Any]]:
-    """String metadata and tensor specifications of any safetensors file; `InputError` when it is not a whole one.
-
-    Layout: 8 bytes little-endian length, that many bytes of JSON, then the data (safetensors format, version 1).
+    `InputError` as for :func:`read_tensors`; a file that ends too early is noticed here.
     """
     try:
-        with open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            text = file.read(length) if length <= MAX_HEADER else b""
-        size = path.stat().st_size
+        header = safetensors_header.read_header(path)
+        meta, part = from_strings(header.metadata)
     except OSError as error:
         raise InputError(f"cannot read latents '{path}': {error.strerror or error}") from error
+    except ValueError as error:
+        raise InputError(f"'{path}': {error}") from error
+    return meta, part, header.tensors
+
+
+def is_ours(path: Path) -> bool:
+    """Whether this is a whole safetensors file that says it holds latents of tvae."""
     try:
-        header = json.loads(text)
-        strings = header.pop("__metadata__", {})
-        specs = {name: {"dtype": s["dtype"], "shape": s["shape"]} for name, s in header.items()}
-        end = 8 + length + max((s["data_offsets"][1] for s in header.values()), default=0)
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError):
-        raise InputError(f"'{path}' is not a whole safetensors file (truncated, or of another format)") from None
-    if size != end:
-        raise InputError(f"'{path}' is damaged: {size} bytes, its header promises {end}")
-    return strings, specs
+        return safetensors_header.read_header(path).metadata.get("format") == FORMAT
+    except (OSError, ValueError):
+        return False
 
 
 def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:

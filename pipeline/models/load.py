@@ -1,0 +1,100 @@
+"""From what the user names to a VAE: `locate_vae` finds it, `load_weights` and `load_module` load it.
+
+Weights are read from safetensors only. diffusers is imported by `load_module` alone (it costs seconds), the network
+is used for hub ids alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from tvae.pipeline.errors import UsageError
+from tvae.pipeline.models import hub
+from tvae.pipeline.models.source import PICKLED, VaeSource, pickled_error, read_folder
+from tvae.presets import builtin
+
+__all__ = ["VaeSource", "load_module", "load_weights", "locate_vae"]
+
+BUILTIN = "builtin"
+
+
+def locate_vae(spec: str) -> VaeSource:
+    """Find a VAE: `builtin`, a diffusers folder (the VAE's own, or a pipeline's), or a hub id.
+
+    A hub id is `organisation/name`, with `/subfolder` if the VAE lies deeper. A local folder wins over a hub id of
+    the same name. `UsageError` when there is no such VAE, its configuration is broken or its weights are pickled.
+    """
+    if spec == BUILTIN:
+        return read_folder(BUILTIN, Path(builtin.__file__).parent)
+    path = Path(spec).expanduser()
+    if path.is_dir():
+        return read_folder(spec, path)
+    if path.is_file():
+        if path.name.endswith(PICKLED):
+            raise pickled_error(spec)
+        raise UsageError(f"VAE '{spec}' is a file; name the diffusers folder it lies in (with its config.json)")
+    if not hub.is_hub_id(spec):
+        raise UsageError(
+            f"no VAE '{spec}': no such folder (give '{BUILTIN}', a diffusers folder, or a hub id org/name)"
+        )
+    return read_folder(spec, hub.download(spec))
+
+
+def load_weights(source: VaeSource, names: Collection[str] | None = None) -> dict[str, Tensor]:
+    """Stored tensors by name (None: all), on the CPU, in their stored types, without importing diffusers.
+
+    Names that are not stored are left out. They are those of the module's `state_dict` if
+    `source.keys_are_current`. `UsageError` names a damaged file.
+    """
+    weights: dict[str, Tensor] = {}
+    for path in source.weight_files if names is None or names else ():
+        try:
+            with safe_open(path, framework="pt") as file:
+                wanted = file.keys() if names is None else set(names) & set(file.keys())
+                weights |= {name: file.get_tensor(name) for name in wanted}
+        except (OSError, SafetensorError) as error:
+            raise UsageError(f"cannot read the weights '{path}': {error}") from error
+    return weights
+
+
+def load_module(source: VaeSource, dtype: torch.dtype | None = None, device: torch.device | str = "cpu") -> nn.Module:
+    """Build the diffusers module and load its weights, cast once to `dtype` (None: as stored); for inference only.
+
+    `UsageError` when diffusers has no such autoencoder, the configuration does not fit it, or a weight is missing
+    or of another shape.
+    """
+    import diffusers
+    from diffusers.models import autoencoders
+    from diffusers.utils import is_accelerate_available
+
+    cls = getattr(autoencoders, source.class_name, None)
+    where = source.folder / "config.json"
+    if cls is None:
+        known = "is not an autoencoder" if hasattr(diffusers, source.class_name) else "is unknown to diffusers"
+        raise UsageError(f"'{where}': class '{source.class_name}' {known} {diffusers.__version__}")
+    source.tensors  # noqa: B018, checks that every file is whole: from_pretrained's own words for that are long
+    try:
+        module, info = cls.from_pretrained(
+            source.folder,
+            torch_dtype=dtype or source.stored_dtype,
+            variant=source.variant,
+            use_safetensors=True,
+            local_files_only=True,
+            low_cpu_mem_usage=is_accelerate_available(),
+            output_loading_info=True,
+        )
+    except Exception as error:  # whatever a broken configuration makes a constructor do, it is the VAE that is bad
+        lines = str(error).strip().splitlines() or [""]
+        raise UsageError(
+            f"cannot load {source.class_name} from '{source.folder}': {type(error).__name__}: {lines[0]}"
+        ) from error
+    for kind in ("missing", "mismatched"):
+        if names := sorted(map(str, info[f"{kind}_keys"])):
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise UsageError(f"the weights in '{source.folder}' do not fit {where.name}: {kind} {names[0]}{more}")
+    return module.to(device).eval().requires_grad_(False)
