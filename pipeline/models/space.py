@@ -24,6 +24,7 @@ RAE                             z: its own encode normalises                    
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -130,7 +131,7 @@ def space_of(source: VaeSource) -> LatentSpace:
 def _space(class_name: str, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> LatentSpace:
     if class_name == "AutoencoderRAE":
         return LatentSpace()
-    stored = []
+    stored: list[Any] = []
     for name in _STATISTICS_KEYS.get(class_name, ()):
         if name not in weights:
             raise UsageError(f"{class_name}: its latent statistics '{name}' are missing from the weights")
@@ -141,8 +142,10 @@ def _space(class_name: str, config: Mapping[str, Any], weights: Mapping[str, Ten
         if patch[0] != patch[1]:
             raise ValueError(f"patch_size {patch} is not square")
         return LatentSpace(mean, tuple(1 / math.sqrt(v + epsilon) for v in variance), patch=int(patch[0]))
+    if config and not stored and not config.keys() & {"scaling_factor", "latents_mean"}:
+        config = {**_defaults(class_name), **config}  # saved before these keys were: sd-vae-ft-mse, for one
     scaling = _number(config.get("scaling_factor"), 1.0)
-    mean, std = stored or (config.get("latents_mean"), config.get("latents_std"))
+    mean, std = stored if stored else (config.get("latents_mean"), config.get("latents_std"))
     if class_name == "AutoencoderKLCosmos":
         if mean is None or std is None:
             return LatentSpace(scale=(COSMOS_SIGMA_DATA,))
@@ -151,6 +154,15 @@ def _space(class_name: str, config: Mapping[str, Any], weights: Mapping[str, Ten
     if mean is not None and std is not None:
         return LatentSpace(_floats(mean), tuple(scaling / s for s in _floats(std)))
     return LatentSpace((_number(config.get("shift_factor"), 0.0),), (scaling,))
+
+
+def _defaults(class_name: str) -> dict[str, Any]:
+    """Default values of a diffusers class's configuration; costs the import of diffusers."""
+    from diffusers.models import autoencoders
+
+    cls = getattr(autoencoders, class_name, None)
+    parameters = inspect.signature(cls.__init__).parameters if cls else {}
+    return {name: p.default for name, p in parameters.items() if p.default is not p.empty}
 
 
 def _number(value: Any, default: float) -> float:

@@ -1,0 +1,192 @@
+"""Latents of one image: written whole or not at all, readable by anything, and checked when read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from tvae.pipeline.errors import InputError
+from tvae.pipeline.latents import (
+    LatentsMeta,
+    PosteriorRecord,
+    SpaceRecord,
+    check_vae,
+    is_latents,
+    latents_done,
+    open_latents,
+    write_image_latents,
+)
+
+LATENTS = torch.arange(24, dtype=torch.float32).reshape(4, 2, 3)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_there_and_back(tmp_path: Path, image_meta: LatentsMeta, dtype: torch.dtype) -> None:
+    path = tmp_path / "deep" / "ä photo.jpg.safetensors"
+    latents = torch.randn(4, 2, 3).to(dtype)
+    write_image_latents(path, {"latents": latents}, image_meta)
+    reader = open_latents(path)
+    (part,) = reader
+    assert reader.meta == image_meta
+    assert (len(reader), reader.frames, reader.streams, part.pts) == (1, 1, None, ())
+    assert part.tensors["latents"].dtype == dtype
+    assert torch.equal(part.tensors["latents"], latents)
+    assert names_in(path.parent) == [path.name]
+
+
+def test_other_tools_read_it(tmp_path: Path, image_meta: LatentsMeta) -> None:
+    path = tmp_path / "a.safetensors"
+    write_image_latents(path, {"latents": LATENTS}, image_meta)
+    with safe_open(path, framework="numpy") as file:
+        assert list(file.keys()) == ["latents"]
+        assert (file.get_tensor("latents") == LATENTS.numpy()).all()
+        assert file.metadata()["format"] == "tvae"
+
+
+def test_moments_that_share_memory(tmp_path: Path, image_meta: LatentsMeta) -> None:
+    meta = replace(image_meta, posterior=PosteriorRecord("moments"))
+    mean, logvar = torch.randn(1, 8, 2, 3).chunk(2, dim=1)
+    write_image_latents(tmp_path / "a.safetensors", {"mean": mean[0], "logvar": logvar[0]}, meta)
+    (part,) = open_latents(tmp_path / "a.safetensors")
+    assert torch.equal(part.tensors["mean"], mean[0])
+    assert torch.equal(part.tensors["logvar"], logvar[0])
+
+
+def test_image_of_a_video_vae_keeps_its_time_axis(tmp_path: Path, image_meta: LatentsMeta) -> None:
+    meta = replace(image_meta, vae=replace(image_meta.vae, temporal_factor=4))
+    write_image_latents(tmp_path / "a.safetensors", {"latents": LATENTS.unsqueeze(1)}, meta)
+    (part,) = open_latents(tmp_path / "a.safetensors")
+    assert part.tensors["latents"].shape == (4, 1, 2, 3)
+
+
+def test_model_space_may_fold_patches(tmp_path: Path, image_meta: LatentsMeta) -> None:
+    geometry = replace(image_meta.geometry, pad=(0, 0, 11, 3))  # 32x16: latents 4x2
+    meta = replace(image_meta, geometry=geometry, space=SpaceRecord("model", {"patch": 2}))
+    write_image_latents(tmp_path / "a.safetensors", {"latents": torch.randn(16, 1, 2)}, meta)
+    assert open_latents(tmp_path / "a.safetensors").meta == meta
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_values_that_are_not_finite_are_never_written(tmp_path: Path, image_meta: LatentsMeta, bad: float) -> None:
+    latents = LATENTS.clone()
+    latents[1, 1, 1] = bad
+    with pytest.raises(InputError, match=r"photo\.jpg.*1 of 24 values of 'latents' are not finite"):
+        write_image_latents(tmp_path / "a.safetensors", {"latents": latents}, image_meta)
+    assert names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"mean": LATENTS},
+        {"latents": LATENTS[:3]},
+        {"latents": LATENTS[:, :1]},
+        {"latents": LATENTS.unsqueeze(1)},
+        {"latents": LATENTS.long()},
+        {},
+    ],
+)
+def test_tensors_that_do_not_fit_are_a_mistake(
+    tmp_path: Path, image_meta: LatentsMeta, tensors: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match=r"expected|floating"):
+        write_image_latents(tmp_path / "a.safetensors", tensors, image_meta)
+    assert names_in(tmp_path) == []
+
+
+def test_a_foreign_file_is_not_replaced(tmp_path: Path, image_meta: LatentsMeta) -> None:
+    path = tmp_path / "a.safetensors"
+    save_file({"lora": torch.zeros(3)}, path)
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="is not latents of tvae"):
+        write_image_latents(path, {"latents": LATENTS}, image_meta)
+    assert path.read_bytes() == before
+    write_image_latents(path, {"latents": LATENTS}, image_meta, overwrite=True)
+    write_image_latents(path, {"latents": LATENTS + 1}, image_meta)  # now it is ours
+    (part,) = open_latents(path)
+    assert torch.equal(part.tensors["latents"], LATENTS + 1)
+
+
+def test_a_folder_that_cannot_be(tmp_path: Path, image_meta: LatentsMeta) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot create folder"):
+        write_image_latents(tmp_path / "file" / "a.safetensors", {"latents": LATENTS}, image_meta)
+
+
+def test_every_truncation_is_noticed_on_opening(tmp_path: Path, image_meta: LatentsMeta) -> None:
+    path = tmp_path / "a.safetensors"
+    write_image_latents(path, {"latents": LATENTS}, image_meta)
+    whole = path.read_bytes()
+    for size in [0, 4, 8, 100, len(whole) - 96, len(whole) - 1]:
+        path.write_bytes(whole[:size])
+        with pytest.raises(InputError, match=r"a\.safetensors") as error:
+            open_latents(path)
+        assert "\n" not in str(error.value)
+    path.write_bytes(whole + b"x")
+    with pytest.raises(InputError, match="damaged"):
+        open_latents(path)
+
+
+def test_files_of_others(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    with pytest.raises(InputError, match="No such file"):
+        open_latents(path)
+    path.write_text("this is a text, not a safetensors file, whatever its name says")
+    with pytest.raises(InputError, match="not a whole safetensors file"):
+        open_latents(path)
+    save_file({"latents": LATENTS}, path)
+    with pytest.raises(InputError, match="format=tvae"):
+        open_latents(path)
+    save_file({"latents": LATENTS}, path, metadata={"format": "tvae", "version": "1", "vae": "{"})
+    with pytest.raises(InputError, match=r"metadata\.vae is not JSON"):
+        open_latents(path)
+
+
+def test_values_and_shapes_are_checked_on_reading(tmp_path: Path, image_meta: LatentsMeta) -> None:
+    path = tmp_path / "a.safetensors"
+    write_image_latents(path, {"latents": LATENTS}, image_meta)
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+    save_file({"latents": LATENTS * float("nan")}, path, metadata)
+    with pytest.raises(InputError, match=r"a\.safetensors.*24 of 24 values of 'latents' are not finite"):
+        list(open_latents(path))
+    save_file({"latents": torch.zeros(4, 3, 3)}, path, metadata)
+    with pytest.raises(InputError, match="damaged latents"):
+        list(open_latents(path))
+
+
+def test_done_only_if_made_the_same_way(tmp_path: Path, image_meta: LatentsMeta) -> None:
+    path = tmp_path / "a.safetensors"
+    assert not latents_done(path, image_meta.fingerprint)
+    write_image_latents(path, {"latents": LATENTS}, image_meta)
+    assert latents_done(path, image_meta.fingerprint)
+    assert not latents_done(path, replace(image_meta, dtype="float16").fingerprint)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert not latents_done(path, image_meta.fingerprint)
+
+
+def test_another_vae(tmp_path: Path, image_meta: LatentsMeta) -> None:
+    write_image_latents(tmp_path / "a.safetensors", {"latents": LATENTS}, image_meta)
+    reader = open_latents(tmp_path / "a.safetensors")
+    check_vae(reader, "AutoencoderKL", "a" * 64, "renamed")
+    for class_name, digest in [("AutoencoderTiny", "a" * 64), ("AutoencoderKL", "b" * 64)]:
+        with pytest.raises(InputError, match=r"a\.safetensors' was made by another VAE: 'builtin'"):
+            check_vae(reader, class_name, digest, "org/other")
+
+
+def test_is_latents(tmp_path: Path, image_meta: LatentsMeta) -> None:
+    write_image_latents(tmp_path / "a.safetensors", {"latents": LATENTS}, image_meta)
+    (tmp_path / "b.jpg").touch()
+    assert is_latents(tmp_path / "a.safetensors")
+    assert not is_latents(tmp_path / "b.jpg")
+    assert not is_latents(tmp_path)
