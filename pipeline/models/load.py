@@ -32,7 +32,7 @@ def locate_vae(spec: str) -> VaeSource:
     if spec == BUILTIN:
         return read_folder(BUILTIN, Path(builtin.__file__).parent)
     path = Path(spec).expanduser()
-    if path.is_dir():
+    if spec and path.is_dir():
         return read_folder(spec, path)
     if path.is_file():
         if path.name.endswith(PICKLED):

@@ -1,0 +1,158 @@
+"""Presets: the ones that are shipped, users' own, everything that can be wrong with one, and what `auto` means."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tvae import presets
+from tvae.presets import loader
+
+GIB = 1024**3
+
+
+@pytest.fixture(autouse=True)
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder in place of the user's presets."""
+    folder = tmp_path / "presets"
+    folder.mkdir()
+    monkeypatch.setattr(loader, "user_folder", lambda: folder)
+    return folder
+
+
+def test_the_eight_are_there_and_valid() -> None:
+    assert presets.names() == ["cpu", "rtx30", "a100", "rtx40", "rtx50", "b200", "h100", "h200"]
+    shipped = {path.stem for path in Path(loader.__file__).parent.glob("*.toml")}
+    assert shipped == set(presets.names())
+    for name in presets.names():
+        preset = presets.load(name)
+        assert preset.name == name
+        assert preset.levels == {"default": "native"}
+        assert preset.dtype == ("float32" if name == "cpu" else "bfloat16")
+
+
+def test_measured_values_say_on_what() -> None:
+    for name in presets.names():
+        for value, basis in presets.load(name).measured.items():
+            assert basis, f"{name}: {value}"
+    assert "H200" in presets.load("h200").measured["strip_rows"]
+    assert presets.load("rtx50").measured == {}
+
+
+def test_export_is_a_preset_with_comments(tmp_path: Path) -> None:
+    text = presets.export("h200")
+    assert "# Height of a strip in latent rows" in text
+    path = tmp_path / "mine.toml"
+    path.write_text(text.replace("strip_rows = 64", "strip_rows = 17"), encoding="utf-8")
+    preset = presets.load(path)
+    assert (preset.name, preset.strip_rows, preset.source) == ("mine", 17, path)
+    assert presets.load(str(path)) == preset
+
+
+def test_own_presets_add_and_override(own: Path) -> None:
+    for name in ("zoo", "h200"):
+        text = presets.export("h100").replace("strip_rows = 64", "strip_rows = 48")
+        (own / f"{name}.toml").write_text(text, encoding="utf-8")
+    assert presets.names()[-1] == "zoo"
+    assert presets.names().count("h200") == 1
+    assert presets.load("zoo").strip_rows == presets.load("h200").strip_rows == 48
+    assert presets.choose("cuda", (9, 0), 130 * GIB).strip_rows == 48
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "free", "name"),
+    [
+        ("cpu", None, None, "cpu"),
+        ("mps", None, 8 * GIB, "cpu"),
+        ("xpu", None, 8 * GIB, "cpu"),
+        ("cuda", (8, 0), 70 * GIB, "a100"),
+        ("cuda", (8, 6), 20 * GIB, "rtx30"),
+        ("cuda", (8, 7), 20 * GIB, "rtx30"),
+        ("cuda", (8, 9), 20 * GIB, "rtx40"),
+        ("cuda", (9, 0), 75 * GIB, "h100"),
+        ("cuda", (9, 0), 130 * GIB, "h200"),
+        ("cuda", (9, 0), None, "h100"),
+        ("cuda", (10, 0), 170 * GIB, "b200"),
+        ("cuda", (10, 3), 250 * GIB, "b200"),
+        ("cuda", (12, 0), 30 * GIB, "rtx50"),
+        ("cuda", (12, 1), 30 * GIB, "rtx50"),
+        ("cuda", (11, 0), 30 * GIB, "rtx30"),
+        ("cuda", (13, 0), 30 * GIB, "rtx30"),
+        ("cuda", (7, 5), 12 * GIB, "rtx30"),
+        ("cuda", None, None, "rtx30"),
+    ],
+)
+def test_auto(device: str, capability: tuple[int, int] | None, free: int | None, name: str) -> None:
+    preset = presets.choose(device, capability, free)
+    assert preset.name == name
+    assert preset.strip_rows == presets.load(name).strip_rows
+
+
+def test_auto_without_bfloat16_or_memory() -> None:
+    assert presets.choose("cuda", (7, 5), 12 * GIB).dtype == "float32"
+    assert presets.choose("cuda", (8, 6), 12 * GIB).dtype == "bfloat16"
+    assert presets.choose("cuda", (8, 6), 4 * GIB).strip_rows == 16
+
+
+@pytest.mark.parametrize("system", ["win32", "linux"])
+def test_few_workers_on_windows(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader.sys, "platform", system)
+    assert presets.load("h200").io_workers == (2 if system == "win32" else 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("h20", "no preset 'h20'; did you mean 'h200'.*auto, cpu, rtx30"),
+        ("quantum", "no preset 'quantum' .there are"),
+        ("../presets/cpu", "no preset"),
+        ("auto", "'auto' is no preset"),
+        ("absent.toml", "cannot read preset 'absent.toml': No such file"),
+    ],
+)
+def test_unknown_names(name: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        presets.load(name)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ('dtype = "bfloat16"', 'dtype = "bf16"', "dtype must be one of float32, bfloat16, float16, found 'bf16'"),
+        ('"contiguous"\n', '"nhwc"\n', "memory_layout must be one of contiguous, channels_last"),
+        ("cudnn_benchmark = true", "cudnn_benchmark = 1", "cudnn_benchmark must be true or false"),
+        ("strip_rows = 64", "strip_rows = 0", "strip_rows must be a whole number from 1 up"),
+        ("strip_rows = 64", "strip_rows = 64.0", "strip_rows must be a whole number"),
+        ("strip_rows = 64", "strip_rows = true", "strip_rows must be a whole number"),
+        ("strip_rows = 64", "strip_row = 64", "unknown key 'strip_row'; did you mean 'strip_rows'"),
+        ("strip_rows = 64\n", "", "'strip_rows' is missing"),
+        ("memory_share = 0.9", "memory_share = 90", "memory_share must be a number above 0, at most 1"),
+        ("memory_share = 0.9", 'memory_share = "0.9"', "memory_share must be a number"),
+        ("io_workers = 4", "io_workers = -1", "io_workers must be a whole number from 0 up"),
+        ('default = "native"', 'default = "cuda"', "levels must be .* one of native"),
+        ('default = "native"', 'conv = "native"', "levels must be"),
+        ("[measured]", "[measured]\nspeed = 'guess'", "measured must be"),
+        ('title = "', "title = ", "is not valid TOML"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, reason: str) -> None:
+    text = presets.export("h200")
+    assert old in text
+    path = tmp_path / "mine.toml"
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    with pytest.raises(ValueError, match=reason) as error:
+        presets.load(path)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_imports_neither_torch_nor_the_rest_of_tvae() -> None:
+    code = (
+        "import sys, tvae.presets as p; p.choose('cuda', (9, 0)); p.names()\n"
+        "print([m for m in sys.modules if m in ('torch', 'numpy') or m.startswith(('tvae.pipeline', 'tvae.cli'))])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
