@@ -31,7 +31,7 @@ class LatentsPart:
     """The tensors of one file and the frames they stand for; see `PartRecord` for the fields."""
 
     tensors: dict[str, Tensor]
-    """`latents`, or `mean` and `logvar`: [C, h, w] (image), [C, t, h, w] (clip, and image of a video VAE)."""
+    """`latents`, or `mean` and `logvar`: [C, t, h, w] (clip), [C, h, w] (image; a video VAE's may keep its time axis)."""
     index: int
     first_frame: int
     pts: tuple[int | None, ...]

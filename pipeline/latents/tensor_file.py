@@ -1,7 +1,7 @@
 """One safetensors file of latents: checked on the way out and on the way in.
 
 Written so that any other tool can read it too: plain tensors, string metadata. Tensors are `latents`, or `mean`
-and `logvar`; [C, h, w] for an image, [C, t, h, w] for a part of a clip.
+and `logvar`; [C, t, h, w] for a part of a clip, [C, h, w] for an image (a video VAE's may keep its time axis).
 """
 
 from __future__ import annotations
@@ -97,9 +97,10 @@ def _check_shapes(tensors: Mapping[str, Tensor], meta: LatentsMeta, part: PartRe
     if len(shapes) != 1:
         raise ValueError(f"tensors of different shapes {sorted(shapes)}")
     (shape,) = shapes
-    rank = 3 if meta.kind == "image" and meta.vae.temporal_factor is None else 4
-    if len(shape) != rank or 0 in shape:
-        raise ValueError(f"expected {rank} dimensions, none of them 0, found shape {list(shape)}")
+    ranks = {4} if meta.kind == "video" else {3} if meta.vae.temporal_factor is None else {3, 4}
+    if len(shape) not in ranks or 0 in shape:
+        wanted = " or ".join(map(str, sorted(ranks)))
+        raise ValueError(f"expected {wanted} dimensions, none of them 0, found shape {list(shape)}")
     if not all(tensor.is_floating_point() for tensor in tensors.values()):
         raise ValueError("values are not floating point")
     if (shape[0], *shape[-2:]) != (expected := _expected_size(meta)):

@@ -25,7 +25,8 @@ from tvae.pipeline.latents.tensor_file import read_header, write_tensors
 VIDEO_SUFFIX = ".latents"
 PENDING = ".tvae-new"
 _PART = re.compile(r"\d{6}\.safetensors")
-_STREAMS = re.compile(r"streams[\w.-]*")
+_STREAMS = re.compile(r"streams[-.][\w.-]*")
+_UNFINISHED_STREAMS = re.compile(r"\.streams[-.][\w.-]*\.part")  # the media module's temporary name
 _CLUTTER = {".ds_store", "thumbs.db", "desktop.ini"}  # file managers put these anywhere
 
 
@@ -132,8 +133,8 @@ def _clear(folder: Path, keep: Collection[str] = ()) -> None:
 
 
 def _is_ours(path: Path) -> bool:
-    known = _PART.fullmatch(path.name) or _STREAMS.fullmatch(path.name) or is_temporary(path.name)
-    return path.name in (INDEX_NAME, PENDING) or (path.is_file() and bool(known))
+    known = any(pattern.fullmatch(path.name) for pattern in (_PART, _STREAMS, _UNFINISHED_STREAMS))
+    return path.name in (INDEX_NAME, PENDING) or (path.is_file() and (known or is_temporary(path.name)))
 
 
 def _check_ours(folder: Path) -> None:

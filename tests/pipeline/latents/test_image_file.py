@@ -62,11 +62,14 @@ def test_moments_that_share_memory(tmp_path: Path, image_meta: LatentsMeta) -> N
     assert torch.equal(part.tensors["logvar"], logvar[0])
 
 
-def test_image_of_a_video_vae_keeps_its_time_axis(tmp_path: Path, image_meta: LatentsMeta) -> None:
+@pytest.mark.parametrize("shape", [(4, 2, 3), (4, 1, 2, 3)])
+def test_image_of_a_video_vae_may_keep_its_time_axis(
+    tmp_path: Path, image_meta: LatentsMeta, shape: tuple[int, ...]
+) -> None:
     meta = replace(image_meta, vae=replace(image_meta.vae, temporal_factor=4))
-    write_image_latents(tmp_path / "a.safetensors", {"latents": LATENTS.unsqueeze(1)}, meta)
+    write_image_latents(tmp_path / "a.safetensors", {"latents": LATENTS.view(shape)}, meta)
     (part,) = open_latents(tmp_path / "a.safetensors")
-    assert part.tensors["latents"].shape == (4, 1, 2, 3)
+    assert part.tensors["latents"].shape == shape
 
 
 def test_model_space_may_fold_patches(tmp_path: Path, image_meta: LatentsMeta) -> None:

@@ -124,6 +124,7 @@ def test_killed_run_is_incomplete_and_started_afresh(folder: Path, clip_meta: La
         killed.add(latents(1, 9), [index], [1])
     (folder / ".tvae-0123456789ab.tmp").write_bytes(b"half a part")
     (folder / "streams.mka").touch()
+    (folder / ".streams.mka.0123abcd.part").touch()
     assert is_latents(folder)
     assert not latents_done(folder, clip_meta.fingerprint)
     with pytest.raises(InputError, match="was interrupted"):
@@ -158,7 +159,9 @@ def test_complete_clip_stays_until_its_successor_is_complete(folder: Path, clip_
     assert not latents_done(folder, clip_meta.fingerprint)
 
 
-@pytest.mark.parametrize("name", ["holiday.jpg", "index.json", "000000.safetensors", "000000.safetensors.bak"])
+@pytest.mark.parametrize(
+    "name", ["holiday.jpg", "index.json", "000000.safetensors", "000000.safetensors.bak", "streams of thought.txt"]
+)
 def test_a_foreign_folder_is_refused(folder: Path, clip_meta: LatentsMeta, name: str) -> None:
     folder.mkdir(parents=True)
     (folder / name).write_text("{}")
