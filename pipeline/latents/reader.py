@@ -31,7 +31,7 @@ class LatentsPart:
     """The tensors of one file and the frames they stand for; see `PartRecord` for the fields."""
 
     tensors: dict[str, Tensor]
-    """`latents`, or `mean` and `logvar`: [C, t, h, w] (clip), [C, h, w] (image; a video VAE's may keep its time axis)."""
+    """`latents`, or `mean` and `logvar`: [C, t, h, w] for a clip, [C, h, w] for an image (or [C, 1, h, w])."""
     index: int
     first_frame: int
     pts: tuple[int | None, ...]
