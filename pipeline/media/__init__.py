@@ -1,40 +1,41 @@
-"""Images and videos in and out: frames stream one at a time, timestamps, colour and the other streams survive.
+"""Images and videos in and out: frames stream one at a time; timestamps, colour and the other streams survive.
 
 Reading::
 
-    info = probe(path)                          # MediaInfo; InputError when it cannot be read
-    with open_reader(path) as reader:           # image or video, by content, not by suffix
-        for frame in reader:                    # Frame.rgb uint8 [H, W, 3], upright; Frame.pts in reader.info.time_base
+    info = probe(path)                      # MediaInfo; InputError when it cannot be read
+    with open_reader(path) as reader:       # image or video, by content, not by suffix
+        for frame in reader:                # Frame.rgb uint8 [H, W, 3], upright; .pts in reader.info.time_base
             ...
-    reader.warnings                             # what was done to the picture: "10-bit read as 8-bit", ...; complete at the end
+    reader.warnings                         # "10-bit values read as 8-bit", ...; complete only at the end
 
-A Reader is a plain generator in bounded memory (one frame ahead, plus the decoder's own); put your own thread and queue
-around it. Its pts strictly increase, durations reach to the next frame. An image is one Frame with pts None. A file that
-breaks in the middle raises InputError from the iteration: nothing of that item should be kept.
+A Reader is a plain generator in bounded memory (it is one frame ahead, plus the decoder's own); put your own thread
+and queue around it. Its pts strictly increase, durations reach to the next frame. An image is one Frame with pts None.
+A file that breaks in the middle raises InputError from the iteration: nothing of that item should be kept.
 
 Writing::
 
-    check_write_options(".mp4", options)        # UsageError before any work: codec not in this build, unknown --enc key, ...
-    with open_writer(path, info.spec, options) as writer:   # PictureSpec also has to_json/from_json for latents' metadata
-        writer.write(frame)                     # sizes must equal the spec's
-        writer.commit()                         # fsync and rename; leaving the context without it removes the temporary
-    writer.warnings                             # streams the container cannot take, timestamps that were rounded, ...
+    check_write_options(".mp4", options)    # UsageError before any work: no such codec, unknown --enc key, ...
+    with open_writer(path, info.spec, options) as writer:
+        writer.write(frame)                 # of the spec's size
+        writer.commit()                     # fsync and rename; leaving the context without it removes the temporary
+    writer.warnings                         # streams the container cannot take, rounded timestamps, ...
 
-The suffix chooses: .png .jpg .jpeg .webp .bmp .tif .tiff write one image, .mp4 .m4v .mov .mkv .webm a video; IMAGE_SUFFIXES
-and VIDEO_SUFFIXES list them. WriteOptions: codec, crf, pix_fmt, enc, fps, audio, colour (parse_colour reads --color).
+The PictureSpec (here ``info.spec``) has to_json / from_json, for the metadata of latents. The suffix chooses: one of
+IMAGE_SUFFIXES writes one image, one of VIDEO_SUFFIXES a video. WriteOptions: codec, crf, pix_fmt, enc, fps, audio,
+colour (parse_colour reads ``--color``); see open_writer.
 
 The other streams (audio, subtitles)::
 
-    warnings: list[str] = []
-    side = copy_streams(video, folder / "streams", warnings)   # SideStreams, or None when there is nothing to keep
-    index["side_streams"] = side.to_json()                     # JSON-able: files, codecs, languages, every packet's times
+    side = copy_streams(video, folder / "streams", warnings)   # SideStreams; None when there is nothing to keep
+    index["side_streams"] = side.to_json()                     # files, codecs, languages, every packet's times
     side = SideStreams.from_json(index["side_streams"], folder)
     WriteOptions(audio=side)                                   # decode: muxed untouched into the output, in step
-    WriteOptions(audio=video)                                  # roundtrip: straight from a media file
+    WriteOptions(audio=video_path)                             # roundtrip: straight from the source
 
-Pixels: frames_to_tensor / tensor_to_frames convert between frames and float32 [N, 3, H, W] in [-1, 1].
+Pixels: frames_to_tensor and tensor_to_frames convert between frames and float32 [N, 3, H, W] in [-1, 1].
 
-Only InputError (this file is bad) and UsageError (these options cannot work) are raised on purpose, one line each.
+Raised on purpose, one line each: InputError (this file is bad), UsageError (these options or this output cannot work),
+and TvaeError when a disk fails half-way through writing.
 """
 
 from tvae.pipeline.media.colour import parse_colour
@@ -50,7 +51,8 @@ from tvae.pipeline.media.spec import (
     WriteOptions,
     Writer,
 )
-from tvae.pipeline.media.streams import SideStreams, copy_streams
+from tvae.pipeline.media.stream_copy import copy_streams
+from tvae.pipeline.media.streams import SideStreams
 from tvae.pipeline.media.writers import IMAGE_SUFFIXES, VIDEO_SUFFIXES, check_write_options, open_writer
 
 __all__ = [

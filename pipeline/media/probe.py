@@ -4,16 +4,35 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tvae.pipeline.errors import InputError
+from tvae.pipeline.media.image_read import ImageReader, is_image
 from tvae.pipeline.media.spec import MediaInfo, Reader
+from tvae.pipeline.media.truncation import missing_bytes
+from tvae.pipeline.media.video_read import VideoReader
 
 __all__ = ["open_reader", "probe"]
 
 
 def probe(path: str | Path) -> MediaInfo:
-    """Describe an image or a video. Raises InputError for what cannot be read."""
-    raise NotImplementedError
+    """Describe an image or a video: an image is decoded whole, of a video the first frame.
+
+    Raises InputError for what cannot be read: empty or cut-off files, text, sound without a picture, ...
+    """
+    with open_reader(path) as reader:
+        return reader.info
 
 
 def open_reader(path: str | Path) -> Reader:
-    """Open an image or a video for reading frames. Raises InputError for what cannot be read."""
-    raise NotImplementedError
+    """Open an image or a video for reading frames, by its content. Raises InputError for what cannot be read."""
+    path = Path(path).absolute()
+    try:
+        if path.is_dir():
+            raise InputError(f"{path}: is a folder, not an image or a video; name the files in it")
+        if path.stat().st_size == 0:
+            raise InputError(f"{path}: is empty (0 bytes); fetch it again")
+        missing = missing_bytes(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check the name and your rights to it") from error
+    if missing:
+        raise InputError(f"{path}: is cut off, its last {missing} bytes are missing; fetch it again")
+    return ImageReader(path) if is_image(path) else VideoReader(path)

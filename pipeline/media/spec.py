@@ -52,8 +52,8 @@ class StreamInfo:
 class PictureSpec:
     """What a Writer needs to know of a picture; buildable from MediaInfo or from latents' metadata alone.
 
-    ``width`` and ``height`` are upright and in stored pixels. ``time_base`` is the unit of Frame.pts in seconds (None for
-    images); ``frame_rate`` is a hint for players and rate control, the timestamps rule.
+    ``width`` and ``height`` are upright and in stored pixels. ``time_base`` is the unit of Frame.pts in seconds (None
+    for images); ``frame_rate`` is a hint for players and rate control, the timestamps rule.
     """
 
     width: int
@@ -89,10 +89,11 @@ class PictureSpec:
 class MediaInfo:
     """What probe() found out about one image or video.
 
-    ``width`` and ``height`` are those of the frames a Reader gives: upright, in stored pixels; the sample aspect ratio (of
-    the upright picture) is carried, not applied. ``rotation`` is the clockwise turn, in degrees, that was applied to get
-    there, after a left-right mirroring if ``mirrored``. ``bits`` is the depth of one stored component. ``colour`` is as
-    tagged in the file. ``frames`` is the container's word and may be None or wrong; ``duration`` is in seconds.
+    ``width`` and ``height`` are those of the frames a Reader gives: upright, in stored pixels; the sample aspect ratio
+    (of the upright picture) is carried, not applied. ``rotation`` is the clockwise turn, in degrees, that was applied
+    to get there, after a left-right mirroring if ``mirrored``. ``bits`` is the depth of one stored component.
+    ``colour`` is as tagged in the file. ``frames`` is the container's word, perhaps None or wrong; ``duration`` is in
+    seconds. ``container`` and ``codec`` are FFmpeg's (for images Pillow's) names.
     """
 
     path: Path
@@ -144,8 +145,8 @@ class MediaInfo:
 class Frame:
     """One upright picture: ``rgb`` is uint8 [H, W, 3], full-range R'G'B'.
 
-    ``pts`` and ``duration`` count MediaInfo.time_base; both are None for an image. A Reader's pts strictly increase, and a
-    frame's duration reaches to the next frame.
+    ``pts`` and ``duration`` count MediaInfo.time_base; both are None for an image. A Reader's pts strictly increase,
+    and a frame's duration reaches to the next frame.
     """
 
     rgb: np.ndarray

@@ -1,33 +1,75 @@
-"""The other streams of a video (audio, subtitles), kept untouched beside the latents and put back in step."""
+"""The record of a video's other streams (audio, subtitles) kept beside its latents."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SideStreams", "copy_streams"]
+from tvae.pipeline.errors import InputError
+
+__all__ = ["READ_AS_STORED", "SideStream", "SideStreams"]
+
+# For reading the files below: their own times are not used, and packets before an edit list's start count too.
+READ_AS_STORED = {"ignore_editlist": "1"}
+
+
+@dataclass(frozen=True)
+class SideStream:
+    """One kept stream: stream number ``file_index`` of ``file``, number ``index`` in the source.
+
+    ``disposition`` is FFmpeg's flags; ``times`` are the runs of packet_times.compress, in ``time_base``. ``packets``,
+    ``size`` (bytes) and ``crc32`` (of all payloads in order) tell whether the file still holds what was put in.
+    """
+
+    file: str
+    file_index: int
+    index: int
+    type: str
+    codec: str
+    language: str | None
+    disposition: int
+    metadata: dict[str, str]
+    time_base: Fraction
+    packets: int
+    size: int
+    crc32: int
+    times: list[list[int | None]]
 
 
 @dataclass(frozen=True)
 class SideStreams:
-    """The streams that were kept: which files in ``folder`` hold them, and every packet's original times."""
+    """The streams kept of one video, in files of ``folder``."""
 
     folder: Path
+    streams: tuple[SideStream, ...]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files' names, without the folder."""
+        return tuple(dict.fromkeys(stream.file for stream in self.streams))
 
     def to_json(self) -> dict[str, Any]:
-        raise NotImplementedError
+        """JSON-able, without the folder."""
+        return {"streams": [{**asdict(stream), "time_base": str(stream.time_base)} for stream in self.streams]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], folder: Path) -> SideStreams:
-        """Raises InputError when the record is not one of ours or its files are missing."""
-        raise NotImplementedError
-
-
-def copy_streams(source: str | Path, dest_stem: Path, warnings: list[str]) -> SideStreams | None:
-    """Remux every audio and subtitle stream of ``source`` into ``<dest_stem>.<suffix>``; None when there is none.
-
-    Names what could not be kept in ``warnings``. Raises InputError when the source cannot be read.
-    """
-    raise NotImplementedError
+        """Raises InputError when the record is not one of ours or one of its files is missing."""
+        try:
+            streams = tuple(
+                SideStream(**{**entry, "time_base": Fraction(entry["time_base"])}) for entry in data["streams"]
+            )
+            names = {stream.file for stream in streams}
+            if any(Path(name).name != name for name in names):
+                raise ValueError("a file outside the folder")
+        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+            raise InputError(
+                f"{folder}: the record of its sound and subtitles is damaged ({error}); encode again"
+            ) from error
+        for name in sorted(names):
+            if not (folder / name).is_file():
+                raise InputError(f"{folder}: {name}, which holds its sound and subtitles, is missing; encode again")
+        return cls(folder, streams)

@@ -4,26 +4,45 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tvae.pipeline.errors import UsageError
+from tvae.pipeline.media.encoder import CONTAINERS, check_encoder
+from tvae.pipeline.media.image_write import IMAGE_FORMATS, ImageWriter, image_settings
 from tvae.pipeline.media.spec import PictureSpec, WriteOptions, Writer
+from tvae.pipeline.media.video_write import VideoWriter
 
 __all__ = ["IMAGE_SUFFIXES", "VIDEO_SUFFIXES", "check_write_options", "open_writer"]
 
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
-VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm")
+IMAGE_SUFFIXES = tuple(IMAGE_FORMATS)
+VIDEO_SUFFIXES = tuple(CONTAINERS)
 
 
 def check_write_options(suffix: str, options: WriteOptions) -> None:
     """Raise UsageError when no file of this suffix could be written with these options, whatever the picture."""
-    raise NotImplementedError
+    suffix = suffix.lower()
+    if suffix in IMAGE_FORMATS:
+        image_settings(suffix, options)
+    elif suffix in CONTAINERS:
+        check_encoder(suffix, options)
+    else:
+        known = " ".join((*IMAGE_SUFFIXES, *VIDEO_SUFFIXES))
+        raise UsageError(f"cannot write '{suffix}' files; the output's name must end in one of {known}")
 
 
 def open_writer(path: str | Path, like: PictureSpec, options: WriteOptions | None = None) -> Writer:
-    """Open an image or a video for writing frames of ``like``'s size.
+    """Open an image or a video for writing frames of ``like``'s size; makes the folder if it is missing.
 
     Video: ``codec`` (default the first of libx264, libopenh264, mpeg4 that this PyAV has), ``crf`` (default 18),
-    ``pix_fmt`` (default yuv420p, yuv444p for odd sizes), ``enc`` (the encoder's own options), ``fps`` (a constant rate in
-    place of the timestamps; no frame is dropped or doubled), ``audio`` (where the other streams come from), ``colour``
-    (matrix and range to store in place of the source's).
-    Image: only ``enc`` (quality, subsampling, lossless, method, compress_level, optimize).
+    ``pix_fmt`` (default yuv420p; yuv444p for odd sizes), ``enc`` (the encoder's own options), ``fps`` (a constant rate
+    in place of the timestamps; no frame is dropped or doubled), ``audio`` (where the other streams come from),
+    ``colour`` (matrix and range to store in place of the source's).
+    Image: ``enc`` only (compress_level for PNG; quality, subsampling, progressive; quality, method, lossless).
+
+    Raises UsageError for what can never be written, InputError when ``audio`` cannot be read.
     """
-    raise NotImplementedError
+    path, options = Path(path).absolute(), options or WriteOptions()
+    suffix = path.suffix.lower()
+    if suffix in IMAGE_FORMATS:
+        return ImageWriter(path, like, options)
+    if suffix not in CONTAINERS:
+        check_write_options(suffix, options)
+    return VideoWriter(path, like, options)

@@ -1,0 +1,66 @@
+"""Opening media files with FFmpeg: by content, from this disk alone, with errors as one clear line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import av
+import av.error
+from av.container import InputContainer
+from av.stream import Disposition, Stream
+from av.video.stream import VideoStream
+
+from tvae.pipeline.errors import InputError
+from tvae.pipeline.media.spec import StreamInfo
+
+__all__ = ["describe_stream", "is_still_format", "open_container", "other_streams", "picture_stream", "reason"]
+
+# FFmpeg would show text files as ANSI art
+_TEXT_ART = {"tty", "bin", "xbin", "adf", "idf"}
+
+
+def open_container(path: Path, options: dict[str, str] | None = None) -> InputContainer:
+    """Open a media file by its content; it never follows a playlist to another file or the network.
+
+    Raises InputError, for a text file under a video's name too.
+    """
+    try:
+        container = av.open(
+            f"file:{path}", metadata_errors="replace", options={"protocol_whitelist": "file", **(options or {})}
+        )
+    except (av.error.FFmpegError, OSError, ValueError) as error:
+        raise InputError(
+            f"{path}: cannot be read as an image or a video ({reason(error)}); check that it is media, and whole"
+        ) from error
+    if container.format.name in _TEXT_ART:
+        container.close()
+        raise InputError(f"{path}: is text, not an image or a video; leave it out")
+    return container
+
+
+def reason(error: Exception) -> str:
+    """FFmpeg's own words for an error, without PyAV's wrapping."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def is_still_format(container: InputContainer) -> bool:
+    """Whether FFmpeg opened the file as a single image (TGA, DPX, ...)."""
+    return container.format.name == "image2" or container.format.name.endswith("_pipe")
+
+
+def picture_stream(container: InputContainer) -> VideoStream | None:
+    """The stream that is the picture: the default video stream, else the first. Cover art does not count."""
+    videos = [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
+    chosen = [stream for stream in videos if stream.disposition & Disposition.default]
+    return next(iter(chosen or videos), None)
+
+
+def other_streams(container: InputContainer) -> list[Stream]:
+    """Every stream but the picture."""
+    picture = picture_stream(container)
+    return [stream for stream in container.streams if picture is None or stream.index != picture.index]
+
+
+def describe_stream(stream: Stream) -> StreamInfo:
+    codec = stream.codec_context.codec.canonical_name if stream.codec_context is not None else stream.name
+    return StreamInfo(stream.index, stream.type, codec or "unknown", stream.language)

@@ -1,0 +1,207 @@
+"""Reading images: Pillow for 8-bit ones, FFmpeg for 16-bit ones (Pillow silently narrows 16-bit RGB)."""
+
+from __future__ import annotations
+
+import io
+import struct
+import threading
+import warnings
+import zlib
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import av
+import av.error
+import numpy as np
+from PIL import Image, ImageCms, UnidentifiedImageError
+from PIL.TiffImagePlugin import TiffImageFile
+
+from tvae.pipeline.errors import InputError
+from tvae.pipeline.media.container import reason
+from tvae.pipeline.media.orientation import from_exif
+from tvae.pipeline.media.spec import Colour, Frame, MediaInfo
+
+__all__ = ["ImageReader", "is_image"]
+
+# What Pillow may try, all told by their first bytes; left to itself it takes almost anything for a TGA.
+_FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF", "AVIF")
+_SEQUENCES = ("GIF", "PNG")
+_ORIENTATION_TAG = 0x0112
+_BITS_TAG = 258
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"mif1")
+_PIX_FMT = {"1": "monob", "L": "gray", "LA": "ya8", "P": "pal8", "PA": "pal8", "RGB": "rgb24", "RGBA": "rgba"}
+
+# What Pillow and FFmpeg raise on damaged files
+_DAMAGE = (
+    OSError,
+    ValueError,
+    SyntaxError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    EOFError,
+    struct.error,
+    zlib.error,
+    av.error.FFmpegError,
+)
+
+Image.init()
+
+# the filters of the warnings module belong to the whole process
+_filters = threading.Lock()
+
+
+def is_image(path: Path) -> bool:
+    """Whether Pillow reads it as one picture; animated GIF and PNG are videos.
+
+    Raises InputError for a decompression bomb, a broken header, and HEIF (FFmpeg would read single tiles of it).
+    """
+    image = _identify(path)
+    if image is None:
+        with path.open("rb") as file:
+            head = file.read(12)
+        if head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS:
+            raise InputError(f"{path}: is a HEIF photo, which is not supported; convert it to JPEG or PNG first")
+        return False
+    with image:
+        return image.format not in _SEQUENCES or getattr(image, "n_frames", 1) == 1
+
+
+def _identify(path: Path) -> Image.Image | None:
+    """Reads the header alone. None when it is no image that Pillow may read."""
+    try:
+        # Pillow refuses above its limit and only warns above half of it
+        with _filters, warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            return Image.open(path, formats=[name for name in _FORMATS if name in Image.OPEN])
+    except UnidentifiedImageError:
+        return None
+    except Image.DecompressionBombError as error:
+        raise InputError(
+            f"{path}: is larger than Pillow's limit against decompression bombs ({error}); "
+            "scale it down first, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
+        ) from error
+    except _DAMAGE as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> InputError:
+    return InputError(f"{path}: the image is damaged ({reason(error)}); fetch it again or convert it to PNG")
+
+
+class ImageReader:
+    """One image as one frame, decoded on opening."""
+
+    def __init__(self, path: Path) -> None:
+        self.warnings: list[str] = []
+        self._path = path
+        image = _identify(path)
+        if image is None:
+            raise InputError(f"{path}: is not an image; check the file")
+        with image:
+            try:
+                self._rgb, self.info = self._read(image)
+            except _DAMAGE as error:
+                raise _damaged(path, error) from error
+
+    def __iter__(self) -> Iterator[Frame]:
+        yield Frame(self._rgb)
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read(self, image: Image.Image) -> tuple[np.ndarray, MediaInfo]:
+        bits = _bits(image, self._path)
+        orientation = from_exif(image.getexif().get(_ORIENTATION_TAG))
+        has_alpha = "A" in image.getbands() or "transparency" in image.info
+        pix_fmt = _PIX_FMT.get(image.mode, image.mode.lower())
+        if image.format not in ("MPO", *_SEQUENCES) and getattr(image, "n_frames", 1) > 1:
+            self.warnings.append("holds several pictures; the first one was read")
+        if bits > 8:
+            picture, pix_fmt = self._read_deep()
+            self.warnings.append(f"{bits}-bit values read as 8-bit")
+            turned = False
+        else:
+            picture = image
+            picture.load()
+            # Pillow turns a TIFF upright when it loads it, and takes its tag away
+            turned = isinstance(image, TiffImageFile) and _ORIENTATION_TAG not in image.tag_v2
+        if has_alpha:
+            self.warnings.append("transparency dropped")
+        rgb = np.asarray(self._in_srgb(picture, image.info.get("icc_profile")))
+        if not turned:
+            rgb = orientation.apply(rgb)
+        return rgb, MediaInfo(
+            path=self._path,
+            kind="image",
+            width=rgb.shape[1],
+            height=rgb.shape[0],
+            rotation=orientation.rotation,
+            mirrored=orientation.mirrored,
+            sample_aspect_ratio=Fraction(1),
+            pix_fmt=pix_fmt,
+            bits=bits,
+            has_alpha=has_alpha,
+            colour=Colour("gbr", "pc", "bt709", "iec61966-2-1"),
+            container=str(image.format).lower(),
+            codec=str(image.format).lower(),
+            frames=1,
+        )
+
+    def _read_deep(self) -> tuple[Image.Image, str]:
+        """A 16-bit image, each value v rounded to v / 257, and its pixel format."""
+        with self._path.open("rb") as file, av.open(file) as container:
+            frame = next(container.decode(video=0))
+        pix_fmt = frame.format.name
+        if not pix_fmt.startswith(("gray16", "rgb48", "rgba64")):
+            frame = frame.reformat(format="rgb48le")
+        values = frame.to_ndarray()
+        narrow = ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
+        return Image.fromarray(narrow[..., :3] if narrow.ndim == 3 else narrow), pix_fmt
+
+    def _in_srgb(self, picture: Image.Image, profile: bytes | None) -> Image.Image:
+        """RGB, converted from the embedded ICC profile where there is one that is not sRGB."""
+        if "A" in picture.getbands() or "transparency" in picture.info:
+            picture = picture.convert("RGBA").convert("RGB")  # straight to RGB Pillow warns about palettes
+        if profile and picture.mode in ("RGB", "L", "CMYK"):
+            try:
+                source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+                name = ImageCms.getProfileDescription(source).strip()
+                if "srgb" not in name.lower():
+                    converted = ImageCms.profileToProfile(
+                        picture,
+                        source,
+                        ImageCms.createProfile("sRGB"),
+                        renderingIntent=ImageCms.Intent.RELATIVE_COLORIMETRIC,
+                        outputMode="RGB",
+                        flags=ImageCms.Flags.BLACKPOINTCOMPENSATION,
+                    )
+                    self.warnings.append(f"converted from its ICC profile ({name}) to sRGB")
+                    return converted if converted is not None else picture
+            except (ImageCms.PyCMSError, OSError) as error:
+                self.warnings.append(f"ICC profile cannot be used ({reason(error)}); ignored")
+        return picture.convert("RGB")
+
+
+def _bits(image: Image.Image, path: Path) -> int:
+    """Bits of one stored component, from the header: Pillow's mode does not tell for RGB."""
+    if isinstance(image, TiffImageFile):
+        bits = max(image.tag_v2.get(_BITS_TAG) or (1,))
+        if bits > 16 or image.mode == "F":
+            raise InputError(f"{path}: {bits}-bit numbers are not supported; convert it to a 16-bit PNG first")
+        return bits
+    if image.format == "PNG":
+        with path.open("rb") as file:
+            return file.read(25)[24]  # IHDR comes first: signature and chunk header 16 bytes, width and height 8
+    return 1 if image.mode == "1" else 8

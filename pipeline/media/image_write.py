@@ -1,0 +1,95 @@
+"""Writing one image with Pillow: PNG without loss, JPEG and WebP at high quality."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from PIL import Image
+
+from tvae.pipeline.errors import InputError, UsageError
+from tvae.pipeline.media.atomic import publish, reserve, write_error
+from tvae.pipeline.media.spec import Frame, PictureSpec, WriteOptions
+
+__all__ = ["IMAGE_FORMATS", "ImageWriter", "image_settings"]
+
+# Pillow's format for each suffix
+IMAGE_FORMATS = {
+    ".png": "PNG",
+    ".jpg": "JPEG",
+    ".jpeg": "JPEG",
+    ".webp": "WEBP",
+    ".bmp": "BMP",
+    ".tif": "TIFF",
+    ".tiff": "TIFF",
+}
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "JPEG": {"quality": 95, "subsampling": 0},
+    "WEBP": {"quality": 95, "method": 4},
+    "TIFF": {"compression": "tiff_deflate"},
+}
+# What --enc may set, by format
+_SETTINGS = {
+    "PNG": {"compress_level": (0, 9)},
+    "JPEG": {"quality": (1, 100), "subsampling": (0, 2), "progressive": (0, 1)},
+    "WEBP": {"quality": (0, 100), "method": (0, 6), "lossless": (0, 1)},
+}
+
+
+def image_settings(suffix: str, options: WriteOptions) -> dict[str, Any]:
+    """What to hand to Pillow. Raises UsageError for options that are a video's, or that the format does not have."""
+    image_format = IMAGE_FORMATS[suffix]
+    for name in ("codec", "crf", "pix_fmt", "fps"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name.replace('_', '-')} is for videos; leave it out for {suffix} images")
+    settings, allowed = dict(_DEFAULTS.get(image_format, {})), _SETTINGS.get(image_format, {})
+    for key, text in options.enc.items():
+        low, high = allowed.get(key, (0, -1))
+        if not text.isdecimal() or not low <= int(text) <= high:
+            known = ", ".join(f"{name}={a}..{b}" for name, (a, b) in allowed.items()) or "none"
+            raise UsageError(f"--enc {key}={text} is not a setting of {suffix} images; there are: {known}")
+        settings[key] = int(text)
+    return settings
+
+
+class ImageWriter:
+    """Holds one frame; commit() writes it."""
+
+    def __init__(self, path: Path, like: PictureSpec, options: WriteOptions) -> None:
+        self.path = path
+        self.warnings: list[str] = []
+        self._shape = (like.height, like.width, 3)
+        self._settings = image_settings(path.suffix.lower(), options)
+        self._image: Image.Image | None = None
+        self._temporary = reserve(path)
+
+    def write(self, frame: Frame) -> None:
+        """Take the image's only frame."""
+        if self._image is not None:
+            raise ValueError(f"{self.path}: an image takes one frame; write a video instead")
+        if frame.rgb.shape != self._shape or frame.rgb.dtype != "uint8":
+            raise ValueError(f"{self.path}: frame is {frame.rgb.dtype} {frame.rgb.shape}, expected uint8 {self._shape}")
+        self._image = Image.fromarray(frame.rgb)
+
+    def commit(self) -> None:
+        """Write the file under its name. Raises InputError without a frame, TvaeError when it cannot be written."""
+        if self._image is None:
+            raise InputError(f"{self.path}: there is no frame to write; check the input")
+        try:
+            self._image.save(self._temporary, format=IMAGE_FORMATS[self.path.suffix.lower()], **self._settings)
+        except (OSError, ValueError) as error:
+            raise write_error(self.path, error) from error
+        publish(self._temporary, self.path)
+
+    def abort(self) -> None:
+        """Remove the temporary file; nothing after commit()."""
+        self._temporary.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()

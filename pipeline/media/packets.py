@@ -1,0 +1,106 @@
+"""Compressed packets of the other streams: which to carry, reading them, and putting them into a container."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import av.error
+from av.container import InputContainer, OutputContainer
+from av.packet import Packet
+from av.stream import Discard, Stream
+
+from tvae.pipeline.media.container import describe_stream, open_container, other_streams, reason
+from tvae.pipeline.media.packet_times import PacketTime
+
+__all__ = ["PacketSink", "carried_streams", "fits", "read_packets"]
+
+
+def carried_streams(container: InputContainer, warnings: list[str]) -> list[Stream]:
+    """The audio and subtitle streams of an input; cover art, timecode, fonts, ... are named in ``warnings``."""
+    carried, left = [], []
+    for stream in other_streams(container):
+        info = describe_stream(stream)
+        if info.type in ("audio", "subtitle") and stream.codec_context is not None:
+            carried.append(stream)
+        else:
+            left.append(f"{info.index} ({info.type}, {info.codec})")
+    if left:
+        warnings.append(f"stream {', '.join(left)} left out: only sound and subtitles are kept")
+    return carried
+
+
+def fits(muxer: str, template: Stream) -> bool:
+    """Whether this kind of file takes the stream: tried, since FFmpeg's tables do not tell all."""
+    container = av.open(io.BytesIO(), "w", format=muxer)
+    try:
+        container.add_stream_from_template(template)
+        container.start_encoding()
+    except (av.error.FFmpegError, ValueError):
+        return False
+    finally:
+        with contextlib.suppress(av.error.FFmpegError, ValueError):  # an empty file need not be a good one
+            container.close()
+    return True
+
+
+def read_packets(
+    path: Path, wanted: list[int], warnings: list[str], options: dict[str, str] | None = None
+) -> Iterator[Packet]:
+    """Every packet of some streams in file order, from a demuxer of its own; a damaged end is cut, with a warning."""
+    with open_container(path, options) as container:
+        for stream in container.streams:
+            if stream.index not in wanted:
+                stream.discard = Discard.all
+        packets = container.demux([container.streams[index] for index in wanted])
+        while True:
+            try:
+                packet = next(packets, None)
+            except av.error.FFmpegError as error:
+                warnings.append(f"stream {', '.join(map(str, wanted))} breaks ({reason(error)}); kept up to there")
+                return
+            if packet is None:
+                return
+            if packet.size:
+                yield packet
+
+
+class PacketSink:
+    """One output stream made after a template: takes packets as they are, at times in any time base."""
+
+    def __init__(self, container: OutputContainer, template: Stream, time_base: Fraction, warnings: list[str]) -> None:
+        self._container = container
+        self._stream = container.add_stream_from_template(template)
+        self._stream.time_base = time_base
+        self._name = f"stream {template.index}"
+        self._warnings = warnings
+        self._last_dts: int | None = None
+        self._moved = False
+
+    def describe(self, disposition: int, metadata: dict[str, str]) -> None:
+        self._stream.disposition = disposition
+        self._stream.metadata.update(metadata)
+
+    def put(self, packet: Packet, time: PacketTime, time_base: Fraction) -> None:
+        """Mux one packet. Muxers want a dts that increases: it is filled in, or moved by the least step."""
+        unit = self._stream.time_base
+        assert unit is not None
+        ratio = time_base / unit
+        due = 0 if self._last_dts is None else self._last_dts + 1
+        dts = time.dts if time.dts is not None else time.pts
+        ticks = due if dts is None else round(dts * ratio)
+        if self._last_dts is not None and ticks <= self._last_dts:
+            ticks = due
+            if not self._moved:
+                self._warnings.append(f"{self._name}: packets out of order in time were moved")
+                self._moved = True
+        packet.stream = self._stream
+        packet.time_base = unit
+        packet.dts = self._last_dts = ticks
+        packet.pts = ticks if time.pts is None else max(ticks, round(time.pts * ratio))
+        packet.duration = round(time.duration * ratio)
+        self._container.mux_one(packet)

@@ -1,0 +1,134 @@
+"""Copying a video's other streams, untouched, into files beside its latents."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import av
+import av.error
+from av.packet import Packet
+
+from tvae.pipeline.media.atomic import publish, reserve, write_error
+from tvae.pipeline.media.container import describe_stream, open_container
+from tvae.pipeline.media.packet_times import PacketTime, TimeRuns
+from tvae.pipeline.media.packets import PacketSink, carried_streams, fits, read_packets
+from tvae.pipeline.media.streams import READ_AS_STORED, SideStream, SideStreams
+
+__all__ = ["Tally", "copy_streams"]
+
+# Tried in this order until one gives back what was put in. MP4 plays everywhere and takes mov_text, but regroups PCM,
+# strips ADTS headers and takes no SubRip; Matroska takes PCM and SubRip, NUT takes ADTS.
+_CONTAINERS = {"mp4": ".mp4", "matroska": ".mkv", "nut": ".nut"}
+
+
+@dataclass
+class Tally:
+    """What went through one stream: number of packets, bytes, CRC-32 of all payloads in order, times."""
+
+    packets: int = 0
+    size: int = 0
+    crc32: int = 0
+    times: TimeRuns = field(default_factory=TimeRuns)
+
+    def add(self, packet: Packet, time: PacketTime) -> None:
+        payload = bytes(packet)
+        self.packets += 1
+        self.size += len(payload)
+        self.crc32 = zlib.crc32(payload, self.crc32)
+        self.times.add(time)
+
+    @property
+    def payload(self) -> tuple[int, int, int]:
+        return self.packets, self.size, self.crc32
+
+
+def copy_streams(source: str | Path, dest_stem: Path, warnings: list[str]) -> SideStreams | None:
+    """Remux every audio and subtitle stream of ``source`` into ``<dest_stem>.<suffix>``; None when there is none.
+
+    One file where one container takes all, else one file a stream. Each is read back and compared, so payloads are
+    identical; the times are in the record. What cannot be kept is named in ``warnings``. Raises InputError when the
+    source cannot be read, UsageError or TvaeError when the files cannot be written.
+    """
+    source = Path(source).absolute()
+    with open_container(source) as container:
+        wanted = [stream.index for stream in carried_streams(container, warnings)]
+    if not wanted:
+        return None
+    kept = _copy(source, wanted, dest_stem, warnings)
+    if not kept and len(wanted) > 1:
+        for index in wanted:
+            kept += _copy(source, [index], dest_stem.with_name(f"{dest_stem.name}-{index}"), warnings)
+    lost = sorted(set(wanted) - {stream.index for stream in kept})
+    if lost:
+        warnings.append(f"stream {', '.join(map(str, lost))} left out: no container gives it back unchanged")
+    return SideStreams(dest_stem.parent, tuple(kept)) if kept else None
+
+
+def _copy(source: Path, wanted: list[int], stem: Path, warnings: list[str]) -> list[SideStream]:
+    """Into one file of the first kind that gives everything back; empty when none does."""
+    for muxer, suffix in _CONTAINERS.items():
+        path = stem.with_name(stem.name + suffix)
+        temporary = reserve(path)
+        notes: list[str] = []
+        try:
+            kept = _fill(source, wanted, temporary, muxer, path.name, notes)
+            if kept and _gives_back(temporary, kept):
+                publish(temporary, path)
+                warnings += notes
+                return kept
+        except av.error.FFmpegError as error:
+            if isinstance(error, OSError):
+                raise write_error(path, error) from error
+        finally:
+            temporary.unlink(missing_ok=True)
+    return []
+
+
+def _fill(
+    source: Path, wanted: list[int], temporary: Path, muxer: str, name: str, notes: list[str]
+) -> list[SideStream]:
+    """Copy the streams into a file of this kind; empty when it does not take one of them."""
+    with open_container(source) as templates:
+        streams = [templates.streams[index] for index in wanted]
+        if not all(fits(muxer, stream) for stream in streams):
+            return []
+        tallies = {index: Tally() for index in wanted}
+        with av.open(f"file:{temporary}", "w", format=muxer) as output:
+            sinks = {stream.index: PacketSink(output, stream, stream.time_base, notes) for stream in streams}
+            output.start_encoding()
+            for packet in read_packets(source, wanted, notes):
+                time = PacketTime(packet.pts, packet.dts, packet.duration or 0)
+                index = packet.stream_index
+                tallies[index].add(packet, time)
+                sinks[index].put(packet, time, packet.time_base)
+        kept = []
+        for number, stream in enumerate(streams):
+            tally, info = tallies[stream.index], describe_stream(stream)
+            kept.append(
+                SideStream(
+                    file=name,
+                    file_index=number,
+                    index=stream.index,
+                    type=info.type,
+                    codec=info.codec,
+                    language=info.language,
+                    disposition=int(stream.disposition),
+                    metadata=dict(stream.metadata),
+                    time_base=stream.time_base,
+                    packets=tally.packets,
+                    size=tally.size,
+                    crc32=tally.crc32,
+                    times=tally.times.runs,
+                )
+            )
+        return kept
+
+
+def _gives_back(file: Path, kept: list[SideStream]) -> bool:
+    """Whether reading the file gives the packets that were put in."""
+    tallies = {stream.file_index: Tally() for stream in kept}
+    for packet in read_packets(file, list(tallies), [], READ_AS_STORED):
+        tallies[packet.stream_index].add(packet, PacketTime(None, None, 0))
+    return all(tallies[s.file_index].payload == (s.packets, s.size, s.crc32) for s in kept)

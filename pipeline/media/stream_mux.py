@@ -1,0 +1,153 @@
+"""Putting the other streams of a video back beside its picture, in step with it."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+from av.audio.stream import AudioStream
+from av.container import InputContainer, OutputContainer
+from av.packet import Packet
+from av.stream import Stream
+
+from tvae.pipeline.errors import InputError
+from tvae.pipeline.media.container import describe_stream, open_container
+from tvae.pipeline.media.packet_times import PacketTime, expand
+from tvae.pipeline.media.packets import PacketSink, carried_streams, fits, read_packets
+from tvae.pipeline.media.stream_copy import Tally
+from tvae.pipeline.media.streams import READ_AS_STORED, SideStream, SideStreams
+
+__all__ = ["StreamMuxer"]
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A stream to mux: where its packets come from, and its record when that is one of our files."""
+
+    path: Path
+    template: Stream
+    time_base: Fraction
+    disposition: int
+    metadata: dict[str, str]
+    record: SideStream | None
+
+
+@dataclass(frozen=True)
+class _Due:
+    """A packet waiting for its turn, ``start`` in seconds."""
+
+    start: float
+    packet: Packet
+    time: PacketTime
+    sink: PacketSink
+    time_base: Fraction
+
+
+class StreamMuxer:
+    """Muxes the other streams of a media file, or those copy_streams kept, into an output container.
+
+    One packet of each stream is held in memory. Streams the container cannot take are named in ``warnings``.
+    """
+
+    def __init__(self, source: SideStreams | Path | None, warnings: list[str]) -> None:
+        self._warnings = warnings
+        self._open: list[InputContainer] = []
+        self._sources: list[_Source] = []
+        self._queue: Iterator[_Due] = iter(())
+        self._next: _Due | None = None
+        if isinstance(source, SideStreams):
+            self._from_record(source)
+        elif source is not None:
+            self._from_media(Path(source).absolute())
+
+    @property
+    def empty(self) -> bool:
+        return not self._sources
+
+    def timescales(self) -> list[int]:
+        """Ticks a second of each stream, as MP4 will count them."""
+        return [
+            s.template.codec_context.sample_rate if isinstance(s.template, AudioStream) else s.time_base.denominator
+            for s in self._sources
+        ]
+
+    def attach(self, container: OutputContainer) -> None:
+        """Add the streams to the output, before its header is written."""
+        queues = []
+        for source in list(self._sources):
+            if not fits(container.format.name, source.template):
+                info = describe_stream(source.template)
+                index = source.record.index if source.record else info.index
+                self._warnings.append(
+                    f"stream {index} ({info.type}, {info.codec}) left out: {container.format.name} files cannot "
+                    "hold it; write .mkv to keep it"
+                )
+                self._sources.remove(source)
+                continue
+            sink = PacketSink(container, source.template, source.time_base, self._warnings)
+            sink.describe(source.disposition, source.metadata)
+            queues.append(self._packets(source, sink))
+        self._queue = heapq.merge(*queues, key=lambda due: due.start)
+        self._next = next(self._queue, None)
+
+    def mux_until(self, seconds: float) -> None:
+        """Mux every packet that starts up to then."""
+        while self._next is not None and self._next.start <= seconds:
+            due = self._next
+            due.sink.put(due.packet, due.time, due.time_base)
+            self._next = next(self._queue, None)
+
+    def finish(self) -> None:
+        """Mux all that is left. Raises InputError when a file does not hold what its record says."""
+        self.mux_until(float("inf"))
+
+    def close(self) -> None:
+        for container in self._open:
+            container.close()
+
+    def _from_media(self, path: Path) -> None:
+        container = open_container(path)
+        self._open.append(container)
+        for stream in carried_streams(container, self._warnings):
+            assert stream.time_base is not None
+            self._sources.append(
+                _Source(path, stream, stream.time_base, int(stream.disposition), dict(stream.metadata), None)
+            )
+
+    def _from_record(self, side: SideStreams) -> None:
+        for name in side.files:
+            container = open_container(side.folder / name, READ_AS_STORED)
+            self._open.append(container)
+            for record in (stream for stream in side.streams if stream.file == name):
+                if record.file_index >= len(container.streams):
+                    raise _mismatch(side.folder / name)
+                template = container.streams[record.file_index]
+                self._sources.append(
+                    _Source(side.folder / name, template, record.time_base, record.disposition, record.metadata, record)
+                )
+
+    def _packets(self, source: _Source, sink: PacketSink) -> Iterator[_Due]:
+        record, tally, start = source.record, Tally(), 0.0
+        try:
+            times = iter(()) if record is None else expand(record.times)
+            options = None if record is None else READ_AS_STORED
+            for packet in read_packets(source.path, [source.template.index], self._warnings, options):
+                if record is None:
+                    time = PacketTime(packet.pts, packet.dts, packet.duration or 0)
+                else:
+                    time = next(times)
+                    tally.add(packet, time)
+                ticks = time.dts if time.dts is not None else time.pts
+                start = start if ticks is None else float(ticks * source.time_base)
+                yield _Due(start, packet, time, sink, source.time_base)
+        except (StopIteration, ValueError, TypeError) as error:
+            raise _mismatch(source.path) from error
+        if record is not None and tally.payload != (record.packets, record.size, record.crc32):
+            raise _mismatch(source.path)
+
+
+def _mismatch(path: Path) -> InputError:
+    return InputError(f"{path}: does not hold the sound and subtitles its index says; encode the video again")

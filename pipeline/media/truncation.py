@@ -1,0 +1,64 @@
+"""Whether a file is shorter than its own headers say: found at once, without decoding."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+__all__ = ["missing_bytes"]
+
+_ESSENTIAL_BOXES = {b"mdat", b"moov", b"moof"}
+_EBML_HEADER, _EBML_SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
+
+
+def missing_bytes(path: Path) -> int:
+    """How many bytes an MP4/MOV, Matroska/WebM or AVI file lacks at its end; 0 when none or not to be known."""
+    length = path.stat().st_size
+    with path.open("rb") as file:
+        magic = file.read(12)
+        if magic[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
+            return _in_boxes(file, length)
+        if magic[:4] == _EBML_HEADER:
+            return _in_ebml(file, length)
+        if magic[:4] == b"RIFF" and magic[8:12] == b"AVI ":
+            return max(0, int.from_bytes(magic[4:8], "little") + 8 - length)
+    return 0
+
+
+def _in_boxes(file: BinaryIO, length: int) -> int:
+    """ISO 14496-12, 4.2: boxes of 32-bit size and type; size 1 means a 64-bit size follows, 0 up to the file's end."""
+    at = 0
+    while at + 8 <= length:
+        file.seek(at)
+        header = file.read(16)
+        size, kind = int.from_bytes(header[:4], "big"), header[4:8]
+        if size == 1:
+            size = int.from_bytes(header[8:16], "big")
+        if size < 8:
+            return 0
+        if at + size > length:
+            return at + size - length if kind in _ESSENTIAL_BOXES else 0
+        at += size
+    return 0
+
+
+def _in_ebml(file: BinaryIO, length: int) -> int:
+    """RFC 8794: an element is its id, its size as a variable-length integer (all ones: unknown), its data."""
+    file.seek(4)
+    header_size, _ = _vint(file)
+    file.seek(header_size or 0, os.SEEK_CUR)
+    if header_size is None or file.read(4) != _EBML_SEGMENT:
+        return 0
+    segment_size, at = _vint(file)
+    return 0 if segment_size is None else max(0, at + segment_size - length)
+
+
+def _vint(file: BinaryIO) -> tuple[int | None, int]:
+    """The number at the current position, None for "unknown", and where it ends."""
+    first = file.read(1)
+    width = 9 - first[0].bit_length() if first and first[0] else 0
+    if not width:
+        return None, file.tell()
+    value = int.from_bytes(first + file.read(width - 1), "big") & ((1 << 7 * width) - 1)
+    return (None if value == (1 << 7 * width) - 1 else value), file.tell()

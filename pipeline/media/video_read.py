@@ -1,0 +1,244 @@
+"""Reading videos (and the still formats only FFmpeg knows) frame by frame, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import av.error
+import numpy as np
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+from tvae.pipeline.errors import InputError
+from tvae.pipeline.media.colour import ToRgb, read_tags
+from tvae.pipeline.media.container import (
+    describe_stream,
+    is_still_format,
+    open_container,
+    other_streams,
+    picture_stream,
+    reason,
+)
+from tvae.pipeline.media.orientation import UPRIGHT, Orientation, from_display_matrix
+from tvae.pipeline.media.spec import Colour, Frame, MediaInfo
+
+__all__ = ["VideoReader"]
+
+
+class VideoReader:
+    """Frames of one video, upright and in presentation order. Opening it decodes the first frame.
+
+    A decoder error after the first frame raises InputError from the iteration: pictures are missing there, and nothing
+    invents them. Before it, undecodable packets (a recording that starts between key frames) are passed over with a
+    warning. Frames the decoder flags as damaged but gives are kept, with a warning.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.warnings: list[str] = []
+        self._path = path
+        self._container = open_container(path)
+        try:
+            self._picture = self._find_picture()
+            self._picture.thread_type = "AUTO"
+            self._decoded = self._decode()
+            first = next(self._decoded, None)
+            if first is None:
+                raise InputError(f"{path}: holds a video stream without a single whole frame; leave it out")
+            self._first: VideoFrame | None = first
+            self._orientation = self._find_orientation(first)
+            self.info = self._describe(first)
+            self._to_rgb = self._colour_conversion(first)
+        except BaseException:
+            self._container.close()
+            raise
+
+    def __iter__(self) -> Iterator[Frame]:
+        if self.info.kind == "image":
+            first, self._first = self._first, None
+            if first is not None:
+                yield Frame(self._upright(first))
+            return
+        held: Frame | None = None
+        for frame in self._timed():
+            if held is not None:
+                assert held.pts is not None
+                assert frame.pts is not None
+                held.duration = frame.pts - held.pts
+                yield held
+            held = frame
+        if held is not None:
+            yield held
+
+    def close(self) -> None:
+        self._decoded.close()
+        self._container.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _find_picture(self) -> VideoStream:
+        picture = picture_stream(self._container)
+        if picture is None:
+            kinds = sorted({stream.type for stream in self._container.streams})
+            raise InputError(f"{self._path}: holds no picture, only {' and '.join(kinds) or 'nothing'}; leave it out")
+        if picture.codec_context is None:
+            raise InputError(f"{self._path}: FFmpeg has no decoder for its video codec here; convert it to H.264 first")
+        return picture
+
+    def _decode(self) -> Iterator[VideoFrame]:
+        passed_over, damaged, count = 0, 0, 0
+        packets = self._container.demux(self._picture)
+        while True:
+            try:
+                packet = next(packets, None)
+                if packet is None:
+                    break
+                frames: list[VideoFrame] = packet.decode()
+            except (av.error.FFmpegError, OSError) as error:
+                if isinstance(error, av.error.InvalidDataError) and count == 0 and passed_over < 1000:
+                    passed_over += 1
+                    continue
+                raise InputError(
+                    f"{self._path}: the video breaks after frame {count} ({reason(error)}); "
+                    "repair it, for instance by re-encoding it with ffmpeg, and run again"
+                ) from error
+            for frame in frames:
+                count += 1
+                damaged += frame.is_corrupt
+                yield frame
+        if passed_over and count:
+            self.warnings.append(f"{passed_over} packets before the first whole frame could not be decoded")
+        if damaged:
+            self.warnings.append(f"{damaged} of {count} frames are damaged; kept as the decoder patched them")
+
+    def _timed(self) -> Iterator[Frame]:
+        """Frames with strictly increasing pts; the durations are still the decoder's own."""
+        assert self.info.time_base is not None
+        period = max(1, round(1 / ((self.info.frame_rate or Fraction(25)) * self.info.time_base)))
+        clock = _Clock(period)
+        interlaced = False
+        while self._first is not None:
+            frame = self._first
+            interlaced = interlaced or frame.interlaced_frame
+            yield Frame(self._upright(frame), clock.place(frame.pts, frame.dts), frame.duration or period)
+            self._first = next(self._decoded, None)
+        self.warnings += clock.warnings()
+        if interlaced:
+            self.warnings.append("interlaced; whole frames were read as they are, both fields woven")
+
+    def _upright(self, frame: VideoFrame) -> np.ndarray:
+        rgb = self._to_rgb(frame)
+        if rgb.shape[:2] != self._stored_size:
+            height, width = self._stored_size
+            raise InputError(
+                f"{self._path}: changes size mid-way, from {width}x{height} to {rgb.shape[1]}x{rgb.shape[0]}; "
+                "split it, or scale it to one size first"
+            )
+        return self._orientation.apply(rgb)
+
+    def _find_orientation(self, frame: VideoFrame) -> Orientation:
+        matrix = next((bytes(data) for data in frame.side_data if data.type.name == "DISPLAYMATRIX"), None)
+        orientation = UPRIGHT if matrix is None else from_display_matrix(matrix)
+        if orientation is None:
+            self.warnings.append("rotation tag is not a multiple of 90 degrees; not applied")
+        return orientation or UPRIGHT
+
+    def _describe(self, first: VideoFrame) -> MediaInfo:
+        container, picture = self._container, self._picture
+        self._stored_size = (first.height, first.width)
+        swapped = self._orientation.swaps_sides
+        aspect = picture.sample_aspect_ratio or Fraction(1)
+        still = is_still_format(container)
+        if picture.duration is not None and picture.time_base is not None:
+            duration: float | None = float(picture.duration * picture.time_base)
+        else:
+            duration = container.duration / 1e6 if container.duration is not None else None
+        of_frame, of_stream = read_tags(first), read_tags(picture.codec_context)
+        return MediaInfo(
+            path=self._path,
+            kind="image" if still else "video",
+            width=first.height if swapped else first.width,
+            height=first.width if swapped else first.height,
+            rotation=self._orientation.rotation,
+            mirrored=self._orientation.mirrored,
+            sample_aspect_ratio=1 / aspect if swapped else aspect,
+            pix_fmt=first.format.name,
+            bits=first.format.components[0].bits,
+            has_alpha=any(part.is_alpha for part in first.format.components),
+            colour=Colour(
+                of_frame.matrix or of_stream.matrix,
+                of_frame.range or of_stream.range,
+                of_frame.primaries or of_stream.primaries,
+                of_frame.transfer or of_stream.transfer,
+            ),
+            container=container.format.name,
+            codec=describe_stream(picture).codec,
+            time_base=None if still else picture.time_base,
+            frame_rate=None if still else picture.guessed_rate or picture.average_rate,
+            frames=1 if still else picture.frames or None,
+            duration=None if still else duration,
+            streams=tuple(describe_stream(stream) for stream in other_streams(container)),
+        )
+
+    def _colour_conversion(self, first: VideoFrame) -> ToRgb:
+        info = self.info
+        try:
+            to_rgb = ToRgb(info.colour, first.format, first.width, first.height, info.codec)
+        except InputError as error:
+            raise InputError(f"{self._path}: {error}") from error
+        self.warnings += to_rgb.warnings
+        if info.bits > 8:
+            self.warnings.append(f"{info.bits}-bit values read as 8-bit")
+        if info.has_alpha:
+            self.warnings.append("transparency dropped")
+        return to_rgb
+
+
+class _Clock:
+    """Places frames in time as FFmpeg's guess_correct_pts does, and makes the result strictly increase.
+
+    Of pts and dts, the one that went backwards less often is believed (AVI stores no pts, and frames that are stored
+    out of order come with wrong ones). A frame with neither follows the one before it at the nominal rate.
+    """
+
+    def __init__(self, period: int) -> None:
+        self._period = period
+        self._last: int | None = None
+        self._last_pts: int | None = None
+        self._last_dts: int | None = None
+        self._bad_pts = self._bad_dts = 0
+        self._missing = self._moved = 0
+
+    def place(self, pts: int | None, dts: int | None) -> int:
+        if dts is not None:
+            self._bad_dts += self._last_dts is not None and dts <= self._last_dts
+        if pts is not None:
+            self._bad_pts += self._last_pts is not None and pts <= self._last_pts
+        self._last_dts = dts if dts is not None else pts
+        self._last_pts = pts if pts is not None else dts
+        believed = pts if pts is not None and (dts is None or self._bad_pts <= self._bad_dts) else dts
+        if believed is None:
+            self._missing += 1
+            believed = 0 if self._last is None else self._last + self._period
+        if self._last is not None and believed <= self._last:
+            self._moved += 1
+            believed = self._last + 1
+        self._last = believed
+        return believed
+
+    def warnings(self) -> list[str]:
+        found = []
+        if self._missing:
+            found.append(f"{self._missing} frames have no timestamp; placed at the nominal frame rate")
+        if self._moved:
+            found.append(f"{self._moved} timestamps did not increase; moved just behind the frame before")
+        return found
