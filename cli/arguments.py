@@ -1,0 +1,66 @@
+"""Flags to a Job: texts parsed, flags that exclude one another refused. Imports the pipeline; use inside commands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from tvae.pipeline.errors import UsageError
+from tvae.pipeline.jobs import read_list
+from tvae.pipeline.jobs.job import Existing
+
+__all__ = ["all_inputs", "existing", "parse_fps", "parse_pairs", "parse_shape", "parse_size"]
+
+
+def all_inputs(inputs: Sequence[str] | None, batch_file: str | None) -> tuple[str, ...]:
+    """Those named, then those of the list."""
+    return (*(inputs or ()), *(read_list(batch_file) if batch_file is not None else ()))
+
+
+def existing(overwrite: bool, no_clobber: bool) -> Existing:
+    """What becomes of outputs that are there."""
+    if overwrite and no_clobber:
+        raise UsageError("--overwrite and --no-clobber exclude one another")
+    return "overwrite" if overwrite else "keep" if no_clobber else "skip"
+
+
+def parse_size(text: str | None) -> tuple[int, int] | None:
+    """``640x360`` to (640, 360)."""
+    if text is None:
+        return None
+    width, height = _numbers(text, 2, 2, "--size", "WxH, such as 1280x720")
+    return width, height
+
+
+def parse_shape(text: str) -> tuple[int, int, int]:
+    """``HxW`` or ``HxWxT`` to (height, width, frames)."""
+    height, width, *frames = _numbers(text, 2, 3, "--shape", "HxW or HxWxT, such as 720x1280 or 720x1280x33")
+    return height, width, frames[0] if frames else 1
+
+
+def parse_fps(text: str | None) -> Fraction | None:
+    """``30``, ``29.97`` or ``30000/1001``."""
+    if text is None:
+        return None
+    try:
+        return Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        raise UsageError(f"--fps {text} is not a number; write it like 30, 29.97 or 30000/1001") from None
+
+
+def parse_pairs(texts: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
+    """``key=value`` each."""
+    pairs = []
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise UsageError(f"--enc {text} is not KEY=VALUE, such as preset=slow")
+        pairs.append((key, value))
+    return tuple(pairs)
+
+
+def _numbers(text: str, least: int, most: int, flag: str, form: str) -> list[int]:
+    parts = text.lower().split("x")
+    if not least <= len(parts) <= most or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
+        raise UsageError(f"{flag} {text} does not read as {form}")
+    return [int(part) for part in parts]

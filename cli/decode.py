@@ -1,0 +1,68 @@
+"""``tvae decode``."""
+
+from __future__ import annotations
+
+from tvae.cli import options
+from tvae.cli.reporting import reporting
+
+__all__ = ["decode"]
+
+
+def decode(
+    inputs: options.LatentInputs = None,
+    output: options.Output = None,
+    batch_file: options.BatchFile = None,
+    recursive: options.Recursive = False,
+    overwrite: options.Overwrite = False,
+    no_clobber: options.NoClobber = False,
+    dry_run: options.DryRun = False,
+    vae: options.LatentsVae = None,
+    preset: options.Preset = "auto",
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    strip: options.Strip = None,
+    allow_whole: options.AllowWhole = False,
+    codec: options.Codec = None,
+    crf: options.Crf = None,
+    pix_fmt: options.PixFmt = None,
+    enc: options.Enc = None,
+    fps: options.Fps = None,
+    audio: options.Audio = "copy",
+    color: options.Color = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    no_progress: options.NoProgress = False,
+) -> None:
+    """Latents to images and videos.
+
+    Needs nothing but the latents and their VAE. Results are named after the source: .png for an image, .mp4 for a
+    video. Existing results that are newer than their latents are skipped.
+    """
+    with reporting(verbose, json):
+        from tvae.cli import arguments
+        from tvae.cli.work import carry_out
+        from tvae.pipeline.jobs import Job
+
+        job = Job(
+            "decode",
+            arguments.all_inputs(inputs, batch_file),
+            output=output,
+            recursive=recursive,
+            existing=arguments.existing(overwrite, no_clobber),
+            dry_run=dry_run,
+            vae=vae,
+            preset=preset,
+            dtype=dtype,
+            device=device,
+            strip=strip,
+            allow_whole=allow_whole,
+            codec=codec,
+            crf=crf,
+            pix_fmt=pix_fmt,
+            encoder_options=arguments.parse_pairs(enc),
+            fps=arguments.parse_fps(fps),
+            audio=audio,
+            color=color,
+        )
+        carry_out(job, as_json=json, quiet=quiet, verbose=verbose, progress=not no_progress)

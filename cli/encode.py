@@ -1,0 +1,68 @@
+"""``tvae encode``."""
+
+from __future__ import annotations
+
+from tvae.cli import options
+from tvae.cli.reporting import reporting
+
+__all__ = ["encode"]
+
+
+def encode(
+    inputs: options.Inputs = None,
+    output: options.Output = None,
+    batch_file: options.BatchFile = None,
+    recursive: options.Recursive = False,
+    overwrite: options.Overwrite = False,
+    no_clobber: options.NoClobber = False,
+    dry_run: options.DryRun = False,
+    vae: options.Vae = None,
+    preset: options.Preset = "auto",
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    strip: options.Strip = None,
+    allow_whole: options.AllowWhole = False,
+    size: options.Size = None,
+    fit: options.Fit = "contain",
+    align: options.Align = "pad",
+    posterior: options.Posterior = "mean",
+    seed: options.Seed = 0,
+    space: options.Space = "raw",
+    audio: options.KeepAudio = "copy",
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    no_progress: options.NoProgress = False,
+) -> None:
+    """Images and videos to latents.
+
+    An image becomes NAME.safetensors, a video the folder NAME.latents. What is there already and was made from the
+    same source, VAE and options is skipped.
+    """
+    with reporting(verbose, json):
+        from tvae.cli import arguments
+        from tvae.cli.work import carry_out
+        from tvae.pipeline.jobs import Job
+
+        job = Job(
+            "encode",
+            arguments.all_inputs(inputs, batch_file),
+            output=output,
+            recursive=recursive,
+            existing=arguments.existing(overwrite, no_clobber),
+            dry_run=dry_run,
+            vae=vae,
+            preset=preset,
+            dtype=dtype,
+            device=device,
+            strip=strip,
+            allow_whole=allow_whole,
+            size=arguments.parse_size(size),
+            fit=fit,
+            align=align,
+            posterior=posterior,
+            seed=seed,
+            space=space,
+            audio=audio,
+        )
+        carry_out(job, as_json=json, quiet=quiet, verbose=verbose, progress=not no_progress)

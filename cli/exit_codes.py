@@ -1,0 +1,41 @@
+"""Exit codes, and which error gives which. Nothing else in tvae knows them."""
+
+from __future__ import annotations
+
+import sys
+from enum import IntEnum
+
+__all__ = ["ExitCode", "Terminated", "code_for"]
+
+
+class ExitCode(IntEnum):
+    """DESIGN section 7."""
+
+    DONE = 0
+    """Everything is done, or was."""
+    INTERNAL = 1
+    """A mistake of tvae's."""
+    USAGE = 2
+    """The request cannot be carried out; nothing was begun."""
+    SOME_FAILED = 3
+    """Some items failed; the others are done."""
+    INTERRUPTED = 130
+    """Ctrl-C."""
+    TERMINATED = 143
+    """SIGTERM."""
+
+
+class Terminated(BaseException):
+    """Raised in the main thread by SIGTERM, so that it unwinds like Ctrl-C."""
+
+
+def code_for(error: BaseException) -> ExitCode:
+    """Exit code of a run that ended with ``error``."""
+    if isinstance(error, KeyboardInterrupt):
+        return ExitCode.INTERRUPTED
+    if isinstance(error, Terminated):
+        return ExitCode.TERMINATED
+    errors = sys.modules.get("tvae.pipeline.errors")  # not loaded: then none of its errors can have been raised
+    if errors is None or not isinstance(error, errors.TvaeError):
+        return ExitCode.INTERNAL
+    return ExitCode.SOME_FAILED if isinstance(error, errors.InputError) else ExitCode.USAGE

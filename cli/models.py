@@ -1,0 +1,21 @@
+"""``tvae models``."""
+
+from __future__ import annotations
+
+from tvae.cli import options
+from tvae.cli.reporting import reporting
+
+__all__ = ["models"]
+
+
+def models(json: options.Json = False, verbose: options.Verbose = False) -> None:
+    """VAE classes that run, and what is known of them."""
+    with reporting(verbose, json):
+        from tvae.cli.table import emit
+        from tvae.pipeline.models import families
+
+        for family in families.describe():
+            if json:
+                emit("model", family, as_json=True)
+            else:
+                print(f"{family['class_name']:30} {family['kind']:6} {family['note']}".rstrip())

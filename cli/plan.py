@@ -1,0 +1,90 @@
+"""``tvae plan``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tvae.cli import options
+from tvae.cli.reporting import reporting
+
+if TYPE_CHECKING:
+    from tvae.pipeline.models.model import Model
+
+__all__ = ["plan"]
+
+Input = Annotated[
+    str | None, typer.Argument(metavar="INPUT", help="An image, a video, or latents.", show_default=False)
+]
+Shape = Annotated[
+    str | None, typer.Option("--shape", metavar="HxW[xT]", help="Size of the picture, instead of an input.")
+]
+Side = Annotated[Literal["encode", "decode", "both"], typer.Option("--side", help="Which way to plan.")]
+
+
+def plan(
+    input: Input = None,
+    shape: Shape = None,
+    side: Side = "both",
+    vae: options.Vae = None,
+    preset: options.Preset = "auto",
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    strip: options.Strip = None,
+    allow_whole: options.AllowWhole = False,
+    json: options.Json = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """What the engine would do for an input or a shape: segments, barriers, strips, memory."""
+    with reporting(verbose, json):
+        from tvae.cli import arguments
+        from tvae.cli.table import emit
+        from tvae.pipeline.errors import UsageError
+        from tvae.pipeline.models.model import open_model
+
+        if (input is None) == (shape is None):
+            raise UsageError("name either an INPUT or a --shape")
+        named, wanted = (None, arguments.parse_shape(shape)) if shape else _shape_of(input or "")
+        model = open_model(
+            vae or named or "builtin", preset=preset, dtype=dtype, device=device, strip=strip, allow_whole=allow_whole
+        )
+        for one in ("encode", "decode") if side == "both" else (side,):
+            found = model.plan(tensor_shape(model, wanted, one), one)
+            if json:
+                emit("plan", {"side": one, **found.to_json()}, as_json=True)
+            else:
+                print(found)
+
+
+def tensor_shape(model: Model, wanted: tuple[int, int, int], side: Literal["encode", "decode"]) -> tuple[int, ...]:
+    """Shape of the tensor that goes in: [1, C, (T,) H, W], the picture padded as encode pads it."""
+    info = model.info
+    height, width, frames = wanted
+    h, w = -(-height // info.spatial_factor), -(-width // info.spatial_factor)
+    channels = info.latent_channels if side == "decode" else info.in_channels
+    if side == "encode":
+        h, w = h * info.spatial_factor, w * info.spatial_factor
+    if info.temporal_factor is None:
+        return 1, channels, h, w
+    steps = -(-(frames - info.lead_frames) // info.temporal_factor)
+    t = info.lead_frames + steps * (1 if side == "decode" else info.temporal_factor)
+    return 1, channels, t, h, w
+
+
+def _shape_of(name: str) -> tuple[str | None, tuple[int, int, int]]:
+    """The VAE that latents name, and (height, width, frames) of the padded picture."""
+    from pathlib import Path
+
+    from tvae.pipeline import latents, media
+    from tvae.pipeline.errors import UsageError
+
+    path = Path(name)
+    if not path.exists():
+        raise UsageError(f"{name} does not exist")
+    if latents.is_latents(path):
+        reader = latents.open_latents(path)
+        width, height = reader.meta.geometry.padded_size
+        return reader.meta.vae.id, (height, width, reader.frames)
+    info = media.probe(path)
+    return None, (info.height, info.width, info.frames or 1)

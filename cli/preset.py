@@ -1,0 +1,95 @@
+"""``tvae preset list | show | export``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from tvae.cli import options
+from tvae.cli.reporting import reporting
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Choices for a device: list them, show one, export one as the start of your own.")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A preset's name, or a .toml file.")]
+
+
+@app.callback(invoke_without_command=True)
+def preset(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command("list")
+def list_presets(json: options.Json = False, verbose: options.Verbose = False) -> None:
+    """All presets, the user's own included."""
+    with reporting(verbose, json):
+        from tvae import presets
+        from tvae.cli.table import emit
+
+        for name in presets.names():
+            with _usage():
+                found = presets.load(name)
+            if json:
+                emit("preset", {"name": name, "title": found.title, "source": str(found.source)}, as_json=True)
+            else:
+                print(f"{name:8} {found.title}")
+        if not json:
+            print(f"your own: *.toml in {presets.user_folder()}")
+
+
+@app.command()
+def show(name: Name, json: options.Json = False, verbose: options.Verbose = False) -> None:
+    """The values of one, and on what they were measured."""
+    with reporting(verbose, json):
+        from tvae import presets
+        from tvae.cli.table import emit
+
+        with _usage():
+            found = presets.load(name)
+        emit("preset", found.to_json(), json)
+
+
+@app.command()
+def export(
+    name: Name,
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="FILE", help="Write here instead of to stdout.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """The TOML text of one, with its comments: edit it and pass it as --preset FILE.toml."""
+    with reporting(verbose):
+        from pathlib import Path
+
+        from tvae import presets
+        from tvae.pipeline.errors import UsageError
+
+        with _usage():
+            text = presets.export(name)
+        if output is None:
+            print(text, end="")
+            return
+        try:
+            with open(Path(output), "w" if overwrite else "x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            raise UsageError(f"{output} exists; pass --overwrite to replace it") from None
+        except OSError as error:
+            raise UsageError(f"cannot write {output}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _usage() -> Iterator[None]:
+    """Presets raise ValueErrors of their own."""
+    try:
+        yield
+    except ValueError as error:
+        from tvae.pipeline.errors import UsageError
+
+        raise UsageError(str(error)) from error

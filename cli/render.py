@@ -1,0 +1,144 @@
+"""Shows a run: results on stdout (lines, or JSON objects with ``--json``), progress and complaints on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import traceback
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from tvae.cli.reporting import one_line
+from tvae.pipeline import jobs
+
+__all__ = ["Display"]
+
+JSON_SECONDS = 0.5
+"""Progress of an item is told at most this often as JSON."""
+
+
+class Display:
+    """A context manager; give :meth:`show` to ``run_job``."""
+
+    def __init__(self, *, as_json: bool, quiet: bool, verbose: bool, progress: bool) -> None:
+        self._json, self._quiet, self._verbose = as_json, quiet, verbose
+        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            _Rate(),
+            TimeRemainingColumn(),
+        )
+        # Redirecting would send our results on stdout to stderr while a bar is shown.
+        self._progress = Progress(
+            *columns,
+            console=self._console,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            disable=quiet or not progress or not self._console.is_terminal,
+        )
+        self._run: TaskID | None = None
+        self._item: TaskID | None = None
+        self._told = 0.0
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, event: jobs.Event) -> None:
+        """Shows one event. Called from one thread."""
+        if self._json and not self._too_soon(event):
+            self._result(json.dumps(event.to_json(), allow_nan=False))
+        self._move_bars(event)
+        match event:
+            case jobs.ItemFailed():
+                if self._verbose and event.cause is not None:
+                    self._console.print("".join(traceback.format_exception(event.cause)).rstrip())
+                self._complain("error", event.input, event.error)
+            case jobs.Notice() if not self._quiet:
+                self._complain("warning", event.input, event.message)
+            case _ if not self._json and not self._quiet:
+                self._tell(event)
+
+    def _tell(self, event: jobs.Event) -> None:
+        match event:
+            case jobs.ItemDone(quality=None):
+                self._result(f"{event.input} -> {event.output}")
+            case jobs.ItemDone():
+                self._result(f"{event.input} -> {event.output}  {event.quality}")
+            case jobs.ItemSkipped():
+                self._result(f"{event.input} -> {event.output}  skipped: {event.reason}")
+            case jobs.ItemPlanned():
+                exists = "  (exists; made anew if it is outdated)" if event.exists else ""
+                self._result(f"{event.input} -> {event.output}{exists}")
+            case jobs.RunDone(quality=jobs.Quality()):
+                self._result(f"mean of {event.done}  {event.quality}")
+        if isinstance(event, jobs.RunDone):
+            counts = (("done", event.done), ("skipped", event.skipped), ("failed", event.failed))
+            told = ", ".join(f"{number} {word}" for word, number in counts if number)
+            self._console.print(f"{told or 'nothing done'} in {event.seconds:.1f} s")
+
+    def _complain(self, word: str, source: Any, message: str) -> None:
+        """One line that names the item once, whether or not the message does."""
+        where = "" if source.name and source.name in message else f"{source}: "
+        self._console.print(f"tvae: {word}: {where}{one_line(message)}")
+
+    def _result(self, line: str) -> None:
+        """On stdout; over a bar on the same screen it must go through the console that draws the bar."""
+        if not self._progress.disable and sys.stdout.isatty():
+            self._console.print(line)
+        else:
+            print(line, flush=True)
+
+    def _too_soon(self, event: jobs.Event) -> bool:
+        if not isinstance(event, jobs.Progress):
+            self._told = 0.0
+            return False
+        now = time.monotonic()
+        if now - self._told < JSON_SECONDS:
+            return True
+        self._told = now
+        return False
+
+    def _move_bars(self, event: jobs.Event) -> None:
+        match event:
+            case jobs.RunStarted() if event.items > 1:
+                self._run = self._progress.add_task(event.operation, total=event.items, unit="items")
+            case jobs.ItemStarted() if event.kind == "video":
+                self._item = self._progress.add_task(event.input.name, total=event.frames, unit="frames")
+            case jobs.Progress() if self._item is not None:
+                self._progress.update(self._item, completed=event.done)
+            case jobs.ItemDone() | jobs.ItemFailed() | jobs.ItemSkipped() | jobs.ItemPlanned():
+                if self._item is not None:
+                    self._progress.remove_task(self._item)
+                    self._item = None
+                if self._run is not None:
+                    self._progress.advance(self._run)
+
+
+class _Rate(ProgressColumn):
+    """How many a second."""
+
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:.1f} {task.fields['unit']}/s")

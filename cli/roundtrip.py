@@ -1,0 +1,74 @@
+"""``tvae roundtrip``."""
+
+from __future__ import annotations
+
+from tvae.cli import options
+from tvae.cli.reporting import reporting
+
+__all__ = ["roundtrip"]
+
+
+def roundtrip(
+    inputs: options.Inputs = None,
+    output: options.Output = None,
+    batch_file: options.BatchFile = None,
+    recursive: options.Recursive = False,
+    overwrite: options.Overwrite = False,
+    no_clobber: options.NoClobber = False,
+    dry_run: options.DryRun = False,
+    vae: options.Vae = None,
+    preset: options.Preset = "auto",
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    strip: options.Strip = None,
+    allow_whole: options.AllowWhole = False,
+    size: options.Size = None,
+    fit: options.Fit = "contain",
+    align: options.Align = "pad",
+    codec: options.Codec = None,
+    crf: options.Crf = None,
+    pix_fmt: options.PixFmt = None,
+    enc: options.Enc = None,
+    fps: options.Fps = None,
+    audio: options.Audio = "copy",
+    color: options.Color = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    no_progress: options.NoProgress = False,
+) -> None:
+    """Images and videos through a VAE and back, with PSNR and SSIM of each.
+
+    Results keep their source's name: .png for an image, .mp4 for a video. Quality compares the frames as the VAE got
+    them with what it gave, before any video codec.
+    """
+    with reporting(verbose, json):
+        from tvae.cli import arguments
+        from tvae.cli.work import carry_out
+        from tvae.pipeline.jobs import Job
+
+        job = Job(
+            "roundtrip",
+            arguments.all_inputs(inputs, batch_file),
+            output=output,
+            recursive=recursive,
+            existing=arguments.existing(overwrite, no_clobber),
+            dry_run=dry_run,
+            vae=vae,
+            preset=preset,
+            dtype=dtype,
+            device=device,
+            strip=strip,
+            allow_whole=allow_whole,
+            size=arguments.parse_size(size),
+            fit=fit,
+            align=align,
+            codec=codec,
+            crf=crf,
+            pix_fmt=pix_fmt,
+            encoder_options=arguments.parse_pairs(enc),
+            fps=arguments.parse_fps(fps),
+            audio=audio,
+            color=color,
+        )
+        carry_out(job, as_json=json, quiet=quiet, verbose=verbose, progress=not no_progress)

@@ -1,0 +1,18 @@
+"""What encode, decode and roundtrip have in common once their flags are a Job."""
+
+from __future__ import annotations
+
+import typer
+
+from tvae.cli.exit_codes import ExitCode
+from tvae.cli.render import Display
+from tvae.pipeline.jobs import Job, run_job
+
+__all__ = ["carry_out"]
+
+
+def carry_out(job: Job, *, as_json: bool, quiet: bool, verbose: bool, progress: bool) -> None:
+    """Runs the job and shows it; ``typer.Exit`` says whether items failed."""
+    with Display(as_json=as_json, quiet=quiet, verbose=verbose, progress=progress) as display:
+        finished = run_job(job, display.show)
+    raise typer.Exit(ExitCode.SOME_FAILED if finished.failed else ExitCode.DONE)

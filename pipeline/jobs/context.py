@@ -1,0 +1,42 @@
+"""What all items of a run share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tvae.pipeline.errors import InputError, UsageError
+from tvae.pipeline.jobs.events import Event, Notice
+from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.outputs import Claims, Item, Kind
+
+if TYPE_CHECKING:
+    from tvae.pipeline.models.model import Model
+
+__all__ = ["Context"]
+
+
+@dataclass
+class Context:
+    """Handed to every item; events are emitted from the caller's thread only."""
+
+    job: Job
+    model_for: Callable[[str], Model]
+    """The VAE of this name, opened once and kept until another is asked for."""
+    claims: Claims
+    emit: Callable[[Event], None]
+    queue_frames: int
+    """Frames that wait between two threads; 0 does without threads."""
+
+    def claim(self, item: Item, kind: Kind) -> Path:
+        """The item's output now that its kind is known; a clash that its suffix did not show fails this item alone."""
+        try:
+            return self.claims.claim(item, kind)
+        except UsageError as error:
+            raise InputError(str(error)) from error
+
+    def notify(self, item: Item, warnings: Iterable[str]) -> None:
+        for message in warnings:
+            self.emit(Notice(item.source, message))

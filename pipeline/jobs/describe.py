@@ -1,0 +1,72 @@
+"""What is kept beside latents so that a decode needs nothing else, and a stale result is recognised."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.reading import Source
+from tvae.pipeline.latents import (
+    LatentsMeta,
+    PosteriorRecord,
+    SourceRecord,
+    SpaceRecord,
+    VaeIdentity,
+)
+
+if TYPE_CHECKING:
+    from tvae.pipeline.models.model import Model
+
+__all__ = ["describe", "identity", "tool"]
+
+
+def describe(path: Path, source: Source, job: Job, model: Model) -> LatentsMeta:
+    """Metadata of the latents that ``job`` makes of an opened source."""
+    info = source.reader.info
+    options: dict[str, object] = {"size": job.size, "align": job.align}
+    if job.size:
+        options["fit"] = job.fit
+    if info.kind == "video":
+        options["audio"] = job.audio
+    kind = job.posterior if model.info.posterior else "none"
+    return LatentsMeta(
+        kind=info.kind,
+        vae=identity(model),
+        space=SpaceRecord(job.space, model.info.space.to_json()),
+        posterior=PosteriorRecord(kind, job.seed if kind == "sample" else None),
+        dtype=str(model.dtype).removeprefix("torch."),
+        source=SourceRecord.of(path),
+        geometry=source.geometry,
+        colour=info.colour,
+        rotation=info.rotation,
+        mirrored=info.mirrored,
+        sample_aspect_ratio=info.sample_aspect_ratio,
+        time_base=info.time_base,
+        frame_rate=info.frame_rate,
+        options=options,
+        tool=tool(),
+    )
+
+
+def identity(model: Model) -> VaeIdentity:
+    """The VAE as latents remember it."""
+    info = model.info
+    return VaeIdentity(
+        id=info.id,
+        class_name=info.class_name,
+        config_sha256=info.config_hash,
+        weights_sha256=info.weights_sha256,
+        latent_channels=info.latent_channels,
+        spatial_factor=info.spatial_factor,
+        temporal_factor=info.temporal_factor,
+    )
+
+
+def tool() -> str:
+    """Name and version of this program."""
+    try:
+        return f"tvae {version('tvae')}"
+    except PackageNotFoundError:  # run from a checkout that was not installed
+        return "tvae"

@@ -1,0 +1,143 @@
+"""What a run tells about itself while it runs, in order; ``to_json`` gives one flat object with ``type``.
+
+::
+
+    RunStarted  item*  RunDone
+    item:  ItemStarted Progress* Notice* (ItemDone | ItemFailed)  |  ItemSkipped  |  ItemPlanned  |  ItemFailed
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from tvae.pipeline.jobs.metrics import Quality
+
+__all__ = [
+    "Event",
+    "ItemDone",
+    "ItemFailed",
+    "ItemPlanned",
+    "ItemSkipped",
+    "ItemStarted",
+    "Notice",
+    "Progress",
+    "RunDone",
+    "RunStarted",
+]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Root of all events."""
+
+    type: ClassVar[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values only; paths as strings; fields that are None are left out."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.metadata.get("json", True)}
+        return {"type": self.type} | {name: _plain(value) for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class RunStarted(Event):
+    """Everything that can be refused beforehand has been checked."""
+
+    type = "run_started"
+    operation: str
+    items: int
+    vae: str | None = None
+    dtype: str | None = None
+    device: str | None = None
+
+
+@dataclass(frozen=True)
+class ItemStarted(Event):
+    """``frames`` is the container's word and may be wrong or None."""
+
+    type = "item_started"
+    input: Path
+    output: Path
+    kind: Literal["image", "video"]
+    frames: int | None
+
+
+@dataclass(frozen=True)
+class Progress(Event):
+    """``done`` frames of the current item have been computed."""
+
+    type = "progress"
+    input: Path
+    done: int
+    total: int | None
+
+
+@dataclass(frozen=True)
+class Notice(Event):
+    """Something about an item that the user should know and that does not stop it."""
+
+    type = "warning"
+    input: Path
+    message: str
+
+
+@dataclass(frozen=True)
+class ItemDone(Event):
+    """``output`` is complete under its final name."""
+
+    type = "item_done"
+    input: Path
+    output: Path
+    frames: int
+    seconds: float
+    quality: Quality | None = None
+
+
+@dataclass(frozen=True)
+class ItemSkipped(Event):
+    """``output`` was there already."""
+
+    type = "item_skipped"
+    input: Path
+    output: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class ItemPlanned(Event):
+    """A dry run would make ``output`` from ``input``, or, if it ``exists``, look whether it is up to date."""
+
+    type = "item_planned"
+    input: Path
+    output: Path
+    exists: bool
+
+
+@dataclass(frozen=True)
+class ItemFailed(Event):
+    """Nothing of this item was left behind. ``cause`` carries the traceback for whoever wants it."""
+
+    type = "item_failed"
+    input: Path
+    error: str
+    cause: BaseException | None = field(default=None, compare=False, repr=False, metadata={"json": False})
+
+
+@dataclass(frozen=True)
+class RunDone(Event):
+    """Last event of a run that was not interrupted."""
+
+    type = "run_done"
+    done: int
+    skipped: int
+    failed: int
+    seconds: float
+    quality: Quality | None = None
+    """Mean over the items that have one."""
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    return value.to_json() if isinstance(value, Quality) else value

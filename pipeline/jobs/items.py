@@ -1,0 +1,135 @@
+"""From what the user names (files, folders, patterns, a list) to the single things to work on."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tvae.pipeline import latents as latent_files
+from tvae.pipeline.errors import UsageError
+from tvae.pipeline.jobs.job import Job
+
+__all__ = ["IMAGE_SUFFIXES", "VIDEO_SUFFIXES", "Found", "expand", "read_list"]
+
+_IMAGES = """
+.apng .avif .bmp .exr .gif .hdr .heic .heif .j2k .jfif .jp2 .jpe .jpeg .jpg .jxl .pbm .pgm .png .pnm .ppm .qoi .tga .tif
+.tiff .webp
+"""
+_VIDEOS = """
+.3gp .asf .avi .dv .f4v .flv .m2ts .m2v .m4v .mjpeg .mkv .mov .mp4 .mpeg .mpg .mts .mxf .nut .ogv .ts .vob .webm .wmv
+.y4m
+"""
+IMAGE_SUFFIXES = frozenset(_IMAGES.split())
+VIDEO_SUFFIXES = frozenset(_VIDEOS.split())
+"""By these a folder's files are taken for media. What a file is, is decided by its content when it is opened."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """One thing to work on, or, with ``problem``, one that is known to be no use."""
+
+    path: Path
+    relative: Path
+    """Where it lies below the folder or pattern it was found by; the output tree mirrors this."""
+    named: bool
+    """The user named this very file, not a folder or pattern that led to it."""
+    problem: str | None = None
+
+
+def expand(job: Job) -> list[Found]:
+    """What the job's inputs lead to, in the order named, folders sorted by name, each once; for decode, latents.
+
+    The output folder is not searched, so that a run does not take its own results for inputs. Raises
+    :class:`UsageError` for a name that does not exist and a pattern that nothing matches.
+    """
+    output = Path(job.output) if job.output else None
+    found: dict[tuple[Path, Path], Found] = {}
+    for name in job.inputs:
+        for one in _expand_one(name, job.operation == "decode", job.recursive, output):
+            found.setdefault((one.path.resolve(), one.relative), one)
+    return list(found.values())
+
+
+def read_list(name: str) -> list[str]:
+    """Names from a text file, one a line (``-``: standard input), without blank lines and those starting with ``#``.
+
+    Raises :class:`UsageError` if the file cannot be read.
+    """
+    try:
+        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the list of inputs {name}: {_why(error)}") from error
+    lines = (line.strip() for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _expand_one(name: str, latents: bool, recursive: bool, output: Path | None) -> Iterator[Found]:
+    path = Path(name)
+    if os.path.exists(path):
+        if latents and path.name == "index.json":
+            path = path.parent
+        yield from _expand_path(path, None, latents, recursive, output)
+    elif glob.has_magic(name):
+        matches = sorted(glob.glob(name, recursive=True))
+        if not matches:
+            raise UsageError(f"no file matches {name}")
+        start = _fixed_part(path)
+        for match in matches:
+            below = Path(match).relative_to(start)
+            yield from _expand_path(Path(match), below, latents, recursive, output)
+    else:
+        raise UsageError(f"{name} does not exist")
+
+
+def _expand_path(
+    path: Path, below: Path | None, latents: bool, recursive: bool, output: Path | None
+) -> Iterator[Found]:
+    if not path.is_dir() or (latents and latent_files.is_latents(path)):
+        yield Found(path, below or Path(path.name or path.resolve().name), named=below is None)
+        return
+    prefix = below or Path()
+    members = [
+        Found(member, prefix / member.relative_to(path), named=False)
+        for member in _members(path, latents, recursive, output)
+    ]
+    if not members:
+        what = "latents" if latents else "images or videos"
+        hint = "" if recursive else "; --recursive looks into subfolders"
+        members = [Found(path, prefix, named=True, problem=f"no {what} in this folder{hint}")]
+    yield from members
+
+
+def _members(folder: Path, latents: bool, recursive: bool, output: Path | None) -> Iterator[Path]:
+    for entry in sorted(folder.iterdir()):
+        if entry.name.startswith("."):
+            continue
+        if latents and latent_files.is_latents(entry):
+            yield entry
+        elif entry.is_dir():
+            ours = entry.suffix == latent_files.VIDEO_SUFFIX or _same(entry, output)
+            if recursive and not ours and not entry.is_symlink():
+                yield from _members(entry, latents, recursive, output)
+        elif not latents and entry.suffix.lower() in IMAGE_SUFFIXES | VIDEO_SUFFIXES:
+            yield entry
+
+
+def _fixed_part(pattern: Path) -> Path:
+    """The leading folders of a pattern that hold no wildcard."""
+    fixed = Path()
+    for part in pattern.parts[:-1]:
+        if glob.has_magic(part):
+            break
+        fixed /= part
+    return fixed
+
+
+def _same(path: Path, other: Path | None) -> bool:
+    return other is not None and path.resolve() == other.resolve()
+
+
+def _why(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

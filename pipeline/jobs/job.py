@@ -1,0 +1,106 @@
+"""What a run is to do, as data: the command line fills a :class:`Job`, :func:`tvae.pipeline.jobs.run_job` does it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal, get_args
+
+from tvae.pipeline.errors import UsageError
+from tvae.pipeline.jobs.geometry import ALIGNS, FITS, Align, Fit, Size
+
+__all__ = [
+    "AUDIOS",
+    "EXISTINGS",
+    "OPERATIONS",
+    "POSTERIORS",
+    "SPACES",
+    "Audio",
+    "Existing",
+    "Job",
+    "Operation",
+    "PosteriorKind",
+    "Space",
+]
+
+Operation = Literal["encode", "decode", "roundtrip"]
+PosteriorKind = Literal["mean", "sample", "moments"]
+Space = Literal["raw", "model"]
+Audio = Literal["copy", "none"]
+Existing = Literal["skip", "overwrite", "keep"]
+"""Outputs that are there already: *skip* those made from the same source, VAE and options and make the others anew,
+*overwrite* all, *keep* all whatever they hold."""
+
+OPERATIONS: tuple[Operation, ...] = get_args(Operation)
+POSTERIORS: tuple[PosteriorKind, ...] = get_args(PosteriorKind)
+SPACES: tuple[Space, ...] = get_args(Space)
+AUDIOS: tuple[Audio, ...] = get_args(Audio)
+EXISTINGS: tuple[Existing, ...] = get_args(Existing)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run over any number of inputs. Fields that an operation has no use for are ignored by it.
+
+    Raises :class:`UsageError` for a value outside its range; whether files, VAE and preset exist shows when it runs.
+    """
+
+    operation: Operation
+    inputs: tuple[str, ...]
+    """Files, folders and glob patterns; for decode, latents."""
+    output: str | None = None
+    """A folder, or one file by its suffix; None is the current folder."""
+    recursive: bool = False
+    """Go into the subfolders of named folders."""
+
+    vae: str | None = None
+    """``builtin``, a folder or a hub id; None is ``builtin`` or, for decode, what the latents name."""
+    preset: str = "auto"
+    dtype: str | None = None
+    device: str | None = None
+    strip: int | None = None
+    """Latent rows a strip; None leaves it to the preset."""
+    allow_whole: bool = False
+
+    size: Size | None = None
+    fit: Fit = "contain"
+    align: Align = "pad"
+    posterior: PosteriorKind = "mean"
+    seed: int = 0
+    space: Space = "raw"
+
+    codec: str | None = None
+    crf: float | None = None
+    pix_fmt: str | None = None
+    encoder_options: tuple[tuple[str, str], ...] = ()
+    fps: Fraction | None = None
+    """Constant frame rate to write; None keeps each frame's own timestamp."""
+    audio: Audio = "copy"
+    color: str | None = None
+    """Matrix and range to store a video in; None keeps the source's."""
+
+    existing: Existing = "skip"
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("operation", OPERATIONS),
+            ("fit", FITS),
+            ("align", ALIGNS),
+            ("posterior", POSTERIORS),
+            ("space", SPACES),
+            ("audio", AUDIOS),
+            ("existing", EXISTINGS),
+        ):
+            if getattr(self, name) not in allowed:
+                raise UsageError(f"{name} '{getattr(self, name)}' is not one of {', '.join(allowed)}")
+        if not self.inputs:
+            raise UsageError(f"nothing to {self.operation}: name a file, a folder or a pattern")
+        if self.size is not None and min(self.size) < 1:
+            raise UsageError(f"size {self.size[0]}x{self.size[1]} has no area; both sides must be at least 1")
+        if self.strip is not None and self.strip < 1:
+            raise UsageError(f"strip {self.strip} is too small; it counts latent rows, at least 1")
+        if self.fps is not None and self.fps <= 0:
+            raise UsageError(f"fps {self.fps} is not a frame rate; it must be above 0")
+        if not 0 <= self.seed < 2**63:
+            raise UsageError(f"seed {self.seed} is out of range; it must lie between 0 and 2^63 - 1")

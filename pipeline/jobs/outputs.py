@@ -1,0 +1,177 @@
+"""Where results go: the name of every output, and what is refused before any work.
+
+Names (DESIGN section 6): an image's latents are ``<input name>.safetensors``, a video's the folder ``<input
+name>.latents``; a picture that is written is the source's name plus ``.png`` or ``.mp4``, unless it ends so already.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Literal
+
+from tvae.pipeline import latents, media
+from tvae.pipeline.errors import InputError, TvaeError, UsageError
+from tvae.pipeline.jobs.items import IMAGE_SUFFIXES, VIDEO_SUFFIXES, Found
+from tvae.pipeline.jobs.job import Job
+
+__all__ = ["Claims", "Item", "Kind", "assign"]
+
+Kind = Literal["image", "video"]
+
+LATENTS_ENDINGS: dict[Kind, str] = {"image": latents.IMAGE_SUFFIX, "video": latents.VIDEO_SUFFIX}
+PICTURE_ENDINGS: dict[Kind, str] = {"image": ".png", "video": ".mp4"}
+ANIMATED_SUFFIXES = (".apng", ".avif", ".gif", ".webp")
+PICTURE_SUFFIXES: dict[Kind, tuple[str, ...]] = {"image": media.IMAGE_SUFFIXES, "video": media.VIDEO_SUFFIXES}
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing to work on and where its result goes."""
+
+    source: Path
+    kinds: frozenset[Kind]
+    """What it may turn out to be when it is opened."""
+    place: Path
+    """The output, or, unless ``exact``, what its name is made from."""
+    exact: bool
+    to_latents: bool
+    problem: str | None = None
+
+    def output(self, kind: Kind) -> Path:
+        """The result's path, now that ``kind`` is known; :class:`InputError` when the name given does not suit it."""
+        if self.exact:
+            allowed = (LATENTS_ENDINGS[kind],) if self.to_latents else PICTURE_SUFFIXES[kind]
+            if self.place.suffix.lower() not in allowed:
+                raise InputError(
+                    f"{self.source} is {'an' if kind == 'image' else 'a'} {kind}, which cannot be written to "
+                    f"{self.place}; name an output ending in {allowed[0]}, or a folder"
+                )
+            return self.place
+        ending = (LATENTS_ENDINGS if self.to_latents else PICTURE_ENDINGS)[kind]
+        if self.to_latents or self.place.suffix.lower() != ending:
+            return self.place.with_name(self.place.name + ending)
+        return self.place
+
+
+class Claims:
+    """Who writes what: no output is promised twice, and none is an input."""
+
+    def __init__(self, items: Iterable[Item]) -> None:
+        items = list(items)
+        self._owners: dict[str, Path] = {}
+        self._inputs = {_key(item.source): item.source for item in items}
+        for item in items:
+            if item.problem is None:
+                for kind in sorted(item.kinds):
+                    # A name that was given suits one kind; which one it is shows later.
+                    if not (item.exact and len(item.kinds) > 1):
+                        self.claim(item, kind)
+
+    def claim(self, item: Item, kind: Kind) -> Path:
+        """The item's output; :class:`UsageError` if it is another's or an input."""
+        try:
+            output = item.output(kind)
+        except InputError as error:
+            raise UsageError(str(error)) from error
+        key = _key(output)
+        if key in self._inputs:
+            raise UsageError(f"the output {output} is an input of this run; choose another output with -o")
+        if any(_key(parent) in self._inputs for parent in output.resolve().parents):
+            raise UsageError(f"the output {output} lies inside an input of this run; choose another output with -o")
+        owner = self._owners.setdefault(key, item.source)
+        if owner != item.source:
+            raise UsageError(f"{owner} and {item.source} would both be written to {output}; run them apart")
+        return output
+
+
+def assign(found: Iterable[Found], job: Job) -> list[Item]:
+    """Gives every input its output and checks that the outputs' folders can be written to.
+
+    Raises :class:`UsageError`: an ``-o`` that suits no result of this operation, a folder that cannot be written to.
+    """
+    found = list(found)
+    to_latents = job.operation == "encode"
+    one_file = len(found) == 1 and found[0].named and job.output is not None and _names_a_file(job.output, to_latents)
+    folder = Path(job.output or ".")
+    items = []
+    for one in found:
+        name, kinds = _identity(one, job)
+        place = folder if one_file else folder / one.relative.with_name(name)
+        items.append(Item(one.path, kinds, place, one_file, to_latents, one.problem))
+    for parent in sorted({item.place.parent for item in items if item.problem is None}):
+        _check_writable(parent)
+    return items
+
+
+def _identity(found: Found, job: Job) -> tuple[str, frozenset[Kind]]:
+    """The source's name and what it may be. Latents say what their source was called."""
+    name = found.relative.name
+    if job.operation != "decode":
+        return name, _kinds(found.path.suffix.lower())
+    if found.problem is None:
+        try:
+            meta = latents.open_latents(found.path).meta
+        except TvaeError:
+            pass  # reported when its turn comes
+        else:
+            stem = name.removesuffix(LATENTS_ENDINGS[meta.kind])
+            return (meta.source.name if _is_plain(meta.source.name) else stem), frozenset({meta.kind})
+    return found.relative.stem, frozenset({"video" if found.path.is_dir() else "image"})
+
+
+def _kinds(suffix: str) -> frozenset[Kind]:
+    """What a file may be by its suffix; some hold both, and an unknown one says nothing."""
+    kinds: set[Kind] = set()
+    if suffix not in VIDEO_SUFFIXES:
+        kinds.add("image")
+    if suffix not in IMAGE_SUFFIXES or suffix in ANIMATED_SUFFIXES:
+        kinds.add("video")
+    return frozenset(kinds)
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a name out of a file may be used: it must not lead anywhere else."""
+    return (
+        name not in ("", ".", "..")
+        and "\0" not in name
+        and name == PurePosixPath(name).name == PureWindowsPath(name).name
+    )
+
+
+def _names_a_file(output: str, to_latents: bool) -> bool:
+    path = Path(output)
+    suffix = path.suffix.lower()
+    if to_latents:
+        if suffix == LATENTS_ENDINGS["video"]:
+            return True
+        allowed: tuple[str, ...] = (LATENTS_ENDINGS["image"],)
+    else:
+        allowed = PICTURE_SUFFIXES["image"] + PICTURE_SUFFIXES["video"]
+    if output.endswith(("/", os.sep)) or path.is_dir():
+        return False
+    if suffix in allowed:
+        return True
+    if suffix in IMAGE_SUFFIXES | VIDEO_SUFFIXES:
+        raise UsageError(f"cannot write {output}: name a folder, or a file ending in {', '.join(allowed)}")
+    return False
+
+
+def _key(path: Path) -> str:
+    """Equal for two names of one place, also where letter case does not count."""
+    return os.path.normcase(path.resolve())
+
+
+def _check_writable(folder: Path) -> None:
+    """Tries it on the nearest folder that exists: permission bits alone do not tell (read-only mounts, root)."""
+    existing = folder
+    while not os.path.lexists(existing) and existing != existing.parent:
+        existing = existing.parent
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise UsageError(f"cannot write to {folder}: {error.strerror or error} ({existing})") from error

@@ -1,0 +1,174 @@
+"""Two bounded hand-overs that let reading, computing and writing overlap: :func:`ahead` and :func:`behind`.
+
+The computing stays in the caller's thread. ``ahead`` runs an iterator in a thread and keeps at most ``depth`` of its
+items waiting; ``behind`` runs a sink in a thread and lets at most ``depth`` items wait for it. Whoever is too fast
+waits. An exception on either side comes out in the caller's thread; leaving the ``with`` block for any reason,
+Ctrl-C included, stops and joins the thread, so nothing runs on behind the caller's back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Generic, TypeVar
+
+__all__ = ["ahead", "behind"]
+
+T = TypeVar("T")
+
+POLL_SECONDS = 0.2
+"""Waits are cut into pieces of this length: on Windows a wait without a time-out cannot be interrupted by Ctrl-C."""
+
+
+class _Stopped(Exception):
+    """The other side has gone."""
+
+
+class _Finished(Exception):
+    """Everything there was has been taken."""
+
+
+class _Channel(Generic[T]):
+    """A queue of at most ``depth`` items that either side can end."""
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._items: deque[T] = deque()
+        self._changed = threading.Condition()
+        self._finished = False
+        self._stopped = False
+
+    def put(self, item: T) -> None:
+        with self._changed:
+            while len(self._items) >= self._depth and not self._stopped:
+                self._changed.wait(POLL_SECONDS)
+            if self._stopped:
+                raise _Stopped
+            self._items.append(item)
+            self._changed.notify_all()
+
+    def get(self) -> T:
+        with self._changed:
+            while not self._items and not self._finished and not self._stopped:
+                self._changed.wait(POLL_SECONDS)
+            if self._stopped:
+                raise _Stopped
+            if not self._items:
+                raise _Finished
+            item = self._items.popleft()
+            self._changed.notify_all()
+            return item
+
+    def finish(self) -> None:
+        """Nothing more will be put; what is there can still be taken."""
+        with self._changed:
+            self._finished = True
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Forget what is there and send both sides home."""
+        with self._changed:
+            self._stopped = True
+            self._items.clear()
+            self._changed.notify_all()
+
+
+class _Worker(threading.Thread):
+    """A thread that keeps the exception it ended with."""
+
+    def __init__(self, work: Callable[[], None], channel: _Channel[T], name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._work, self._channel = work, channel
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._work()
+        except _Stopped:
+            return
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._channel.finish()
+
+    def wait(self) -> None:
+        while self.is_alive():
+            self.join(POLL_SECONDS)
+
+
+@contextmanager
+def ahead(source: Iterable[T], depth: int) -> Iterator[Iterator[T]]:
+    """Items of ``source``, produced in a thread, at most ``depth`` waiting. With ``depth`` 0 there is no thread."""
+    if depth == 0:
+        yield iter(source)
+        return
+    channel: _Channel[T] = _Channel(depth)
+
+    def fill() -> None:
+        for item in source:
+            channel.put(item)
+
+    worker = _Worker(fill, channel, "tvae-read")
+
+    def take() -> Iterator[T]:
+        while True:
+            try:
+                item = channel.get()
+            except _Finished:
+                worker.wait()
+                if worker.error is not None:
+                    raise worker.error from None
+                return
+            yield item
+
+    worker.start()
+    try:
+        yield take()
+    finally:
+        channel.stop()
+        worker.wait()
+
+
+@contextmanager
+def behind(sink: Callable[[T], None], depth: int) -> Iterator[Callable[[T], None]]:
+    """A function that hands its argument to ``sink`` in a thread, at most ``depth`` waiting. With ``depth`` 0 there is
+    no thread. On normal exit everything handed over has been through ``sink``; on an exception what waits is dropped.
+    """
+    if depth == 0:
+        yield sink
+        return
+    channel: _Channel[T] = _Channel(depth)
+
+    def drain() -> None:
+        try:
+            while True:
+                try:
+                    item = channel.get()
+                except _Finished:
+                    return
+                sink(item)
+        except BaseException:
+            channel.stop()
+            raise
+
+    worker = _Worker(drain, channel, "tvae-write")
+
+    def put(item: T) -> None:
+        try:
+            channel.put(item)
+        except _Stopped:
+            worker.wait()
+            raise worker.error or RuntimeError("put after the hand-over was closed") from None
+
+    worker.start()
+    try:
+        yield put
+        channel.finish()
+        worker.wait()
+        if worker.error is not None:
+            raise worker.error
+    finally:
+        channel.stop()
+        worker.wait()

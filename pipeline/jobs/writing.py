@@ -1,0 +1,61 @@
+"""The target side of decode and roundtrip: a Writer for an item, set up from the job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tvae.pipeline.errors import InputError
+from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.outputs import Item, Kind
+from tvae.pipeline.media import (
+    PictureSpec,
+    SideStreams,
+    WriteOptions,
+    Writer,
+    check_write_options,
+    open_writer,
+    parse_colour,
+)
+
+__all__ = ["check_writing", "open_output"]
+
+
+def write_options(job: Job, kind: Kind, audio: SideStreams | Path | None = None) -> WriteOptions:
+    """The job's wishes, as far as this kind of file has a use for them. UsageError for a colour that does not exist."""
+    if kind == "image":
+        return WriteOptions(enc=dict(job.encoder_options))
+    return WriteOptions(
+        codec=job.codec,
+        crf=job.crf,
+        pix_fmt=job.pix_fmt,
+        enc=dict(job.encoder_options),
+        fps=job.fps,
+        audio=audio,
+        colour=parse_colour(job.color) if job.color else None,
+    )
+
+
+def check_writing(job: Job, items: Iterable[Item]) -> None:
+    """Raises UsageError when the outputs that are certain already could not be written with the job's options."""
+    if job.operation == "encode":
+        return
+    certain = {
+        (item.output(kind).suffix.lower(), kind) for item in items for kind in item.kinds if len(item.kinds) == 1
+    }
+    for suffix, kind in sorted(certain):
+        check_write_options(suffix, write_options(job, kind))
+
+
+@contextmanager
+def open_output(
+    path: Path, like: PictureSpec, kind: Kind, job: Job, audio: SideStreams | Path | None
+) -> Iterator[Writer]:
+    """A Writer in a folder that exists. A full disk or a lost folder fails the item."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open_writer(path, like, write_options(job, kind, audio)) as writer:
+            yield writer
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error

@@ -1,0 +1,149 @@
+"""A stand-in for a VAE that is exact where it matters to jobs: geometry, order of frames, timestamps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tvae.pipeline.jobs import Event, Job, RunDone, run_job
+from tvae.pipeline.models.space import LatentSpace
+
+FACTOR = 8
+
+
+@dataclass(frozen=True)
+class StandInInfo:
+    id: str = "stand-in"
+    class_name: str = "AutoencoderStandIn"
+    config_hash: str = "c" * 64
+    weights_sha256: str = "a" * 64
+    spatial_factor: int = FACTOR
+    temporal_factor: int | None = None
+    lead_frames: int = 1
+    latent_channels: int = 3
+    in_channels: int = 3
+    posterior: bool = True
+    space: LatentSpace = field(default_factory=lambda: LatentSpace(shift=(0.25,), scale=(0.5,)))
+
+
+@dataclass
+class StandInPosterior:
+    mean: Tensor
+    logvar: Tensor | None
+
+    def sample(self, generator: torch.Generator) -> Tensor:
+        return self.mean + torch.randn(self.mean.shape, generator=generator) * 0.01
+
+
+class StandIn:
+    """Encode: means of 8x8 squares (and, for video, of the frames of a latent). Decode: repeats them."""
+
+    dtype = torch.float32
+    device = torch.device("cpu")
+
+    def __init__(self, info: StandInInfo) -> None:
+        self.info = info
+        self.shapes: list[tuple[int, ...]] = []
+
+    def encode(self, x: Tensor) -> StandInPosterior:
+        self.shapes.append(tuple(x.shape))
+        if self.info.temporal_factor is None:
+            mean = F.avg_pool2d(x, FACTOR)
+        else:
+            first, rest = x[:, :, :1], x[:, :, 1:]
+            means = rest.unflatten(2, (-1, self.info.temporal_factor)).mean(3)
+            mean = F.avg_pool3d(torch.cat([first, means], dim=2), (1, FACTOR, FACTOR))
+        return StandInPosterior(mean, torch.full_like(mean, -4.0) if self.info.posterior else None)
+
+    def decode(self, z: Tensor) -> Tensor:
+        self.shapes.append(tuple(z.shape))
+        z = z.repeat_interleave(FACTOR, -1).repeat_interleave(FACTOR, -2)
+        if self.info.temporal_factor is None:
+            return z
+        return torch.cat([z[:, :, :1], z[:, :, 1:].repeat_interleave(self.info.temporal_factor, 2)], dim=2)
+
+
+@pytest.fixture
+def stand_in() -> Callable[..., StandIn]:
+    """Builds a stand-in; keywords change its info."""
+    return lambda **changes: StandIn(replace(StandInInfo(), **changes))
+
+
+@pytest.fixture
+def run(stand_in: Callable[..., StandIn]) -> Callable[..., tuple[RunDone, list[Event]]]:
+    """Runs a job with a stand-in and gives (last event, all events)."""
+
+    def run(operation: Any, *inputs: Path, model: StandIn | None = None, **fields: Any) -> tuple[RunDone, list[Event]]:
+        events: list[Event] = []
+        if "output" in fields:
+            fields["output"] = str(fields["output"])
+        job = Job(operation, tuple(map(str, inputs)), **fields)
+        return run_job(job, events.append, model=model or stand_in()), events  # type: ignore[arg-type]
+
+    return run
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a PNG whose 8x8 squares are of one colour each, so that the stand-in reproduces it."""
+
+    def picture(name: str = "a.png", width: int = 32, height: int = 16, seed: int = 0) -> Path:
+        from PIL import Image
+
+        rng = np.random.default_rng(seed)
+        squares = rng.integers(0, 256, (-(-height // FACTOR), -(-width // FACTOR), 3), dtype=np.uint8)
+        pixels = squares.repeat(FACTOR, 0).repeat(FACTOR, 1)[:height, :width]
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+        return path
+
+    return picture
+
+
+@pytest.fixture
+def clip(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a lossless clip of grey frames, each of its own level, with the presentation times given."""
+
+    def clip(name: str = "c.mkv", times: tuple[int, ...] = (0, 40, 80, 120), width: int = 32, height: int = 16) -> Path:
+        import av
+
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with av.open(str(path), "w") as container:
+            stream = container.add_stream("ffv1", rate=25)
+            stream.width, stream.height, stream.pix_fmt = width, height, "yuv444p"
+            stream.codec_context.time_base = stream.time_base = Fraction(1, 1000)
+            for index, pts in enumerate(times):
+                level = np.full((height, width, 3), level_of(index), dtype=np.uint8)
+                frame = av.VideoFrame.from_ndarray(level, format="rgb24")
+                frame.pts, frame.time_base = pts, stream.time_base
+                container.mux(stream.encode(frame))
+            container.mux(stream.encode())
+        return path
+
+    return clip
+
+
+def level_of(index: int) -> int:
+    """Grey of a clip's frame."""
+    return 20 + (index * 37) % 200
+
+
+def shown(path: Path) -> list[tuple[float, int]]:
+    """(time in seconds, mean grey level) of every frame of a video, by PyAV alone."""
+    import av
+
+    with av.open(str(path)) as container:
+        return [
+            (frame.time, round(float(frame.to_ndarray(format="rgb24").mean()))) for frame in container.decode(video=0)
+        ]

@@ -1,0 +1,98 @@
+"""Names of outputs, and what is refused before any work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tvae.pipeline.errors import InputError, UsageError
+from tvae.pipeline.jobs import Job
+from tvae.pipeline.jobs.items import expand
+from tvae.pipeline.jobs.outputs import Claims, Item, assign
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.jpg", "a.png", "a.JPG.png", "v.mp4", "v.avi", "odd.bin", "sub/a.jpg", "other/a.jpg"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    monkeypatch.chdir(tmp_path)
+
+
+def items(operation: Any, *inputs: str, **fields: Any) -> list[Item]:
+    job = Job(operation, inputs, **fields)
+    planned = assign(expand(job), job)
+    Claims(planned)
+    return planned
+
+
+def outputs(operation: Any, *inputs: str, **fields: Any) -> list[str]:
+    return [item.output(min(item.kinds)).as_posix() for item in items(operation, *inputs, **fields)]
+
+
+def test_latents_keep_the_whole_name() -> None:
+    assert outputs("encode", "a.jpg", "a.png", "v.mp4", output="out") == [
+        "out/a.jpg.safetensors",
+        "out/a.png.safetensors",
+        "out/v.mp4.latents",
+    ]
+    assert outputs("encode", "a.jpg") == ["a.jpg.safetensors"]
+
+
+def test_reconstructions_add_a_suffix_unless_it_is_there() -> None:
+    assert outputs("roundtrip", "a.jpg", "a.png", "v.mp4", "v.avi", output="out") == [
+        "out/a.jpg.png",
+        "out/a.png",
+        "out/v.mp4",
+        "out/v.avi.mp4",
+    ]
+
+
+def test_the_tree_is_mirrored() -> None:
+    assert outputs("encode", "sub", output="out") == ["out/a.jpg.safetensors"]
+    assert "out/sub/a.jpg.safetensors" in outputs("encode", ".", output="out", recursive=True)
+
+
+def test_one_named_input_may_name_its_file() -> None:
+    assert outputs("roundtrip", "a.jpg", output="x/b.webp") == ["x/b.webp"]
+    assert outputs("encode", "a.jpg", output="b.safetensors") == ["b.safetensors"]
+    assert outputs("encode", "v.mp4", output="w.latents") == ["w.latents"]
+    assert outputs("roundtrip", "a.jpg", "v.mp4", output="b.webp") == ["b.webp/a.jpg.png", "b.webp/v.mp4"]
+    assert outputs("roundtrip", "sub", output="b.webp") == ["b.webp/a.jpg.png"]
+
+
+def test_what_a_file_is_shows_when_it_is_opened() -> None:
+    (item,) = items("roundtrip", "odd.bin", output="out")
+    assert {item.output(kind).name for kind in item.kinds} == {"odd.bin.png", "odd.bin.mp4"}
+    (item,) = items("roundtrip", "odd.bin", output="x.mp4")
+    with pytest.raises(InputError, match="cannot be written to x"):
+        item.output("image")
+
+
+@pytest.mark.parametrize(
+    ("operation", "inputs", "output", "reason"),
+    [
+        ("roundtrip", ["a.png"], None, "is an input"),
+        ("roundtrip", ["a.png"], "a.png", "is an input"),
+        ("roundtrip", ["v.avi", "v.mp4"], ".", "is an input"),
+        ("encode", ["sub/a.jpg", "other/a.jpg"], "out", "would both be written"),
+        ("encode", ["a.jpg"], "b.png", "cannot write b.png"),
+        ("encode", ["v.mp4"], "b.safetensors", "cannot be written to"),
+        ("encode", ["a.jpg"], "b.latents", "cannot be written to"),
+        ("roundtrip", ["a.jpg"], "b.mp4", "cannot be written to"),
+        ("roundtrip", ["a.jpg"], "b.gif", "cannot write b.gif"),
+        ("encode", ["a.jpg"], "v.mp4/out", "cannot write to"),
+    ],
+)
+def test_refused_before_any_work(operation: str, inputs: list[str], output: str | None, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        items(operation, *inputs, output=output)
+
+
+def test_checking_leaves_no_trace(tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    items("encode", "a.jpg", output="new/folder")
+    assert sorted(tmp_path.rglob("*")) == before
