@@ -56,7 +56,7 @@ def shape_of_rows(shape: Sequence[int], axis: Axis, rows: int) -> list[int]:
 
 
 def crop(value: T, axis: Axis, lo: int, hi: int) -> T:
-    """Rows [lo, hi) of a tensor (or of every tensor in a tuple), counted from its own first row. A view where it can be."""
+    """Rows [lo, hi) of a tensor (or of every tensor in a tuple), counted from its own first row. A view if possible."""
     if isinstance(value, (tuple, list)):
         return cast(T, type(value)(crop(part, axis, lo, hi) for part in value))
     held = rows_of(value.shape, axis)

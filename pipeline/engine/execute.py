@@ -13,7 +13,7 @@ from tvae.pipeline.engine.bounds import Rows, demanded, owned
 from tvae.pipeline.engine.program import Op
 from tvae.pipeline.engine.schedule import Schedule, Segment
 
-__all__ = ["execute"]
+__all__ = ["execute", "memory_format"]
 
 
 @torch.no_grad()
@@ -22,24 +22,35 @@ def execute(
     inputs: Sequence[Tensor],
     weights: Mapping[str, Tensor],
     generator: torch.Generator | None = None,
+    *,
+    channels_last: bool = False,
 ) -> list[Tensor]:
     """Run a schedule.
 
     inputs: the graph's inputs, on the device and in the type it was captured for. weights: parameters, buffers and
     constants by name. generator: source of the noise a model injects; drawn whole and first, in the model's order.
+    channels_last: memory layout of inputs and buffers (weights are as given).
     """
     program = schedule.program
     device = inputs[0].device
     store: dict[int, Tensor] = {i: weights[name] for i, name in program.params.items()}
-    store.update(zip(program.inputs, inputs, strict=True))
+    formatted = [x.contiguous(memory_format=memory_format(x.ndim, channels_last)) for x in inputs]
+    store.update(zip(program.inputs, formatted, strict=True))
     for op in program.ops:
         if op.kind == "noise":
             store[op.id] = _noise(op, generator, device)
     for segment in schedule.segments:
-        _Run(schedule, segment, store, device).run()
+        _Run(schedule, segment, store, device, channels_last).run()
         for id_ in segment.drops:
             store.pop(id_, None)
     return [store[i] for i in program.outputs]
+
+
+def memory_format(ndim: int, channels_last: bool) -> torch.memory_format:
+    """The layout of images or clips with channels innermost, the plain one for everything else."""
+    if not channels_last or ndim not in (4, 5):
+        return torch.contiguous_format
+    return torch.channels_last if ndim == 4 else torch.channels_last_3d
 
 
 def _noise(op: Op, generator: torch.Generator | None, device: torch.device) -> Tensor:
@@ -51,7 +62,10 @@ def _noise(op: Op, generator: torch.Generator | None, device: torch.device) -> T
 class _Run:
     """One segment over all its strips."""
 
-    def __init__(self, schedule: Schedule, segment: Segment, store: dict[int, Tensor], device: torch.device) -> None:
+    def __init__(
+        self, schedule: Schedule, segment: Segment, store: dict[int, Tensor], device: torch.device, channels_last: bool
+    ) -> None:
+        self.channels_last = channels_last
         self.ops, self.total = schedule.program.ops, schedule.program.rows
         self.segment, self.store, self.device = segment, store, device
         self.sinks = set(segment.sinks)
@@ -63,7 +77,9 @@ class _Run:
             store[id_] = ops[id_].run(self._stored, 0, 0)
         buffers = [i for i in self.segment.sinks if not ops[i].reduction]
         for id_ in buffers:
-            store[id_] = torch.empty(ops[id_].shape, dtype=ops[id_].dtype, device=self.device)
+            shape = ops[id_].shape
+            layout = memory_format(len(shape), self.channels_last)
+            store[id_] = torch.empty(shape, dtype=ops[id_].dtype, device=self.device, memory_format=layout)
         folded: dict[int, Any] = {}
         for strip in self.segment.strips:
             self._strip(strip, folded)

@@ -55,7 +55,7 @@ class Meta:
 
 @dataclass
 class Node:
-    """One value: kind ``input``, ``param`` (``target`` is the weight's name) or ``call`` (``target`` is the operation)."""
+    """One value: kind ``input``, ``param`` (``target``: the weight's name) or ``call`` (``target``: the operation)."""
 
     kind: str
     target: str

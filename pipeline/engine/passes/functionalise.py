@@ -16,7 +16,7 @@ _VIEWS = (
 
 
 def functionalise(graph: Graph) -> Graph:
-    """Rewrite ``x.add_(y)`` as ``x = x.add(y)``. Refuses writes through views and reads of a view made before a write."""
+    """Rewrite ``x.add_(y)`` as ``x = x.add(y)``. Refuses writes through views and reads of views older than a write."""
     current: dict[int, int] = {}
     views: dict[int, set[int]] = {}  # value -> views of it made so far
     stale: set[int] = set()

@@ -6,6 +6,7 @@ row count is an integer multiple or fraction of its input's; everything else is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -49,7 +50,7 @@ class Context:
         return tuple(self.number(s) for s in meta.shape)
 
     def follows(self, size: int | Size) -> bool:
-        """Does this size grow with the rows? Decided by doubling them: an expression may mention a symbol that cancels."""
+        """Does this size grow with the rows? Decided by doubling them: an expression may mention symbols that cancel."""
         return isinstance(size, Size) and evaluate(size, self._taller) != self.number(size)
 
     def is_wide(self, size: int | Size) -> bool:
@@ -59,6 +60,18 @@ class Context:
     def row_dims(self, meta: Meta) -> list[int]:
         """Dimensions of a value that grow with the rows."""
         return [d for d, s in enumerate(meta.shape) if self.follows(s)]
+
+    def rows_in(self, size: int | Size) -> int:
+        """The factor of a product such as H·W/64 that belongs to the rows.
+
+        Found numerically, as sizes are opaque expressions: what all widths of a long run have in common is the rows.
+        """
+        if not self.follows(size):
+            raise NoRule("rows born from a size that does not grow with them")
+        row, shared = self.graph.row_symbol, 0
+        for more in range(128):
+            shared = math.gcd(shared, evaluate(size, {s: n if s == row else n + more for s, n in self.sizes.items()}))
+        return shared
 
     # -- operands
     def op(self, ref: Ref) -> Op:

@@ -8,7 +8,10 @@ from tvae.pipeline.engine.program import Op
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
-_ARITHMETIC = "add sub mul div rsub pow square sqrt rsqrt reciprocal exp log abs neg sin cos maximum minimum clamp clamp_min clamp_max"
+_ARITHMETIC = (
+    "add sub mul div rsub pow square sqrt rsqrt reciprocal exp log abs neg sin cos "
+    "maximum minimum clamp clamp_min clamp_max"
+)
 _ACTIVATIONS = "relu silu gelu elu mish sigmoid tanh softplus leaky_relu hardtanh hardswish relu6"
 _ROUNDING = "round floor ceil sign nan_to_num"
 _LOGIC = "lt le gt ge eq ne where logical_and logical_or logical_not bitwise_and masked_fill"

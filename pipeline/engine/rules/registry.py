@@ -21,7 +21,7 @@ class NoRule(Exception):
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register a rule for these operations. A rule turns a node with at least one tiled operand (or result) into an Op."""
+    """Register a rule for these operations: it turns a node with a tiled operand (or result) into an Op."""
 
     def register(fn: Rule) -> Rule:
         for name in names:

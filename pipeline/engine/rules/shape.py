@@ -106,10 +106,7 @@ def repeat_interleave(ctx: Context, node: Node) -> Op:
         raise NoRule("repeat_interleave of this form")
     dim = (dim or 0) % len(source.shape)
     if source.axis is None:  # rows are born: H·W equal copies of each element
-        size = node.args[1]
-        rows = next((n for s, n in ctx.sizes.items() if s == ctx.graph.row_symbol), 1)
-        if not ctx.follows(size) or reps % rows:
-            raise NoRule("rows born by repeating")
+        rows = ctx.rows_in(node.args[1])
         born = Axis(dim, source.shape[dim], rows, reps // rows)
         return ctx.emit(
             node,

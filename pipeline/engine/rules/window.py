@@ -105,7 +105,7 @@ def transposed_convolution(ctx: Context, node: Node) -> Op:
     extra, dilation = _per_dim(ctx.value(extra_), dims, 0), _per_dim(ctx.value(dilation_), dims, 1)
     k, s, p, d, rows = weight.shape[2 + sp], stride[sp], padding[sp], dilation[sp], axis.rows
     padding[sp], conv = 0, _CONV_T[dims]
-    # output_padding only adds rows at the far end that the formula above covers; as an argument it must stay below stride
+    # output_padding only adds rows at the far end, which the span below covers
     tail, extra[sp] = extra[sp], 0
 
     def span(a: int, b: int) -> tuple[int, int]:

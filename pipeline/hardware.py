@@ -1,0 +1,60 @@
+"""The device a computation runs on, its preset, and the library settings a run borrows and gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from tvae import presets
+from tvae.pipeline.errors import UsageError
+from tvae.presets import Preset
+
+__all__ = ["backend_settings", "choose_preset", "pick_device"]
+
+
+def pick_device(name: str | None) -> torch.device:
+    """The device of this name; None: the first accelerator there is, else the CPU. Raises UsageError."""
+    if name is None:
+        if torch.cuda.is_available():
+            return torch.device("cuda", torch.cuda.current_device())
+        for kind in ("xpu", "mps"):
+            backend = getattr(torch, kind, None)
+            if backend is not None and backend.is_available():
+                return torch.device(kind)
+        return torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UsageError(f"device '{name}' cannot be used here: {line}") from None
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def choose_preset(name: str, device: torch.device) -> Preset:
+    """The preset of this name; ``auto`` goes by the device's kind and its free memory. Raises UsageError."""
+    try:
+        if name != "auto":
+            return presets.load(name)
+        if device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(device)
+            return presets.choose("cuda", torch.cuda.get_device_capability(device), free)
+        return presets.choose(device.type)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+@contextmanager
+def backend_settings(preset: Preset) -> Iterator[None]:
+    """cuDNN as the preset wants it, and exact float32 (no TF32), for the length of a call."""
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32
+    try:
+        cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = preset.cudnn_benchmark, False, False
+        yield
+    finally:
+        cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = before

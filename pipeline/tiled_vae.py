@@ -1,0 +1,194 @@
+"""The public API: a VAE that runs strip by strip with the numbers of the untiled model, in diffusers' convention."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tvae.pipeline.compiled import Call, Compiled
+from tvae.pipeline.engine.plan import Plan
+from tvae.pipeline.errors import UsageError
+from tvae.pipeline.graph_store import class_source_digest
+from tvae.pipeline.hardware import backend_settings, choose_preset
+from tvae.pipeline.models.reference import Side, skeleton
+from tvae.pipeline.outputs import rebuild
+from tvae.pipeline.weights import PreparedWeights
+
+__all__ = ["TiledVAE"]
+
+_BAKED = (bool, int, float, str, type(None))
+
+
+class TiledVAE(nn.Module):
+    """Wraps any module with ``encode(x)`` and ``decode(z)`` and runs both strip by strip.
+
+    It keeps the convention of the wrapped class: ``encode(x).latent_dist`` with ``mean``, ``logvar``, ``sample()`` and
+    ``mode()``, ``decode(z).sample``, ``return_dict=False``, extra arguments, and its own output types where there is no
+    posterior. Every other attribute is the wrapped model's, parameters included: ``.to()`` moves both. Blended tiling
+    of the wrapped model is not used, whatever its switches say.
+
+    vae: the model; its weights are used where they are, in the type they have. A float16 model whose configuration says
+    ``force_upcast`` is computed in float32 from its stored weights, and the result returned in float16.
+    preset: name of a hardware preset, or ``auto``. strip: height of a strip in latent rows, on both sides; None takes
+    the preset's. allow_whole: run operations the engine has no rule for on whole values (exact, not bounded in memory)
+    rather than raise UnsupportedOp.
+    """
+
+    def __init__(
+        self, vae: nn.Module, preset: str = "auto", *, strip: int | None = None, allow_whole: bool = False
+    ) -> None:
+        super().__init__()
+        for side in ("encode", "decode"):
+            if not callable(getattr(vae, side, None)):
+                raise UsageError(f"{type(vae).__name__} has no {side}(); TiledVAE wraps modules with encode and decode")
+        if strip is not None and strip < 1:
+            raise UsageError(f"a strip has at least one latent row, not {strip}")
+        # sharing the registries makes this the same tree of weights under the same names
+        self._parameters, self._buffers, self._modules = vae._parameters, vae._buffers, vae._modules
+        self.__dict__["vae"] = vae
+        self.training = vae.training
+        self._preset_name, self._strip, self._allow_whole = preset, strip, allow_whole
+        self._sides: dict[Any, tuple[Compiled, PreparedWeights]] = {}
+        if preset != "auto":
+            choose_preset(preset, torch.device("cpu"))  # an unknown name is told now, not at the first call
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["vae"], name)
+
+    def extra_repr(self) -> str:
+        """What ``repr`` adds to the wrapped tree."""
+        return f"{type(self.vae).__name__}, preset={self._preset_name!r}, strip={self._strip}"
+
+    def encode(self, x: Tensor, *args: Any, return_dict: bool = True, **kwargs: Any) -> Any:
+        """x [N, 3, H, W] (video: [N, 3, T, H, W]) in [-1, 1] -> what the wrapped ``encode`` returns.
+
+        Raises UsageError for inputs of another device or type than the model, or that require grad.
+        """
+        return self._run("encode", x, args, kwargs, return_dict)
+
+    def decode(self, z: Tensor, *args: Any, return_dict: bool = True, **kwargs: Any) -> Any:
+        """Latents [N, C, h, w] (video: [N, C, t, h, w]), raw space -> what the wrapped ``decode`` returns.
+
+        ``generator`` seeds the noise of models that inject some; it is drawn whole, as the model draws it.
+        Raises UsageError as ``encode`` does.
+        """
+        return self._run("decode", z, args, kwargs, return_dict)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The wrapped class's ``forward``, over this object's ``encode`` and ``decode``."""
+        return type(self.vae).forward(self, *args, **kwargs)
+
+    def plan(self, shape: tuple[int, ...], side: Side, **kwargs: Any) -> Plan:
+        """What a call with an input of this shape would do; ``str()`` of it is a table. Computes nothing."""
+        weight = next(iter(self.parameters()))
+        example = torch.empty(shape, dtype=weight.dtype, device=weight.device)
+        inputs, call, _, strip, preset = self._prepare(side, example, (), kwargs)
+        with backend_settings(preset):
+            return self._compiled(side, inputs, preset)[0].plan(inputs, strip, call)
+
+    def _run(self, side: Side, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], return_dict: bool) -> Any:
+        for hooked in (self, self.vae):  # accelerate's CPU offload brings the weights to the device here
+            hook = hooked.__dict__.get("_hf_hook")
+            if hasattr(hook, "pre_forward"):
+                hook.pre_forward(hooked)
+        self._check(side, x)
+        inputs, call, generator, strip, preset = self._prepare(side, x, args, kwargs)
+        compiled, weights = self._compiled(side, inputs, preset)
+        last = preset.memory_layout == "channels_last"
+        with backend_settings(preset):
+            tensors, spec = compiled.run(inputs, weights, strip, call, generator=generator, channels_last=last)
+        if inputs[0].dtype != x.dtype:
+            tensors = [t.to(x.dtype) if t.is_floating_point() else t for t in tensors]
+        value = rebuild(spec, tensors)
+        return value if return_dict else _as_tuple(value)
+
+    def _check(self, side: Side, x: Tensor) -> None:
+        weight = next(iter(self.parameters()))
+        if torch.is_grad_enabled() and x.requires_grad:
+            raise UsageError(f"{side}() runs without gradients: call it on x.detach(), or train with the wrapped model")
+        if x.ndim < 4 or 0 in x.shape:
+            raise UsageError(
+                f"{side}() takes [N, C, H, W] or [N, C, T, H, W] of at least one pixel, not {list(x.shape)}"
+            )
+        if x.device != weight.device or x.dtype != weight.dtype:
+            have, want = f"{x.dtype} on {x.device}", f"{weight.dtype} on {weight.device}"
+            raise UsageError(f"{side}() got {have.replace('torch.', '')}, the VAE is {want.replace('torch.', '')}")
+
+    def _prepare(
+        self, side: Side, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[list[Tensor], Call, torch.Generator | None, int, Any]:
+        bound = inspect.signature(getattr(self.vae, side)).bind(x, *args, **kwargs).arguments
+        extra = dict(list(bound.items())[1:])
+        extra |= extra.pop("kwargs", {})
+        generator = extra.pop("generator", None)
+        extra.pop("return_dict", None)
+        tensors = {k: v for k, v in extra.items() if isinstance(v, Tensor)}
+        options = {k: v for k, v in extra.items() if k not in tensors}
+        for name, value in options.items():
+            if not isinstance(value, _BAKED):
+                raise UsageError(f"{side}(): argument '{name}' is a {type(value).__name__}, which cannot be captured")
+        dtype = self._compute_dtype(x.dtype)
+        inputs = [t.detach().to(dtype) if t.is_floating_point() else t for t in (x, *tensors.values())]
+        preset = choose_preset(self._preset_name, x.device)
+        call = Call(tuple(tensors), tuple(sorted(options.items())))
+        return inputs, call, generator, self._strip or preset.strip_rows, preset
+
+    def _compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        forced = _config(self.vae).get("force_upcast", False)
+        return torch.float32 if forced and dtype == torch.float16 else dtype
+
+    def _compiled(self, side: Side, inputs: list[Tensor], preset: Any) -> tuple[Compiled, PreparedWeights]:
+        """The compiled side for the model as it is now: one whose structure changed is captured anew."""
+        vae, dtype = self.vae, inputs[0].dtype
+        stored = next(iter(self.parameters())).dtype
+        structure = [(n, list(t.shape)) for n, t in self._weights().items()]
+        processors = [type(p).__name__ for p in getattr(vae, "attn_processors", {}).values()]
+        last = preset.memory_layout == "channels_last"
+        key = (side, dtype, stored, last, repr(structure), tuple(processors))
+        if key not in self._sides:
+            config = _config(vae)
+            plain = bool(config) and not _customised(vae)
+            facts = {"class": type(vae).__qualname__, "config": config, "weights": structure, "processors": processors}
+            self._sides[key] = (
+                Compiled(
+                    side,
+                    lambda: vae if stored == dtype else skeleton(vae, dtype),
+                    class_source_digest(type(vae).__module__) if plain else None,
+                    facts,
+                    allow_whole=self._allow_whole,
+                ),
+                PreparedWeights(lambda _names: self._weights(), dtype, last),
+            )
+        return self._sides[key]
+
+    def _weights(self) -> dict[str, Tensor]:
+        return dict(self.named_parameters(remove_duplicate=False)) | dict(self.named_buffers(remove_duplicate=False))
+
+
+def _config(vae: nn.Module) -> Mapping[str, Any]:
+    """The configuration without diffusers' private notes, whose order changes from run to run."""
+    config = getattr(vae, "config", None)
+    return {k: v for k, v in config.items() if not k.startswith("_")} if isinstance(config, Mapping) else {}
+
+
+def _customised(vae: nn.Module) -> bool:
+    """Hooks can change what a module computes without changing its configuration: no graph on disk stands for it."""
+    return any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in vae.modules())
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    """diffusers' ``return_dict=False``: the fields of the output that are set."""
+    if isinstance(value, tuple):
+        return value
+    if hasattr(value, "to_tuple"):
+        return tuple(value.to_tuple())
+    if hasattr(value, "__dataclass_fields__"):
+        return tuple(v for v in vars(value).values() if v is not None)
+    return (value,)
