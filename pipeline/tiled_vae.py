@@ -95,7 +95,7 @@ class TiledVAE(nn.Module):
 
     def _run(self, side: Side, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], return_dict: bool) -> Any:
         for hooked in (self, self.vae):  # accelerate's CPU offload brings the weights to the device here
-            hook = hooked.__dict__.get("_hf_hook")
+            hook: Any = hooked.__dict__.get("_hf_hook")
             if hasattr(hook, "pre_forward"):
                 hook.pre_forward(hooked)
         self._check(side, x)

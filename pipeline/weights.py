@@ -18,9 +18,9 @@ class PreparedWeights:
     """Casts and lays out weights on demand, and remembers the result for as long as the source stays what it was."""
 
     def __init__(
-        self, source: Callable[[], Mapping[str, Tensor]], dtype: torch.dtype | None, channels_last: bool
+        self, source: Callable[[Sequence[str]], Mapping[str, Tensor]], dtype: torch.dtype, channels_last: bool
     ) -> None:
-        """source: the current weights. dtype: type of the computation for floating weights, None to take them as they are."""
+        """source: the current weights, at least those of the names it is given. dtype: that of floating weights."""
         self._source, self._dtype, self._channels_last = source, dtype, channels_last
         self._done: dict[str, tuple[Any, Tensor]] = {}
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -58,7 +58,7 @@ def shape_of_rows(shape: Sequence[int], axis: Axis, rows: int) -> list[int]:
 def crop(value: T, axis: Axis, lo: int, hi: int) -> T:
     """Rows [lo, hi) of a tensor (or of every tensor in a tuple), counted from its own first row. A view if possible."""
     if isinstance(value, (tuple, list)):
-        return cast(T, type(value)(crop(part, axis, lo, hi) for part in value))
+        return type(value)(crop(part, axis, lo, hi) for part in value)
     held = rows_of(value.shape, axis)
     if lo == 0 and hi == held:
         return value

@@ -227,7 +227,8 @@ def _in(doc: Any) -> Any:
         if not isinstance(found, _TORCH_TYPES):
             raise ValueError(f"not a torch constant: {value!r}")
         return found
-    return {"ref": Ref, "size": Size, "device": lambda _: DEVICE, "float": float}[kind](value)
+    makers: dict[str, Callable[[Any], Any]] = {"ref": Ref, "size": Size, "device": lambda _: DEVICE, "float": float}
+    return makers[kind](value)
 
 
 def _node_out(node: Node) -> dict[str, Any]:

@@ -166,10 +166,11 @@ def geometry_of(class_name: str, config: Config, module: Callable[[], nn.Module]
     try:
         with torch.device("meta"), torch.no_grad():
             model = module().to("meta")
-            out = model.encode(torch.empty(1, channels, 256, 256), return_dict=False)[0]
+            encode: Any = model.encode
+            out = encode(torch.empty(1, channels, 256, 256), return_dict=False)[0]
             shape = (out if torch.is_tensor(out) else out.mean).shape
     except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
         raise UsageError(
-            f"'{class_name}' is not among the VAEs the command line knows (see `tvae models`), and it does not take an image"
+            f"'{class_name}' is not among the VAEs the command line knows (see `tvae models`), and takes no image"
         ) from error
     return Geometry(256 // shape[-1], latent_channels=shape[1], in_channels=channels)

@@ -40,7 +40,7 @@ _POINTS = {"AutoencoderTiny", "AutoencoderDC", "VQModel", "AutoencoderKLCosmos"}
 class ModelInfo:
     """What latents of this VAE say about it, and what its inputs must be.
 
-    Clips of a video VAE have ``lead_frames`` + k·``temporal_factor`` frames; ``temporal_factor`` is None for an image VAE.
+    Clips of a video VAE have ``lead_frames`` + k·``temporal_factor`` frames; the factor is None for an image VAE.
     """
 
     id: str
@@ -125,7 +125,7 @@ class Model:
         return geometry_of(self.source.class_name, self.source.config, lambda: load_module(self.source))
 
     def encode(self, x: Tensor) -> Posterior:
-        """x [N, 3, H, W] (video VAE: [N, 3, T, H, W]) in [-1, 1], sizes the model can represent -> raw-space posterior."""
+        """x [N, 3, H, W] (video VAE: [N, 3, T, H, W]) in [-1, 1], of sizes it can represent -> raw-space posterior."""
         if self._frames_in_batch:
             found = self._run("encode", x[0].transpose(0, 1), Call())
             flip = (found.mean, found.logvar)

@@ -66,7 +66,7 @@ class Substitution:
 def _per_frame(conv: nn.Module, x_bcthw: Tensor) -> Tensor:
     """A 2-D convolution on every frame."""
     frames = x_bcthw.permute(0, 2, 1, 3, 4).flatten(0, 1)
-    return conv(frames).unflatten(0, (x_bcthw.shape[0], -1)).permute(0, 2, 1, 3, 4)  # type: ignore[no-any-return]
+    return conv(frames).unflatten(0, (x_bcthw.shape[0], -1)).permute(0, 2, 1, 3, 4)
 
 
 def _allegro_encode(module: Any, x: Tensor) -> Any:
@@ -85,8 +85,8 @@ def _allegro_decode(module: Any, z: Tensor) -> Any:
 
 SUBSTITUTIONS: dict[str, Substitution] = {
     "AutoencoderKLAllegro": Substitution(
-        "its public calls raise unless blended tiling is on; encoder and decoder are called on the whole clip, with the "
-        "per-frame quantisation convolutions between them as its tiled calls apply them",
+        "its public calls raise unless blended tiling is on; encoder and decoder are called on the whole clip, with "
+        "the per-frame quantisation convolutions between them as its tiled calls apply them",
         _allegro_encode,
         _allegro_decode,
     ),

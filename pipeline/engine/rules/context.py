@@ -50,7 +50,7 @@ class Context:
         return tuple(self.number(s) for s in meta.shape)
 
     def follows(self, size: int | Size) -> bool:
-        """Does this size grow with the rows? Decided by doubling them: an expression may mention symbols that cancel."""
+        """Does this size grow with the rows? Decided by doubling them: expressions can mention symbols that cancel."""
         return isinstance(size, Size) and evaluate(size, self._taller) != self.number(size)
 
     def is_wide(self, size: int | Size) -> bool:
@@ -203,4 +203,4 @@ def resolve(target: str) -> Callable[..., Any]:
     found: Any = torch.ops
     for part in target.split("."):
         found = getattr(found, part)
-    return found  # type: ignore[no-any-return]
+    return found

@@ -131,7 +131,7 @@ def repeat_interleave(ctx: Context, node: Node) -> Op:
 def slice_(ctx: Context, node: Node) -> Op:
     """x[start:stop:step] in one dimension."""
     source, args = ctx.op(node.args[0]), [ctx.value(a) for a in node.args[1:]]
-    dim, start, stop, step = (*args, *(0, None, None, 1)[len(args) :])
+    dim, start, stop, step = [*args, *[0, None, None, 1][len(args) :]]
     dim %= len(source.shape)
     start, stop, step = slice(start, stop, step).indices(source.shape[dim])
     return take(ctx, node, source, dim, start, max(start, stop), step)
