@@ -19,15 +19,13 @@ __all__ = ["describe_stream", "is_still_format", "open_container", "other_stream
 _TEXT_ART = {"tty", "bin", "xbin", "adf", "idf"}
 
 
-def open_container(path: Path, options: dict[str, str] | None = None) -> InputContainer:
+def open_container(path: Path) -> InputContainer:
     """Open a media file by its content; it never follows a playlist to another file or the network.
 
     Raises InputError, for a text file under a video's name too.
     """
     try:
-        container = av.open(
-            f"file:{path}", metadata_errors="replace", options={"protocol_whitelist": "file", **(options or {})}
-        )
+        container = av.open(f"file:{path}", metadata_errors="replace", options={"protocol_whitelist": "file"})
     except (av.error.FFmpegError, OSError, ValueError) as error:
         raise InputError(
             f"{path}: cannot be read as an image or a video ({reason(error)}); check that it is media, and whole"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 from collections.abc import Iterator
 from fractions import Fraction
@@ -34,25 +33,24 @@ def carried_streams(container: InputContainer, warnings: list[str]) -> list[Stre
     return carried
 
 
-def fits(muxer: str, template: Stream) -> bool:
-    """Whether this kind of file takes the stream: tried, since FFmpeg's tables do not tell all."""
-    container = av.open(io.BytesIO(), "w", format=muxer)
+def fits(muxer: str, template: Stream, path: Path) -> bool:
+    """Whether this kind of file takes the stream of ``path``: tried with a packet, FFmpeg's tables do not tell all."""
+    sample = next(read_packets(path, [template.index], []), None)
     try:
-        container.add_stream_from_template(template)
-        container.start_encoding()
+        with av.open(io.BytesIO(), "w", format=muxer) as container:
+            stream = container.add_stream_from_template(template)
+            container.start_encoding()
+            if sample is not None:
+                sample.stream, sample.pts, sample.dts = stream, 0, 0
+                container.mux_one(sample)
     except (av.error.FFmpegError, ValueError):
         return False
-    finally:
-        with contextlib.suppress(av.error.FFmpegError, ValueError):  # an empty file need not be a good one
-            container.close()
     return True
 
 
-def read_packets(
-    path: Path, wanted: list[int], warnings: list[str], options: dict[str, str] | None = None
-) -> Iterator[Packet]:
+def read_packets(path: Path, wanted: list[int], warnings: list[str]) -> Iterator[Packet]:
     """Every packet of some streams in file order, from a demuxer of its own; a damaged end is cut, with a warning."""
-    with open_container(path, options) as container:
+    with open_container(path) as container:
         for stream in container.streams:
             if stream.index not in wanted:
                 stream.discard = Discard.all

@@ -14,7 +14,7 @@ from tvae.pipeline.media.atomic import publish, reserve, write_error
 from tvae.pipeline.media.container import describe_stream, open_container
 from tvae.pipeline.media.packet_times import PacketTime, TimeRuns
 from tvae.pipeline.media.packets import PacketSink, carried_streams, fits, read_packets
-from tvae.pipeline.media.streams import READ_AS_STORED, SideStream, SideStreams
+from tvae.pipeline.media.streams import SideStream, SideStreams
 
 __all__ = ["Tally", "copy_streams"]
 
@@ -92,7 +92,7 @@ def _fill(
     """Copy the streams into a file of this kind; empty when it does not take one of them."""
     with open_container(source) as templates:
         streams = [templates.streams[index] for index in wanted]
-        if not all(fits(muxer, stream) for stream in streams):
+        if not all(fits(muxer, stream, source) for stream in streams):
             return []
         tallies = {index: Tally() for index in wanted}
         with av.open(f"file:{temporary}", "w", format=muxer) as output:
@@ -129,6 +129,6 @@ def _fill(
 def _gives_back(file: Path, kept: list[SideStream]) -> bool:
     """Whether reading the file gives the packets that were put in."""
     tallies = {stream.file_index: Tally() for stream in kept}
-    for packet in read_packets(file, list(tallies), [], READ_AS_STORED):
+    for packet in read_packets(file, list(tallies), []):
         tallies[packet.stream_index].add(packet, PacketTime(None, None, 0))
     return all(tallies[s.file_index].payload == (s.packets, s.size, s.crc32) for s in kept)

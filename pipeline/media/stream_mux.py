@@ -18,7 +18,7 @@ from tvae.pipeline.media.container import describe_stream, open_container
 from tvae.pipeline.media.packet_times import PacketTime, expand
 from tvae.pipeline.media.packets import PacketSink, carried_streams, fits, read_packets
 from tvae.pipeline.media.stream_copy import Tally
-from tvae.pipeline.media.streams import READ_AS_STORED, SideStream, SideStreams
+from tvae.pipeline.media.streams import SideStream, SideStreams
 
 __all__ = ["StreamMuxer"]
 
@@ -78,7 +78,7 @@ class StreamMuxer:
         """Add the streams to the output, before its header is written."""
         queues = []
         for source in list(self._sources):
-            if not fits(container.format.name, source.template):
+            if not fits(container.format.name, source.template, source.path):
                 info = describe_stream(source.template)
                 index = source.record.index if source.record else info.index
                 self._warnings.append(
@@ -119,7 +119,7 @@ class StreamMuxer:
 
     def _from_record(self, side: SideStreams) -> None:
         for name in side.files:
-            container = open_container(side.folder / name, READ_AS_STORED)
+            container = open_container(side.folder / name)
             self._open.append(container)
             for record in (stream for stream in side.streams if stream.file == name):
                 if record.file_index >= len(container.streams):
@@ -133,8 +133,7 @@ class StreamMuxer:
         record, tally, start = source.record, Tally(), 0.0
         try:
             times = iter(()) if record is None else expand(record.times)
-            options = None if record is None else READ_AS_STORED
-            for packet in read_packets(source.path, [source.template.index], self._warnings, options):
+            for packet in read_packets(source.path, [source.template.index], self._warnings):
                 if record is None:
                     time = PacketTime(packet.pts, packet.dts, packet.duration or 0)
                 else:

@@ -10,10 +10,7 @@ from typing import Any
 
 from tvae.pipeline.errors import InputError
 
-__all__ = ["READ_AS_STORED", "SideStream", "SideStreams"]
-
-# For reading the files below: their own times are not used, and packets before an edit list's start count too.
-READ_AS_STORED = {"ignore_editlist": "1"}
+__all__ = ["SideStream", "SideStreams"]
 
 
 @dataclass(frozen=True)
