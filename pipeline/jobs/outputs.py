@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -98,29 +99,37 @@ def assign(found: Iterable[Found], job: Job) -> list[Item]:
     one_file = len(found) == 1 and found[0].named and job.output is not None and _names_a_file(job.output, to_latents)
     folder = Path(job.output or ".")
     items = []
-    for one in found:
-        name, kinds = _identity(one, job)
-        place = folder if one_file else folder / one.relative.with_name(name)
+    for one, (name, kinds) in zip(found, _identities(found, job), strict=True):
+        place = folder if one_file or one.problem is not None else folder / one.relative.with_name(name)
         items.append(Item(one.path, kinds, place, one_file, to_latents, one.problem))
     for parent in sorted({item.place.parent for item in items if item.problem is None}):
         _check_writable(parent)
     return items
 
 
-def _identity(found: Found, job: Job) -> tuple[str, frozenset[Kind]]:
-    """The source's name and what it may be. Latents say what their source was called."""
-    name = found.relative.name
+def _identities(found: list[Found], job: Job) -> list[tuple[str, frozenset[Kind]]]:
+    """Each source's name and what it may be. Latents say what their source was called; where several of a run have the
+    same source, their own names tell them apart."""
     if job.operation != "decode":
-        return name, _kinds(found.path.suffix.lower())
-    if found.problem is None:
-        try:
-            meta = latents.open_latents(found.path).meta
-        except TvaeError:
-            pass  # reported when its turn comes
-        else:
-            stem = name.removesuffix(LATENTS_ENDINGS[meta.kind])
-            return (meta.source.name if _is_plain(meta.source.name) else stem), frozenset({meta.kind})
-    return found.relative.stem, frozenset({"video" if found.path.is_dir() else "image"})
+        return [(one.relative.name, _kinds(one.path.suffix.lower())) for one in found]
+    sources = [_source_of(one) for one in found]
+    shared = Counter((one.relative.parent, name) for one, (name, _) in zip(found, sources, strict=True))
+    return [
+        (name if shared[one.relative.parent, name] == 1 else one.relative.stem, kinds)
+        for one, (name, kinds) in zip(found, sources, strict=True)
+    ]
+
+
+def _source_of(found: Found) -> tuple[str, frozenset[Kind]]:
+    """What latents say of their source; damaged ones count as what they look like and fail when their turn comes."""
+    looks: frozenset[Kind] = frozenset({"video" if found.path.is_dir() else "image"})
+    if found.problem is not None:
+        return found.relative.name, looks
+    try:
+        meta = latents.open_latents(found.path).meta
+    except TvaeError:
+        return found.relative.stem, looks
+    return (meta.source.name if _is_plain(meta.source.name) else found.relative.stem), frozenset({meta.kind})
 
 
 def _kinds(suffix: str) -> frozenset[Kind]:

@@ -62,7 +62,8 @@ def run_job(job: Job, on_event: Callable[[Event], None], model: Model | None = N
         on_event(RunStarted(job.operation, len(items)))
     else:
         opened = vaes.get(job.vae or "builtin")
-        on_event(RunStarted(job.operation, len(items), opened.info.id, str(opened.dtype), str(opened.device)))
+        dtype = str(opened.dtype).removeprefix("torch.")
+        on_event(RunStarted(job.operation, len(items), opened.info.id, dtype, str(opened.device)))
     last_events = []
     for item in items:
         last_events.append(_attempt(work, item, context, alone=len(items) == 1))

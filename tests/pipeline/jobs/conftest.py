@@ -139,11 +139,15 @@ def level_of(index: int) -> int:
     return 20 + (index * 37) % 200
 
 
-def shown(path: Path) -> list[tuple[float, int]]:
+@pytest.fixture
+def shown() -> Callable[[Path], list[tuple[float, int]]]:
     """(time in seconds, mean grey level) of every frame of a video, by PyAV alone."""
-    import av
 
-    with av.open(str(path)) as container:
-        return [
-            (frame.time, round(float(frame.to_ndarray(format="rgb24").mean()))) for frame in container.decode(video=0)
-        ]
+    def shown(path: Path) -> list[tuple[float, int]]:
+        import av
+
+        with av.open(str(path)) as container:
+            frames = container.decode(video=0)
+            return [(frame.time, round(float(frame.to_ndarray(format="rgb24").mean()))) for frame in frames]
+
+    return shown
