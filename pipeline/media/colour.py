@@ -174,14 +174,14 @@ class FromRgb:
 def storable(colour: Colour, override: Colour | None, width: int, height: int, pix_fmt: str) -> Colour:
     """The colour to write: the source's, but for the matrix and range asked for; RGB formats are gbr, full range."""
     wanted = override or Colour()
-    if VideoFormat(pix_fmt).is_rgb:
-        settled = settle(replace(colour, matrix=None), width, height).colour
-        return replace(settled, matrix="gbr", range="pc")
-    kept = colour.matrix if colour.matrix in _SCALER else None
-    if colour.matrix == "bt2020c":
-        kept = "bt2020nc"
-    value_range = "pc" if pix_fmt.startswith("yuvj") else wanted.range or (colour.range if kept else None)
-    return settle(replace(colour, matrix=wanted.matrix or kept, range=value_range), width, height).colour
+    if colour.matrix == "gbr" or VideoFormat(pix_fmt).is_rgb:  # untagged RGB is sRGB
+        rgb = Colour("gbr", "pc", colour.primaries or "bt709", colour.transfer or "iec61966-2-1")
+        if VideoFormat(pix_fmt).is_rgb:
+            return rgb
+        colour = replace(rgb, matrix=None, range=None)
+    matrix = wanted.matrix or {"bt2020c": "bt2020nc"}.get(str(colour.matrix), colour.matrix)
+    value_range = "pc" if pix_fmt.startswith("yuvj") else wanted.range or colour.range
+    return settle(replace(colour, matrix=matrix, range=value_range), width, height).colour
 
 
 def parse_colour(text: str) -> Colour | None:

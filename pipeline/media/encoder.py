@@ -40,16 +40,21 @@ _QUALITY = {
 }
 # The fallbacks know a bit rate only: this many bits a pixel.
 _BITS_PER_PIXEL = {"libopenh264": 0.25, "mpeg4": 0.25}
+_ASPECT_IN_BITSTREAM = ("h264", "hevc", "mpeg4")
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """An open encoder: its stream in the output, the format it takes, the colour it is tagged with, its clock."""
+    """An open encoder: its stream in the output, the format it takes, the colour it is tagged with.
+
+    ``keeps_aspect``: whether the file tells the sample aspect ratio (PyAV cannot have Matroska store it, so there only
+    if the codec itself does).
+    """
 
     stream: VideoStream
     pix_fmt: str
     colour: Colour
-    time_base: Fraction
+    keeps_aspect: bool
 
 
 def check_encoder(suffix: str, options: WriteOptions) -> None:
@@ -95,7 +100,8 @@ def add_encoder(
     unknown = sorted(set(context.options) & set(settings))
     if unknown:
         raise UsageError(f"encoder {name} has no option {', '.join(unknown)}; correct --enc or --crf")
-    return Encoder(stream, pix_fmt, colour, time_base)
+    keeps_aspect = container.format.name in ("mp4", "mov") or context.codec.canonical_name in _ASPECT_IN_BITSTREAM
+    return Encoder(stream, pix_fmt, colour, keeps_aspect)
 
 
 def _codec_name(container: str, wanted: str | None) -> str:

@@ -70,6 +70,8 @@ class VideoWriter:
         self._from_rgb = FromRgb(self._encoder.colour, self._encoder.pix_fmt, like.width, like.height)
         if options.fps is not None and not self._streams.empty:
             self.warnings.append(f"the picture runs at {options.fps} frames a second now, the sound as before")
+        if like.sample_aspect_ratio != 1 and not self._encoder.keeps_aspect:
+            self.warnings.append(f"pixel aspect {like.sample_aspect_ratio} is lost in {muxer}; write .mp4 to keep it")
         unit = self._encoder.stream.time_base
         if unit is not None and (self._clock.time_base / unit).denominator != 1:
             self.warnings.append(
