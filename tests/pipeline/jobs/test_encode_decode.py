@@ -155,7 +155,7 @@ def test_a_name_out_of_a_file_leads_nowhere(run: Run, picture: Run, tmp_path: Pa
     run("encode", picture(), output=tmp_path / "lat")
     data = lat.read_bytes()
     assert data.count(b"a.png") == 1
-    for index, name in enumerate((b"../xy", b"..\\\\x", b"C:xyz", b"/a.pn")):
+    for index, name in enumerate((b"../xy", b"C:xyz", b"/a.pn")):
         lat.write_bytes(data.replace(b"a.png", name))
         out = tmp_path / str(index) / "deep"
         assert run("decode", lat, output=out)[0].done == 1
