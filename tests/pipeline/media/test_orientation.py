@@ -1,0 +1,52 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from tvae.pipeline.media import open_reader
+from tvae.pipeline.media.orientation import from_display_matrix
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("degrees", [0, 90, 180, 270])
+def test_display_matrix(
+    degrees: int, mirrored: bool, quarters: np.ndarray, make_clip: Callable[..., Path], tmp_path: Path
+) -> None:
+    clip = make_clip(tmp_path / "a.mp4", pix_fmt="yuv444p", rotation=(degrees, mirrored), pts=(0, 512))
+    # PyAV turns counter-clockwise and mirrors after that; so does numpy
+    expected = np.rot90(quarters, degrees // 90)
+    expected = expected[:, ::-1] if mirrored else expected
+    with open_reader(clip) as reader:
+        frame = next(iter(reader)).rgb
+        info = reader.info
+    assert frame.shape == expected.shape == (info.height, info.width, 3)
+    assert np.abs(frame.astype(int) - expected).max() <= 2
+    assert info.mirrored is mirrored
+    assert info.rotation == (degrees if mirrored else -degrees) % 360
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("suffix", [".png", ".tif", ".webp", ".jpg"])
+def test_exif(orientation: int, suffix: str, quarters: np.ndarray, tmp_path: Path) -> None:
+    path = tmp_path / f"a{suffix}"
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {".jpg": {"quality": 100, "subsampling": 0}, ".webp": {"lossless": True}}.get(suffix, {})
+    Image.fromarray(quarters).save(path, exif=exif, **options)
+    with Image.open(path) as image:
+        expected = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+    with open_reader(path) as reader:
+        frame = next(iter(reader)).rgb
+        info = reader.info
+    assert np.array_equal(frame, expected)
+    assert (info.height, info.width) == expected.shape[:2]
+    assert info.rotation == {3: 180, 4: 180, 5: 270, 6: 90, 7: 90, 8: 270}.get(orientation, 0)
+    assert info.mirrored == (orientation in (2, 4, 5, 7))
+
+
+def test_odd_angles_are_not_guessed() -> None:
+    tilted = np.array([46341, 46341, 0, -46341, 46341, 0, 0, 0, 1 << 30], np.int32)
+    assert from_display_matrix(tilted.tobytes()) is None
+    assert from_display_matrix(np.zeros(9, np.int32).tobytes()) is None
