@@ -1,0 +1,88 @@
+"""The program in this process, with a stand-in for the VAE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from typer.testing import CliRunner, Result
+
+from tvae.cli.app import app
+from tvae.pipeline.models.space import LatentSpace
+
+
+@dataclass
+class StandIn:
+    """An image VAE of means over 8x8 squares."""
+
+    id: str = "stand-in"
+    dtype: torch.dtype = torch.float32
+    device: torch.device = torch.device("cpu")  # noqa: RUF009 - immutable
+
+    @property
+    def info(self) -> Any:
+        return SimpleNamespace(
+            id=self.id,
+            class_name="AutoencoderStandIn",
+            config_hash="c" * 64,
+            weights_sha256="a" * 64,
+            spatial_factor=8,
+            temporal_factor=None,
+            lead_frames=0,
+            latent_channels=3,
+            in_channels=3,
+            posterior=False,
+            space=LatentSpace(),
+        )
+
+    def encode(self, x: Tensor) -> Any:
+        return SimpleNamespace(mean=F.avg_pool2d(x, 8), logvar=None)
+
+    def decode(self, z: Tensor) -> Tensor:
+        return z.repeat_interleave(8, -1).repeat_interleave(8, -2)
+
+    def plan(self, shape: tuple[int, ...], side: str) -> Any:
+        class Plan:
+            def __str__(self) -> str:
+                return f"{side} {shape}"
+
+            def to_json(self) -> dict[str, Any]:
+                return {"shape": list(shape)}
+
+        return Plan()
+
+
+@pytest.fixture
+def tvae(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Runs the program with these arguments; every VAE is the stand-in, unless its name is 'missing'."""
+
+    def open_model(name: str, **options: Any) -> StandIn:
+        from tvae.pipeline.errors import UsageError
+
+        if name == "missing":
+            raise UsageError("no VAE 'missing'")
+        if options["dtype"] not in (None, "float32"):
+            raise UsageError(f"unknown dtype '{options['dtype']}'")
+        return StandIn(name)
+
+    monkeypatch.setattr("tvae.pipeline.jobs.vaes.open_model", open_model)
+    monkeypatch.setattr("tvae.pipeline.models.model.open_model", open_model)
+    return lambda *arguments, **extra: CliRunner().invoke(app, [str(argument) for argument in arguments], **extra)
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    """A small PNG."""
+    from PIL import Image
+
+    path = tmp_path / "photo.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)).save(path)
+    return path

@@ -1,0 +1,53 @@
+"""Ctrl-C and SIGTERM in the middle of a clip: exit code, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+SLOW = """
+import sys, time, torch
+sys.path.insert(0, {folder!r})
+from conftest import StandIn
+import tvae.pipeline.jobs.vaes as vaes
+class Slow(StandIn):
+    def encode(self, x):
+        time.sleep(0.02)
+        return super().encode(x)
+vaes.open_model = lambda name, **options: Slow()
+from tvae.cli.app import main
+main()
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of this kind do not exist there")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    source, out = tmp_path / "c.mkv", tmp_path / "out"
+    with av.open(str(source), "w") as container:
+        stream = container.add_stream("ffv1", rate=25)
+        stream.width = stream.height = 16
+        for _ in range(1000):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((16, 16, 3), np.uint8), format="rgb24")))
+        container.mux(stream.encode())
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW.format(folder=str(Path(__file__).parent)), "encode", str(source), "-o", str(out)],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(out.rglob("000000.safetensors")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code, errors
+    assert len(errors.splitlines()) == 1
+    assert list(out.rglob("*")) == []

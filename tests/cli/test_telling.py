@@ -1,0 +1,98 @@
+"""The commands that only tell: preset, inspect, plan, models, doctor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+Tvae = Callable[..., Result]
+
+
+def objects(result: Result) -> list[dict[str, object]]:
+    assert result.exit_code == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_presets(tvae: Tvae, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [line["name"] for line in objects(tvae("preset", "list", "--json"))]
+    assert {"cpu", "h200", "rtx40"} <= set(names)
+    assert "h200" in tvae("preset", "list").stdout
+    assert objects(tvae("preset", "show", "h200", "--json"))[0]["dtype"] == "bfloat16"
+    assert "bfloat16" in tvae("preset", "show", "h200").stdout
+    mine = tmp_path / "mine.toml"
+    assert tvae("preset", "export", "cpu", "-o", mine).exit_code == 0
+    assert mine.read_text() == tvae("preset", "export", "cpu").stdout
+    assert tvae("preset", "export", "h200", "-o", mine).exit_code == 2
+    assert tvae("preset", "export", "h200", "-o", mine, "--overwrite").exit_code == 0
+    assert objects(tvae("preset", "show", mine, "--json"))[0]["dtype"] == "bfloat16"
+    for arguments in (["show", "none-such"], ["export", "none-such"], ["show"], ["none-such"]):
+        result = tvae("preset", *arguments)
+        assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+
+
+def test_inspect(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
+    tvae("encode", photo, "-o", tmp_path / "lat")
+    latents = tmp_path / "lat" / "photo.png.safetensors"
+    media, made = objects(tvae("inspect", photo, latents, "--json"))
+    assert (media["type"], media["width"], media["height"]) == ("media", 30, 20)
+    assert (made["type"], made["kind"]) == ("latents", "image")
+    assert "AutoencoderStandIn" in tvae("inspect", latents).stdout
+    (tmp_path / "text.mp4").write_text("no video")
+    result = tvae("inspect", tmp_path / "text.mp4", photo)
+    assert (result.exit_code, len(result.stderr.splitlines())) == (3, 1)
+    assert "30" in result.stdout
+    assert tvae("inspect", tmp_path / "nope").exit_code == 2
+    assert tvae("inspect", tmp_path).exit_code == 3
+
+
+def test_inspect_a_vae(tvae: Tvae, tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    (tmp_path / "config.json").write_text('{"_class_name": "AutoencoderKL", "scaling_factor": 0.5}')
+    save_file({"x": torch.zeros(3, 4)}, tmp_path / "diffusion_pytorch_model.safetensors")
+    (vae,) = objects(tvae("inspect", tmp_path, "--json"))
+    assert (vae["type"], vae["class"], vae["parameters"], vae["dtype"]) == ("vae", "AutoencoderKL", 12, "float32")
+
+
+def test_plan(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
+    result = tvae("plan", "--shape", "100x200")
+    assert result.stdout.splitlines() == ["encode (1, 3, 104, 200)", "decode (1, 3, 13, 25)"]
+    (line,) = objects(tvae("plan", photo, "--side", "encode", "--json"))
+    assert (line["side"], line["shape"]) == ("encode", [1, 3, 24, 32])
+    tvae("encode", photo, "-o", tmp_path / "lat")
+    result = tvae("plan", tmp_path / "lat" / "photo.png.safetensors", "--side", "decode")
+    assert result.stdout == "decode (1, 3, 3, 4)\n"
+    for arguments in (
+        [],
+        [photo, "--shape", "8x8"],
+        ["--shape", "8"],
+        [tmp_path / "nope"],
+        ["--shape", "8x8", "--side", "x"],
+    ):
+        result = tvae("plan", *arguments)
+        assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+
+
+def test_models(tvae: Tvae) -> None:
+    rows = objects(tvae("models", "--json"))
+    assert {"AutoencoderKL", "AutoencoderKLWan"} <= {row["class_name"] for row in rows}
+    assert "AutoencoderKLWan" in tvae("models").stdout
+
+
+def test_doctor(tvae: Tvae) -> None:
+    (report,) = objects(tvae("doctor", "--json"))
+    assert {"torch", "devices", "media", "kernels", "notes"} <= report.keys()
+    assert report["devices"][-1]["device"] == "cpu"
+    assert "libav" in tvae("doctor").stdout
+
+
+def test_a_bare_command_shows_help(tvae: Tvae) -> None:
+    for arguments in ([], ["preset"]):
+        result = tvae(*arguments)
+        assert result.exit_code == 0
+        assert "Usage:" in result.stdout

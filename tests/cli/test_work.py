@@ -1,0 +1,133 @@
+"""encode, decode and roundtrip from the outside: what is printed where, and the exit code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.testing import Result
+
+Tvae = Callable[..., Result]
+
+
+def test_there_and_back(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
+    result = tvae("encode", photo, "-o", tmp_path / "lat")
+    assert (result.exit_code, result.stdout) == (0, f"{photo} -> {tmp_path}/lat/photo.png.safetensors\n")
+    result = tvae("decode", tmp_path / "lat", "-o", tmp_path / "out")
+    assert result.exit_code == 0
+    with Image.open(tmp_path / "out" / "photo.png") as made:
+        assert made.size == (30, 20)
+    result = tvae("encode", photo, "-o", tmp_path / "lat")
+    assert (result.exit_code, "skipped: done already" in result.stdout) == (0, True)
+
+
+def test_roundtrip_prints_quality(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
+    result = tvae("roundtrip", photo, "-o", tmp_path / "out", "--no-progress")
+    assert result.exit_code == 0
+    assert "PSNR 1" in result.stdout
+    assert "SSIM 0." in result.stdout
+
+
+def test_json_is_one_object_a_line(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
+    result = tvae("roundtrip", photo, "-o", tmp_path / "out", "--json")
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [line["type"] for line in lines] == ["run_started", "item_started", "progress", "item_done", "run_done"]
+    assert lines[3]["output"] == str(tmp_path / "out" / "photo.png")
+    assert lines[3]["quality"].keys() == {"psnr", "ssim", "frames"}
+    result = tvae("encode", tmp_path / "nope", "--json")
+    assert json.loads(result.stdout) == {"type": "error", "error": f"{tmp_path}/nope does not exist", "code": 2}
+
+
+def test_quiet_leaves_errors(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.jpg").write_text("no picture")
+    result = tvae("encode", photo, tmp_path / "bad.jpg", "-o", tmp_path / "lat", "-q")
+    assert (result.exit_code, result.stdout) == (3, "")
+    (line,) = result.stderr.splitlines()
+    assert "bad.jpg" in line
+    assert "Traceback" not in line
+
+
+def test_good_and_bad_items(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.jpg").write_text("no picture")
+    (tmp_path / "zero.mp4").touch()
+    result = tvae("encode", tmp_path / "bad.jpg", tmp_path / "zero.mp4", photo, "-o", tmp_path / "lat")
+    assert result.exit_code == 3
+    errors = [line for line in result.stderr.splitlines() if "error:" in line]
+    assert [name for name in ("bad.jpg", "zero.mp4") for line in errors if line.count(name) == 1] == [
+        "bad.jpg",
+        "zero.mp4",
+    ]
+    assert [path.name for path in (tmp_path / "lat").iterdir()] == ["photo.png.safetensors"]
+    assert "Traceback" in tvae("encode", tmp_path / "bad.jpg", "-o", tmp_path / "lat", "-v").stderr
+
+
+def test_a_list_on_standard_input(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
+    result = tvae("encode", "-a", "-", "-o", tmp_path / "lat", input=f"# list\n{photo}\n")
+    assert result.exit_code == 0
+    assert (tmp_path / "lat" / "photo.png.safetensors").is_file()
+
+
+def test_a_dry_run(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
+    result = tvae("roundtrip", photo, "-o", tmp_path / "out", "-n")
+    assert (result.exit_code, result.stdout) == (0, f"{photo} -> {tmp_path}/out/photo.png\n")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["encode"],
+        ["encode", "nope.png"],
+        ["encode", "nope*.png"],
+        ["encode", "photo.png", "--bad-flag"],
+        ["encode", "photo.png", "--posterior", "mode"],
+        ["encode", "photo.png", "--posterior", "sample"],
+        ["encode", "photo.png", "--seed", "x"],
+        ["encode", "photo.png", "--size", "12"],
+        ["encode", "photo.png", "--size", "0x9"],
+        ["encode", "photo.png", "--fit", "fill"],
+        ["encode", "photo.png", "--strip", "0"],
+        ["encode", "photo.png", "--preset", "none-such"],
+        ["encode", "photo.png", "--dtype", "int3"],
+        ["encode", "photo.png", "--device", "abacus"],
+        ["encode", "photo.png", "--vae", "missing"],
+        ["encode", "photo.png", "-o", "photo.png/folder"],
+        ["encode", "photo.png", "--overwrite", "--no-clobber"],
+        ["encode", "-a", "no-such-list"],
+        ["roundtrip", "photo.png", "-o", "photo.png"],
+        ["roundtrip", "photo.png"],
+        ["roundtrip", "photo.png", "-o", "out", "--enc", "x"],
+        ["roundtrip", "photo.png", "-o", "out", "--fps", "1/0"],
+        ["decode", "photo.png", "--audio", "keep"],
+        ["nonsense"],
+    ],
+)
+def test_usage_errors_are_one_line(
+    tvae: Tvae, photo: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.chdir(photo.parent)
+    result = tvae(*arguments)
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+    assert result.stdout == ""
+    assert [path.name for path in photo.parent.iterdir()] == ["photo.png"]
+
+
+def test_flags_offer_what_a_job_takes() -> None:
+    from typing import get_args
+
+    from tvae.cli import options
+    from tvae.pipeline.jobs import job
+
+    for flag, values in (
+        (options.Fit, job.FITS),
+        (options.Align, job.ALIGNS),
+        (options.Posterior, job.POSTERIORS),
+        (options.Space, job.SPACES),
+        (options.Audio, job.AUDIOS),
+        (options.KeepAudio, job.AUDIOS),
+    ):
+        assert get_args(get_args(flag)[0]) == values
