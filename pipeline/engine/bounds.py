@@ -48,8 +48,7 @@ def demanded(
         if id_ not in wanted:
             continue
         for source, lo, hi in ops[id_].demand(*wanted[id_]):
-            if lo < hi or source not in wanted:
-                want(source, lo, hi)
+            want(source, lo, hi)
         for source in ops[id_].whole_reads:
             axis = ops[source].axis
             if axis is not None and source not in held:  # a constant that every strip makes for itself

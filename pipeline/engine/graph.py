@@ -104,11 +104,16 @@ class Graph:
         sizes = {d.expr: n for d, n in pairs if isinstance(d, Size) and d.expr.isidentifier()}
         try:
             fits = all(evaluate(d, sizes) == n for d, n in pairs)
-            if fits and all(evaluate(Size(g), sizes) for g in self.guards):
-                return sizes
-        except NameError:
-            pass
-        return None
+        except (NameError, ZeroDivisionError):
+            return None
+        return sizes if fits and self.serves(sizes) else None
+
+    def serves(self, sizes: Sizes) -> bool:
+        """Do the guards hold at these sizes?"""
+        try:
+            return all(evaluate(Size(g), sizes) for g in self.guards)
+        except (NameError, ZeroDivisionError):
+            return False
 
     def to_json(self) -> str:
         """The graph as one JSON document."""

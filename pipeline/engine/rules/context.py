@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,6 +29,15 @@ def no_demand(_lo: int, _hi: int) -> list[Demand]:
     return []
 
 
+@dataclass(frozen=True)
+class _Probe:
+    """Sizes a graph serves: some, those with the rows doubled, and those with every other size doubled."""
+
+    base: dict[str, int]
+    taller: dict[str, int]
+    wider: dict[str, int]
+
+
 class Context:
     """A graph being lowered at concrete sizes."""
 
@@ -35,9 +45,7 @@ class Context:
         self.graph, self.sizes, self.device = graph, dict(sizes), device
         self.ops: list[Op] = []
         self.ids: dict[int, int] = {}
-        row = graph.row_symbol
-        self._taller = {s: 2 * n if s == row else n for s, n in self.sizes.items()}
-        self._wider = {s: n if s == row else 2 * n for s, n in self.sizes.items()}
+        self._probe = _probe_sizes(graph, self.sizes)
         self._node = Node("call", "")
 
     # -- sizes
@@ -51,11 +59,15 @@ class Context:
 
     def follows(self, size: int | Size) -> bool:
         """Does this size grow with the rows? Decided by doubling them: expressions can mention symbols that cancel."""
-        return isinstance(size, Size) and evaluate(size, self._taller) != self.number(size)
+        if self._probe is None or not isinstance(size, Size):
+            return False
+        return evaluate(size, self._probe.taller) != evaluate(size, self._probe.base)
 
     def is_wide(self, size: int | Size) -> bool:
         """Does this size grow with a tiled size other than the rows (the width)?"""
-        return isinstance(size, Size) and evaluate(size, self._wider) != self.number(size)
+        if self._probe is None or not isinstance(size, Size):
+            return False
+        return evaluate(size, self._probe.wider) != evaluate(size, self._probe.base)
 
     def row_dims(self, meta: Meta) -> list[int]:
         """Dimensions of a value that grow with the rows."""
@@ -196,6 +208,29 @@ class Context:
     def strip_shape(self, node: Node, axis: Axis, rows: int) -> list[int]:
         """The node's shape with ``rows`` rows."""
         return shape_of_rows(self.shape(node.meta), axis, rows)
+
+
+_PROBES = (64, 128, 256, 512, 1024, 32, 16)
+
+
+def _probe_sizes(graph: Graph, sizes: dict[str, int]) -> _Probe | None:
+    """Sizes at which to see what follows the rows, all of them sizes that the graph serves.
+
+    A size expression means something only where the guards hold (one that was traced at a single row may divide by the
+    rows), so the actual size is doubled if the guards allow it, else some other. None: the graph serves one height, and
+    nothing in it can be cut.
+    """
+    row = graph.row_symbol
+    if row is None or row not in sizes:
+        return None
+    for height in (sizes[row], *_PROBES):
+        for width in (None, *_PROBES):
+            base = {s: height if s == row else n if width is None else width for s, n in sizes.items()}
+            taller = {s: 2 * n if s == row else n for s, n in base.items()}
+            wider = {s: n if s == row else 2 * n for s, n in base.items()}
+            if graph.serves(base) and graph.serves(taller) and graph.serves(wider):
+                return _Probe(base, taller, wider)
+    return None
 
 
 def resolve(target: str) -> Callable[..., Any]:

@@ -26,7 +26,8 @@ def _no_rows(_read: Read, _a: int, _b: int) -> Tensor:
 @rule("group_norm")
 def group_norm(ctx: Context, node: Node) -> Op:
     """(x - mean)/sqrt(var + eps)·weight + bias per group of channels, statistics over all rows."""
-    x, groups, w, b, eps, *_ = [*node.args, *[None] * 5]
+    args: list[Any] = [*node.args, *[None] * 5]
+    x, groups, w, b, eps = args[:5]
     source, weight, bias = ctx.op(x), ctx.maybe(w), ctx.maybe(b)
     axis = source.axis
     assert axis is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -130,8 +132,9 @@ def repeat_interleave(ctx: Context, node: Node) -> Op:
 @rule("slice")
 def slice_(ctx: Context, node: Node) -> Op:
     """x[start:stop:step] in one dimension."""
-    source, args = ctx.op(node.args[0]), [ctx.value(a) for a in node.args[1:]]
-    dim, start, stop, step = [*args, *[0, None, None, 1][len(args) :]]
+    source = ctx.op(node.args[0])
+    args: list[Any] = [ctx.value(a) for a in node.args[1:]]
+    dim, start, stop, step = args + [0, None, None, 1][len(args) :]
     dim %= len(source.shape)
     start, stop, step = slice(start, stop, step).indices(source.shape[dim])
     return take(ctx, node, source, dim, start, max(start, stop), step)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from tvae.pipeline.engine.axis import Axis
 from tvae.pipeline.engine.graph import Node
-from tvae.pipeline.engine.program import Op, Read
+from tvae.pipeline.engine.program import Demand, Op, Read
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
@@ -63,6 +64,8 @@ def convolution(ctx: Context, node: Node) -> Op:
     else:
         padding = _per_dim(ctx.value(padding_), dims, 0)
     k, s, p, d, rows = kernel[sp], stride[sp], padding[sp], dilation[sp], axis.rows
+    if p > (k - 1) * d:
+        raise NoRule("padding wider than the kernel: rows that see nothing of the image")
     conv = _CONV[dims]
 
     def span(a: int, b: int) -> tuple[int, int, int, int]:
@@ -105,11 +108,11 @@ def transposed_convolution(ctx: Context, node: Node) -> Op:
     extra, dilation = _per_dim(ctx.value(extra_), dims, 0), _per_dim(ctx.value(dilation_), dims, 1)
     k, s, p, d, rows = weight.shape[2 + sp], stride[sp], padding[sp], dilation[sp], axis.rows
     padding[sp], conv = 0, _CONV_T[dims]
-    # output_padding only adds rows at the far end, which the span below covers
-    tail, extra[sp] = extra[sp], 0
+    extra[sp] = 0  # output_padding only adds rows at the far end, which the span below covers
 
     def span(a: int, b: int) -> tuple[int, int]:
-        first = min(max(0, -(-(a + p - (k - 1) * d) // s)), rows - 1)
+        # a kernel smaller than the stride leaves rows between two inputs that neither reaches: begin with the one above
+        first = min(max(0, min(-(-(a + p - (k - 1) * d) // s), (a + p) // s)), rows - 1)
         return first, max(min(rows, (b - 1 + p) // s + 1), first + 1)
 
     def run(read: Read, a: int, b: int) -> Tensor:
@@ -124,8 +127,6 @@ def transposed_convolution(ctx: Context, node: Node) -> Op:
                 out.narrow(axis.dim, out.shape[axis.dim] - missing, missing).add_(bs.view(-1, *[1] * dims))
         return out.narrow(axis.dim, skip, b - a)
 
-    if tail and k < s:
-        raise NoRule("output padding of a kernel smaller than its stride")
     inputs = [source, weight, *([bias] if bias else [])]
     return ctx.emit(node, inputs, _out_axis(ctx, node, axis), lambda a, b: [(source.id, *span(a, b))], run)
 
@@ -181,7 +182,7 @@ def padding(ctx: Context, node: Node) -> Op:
         raise NoRule(f"padding of merged rows {axis}")
     if mode not in ("constant", "replicate", "reflect"):
         raise NoRule(f"padding mode {mode}")
-    top, rows = amounts[j], axis.rows
+    top, rows, out = amounts[j], axis.rows, _out_axis(ctx, node, axis)
 
     def span(a: int, b: int) -> tuple[int, int]:
         lo, hi = a - top, b - top  # in rows of the source, beyond [0, rows) inside the padding
@@ -193,25 +194,23 @@ def padding(ctx: Context, node: Node) -> Op:
                 first, last = 0, max(last, 1 - lo)
             if hi > rows:
                 first, last = min(first, 2 * rows - 1 - hi), rows
-        return min(first, last), last
+        return first, last
+
+    def demand(a: int, b: int) -> list[Demand]:
+        first, last = span(a, b)
+        return [(source.id, first, last)] if first < last else []
 
     def run(read: Read, a: int, b: int) -> Tensor:
         lo, hi = a - top, b - top
         first, last = span(a, b)
+        if first >= last:  # nothing but padding
+            return torch.full(ctx.strip_shape(node, out, b - a), fill or 0, dtype=node.meta.dtype, device=ctx.device)
         around, base = list(amounts), lo
         if mode == "constant":
-            around[j], around[j + 1] = (first - lo, hi - last) if last > first else (b - a, 0)
+            around[j], around[j + 1] = first - lo, hi - last
         else:
             around[j], around[j + 1] = max(0, -lo), max(0, hi - rows)
             base = first - around[j]
         return F.pad(read(source.id, first, last), around, mode, fill).narrow(axis.dim, lo - base, b - a)
 
-    return ctx.emit(
-        node,
-        [source],
-        _out_axis(ctx, node, axis),
-        lambda a, b: [(source.id, *span(a, b))],
-        run,
-        name=f"pad.{mode}",
-        cheap=True,
-    )
+    return ctx.emit(node, [source], out, demand, run, name=f"pad.{mode}", cheap=True)

@@ -1,0 +1,95 @@
+"""Law 1: in float32 every family is within 1e-5 of its reference run in float64, whatever the strip."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from tiny_vaes import TINY, relative_l2, result
+from torch import Tensor, nn
+
+from tvae.pipeline import TiledVAE
+from tvae.pipeline.models.reference import call_reference, reference_mode
+
+STRIPS = (1, 3, 5, 37)
+TOLERANCE = 1e-5
+
+
+def reference64(model: nn.Module, side: str, x: Tensor, **extra: object) -> Tensor:
+    """The model's own call on the whole input in float64."""
+    wide = copy.deepcopy(model).double()
+    with torch.no_grad(), reference_mode(wide):
+        return result(call_reference(wide, side, x.double(), **extra))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("side", ["encode", "decode"])
+@pytest.mark.parametrize("family", TINY)
+def test_every_family_equals_its_reference(family: str, side: str) -> None:
+    """Captured at one size, run at another of odd latent height, in strips of 1, 3, 5 and 37 latent rows."""
+    tiny = TINY[family]
+    model, extra = tiny.build(), tiny.extra(side)
+    small = (4, 3)
+    height, width = (39, 5) if family == "AutoencoderKL" else (11, 5)
+    tiled = TiledVAE(model, strip=5)
+    getattr(tiled, side)(tiny.input(side, *small), **extra)  # the capture's size
+    x = tiny.input(side, height, width)
+    reference = reference64(model, side, x, **extra)
+    for strip in STRIPS:
+        tiled = TiledVAE(model, strip=strip)
+        value = result(getattr(tiled, side)(x, **extra))
+        assert value.shape == reference.shape
+        assert value.dtype == torch.float32
+        assert relative_l2(value, reference) <= TOLERANCE, f"strip {strip}"
+
+
+@pytest.mark.parametrize("side", ["encode", "decode"])
+def test_independent_strips_are_far_off(side: str) -> None:
+    """The negative control: what today's tilers do is off by far more than the tolerance, so the test can fail."""
+    tiny = TINY["AutoencoderKL"]
+    model = tiny.build()
+    x = tiny.input(side, 40, 6)
+    reference = reference64(model, side, x)
+    rows = 5 if side == "decode" else 5 * tiny.scale
+    with torch.no_grad():
+        pieces = [result(getattr(model, side)(part)) for part in x.split(rows, dim=-2)]
+    assert relative_l2(torch.cat(pieces, dim=-2), reference) > 0.1
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 7), (2, 1), (3, 2)])
+@pytest.mark.parametrize("family", ["AutoencoderKL", "AutoencoderDC", "AutoencoderTiny", "AutoencoderKLWan"])
+def test_latents_of_a_few_pixels(family: str, height: int, width: int) -> None:
+    """Sizes too small for a general capture are captured at their own size."""
+    tiny = TINY[family]
+    model = tiny.build()
+    for side in ("encode", "decode"):
+        x = tiny.input(side, height, width)
+        value = result(getattr(TiledVAE(model, strip=1), side)(x))
+        assert relative_l2(value, reference64(model, side, x)) <= TOLERANCE
+
+
+def test_many_samples_and_other_widths_from_one_capture() -> None:
+    """A batch is normalised sample by sample; the width is free too."""
+    tiny = TINY["AutoencoderKL"]
+    model = tiny.build()
+    tiled = TiledVAE(model, strip=3)
+    for width in (5, 8, 31):
+        x = torch.cat([tiny.input("decode", 7, width), 3 + tiny.input("decode", 7, width, seed=9)])
+        assert relative_l2(tiled.decode(x).sample, reference64(model, "decode", x)) <= TOLERANCE
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("side", ["encode", "decode"])
+def test_lower_types_err_no_more_than_the_untiled_model(dtype: torch.dtype, side: str) -> None:
+    """Error against the float32 model at most 1.02 times the untiled model's own (the H200 test does full sizes)."""
+    tiny = TINY["AutoencoderKL"]
+    model = tiny.build()
+    low = copy.deepcopy(model).to(dtype)
+    exact = copy.deepcopy(low).float()  # the stored weights, cast once
+    x = tiny.input(side, 64, 48).to(dtype)
+    with torch.no_grad():
+        reference = result(getattr(exact, side)(x.float()))
+        own = relative_l2(result(getattr(low, side)(x)), reference)
+    for strip in (7, 64):
+        ours = relative_l2(result(getattr(TiledVAE(low, strip=strip), side)(x)), reference)
+        assert 0 < ours <= 1.02 * own, f"strip {strip}: {ours} against {own}"
