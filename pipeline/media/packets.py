@@ -16,6 +16,8 @@ from av.stream import Discard, Stream
 from tvae.pipeline.media.container import describe_stream, open_container, other_streams, reason
 from tvae.pipeline.media.packet_times import PacketTime
 
+_NO_SHIFT = Fraction(0)
+
 __all__ = ["PacketSink", "carried_streams", "fits", "read_packets"]
 
 
@@ -83,14 +85,14 @@ class PacketSink:
         self._stream.disposition = disposition
         self._stream.metadata.update(metadata)
 
-    def put(self, packet: Packet, time: PacketTime, time_base: Fraction) -> None:
-        """Mux one packet. Muxers want a dts that increases: it is filled in, or moved by the least step."""
+    def put(self, packet: Packet, time: PacketTime, time_base: Fraction, shift: Fraction = _NO_SHIFT) -> None:
+        """Mux one packet, ``shift`` seconds late. Muxers want a dts that increases: it is filled in or moved."""
         unit = self._stream.time_base
         assert unit is not None
         ratio = time_base / unit
         due = 0 if self._last_dts is None else self._last_dts + 1
         dts = time.dts if time.dts is not None else time.pts
-        ticks = due if dts is None else round(dts * ratio)
+        ticks = due if dts is None else round(dts * ratio + shift / unit)
         if self._last_dts is not None and ticks <= self._last_dts:
             ticks = due
             if not self._moved:
@@ -99,6 +101,6 @@ class PacketSink:
         packet.stream = self._stream
         packet.time_base = unit
         packet.dts = self._last_dts = ticks
-        packet.pts = ticks if time.pts is None else max(ticks, round(time.pts * ratio))
+        packet.pts = ticks if time.pts is None else max(ticks, round(time.pts * ratio + shift / unit))
         packet.duration = round(time.duration * ratio)
         self._container.mux_one(packet)

@@ -57,6 +57,7 @@ class StreamMuxer:
         self._open: list[InputContainer] = []
         self._sources: list[_Source] = []
         self._queue: Iterator[_Due] = iter(())
+        self._shift = Fraction(0)
         self._next: _Due | None = None
         if isinstance(source, SideStreams):
             self._from_record(source)
@@ -93,11 +94,16 @@ class StreamMuxer:
         self._queue = heapq.merge(*queues, key=lambda due: due.start)
         self._next = next(self._queue, None)
 
+    def delay(self, seconds: Fraction) -> None:
+        """Start everything so much later, before the first packet is muxed."""
+        self._shift = seconds
+
     def mux_until(self, seconds: float) -> None:
         """Mux every packet that starts up to then."""
-        while self._next is not None and self._next.start <= seconds:
+        latest = seconds - float(self._shift)
+        while self._next is not None and self._next.start <= latest:
             due = self._next
-            due.sink.put(due.packet, due.time, due.time_base)
+            due.sink.put(due.packet, due.time, due.time_base, self._shift)
             self._next = next(self._queue, None)
 
     def finish(self) -> None:

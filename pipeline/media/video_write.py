@@ -86,6 +86,9 @@ class VideoWriter:
         if frame.rgb.shape != self._shape or frame.rgb.dtype != "uint8":
             raise ValueError(f"{self.path}: frame is {frame.rgb.dtype} {frame.rgb.shape}, expected uint8 {self._shape}")
         pts, duration = self._clock.place(frame, self.path)
+        if self._clock.count == 1 and self._clock.delay:
+            self._streams.delay(self._clock.delay)
+            self.warnings.append(f"started before zero; all of it was moved by {float(self._clock.delay):g} s")
         self._durations[pts] = duration
         picture = self._from_rgb(frame.rgb)
         picture.pts, picture.duration, picture.time_base = pts, duration, self._clock.time_base
@@ -142,7 +145,8 @@ class VideoWriter:
 class _OutputClock:
     """Where frames go in time: pts and durations in ``time_base`` (1/N), from the frames' own or from --fps.
 
-    ``rate`` is nominal. Raises UsageError when there is nothing to go by.
+    No file shows what lies before zero: ``delay`` is by how many seconds a film that starts there is moved, known from
+    its first frame on. ``rate`` is nominal. Raises UsageError when there is nothing to go by.
     """
 
     def __init__(self, like: PictureSpec, options: WriteOptions) -> None:
@@ -150,14 +154,17 @@ class _OutputClock:
         self._constant = options.fps is not None or like.time_base is None
         if self._constant and rate is None:
             raise UsageError("the input has no timestamps and no frame rate; give one with --fps")
+        if rate is not None and rate <= 0:
+            raise UsageError(f"a rate of {rate} frames a second cannot be; give another --fps")
         self.rate = rate or Fraction(25)
         unit = 1 / self.rate if self._constant or like.time_base is None else like.time_base
-        if not 0 < unit.denominator <= _MAX_TIMESCALE or self.rate <= 0:
+        if unit.denominator > _MAX_TIMESCALE:
             raise UsageError(f"a clock of {unit} s cannot be stored; give a rounder rate with --fps")
         self._ticks = unit.numerator
         self._period = max(1, round(1 / (self.rate * unit)))
         self.time_base = Fraction(1, unit.denominator)
         self.count = 0
+        self.delay = Fraction(0)
         self._last: int | None = None
 
     def place(self, frame: Frame, path: Path) -> tuple[int, int]:
@@ -166,10 +173,12 @@ class _OutputClock:
             pts, duration = self.count * self._period, self._period
         else:
             pts, duration = frame.pts, frame.duration or self._period
-        if self._last is not None and pts <= self._last:
+        if self._last is None:
+            self.delay = max(0, -pts * self._ticks) * self.time_base
+        elif pts <= self._last:
             raise InputError(
                 f"{path}: timestamps do not increase at frame {self.count} ({self._last}, {pts}); give --fps"
             )
         self._last = pts
         self.count += 1
-        return pts * self._ticks, duration * self._ticks
+        return pts * self._ticks + int(self.delay / self.time_base), duration * self._ticks

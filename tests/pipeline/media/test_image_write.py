@@ -1,0 +1,63 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tvae.pipeline.errors import InputError, UsageError
+from tvae.pipeline.media import Frame, PictureSpec, WriteOptions, check_write_options, open_writer
+
+LIKE = PictureSpec(48, 32)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "tolerance"), [(".png", 0), (".bmp", 0), (".tif", 0), (".PNG", 0), (".jpg", 8), (".webp", 12)]
+)
+def test_formats(suffix: str, tolerance: int, quarters: np.ndarray, tmp_path: Path) -> None:
+    path = tmp_path / "new" / f"a{suffix}"
+    with open_writer(path, LIKE) as writer:
+        writer.write(Frame(quarters))
+        assert not path.exists()
+        writer.commit()
+    with Image.open(path) as image:
+        got = np.asarray(image)
+    inside = np.s_[4:12, 4:20]  # of the red quarter: lossy formats blur its edges
+    assert np.abs(got[inside].astype(int) - quarters[inside]).max() <= tolerance
+    assert tolerance or np.array_equal(got, quarters)
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_nothing_is_left_without_commit(quarters: np.ndarray, tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(b"before")
+    with open_writer(path, LIKE) as writer:
+        writer.write(Frame(quarters))
+    assert path.read_bytes() == b"before"
+    with pytest.raises(InputError, match="no frame"), open_writer(path, LIKE) as writer:
+        writer.commit()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.png"]
+
+
+def test_settings(quarters: np.ndarray, tmp_path: Path) -> None:
+    with open_writer(tmp_path / "a.webp", LIKE, WriteOptions(enc={"lossless": "1"})) as writer:
+        writer.write(Frame(quarters))
+        writer.commit()
+    with Image.open(tmp_path / "a.webp") as image:
+        assert np.array_equal(np.asarray(image), quarters)
+    check_write_options(".jpg", WriteOptions(enc={"quality": "90", "subsampling": "2"}))
+    for wrong in ({"quality": "200"}, {"lossless": "1"}, {"quality": "high"}):
+        with pytest.raises(UsageError, match=r"is not a setting of \.jpg images; there are: quality=1\.\.100"):
+            check_write_options(".jpg", WriteOptions(enc=wrong))
+    with pytest.raises(UsageError, match="--pix-fmt is for videos"):
+        check_write_options(".png", WriteOptions(pix_fmt="rgb24"))
+    with pytest.raises(UsageError, match=r"cannot write '\.xyz' files"):
+        open_writer(tmp_path / "a.xyz", LIKE)
+
+
+def test_wrong_frames_are_the_programmers_error(quarters: np.ndarray, tmp_path: Path) -> None:
+    with open_writer(tmp_path / "a.png", LIKE) as writer:
+        with pytest.raises(ValueError, match="expected uint8"):
+            writer.write(Frame(quarters[:-1]))
+        writer.write(Frame(quarters))
+        with pytest.raises(ValueError, match="takes one frame"):
+            writer.write(Frame(quarters))
