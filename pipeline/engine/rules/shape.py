@@ -56,8 +56,8 @@ def expand(ctx: Context, node: Node) -> Op:
     """Broadcast to a larger shape; the rows may be born here from a dimension of one."""
     source, shape = ctx.op(node.args[0]), ctx.shape(node.meta)
     lead = len(shape) - len(source.shape)
-    if source.axis is not None and source.axis.rows > 1:
-        axis = source.axis.moved(source.axis.dim + lead)
+    axis = None if source.axis is None else source.axis.moved(source.axis.dim + lead)
+    if axis is not None and shape[axis.dim] == axis.outer * axis.rows * axis.inner:
         return ctx.local(
             node,
             axis,
