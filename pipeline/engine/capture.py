@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from tvae.pipeline.engine.graph import DEVICE, Graph, Meta, Node, Ref, Size
 from tvae.pipeline.errors import UnsupportedOp
@@ -22,6 +23,16 @@ __all__ = ["capture"]
 
 # Nodes that check sizes or types but compute nothing.
 _CHECKS = {"_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size"}
+
+
+class _SymbolicNoise(TorchFunctionMode):
+    """Noise factories accept symbolic sizes only in the overload without a generator; who draws it is decided later."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in (torch.randn, torch.rand):
+            kwargs.pop("generator", None)
+        return func(*args, **kwargs)
 
 
 class _Entry(nn.Module):
@@ -33,7 +44,8 @@ class _Entry(nn.Module):
         self._fn = fn
 
     def forward(self, inputs: list[Tensor]) -> tuple[Tensor, ...]:
-        return tuple(self._fn(*inputs))
+        with _SymbolicNoise():
+            return tuple(self._fn(*inputs))
 
 
 def capture(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> Graph:

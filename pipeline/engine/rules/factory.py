@@ -57,7 +57,7 @@ def arange(ctx: Context, node: Node) -> Op:
     dtype, device = node.meta.dtype, ctx.device
 
     def run(_read: object, a: int, b: int) -> torch.Tensor:
-        index = torch.arange(a, b, device=device)
+        index = torch.arange(a, b, dtype=torch.float64 if dtype.is_floating_point else torch.int64, device=device)
         return (start + index * step).to(dtype)
 
     return ctx.emit(node, [], axis, no_demand, run, cheap=True, constant=True)

@@ -68,10 +68,13 @@ def statistic(ctx: Context, node: Node) -> Op:
     axis, name, ndim = source.axis, node.op, len(source.shape)
     assert axis is not None
     at = 2 if name == "linalg_vector_norm" else 1
+    kept_at = 3 if node.target == "aten.var.dim" else at + 1  # var(x, dim, unbiased, keepdim)
     over = node.args[at] if len(node.args) > at else node.kwargs.get("dim")
-    listed = list(range(ndim)) if over in (None, ()) else [over] if isinstance(over, int) else list(over)
+    if node.target == "aten.var.default":  # var(x, unbiased)
+        over = None
+    listed = [over] if isinstance(over, int) else list(over or range(ndim))
     dims = sorted(d % ndim for d in listed)
-    keep = bool(node.args[at + 1] if len(node.args) > at + 1 else node.kwargs.get("keepdim", False))
+    keep = bool(node.args[kept_at] if len(node.args) > kept_at else node.kwargs.get("keepdim", False))
     if axis.dim not in dims:
         return ctx.local(node, axis if keep else axis.moved(axis.dim - sum(d < axis.dim for d in dims)))
     order = (node.args[1] if len(node.args) > 1 else 2) if name == "linalg_vector_norm" else None

@@ -1,0 +1,318 @@
+"""TiledVAE keeps the convention of whatever it wraps."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from tiny_vaes import TINY, TinyVAE, relative_l2, result
+from torch import Tensor, nn
+
+from tvae.pipeline import TiledVAE
+from tvae.pipeline.errors import UnsupportedOp, UsageError
+
+KL = TINY["AutoencoderKL"]
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return KL.build()
+
+
+@pytest.fixture(scope="module")
+def tiled(model: nn.Module) -> Any:
+    return TiledVAE(model, strip=4)
+
+
+def test_the_posterior_is_diffusers_own(model: Any, tiled: Any) -> None:
+    from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
+
+    x = KL.input("encode", 9, 6)
+    with torch.no_grad():
+        theirs = model.encode(x).latent_dist
+    ours = tiled.encode(x).latent_dist
+    assert type(ours) is DiagonalGaussianDistribution
+    for name in ("mean", "logvar", "std", "var"):
+        torch.testing.assert_close(getattr(ours, name), getattr(theirs, name), rtol=1e-4, atol=1e-5)
+    assert torch.equal(ours.mode(), ours.mean)
+    seeded = [d.sample(torch.Generator().manual_seed(7)) for d in (ours, theirs)]
+    torch.testing.assert_close(*seeded, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["AutoencoderKL", "AutoencoderTiny", "AutoencoderDC", "VQModel"])
+def test_output_types_and_tuples_are_the_models_own(family: str) -> None:
+    tiny = TINY[family]
+    model = tiny.build()
+    tiled = TiledVAE(model, strip=4)
+    for side in ("encode", "decode"):
+        x = tiny.input(side, 9, 6)
+        with torch.no_grad():
+            theirs, as_tuple = getattr(model, side)(x), getattr(model, side)(x, return_dict=False)
+        assert type(getattr(tiled, side)(x)) is type(theirs)
+        ours = getattr(tiled, side)(x, return_dict=False)
+        assert isinstance(ours, tuple)
+        assert [type(part) for part in ours] == [type(part) for part in as_tuple]
+        assert relative_l2(result(ours), result(as_tuple)) < 1e-5
+
+
+def test_everything_else_is_the_wrapped_models(model: Any, tiled: Any) -> None:
+    assert tiled.config is model.config
+    assert (tiled.dtype, tiled.device) == (model.dtype, model.device)
+    assert tiled.post_quant_conv is model.post_quant_conv
+    assert [n for n, _ in tiled.named_parameters()] == [n for n, _ in model.named_parameters()]
+    assert list(tiled.state_dict()) == list(model.state_dict())
+    assert isinstance(tiled, nn.Module)
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        tiled.no_such_thing  # noqa: B018
+    x = KL.input("encode", 6, 4)
+    with torch.no_grad():
+        assert relative_l2(tiled(x).sample, model(x).sample) < 1e-5
+
+
+def test_to_rebinds_and_changed_weights_are_seen() -> None:
+    model = KL.build()
+    tiled = TiledVAE(model, strip=4)
+    z = KL.input("decode", 9, 6)
+    first = tiled.decode(z).sample
+    tiled.to(torch.float64)
+    assert model.dtype == torch.float64
+    with torch.no_grad():
+        assert relative_l2(tiled.decode(z.double()).sample, model.decode(z.double()).sample) < 1e-12
+    tiled.to(torch.float32)
+    with torch.no_grad():
+        model.decoder.conv_out.weight.mul_(2)
+        model.decoder.conv_out.bias.mul_(2)
+    torch.testing.assert_close(tiled.decode(z).sample, 2 * first, rtol=1e-4, atol=1e-5)
+
+
+def test_blended_tiling_of_the_model_is_not_used_and_left_as_it_was() -> None:
+    model: Any = KL.build()
+    z = KL.input("decode", 40, 40)
+    with torch.no_grad():
+        whole = model.decode(z).sample
+        model.enable_tiling()
+        model.tile_latent_min_size, model.tile_sample_min_size = 16, 64
+        blended = model.decode(z).sample
+    assert relative_l2(blended, whole) > 0.05
+    assert relative_l2(TiledVAE(model, strip=8).decode(z).sample, whole) < 1e-5
+    assert model.use_tiling
+
+
+def test_extra_arguments_pass_through() -> None:
+    tiny = TINY["AutoencoderKLTemporalDecoder"]
+    model: Any = tiny.build()
+    tiled = TiledVAE(model, strip=4)
+    z = tiny.input("decode", 7, 5)
+    with torch.no_grad():
+        assert relative_l2(tiled.decode(z, 3).sample, model.decode(z, 3).sample) < 1e-5
+        assert relative_l2(tiled.decode(z, num_frames=1).sample, model.decode(z, num_frames=1).sample) < 1e-5
+    with pytest.raises(TypeError, match="frames"):
+        tiled.decode(z, frames=3)
+
+
+def _conditioned_ltx() -> tuple[Any, TinyVAE]:
+    tiny = TINY["AutoencoderKLLTXVideo"]
+    config = {**tiny.config, "timestep_conditioning": True, "decoder_inject_noise": (True,) * 5}
+    return TinyVAE(tiny.class_name, config, tiny.latent, tiny.scale).build(), tiny
+
+
+def test_conditioning_tensors_and_injected_noise() -> None:
+    """LTX: a timestep per sample, and noise that the decoder adds; it is drawn whole, as the untiled model draws it."""
+    model, tiny = _conditioned_ltx()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "per_channel_scale" in name:
+                weight.fill_(0.5)
+    z, temb = tiny.input("decode", 6, 4), torch.tensor([0.05])
+    with torch.no_grad():
+        torch.manual_seed(11)
+        theirs = model.decode(z, temb).sample
+        torch.manual_seed(12)
+        other = model.decode(z, temb).sample
+    assert relative_l2(other, theirs) > 1e-3  # the noise matters
+    torch.manual_seed(11)
+    assert relative_l2(TiledVAE(model, strip=2).decode(z, temb=temb).sample, theirs) < 1e-5
+
+
+def test_a_generator_seeds_injected_noise() -> None:
+    model, tiny = _conditioned_ltx()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "per_channel_scale" in name:
+                weight.fill_(0.5)
+
+    class Seeded(nn.Module):
+        """A model whose decode takes a generator, as some do."""
+
+        def __init__(self, vae: Any) -> None:
+            super().__init__()
+            self.vae = vae
+
+        def encode(self, x: Tensor) -> Any:
+            return self.vae.encode(x)
+
+        def decode(self, z: Tensor, temb: Tensor, generator: torch.Generator | None = None) -> Any:
+            return self.vae.decode(z, temb)
+
+    tiled = TiledVAE(Seeded(model), strip=2)
+    z, temb = tiny.input("decode", 6, 4), torch.tensor([0.05])
+    first, again, other = (
+        tiled.decode(z, temb, generator=torch.Generator().manual_seed(s)).sample for s in (11, 11, 12)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_force_upcast_is_honoured() -> None:
+    """A float16 checkpoint that says it overflows is computed in float32 from its stored weights."""
+    config = {**KL.config, "force_upcast": True}
+    half: Any = TinyVAE("AutoencoderKL", config, KL.latent, KL.scale).build().half()
+    exact = copy.deepcopy(half).float()
+    z = KL.input("decode", 9, 6).half()
+    ours = TiledVAE(half, strip=4).decode(z).sample
+    with torch.no_grad():
+        theirs = exact.decode(z.float()).sample
+    assert ours.dtype == torch.float16
+    assert relative_l2(ours, theirs) < 4e-4  # one rounding to float16, not a network of them
+    assert half.dtype == torch.float16
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: KL.input("decode", 9, 6).requires_grad_(), "gradients"),
+        (lambda: KL.input("decode", 9, 6).double(), "float64"),
+        (lambda: torch.zeros(4, 9), r"\[4, 9\]"),
+        (lambda: torch.zeros(1, 4, 0, 6), "at least one pixel"),
+    ],
+)
+def test_bad_inputs_are_refused(tiled: Any, make: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        tiled.decode(make())
+
+
+def test_what_cannot_be_wrapped_is_refused(model: Any) -> None:
+    with pytest.raises(UsageError, match="Linear"):
+        TiledVAE(nn.Linear(2, 2))
+    with pytest.raises(UsageError, match="rtx9000"):
+        TiledVAE(model, preset="rtx9000")
+    with pytest.raises(UsageError, match="strip"):
+        TiledVAE(model, strip=0)
+
+
+def test_without_gradients_is_enough_for_a_parameter_input(tiled: Any) -> None:
+    z = KL.input("decode", 9, 6).requires_grad_()
+    with torch.no_grad():
+        assert not tiled.decode(z).sample.requires_grad
+
+
+@dataclass
+class Point:
+    latents: Tensor
+    scale: float
+
+
+class Gaussian:
+    def __init__(self, mean: Tensor, logvar: Tensor) -> None:
+        self.mean, self.logvar = mean, logvar
+
+    def sample(self) -> Tensor:
+        return self.mean
+
+
+class Foreign(nn.Module):
+    """Not diffusers': its own posterior on one side, a bare tensor on the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.norm, self.up = nn.Conv2d(3, 8, 4, 4), nn.GroupNorm(2, 8), nn.ConvTranspose2d(4, 3, 4, 4)
+
+    def encode(self, x: Tensor) -> tuple[Gaussian]:
+        mean, logvar = self.norm(self.down(x)).chunk(2, 1)
+        return (Gaussian(mean, logvar),)
+
+    def decode(self, z: Tensor) -> Tensor:
+        return self.up(z)
+
+
+def test_modules_that_are_not_diffusers() -> None:
+    torch.manual_seed(0)
+    model = Foreign()
+    tiled = TiledVAE(model, strip=2)
+    x = KL.input("encode", 7, 5)
+    ours = tiled.encode(x)[0]
+    with torch.no_grad():
+        theirs = model.encode(x)[0]
+    assert relative_l2(ours.mean, theirs.mean) < 1e-5
+    assert relative_l2(ours.logvar, theirs.logvar) < 1e-5
+    assert ours.sample(torch.Generator().manual_seed(1)).shape == ours.mean.shape
+    with torch.no_grad():
+        assert relative_l2(tiled.decode(ours.mean), model.decode(ours.mean)) < 1e-5
+
+
+class Rolling(Foreign):
+    """Holds an operation that has no rule."""
+
+    def decode(self, z: Tensor) -> Tensor:
+        return self.up(torch.roll(self.norm(torch.cat([z, z], 1)), 1, dims=2)[:, :4] * 2)
+
+
+def test_an_operation_without_a_rule_is_named_or_runs_whole() -> None:
+    torch.manual_seed(0)
+    model = Rolling()
+    z = KL.input("decode", 9, 5)
+    with pytest.raises(UnsupportedOp, match=r"aten\.roll.*--allow-whole"):
+        TiledVAE(model, strip=2).decode(z)
+    with torch.no_grad():
+        reference = model.decode(z)
+    assert relative_l2(TiledVAE(model, strip=2, allow_whole=True).decode(z), reference) < 1e-5
+
+
+def test_a_plan_tells_what_would_run(tiled: Any) -> None:
+    plan = tiled.plan((1, 4, 19, 8), "decode")
+    assert (plan.input_shape, plan.output_shape) == ((1, 4, 19, 8), (1, 3, 76, 32))
+    assert (plan.strips, plan.strip_rows) == (5, 4)
+    text = str(plan)
+    assert "decoder.conv_norm_out" in text
+    assert "group_stats" in text
+    assert tiled.plan((1, 3, 76, 32), "encode").strip_rows == 4 * KL.scale
+
+
+def test_no_global_setting_outlives_a_call(tiled: Any) -> None:
+    def settings() -> tuple[bool, ...]:
+        cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+        return cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32, torch.is_grad_enabled()
+
+    before = settings()
+    tiled.decode(KL.input("decode", 9, 6))
+    assert settings() == before
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_it_drops_into_a_diffusers_pipeline() -> None:
+    """A tiny class-conditional pipeline from configurations: the same pictures with and without."""
+    from diffusers import DDIMScheduler, DiTPipeline, DiTTransformer2DModel
+
+    torch.manual_seed(0)
+    transformer = DiTTransformer2DModel(
+        sample_size=16, num_layers=1, patch_size=4, attention_head_dim=8, num_attention_heads=2, in_channels=4,
+        out_channels=8, attention_bias=True, activation_fn="gelu-approximate", num_embeds_ada_norm=1000,
+        norm_type="ada_norm_zero", norm_elementwise_affine=False,
+    ).eval()  # fmt: skip
+    pipe = DiTPipeline(transformer=transformer, vae=KL.build(), scheduler=DDIMScheduler())
+    pipe.set_progress_bar_config(disable=True)
+
+    def pictures() -> Tensor:
+        generator = torch.Generator().manual_seed(5)
+        images = pipe(class_labels=[1], generator=generator, num_inference_steps=2, output_type="np").images
+        return torch.from_numpy(images)
+
+    before = pictures()
+    pipe.vae = TiledVAE(pipe.vae, strip=5)
+    assert isinstance(pipe.components["vae"], TiledVAE)
+    assert relative_l2(pictures(), before) < 1e-5
+    pipe.to(torch.float64)
+    assert pipe.vae.dtype == torch.float64
