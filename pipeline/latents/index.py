@@ -96,6 +96,8 @@ def read_index(folder: Path) -> Index:
     except ValueError as error:
         raise InputError(f"damaged '{path}': {error}") from error
     index = Index(meta, files.parts, files.streams)
+    if not index.parts:
+        raise InputError(f"damaged '{path}': it lists no parts")
     for entry in index.files:
         if Path(entry.file).name != entry.file or "\\" in entry.file or entry.file in ("", ".", ".."):
             raise InputError(f"damaged '{path}': '{entry.file}' is not a name in its folder")

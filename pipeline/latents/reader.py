@@ -58,10 +58,10 @@ class LatentsReader:
         return len(self.files)
 
     def __iter__(self) -> Iterator[LatentsPart]:
-        """Read the parts in order. `InputError` names the file that is damaged or of another clip."""
-        for file in self.files:
+        """Read the parts in order. `InputError` names the file that is damaged, of another clip or of another place."""
+        for file, entry in zip(self.files, self._index.parts, strict=True):
             tensors, meta, part = read_tensors(file)
-            if meta.fingerprint != self.meta.fingerprint:
+            if meta.fingerprint != self.meta.fingerprint or part.first_frame != entry.first_frame:
                 raise InputError(f"'{file}' belongs to other latents than its folder; encode the source again")
             yield LatentsPart(tensors, part.index, part.first_frame, part.pts, part.durations, part.repeated)
 

@@ -243,6 +243,24 @@ def test_a_part_of_other_latents(folder: Path, clip_meta: LatentsMeta, tmp_path:
         next(parts)
 
 
+def test_parts_out_of_order(folder: Path, clip_meta: LatentsMeta) -> None:
+    with VideoLatentsWriter(folder, clip_meta) as writer:
+        for index in range(2):
+            writer.add(latents(1), [index], [1])
+        writer.commit()
+    shutil.copy(folder / "000000.safetensors", folder / "000001.safetensors")
+    with pytest.raises(InputError, match=r"000001\.safetensors'"):
+        list(open_latents(folder))
+
+
+def test_an_index_without_parts(folder: Path, clip_meta: LatentsMeta) -> None:
+    write(folder, clip_meta)
+    index = json.loads((folder / "index.json").read_text())
+    (folder / "index.json").write_text(json.dumps({**index, "parts": []}))
+    with pytest.raises(InputError, match="lists no parts"):
+        open_latents(folder)
+
+
 @pytest.mark.parametrize(("pts", "durations"), [([0, 1], [1] * 3), ([0, 1, 2], [1, 1])])
 def test_timestamps_of_every_frame(
     folder: Path, clip_meta: LatentsMeta, pts: list[int | None], durations: list[int | None]
