@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import logging
 import struct
 import threading
 import warnings
@@ -31,6 +33,8 @@ _FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF", "AVIF")
 _SEQUENCES = ("GIF", "PNG")
 _ORIENTATION_TAG = 0x0112
 _BITS_TAG = 258
+_SUBFILE_TAG = 254  # bit 0: a reduced version of another picture in the file, which comes first in camera raws
+_DNG_TAG = 50706
 _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"mif1")
 _PIX_FMT = {"1": "monob", "L": "gray", "LA": "ya8", "P": "pal8", "PA": "pal8", "RGB": "rgb24", "RGBA": "rgba"}
 
@@ -43,15 +47,26 @@ _DAMAGE = (
     LookupError,
     ArithmeticError,
     EOFError,
+    RuntimeError,
     struct.error,
     zlib.error,
     av.error.FFmpegError,
 )
 
 Image.init()
+# without any handler, logging prints Pillow's complaints about damaged files to stderr
+logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 # the filters of the warnings module belong to the whole process
 _filters = threading.Lock()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Pillow warns of damaged metadata, and of half of what it takes for a bomb, by Python warnings."""
+    with _filters, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def is_image(path: Path) -> bool:
@@ -67,15 +82,21 @@ def is_image(path: Path) -> bool:
             raise InputError(f"{path}: is a HEIF photo, which is not supported; convert it to JPEG or PNG first")
         return False
     with image:
-        return image.format not in _SEQUENCES or getattr(image, "n_frames", 1) == 1
+        return image.format not in _SEQUENCES or _pictures(image, path) == 1
+
+
+def _pictures(image: Image.Image, path: Path) -> int:
+    try:
+        with _quiet():
+            return getattr(image, "n_frames", 1)
+    except _DAMAGE as error:
+        raise _damaged(path, error) from error
 
 
 def _identify(path: Path) -> Image.Image | None:
     """Reads the header alone. None when it is no image that Pillow may read."""
     try:
-        # Pillow refuses above its limit and only warns above half of it
-        with _filters, warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        with _quiet():
             return Image.open(path, formats=[name for name in _FORMATS if name in Image.OPEN])
     except UnidentifiedImageError:
         return None
@@ -123,10 +144,11 @@ class ImageReader:
 
     def _read(self, image: Image.Image) -> tuple[np.ndarray, MediaInfo]:
         bits = _bits(image, self._path)
-        orientation = from_exif(image.getexif().get(_ORIENTATION_TAG))
+        with _quiet():
+            orientation = from_exif(image.getexif().get(_ORIENTATION_TAG))
         has_alpha = "A" in image.getbands() or "transparency" in image.info
         pix_fmt = _PIX_FMT.get(image.mode, image.mode.lower())
-        if image.format not in ("MPO", *_SEQUENCES) and getattr(image, "n_frames", 1) > 1:
+        if image.format not in ("MPO", *_SEQUENCES) and _pictures(image, self._path) > 1:
             self.warnings.append("holds several pictures; the first one was read")
         if bits > 8:
             picture, pix_fmt = self._read_deep()
@@ -197,6 +219,10 @@ class ImageReader:
 def _bits(image: Image.Image, path: Path) -> int:
     """Bits of one stored component, from the header: Pillow's mode does not tell for RGB."""
     if isinstance(image, TiffImageFile):
+        if image.tag_v2.get(_SUBFILE_TAG, 0) & 1 or _DNG_TAG in image.tag_v2:
+            raise InputError(
+                f"{path}: is a camera's raw file, only its thumbnail would be read; develop it to PNG first"
+            )
         bits = max(image.tag_v2.get(_BITS_TAG) or (1,))
         if bits > 16 or image.mode == "F":
             raise InputError(f"{path}: {bits}-bit numbers are not supported; convert it to a 16-bit PNG first")

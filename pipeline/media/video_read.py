@@ -146,8 +146,12 @@ class VideoReader:
         return self._orientation.apply(rgb)
 
     def _find_orientation(self, frame: VideoFrame) -> Orientation:
-        matrix = next((bytes(data) for data in frame.side_data if data.type.name == "DISPLAYMATRIX"), None)
-        orientation = UPRIGHT if matrix is None else from_display_matrix(matrix)
+        try:
+            matrix = next((bytes(data) for data in frame.side_data if data.type.name == "DISPLAYMATRIX"), None)
+            orientation = UPRIGHT if matrix is None else from_display_matrix(matrix)
+        except ValueError:  # PyAV stumbles over side data newer than itself (EXIF, ...); this angle it reads on its own
+            turn = -frame.rotation % 360
+            orientation = Orientation(turn) if turn % 90 == 0 else None
         if orientation is None:
             self.warnings.append("rotation tag is not a multiple of 90 degrees; not applied")
         return orientation or UPRIGHT

@@ -163,6 +163,12 @@ def test_damaged_images(quarters: np.ndarray, tmp_path: Path, monkeypatch: pytes
         open_reader(tmp_path / "bomb.png")
 
 
+def test_the_thumbnail_of_a_camera_raw_is_not_taken_for_the_photo(quarters: np.ndarray, tmp_path: Path) -> None:
+    Image.fromarray(quarters).save(tmp_path / "a.nef", format="TIFF", tiffinfo={254: 1})
+    with pytest.raises(InputError, match="camera's raw file"):
+        open_reader(tmp_path / "a.nef")
+
+
 def test_heif_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(100))
     with pytest.raises(InputError, match="HEIF photo, which is not supported; convert"):

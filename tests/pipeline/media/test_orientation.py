@@ -1,6 +1,9 @@
+import io
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
@@ -44,6 +47,25 @@ def test_exif(orientation: int, suffix: str, quarters: np.ndarray, tmp_path: Pat
     assert (info.height, info.width) == expected.shape[:2]
     assert info.rotation == {3: 180, 4: 180, 5: 270, 6: 90, 7: 90, 8: 270}.get(orientation, 0)
     assert info.mirrored == (orientation in (2, 4, 5, 7))
+
+
+def test_a_film_of_photos_with_exif(quarters: np.ndarray, tmp_path: Path) -> None:
+    """FFmpeg hands EXIF over as side data of a kind that PyAV 18 does not know and stumbles over."""
+    exif, photo = Image.Exif(), io.BytesIO()
+    exif[0x0112] = 6
+    Image.fromarray(quarters).save(photo, "JPEG", quality=95, subsampling=0, exif=exif)
+    with av.open(str(tmp_path / "a.mov"), "w") as output:
+        stream = output.add_mux_stream("mjpeg", rate=25, width=48, height=32)
+        stream.time_base = Fraction(1, 25)
+        for pts in range(2):
+            packet = av.Packet(photo.getvalue())
+            packet.stream, packet.time_base = stream, Fraction(1, 25)
+            packet.pts = packet.dts = pts
+            output.mux(packet)
+    with open_reader(tmp_path / "a.mov") as reader:
+        frames = list(reader)
+    assert (len(frames), reader.info.rotation) == (2, 90)
+    assert np.abs(frames[1].rgb[4:20, 4:12].astype(int) - np.rot90(quarters, -1)[4:20, 4:12]).max() <= 8
 
 
 def test_odd_angles_are_not_guessed() -> None:
