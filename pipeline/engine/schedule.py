@@ -95,7 +95,12 @@ def _levels(ops: list[Op], live: set[int]) -> dict[int, int]:
 
 
 def _is_barrier(source: Op, reader: Op) -> bool:
-    return source.reduction is not None or (source.id in reader.whole_reads and not source.constant)
+    return source.reduction is not None or (source.id in reader.whole_reads and _read_from_buffer(source, reader))
+
+
+def _read_from_buffer(source: Op, reader: Op) -> bool:
+    """A strip makes the constants that it reads whole for itself; a whole value is made before any strip."""
+    return not source.constant or reader.axis is None
 
 
 def _stored(program: Program, level: dict[int, int], given: frozenset[int]) -> frozenset[int]:
@@ -105,7 +110,7 @@ def _stored(program: Program, level: dict[int, int], given: frozenset[int]) -> f
     uses = [(i, level[o.id]) for o in ops if o.id in level for i in o.inputs if i in level]
     for op in ops:
         if op.id in level:
-            stored |= {i for i in op.whole_reads if ops[i].axis and not ops[i].constant}
+            stored |= {i for i in op.whole_reads if ops[i].axis and _read_from_buffer(ops[i], op)}
     seen: set[tuple[int, int]] = set()
     while uses:
         id_, at = uses.pop()

@@ -32,6 +32,8 @@ def attention(ctx: Context, node: Node) -> Op:
     if mask is not None and mask.axis and mask.axis.dim != len(mask.shape) - 2:
         raise NoRule("a mask tiled along the keys")
     tiled_mask = mask is not None and mask.axis is not None and mask.axis.rows > 1
+    if tiled_mask and mask is not None and mask.axis and not mask.axis.same_rows(q.axis):
+        raise NoRule("a mask that splits its rows differently than the queries")
 
     def run(read: Read, a: int, b: int) -> Tensor:
         bias = None if mask is None else read(mask.id, a, b) if tiled_mask else read(mask.id)
@@ -51,8 +53,10 @@ def product(ctx: Context, node: Node) -> Op:
     """A matrix product by where the rows lie: in the batch, in the rows of the result, or summed over."""
     left, right = ctx.op(node.args[0]), ctx.op(node.args[1])
     ndim, nl, nr = len(node.meta.shape), len(left.shape), len(right.shape)
+    if min(nl, nr) < 2:
+        raise NoRule("a product with a vector")
     summed_left = left.axis is not None and left.axis.dim == nl - 1
-    summed_right = right.axis is not None and right.axis.dim == max(nr - 2, 0)
+    summed_right = right.axis is not None and right.axis.dim == nr - 2
     if summed_left and summed_right:
         return _contraction(ctx, node, left, right)
     if summed_left or (summed_right and left.axis is None):

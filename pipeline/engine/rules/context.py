@@ -175,6 +175,8 @@ class Context:
                 single.add(op.id)
             else:
                 raise NoRule(f"operands split their rows differently: {op.axis} and {axis}")
+        if len({op.axis.dim - len(op.shape) for op in inputs if op.axis and op.id in tiled}) > 1:
+            raise NoRule("operands with rows in different dimensions")
 
         def demand(a: int, b: int) -> list[Demand]:
             return [(i, a, b) for i in tiled] + [(i, 0, 1) for i in single]

@@ -28,8 +28,11 @@ def broadcast_axis(ctx: Context, node: Node) -> Axis:
 @rule(*_ARITHMETIC.split(), *_ACTIVATIONS.split(), *_ROUNDING.split(), *_LOGIC.split(), *_COPIES.split())
 def pointwise(ctx: Context, node: Node) -> Op:
     """Elementwise with broadcasting. One varying operand: cheaper to do again than to store."""
-    varying = [o for o in ctx.operands(node) if not o.constant]
-    return ctx.local(node, broadcast_axis(ctx, node), cheap=len(varying) == 1)
+    axis, operands = broadcast_axis(ctx, node), ctx.operands(node)
+    place = len(node.meta.shape) - axis.dim  # of the rows, counted from the last dimension
+    if axis.rows > 1 and any(o.axis is None and len(o.shape) >= place and o.shape[-place] != 1 for o in operands):
+        raise NoRule("a whole value beside the rows it would have to be cut to")
+    return ctx.local(node, axis, cheap=sum(not o.constant for o in operands) == 1)
 
 
 @rule("type_as")

@@ -9,7 +9,7 @@ from tvae.pipeline.engine.axis import Axis
 from tvae.pipeline.engine.graph import Node
 from tvae.pipeline.engine.program import Op
 from tvae.pipeline.engine.rules.context import Context, resolve
-from tvae.pipeline.engine.rules.registry import rule
+from tvae.pipeline.engine.rules.registry import NoRule, rule
 
 _EXACT = ("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
 
@@ -22,6 +22,12 @@ def nearest(ctx: Context, node: Node) -> Op:
     assert axis is not None
     if axis.dim < len(shape) - dims:
         return ctx.local(node, axis)
+    if not axis.plain:
+        raise NoRule(f"resampling of merged rows {axis}")
+    given = ctx.value(node.args[2:])
+    scales = (given[0] or []) if node.target.endswith(".vec") else given
+    if any(s and n * s != m for n, s, m in zip(source.shape[-dims:], scales, shape[-dims:], strict=False)):
+        raise NoRule(f"scales {scales} that are not the ratios of the sizes")
     out = Axis(axis.dim, 1, shape[axis.dim], 1)
     mode = "nearest-exact" if "exact" in node.op else "nearest"
 
@@ -37,8 +43,10 @@ def shuffle(ctx: Context, node: Node) -> Op:
     source, shape = ctx.op(node.args[0]), ctx.shape(node.meta)
     axis = source.axis
     assert axis is not None
-    if axis.dim < len(shape) - 2:
+    if axis.dim < len(shape) - 3:
         return ctx.local(node, axis)
+    if axis.dim == len(shape) - 3 or not axis.plain:
+        raise NoRule(f"a pixel shuffle of rows in the channels, or of merged rows {axis}")
     out = Axis(axis.dim, 1, shape[axis.dim], 1)
     op, factor = resolve(node.target), ctx.value(node.args[1])
     return ctx.rescale(node, source, out, lambda t, _rows: op(t, factor))

@@ -19,6 +19,8 @@ def reshape(ctx: Context, node: Node) -> Op:
     """Same elements in the same order, other dimensions."""
     source, shape = ctx.op(node.args[0]), ctx.shape(node.meta)
     assert source.axis is not None
+    if node.target == "aten.view.dtype":
+        raise NoRule("a view as another type")
     wide = [d for d, s in enumerate(node.meta.shape) if ctx.is_wide(s)]
     try:
         axis = reshape_axis(source.axis, source.shape, shape, ctx.row_dims(node.meta), wide)
