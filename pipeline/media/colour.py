@@ -158,7 +158,7 @@ class FromRgb:
         if not VideoFormat(pix_fmt).is_rgb:
             scale += f":in_range=pc:out_color_matrix={colour.matrix}:out_range={colour.range}:out_chroma_loc=left"
         self._graph = av.filter.Graph()
-        source = self._graph.add_buffer(width=width, height=height, format="rgb24", time_base=Fraction(1))
+        source = self._graph.add_buffer(width=width, height=height, format=VideoFormat("rgb24"), time_base=Fraction(1))
         self._graph.link_nodes(
             source, self._graph.add("scale", scale), self._graph.add("format", pix_fmt), self._graph.add("buffersink")
         ).configure()

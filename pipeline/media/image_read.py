@@ -183,7 +183,7 @@ class ImageReader:
 
     def _read_deep(self) -> tuple[Image.Image, str]:
         """A 16-bit image, each value v rounded to v / 257, and its pixel format."""
-        with self._path.open("rb") as file, av.open(file) as container:
+        with self._path.open("rb") as file, av.open(file, "r") as container:
             frame = next(container.decode(video=0))
         pix_fmt = frame.format.name
         if not pix_fmt.startswith(("gray16", "rgb48", "rgba64")):

@@ -11,14 +11,20 @@ import av
 import av.error
 from av.container import InputContainer, OutputContainer
 from av.packet import Packet
-from av.stream import Discard, Stream
+from av.stream import Discard, Disposition, Stream
 
 from tvae.pipeline.media.container import describe_stream, open_container, other_streams, reason
 from tvae.pipeline.media.packet_times import PacketTime
 
 _NO_SHIFT = Fraction(0)
 
-__all__ = ["PacketSink", "carried_streams", "fits", "read_packets"]
+__all__ = ["PacketSink", "carried_streams", "clock", "fits", "read_packets"]
+
+
+def clock(stream: Stream) -> Fraction:
+    """A stream's time base; every stream of a file has one."""
+    assert stream.time_base is not None
+    return stream.time_base
 
 
 def carried_streams(container: InputContainer, warnings: list[str]) -> list[Stream]:
@@ -82,7 +88,7 @@ class PacketSink:
         self._moved = False
 
     def describe(self, disposition: int, metadata: dict[str, str]) -> None:
-        self._stream.disposition = disposition
+        self._stream.disposition = Disposition(disposition)
         self._stream.metadata.update(metadata)
 
     def put(self, packet: Packet, time: PacketTime, time_base: Fraction, shift: Fraction = _NO_SHIFT) -> None:

@@ -13,7 +13,7 @@ from av.packet import Packet
 from tvae.pipeline.media.atomic import publish, reserve, write_error
 from tvae.pipeline.media.container import describe_stream, open_container
 from tvae.pipeline.media.packet_times import PacketTime, TimeRuns
-from tvae.pipeline.media.packets import PacketSink, carried_streams, fits, read_packets
+from tvae.pipeline.media.packets import PacketSink, carried_streams, clock, fits, read_packets
 from tvae.pipeline.media.streams import SideStream, SideStreams
 
 __all__ = ["Tally", "copy_streams"]
@@ -96,7 +96,7 @@ def _fill(
             return []
         tallies = {index: Tally() for index in wanted}
         with av.open(f"file:{temporary}", "w", format=muxer) as output:
-            sinks = {stream.index: PacketSink(output, stream, stream.time_base, notes) for stream in streams}
+            sinks = {stream.index: PacketSink(output, stream, clock(stream), notes) for stream in streams}
             output.start_encoding()
             for packet in read_packets(source, wanted, notes):
                 time = PacketTime(packet.pts, packet.dts, packet.duration or 0)
@@ -116,7 +116,7 @@ def _fill(
                     language=info.language,
                     disposition=int(stream.disposition),
                     metadata=dict(stream.metadata),
-                    time_base=stream.time_base,
+                    time_base=clock(stream),
                     packets=tally.packets,
                     size=tally.size,
                     crc32=tally.crc32,

@@ -16,7 +16,7 @@ from av.stream import Stream
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.media.container import describe_stream, open_container
 from tvae.pipeline.media.packet_times import PacketTime, expand
-from tvae.pipeline.media.packets import PacketSink, carried_streams, fits, read_packets
+from tvae.pipeline.media.packets import PacketSink, carried_streams, clock, fits, read_packets
 from tvae.pipeline.media.stream_copy import Tally
 from tvae.pipeline.media.streams import SideStream, SideStreams
 
@@ -118,9 +118,8 @@ class StreamMuxer:
         container = open_container(path)
         self._open.append(container)
         for stream in carried_streams(container, self._warnings):
-            assert stream.time_base is not None
             self._sources.append(
-                _Source(path, stream, stream.time_base, int(stream.disposition), dict(stream.metadata), None)
+                _Source(path, stream, clock(stream), int(stream.disposition), dict(stream.metadata), None)
             )
 
     def _from_record(self, side: SideStreams) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
@@ -94,7 +94,7 @@ class VideoReader:
             raise InputError(f"{self._path}: FFmpeg has no decoder for its video codec here; convert it to H.264 first")
         return picture
 
-    def _decode(self) -> Iterator[VideoFrame]:
+    def _decode(self) -> Generator[VideoFrame, None, None]:
         passed_over, damaged, count = 0, 0, 0
         packets = self._container.demux(self._picture)
         while True:
@@ -147,8 +147,9 @@ class VideoReader:
 
     def _find_orientation(self, frame: VideoFrame) -> Orientation:
         try:
-            matrix = next((bytes(data) for data in frame.side_data if data.type.name == "DISPLAYMATRIX"), None)
-            orientation = UPRIGHT if matrix is None else from_display_matrix(matrix)
+            orientation = from_display_matrix(bytes(frame.side_data["DISPLAYMATRIX"]))
+        except KeyError:
+            return UPRIGHT
         except ValueError:  # PyAV stumbles over side data newer than itself (EXIF, ...); this angle it reads on its own
             turn = -frame.rotation % 360
             orientation = Orientation(turn) if turn % 90 == 0 else None
