@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import av.error
 import numpy as np
@@ -147,7 +147,8 @@ class VideoReader:
 
     def _find_orientation(self, frame: VideoFrame) -> Orientation:
         try:
-            orientation = from_display_matrix(bytes(frame.side_data["DISPLAYMATRIX"]))
+            side_data: Any = frame.side_data  # PyAV's stub knows one kind of it
+            orientation = from_display_matrix(bytes(side_data["DISPLAYMATRIX"]))
         except KeyError:
             return UPRIGHT
         except ValueError:  # PyAV stumbles over side data newer than itself (EXIF, ...); this angle it reads on its own
