@@ -1,0 +1,142 @@
+"""Rules of sliding windows: convolution, transposed convolution, pooling, padding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from one_op import Case, Draw, OneOp, Shape, check, folded
+
+few = st.integers(1, 2)
+
+
+def _placed(rows_at: int, rows: str | int, others: list[int]) -> list[str | int]:
+    """Spatial sizes with the rows in place ``rows_at`` among the others."""
+    return [*others[:rows_at], rows, *others[rows_at:]]
+
+
+def convolution(draw: Draw, op: str) -> OneOp:
+    """Any kernel, stride, dilation, padding up to the kernel's reach, and groups."""
+    dims = int(op[4])
+    if dims == 1 and draw(st.booleans()):  # rows in the batch
+        g = OneOp(draw(st.integers(1, 6)), 4)
+        x = g.call("transpose.int", folded(g, 4), 1, 2, shape=("2*h", 4, "w"))
+        return g.gives(g.call("conv1d.default", x, g.param(5, 4, 3), None, [1], [1], shape=("2*h", 5, "w")))
+    k, s, d = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(few)
+    p = draw(st.integers(0, d * (k - 1)))
+    named = draw(st.sampled_from([None, None, "same", "valid"]))
+    if named == "same":
+        k, s = 2 * (k // 2) + 1, 1
+    if named:
+        p = d * (k - 1) // 2 if named == "same" else 0
+    at, groups = draw(st.integers(0, dims - 1)), draw(few)
+    least = max(1, d * (k - 1) + 1 - 2 * p)
+    g = OneOp(draw(st.integers(least, least + 9)))
+    others, kernels = [draw(st.integers(3, 4)) for _ in range(dims - 1)], [draw(few) for _ in range(dims - 1)]
+    strides, pads = [draw(few) for _ in others], [draw(st.integers(0, 1)) for _ in others]
+    if named == "same":
+        strides, kernels = [1 for _ in others], [1 for _ in others]
+    if named:
+        pads = [0 for _ in others]
+    left = [(n + 2 * q - m) // t + 1 for n, m, t, q in zip(others, kernels, strides, pads, strict=True)]
+    x = g.input(2, 4, *_placed(at, "h", others))
+    weight = g.param(2 * groups, 4 // groups, *_placed(at, k, kernels))
+    bias = g.param(2 * groups) if draw(st.booleans()) else None
+    shape = [2, 2 * groups, *_placed(at, f"(h + {2 * p - d * (k - 1) - 1})//{s} + 1", left)]
+    how = named or _placed(at, p, pads)
+    stride, dilation = _placed(at, s, strides), _placed(at, d, [1] * (dims - 1))
+    target = f"{op}.{'padding' if named else 'default'}"
+    return g.gives(g.call(target, x, weight, bias, stride, how, dilation, groups, shape=shape))
+
+
+def transposed(draw: Draw, op: str) -> OneOp:
+    """Any kernel, stride, padding, dilation, output padding; kernels smaller than the stride leave gaps."""
+    dims = int(op[-2])
+    if dims == 1 and draw(st.booleans()):
+        g = OneOp(draw(st.integers(1, 6)), 4)
+        x = g.call("transpose.int", folded(g, 4), 1, 2, shape=("2*h", 4, "w"))
+        return g.gives(g.call("conv_transpose1d.default", x, g.param(4, 5, 3), None, [1], [1], shape=("2*h", 5, "w")))
+    k, s, d, p = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(few), draw(st.integers(0, 3))
+    tail = draw(st.integers(0, max(s, d) - 1))
+    at, groups = draw(st.integers(0, dims - 1)), draw(few)
+    grown = d * (k - 1) + 1 + tail - 2 * p  # output rows are (h - 1)·s + grown
+    least = max(1, -(-(1 - grown) // s) + 1)
+    g = OneOp(draw(st.integers(least, least + 5)))
+    others, kernels = [draw(few) for _ in range(dims - 1)], [draw(few) for _ in range(dims - 1)]
+    strides = [draw(few) for _ in others]
+    left = [(n - 1) * t + m for n, m, t in zip(others, kernels, strides, strict=True)]
+    x = g.input(2, 4, *_placed(at, "h", others))
+    weight = g.param(4, 2, *_placed(at, k, kernels))
+    bias = g.param(2 * groups) if draw(st.booleans()) else None
+    shape: Shape = [2, 2 * groups, *_placed(at, f"(h - 1)*{s} + {grown}", left)]
+    zeros = [0] * (dims - 1)
+    args = (_placed(at, s, strides), _placed(at, p, zeros), _placed(at, tail, zeros), groups)
+    dilation = _placed(at, d, [1] * (dims - 1))
+    return g.gives(g.call(f"{op}.{'default' if dims == 1 else 'input'}", x, weight, bias, *args, dilation, shape=shape))
+
+
+def pooling(draw: Draw, op: str) -> OneOp:
+    """Windows with and without overlap and gaps; padding and ceil mode only across the rows."""
+    dims = int(op[-2])
+    batch: list[int | str] = [2, 3]
+    at = draw(st.integers(-1 if dims > 1 else 0, dims - 1))  # -1: the rows are in the batch
+    k, s = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    others = [draw(st.integers(3, 5)) for _ in range(dims - (at >= 0))]
+    kernels, pads = [2 for _ in others], [draw(st.integers(0, 1)) for _ in others]
+    left = [(n + 2 * q - 2) // 2 + 1 for n, q in zip(others, pads, strict=True)]
+    g = OneOp(draw(st.integers(k, k + 9)))
+    if at < 0:
+        x, shape = g.input("h", 3, *others), ["h", 3, *left]
+        kernel, stride, padding = kernels, kernels, pads
+    else:
+        x = g.input(*batch, *_placed(at, "h", others))
+        shape = [*batch, *_placed(at, f"(h - {k})//{s} + 1", left)]
+        kernel, stride, padding = _placed(at, k, kernels), _placed(at, s, kernels), _placed(at, 0, pads)
+        if s == k and draw(st.booleans()) and not any(pads):
+            return g.gives(g.call(f"{op}.default", x, kernel, shape=shape))
+    more = ([1] * dims, False) if op.startswith("max") else (False, draw(st.booleans()))
+    return g.gives(g.call(f"{op}.default", x, kernel, stride, padding, *more, shape=shape))
+
+
+def padding(draw: Draw, op: str) -> OneOp:
+    """Every mode, any amount on either side, negative ones (crops) too, with the rows padded or not."""
+    mode = draw(st.sampled_from(["constant", "replicate", "reflect"])) if op == "pad" else "constant"
+    h, w = draw(st.integers(1, 9)), draw(st.integers(2, 4))
+    most = {"constant": 7, "replicate": 7, "reflect": h - 1}[mode]
+    cut = min(2, h - 1)
+    top, bottom = draw(st.integers(-cut, most)), draw(st.integers(-cut, most))
+    if h + top + bottom < 1 or draw(st.booleans()):
+        top = bottom = min(1, most)
+    if draw(st.integers(0, 4)) == 0:
+        top = bottom = 0
+    left, right = draw(st.integers(-1, 1)), draw(st.integers(0, 1))
+    g = OneOp(h, w)
+    transposed = draw(st.booleans())  # rows last
+    sizes = ["w", "h"] if transposed else ["h", "w"]
+    x = g.input(2, 3, *sizes)
+    amounts = [top, bottom, left, right] if transposed else [left, right, top, bottom]
+    grown = [f"w + {left + right}", f"h + {top + bottom}"]
+    shape: list[int | str] = [2, 3, *(grown if transposed else grown[::-1])]
+    if mode == "constant" and draw(st.booleans()):
+        amounts, shape[1] = [*amounts, 1, 0], 4
+    fill = draw(st.sampled_from([[], [1.5]])) if mode == "constant" else []
+    if op == "constant_pad_nd":
+        return g.gives(g.call("constant_pad_nd.default", x, amounts, *fill, shape=shape), tolerance=0)
+    args = (mode, *fill) if fill or mode != "constant" or draw(st.booleans()) else ()
+    return g.gives(g.call("pad.default", x, amounts, *args, shape=shape), tolerance=0)
+
+
+CASES: dict[str, Case] = {
+    **dict.fromkeys(["conv1d", "conv2d", "conv3d"], convolution),
+    **dict.fromkeys(["conv_transpose1d", "conv_transpose2d", "conv_transpose3d"], transposed),
+    **dict.fromkeys([f"{kind}_pool{n}d" for kind in ("avg", "max") for n in (1, 2, 3)], pooling),
+    **dict.fromkeys(["pad", "constant_pad_nd"], padding),
+}
+
+
+@pytest.mark.parametrize("op", CASES)
+@given(data=st.data())
+def test_rows_of_what_was_asked_for_equal_the_op_on_everything(op: str, data: Any) -> None:
+    check(CASES[op], op, data)
