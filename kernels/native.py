@@ -9,7 +9,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 __all__ = ["Stats", "group_stats", "merge_stats", "norm_affine"]
@@ -89,7 +88,7 @@ def norm_affine(x: Tensor, stats: Tensor, weight: Tensor | None, bias: Tensor | 
         mean, var = stats[0].flatten().to(kind), stats[1].flatten().to(kind)
         scale = None if weight is None else weight.to(kind).repeat(n)
         shift = None if bias is None else bias.to(kind).repeat(n)
-        return F.batch_norm(flat, mean, var, scale, shift, False, 0.0, 0.0).view(x.shape)
+        return torch.batch_norm(flat, scale, shift, mean, var, False, 0.0, 0.0, False).view(x.shape)
     rstd = stats[1].rsqrt()
     factor = rstd if weight is None else rstd * weight.double()
     offset = -stats[0] * factor if bias is None else bias.double() - stats[0] * factor
