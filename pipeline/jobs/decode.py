@@ -17,6 +17,7 @@ from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import is_newer_picture, reason_to_skip
 from tvae.pipeline.jobs.geometry import restore
+from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.queues import ahead, behind
 from tvae.pipeline.jobs.writing import open_output
@@ -53,7 +54,7 @@ def decode_item(item: Item, context: Context) -> Event:
     audio = None
     if job.audio == "copy" and reader.streams is not None:
         audio = SideStreams.from_json(reader.streams, reader.path)
-    done = 0
+    done, trimmer = 0, Trimmer()
     with open_output(output, meta.picture, meta.kind, job, audio) as writer:
         with (
             ahead(_clips(reader, model), context.queue_frames) as clips,
@@ -67,6 +68,7 @@ def decode_item(item: Item, context: Context) -> Event:
                 for rgb, pts, duration in zip(frames, clip.pts, clip.durations, strict=False):
                     put(Frame(restore(rgb, meta.geometry), pts, duration))
                     done += 1
+                    trimmer.frame()
                 context.emit(Progress(item.source, done, reader.frames))
         writer.commit()
     context.notify(item, writer.warnings)

@@ -15,6 +15,7 @@ from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.describe import describe
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import reason_to_skip
+from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.parts import PartGatherer
 from tvae.pipeline.jobs.queues import ahead, behind
@@ -61,30 +62,30 @@ def encode_item(item: Item, context: Context) -> Event:
 
 
 def _encode_frames(
-    item: Item,
-    source: Source,
-    encode: Encode,
-    writer: latents.VideoLatentsWriter,
-    context: Context,
-    model: Model,
+    item: Item, source: Source, encode: Encode, writer: latents.VideoLatentsWriter, context: Context, model: Model
 ) -> int:
     """Reading, computing and writing overlap; returns the number of frames."""
-    gatherer = PartGatherer(writer)
-    done, total = 0, source.reader.info.frames
-    whole = model.info.temporal_factor is not None
+    if model.info.temporal_factor is not None:
+        (clip,) = source.chunks(whole=True)
+        frames = len(clip.frames)
+        writer.add(encode(clip), clip.pts, clip.durations, repeated_frames(model, frames))
+        context.emit(Progress(item.source, frames, frames))
+        return frames
+    gatherer, trimmer = PartGatherer(writer), Trimmer()
+    done = 0
 
-    def write(made: tuple[Chunk, dict[str, Tensor]]) -> None:
-        chunk, tensors = made
-        gatherer.add(tensors, chunk.pts, chunk.durations, repeated_frames(model, len(chunk.pts)))
+    def write(made: tuple[dict[str, Tensor], int | None, int | None]) -> None:
+        gatherer.add(*made)
 
     with (
-        ahead(source.chunks(whole), context.queue_frames) as chunks,
+        ahead(source.chunks(whole=False), context.queue_frames) as chunks,
         behind(write, context.queue_frames) as put,
     ):
         for chunk in chunks:
-            put((chunk, encode(chunk)))
-            done += len(chunk.pts)
-            context.emit(Progress(item.source, done, total))
+            put((encode(chunk), chunk.pts[0], chunk.durations[0]))
+            done += 1
+            trimmer.frame()
+            context.emit(Progress(item.source, done, source.reader.info.frames))
     gatherer.flush()
     return done
 

@@ -11,36 +11,44 @@ __all__ = ["PartGatherer"]
 
 MOST_FRAMES = 64
 LEAST_FRAMES = 16
-PART_BYTES = 8 * 2**20
+PART_BYTES = 4 * 2**20
 """A part holds this much, within the bounds above: the memory that waits here does not grow with the clip."""
 
 
 class PartGatherer:
-    """Takes ``[C, t, h, w]`` latents of successive frames and writes parts; call :meth:`flush` at the end."""
+    """Takes latents of successive frames, ``[C, 1, h, w]`` each, and writes parts; call :meth:`flush` at the end.
+
+    They wait in one buffer that is used again for every part: kept one by one among the large tensors that come and
+    go, they would tear the heap into pieces, and the process would grow with the clip.
+    """
 
     def __init__(self, writer: VideoLatentsWriter) -> None:
         self._writer = writer
-        self._tensors: list[dict[str, Tensor]] = []
+        self._buffers: dict[str, Tensor] = {}
         self._pts: list[int | None] = []
         self._durations: list[int | None] = []
 
-    def add(
-        self, tensors: dict[str, Tensor], pts: list[int | None], durations: list[int | None], repeated: int = 0
-    ) -> None:
-        """Latents of ``len(pts)`` frames. With ``repeated`` they end the clip."""
-        self._tensors.append(tensors)
-        self._pts += pts
-        self._durations += durations
-        frames = len(self._pts)
-        size = sum(t.nbytes for t in tensors.values()) / len(pts) * frames
-        if repeated or frames >= MOST_FRAMES or (frames >= LEAST_FRAMES and size >= PART_BYTES):
-            self.flush(repeated)
+    def add(self, tensors: dict[str, Tensor], pts: int | None, duration: int | None) -> None:
+        """Latents of one frame."""
+        if not self._buffers:
+            frames = PART_BYTES // sum(tensor.nbytes for tensor in tensors.values())
+            frames = min(max(frames, LEAST_FRAMES), MOST_FRAMES)
+            self._buffers = {name: _buffer(tensor, frames) for name, tensor in tensors.items()}
+        for name, tensor in tensors.items():
+            self._buffers[name][:, len(self._pts)] = tensor[:, 0]
+        self._pts.append(pts)
+        self._durations.append(duration)
+        if len(self._pts) == next(iter(self._buffers.values())).shape[1]:
+            self.flush()
 
-    def flush(self, repeated: int = 0) -> None:
+    def flush(self) -> None:
         """Write what waits, if anything."""
-        if not self._pts:
-            return
-        whole = {name: torch.cat([t[name] for t in self._tensors], dim=1) for name in self._tensors[0]}
-        self._tensors.clear()
-        self._writer.add(whole, self._pts, self._durations, repeated)
-        self._pts, self._durations = [], []
+        if self._pts:
+            part = {name: buffer[:, : len(self._pts)] for name, buffer in self._buffers.items()}
+            self._writer.add(part, self._pts, self._durations)
+            self._pts, self._durations = [], []
+
+
+def _buffer(frame: Tensor, frames: int) -> Tensor:
+    channels, _, height, width = frame.shape
+    return torch.empty((channels, frames, height, width), dtype=frame.dtype)

@@ -15,6 +15,7 @@ from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import is_newer_picture, reason_to_skip
 from tvae.pipeline.jobs.geometry import restore
+from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.metrics import QualityMeter
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.queues import ahead, behind
@@ -46,7 +47,7 @@ def roundtrip_item(item: Item, context: Context) -> Event:
         width, height = source.geometry.size
         spec = dataclasses.replace(info.spec, width=width, height=height)
         audio = item.source if job.audio == "copy" and info.kind == "video" else None
-        meter, done = QualityMeter(), 0
+        meter, trimmer, done = QualityMeter(), Trimmer(), 0
         with open_output(output, spec, info.kind, job, audio) as writer:
 
             def finish(pair: tuple[np.ndarray, Frame]) -> None:
@@ -61,6 +62,7 @@ def roundtrip_item(item: Item, context: Context) -> Event:
                 for chunk in chunks:
                     for pair in _reconstruct(chunk, model):
                         put(pair)
+                        trimmer.frame()
                     done += len(chunk.frames)
                     context.emit(Progress(item.source, done, info.frames))
             writer.commit()
