@@ -179,8 +179,8 @@ TINY: dict[str, TinyVAE] = {
     "AutoencoderKLCosmos": TinyVAE(
         "AutoencoderKLCosmos",
         {
-            "encoder_block_out_channels": (16, 16, 16),
-            "decode_block_out_channels": (16, 16, 16),
+            "encoder_block_out_channels": (16,) * 4,
+            "decode_block_out_channels": (16,) * 4,
             "attention_resolutions": (8,),
             "resolution": 64,
             "num_layers": 1,

@@ -1,0 +1,72 @@
+"""Graphs on disk: found again, never trusted when damaged, safe to delete."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_vaes import TINY, relative_l2
+
+from tvae.pipeline import TiledVAE, compiled, graph_store
+
+KL = TINY["AutoencoderKL"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(graph_store, "_folder", lambda: tmp_path / "graphs")
+    return tmp_path / "graphs"
+
+
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts captures."""
+    count = [0]
+    real = compiled.capture
+
+    def counted(*args: object) -> object:
+        count[0] += 1
+        return real(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(compiled, "capture", counted)
+    return count
+
+
+def test_a_second_object_finds_the_graph(folder: Path, captures: list[int]) -> None:
+    z = KL.input("decode", 6, 5)
+    first = TiledVAE(KL.build(), strip=4).decode(z).sample
+    assert captures == [1]
+    again = TiledVAE(KL.build(), strip=4).decode(z).sample
+    assert captures == [1]
+    assert torch.equal(first, again)
+    assert len(list(folder.glob("*.json"))) == 1
+    assert not list(folder.glob("*.tmp"))
+
+
+def test_what_a_capture_depends_on_is_in_the_key(folder: Path, captures: list[int]) -> None:
+    z = KL.input("decode", 6, 5)
+    TiledVAE(KL.build()).decode(z)
+    TiledVAE(KL.build()).decode(torch.cat([z, z]))  # batch
+    TiledVAE(KL.build().double()).decode(z.double())  # type
+    other = KL.build()
+    other.register_buffer("extra", torch.zeros(1))  # structure
+    TiledVAE(other).decode(z)
+    assert captures == [4]
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"graph": "{}", "spec": {}}', b"\xff\xfe"])
+def test_a_damaged_file_is_captured_anew(folder: Path, captures: list[int], damage: bytes) -> None:
+    model, z = KL.build(), KL.input("decode", 6, 5)
+    first = TiledVAE(model).decode(z).sample
+    (file,) = folder.glob("*.json")
+    file.write_bytes(damage)
+    assert relative_l2(TiledVAE(model).decode(z).sample, first) == 0
+    assert captures == [2]
+    assert file.read_bytes() != damage
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setattr(graph_store, "_folder", lambda: tmp_path / "file" / "graphs")
+    assert TiledVAE(KL.build()).decode(KL.input("decode", 6, 5)).sample.shape == (1, 3, 24, 20)
