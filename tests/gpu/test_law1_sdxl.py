@@ -1,7 +1,7 @@
 """Law 1 on a GPU: Stable Diffusion XL's VAE in bfloat16 and float16 at full sizes.
 
 The error against the float32 model (the stored weights cast up) is at most 1.02 times the untiled model's own in that
-type. Prints a table with times and peak memory of both, warm, in the same process.
+type. Prints a table with times and peak memory of both, and of diffusers' blended tiling, warm, in the same process.
 """
 
 from __future__ import annotations
@@ -75,10 +75,14 @@ def test_error_is_at_most_the_untiled_models(model: Any, dtype: torch.dtype, sid
         reference = result(getattr(exact, side)(x.float()))
         own = relative_l2(result(getattr(low, side)(x)), reference)
         untiled = _timed(lambda: getattr(low, side)(x))
+        low.enable_tiling()
+        blended = relative_l2(result(getattr(low, side)(x)), reference), _timed(lambda: getattr(low, side)(x))
+        low.disable_tiling()
     torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
     del exact
     name = f"{side} {size} {str(dtype).removeprefix('torch.'):8}"
     print(f"\n{name} untiled     error {own:.5f}  {untiled[0]:7.1f} ms {untiled[1]:6.2f} GiB")
+    print(f"{name} blended     error {blended[0]:.5f}  {blended[1][0]:7.1f} ms {blended[1][1]:6.2f} GiB")
     for strip in (None, 32):
         tiled = TiledVAE(low, preset="h200", strip=strip)
         error = relative_l2(result(getattr(tiled, side)(x)), reference)
