@@ -162,7 +162,7 @@ class _Translator:
         expr = size.node.expr
         if not expr.free_symbols:
             return int(expr) if isinstance(size, torch.SymInt) else float(expr)
-        return Size(PythonPrinter().doprint(expr))
+        return Size(_arithmetic(PythonPrinter().doprint(expr)))
 
     def _guards(self, input_ids: list[int]) -> list[str]:
         """The export's guards as expressions over size symbols."""
@@ -175,7 +175,7 @@ class _Translator:
         guards: list[str] = []
         codes = getattr(self.program, "_guards_code", None)
         for code in codes or []:
-            text = re.sub(r"L\['inputs'\]\[(\d+)\]\.size\(\)\[(\d+)\]", dimension, code)
+            text = re.sub(r"L\['inputs'\]\[(\d+)\]\.size\(\)\[(\d+)\]", dimension, _arithmetic(code))
             if "L[" not in text:
                 guards.append(text)
         for symbol, bounds in self.program.range_constraints.items():
@@ -187,6 +187,11 @@ class _Translator:
                 sized = zip(shape, example.shape, strict=True)
                 guards += [f"{size.expr} == {n}" for size, n in sized if isinstance(size, Size)]
         return guards
+
+
+def _arithmetic(text: str) -> str:
+    """An expression as the exporter prints it, in the names that size expressions know."""
+    return re.sub(r"\b(?:math\.|torch\.sym_)(?=\w+\()", "", text)
 
 
 def _module_of(n: Any) -> str:

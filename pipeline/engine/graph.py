@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -112,7 +113,7 @@ class Graph:
         """Do the guards hold at these sizes?"""
         try:
             return all(evaluate(Size(g), sizes) for g in self.guards)
-        except (NameError, ZeroDivisionError):
+        except (NameError, ZeroDivisionError, ValueError):
             return False
 
     def to_json(self) -> str:
@@ -180,12 +181,18 @@ _ALLOWED = (
     ),
     *(ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE),
 )
-_FUNCTIONS = {"min": min, "max": max, "abs": abs, "int": int}
+_FUNCTIONS = {
+    **{"min": min, "max": max, "abs": abs, "int": int, "float": float, "round": round},
+    **{"trunc": math.trunc, "floor": math.floor, "ceil": math.ceil, "sqrt": math.sqrt},
+}
 
 
 @lru_cache(maxsize=65536)
 def _compile(expr: str) -> CodeType:
-    tree = ast.parse(expr, mode="eval")
+    try:
+        tree = ast.parse(expr, mode="eval")
+    except SyntaxError:
+        raise ValueError(f"not a size expression: {expr!r}") from None
     for part in ast.walk(tree):
         if not isinstance(part, _ALLOWED) or (isinstance(part, ast.Call) and not isinstance(part.func, ast.Name)):
             raise ValueError(f"not a size expression: {expr!r}")
@@ -193,7 +200,7 @@ def _compile(expr: str) -> CodeType:
 
 
 def evaluate(size: int | Size, sizes: Sizes) -> int:
-    """The integer a size stands for. Raises NameError for a symbol that has no value."""
+    """The integer a size stands for. Raises NameError for a symbol without a value, ValueError for no arithmetic."""
     if isinstance(size, Size):
         return eval(_compile(size.expr), {"__builtins__": {}, **_FUNCTIONS, **sizes})
     return size
