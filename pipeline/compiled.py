@@ -126,7 +126,8 @@ class Compiled:
         self._graphs[name].append(new)
         sizes = new.graph.bind(shapes)
         if sizes is None:
-            raise UnsupportedOp("torch.export", self._side, f"the capture does not serve its own shape {shapes}")
+            why = f"the capture does not serve its own shape {shapes}"
+            raise UnsupportedOp("torch.export", self._side, why, whole=False)
         return new, sizes
 
     def _call_facts(self, inputs: Sequence[Tensor], call: Call) -> dict[str, Any]:

@@ -34,12 +34,14 @@ class PlanError(TvaeError):
 
 
 class UnsupportedOp(TvaeError):
-    """The engine has no rule for an operation. Names the operation and the module it came from."""
+    """The engine has no rule for an operation, or cannot capture it. Names the operation and its module.
 
-    def __init__(self, op: str, module: str, why: str = "") -> None:
+    ``whole``: running the operation on whole values would do.
+    """
+
+    def __init__(self, op: str, module: str, why: str = "", *, whole: bool = True) -> None:
         self.op, self.module, self.why = op, module, why
+        what = "no rule for" if whole else "cannot capture"
+        remedy = "; pass allow_whole=True (--allow-whole) to run it on the whole value, exact but unbounded in memory"
         detail = f" ({why})" if why else ""
-        super().__init__(
-            f"no rule for operation '{op}' in module '{module or '<root>'}'{detail}; "
-            "pass allow_whole=True (--allow-whole) to run it on the whole value, exact but unbounded in memory"
-        )
+        super().__init__(f"{what} operation '{op}' in module '{module or '<root>'}'{detail}{remedy if whole else ''}")

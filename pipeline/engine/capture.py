@@ -74,7 +74,7 @@ def capture(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Sequ
                 program = export(entry, (list(inputs),), dynamic_shapes={"inputs": auto}, strict=False)
         except Exception as error:
             line = (str(error) or type(error).__name__).strip().splitlines()[0]
-            raise UnsupportedOp("torch.export", type(module).__name__, line) from first
+            raise UnsupportedOp("torch.export", type(module).__name__, line, whole=False) from first
     return _Translator(program, inputs).graph()
 
 
@@ -110,7 +110,7 @@ class _Translator:
             elif n.op == "call_function":
                 self._call(n)
             else:
-                raise UnsupportedOp(str(n.target), _module_of(n), f"graph node of kind {n.op}")
+                raise UnsupportedOp(str(n.target), _module_of(n), f"graph node of kind {n.op}", whole=False)
         first = self.nodes[input_ids[0]].meta.shape
         rows = first[-2] if len(first) >= 4 else None
         symbol = rows.expr if isinstance(rows, Size) else None
@@ -149,7 +149,7 @@ class _Translator:
         if isinstance(arg, (list, tuple)):
             return tuple(self._arg(a, user) for a in arg)
         if isinstance(arg, torch.fx.immutable_collections.immutable_dict):
-            raise UnsupportedOp(str(user.target), _module_of(user), "a dictionary argument")
+            raise UnsupportedOp(str(user.target), _module_of(user), "a dictionary argument", whole=False)
         return arg
 
     @staticmethod

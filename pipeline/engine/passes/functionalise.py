@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 
-from tvae.pipeline.engine.graph import Graph, Node, Ref, map_refs
+import torch
+
+from tvae.pipeline.engine.graph import Graph, Node, Ref, map_refs, refs_in
 from tvae.pipeline.errors import UnsupportedOp
 
 __all__ = ["functionalise"]
@@ -12,43 +15,58 @@ __all__ = ["functionalise"]
 _VIEWS = (
     *("view", "slice", "select", "permute", "transpose", "alias", "narrow", "unsqueeze", "squeeze", "expand"),
     *("flatten", "unflatten", "reshape", "movedim", "chunk", "split", "split_with_sizes", "unbind", "getitem", "t"),
+    *("view_as", "expand_as", "swapaxes", "moveaxis", "diagonal", "unfold", "as_strided"),
 )
 
 
 def functionalise(graph: Graph) -> Graph:
     """Rewrite ``x.add_(y)`` as ``x = x.add(y)``. Refuses writes through views and reads of views older than a write."""
     current: dict[int, int] = {}
-    views: dict[int, set[int]] = {}  # value -> views of it made so far
+    owner: dict[int, int] = {}  # a value that may share memory with an older one -> the oldest of them
+    sharing: dict[int, set[int]] = {}  # that oldest -> all of them
     stale: set[int] = set()
     nodes: list[Node] = []
     for id_, node in enumerate(graph.nodes):
         args, kwargs = map_refs((node.args, node.kwargs), lambda a: _latest(a, current))
         node = replace(node, args=args, kwargs=kwargs)
         base = node.args[0].id if node.args and isinstance(node.args[0], Ref) else None
-        if any(r.id in stale for r in _refs(node)):
-            raise UnsupportedOp(node.target, node.module, "reads a view of a value that was changed in place")
+        if not stale.isdisjoint(refs_in(node)):
+            raise _refused(node, "reads a view of a value that was changed in place")
         if node.kind == "call" and node.op.endswith("_") and not node.op.startswith("_") and base is not None:
             if graph.nodes[base].op in _VIEWS:
-                raise UnsupportedOp(node.target, node.module, "writes in place through a view")
+                raise _refused(node, "writes in place through a view")
+            types = [graph.nodes[r].meta.dtype for r in refs_in(node)]
+            if reduce(torch.promote_types, types) != types[0]:
+                raise _refused(node, "writes values of a wider type in place")
             namespace, op, overload = node.target.split(".")
             node = replace(node, target=f"{namespace}.{op[:-1]}.{overload}")
-            stale |= views.pop(base, set())
+            oldest = owner.get(base, base)
+            stale |= sharing.pop(oldest, {oldest}) - {base}
             for old, new in list(current.items()):
                 if new == base:
                     current[old] = id_
             current[base] = id_
-        elif node.kind == "call" and node.op in _VIEWS and base is not None:
-            views.setdefault(base, set()).add(id_)
+        elif node.kind == "call" and base is not None and _shares_memory(node, graph):
+            owner[id_] = owner.get(base, base)
+            sharing.setdefault(owner[id_], {owner[id_]}).add(id_)
         nodes.append(node)
     outputs = [current.get(i, i) for i in graph.outputs]
+    for i in outputs:
+        if i in stale:
+            raise _refused(graph.nodes[i], "is a result, and a view of a value that was changed in place")
     return replace(graph, nodes=nodes, outputs=outputs)
+
+
+def _shares_memory(node: Node, graph: Graph) -> bool:
+    """May a write into the node's value change its operand? (The exporter keeps a ``contiguous`` only if it copies.)"""
+    if node.op in ("to", "type_as"):
+        return node.meta.dtype == graph.nodes[node.args[0].id].meta.dtype
+    return node.op in _VIEWS or node.op in ("detach", "dropout")
 
 
 def _latest(arg: object, current: dict[int, int]) -> object:
     return Ref(current.get(arg.id, arg.id)) if isinstance(arg, Ref) else arg
 
 
-def _refs(node: Node) -> list[Ref]:
-    found: list[Ref] = []
-    map_refs((node.args, node.kwargs), lambda a: found.append(a) if isinstance(a, Ref) else None)
-    return found
+def _refused(node: Node, why: str) -> UnsupportedOp:
+    return UnsupportedOp(node.target, node.module, why, whole=False)

@@ -17,6 +17,8 @@ def _changes_nothing(node: Node, graph: Graph) -> bool:
         return True
     if node.op == "dropout":  # captured in evaluation mode: dropout(x, p, train=False)
         return not node.args[2] or node.args[1] == 0
+    if "rounding_mode" in node.kwargs:
+        return False
     if node.op in ("div", "mul"):  # diffusers' output_scale_factor of 1.0
         return node.args[1] in (1, 1.0) and not isinstance(node.args[1], bool) and _same(node, source)
     if node.op in ("add", "sub"):
