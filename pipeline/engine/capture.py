@@ -87,6 +87,7 @@ class _Translator:
         self.nodes: list[Node] = []
         self.ids: dict[Any, int] = {}
         self.constants: dict[str, Tensor] = {}
+        self.symbols: set[Any] = set()  # those that the shapes of the inputs give
 
     def graph(self) -> Graph:
         signature = self.program.graph_signature
@@ -103,6 +104,8 @@ class _Translator:
                     node = Node("param", lifted[n.name])
                 else:
                     input_ids.append(len(self.nodes))
+                    for size in n.meta["val"].shape:
+                        self.symbols |= size.node.expr.free_symbols if isinstance(size, torch.SymInt) else set()
                     node = Node("input", n.name)
                 self._add(n, node)
             elif n.op == "output":
@@ -120,7 +123,7 @@ class _Translator:
         value = n.meta["val"]
         node.is_tuple = isinstance(value, (tuple, list))
         tensors = value if node.is_tuple else [value]
-        node.outputs = tuple(Meta(tuple(self._size(s) for s in t.shape), t.dtype) for t in tensors)
+        node.outputs = tuple(Meta(tuple(self._size(s, n) for s in t.shape), t.dtype) for t in tensors)
         self.ids[n] = len(self.nodes)
         self.nodes.append(node)
 
@@ -141,9 +144,9 @@ class _Translator:
 
     def _arg(self, arg: Any, user: Any) -> Any:
         if isinstance(arg, torch.fx.Node):
-            return Ref(self.ids[arg]) if arg in self.ids else self._size(arg.meta["val"])
+            return Ref(self.ids[arg]) if arg in self.ids else self._size(arg.meta["val"], user)
         if isinstance(arg, (torch.SymInt, torch.SymFloat)):
-            return self._size(arg)
+            return self._size(arg, user)
         if isinstance(arg, torch.device):
             return DEVICE if arg.type == self.device.type else str(arg)
         if isinstance(arg, (list, tuple)):
@@ -152,8 +155,7 @@ class _Translator:
             raise UnsupportedOp(str(user.target), _module_of(user), "a dictionary argument", whole=False)
         return arg
 
-    @staticmethod
-    def _size(size: Any) -> Any:
+    def _size(self, size: Any, user: Any) -> Any:
         """int, or the expression of a symbolic integer (or float) in Python's syntax."""
         if not isinstance(size, (torch.SymInt, torch.SymFloat)):
             return size
@@ -162,6 +164,8 @@ class _Translator:
         expr = size.node.expr
         if not expr.free_symbols:
             return int(expr) if isinstance(size, torch.SymInt) else float(expr)
+        if not expr.free_symbols <= self.symbols:
+            raise UnsupportedOp(str(user.target), _module_of(user), "a size that depends on values", whole=False)
         return Size(_arithmetic(PythonPrinter().doprint(expr)))
 
     def _guards(self, input_ids: list[int]) -> list[str]:
@@ -179,6 +183,8 @@ class _Translator:
             if "L[" not in text:
                 guards.append(text)
         for symbol, bounds in self.program.range_constraints.items():
+            if symbol not in self.symbols:
+                continue
             guards.append(f"{symbol} >= {int(bounds.lower)}")
             if getattr(bounds.upper, "is_Integer", False):  # otherwise it is the exporter's infinity
                 guards.append(f"{symbol} <= {int(bounds.upper)}")
@@ -196,4 +202,5 @@ def _arithmetic(text: str) -> str:
 
 def _module_of(n: Any) -> str:
     stack = list((n.meta.get("nn_module_stack") or {}).values())
-    return stack[-1][0].removeprefix("model.").removeprefix("model") if stack else ""
+    path: str = stack[-1][0] if stack else "model"
+    return "" if path == "model" else path.removeprefix("model.")
