@@ -17,7 +17,7 @@ from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted,
 from tvae.pipeline.jobs.existing import reason_to_skip
 from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.outputs import Item
-from tvae.pipeline.jobs.parts import PartGatherer
+from tvae.pipeline.jobs.parts import Part, PartGatherer
 from tvae.pipeline.jobs.queues import ahead, behind
 from tvae.pipeline.jobs.reading import Chunk, Source, open_source
 from tvae.pipeline.media import copy_streams, frames_to_tensor
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from tvae.pipeline.models.model import Model
 
 __all__ = ["encode_item"]
+
+PARTS_WAITING = 1
 
 Encode = Callable[[Chunk], dict[str, Tensor]]
 
@@ -71,22 +73,23 @@ def _encode_frames(
         writer.add(encode(clip), clip.pts, clip.durations, repeated_frames(model, frames))
         context.emit(Progress(item.source, frames, frames))
         return frames
-    gatherer, trimmer = PartGatherer(writer), Trimmer()
+    gatherer, trimmer = PartGatherer(), Trimmer()
     done = 0
 
-    def write(made: tuple[dict[str, Tensor], int | None, int | None]) -> None:
-        gatherer.add(*made)
+    def write(part: Part) -> None:
+        writer.add(part.tensors, part.pts, part.durations)
 
-    with (
-        ahead(source.chunks(whole=False), context.queue_frames) as chunks,
-        behind(write, context.queue_frames) as put,
-    ):
+    with ahead(source.chunks(whole=False), context.queue_frames) as chunks, behind(write, PARTS_WAITING) as put:
         for chunk in chunks:
-            put((encode(chunk), chunk.pts[0], chunk.durations[0]))
+            part = gatherer.add(encode(chunk), chunk.pts[0], chunk.durations[0])
+            if part is not None:
+                put(part)
             done += 1
             trimmer.frame()
             context.emit(Progress(item.source, done, source.reader.info.frames))
-    gatherer.flush()
+        rest = gatherer.rest()
+        if rest is not None:
+            put(rest)
     return done
 
 

@@ -1,13 +1,13 @@
-"""Gathers latents into parts of a size that suits files, and hands each part over as soon as it is complete."""
+"""Gathers latents of single frames into parts of a size that suits files."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from tvae.pipeline.latents import VideoLatentsWriter
-
-__all__ = ["PartGatherer"]
+__all__ = ["Part", "PartGatherer"]
 
 MOST_FRAMES = 64
 LEAST_FRAMES = 16
@@ -15,38 +15,43 @@ PART_BYTES = 4 * 2**20
 """A part holds this much, within the bounds above: the memory that waits here does not grow with the clip."""
 
 
-class PartGatherer:
-    """Takes latents of successive frames, ``[C, 1, h, w]`` each, and writes parts; call :meth:`flush` at the end.
+@dataclass
+class Part:
+    """``[C, t, h, w]`` tensors of t successive frames and their times."""
 
-    They wait in one buffer that is used again for every part: kept one by one among the large tensors that come and
-    go, they would tear the heap into pieces, and the process would grow with the clip.
+    tensors: dict[str, Tensor]
+    pts: list[int | None] = field(default_factory=list)
+    durations: list[int | None] = field(default_factory=list)
+
+
+class PartGatherer:
+    """Takes frames with :meth:`add`, which gives a part when one is complete; :meth:`rest` gives what is left.
+
+    Frames wait in one buffer a part: kept one by one among the large tensors that come and go, they would tear the heap
+    into pieces, and the process would grow with the clip.
     """
 
-    def __init__(self, writer: VideoLatentsWriter) -> None:
-        self._writer = writer
-        self._buffers: dict[str, Tensor] = {}
-        self._pts: list[int | None] = []
-        self._durations: list[int | None] = []
+    def __init__(self) -> None:
+        self._part: Part | None = None
 
-    def add(self, tensors: dict[str, Tensor], pts: int | None, duration: int | None) -> None:
-        """Latents of one frame."""
-        if not self._buffers:
-            frames = PART_BYTES // sum(tensor.nbytes for tensor in tensors.values())
-            frames = min(max(frames, LEAST_FRAMES), MOST_FRAMES)
-            self._buffers = {name: _buffer(tensor, frames) for name, tensor in tensors.items()}
+    def add(self, tensors: dict[str, Tensor], pts: int | None, duration: int | None) -> Part | None:
+        """Latents ``[C, 1, h, w]`` of one frame."""
+        if self._part is None:
+            frames = min(max(PART_BYTES // sum(t.nbytes for t in tensors.values()), LEAST_FRAMES), MOST_FRAMES)
+            self._part = Part({name: _buffer(tensor, frames) for name, tensor in tensors.items()})
+        part = self._part
         for name, tensor in tensors.items():
-            self._buffers[name][:, len(self._pts)] = tensor[:, 0]
-        self._pts.append(pts)
-        self._durations.append(duration)
-        if len(self._pts) == next(iter(self._buffers.values())).shape[1]:
-            self.flush()
+            part.tensors[name][:, len(part.pts)] = tensor[:, 0]
+        part.pts.append(pts)
+        part.durations.append(duration)
+        return self.rest() if len(part.pts) == next(iter(part.tensors.values())).shape[1] else None
 
-    def flush(self) -> None:
-        """Write what waits, if anything."""
-        if self._pts:
-            part = {name: buffer[:, : len(self._pts)] for name, buffer in self._buffers.items()}
-            self._writer.add(part, self._pts, self._durations)
-            self._pts, self._durations = [], []
+    def rest(self) -> Part | None:
+        """The part that has begun, if any."""
+        part, self._part = self._part, None
+        if part is not None:
+            part.tensors = {name: buffer[:, : len(part.pts)] for name, buffer in part.tensors.items()}
+        return part
 
 
 def _buffer(frame: Tensor, frames: int) -> Tensor:
