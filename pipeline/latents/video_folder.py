@@ -26,7 +26,6 @@ VIDEO_SUFFIX = ".latents"
 PENDING = ".tvae-new"
 _PART = re.compile(r"\d{6}\.safetensors")
 _STREAMS = re.compile(r"streams[-.][\w.-]*")
-_UNFINISHED_STREAMS = re.compile(r"\.streams[-.][\w.-]*\.part")  # the media module's temporary name
 _CLUTTER = {".ds_store", "thumbs.db", "desktop.ini"}  # file managers put these anywhere
 
 
@@ -133,7 +132,7 @@ def _clear(folder: Path, keep: Collection[str] = ()) -> None:
 
 
 def _is_ours(path: Path) -> bool:
-    known = any(pattern.fullmatch(path.name) for pattern in (_PART, _STREAMS, _UNFINISHED_STREAMS))
+    known = any(pattern.fullmatch(path.name) for pattern in (_PART, _STREAMS))
     return path.name in (INDEX_NAME, PENDING) or (path.is_file() and (known or is_temporary(path.name)))
 
 

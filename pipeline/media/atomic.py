@@ -1,11 +1,11 @@
-"""A file that is either complete under its final name or absent."""
+"""Outputs of the media writers: complete under their final name or absent, with errors for people."""
 
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 
+from tvae.pipeline.atomic import flush_file, flush_folder, temporary_path
 from tvae.pipeline.errors import TvaeError, UsageError
 
 __all__ = ["publish", "reserve", "write_error"]
@@ -13,7 +13,7 @@ __all__ = ["publish", "reserve", "write_error"]
 
 def reserve(path: Path) -> Path:
     """Create an empty temporary file beside ``path`` (and the folder, if missing); UsageError when that cannot be."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    temporary = temporary_path(path)
     if path.is_dir():
         raise UsageError(f"cannot write {path}: it is a folder; name a file")
     try:
@@ -27,15 +27,9 @@ def reserve(path: Path) -> Path:
 def publish(temporary: Path, path: Path) -> None:
     """Flush ``temporary`` to the disk and give it its final name, replacing what was there."""
     try:
-        with temporary.open("r+b") as handle:
-            os.fsync(handle.fileno())
+        flush_file(temporary)
         os.replace(temporary, path)
-        if os.name == "posix":  # the rename itself is safe only once the folder is flushed; Windows has no such call
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        flush_folder(path.parent)
     except OSError as error:
         raise write_error(path, error) from error
 

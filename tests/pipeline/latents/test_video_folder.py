@@ -124,7 +124,7 @@ def test_killed_run_is_incomplete_and_started_afresh(folder: Path, clip_meta: La
         killed.add(latents(1, 9), [index], [1])
     (folder / ".tvae-0123456789ab.tmp").write_bytes(b"half a part")
     (folder / "streams.mka").touch()
-    (folder / ".streams.mka.0123abcd.part").touch()
+    (folder / ".tvae-0123456789ab.tmp").touch()
     assert is_latents(folder)
     assert not latents_done(folder, clip_meta.fingerprint)
     with pytest.raises(InputError, match="was interrupted"):

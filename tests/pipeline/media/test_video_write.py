@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tvae.pipeline.atomic import is_temporary
 from tvae.pipeline.errors import InputError, TvaeError, UsageError
 from tvae.pipeline.media import Frame, PictureSpec, WriteOptions, check_write_options, open_reader, open_writer, probe
 
@@ -121,7 +122,7 @@ def test_nothing_is_left_without_commit(tmp_path: Path) -> None:
     frame = Frame(np.zeros((32, 48, 3), np.uint8), 0, 1)
     with open_writer(path, like) as writer:
         writer.write(frame)
-        assert [entry.name.startswith(".a.mp4.") for entry in path.parent.iterdir()] == [True]
+        assert [is_temporary(entry.name) for entry in path.parent.iterdir()] == [True]
     assert list(path.parent.iterdir()) == []
     with pytest.raises(InputError, match="there are no frames to write"), open_writer(path, like) as writer:
         writer.commit()
