@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 
 from tvae.pipeline.engine.axis import Axis
-from tvae.pipeline.engine.graph import Graph, Node, Ref
+from tvae.pipeline.engine.graph import Graph, Node, Ref, refs_in
 from tvae.pipeline.engine.program import Op, Program
 from tvae.pipeline.engine.rules import RULES, Context, NoRule
 from tvae.pipeline.engine.rules.context import no_demand
@@ -26,7 +26,10 @@ def lower(graph: Graph, sizes: Mapping[str, int], device: torch.device, *, allow
     ctx = Context(graph, sizes, device)
     params: dict[int, str] = {}
     spread: set[int] = set()  # ops that run whole though their value has rows, by way of allow_whole
+    used = {i for node in graph.nodes for i in refs_in(node)} | set(graph.outputs)
     for id_, node in enumerate(graph.nodes):
+        if node.kind == "param" and id_ not in used:
+            continue  # an exported side lists every weight of its model
         if node.kind == "param":
             op = _leaf(ctx, node, None, constant=True)
             params[op.id] = node.target
