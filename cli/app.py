@@ -5,6 +5,7 @@ Importing this module imports no torch, av, numpy or diffusers: ``tvae --help`` 
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -74,4 +75,6 @@ def tvae(
 
 def main() -> None:
     """Entry point of the console script."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names the terminal's encoding lacks must not stop a run
     app()

@@ -15,7 +15,7 @@ from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.jobs.compute import decode_clip, enough_memory, latents_to_decode
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted, Progress
-from tvae.pipeline.jobs.existing import is_newer_picture, reason_to_skip
+from tvae.pipeline.jobs.existing import picture_serves, reason_to_skip
 from tvae.pipeline.jobs.geometry import restore
 from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.outputs import Item
@@ -45,7 +45,7 @@ def decode_item(item: Item, context: Context) -> Event:
     reader = latents.open_latents(item.source)
     meta = reader.meta
     output = context.claim(item, meta.kind)
-    reason = reason_to_skip(output, job.existing, lambda: is_newer_picture(output, item.source))
+    reason = reason_to_skip(output, job.existing, lambda: picture_serves(output, item.source))
     if reason:
         return ItemSkipped(item.source, output, reason)
     model = _model_of(reader, context)

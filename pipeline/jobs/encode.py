@@ -14,7 +14,7 @@ from tvae.pipeline.jobs.compute import encode_clip, enough_memory, repeated_fram
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.describe import describe
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted, Progress
-from tvae.pipeline.jobs.existing import reason_to_skip
+from tvae.pipeline.jobs.existing import latents_serve, reason_to_skip
 from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.parts import Part, PartGatherer
@@ -40,7 +40,7 @@ def encode_item(item: Item, context: Context) -> Event:
         info = source.reader.info
         output = context.claim(item, info.kind)
         meta = describe(item.source, source, job, model)
-        reason = reason_to_skip(output, job.existing, lambda: latents.latents_done(output, meta.fingerprint))
+        reason = reason_to_skip(output, job.existing, lambda: latents_serve(output, meta.fingerprint))
         if reason:
             return ItemSkipped(item.source, output, reason)
         context.emit(ItemStarted(item.source, output, info.kind, info.frames))

@@ -9,16 +9,19 @@ from tvae.pipeline import latents
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs.job import Existing
 
-__all__ = ["is_newer_picture", "is_there", "reason_to_skip"]
+__all__ = ["is_there", "latents_serve", "picture_serves", "reason_to_skip"]
 
 
-def reason_to_skip(output: Path, existing: Existing, up_to_date: Callable[[], bool]) -> str | None:
-    """Why the item need not be done, None if it must be. ``up_to_date`` is asked only if it matters."""
+def reason_to_skip(output: Path, existing: Existing, up_to_date: Callable[[], str | None]) -> str | None:
+    """Why the item need not be done, None if it must be. ``up_to_date`` says why an output serves, if it does."""
     if existing == "overwrite" or not is_there(output):
         return None
-    if existing == "keep":
-        return "exists"
-    return "done already" if up_to_date() else None
+    return "exists" if existing == "keep" else up_to_date()
+
+
+def latents_serve(output: Path, fingerprint: str) -> str | None:
+    """Latents say what they were made from, of which VAE, with which options."""
+    return "done already" if latents.latents_done(output, fingerprint) else None
 
 
 def is_there(output: Path) -> bool:
@@ -28,13 +31,12 @@ def is_there(output: Path) -> bool:
     return output.exists()
 
 
-def is_newer_picture(output: Path, source: Path) -> bool:
-    """True if ``output`` was written after ``source``.
+def picture_serves(output: Path, source: Path) -> str | None:
+    """Pictures do not say what they were made from; one newer than its source is taken for its result.
 
-    Pictures do not say what they were made from. One that is older than its source may be anything, so it is
-    neither taken for a result nor replaced: :class:`InputError`.
+    One that is older may be anything, so it is neither that nor replaced: :class:`InputError`.
     """
     made_from = source / "index.json" if source.is_dir() else source
     if output.stat().st_mtime_ns >= made_from.stat().st_mtime_ns:
-        return True
+        return "newer than its source; --overwrite makes it anew"
     raise InputError(f"{output} exists and is older than its source; pass --overwrite to replace it")

@@ -1,4 +1,4 @@
-"""Gathers latents of single frames into parts of a size that suits files."""
+"""Gathers latents of single frames into parts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from torch import Tensor
 
 __all__ = ["Part", "PartGatherer"]
 
-MOST_FRAMES = 64
-LEAST_FRAMES = 16
-PART_BYTES = 4 * 2**20
-"""A part holds this much, within the bounds above: the memory that waits here does not grow with the clip."""
+FRAMES = 16
+"""Of a part. What waits here, and the copies that writing makes of it, does not grow with the clip."""
 
 
 @dataclass
@@ -37,14 +35,13 @@ class PartGatherer:
     def add(self, tensors: dict[str, Tensor], pts: int | None, duration: int | None) -> Part | None:
         """Latents ``[C, 1, h, w]`` of one frame."""
         if self._part is None:
-            frames = min(max(PART_BYTES // sum(t.nbytes for t in tensors.values()), LEAST_FRAMES), MOST_FRAMES)
-            self._part = Part({name: _buffer(tensor, frames) for name, tensor in tensors.items()})
+            self._part = Part({name: _buffer(tensor) for name, tensor in tensors.items()})
         part = self._part
         for name, tensor in tensors.items():
             part.tensors[name][:, len(part.pts)] = tensor[:, 0]
         part.pts.append(pts)
         part.durations.append(duration)
-        return self.rest() if len(part.pts) == next(iter(part.tensors.values())).shape[1] else None
+        return self.rest() if len(part.pts) == FRAMES else None
 
     def rest(self) -> Part | None:
         """The part that has begun, if any."""
@@ -54,6 +51,6 @@ class PartGatherer:
         return part
 
 
-def _buffer(frame: Tensor, frames: int) -> Tensor:
+def _buffer(frame: Tensor) -> Tensor:
     channels, _, height, width = frame.shape
-    return torch.empty((channels, frames, height, width), dtype=frame.dtype)
+    return torch.empty((channels, FRAMES, height, width), dtype=frame.dtype)

@@ -13,7 +13,7 @@ import torch
 from tvae.pipeline.jobs.compute import decode_clip, encode_clip, enough_memory
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted, Progress
-from tvae.pipeline.jobs.existing import is_newer_picture, reason_to_skip
+from tvae.pipeline.jobs.existing import picture_serves, reason_to_skip
 from tvae.pipeline.jobs.geometry import restore
 from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.metrics import QualityMeter
@@ -40,7 +40,7 @@ def roundtrip_item(item: Item, context: Context) -> Event:
     with open_source(item.source, job, model.info.spatial_factor) as source:
         info = source.reader.info
         output = context.claim(item, info.kind)
-        reason = reason_to_skip(output, job.existing, lambda: is_newer_picture(output, item.source))
+        reason = reason_to_skip(output, job.existing, lambda: picture_serves(output, item.source))
         if reason:
             return ItemSkipped(item.source, output, reason)
         context.emit(ItemStarted(item.source, output, info.kind, info.frames))

@@ -48,6 +48,17 @@ def test_irregular_timestamps_survive(run: Run, clip: Run, shown: Run, tmp_path:
     assert shown(tmp_path / "out" / "c.mkv.mp4") == [(time, pytest.approx(level, abs=2)) for time, level in expected]
 
 
+def test_a_long_clip_is_kept_in_parts(run: Run, clip: Run, shown: Run, tmp_path: Path) -> None:
+    source = clip(times=tuple(range(0, 40 * 40, 40)))
+    run("encode", source, output=tmp_path / "lat")
+    reader = open_latents(tmp_path / "lat" / "c.mkv.latents")
+    assert [part.tensors["latents"].shape[1] for part in reader] == [16, 16, 8]
+    run("decode", tmp_path / "lat", output=tmp_path / "out", crf=0)
+    assert shown(tmp_path / "out" / "c.mkv.mp4") == [
+        (time, pytest.approx(level, abs=2)) for time, level in shown(source)
+    ]
+
+
 @pytest.mark.parametrize(("frames", "latent_frames", "repeated"), [(1, 1, 0), (5, 2, 0), (6, 3, 3), (9, 3, 0)])
 def test_a_video_vae_gets_the_whole_clip(
     run: Run, clip: Run, shown: Run, stand_in: Run, tmp_path: Path, frames: int, latent_frames: int, repeated: int
