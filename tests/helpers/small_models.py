@@ -43,12 +43,13 @@ class Residual(Block):
 
 
 class TwoNorms(Block):
-    """A residual that spans two barriers."""
+    """A residual that spans two barriers, and a whole value that is used behind the second."""
 
     def forward(self, x: Tensor) -> Outputs:
         h = self.first(x)
+        gain = 1 + h.mean((2, 3), keepdim=True).tanh()
         g = self.mix(F.silu(self.norm(h)))
-        return self.last(h + self.mix(F.silu(self.norm2(g))))
+        return self.last(h + self.mix(F.silu(self.norm2(g))) * gain)
 
 
 class Attention(Block):

@@ -136,6 +136,7 @@ def test_an_axis_says_where_the_rows_go(name: str, data: Any) -> None:
     ratio = got.rows // axis.rows if finer else axis.rows // got.rows
     assert torch.equal(old, new // ratio) if finer else torch.equal(old // ratio, new)
     assert finer or name.startswith("coarser")
+    assert got.plain or not name.startswith("finer")  # rows that a window can slide over
 
 
 def test_a_single_row_leaves_every_dimension() -> None:

@@ -219,6 +219,18 @@ def test_another_name_that_the_exporter_sees_through(fn: Fn) -> None:
     exact(fn)
 
 
+def test_a_result_changed_after_it_was_made_is_the_changed_one() -> None:
+    meta = (Meta((2, 3), torch.float32),)
+    nodes = [
+        Node("input", "x", outputs=meta),
+        Node("call", "aten.neg.default", (Ref(0),), outputs=meta),
+        Node("call", "aten.add_.Tensor", (Ref(1), 1), outputs=meta),
+    ]
+    done = functionalise(Graph(nodes, [0], [1, 2, 0]))
+    assert done.outputs == [2, 2, 0]
+    assert done.nodes[2].target == "aten.add.Tensor"
+
+
 def test_the_pass_leaves_its_argument_alone() -> None:
     graph, _ = captured(add_twice)
     before = graph.to_json()

@@ -151,12 +151,12 @@ def meshgrid(draw: Draw, op: str) -> OneOp:
     x = image(g)
     rows = g.call("arange.default", Size("h"), shape=("h",))
     frames = g.call("repeat_interleave.self_int", g.param(value=arange(2)), Size("h*w"), shape=("2*h*w",))
-    kind = draw(st.sampled_from(["rows", "frames", "queries"]))
-    first, second = {"rows": (rows, rows), "frames": (frames, frames), "queries": (rows, g.param(value=arange(3)))}[
-        kind
-    ]
+    kind = draw(st.sampled_from(["rows", "frames", "queries", "turned"]))
+    keys = g.param(value=arange(3))
+    pairs = {"rows": (rows, rows), "frames": (frames, frames), "queries": (rows, keys), "turned": (keys, rows)}
+    first, second = pairs[kind]
     a, b = g.shape_of(first)[0], g.shape_of(second)[0]
-    if kind != "queries" and draw(st.booleans()):
+    if kind == "turned" or (kind != "queries" and draw(st.booleans())):
         grids = g.call("meshgrid.indexing", [first, second], indexing="xy", shape=[(b, a)] * 2)
     elif draw(st.booleans()):
         grids = g.call("meshgrid.default", [first, second], shape=[(a, b)] * 2)
