@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
+from PIL import Image
 
 PROGRAM = "from tvae.cli.app import main; main()"
 HEAVY = ("torch", "av", "diffusers", "numpy", "PIL", "safetensors", "rich.progress", "tvae.pipeline")
@@ -16,16 +17,22 @@ def run(*arguments: str, code: str = PROGRAM) -> subprocess.CompletedProcess[str
     return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60)
 
 
+TIMED = """
+import time
+from tvae.cli.app import main
+try:
+    main()
+finally:
+    print("seconds", time.process_time())
+"""
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["encode", "--help"], ["--version"]])
 def test_help_is_instant(arguments: list[str]) -> None:
-    best = float("inf")
-    for _ in range(5):
-        begin = time.monotonic()
-        assert run(*arguments).returncode == 0
-        best = min(best, time.monotonic() - begin)
-        if best < 0.5:
-            break
-    assert best < 0.5
+    """In the processor's time, the interpreter's own start included: other work on the machine does not count."""
+    result = run(*arguments, code=TIMED)
+    assert result.returncode == 0
+    assert float(result.stdout.split()[-1]) < 0.5
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -43,3 +50,38 @@ def test_a_traceback_is_never_the_answer() -> None:
     assert result.returncode == 2
     assert result.stderr.splitlines() == ["tvae: no-such-file does not exist"]
     assert result.stdout == ""
+
+
+FIRST_STRIP = """
+import sys, time
+begin = time.process_time()
+import torch
+after_torch = time.process_time()
+import tvae.pipeline.compiled as compiled
+execute = compiled.execute
+def first(*arguments, **options):
+    started = time.process_time()
+    heavy = [name for name in ("diffusers", "transformers") if name in sys.modules]
+    print("measured", (started - begin) / (after_torch - begin), heavy)
+    return execute(*arguments, **options)
+compiled.execute = first
+from tvae.cli.app import main
+main()
+"""
+
+
+def test_from_the_second_run_on_the_builtin_vae_starts_at_once(tmp_path: Path) -> None:
+    """Before its first strip: less than twice the time of importing torch, and no diffusers."""
+    Image.new("RGB", (16, 16), (200, 100, 50)).save(tmp_path / "p.png")
+    arguments = ("encode", str(tmp_path / "p.png"), "-o", str(tmp_path), "--overwrite", "--device", "cpu")
+    best = float("inf")
+    for attempt in range(5):  # the first captures the graph, if nobody did before; the others may be disturbed
+        result = run(*arguments, code=FIRST_STRIP)
+        assert result.returncode == 0, result.stderr
+        (line,) = (line for line in result.stdout.splitlines() if line.startswith("measured"))
+        _, ratio, heavy = line.split(" ", 2)
+        assert attempt == 0 or heavy == "[]"
+        best = min(best, float(ratio))
+        if best < 2:
+            break
+    assert best < 2
