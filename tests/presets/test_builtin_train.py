@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,16 @@ def test_group_norm_is_the_plain_one(train: Any) -> None:
     torch.testing.assert_close(norm(x).double(), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.fixture
+def _one_thread() -> Iterator[None]:
+    """Steps this small only wait for each other's threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("_one_thread")
 def test_training_learns_resumes_and_writes_a_model(
     train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
