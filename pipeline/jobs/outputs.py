@@ -62,15 +62,14 @@ class Claims:
     """Who writes what: no output is promised twice, and none is an input."""
 
     def __init__(self, items: Iterable[Item]) -> None:
-        items = list(items)
+        items = [item for item in items if item.problem is None]
         self._owners: dict[str, Path] = {}
-        self._inputs = {_key(item.source): item.source for item in items}
+        self._inputs = {_key(item.source) for item in items}
         for item in items:
-            if item.problem is None:
-                for kind in sorted(item.kinds):
-                    # A name that was given suits one kind; which one it is shows later.
-                    if not (item.exact and len(item.kinds) > 1):
-                        self.claim(item, kind)
+            if item.exact and len(item.kinds) > 1:
+                continue  # a name that was given suits one kind; which one it is shows later
+            for kind in sorted(item.kinds):
+                self.claim(item, kind)
 
     def claim(self, item: Item, kind: Kind) -> Path:
         """The item's output; :class:`UsageError` if it is another's or an input."""
