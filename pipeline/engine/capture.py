@@ -7,9 +7,11 @@ that fails them is captured anew, never run on the wrong graph.
 
 from __future__ import annotations
 
+import logging
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -62,20 +64,31 @@ def capture(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Sequ
     ]
     entry = _Entry(module, fn)
     try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with torch.no_grad(), _quiet():
             program = export(entry, (list(inputs),), dynamic_shapes={"inputs": dynamic}, strict=False)
     except Exception as first:
         # some sizes are constants to the model (a reshape by a literal); such a graph serves one shape
         try:
-            with torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with torch.no_grad(), _quiet():
                 auto = [dict.fromkeys((t.ndim - 2, t.ndim - 1), Dim.AUTO) if t.ndim >= 4 else None for t in inputs]
                 program = export(entry, (list(inputs),), dynamic_shapes={"inputs": auto}, strict=False)
         except Exception as error:
             line = (str(error) or type(error).__name__).strip().splitlines()[0]
             raise UnsupportedOp("torch.export", type(module).__name__, line, whole=False) from first
     return _Translator(program, inputs).graph()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's warnings and logs: what there is to say of a failed export is in its exception."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 class _Translator:

@@ -59,6 +59,16 @@ def product(ctx: Context, node: Node) -> Op:
     summed_right = right.axis is not None and right.axis.dim == nr - 2
     if summed_left and summed_right:
         return _contraction(ctx, node, left, right)
+    if summed_left and right.axis is not None and right.axis.dim == nr - 1:
+        # values × weights, the transpose of weights × values: the left side is whole
+        return ctx.emit(
+            node,
+            [left, right],
+            right.axis.moved(ndim - 1),
+            lambda a, b: [(right.id, a, b)],
+            lambda read, a, b: torch.matmul(read(left.id), read(right.id, a, b)),
+            whole_reads=(left.id,),
+        )
     if summed_left or (summed_right and left.axis is None):
         raise NoRule("a sum over rows of a whole value")
     if left.axis is not None and left.axis.dim == nl - 2:
@@ -85,15 +95,17 @@ def _mismatch() -> Op:
 
 
 def _contraction(ctx: Context, node: Node, left: Op, right: Op) -> Op:
-    """Linear attention's kᵀ·v: a sum over all rows, added up in float64."""
+    """Linear attention's kᵀ·v: a sum over all rows, in at least float32 within a strip, float64 between them."""
     assert left.axis is not None
     assert right.axis is not None
     if not left.axis.same_rows(right.axis):
         raise NoRule("a sum over rows that are split differently")
     dtype = node.meta.dtype
 
+    wide = torch.promote_types(dtype, torch.float32)
+
     def fold(acc: Any, read: Read, a: int, b: int) -> Tensor:
-        part = torch.matmul(read(left.id, a, b), read(right.id, a, b)).double()
+        part = torch.matmul(read(left.id, a, b).to(wide), read(right.id, a, b).to(wide)).double()
         return part if acc is None else acc + part
 
     return ctx.emit(

@@ -17,7 +17,9 @@ def _born(ctx: Context, node: Node) -> Axis:
     dims = ctx.row_dims(node.meta)
     if len(dims) != 1:
         raise NoRule(f"rows born in {len(dims)} dimensions")
-    return Axis(dims[0], 1, ctx.shape(node.meta)[dims[0]], 1)
+    size = node.meta.shape[dims[0]]
+    rows = ctx.rows_in(size)
+    return Axis(dims[0], 1, rows, ctx.number(size) // rows)
 
 
 @rule(*_FILL, "full", "new_full")
@@ -50,14 +52,15 @@ def constant(ctx: Context, node: Node) -> Op:
 
 @rule("arange")
 def arange(ctx: Context, node: Node) -> Op:
-    """Equally spaced numbers; row r is start + r·step."""
+    """Equally spaced numbers; element i is start + i·step."""
     axis, args = _born(ctx, node), ctx.value(node.args)
     start = args[0] if len(args) > 1 else 0
     step = args[2] if len(args) > 2 else 1
     dtype, device = node.meta.dtype, ctx.device
 
     def run(_read: object, a: int, b: int) -> torch.Tensor:
-        index = torch.arange(a, b, dtype=torch.float64 if dtype.is_floating_point else torch.int64, device=device)
+        wide = torch.float64 if dtype.is_floating_point else torch.int64
+        index = torch.arange(a * axis.inner, b * axis.inner, dtype=wide, device=device)
         return (start + index * step).to(dtype)
 
     return ctx.emit(node, [], axis, no_demand, run, cheap=True, constant=True)

@@ -182,12 +182,12 @@ def take(ctx: Context, node: Node, source: Op, dim: int, start: int, stop: int, 
             lambda read, a, b: _sliced(read(source.id, a, b), dim, start, stop, step),
             cheap=True,
         )
-    if not axis.plain:
-        raise NoRule("a slice along merged rows")
     if start == 0 and stop >= source.shape[dim] and step == 1:
         return ctx.emit(
             node, [source], axis, lambda a, b: [(source.id, a, b)], lambda read, a, b: read(source.id, a, b), cheap=True
         )
+    if not axis.plain:
+        raise NoRule("a slice along merged rows")
     rows = -(-(stop - start) // step)
 
     def span(a: int, b: int) -> tuple[int, int]:
@@ -281,6 +281,9 @@ def taken(ctx: Context, node: Node, source: Node, index: int) -> Op:
 def _meshgrid(ctx: Context, node: Node, source: Node, index: int) -> Op:
     """Query × key index grids: the first dimension is tiled, the second is whole."""
     sides = [ctx.op(a) for a in source.args[0]]
+    if not any(side.axis for side in sides):
+        grids = ctx.call(source)
+        return ctx.emit(node, sides, None, no_demand, lambda read, _a, _b: grids(read)[index])
     if len(sides) != 2:
         raise NoRule("meshgrid of other than two")
     if "xy" in (*source.args[1:], source.kwargs.get("indexing")):
