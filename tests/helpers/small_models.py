@@ -84,6 +84,13 @@ class Convolutions(Block):
         return F.pad(F.interpolate(h, scale_factor=2.0, mode="nearest"), (0, 1, 0, 7), value=2.0)
 
 
+class PaddedBelow(Block):
+    """A convolution of stride 2 over a picture padded to the right and below."""
+
+    def forward(self, x: Tensor) -> Outputs:
+        return F.conv2d(F.pad(x, (0, 1, 0, 1)), self.first.weight, stride=2)
+
+
 class Several(Block):
     """Outputs that are read on, an output twice, a statistic, the input itself, a weight, and a constant with rows."""
 

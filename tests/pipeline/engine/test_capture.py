@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -223,6 +224,21 @@ def test_what_depends_on_values_is_one_line_that_does_not_advise_what_does_not_h
         getattr(TiledVAE(DataDependent(), "cpu", strip=2), side)(torch.randn(1, 3, 8, 8))
     assert "\n" not in str(caught.value)
     assert "allow_whole" not in str(caught.value)
+
+
+def test_a_capture_logs_nothing_and_loggers_are_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Two(nn.Module):
+        def forward(self, x: Tensor, hint: Tensor) -> Tensor:
+            return F.interpolate(x, scale_factor=2.0) * hint
+
+    heard: list[str] = []
+    monkeypatch.setattr(logging.Logger, "handle", lambda self, record: heard.append(record.getMessage()))
+    logging.getLogger("torch").warning("before")
+    graph_of(Two(), torch.zeros(1, 3, 1, 6), torch.zeros(1, 3, 2, 12))  # the exporter has views on sizes of one
+    with pytest.raises(UnsupportedOp):
+        graph_of(Two(), torch.zeros(1, 3, 4, 6), torch.zeros(1, 3, 7, 12))
+    logging.getLogger("torch").warning("after")
+    assert heard == ["before", "after"]
 
 
 def test_an_exception_of_the_model_itself_is_told() -> None:

@@ -12,6 +12,7 @@ from small_models import (
     Block,
     Convolutions,
     LinearAttention,
+    PaddedBelow,
     Residual,
     Several,
     TwoNorms,
@@ -86,6 +87,12 @@ def test_one_strip_computes_every_row_once(kind: type[Block]) -> None:
     for segment in plan_of(kind, 12, 12).segments:
         assert segment.halo == 0
         assert segment.recompute == pytest.approx(1.0, abs=1e-6)
+
+
+def test_the_halo_is_that_of_the_border_that_needs_most() -> None:
+    """diffusers' downsampling pads below alone: a strip needs one row of its neighbour below, none of the one above."""
+    (segment,) = plan_of(PaddedBelow, 12, 4).segments
+    assert segment.halo == 1
 
 
 def test_a_picture_twice_as_wide_takes_twice_the_bytes() -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from one_op import Case, Draw, OneOp, Shape, check, clip_tokens, folded, heights, tokens, widths
+from one_op import CPU, Case, Draw, OneOp, Shape, check, clip_tokens, folded, heights, tokens, widths
 from torch import arange
 
+from tvae.pipeline.engine.execute import execute
 from tvae.pipeline.engine.graph import Ref, Size
+from tvae.pipeline.engine.lower import lower
+from tvae.pipeline.engine.schedule import schedule
 
 
 def _heads(g: OneOp, x: Ref) -> Ref:
@@ -73,7 +77,7 @@ def product(draw: Draw, op: str) -> OneOp:
     def turned(x: Ref) -> Ref:
         return g.call("transpose.int", x, -2, -1, shape=[*lead, 4, length])
 
-    kind = draw(st.sampled_from(["mix", "left", "keys", "values", "contract", "batch"]))
+    kind = draw(st.sampled_from(["mix", "left", "keys", "values", "turned values", "contract", "batch"]))
     x = make(g)
     shape: Shape
     if kind == "mix" or (kind == "batch" and op == "mm"):
@@ -86,6 +90,10 @@ def product(draw: Draw, op: str) -> OneOp:
         weights = g.call("matmul.default", x, turned(make(g)), shape=[*lead, length, length])
         weights = g.call("softmax.int", weights, -1)
         args, shape = (weights, make(g)), [*lead, length, 4]
+    elif kind == "turned values":
+        weights = g.call("matmul.default", x, turned(make(g)), shape=[*lead, length, length])
+        weights = g.call("transpose.int", weights, -2, -1)
+        args, shape = (turned(make(g)), weights), [*lead, 4, length]
     elif kind == "contract":
         args, shape = (turned(x), make(g)), [*lead, 4, 4]
     else:
@@ -106,3 +114,17 @@ CASES: dict[str, Case] = {
 @given(data=st.data())
 def test_rows_of_what_was_asked_for_equal_the_op_on_everything(op: str, data: Any) -> None:
     check(CASES[op], op, data)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_sum_over_strips_is_rounded_once(dtype: torch.dtype) -> None:
+    """Many strips of a lower type: as near to float64 as one product of everything."""
+    g = OneOp(200, 1, dtype)
+    k, v = tokens(g, 16, 1), tokens(g, 16, 1)
+    turned = g.call("transpose.int", k, 1, 2, shape=(1, 16, "h*w"))
+    g.gives(g.call("matmul.default", turned, v, shape=(1, 16, 16)))
+    want = g.value(k).double().transpose(1, 2) @ g.value(v).double()
+    plan = schedule(lower(g.graph, g.sizes, CPU), 1)
+    (got,) = execute(plan, [g.values[i] for i in g.graph.inputs], g.weights)
+    assert got.dtype == dtype
+    assert (got - want).norm() <= 1.02 * (want.to(dtype) - want).norm()

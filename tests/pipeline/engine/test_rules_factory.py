@@ -8,23 +8,28 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from one_op import Case, Draw, OneOp, check, heights, image, widths
+from one_op import Case, Draw, OneOp, check, heights, image, tokens, widths
 
 from tvae.pipeline.engine.graph import DEVICE, Size
 
 
 def constant(draw: Draw, op: str) -> OneOp:
-    """One value everywhere, with rows or with a tiled prototype only; joined to the input, as models use it."""
+    """One value everywhere, with rows, with tokens, or with a tiled prototype only."""
     g = OneOp(draw(heights), draw(widths))
     x = image(g)
     fill: tuple[float, ...] = (2.5,) if "full" in op else ()
     kwargs = {"dtype": torch.float64, "device": DEVICE, "pin_memory": False}
+    overload = "memory_format" if op == "empty" else "default"
+    prototype = (x,) if op.startswith("new_") else ()
+    if draw(st.booleans()):
+        made = g.call(f"{op}.{overload}", *prototype, [2, Size("h*w"), 4], *fill, shape=(2, "h*w", 4), **kwargs)
+        if "empty" in op:
+            g.values[made.id] = torch.zeros_like(g.value(made))
+        return g.gives(g.call("add.Tensor", tokens(g), made), tolerance=0)
     if op.startswith("new_") and draw(st.booleans()):
         made = g.call(f"{op}.default", x, [2, 4, 1, 1], *fill, shape=(2, 4, 1, 1), **kwargs)
     else:
         size, shape = [2, 4, Size("h + 1"), Size("w")], (2, 4, "h + 1", "w")
-        prototype = (x,) if op.startswith("new_") else ()
-        overload = "memory_format" if op == "empty" else "default"
         made = g.call(f"{op}.{overload}", *prototype, size, *fill, shape=shape, **kwargs)
     if "empty" in op:  # what is in it is no promise; only what becomes of it is
         g.values[made.id] = torch.zeros_like(g.value(made))
@@ -45,6 +50,8 @@ def arange(draw: Draw, op: str) -> OneOp:
     else:
         args = (start, Size(f"{start} + {size}")) if kind == "start" else (Size(size),)
     made = g.call(f"arange.{kind}", *args, dtype=dtype, device=DEVICE, shape=(size,))
+    if size == "h*w":  # positions of tokens
+        made = g.call("add.Tensor", tokens(g, 1, 1), g.call("unsqueeze.default", made, -1, shape=(size, 1)))
     return g.gives(made, x, tolerance={torch.float32: 1e-6, torch.float64: 1e-14, torch.int64: 0}[dtype])
 
 

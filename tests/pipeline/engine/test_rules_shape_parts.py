@@ -53,8 +53,8 @@ def slice_(draw: Draw, op: str) -> OneOp:
     g = _new(draw)
     name, x = _layout(draw, g)
     dim, shape = other_dim(draw, g, name, x), list(g.shape_of(x))
-    everything = draw(st.booleans())
-    if everything:
+    if draw(st.booleans()):
+        dim = draw(st.sampled_from(range(len(shape))))  # all of it, the rows too: what indexing with a colon becomes
         return g.gives(g.call("slice.Tensor", x, dim, 0, 2**63 - 1, shape=shape), tolerance=0)
     shape[dim] = 1
     return g.gives(g.call("slice.Tensor", x, dim, -1, 2**63 - 1, shape=shape), tolerance=0)
@@ -151,12 +151,13 @@ def meshgrid(draw: Draw, op: str) -> OneOp:
     x = image(g)
     rows = g.call("arange.default", Size("h"), shape=("h",))
     frames = g.call("repeat_interleave.self_int", g.param(value=arange(2)), Size("h*w"), shape=("2*h*w",))
-    kind = draw(st.sampled_from(["rows", "frames", "queries", "turned"]))
+    kind = draw(st.sampled_from(["rows", "frames", "queries", "turned", "whole"]))
     keys = g.param(value=arange(3))
     pairs = {"rows": (rows, rows), "frames": (frames, frames), "queries": (rows, keys), "turned": (keys, rows)}
+    pairs["whole"] = (keys, keys)
     first, second = pairs[kind]
     a, b = g.shape_of(first)[0], g.shape_of(second)[0]
-    if kind == "turned" or (kind != "queries" and draw(st.booleans())):
+    if kind == "turned" or (kind in ("rows", "frames") and draw(st.booleans())):
         grids = g.call("meshgrid.indexing", [first, second], indexing="xy", shape=[(b, a)] * 2)
     elif draw(st.booleans()):
         grids = g.call("meshgrid.default", [first, second], shape=[(a, b)] * 2)
