@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -120,6 +121,23 @@ class Cumulative(Block):
         return self.last(h).flatten(2), h[:, :, 1:]
 
 
+class Nested(Block):
+    """An operation without a rule in a module of its own."""
+
+    class Flip(nn.Module):
+        """Upside down."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.flip(x, [2])
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tail = nn.Sequential(nn.SiLU(), self.Flip())
+
+    def forward(self, x: Tensor) -> Outputs:
+        return self.last(self.tail(self.first(x)))
+
+
 class Rolled(Block):
     """Operations without a rule that give several results, or read constants with rows."""
 
@@ -177,6 +195,21 @@ def eager(kind: type[Block], x: Tensor) -> tuple[Tensor, ...]:
     with torch.no_grad():
         out = built(kind)(x)
     return out if isinstance(out, tuple) else (out,)
+
+
+def lower_type(
+    kind: type[Block], x: Tensor, strip: int, dtype: torch.dtype
+) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
+    """(strips, untiled, untiled in float64) of the model with its weights and input cast once."""
+    module = copy.deepcopy(built(kind)).to(dtype)
+    wide = copy.deepcopy(module).double()
+    graph = simplify(capture(module, lambda x: [module(x)], [x.to(dtype)]))
+    sizes = graph.bind([tuple(x.shape)])
+    assert sizes is not None
+    plan = schedule(lower(graph, sizes, x.device), strip)
+    got = execute(plan, [x.to(dtype)], dict(module.named_parameters()) | graph.constants)
+    with torch.no_grad():
+        return got, [module(x.to(dtype))], [wide(x.to(dtype).double())]
 
 
 def planned(kind: type[Block], x: Tensor, strip: int, *, allow_whole: bool = False) -> Schedule:

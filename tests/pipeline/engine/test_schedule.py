@@ -13,6 +13,7 @@ from small_models import (
     Convolutions,
     Cumulative,
     LinearAttention,
+    Nested,
     Noisy,
     Residual,
     Rolled,
@@ -22,6 +23,7 @@ from small_models import (
     built,
     eager,
     image,
+    lower_type,
     planned,
     strips,
 )
@@ -103,6 +105,15 @@ def test_channels_last_gives_the_same_numbers(kind: Kind) -> None:
         torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", [TwoNorms, Attention, LinearAttention], ids=lambda k: k.__name__)
+def test_lower_types_are_as_near_to_float64_as_the_untiled_model(kind: Kind, dtype: torch.dtype) -> None:
+    for strip in (1, 4):
+        (got,), (untiled,), (want,) = lower_type(kind, image(21, 16), strip, dtype)
+        assert got.dtype == dtype
+        assert (got - want).norm() <= 1.02 * (untiled - want).norm()
+
+
 def test_a_value_used_two_segments_later_is_kept_until_then() -> None:
     plan = planned(TwoNorms, image(9), 2)
     first = next(o.id for o in plan.program.ops if o.name == "conv2d")
@@ -135,7 +146,7 @@ def test_noise_is_the_draw_of_the_untiled_model() -> None:
         torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("kind", [Cumulative, Rolled, Spectrum], ids=lambda k: k.__name__)
+@pytest.mark.parametrize("kind", [Cumulative, Nested, Rolled, Spectrum], ids=lambda k: k.__name__)
 @pytest.mark.parametrize("strip", [1, 4, 37])
 def test_an_operation_without_a_rule_runs_whole_and_exactly_on_request(kind: Kind, strip: int) -> None:
     x = image(9)
@@ -152,6 +163,12 @@ def test_an_operation_without_a_rule_is_an_error_that_names_it(kind: Kind, op: s
         strips(kind, image(9), 2)
     assert caught.value.op == f"aten.{op}.default"
     assert "\n" not in str(caught.value)
+
+
+def test_the_error_names_the_module_that_the_operation_came_from() -> None:
+    with pytest.raises(UnsupportedOp, match=r"'tail\.1'") as caught:
+        strips(Nested, image(9), 2)
+    assert caught.value.module == "tail.1"
 
 
 def test_a_strip_has_at_least_one_row() -> None:

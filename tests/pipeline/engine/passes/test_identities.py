@@ -1,0 +1,85 @@
+"""Operations that change nothing: the same bits without them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from small_functions import captured, run
+from torch import Tensor, nn
+
+from tvae.pipeline.engine.graph import Graph, Meta, Node, Ref
+from tvae.pipeline.engine.passes import remove_identities
+
+
+def identities(m: nn.Module, x: Tensor) -> Tensor:
+    h = F.dropout(m.conv(x).detach(), 0.3, training=False)
+    h = (h / 1.0 + 0.0) * 1 - 0
+    return h.to(torch.float32).contiguous() * 2
+
+
+def changes(m: nn.Module, x: Tensor) -> Tensor:
+    h = torch.div(m.conv(x) * 8, 1, rounding_mode="floor")
+    h = 1 / (h + 0.5) + (h > 0) * 1.0
+    return (h.to(torch.float64) * 1.0).to(torch.float32) - (h * 1).to(torch.int32) + (h > 0).add(0)
+
+
+def reached(graph: Graph) -> list[str]:
+    """Operations that the outputs depend on."""
+    seen: set[int] = set()
+    stack = list(graph.outputs)
+    while stack:
+        id_ = stack.pop()
+        if id_ not in seen:
+            seen.add(id_)
+            node = graph.nodes[id_]
+            stack += [a.id for a in node.args if isinstance(a, Ref)]
+    return [graph.nodes[i].op for i in sorted(seen) if graph.nodes[i].kind == "call"]
+
+
+def test_what_changes_nothing_is_taken_out_and_the_bits_stay() -> None:
+    graph, module = captured(identities)
+    done = remove_identities(graph)
+    assert len(reached(done)) < len(reached(graph))
+    assert set(reached(done)) <= {"conv2d", "contiguous", "mul"}
+    x = torch.randn(1, 3, 7, 5)
+    assert torch.equal(run(done, module.state_dict(), x), run(graph, module.state_dict(), x))
+
+
+def test_what_changes_something_stays() -> None:
+    graph, module = captured(changes)
+    done = remove_identities(graph)
+    x = torch.randn(1, 3, 7, 5)
+    got = run(done, module.state_dict(), x)
+    assert torch.equal(got, run(graph, module.state_dict(), x))
+    torch.testing.assert_close(got, changes(module, x).detach(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("target", "args", "kwargs"),
+    [
+        ("aten.mul.Tensor", (Ref(0), 1.5), {}),
+        ("aten.add.Tensor", (Ref(0), Ref(0)), {}),
+        ("aten.mul.Tensor", (Ref(0), True), {}),
+        ("aten.div.Tensor_mode", (Ref(0), 1), {"rounding_mode": "floor"}),
+        ("aten.dropout.default", (Ref(0), 0.5, True), {}),
+        ("aten.to.dtype", (Ref(0), torch.float16), {}),
+        ("aten._to_copy.default", (Ref(0),), {"memory_format": torch.channels_last}),
+        ("aten.pow.Tensor_Scalar", (Ref(0), 1), {}),
+    ],
+)
+def test_only_identities_are_taken_out(target: str, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    dtype = torch.float16 if torch.float16 in args else torch.float32
+    nodes = [
+        Node("input", "x", outputs=(Meta((2, 3), torch.float32),)),
+        Node("call", target, args, kwargs, outputs=(Meta((2, 3), dtype),)),
+        Node("call", "aten.neg.default", (Ref(1),), outputs=(Meta((2, 3), dtype),)),
+    ]
+    assert remove_identities(Graph(nodes, [0], [2])).nodes[2].args == (Ref(1),)
+
+
+def test_an_output_that_is_an_identity_becomes_its_operand() -> None:
+    x = Node("input", "x", outputs=(Meta((2, 3), torch.float32),))
+    node = Node("call", "aten.detach.default", (Ref(0),), outputs=(Meta((2, 3), torch.float32),))
+    chain = Node("call", "aten.detach.default", (Ref(1),), outputs=(Meta((2, 3), torch.float32),))
+    assert remove_identities(Graph([x, node, chain], [0], [2, 1, 0])).outputs == [0, 0, 0]
