@@ -22,7 +22,7 @@ Writing::
 
 The PictureSpec (here ``info.spec``) has to_json / from_json, for the metadata of latents. The suffix chooses: one of
 IMAGE_SUFFIXES writes one image, one of VIDEO_SUFFIXES a video. WriteOptions: codec, crf, pix_fmt, enc, fps, audio,
-colour (parse_colour reads ``--color``); see open_writer.
+colour (parse_colour reads ``--color``), fingerprint (what read_fingerprint gives back of the file); see open_writer.
 
 The other streams (audio, subtitles)::
 
@@ -53,7 +53,13 @@ from tvae.pipeline.media.spec import (
 )
 from tvae.pipeline.media.stream_copy import copy_streams
 from tvae.pipeline.media.streams import SideStreams
-from tvae.pipeline.media.writers import IMAGE_SUFFIXES, VIDEO_SUFFIXES, check_write_options, open_writer
+from tvae.pipeline.media.writers import (
+    IMAGE_SUFFIXES,
+    VIDEO_SUFFIXES,
+    check_write_options,
+    open_writer,
+    read_fingerprint,
+)
 
 __all__ = [
     "IMAGE_SUFFIXES",
@@ -74,5 +80,6 @@ __all__ = [
     "open_writer",
     "parse_colour",
     "probe",
+    "read_fingerprint",
     "tensor_to_frames",
 ]

@@ -26,7 +26,7 @@ from tvae.pipeline.media.container import reason
 from tvae.pipeline.media.orientation import from_exif
 from tvae.pipeline.media.spec import Colour, Frame, MediaInfo
 
-__all__ = ["ImageReader", "is_image"]
+__all__ = ["DAMAGE", "ImageReader", "is_image", "quiet"]
 
 # What Pillow may try, all told by their first bytes; left to itself it takes almost anything for a TGA.
 _FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF", "AVIF")
@@ -39,7 +39,7 @@ _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"mif1")
 _PIX_FMT = {"1": "monob", "L": "gray", "LA": "ya8", "P": "pal8", "PA": "pal8", "RGB": "rgb24", "RGBA": "rgba"}
 
 # What Pillow and FFmpeg raise on damaged files
-_DAMAGE = (
+DAMAGE = (
     OSError,
     ValueError,
     SyntaxError,
@@ -62,7 +62,7 @@ _filters = threading.Lock()
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Pillow warns of damaged metadata, and of half of what it takes for a bomb, by Python warnings."""
     with _filters, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -87,16 +87,16 @@ def is_image(path: Path) -> bool:
 
 def _pictures(image: Image.Image, path: Path) -> int:
     try:
-        with _quiet():
+        with quiet():
             return getattr(image, "n_frames", 1)
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise _damaged(path, error) from error
 
 
 def _identify(path: Path) -> Image.Image | None:
     """Reads the header alone. None when it is no image that Pillow may read."""
     try:
-        with _quiet():
+        with quiet():
             return Image.open(path, formats=[name for name in _FORMATS if name in Image.OPEN])
     except UnidentifiedImageError:
         return None
@@ -105,7 +105,7 @@ def _identify(path: Path) -> Image.Image | None:
             f"{path}: is larger than Pillow's limit against decompression bombs ({error}); "
             "scale it down first, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
         ) from error
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise _damaged(path, error) from error
 
 
@@ -125,7 +125,7 @@ class ImageReader:
         with image:
             try:
                 self._rgb, self.info = self._read(image)
-            except _DAMAGE as error:
+            except DAMAGE as error:
                 raise _damaged(path, error) from error
 
     def __iter__(self) -> Iterator[Frame]:
@@ -144,7 +144,7 @@ class ImageReader:
 
     def _read(self, image: Image.Image) -> tuple[np.ndarray, MediaInfo]:
         bits = _bits(image, self._path)
-        with _quiet():
+        with quiet():
             orientation = from_exif(image.getexif().get(_ORIENTATION_TAG))
         has_alpha = "A" in image.getbands() or "transparency" in image.info
         pix_fmt = _PIX_FMT.get(image.mode, image.mode.lower())

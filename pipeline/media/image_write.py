@@ -10,6 +10,7 @@ from PIL import Image
 
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.media.atomic import publish, reserve, write_error
+from tvae.pipeline.media.fingerprint import image_tag, stamp_bmp
 from tvae.pipeline.media.spec import Frame, PictureSpec, WriteOptions
 
 __all__ = ["IMAGE_FORMATS", "ImageWriter", "image_settings"]
@@ -60,7 +61,11 @@ class ImageWriter:
         self.path = path
         self.warnings: list[str] = []
         self._shape = (like.height, like.width, 3)
+        self._format = IMAGE_FORMATS[path.suffix.lower()]
         self._settings = image_settings(path.suffix.lower(), options)
+        self._fingerprint = options.fingerprint
+        if options.fingerprint is not None:
+            self._settings |= image_tag(self._format, options.fingerprint)
         self._image: Image.Image | None = None
         self._temporary = reserve(path)
 
@@ -77,7 +82,9 @@ class ImageWriter:
         if self._image is None:
             raise InputError(f"{self.path}: there is no frame to write; check the input")
         try:
-            self._image.save(self._temporary, format=IMAGE_FORMATS[self.path.suffix.lower()], **self._settings)
+            self._image.save(self._temporary, format=self._format, **self._settings)
+            if self._fingerprint is not None and self._format == "BMP":
+                stamp_bmp(self._temporary, self._fingerprint)
         except (OSError, ValueError) as error:
             raise write_error(self.path, error) from error
         publish(self._temporary, self.path)

@@ -165,6 +165,7 @@ class WriteOptions:
     fps: Fraction | None = None
     audio: SideStreams | Path | None = None
     colour: Colour | None = None
+    fingerprint: str | None = None
 
 
 class Reader(Protocol):

@@ -18,6 +18,7 @@ from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.media.atomic import publish, reserve, write_error
 from tvae.pipeline.media.colour import FromRgb
 from tvae.pipeline.media.encoder import CONTAINERS, add_encoder
+from tvae.pipeline.media.fingerprint import video_tag
 from tvae.pipeline.media.spec import Frame, PictureSpec, WriteOptions
 from tvae.pipeline.media.stream_mux import StreamMuxer
 
@@ -64,6 +65,8 @@ class VideoWriter:
                 "movie_timescale": str(common if common <= _MAX_TIMESCALE else own),
             }
         self._container = av.open(f"file:{self._temporary}", "w", format=muxer, container_options=timescales)
+        if options.fingerprint is not None:
+            self._container.metadata.update(video_tag(options.fingerprint))
         self._encoder = add_encoder(self._container, like, options, self._clock.time_base, self._clock.rate)
         self._streams.attach(self._container)
         self._container.start_encoding()

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.media.encoder import CONTAINERS, check_encoder
+from tvae.pipeline.media.fingerprint import read_image_tag, read_video_tag
 from tvae.pipeline.media.image_write import IMAGE_FORMATS, ImageWriter, image_settings
 from tvae.pipeline.media.spec import PictureSpec, WriteOptions, Writer
 from tvae.pipeline.media.video_write import VideoWriter
 
-__all__ = ["IMAGE_SUFFIXES", "VIDEO_SUFFIXES", "check_write_options", "open_writer"]
+__all__ = ["IMAGE_SUFFIXES", "VIDEO_SUFFIXES", "check_write_options", "open_writer", "read_fingerprint"]
 
 IMAGE_SUFFIXES = tuple(IMAGE_FORMATS)
 VIDEO_SUFFIXES = tuple(CONTAINERS)
@@ -36,6 +37,7 @@ def open_writer(path: str | Path, like: PictureSpec, options: WriteOptions | Non
     in place of the timestamps; no frame is dropped or doubled), ``audio`` (where the other streams come from),
     ``colour`` (matrix and range to store in place of the source's).
     Image: ``enc`` only (compress_level for PNG; quality, subsampling, progressive; quality, method, lossless).
+    Both: ``fingerprint`` (a sha256 in hex; read_fingerprint finds it again).
 
     Raises UsageError for what can never be written, InputError when ``audio`` cannot be read.
     """
@@ -46,3 +48,15 @@ def open_writer(path: str | Path, like: PictureSpec, options: WriteOptions | Non
     if suffix not in CONTAINERS:
         check_write_options(suffix, options)
     return VideoWriter(path, like, options)
+
+
+def read_fingerprint(path: str | Path) -> str | None:
+    """The fingerprint that a file was written with; None for one without, one that cannot be read, or none at all.
+
+    Cheap: nothing is decoded.
+    """
+    path = Path(path).absolute()
+    suffix = path.suffix.lower()
+    if suffix in IMAGE_FORMATS:
+        return read_image_tag(path, IMAGE_FORMATS[suffix])
+    return read_video_tag(path) if suffix in CONTAINERS else None

@@ -1,0 +1,101 @@
+"""A result's own word on what made it: a short text in the file's metadata that decides what can be skipped.
+
+It says ``tvae-fingerprint=<64 hex digits>``: in PNG a tEXt chunk of that keyword, in JPEG the comment, in WebP and TIFF
+the ImageDescription (EXIF's, TIFF's own), in videos the container's ``comment``. BMP has no metadata; there it stands
+between the headers and the pixels, where the format lets anything be.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from tvae.pipeline.errors import InputError
+from tvae.pipeline.media.container import open_container
+from tvae.pipeline.media.image_read import DAMAGE, quiet
+
+__all__ = ["image_tag", "read_image_tag", "read_video_tag", "stamp_bmp", "video_tag"]
+
+_KEY = "tvae-fingerprint"
+_TEXT = re.compile(f"{_KEY}=([0-9a-f]{{64}})")
+_DESCRIPTION = 0x010E  # ImageDescription in TIFF and EXIF
+_BMP_HEAD = struct.Struct("<2sI4xI")  # "BM", size of the file, where the pixels start
+
+
+def image_tag(image_format: str, fingerprint: str) -> dict[str, Any]:
+    """What to hand to Pillow's save() for its format of this name; nothing for BMP, see stamp_bmp."""
+    text = f"{_KEY}={fingerprint}"
+    if image_format == "PNG":
+        chunks = PngInfo()
+        chunks.add_text(_KEY, fingerprint)
+        return {"pnginfo": chunks}
+    if image_format == "JPEG":
+        return {"comment": text}
+    if image_format in ("WEBP", "TIFF"):
+        exif = Image.Exif()
+        exif[_DESCRIPTION] = text
+        return {"exif": exif}
+    return {}
+
+
+def stamp_bmp(path: Path, fingerprint: str) -> None:
+    """Put the fingerprint in front of the pixels of a BMP file."""
+    data = path.read_bytes()
+    magic, size, start = _BMP_HEAD.unpack_from(data)
+    text = f"{_KEY}={fingerprint}".encode()
+    text += bytes(-len(text) % 4)  # the pixels stay aligned
+    head = _BMP_HEAD.pack(magic, size + len(text), start + len(text))
+    path.write_bytes(head + data[len(head) : start] + text + data[start:])
+
+
+def video_tag(fingerprint: str) -> dict[str, str]:
+    """Metadata of the container."""
+    return {"comment": f"{_KEY}={fingerprint}"}
+
+
+def read_image_tag(path: Path, image_format: str) -> str | None:
+    """The fingerprint in an image of this format, None without one; no pixel is decoded."""
+    try:
+        with path.open("rb") as file:
+            if image_format == "BMP":
+                return _match(_before_pixels(file))
+            # not Image.open: it refuses large pictures, and nothing is decoded here
+            with quiet(), Image.OPEN[image_format][0](file, path.name) as image:
+                if image_format == "PNG":
+                    return _match(f"{_KEY}={image.info.get(_KEY)}")
+                if image_format == "JPEG":
+                    return _match(image.info.get("comment"))
+                return _match(image.getexif().get(_DESCRIPTION))
+    except DAMAGE:
+        return None
+
+
+def read_video_tag(path: Path) -> str | None:
+    """The fingerprint in a video, None without one; its frames are not read."""
+    try:
+        with open_container(path) as container:
+            # Matroska shouts its keys
+            comments = [text for key, text in container.metadata.items() if key.lower() == "comment"]
+    except InputError:
+        return None
+    return _match(comments[0]) if comments else None
+
+
+def _before_pixels(file: BinaryIO) -> bytes:
+    """The end of what stands between the headers and the pixels of a BMP, without the padding."""
+    _, _, start = _BMP_HEAD.unpack(file.read(_BMP_HEAD.size))
+    gap = file.read(min(max(start - _BMP_HEAD.size, 0), 4096))
+    return gap[max(gap.rfind(_KEY.encode()), 0) :].rstrip(b"\0")
+
+
+def _match(text: object) -> str | None:
+    """The fingerprint, if this is our text and nothing else: anything more was written by somebody else."""
+    if isinstance(text, bytes):
+        text = text.decode("latin-1")
+    found = _TEXT.fullmatch(text) if isinstance(text, str) else None
+    return found[1] if found else None
