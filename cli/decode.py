@@ -37,7 +37,7 @@ def decode(
     """Latents to images and videos.
 
     Needs nothing but the latents and their VAE. Results are named after the source: .png for an image, .mp4 for a
-    video. Existing results that are newer than their latents are skipped.
+    video. What was decoded before from the same latents, with the same options, is skipped.
     """
     with reporting(verbose, json):
         from tvae.cli import arguments

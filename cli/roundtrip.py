@@ -39,8 +39,9 @@ def roundtrip(
 ) -> None:
     """Images and videos through a VAE and back, with PSNR and SSIM of each.
 
-    Results keep their source's name: .png for an image, .mp4 for a video. Quality compares the frames as the VAE got
-    them with what it gave, before any video codec.
+    Results keep their source's name: .png for an image, .mp4 for a video. What is there already from the same source,
+    VAE and options is skipped. Quality compares the frames as the VAE got them with what it gave, before any video
+    codec.
     """
     with reporting(verbose, json):
         from tvae.cli import arguments

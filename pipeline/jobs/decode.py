@@ -16,6 +16,7 @@ from tvae.pipeline.jobs.compute import decode_clip, enough_memory, latents_to_de
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import picture_serves, reason_to_skip
+from tvae.pipeline.jobs.fingerprints import of_decoded
 from tvae.pipeline.jobs.geometry import restore
 from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.outputs import Item
@@ -45,17 +46,20 @@ def decode_item(item: Item, context: Context) -> Event:
     reader = latents.open_latents(item.source)
     meta = reader.meta
     output = context.claim(item, meta.kind)
-    reason = reason_to_skip(output, job.existing, lambda: picture_serves(output, item.source))
+
+    def up_to_date() -> str | None:
+        return picture_serves(output, of_decoded(reader, job, _model_of(reader, context)))
+
+    reason = reason_to_skip(output, job.existing, up_to_date)
     if reason:
         return ItemSkipped(item.source, output, reason)
     model = _model_of(reader, context)
-    latents.check_vae(reader, model.info.class_name, model.info.weights_sha256, model.info.id)
     context.emit(ItemStarted(item.source, output, meta.kind, reader.frames))
     audio = None
     if job.audio == "copy" and reader.streams is not None:
         audio = SideStreams.from_json(reader.streams, reader.path)
     done, trimmer = 0, Trimmer()
-    with open_output(output, meta.picture, meta.kind, job, audio) as writer:
+    with open_output(output, meta.picture, meta.kind, job, audio, of_decoded(reader, job, model)) as writer:
         with (
             ahead(_clips(reader, model), context.queue_frames) as clips,
             behind(writer.write, context.queue_frames) as put,
@@ -76,14 +80,19 @@ def decode_item(item: Item, context: Context) -> Event:
 
 
 def _model_of(reader: LatentsReader, context: Context) -> Model:
-    """The VAE that was asked for, or else the one that the latents name; that it is not there is their matter."""
-    if context.job.vae is not None:
-        return context.model_for(context.job.vae)
+    """The VAE that was asked for, or else the one that the latents name; that it is not there is their matter.
+
+    InputError, too, when it is not the one that made them.
+    """
     name = reader.meta.vae.id
     try:
-        return context.model_for(name)
+        model = context.model_for(context.job.vae or name)
     except UsageError as error:
+        if context.job.vae is not None:
+            raise
         raise InputError(f"was made by the VAE '{name}', which cannot be opened ({error}); pass --vae") from error
+    latents.check_vae(reader, model.info.class_name, model.info.weights_sha256, model.info.id)
+    return model
 
 
 def _clips(reader: LatentsReader, model: Model) -> Iterator[_Clip]:

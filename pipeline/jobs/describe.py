@@ -19,15 +19,13 @@ from tvae.pipeline.latents import (
 if TYPE_CHECKING:
     from tvae.pipeline.models.model import Model
 
-__all__ = ["describe", "identity", "tool"]
+__all__ = ["describe", "framing", "identity", "tool"]
 
 
 def describe(path: Path, source: Source, job: Job, model: Model) -> LatentsMeta:
     """Metadata of the latents that ``job`` makes of an opened source."""
     info = source.reader.info
-    options: dict[str, object] = {"size": job.size, "align": job.align}
-    if job.size:
-        options["fit"] = job.fit
+    options = framing(job)
     if info.kind == "video":
         options["audio"] = job.audio
     kind = job.posterior if model.info.posterior else "none"
@@ -48,6 +46,11 @@ def describe(path: Path, source: Source, job: Job, model: Model) -> LatentsMeta:
         options=options,
         tool=tool(),
     )
+
+
+def framing(job: Job) -> dict[str, object]:
+    """What was asked for of the picture's size."""
+    return {"size": job.size, "align": job.align} | ({"fit": job.fit} if job.size else {})
 
 
 def identity(model: Model) -> VaeIdentity:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tvae.pipeline import latents
-from tvae.pipeline.errors import InputError
+from tvae.pipeline import latents, media
 from tvae.pipeline.jobs.job import Existing
 
 __all__ = ["is_there", "latents_serve", "picture_serves", "reason_to_skip"]
@@ -31,12 +30,9 @@ def is_there(output: Path) -> bool:
     return output.exists()
 
 
-def picture_serves(output: Path, source: Path) -> str | None:
-    """Pictures do not say what they were made from; one newer than its source is taken for its result.
-
-    One that is older may be anything, so it is neither that nor replaced: :class:`InputError`.
-    """
-    made_from = source / "index.json" if source.is_dir() else source
-    if output.stat().st_mtime_ns >= made_from.stat().st_mtime_ns:
-        return "newer than its source; --overwrite makes it anew"
-    raise InputError(f"{output} exists and is older than its source; pass --overwrite to replace it")
+def picture_serves(output: Path, fingerprint: str) -> str | None:
+    """Pictures and clips of ours carry their fingerprint. What does not may be the user's own, and is left alone."""
+    found = media.read_fingerprint(output)
+    if found is None:
+        return "it does not say that tvae made it from this input with these options; --overwrite replaces it"
+    return "done already" if found == fingerprint else None

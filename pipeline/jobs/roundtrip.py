@@ -14,6 +14,7 @@ from tvae.pipeline.jobs.compute import decode_clip, encode_clip, enough_memory
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import picture_serves, reason_to_skip
+from tvae.pipeline.jobs.fingerprints import of_reconstructed
 from tvae.pipeline.jobs.geometry import restore
 from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.metrics import QualityMeter
@@ -40,7 +41,8 @@ def roundtrip_item(item: Item, context: Context) -> Event:
     with open_source(item.source, job, model.info.spatial_factor) as source:
         info = source.reader.info
         output = context.claim(item, info.kind)
-        reason = reason_to_skip(output, job.existing, lambda: picture_serves(output, item.source))
+        fingerprint = of_reconstructed(item.source, info.kind, job, model)
+        reason = reason_to_skip(output, job.existing, lambda: picture_serves(output, fingerprint))
         if reason:
             return ItemSkipped(item.source, output, reason)
         context.emit(ItemStarted(item.source, output, info.kind, info.frames))
@@ -48,7 +50,7 @@ def roundtrip_item(item: Item, context: Context) -> Event:
         spec = dataclasses.replace(info.spec, width=width, height=height)
         audio = item.source if job.audio == "copy" and info.kind == "video" else None
         meter, trimmer, done = QualityMeter(), Trimmer(), 0
-        with open_output(output, spec, info.kind, job, audio) as writer:
+        with open_output(output, spec, info.kind, job, audio, fingerprint) as writer:
 
             def finish(pair: tuple[np.ndarray, Frame]) -> None:
                 reference, frame = (restore(rgb, source.geometry) for rgb in (pair[0], pair[1].rgb))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from tvae.pipeline.media import (
     parse_colour,
 )
 
-__all__ = ["check_writing", "open_output"]
+__all__ = ["check_writing", "open_output", "write_options"]
 
 
 def write_options(job: Job, kind: Kind, audio: SideStreams | Path | None = None) -> WriteOptions:
@@ -50,12 +51,13 @@ def check_writing(job: Job, items: Iterable[Item]) -> None:
 
 @contextmanager
 def open_output(
-    path: Path, like: PictureSpec, kind: Kind, job: Job, audio: SideStreams | Path | None
+    path: Path, like: PictureSpec, kind: Kind, job: Job, audio: SideStreams | Path | None, fingerprint: str
 ) -> Iterator[Writer]:
     """A Writer in a folder that exists. A full disk or a lost folder fails the item."""
+    options = dataclasses.replace(write_options(job, kind, audio), fingerprint=fingerprint)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open_writer(path, like, write_options(job, kind, audio)) as writer:
+        with open_writer(path, like, options) as writer:
             yield writer
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error

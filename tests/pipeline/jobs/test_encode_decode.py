@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tvae.pipeline.jobs import ItemFailed, ItemSkipped, Notice
+from tvae.pipeline.jobs import Notice
 from tvae.pipeline.latents import open_latents
 
 Run = Callable[..., Any]
@@ -135,20 +135,6 @@ def test_only_what_is_up_to_date_is_skipped(run: Run, picture: Run, clip: Run, t
     done, events = encode(align="crop")
     assert (done.done, done.skipped) == (1, 1)
     assert kinds(events) == ["ItemStarted", "ItemDone", "ItemSkipped"]
-
-
-def test_a_picture_older_than_its_latents_is_not_replaced_unasked(run: Run, picture: Run, tmp_path: Path) -> None:
-    run("encode", picture(), output=tmp_path / "lat")
-    latents, out = tmp_path / "lat" / "a.png.safetensors", tmp_path / "out"
-    assert run("decode", latents, output=out)[0].done == 1
-    assert run("decode", latents, output=out)[0].skipped == 1
-    shutil.copy(latents, latents.with_suffix(".new"))
-    latents.with_suffix(".new").replace(latents)
-    done, events = run("decode", latents, output=out)
-    assert done.failed == 1
-    assert "--overwrite" in next(event.error for event in events if isinstance(event, ItemFailed))
-    assert run("decode", latents, output=out, existing="overwrite")[0].done == 1
-    assert isinstance(run("decode", latents, output=out, existing="keep")[1][-2], ItemSkipped)
 
 
 def test_decoded_names(run: Run, picture: Run, tmp_path: Path) -> None:
