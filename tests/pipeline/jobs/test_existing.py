@@ -194,6 +194,16 @@ def test_other_latents_are_decoded_anew(run: Run, picture: Run, tmp_path: Path) 
         assert outcome(run("decode", tmp_path / "lat", output=out)) == "done already"
 
 
+def test_latents_of_other_options_in_files_alike(run: Run, picture: Run, tmp_path: Path) -> None:
+    source, place, sizes = picture(), tmp_path / "lat" / "a.png.safetensors", set()
+    for align in ("pad", "crop"):
+        run("encode", source, output=place, align=align)
+        os.utime(place, (LATER, LATER))
+        sizes.add(place.stat().st_size)
+        assert outcome(run("decode", place, output=tmp_path / "out")) == "done"
+    assert len(sizes) == 1
+
+
 def test_latents_that_another_program_changed(run: Run, source: Path, tmp_path: Path) -> None:
     """They keep what they say about themselves."""
     run("encode", source, output=tmp_path / "lat")
