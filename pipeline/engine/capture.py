@@ -189,19 +189,18 @@ class _Translator:
             size = shapes[int(match[1])][int(match[2])]
             return f"({size.expr})" if isinstance(size, Size) else str(size)
 
-        guards: list[str] = []
         codes = getattr(self.program, "_guards_code", None)
-        for code in codes or []:
-            text = re.sub(r"L\['inputs'\]\[(\d+)\]\.size\(\)\[(\d+)\]", dimension, _arithmetic(code))
-            if "L[" not in text:
-                guards.append(text)
+        size = r"L\['inputs'\]\[(\d+)\]\.size\(\)\[(\d+)\]"
+        guards = [re.sub(size, dimension, _arithmetic(code)) for code in codes or []]
         for symbol, bounds in self.program.range_constraints.items():
             if symbol not in self.symbols:
                 continue
             guards.append(f"{symbol} >= {int(bounds.lower)}")
             if getattr(bounds.upper, "is_Integer", False):  # otherwise it is the exporter's infinity
                 guards.append(f"{symbol} <= {int(bounds.upper)}")
-        if codes is None:  # an exporter that does not tell its guards: serve the captured shape only
+        if codes is None or any("L[" in guard for guard in guards):
+            # an exporter that does not tell its guards, or one about more than sizes: serve the captured shape only
+            guards = [guard for guard in guards if "L[" not in guard]
             for shape, example in zip(shapes, self.inputs, strict=True):
                 sized = zip(shape, example.shape, strict=True)
                 guards += [f"{size.expr} == {n}" for size, n in sized if isinstance(size, Size)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,6 +25,8 @@ from tvae.pipeline.jobs.queues import ahead, behind
 from tvae.pipeline.jobs.writing import open_output
 from tvae.pipeline.latents import LatentsReader
 from tvae.pipeline.media import Frame, SideStreams, tensor_to_frames
+from tvae.pipeline.models.hub import is_hub_id
+from tvae.pipeline.models.load import BUILTIN
 
 if TYPE_CHECKING:
     from tvae.pipeline.models.model import Model
@@ -82,9 +85,12 @@ def decode_item(item: Item, context: Context) -> Event:
 def _model_of(reader: LatentsReader, context: Context) -> Model:
     """The VAE that was asked for, or else the one that the latents name; that it is not there is their matter.
 
-    InputError, too, when it is not the one that made them.
+    InputError, too, when it is not the one that made them. A file is no reason to use the network: a hub id that only
+    the latents name is fetched when the user names it as well.
     """
     name = reader.meta.vae.id
+    if context.job.vae is None and name != BUILTIN and is_hub_id(name) and not Path(name).is_dir():
+        raise InputError(f"was made by the VAE '{name}' of the hub; pass --vae {name} to fetch it, or a local folder")
     try:
         model = context.model_for(context.job.vae or name)
     except UsageError as error:

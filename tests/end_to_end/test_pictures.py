@@ -105,10 +105,14 @@ def test_bad_latents_fail_alone(tvae: Tvae, tmp_path: Path) -> None:
     other = {k: v.replace(locate_vae("builtin").weights_sha256, "0" * 64) for k, v in metadata.items()}
     assert other != metadata
     save_file(tensors, tmp_path / "l" / "other.safetensors", other)
+    hub = {k: v.replace('"id": "builtin"', '"id": "someone/else"') for k, v in metadata.items()}
+    assert hub != metadata
+    save_file(tensors, tmp_path / "l" / "hub.safetensors", hub)
     (tmp_path / "l" / "cut.safetensors").write_bytes(good.read_bytes()[:300])
     done = tvae("decode", tmp_path / "l", "-o", tmp_path / "d", "--device", "cpu", code=3)
-    for name in ("nan", "other", "cut"):
+    for name in ("nan", "other", "cut", "hub"):
         assert len([line for line in done.stderr.splitlines() if f"{name}.safetensors" in line]) == 1, done.stderr
+    assert "pass --vae someone/else" in done.stderr  # a file is no reason to use the network
     assert [p.name for p in (tmp_path / "d").iterdir()] == ["p.png"]
 
 
