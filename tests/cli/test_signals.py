@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 SLOW = """
-import sys, time, torch
+import signal, sys, time, torch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and so their children, ignore it
 sys.path.insert(0, {folder!r})
 from conftest import StandIn
 import tvae.pipeline.jobs.vaes as vaes
