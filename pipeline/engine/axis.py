@@ -83,6 +83,9 @@ def reshape_axis(
     tiled size. Returns None when a single row leaves every dimension (the value is whole from there on). Raises
     ValueError when the view mixes rows in a way the (outer, rows, inner) form cannot say.
     """
+    grown = [dim for dim in sorted(follows) if after[dim]]
+    if 0 in after and grown:  # no element to scatter (the frames after the first of a single image)
+        return Axis(grown[0], 1, after[grown[0]], 1)
     above = math.prod(before[: axis.dim]) * axis.outer
     below = axis.inner * math.prod(before[axis.dim + 1 :])
     if not follows and axis.rows == 1:

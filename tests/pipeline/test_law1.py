@@ -68,6 +68,17 @@ def test_latents_of_a_few_pixels(family: str, height: int, width: int) -> None:
         assert relative_l2(value, reference64(model, side, x)) <= TOLERANCE
 
 
+@pytest.mark.parametrize("family", ["AutoencoderKLWan", "AutoencoderKLHunyuanVideo15", "AutoencoderKLLTXVideo"])
+def test_a_video_vae_on_a_single_image(family: str) -> None:
+    """One frame: what a model does with the frames after the first is done with none."""
+    tiny = TINY[family]
+    model = tiny.build()
+    x, z = tiny.input("encode", 5, 4)[:, :, :1], tiny.input("decode", 5, 4)[:, :, :1]
+    for side, value in (("encode", x), ("decode", z)):
+        ours = result(getattr(TiledVAE(model, strip=2), side)(value))
+        assert relative_l2(ours, reference64(model, side, value)) <= TOLERANCE
+
+
 def test_many_samples_and_other_widths_from_one_capture() -> None:
     """A batch is normalised sample by sample; the width is free too."""
     tiny = TINY["AutoencoderKL"]
