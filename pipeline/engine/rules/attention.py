@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tvae.pipeline.engine.graph import Node
 from tvae.pipeline.engine.program import Demand, Op, Read, Reduction
-from tvae.pipeline.engine.rules.context import Context
+from tvae.pipeline.engine.rules.context import Context, no_rows
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
 
@@ -113,10 +113,6 @@ def _contraction(ctx: Context, node: Node, left: Op, right: Op) -> Op:
         [left, right],
         None,
         lambda a, b: [(left.id, a, b), (right.id, a, b)],
-        _never,
+        no_rows,
         reduction=Reduction(left.id, fold, lambda acc: acc.to(dtype)),
     )
-
-
-def _never(_read: Read, _a: int, _b: int) -> Tensor:
-    raise AssertionError("a reduction has no rows of its own")

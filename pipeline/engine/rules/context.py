@@ -19,7 +19,7 @@ from tvae.pipeline.engine.graph import Graph, Meta, Node, Ref, Size, evaluate, m
 from tvae.pipeline.engine.program import Demand, Op, Read, Reduction
 from tvae.pipeline.engine.rules.registry import NoRule
 
-__all__ = ["Context", "no_demand"]
+__all__ = ["Context", "no_demand", "no_rows"]
 
 Run = Callable[[Read, int, int], Tensor]
 
@@ -27,6 +27,11 @@ Run = Callable[[Read, int, int], Tensor]
 def no_demand(_lo: int, _hi: int) -> list[Demand]:
     """The demand of an op that reads no tiled value."""
     return []
+
+
+def no_rows(_read: Read, _lo: int, _hi: int) -> Tensor:
+    """The ``run`` of a reduction, which is folded instead."""
+    raise AssertionError("a reduction has no rows of its own")
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,6 @@ class Context:
         self.ops: list[Op] = []
         self.ids: dict[int, int] = {}
         self._probe = _probe_sizes(graph, self.sizes)
-        self._node = Node("call", "")
 
     # -- sizes
     def number(self, size: int | Size) -> int:

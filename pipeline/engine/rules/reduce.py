@@ -15,12 +15,8 @@ from torch import Tensor
 from tvae.kernels import group_stats, merge_stats, norm_affine
 from tvae.pipeline.engine.graph import Node
 from tvae.pipeline.engine.program import Op, Read, Reduction
-from tvae.pipeline.engine.rules.context import Context
+from tvae.pipeline.engine.rules.context import Context, no_rows
 from tvae.pipeline.engine.rules.registry import NoRule, rule
-
-
-def _no_rows(_read: Read, _a: int, _b: int) -> Tensor:
-    raise AssertionError("a reduction has no rows of its own")
 
 
 @rule("group_norm")
@@ -46,7 +42,7 @@ def group_norm(ctx: Context, node: Node) -> Op:
         [source],
         None,
         lambda a, b: [(source.id, a, b)],
-        _no_rows,
+        no_rows,
         name="group_stats",
         shape=(2, source.shape[0], source.shape[1]),
         dtype=torch.float64,
@@ -106,6 +102,6 @@ def statistic(ctx: Context, node: Node) -> Op:
         [source],
         None,
         lambda a, b: [(source.id, a, b)],
-        _no_rows,
+        no_rows,
         reduction=Reduction(source.id, fold, finish),
     )
