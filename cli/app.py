@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tvae.cli import decode, doctor, encode, inspect, models, plan, preset, roundtrip
+from tvae.cli import bench, decode, doctor, encode, inspect, models, plan, preset, roundtrip
 from tvae.cli.exit_codes import ExitCode
 from tvae.cli.reporting import say
 
@@ -49,6 +49,7 @@ app = typer.Typer(
 )
 for module in (encode, decode, roundtrip, plan, inspect):
     app.command()(getattr(module, module.__name__.rpartition(".")[2]))
+app.add_typer(bench.app, name="bench")
 app.add_typer(preset.app, name="preset")
 app.command()(models.models)
 app.command()(doctor.doctor)

@@ -8,8 +8,9 @@ from fractions import Fraction
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs import read_list
 from tvae.pipeline.jobs.job import Existing
+from tvae.pipeline.media import MAX_PIXELS
 
-__all__ = ["all_inputs", "existing", "parse_fps", "parse_pairs", "parse_shape", "parse_size"]
+__all__ = ["all_inputs", "existing", "parse_fps", "parse_pairs", "parse_shape", "parse_size", "pixel_limit"]
 
 
 def all_inputs(inputs: Sequence[str] | None, batch_file: str | None) -> tuple[str, ...]:
@@ -30,6 +31,11 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
         return None
     width, height = _numbers(text, 2, 2, "--size", "WxH, such as 1280x720")
     return width, height
+
+
+def pixel_limit(megapixels: int | None) -> int:
+    """Pixels of an image at most."""
+    return MAX_PIXELS if megapixels is None else megapixels * 1_000_000
 
 
 def parse_shape(text: str) -> tuple[int, int, int]:

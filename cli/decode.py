@@ -21,6 +21,8 @@ def decode(
     dtype: options.Dtype = None,
     device: options.Device = None,
     strip: options.Strip = None,
+    vram: options.Vram = None,
+    spill: options.Spill = None,
     allow_whole: options.AllowWhole = False,
     codec: options.Codec = None,
     crf: options.Crf = None,
@@ -37,7 +39,8 @@ def decode(
     """Latents to images and videos.
 
     Needs nothing but the latents and their VAE. Results are named after the source: .png for an image, .mp4 for a
-    video. What was decoded before from the same latents, with the same options, is skipped.
+    video. What was decoded before from the same latents, with the same options, is skipped; what was interrupted is
+    gone on with.
     """
     with reporting(verbose, json):
         from tvae.cli import arguments
@@ -56,6 +59,8 @@ def decode(
             dtype=dtype,
             device=device,
             strip=strip,
+            vram=vram,
+            spill=spill,
             allow_whole=allow_whole,
             codec=codec,
             crf=crf,

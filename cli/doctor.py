@@ -109,8 +109,10 @@ def _devices() -> list[dict[str, Any]]:
 
 
 def _kernels() -> dict[str, str]:
-    """Levels of DESIGN section 5; only the first exists so far."""
-    return {"native": "PyTorch operations: here, everywhere"}
+    """Each level, and whether it runs here."""
+    from tvae.kernels import LEVELS, why_missing
+
+    return {level: why_missing(level) or "runs here" for level in LEVELS}
 
 
 def _torch_faults() -> list[str]:

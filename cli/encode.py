@@ -21,7 +21,10 @@ def encode(
     dtype: options.Dtype = None,
     device: options.Device = None,
     strip: options.Strip = None,
+    vram: options.Vram = None,
+    spill: options.Spill = None,
     allow_whole: options.AllowWhole = False,
+    max_megapixels: options.MaxMegapixels = None,
     size: options.Size = None,
     fit: options.Fit = "contain",
     align: options.Align = "pad",
@@ -37,7 +40,7 @@ def encode(
     """Images and videos to latents.
 
     An image becomes NAME.safetensors, a video the folder NAME.latents. What is there already and was made from the
-    same source, VAE and options is skipped.
+    same source, VAE and options is skipped; what was interrupted is gone on with.
     """
     with reporting(verbose, json):
         from tvae.cli import arguments
@@ -56,7 +59,10 @@ def encode(
             dtype=dtype,
             device=device,
             strip=strip,
+            vram=vram,
+            spill=spill,
             allow_whole=allow_whole,
+            max_pixels=arguments.pixel_limit(max_megapixels),
             size=arguments.parse_size(size),
             fit=fit,
             align=align,

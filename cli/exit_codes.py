@@ -19,6 +19,8 @@ class ExitCode(IntEnum):
     """The request cannot be carried out; nothing was begun."""
     SOME_FAILED = 3
     """Some items failed; the others are done."""
+    VERIFICATION_FAILED = 4
+    """A result is not what it must be."""
     INTERRUPTED = 130
     """Ctrl-C."""
     TERMINATED = 143

@@ -17,15 +17,21 @@ __all__ = ["inspect"]
 
 Things = Annotated[
     list[str],
-    typer.Argument(metavar="THING...", help="Latents (file or folder), images, videos, VAE folders, or builtin."),
+    typer.Argument(metavar="THING...", help="Latents, images, videos, VAEs (files or folders), or builtin."),
 ]
 
 
-def inspect(things: Things, json: options.Json = False, verbose: options.Verbose = False) -> None:
+def inspect(
+    things: Things,
+    max_megapixels: options.MaxMegapixels = None,
+    json: options.Json = False,
+    verbose: options.Verbose = False,
+) -> None:
     """What a file or folder is: latents, an image, a video or a VAE."""
     with reporting(verbose, json):
         from pathlib import Path
 
+        from tvae.cli import arguments
         from tvae.cli.table import emit
         from tvae.pipeline.errors import InputError, UsageError
 
@@ -35,7 +41,7 @@ def inspect(things: Things, json: options.Json = False, verbose: options.Verbose
         failed = False
         for thing in things:
             try:
-                kind, values = _look(thing)
+                kind, values = _look(thing, arguments.pixel_limit(max_megapixels))
             except InputError as error:
                 say(str(error) if thing in str(error) else f"{thing}: {error}")
                 failed = True
@@ -47,22 +53,29 @@ def inspect(things: Things, json: options.Json = False, verbose: options.Verbose
             raise typer.Exit(ExitCode.SOME_FAILED)
 
 
-def _look(thing: str) -> tuple[str, dict[str, Any]]:
+def _look(thing: str, max_pixels: int) -> tuple[str, dict[str, Any]]:
     """Its kind and a description."""
     from pathlib import Path
 
     from tvae.pipeline import latents, media
-    from tvae.pipeline.errors import InputError
+    from tvae.pipeline.errors import InputError, UsageError
     from tvae.pipeline.models.load import locate_vae
 
     path = Path(thing)
     if thing == "builtin" or (path.is_dir() and _is_vae_folder(path)):
         return "vae", _describe_vae(locate_vae(thing))
-    if latents.is_latents(path):
-        return "latents", latents.open_latents(path).summary()
-    if path.is_dir():
-        raise InputError(f"{thing} is a folder without latents of a video or a VAE's config.json")
-    return "media", media.probe(path).to_json()
+    if latents.is_latents(path) or path.is_dir():
+        try:
+            return "latents", latents.open_latents(path).summary()
+        except InputError as error:
+            try:  # the weights of a VAE that are published without a configuration
+                return "vae", _describe_vae(locate_vae(thing))
+            except UsageError:
+                pass
+            if path.is_dir() and not latents.is_latents(path):
+                raise InputError(f"{thing} is a folder without latents of a video or a VAE") from error
+            raise
+    return "media", media.probe(path, max_pixels).to_json()
 
 
 def _is_vae_folder(folder: Any) -> bool:

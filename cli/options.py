@@ -65,8 +65,17 @@ Vae = Annotated[
     typer.Option(
         "--vae",
         metavar="ID|PATH|builtin",
-        help="A diffusers folder, a hub id (only then the network is used), or builtin.",
+        help="A diffusers folder, SeedVR2's weights, a hub id (only then the network is used), or builtin.",
         show_default="builtin",
+        rich_help_panel=MODEL,
+    ),
+]
+Config = Annotated[
+    Literal["sdxl", "wan21", "hunyuan"] | None,
+    typer.Option(
+        "--config",
+        help="Random weights in the shape of a public VAE, instead of --vae.",
+        show_default=False,
         rich_help_panel=MODEL,
     ),
 ]
@@ -75,7 +84,7 @@ LatentsVae = Annotated[
     typer.Option(
         "--vae",
         metavar="ID|PATH|builtin",
-        help="A diffusers folder, a hub id (only then the network is used), or builtin.",
+        help="A diffusers folder, SeedVR2's weights, a hub id (only then the network is used), or builtin.",
         show_default="what the latents name",
         rich_help_panel=MODEL,
     ),
@@ -110,6 +119,26 @@ Strip = Annotated[
         "--strip", metavar="N", help="Latent rows a strip.", show_default="the preset's", rich_help_panel=MODEL
     ),
 ]
+Vram = Annotated[
+    str | None,
+    typer.Option(
+        "--vram",
+        metavar="SIZE",
+        help="Memory to keep within, such as 8GiB: of the device, or on a CPU of the process.",
+        show_default="the preset's share of what is free",
+        rich_help_panel=MODEL,
+    ),
+]
+Spill = Annotated[
+    str | None,
+    typer.Option(
+        "--spill",
+        metavar="FOLDER",
+        help="Where what does not fit into memory is kept meanwhile.",
+        show_default="the system's folder for temporary files",
+        rich_help_panel=MODEL,
+    ),
+]
 AllowWhole = Annotated[
     bool,
     typer.Option(
@@ -119,6 +148,17 @@ AllowWhole = Annotated[
     ),
 ]
 
+MaxMegapixels = Annotated[
+    int | None,
+    typer.Option(
+        "--max-megapixels",
+        metavar="N",
+        min=1,
+        help="Refuse larger images: a small file can claim to be any size.",
+        show_default="1073",
+        rich_help_panel=PICTURE,
+    ),
+]
 Size = Annotated[
     str | None, typer.Option("--size", metavar="WxH", help="Resize to this size first.", rich_help_panel=PICTURE)
 ]
@@ -134,7 +174,8 @@ Align = Annotated[
     Literal["pad", "crop", "error"],
     typer.Option(
         "--align",
-        help="Sizes the VAE cannot represent: repeat the edge (decode takes it off), cut, or refuse.",
+        help="Sizes and clip lengths the VAE cannot represent: repeat the edge and the last frame (decode takes them "
+        "off), cut, or refuse.",
         rich_help_panel=PICTURE,
     ),
 ]

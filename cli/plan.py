@@ -32,7 +32,9 @@ def plan(
     dtype: options.Dtype = None,
     device: options.Device = None,
     strip: options.Strip = None,
+    vram: options.Vram = None,
     allow_whole: options.AllowWhole = False,
+    max_megapixels: options.MaxMegapixels = None,
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -45,9 +47,19 @@ def plan(
 
         if (input is None) == (shape is None):
             raise UsageError("name either an INPUT or a --shape")
-        named, wanted = (None, arguments.parse_shape(shape)) if shape else _shape_of(input or "")
+        named, wanted = (
+            (None, arguments.parse_shape(shape))
+            if shape
+            else _shape_of(input or "", arguments.pixel_limit(max_megapixels))
+        )
         model = open_model(
-            vae or named or "builtin", preset=preset, dtype=dtype, device=device, strip=strip, allow_whole=allow_whole
+            vae or named or "builtin",
+            preset=preset,
+            dtype=dtype,
+            device=device,
+            strip=strip,
+            vram=vram,
+            allow_whole=allow_whole,
         )
         for one in ("encode", "decode") if side == "both" else (side,):
             found = model.plan(tensor_shape(model, wanted, one), one)
@@ -58,7 +70,9 @@ def plan(
 
 
 def tensor_shape(model: Model, wanted: tuple[int, int, int], side: Literal["encode", "decode"]) -> tuple[int, ...]:
-    """Shape of the tensor that goes in: [1, C, (T,) H, W], the picture padded as encode pads it."""
+    """Shape of the tensor that goes in: [1, C, (T,) H, W], picture and clip padded as encode pads them."""
+    from tvae.pipeline.jobs.lengths import missing_frames
+
     info = model.info
     height, width, frames = wanted
     h, w = -(-height // info.spatial_factor), -(-width // info.spatial_factor)
@@ -67,12 +81,11 @@ def tensor_shape(model: Model, wanted: tuple[int, int, int], side: Literal["enco
         h, w = h * info.spatial_factor, w * info.spatial_factor
     if info.temporal_factor is None:
         return 1, channels, h, w
-    steps = -(-(frames - info.lead_frames) // info.temporal_factor)
-    t = info.lead_frames + steps * (1 if side == "decode" else info.temporal_factor)
-    return 1, channels, t, h, w
+    frames += missing_frames(info, frames)
+    return 1, channels, -(-frames // info.temporal_factor) if side == "decode" else frames, h, w
 
 
-def _shape_of(name: str) -> tuple[str | None, tuple[int, int, int]]:
+def _shape_of(name: str, max_pixels: int) -> tuple[str | None, tuple[int, int, int]]:
     """The VAE that latents name, and (height, width, frames) of the padded picture."""
     from pathlib import Path
 
@@ -86,5 +99,5 @@ def _shape_of(name: str) -> tuple[str | None, tuple[int, int, int]]:
         reader = latents.open_latents(path)
         width, height = reader.meta.geometry.padded_size
         return reader.meta.vae.id, (height, width, reader.frames)
-    info = media.probe(path)
+    info = media.probe(path, max_pixels)
     return None, (info.height, info.width, info.frames or 1)

@@ -1,4 +1,4 @@
-"""``tvae preset list | show | export``."""
+"""``tvae preset list | show | export | tune``."""
 
 from __future__ import annotations
 
@@ -82,6 +82,54 @@ def export(
             raise UsageError(f"{output} exists; pass --overwrite to replace it") from None
         except OSError as error:
             raise UsageError(f"cannot write {output}: {error.strerror or error}") from error
+
+
+@app.command()
+def tune(
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="FILE.toml", help="Write the preset here.")
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name",
+            help="Write it among your own under this name; that of a built-in one takes its place, for auto too.",
+            show_default="the measured one's with -tuned",
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
+    vae: options.Vae = None,
+    config: options.Config = None,
+    device: options.Device = None,
+    size: Annotated[
+        int | None,
+        typer.Option("--size", metavar="N", min=16, help="Side of the picture.", show_default="1024; on a CPU 128"),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer candidates, fewer calls, a smaller picture.")] = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Measure what is fastest on this machine, and write it as a preset.
+
+    Starts from what auto chooses here. Kernel levels go by single calls that pass the equivalence check; layout, strip
+    height, cuDNN's search and CUDA graphs by decoding a picture. The type of the computation stays.
+    """
+    with reporting(verbose, json):
+        from tvae.cli import tuning
+
+        tuning.tune(
+            output=output,
+            name=name,
+            overwrite=overwrite,
+            vae=vae,
+            config=config,
+            device=device,
+            size=size,
+            quick=quick,
+            json=json,
+            quiet=quiet,
+        )
 
 
 @contextmanager

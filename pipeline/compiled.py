@@ -1,12 +1,14 @@
 """One side (encode or decode) of one VAE, ready to run at any size: captured graphs, programs and schedules.
 
 A graph is captured when none in memory or on disk serves the input; a program and a schedule are kept for the last few
-shapes. Weights are given at every call, so a model that moved or changed its weights needs nothing done.
+shapes. Weights are given at every call, so a model that moved or changed its weights needs nothing done. What strips of
+a clip divide, its height or its time, is a matter of the plan: each has a graph of its own.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,22 +17,30 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tvae.kernels import Kernels
+from tvae.pipeline.budget import Limits, Rows
+from tvae.pipeline.engine.boundary import RowSource
 from tvae.pipeline.engine.capture import capture
-from tvae.pipeline.engine.execute import execute
+from tvae.pipeline.engine.constants import state_of
 from tvae.pipeline.engine.graph import Graph
 from tvae.pipeline.engine.lower import lower
-from tvae.pipeline.engine.passes import simplify
-from tvae.pipeline.engine.plan import Plan, explain
+from tvae.pipeline.engine.passes import optimise, simplify
+from tvae.pipeline.engine.plan import Plan
 from tvae.pipeline.engine.program import Program
-from tvae.pipeline.engine.schedule import Schedule, schedule
-from tvae.pipeline.errors import UnsupportedOp
+from tvae.pipeline.errors import PlanError, UnsupportedOp
 from tvae.pipeline.graph_store import GraphStore, graph_key
+from tvae.pipeline.heap import return_what_is_freed
 from tvae.pipeline.models.reference import Side, call_reference, reference_mode
 from tvae.pipeline.outputs import Spec, flatten
+from tvae.pipeline.planning import Planned, at_callers, described, planned
+from tvae.pipeline.runner import Runner
 
-__all__ = ["Call", "Compiled"]
+__all__ = ["Call", "Compiled", "Frames", "Ready", "Step"]
 
 _KEPT_SHAPES = 8
+
+Step = Callable[[nn.Module, Tensor, Sequence[Tensor]], tuple[Tensor, Sequence[Tensor]]]
+"""(model, chunk of a clip, caches) -> (its result, the next chunk's caches)."""
 
 Weights = Callable[[Sequence[str]], Mapping[str, Tensor]]
 """Gives weights by name, on the device and in the type of the computation."""
@@ -45,8 +55,31 @@ class Call:
 
 
 @dataclass(frozen=True)
+class Frames:
+    """Where a clip's frames are in the first input: its dimension, and the option of the call that counts them."""
+
+    dim: int = 2
+    option: str | None = None
+
+    def serves(self, shape: Sequence[int], call: Call) -> bool:
+        """Is this the shape of one clip, of several frames?"""
+        frames = shape[self.dim]
+        counted = frames if self.option is None else dict(call.options).get(self.option, frames)
+        return frames > 1 and counted == frames
+
+
+@dataclass(frozen=True)
 class _Captured:
     graph: Graph
+    spec: Spec
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A run that is prepared, for inputs of one shape. spec: rebuilds the return value from its tensors."""
+
+    runner: Runner
+    planned: Planned
     spec: Spec
 
 
@@ -54,8 +87,10 @@ class Compiled:
     """See the module's docstring.
 
     module: gives the model to capture from, on the device and in the type of the computation, or its skeleton; called
-    only when no graph serves. facts: what identifies the model (configuration, weights' names and shapes), for the
-    graphs on disk. digest: that of the model's source, None keeps graphs in memory only.
+    only when no graph serves. step: a chunk of a clip with its caches in the place of the whole call. frames: where
+    those of a clip are, None for a side whose strips divide the height only. facts: what identifies the model
+    (configuration, weights' names and shapes), for the graphs on disk. digest: that of the model's source, None keeps
+    graphs in memory only. kernels: None for the definitions.
     """
 
     def __init__(
@@ -64,65 +99,131 @@ class Compiled:
         module: Callable[[], nn.Module],
         digest: str | None,
         facts: Mapping[str, Any],
+        kernels: Kernels | None = None,
         *,
         allow_whole: bool = False,
+        step: Step | None = None,
+        frames: Frames | None = None,
     ) -> None:
         self._side: Side = side
+        self._step, self._frames = step, frames
+        self._kernels = kernels or Kernels()
         self._module, self._digest, self._facts, self._allow_whole = module, digest, dict(facts), allow_whole
         self._graphs: dict[str, list[_Captured]] = {}
         self._programs: OrderedDict[Any, Program] = OrderedDict()
-        self._schedules: OrderedDict[Any, Schedule] = OrderedDict()
+        self._plans: OrderedDict[Any, Planned] = OrderedDict()
+        self._runners: dict[int, tuple[Any, Runner]] = {}  # by the identity of a kept schedule
 
-    def run(
+    def ready(
         self,
-        inputs: Sequence[Tensor],
+        inputs: Sequence[Tensor | RowSource],
         weights: Weights,
-        strip: int,
+        limits: Limits,
         call: Call,
         *,
-        generator: torch.Generator | None = None,
+        sink: bool = False,
         channels_last: bool = False,
-    ) -> tuple[list[Tensor], Spec]:
-        """The side's tensors for these inputs, and the Spec to rebuild its return value.
+        record: bool = False,
+    ) -> Ready:
+        """What runs for inputs of these shapes, with these weights.
 
-        strip: height of a strip in latent rows. Raises UnsupportedOp, PlanError.
+        sink: the first result goes by rows. record: replay CUDA graphs for repeated shapes. Raises UnsupportedOp,
+        PlanError.
         """
-        captured, plan = self._prepare(inputs, strip, call)
+        if limits.vram is not None and inputs[0].device.type == "cpu":
+            return_what_is_freed()
+        captured, found = self._prepare(inputs, limits, call, sink)
+        plan = found.schedule
         given = dict(weights([n for n in plan.program.params.values() if n not in captured.graph.constants]))
-        given |= {k: t.to(inputs[0].device) for k, t in captured.graph.constants.items()}
-        return execute(plan, inputs, given, generator, channels_last=channels_last), captured.spec
+        record = record and limits.vram is None  # a recording's memory is its own, beyond what a named budget plans
+        state = (channels_last, record, state_of(list(given.values())))
+        if id(plan) not in self._runners or self._runners[id(plan)][0] != state:
+            given |= {k: t.to(inputs[0].device) for k, t in captured.graph.constants.items()}
+            self._runners[id(plan)] = (
+                state,
+                Runner(plan, given, channels_last=channels_last, record=record, spill=limits.spill),
+            )
+            for old in self._runners.keys() - {id(p.schedule) for p in self._plans.values()}:
+                del self._runners[old]
+        return Ready(self._runners[id(plan)][1], found, captured.spec)
 
-    def plan(self, inputs: Sequence[Tensor], strip: int, call: Call) -> Plan:
+    def forget(self) -> None:
+        """Let go of weights and recordings: the model is about to move, or has."""
+        self._runners.clear()
+
+    def plan(self, inputs: Sequence[Tensor | RowSource], limits: Limits, call: Call, *, sink: bool = False) -> Plan:
         """What ``run`` would do. Only shapes, type and device of the inputs matter."""
-        return explain(self._prepare(inputs, strip, call)[1], self._side)
+        found = self._prepare(inputs, limits, call, sink)[1]
+        return described(found.schedule, limits, inputs[0].device, self._side)
 
-    def _prepare(self, inputs: Sequence[Tensor], strip: int, call: Call) -> tuple[_Captured, Schedule]:
+    def shapes(self, inputs: Sequence[Tensor | RowSource], limits: Limits, call: Call) -> list[tuple[int, ...]]:
+        """Of everything that a run gives: the result first, then the caches of a step."""
+        program = self._prepare(inputs, limits, call, sink=False)[1].schedule.program
+        return [program.ops[i].shape for i in program.outputs]
+
+    def _prepare(
+        self, inputs: Sequence[Tensor | RowSource], limits: Limits, call: Call, sink: bool
+    ) -> tuple[_Captured, Planned]:
+        """The graph and the schedule, with strips of the height or of the time."""
+        found: list[tuple[_Captured, Planned]] = []
+        refused: list[PlanError] = []
+        for rows in self._choices(inputs, limits, call, sink):
+            try:
+                way = self._divided(rows, inputs, limits, call, sink)
+            except PlanError as error:
+                refused.append(error)
+                continue
+            if way[1].divides or rows == "height":
+                found.append(way)
+                if way[1].at_ease:
+                    break
+        if not found:
+            raise min(refused, key=lambda error: error.enough or math.inf)
+        return min(found, key=lambda way: way[1].seconds)
+
+    def _choices(self, inputs: Sequence[Tensor | RowSource], limits: Limits, call: Call, sink: bool) -> list[Rows]:
+        """What strips may divide, in the order of trial. Frames that come or go one by one are strips of time."""
+        clip = self._frames is not None and self._frames.serves(inputs[0].shape, call)
+        if not clip or limits.rows == "height":
+            return ["height"]
+        if limits.rows == "time" or sink or not isinstance(inputs[0], Tensor):
+            return ["time", "height"]
+        return ["height"] if limits.fixed else ["height", "time"]
+
+    def _divided(
+        self, rows: Rows, inputs: Sequence[Tensor | RowSource], limits: Limits, call: Call, sink: bool
+    ) -> tuple[_Captured, Planned]:
+        limits = limits.of_frames() if rows == "time" else limits
         shapes = [tuple(t.shape) for t in inputs]
-        captured, sizes = self._captured(inputs, shapes, call)
+        captured, sizes = self._captured(inputs, shapes, call, rows)
         key = (id(captured.graph), tuple(shapes), inputs[0].device)
         program = _recall(
             self._programs,
             key,
-            lambda: lower(captured.graph, sizes, inputs[0].device, allow_whole=self._allow_whole),
+            lambda: lower(captured.graph, sizes, inputs[0].device, self._kernels, allow_whole=self._allow_whole),
         )
-        return captured, _recall(
-            self._schedules, (*key, strip), lambda: schedule(program, strip_in_input_rows(program, strip))
-        )
+        places, device = at_callers(program, inputs, sink), inputs[0].device
+        wanted = (*key, limits.strip, limits.fixed, limits.vram, *places)
+        if wanted in self._plans and not self._plans[wanted].fits(limits, device):
+            del self._plans[wanted]
+        found: Planned = _recall(self._plans, wanted, lambda: planned(program, limits, device, places))
+        return captured, found
 
     def _captured(
-        self, inputs: Sequence[Tensor], shapes: list[tuple[int, ...]], call: Call
+        self, inputs: Sequence[Tensor | RowSource], shapes: list[tuple[int, ...]], call: Call, rows: Rows
     ) -> tuple[_Captured, dict[str, int]]:
-        facts = self._call_facts(inputs, call)
+        facts = self._call_facts(inputs, call, rows)
         name = json.dumps(facts, sort_keys=True, default=str)
         store = GraphStore(graph_key(self._digest, {**self._facts, **facts}))
         if name not in self._graphs:
-            self._graphs[name] = [_Captured(g, s) for g, s in store.load()]
+            self._graphs[name] = [_Captured(self._optimised(g, inputs), s) for g, s in store.load()]
         for known in self._graphs[name]:
             sizes = known.graph.bind(shapes)
             if sizes is not None:
                 return known, sizes
-        new = self._capture(inputs, call)
-        store.save(new.graph, new.spec)
+        plain = self._capture(inputs, call, rows)
+        store.save(plain.graph, plain.spec)
+        new = _Captured(self._optimised(plain.graph, inputs), plain.spec)
         self._graphs[name].append(new)
         sizes = new.graph.bind(shapes)
         if sizes is None:
@@ -130,43 +231,59 @@ class Compiled:
             raise UnsupportedOp("torch.export", self._side, why, whole=False)
         return new, sizes
 
-    def _call_facts(self, inputs: Sequence[Tensor], call: Call) -> dict[str, Any]:
+    def _optimised(self, graph: Graph, inputs: Sequence[Tensor | RowSource]) -> Graph:
+        """The graph with every pass that pays on this device, at these levels, in this type."""
+        fused = {op: level != "native" for op, level in self._kernels.levels.items()}
+        wide = inputs[0].dtype in (torch.float32, torch.float64)
+        bias = inputs[0].device.type != "cpu" and fused["add_stats"]
+        narrow = inputs[0].device.type != "cpu" and not wide and fused["conv_from_few"] and fused["conv_to_few"]
+        return optimise(graph, subpixel=wide or fused["norm_act"], bias=bias, narrow=narrow)
+
+    def _call_facts(self, inputs: Sequence[Tensor | RowSource], call: Call, rows: Rows) -> dict[str, Any]:
         """What a capture bakes in besides the model: fixed dimensions, types, options."""
-        fixed = [[n if d < t.ndim - 2 or t.ndim < 4 or n == 1 else 0 for d, n in enumerate(t.shape)] for t in inputs]
+        fixed = [
+            [n if d < len(t.shape) - 2 or len(t.shape) < 4 or n == 1 else 0 for d, n in enumerate(t.shape)]
+            for t in inputs
+        ]
+        counting = None
+        if rows == "time" and self._frames is not None:
+            fixed[0][self._frames.dim], counting = 0, self._frames.option
         dtypes = [str(t.dtype) for t in inputs]
         device = inputs[0].device.type
         return {
-            "side": self._side,
+            "side": self._side if self._step is None else f"{self._side} step",
             "fixed": fixed,
             "dtypes": dtypes,
             "device": device,
             "tensors": list(call.tensors),
-            "options": [[k, repr(v)] for k, v in call.options],
+            "options": [[k, repr(v)] for k, v in call.options if k != counting],
+            "rows": rows,
         }
 
-    def _capture(self, inputs: Sequence[Tensor], call: Call) -> _Captured:
+    def _capture(self, inputs: Sequence[Tensor | RowSource], call: Call, rows: Rows) -> _Captured:
         module = self._module()
         device = next(iter(module.parameters())).device
         spec: Spec = {}
+        frames = self._frames if rows == "time" else None
 
         def traced(x: Tensor, *more: Tensor) -> list[Tensor]:
+            if self._step is not None:
+                result, caches = self._step(module, x, more)
+                return [result, *caches]
             kwargs = dict(call.options) | dict(zip(call.tensors, more, strict=True))
+            if frames is not None and frames.option in kwargs:
+                kwargs[frames.option] = x.shape[frames.dim]
             tensors, found = flatten(call_reference(module, self._side, x, **kwargs))
             spec.update(found)
             return tensors
 
-        examples = [t if t.device == device else torch.empty_like(t, device=device) for t in inputs]
+        examples = [
+            t if isinstance(t, Tensor) and t.device == device else torch.empty(t.shape, dtype=t.dtype, device=device)
+            for t in inputs
+        ]
         with reference_mode(module):
-            graph = simplify(capture(module, traced, examples))
+            graph = simplify(capture(module, traced, examples, -2 if frames is None else frames.dim))
         return _Captured(graph, spec)
-
-
-def strip_in_input_rows(program: Program, strip: int) -> int:
-    """Rows of the input that ``strip`` latent rows are; the latent is the lower of input and output."""
-    out = program.ops[program.outputs[0]].axis
-    rows_out = out.rows if out else program.rows
-    latent = max(1, min(rows_out, program.rows))
-    return -(-strip * program.rows // latent)
 
 
 def _recall(cache: OrderedDict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:

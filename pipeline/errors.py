@@ -30,7 +30,11 @@ class InputError(TvaeError):
 
 
 class PlanError(TvaeError):
-    """No execution plan exists for this model, shape and budget."""
+    """No execution plan exists for this model, shape and budget. ``enough``: bytes that would do, if they are known."""
+
+    def __init__(self, message: str, enough: int | None = None) -> None:
+        self.enough = enough
+        super().__init__(message)
 
 
 class UnsupportedOp(TvaeError):

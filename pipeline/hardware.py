@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
 from tvae import presets
+from tvae.kernels import why_missing
 from tvae.pipeline.errors import UsageError
 from tvae.presets import Preset
 
 __all__ = ["backend_settings", "choose_preset", "pick_device"]
+
+_log = logging.getLogger("tvae")
 
 
 def pick_device(name: str | None) -> torch.device:
@@ -42,19 +47,32 @@ def choose_preset(name: str, device: torch.device) -> Preset:
             return presets.load(name)
         if device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(device)
-            return presets.choose("cuda", torch.cuda.get_device_capability(device), free)
+            return _fused(presets.choose("cuda", torch.cuda.get_device_capability(device), free))
         return presets.choose(device.type)
     except ValueError as error:
         raise UsageError(str(error)) from None
 
 
+def _fused(preset: Preset) -> Preset:
+    """Where the preset's kernels cannot run, the layout that PyTorch's own are faster in."""
+    missing = why_missing(preset.levels["default"])
+    if missing is None or preset.memory_layout == "contiguous":
+        return preset
+    _log.info("no kernels of level %s (%s): PyTorch's own, NCHW", preset.levels["default"], missing)
+    return replace(preset, memory_layout="contiguous")
+
+
 @contextmanager
-def backend_settings(preset: Preset) -> Iterator[None]:
-    """cuDNN as the preset wants it, and exact float32 (no TF32), for the length of a call."""
+def backend_settings(preset: Preset, *, bounded: bool = False) -> Iterator[None]:
+    """cuDNN as the preset wants it, and exact float32 (no TF32), for the length of a call.
+
+    bounded: memory was named, and cuDNN's search tries algorithms with gigabytes of workspace (measured: up to 3 GiB).
+    """
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32
     try:
-        cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = preset.cudnn_benchmark, False, False
+        search = preset.cudnn_benchmark and not bounded
+        cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = search, False, False
         yield
     finally:
         cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = before

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tvae.kernels import native
 from tvae.pipeline.errors import UsageError
 
 __all__ = ["Posterior", "Spec", "flatten", "importable", "posterior_of", "rebuild"]
@@ -50,7 +51,7 @@ class Posterior:
             return self.mean
         device = generator.device if generator is not None else self.mean.device
         noise = torch.randn(self.mean.shape, generator=generator, device=device, dtype=self.mean.dtype)
-        return torch.addcmul(self.mean, self.std, noise.to(self.mean.device))
+        return native.sample(self.mean, self.std, noise.to(self.mean.device))
 
     def mode(self) -> Tensor:
         """The mean."""

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tvae.pipeline.compiled import Call, Compiled
+from tvae.kernels import Kernels
+from tvae.pipeline.budget import Limits, Rows, parse_size
+from tvae.pipeline.compiled import Call, Compiled, Ready
 from tvae.pipeline.engine.plan import Plan
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.graph_store import class_source_digest
 from tvae.pipeline.hardware import backend_settings, choose_preset
+from tvae.pipeline.models.frames import frames_of
 from tvae.pipeline.models.reference import Side, skeleton
 from tvae.pipeline.outputs import rebuild
+from tvae.pipeline.watch import Watch
 from tvae.pipeline.weights import PreparedWeights
+from tvae.presets import Preset
 
 __all__ = ["TiledVAE"]
 
+_KEPT_RUNS = 8
 _BAKED = (bool, int, float, str, type(None))
 
 
@@ -34,12 +41,24 @@ class TiledVAE(nn.Module):
     vae: the model; its weights are used where they are, in the type they have. A float16 model whose configuration says
     ``force_upcast`` is computed in float32 from its stored weights, and the result returned in float16.
     preset: name of a hardware preset, or ``auto``. strip: height of a strip in latent rows, on both sides; None takes
-    the preset's. allow_whole: run operations the engine has no rule for on whole values (exact, not bounded in memory)
-    rather than raise UnsupportedOp.
+    the preset's, lower where memory asks for it. vram: memory the process may hold on the device (on a CPU: resident),
+    such as ``8GiB``; None takes the preset's share of what is free. What does not fit goes to host memory or disk; a
+    budget that cannot hold the work is a PlanError. spill: folder for files of that kind. rows: what strips of a clip
+    divide, its ``height`` or its ``time`` (``strip`` counts latent frames then); None for what serves best.
+    allow_whole: run operations the engine has no rule for on whole values (exact, not bounded in memory) rather than
+    raise UnsupportedOp.
     """
 
     def __init__(
-        self, vae: nn.Module, preset: str = "auto", *, strip: int | None = None, allow_whole: bool = False
+        self,
+        vae: nn.Module,
+        preset: str = "auto",
+        *,
+        strip: int | None = None,
+        vram: str | int | None = None,
+        spill: str | Path | None = None,
+        rows: Rows | None = None,
+        allow_whole: bool = False,
     ) -> None:
         super().__init__()
         for side in ("encode", "decode"):
@@ -51,8 +70,14 @@ class TiledVAE(nn.Module):
         self._parameters, self._buffers, self._modules = vae._parameters, vae._buffers, vae._modules
         self.__dict__["vae"] = vae
         self.training = vae.training
-        self._preset_name, self._strip, self._allow_whole = preset, strip, allow_whole
+        if rows not in (None, "height", "time"):
+            raise UsageError(f"strips divide a clip's height or its time, not its '{rows}'")
+        self._preset_name, self._strip, self._rows, self._allow_whole = preset, strip, rows, allow_whole
+        self._vram, self._spill = None if vram is None else parse_size(vram), None if spill is None else Path(spill)
         self._sides: dict[Any, tuple[Compiled, PreparedWeights]] = {}
+        self._presets: dict[torch.device, Preset] = {}
+        self._ready: dict[Any, Ready] = {}
+        self._watch: Watch | None = None
         if preset != "auto":
             choose_preset(preset, torch.device("cpu"))  # an unknown name is told now, not at the first call
 
@@ -85,13 +110,20 @@ class TiledVAE(nn.Module):
         """The wrapped class's ``forward``, over this object's ``encode`` and ``decode``."""
         return type(self.vae).forward(self, *args, **kwargs)
 
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        for compiled, weights in self._sides.values():  # copies and recordings would hold on to the memory left behind
+            compiled.forget()
+            weights.forget()
+        self._ready.clear()
+        return super()._apply(*args, **kwargs)
+
     def plan(self, shape: tuple[int, ...], side: Side, **kwargs: Any) -> Plan:
         """What a call with an input of this shape would do; ``str()`` of it is a table. Computes nothing."""
         weight = next(iter(self.parameters()))
         example = torch.empty(shape, dtype=weight.dtype, device=weight.device)
-        inputs, call, _, strip, preset = self._prepare(side, example, (), kwargs)
-        with backend_settings(preset):
-            return self._compiled(side, inputs, preset)[0].plan(inputs, strip, call)
+        inputs, call, _, limits, preset = self._prepare(side, example, (), kwargs)
+        with backend_settings(preset, bounded=self._vram is not None):
+            return self._compiled(side, inputs, preset)[0].plan(inputs, limits, call)
 
     def _run(self, side: Side, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], return_dict: bool) -> Any:
         for hooked in (self, self.vae):  # accelerate's CPU offload brings the weights to the device here
@@ -99,15 +131,31 @@ class TiledVAE(nn.Module):
             if hasattr(hook, "pre_forward"):
                 hook.pre_forward(hooked)
         self._check(side, x)
-        inputs, call, generator, strip, preset = self._prepare(side, x, args, kwargs)
-        compiled, weights = self._compiled(side, inputs, preset)
-        last = preset.memory_layout == "channels_last"
-        with backend_settings(preset):
-            tensors, spec = compiled.run(inputs, weights, strip, call, generator=generator, channels_last=last)
+        inputs, call, generator, limits, preset = self._prepare(side, x, args, kwargs)
+        with backend_settings(preset, bounded=self._vram is not None):
+            ready = self._ready_for(side, inputs, call, limits, preset)
+            tensors, spec = ready.runner.run(inputs, generator), ready.spec
         if inputs[0].dtype != x.dtype:
             tensors = [t.to(x.dtype) if t.is_floating_point() else t for t in tensors]
         value = rebuild(spec, tensors)
         return value if return_dict else _as_tuple(value)
+
+    def _ready_for(self, side: Side, inputs: list[Tensor], call: Call, limits: Limits, preset: Preset) -> Ready:
+        """The prepared run; one that was prepared before, while the model is what it was then."""
+        if self._watch is None or not self._watch.unchanged():
+            self._ready.clear()
+            self._watch = Watch(self.vae)
+        device = inputs[0].device
+        key = (side, tuple((t.shape, t.dtype) for t in inputs), device, call)
+        if key not in self._ready or not self._ready[key].planned.fits(limits, device):
+            compiled, weights = self._compiled(side, inputs, preset)
+            last = preset.memory_layout == "channels_last"
+            self._ready[key] = compiled.ready(
+                inputs, weights, limits, call, channels_last=last, record=preset.cuda_graphs
+            )
+            while len(self._ready) > _KEPT_RUNS:
+                self._ready.pop(next(iter(self._ready)))
+        return self._ready[key]
 
     def _check(self, side: Side, x: Tensor) -> None:
         weight = next(iter(self.parameters()))
@@ -123,7 +171,7 @@ class TiledVAE(nn.Module):
 
     def _prepare(
         self, side: Side, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[list[Tensor], Call, torch.Generator | None, int, Any]:
+    ) -> tuple[list[Tensor], Call, torch.Generator | None, Limits, Preset]:
         bound = inspect.signature(getattr(self.vae, side)).bind(x, *args, **kwargs).arguments
         extra = dict(list(bound.items())[1:])
         extra |= extra.pop("kwargs", {})
@@ -136,22 +184,30 @@ class TiledVAE(nn.Module):
                 raise UsageError(f"{side}(): argument '{name}' is a {type(value).__name__}, which cannot be captured")
         dtype = self._compute_dtype(x.dtype)
         inputs = [t.detach().to(dtype) if t.is_floating_point() else t for t in (x, *tensors.values())]
-        preset = choose_preset(self._preset_name, x.device)
+        preset = self._preset(x.device)
         call = Call(tuple(tensors), tuple(sorted(options.items())))
-        return inputs, call, generator, self._strip or preset.strip_rows, preset
+        strip = self._strip or preset.strip_rows
+        limits = Limits(strip, self._strip is not None, self._vram, preset.memory_share, self._spill, self._rows)
+        return inputs, call, generator, limits, preset
+
+    def _preset(self, device: torch.device) -> Preset:
+        """The preset for a device, chosen once: free memory changes while it is used, and a file takes time to read."""
+        if device not in self._presets:
+            self._presets[device] = choose_preset(self._preset_name, device)
+        return self._presets[device]
 
     def _compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
         forced = _config(self.vae).get("force_upcast", False)
         return torch.float32 if forced and dtype == torch.float16 else dtype
 
-    def _compiled(self, side: Side, inputs: list[Tensor], preset: Any) -> tuple[Compiled, PreparedWeights]:
+    def _compiled(self, side: Side, inputs: list[Tensor], preset: Preset) -> tuple[Compiled, PreparedWeights]:
         """The compiled side for the model as it is now: one whose structure changed is captured anew."""
         vae, dtype = self.vae, inputs[0].dtype
         stored = next(iter(self.parameters())).dtype
         structure = [(n, list(t.shape)) for n, t in self._weights().items()]
         processors = [type(p).__name__ for p in getattr(vae, "attn_processors", {}).values()]
         last = preset.memory_layout == "channels_last"
-        key = (side, dtype, stored, last, repr(structure), tuple(processors))
+        key = (side, dtype, stored, last, repr(structure), tuple(processors), tuple(preset.levels.items()))
         if key not in self._sides:
             config = _config(vae)
             plain = bool(config) and not _customised(vae)
@@ -162,7 +218,9 @@ class TiledVAE(nn.Module):
                     lambda: vae if stored == dtype else skeleton(vae, dtype),
                     class_source_digest(type(vae).__module__) if plain else None,
                     facts,
+                    Kernels(preset.levels),
                     allow_whole=self._allow_whole,
+                    frames=frames_of(type(vae).__name__, side),
                 ),
                 PreparedWeights(lambda _names: self._weights(), dtype, last),
             )

@@ -32,6 +32,10 @@ class PreparedWeights:
             raise UsageError(f"the VAE has no weight '{missing[0]}' ({len(missing)} missing); are its files complete?")
         return {name: self._prepared(name, have[name]) for name in names}
 
+    def forget(self) -> None:
+        """Let go of what was prepared."""
+        self._done.clear()
+
     def _prepared(self, name: str, weight: Tensor) -> Tensor:
         kind = self._dtype if weight.is_floating_point() else weight.dtype
         layout = memory_format(weight.ndim, self._channels_last)

@@ -19,7 +19,13 @@ from typing import Any
 BUILT_IN = ("cpu", "rtx30", "a100", "rtx40", "rtx50", "b200", "h100", "h200")
 DTYPES = ("float32", "bfloat16", "float16")
 MEMORY_LAYOUTS = ("contiguous", "channels_last")
-LEVELS = ("native",)
+LEVELS = ("native", "script", "compile", "triton", "cuda")
+OPERATIONS = (
+    *("group_stats", "finish_stats", "norm_act", "add_stats", "interleave_stats"),
+    *("rms_norm_act", "pad", "enlarge", "conv_from_few", "conv_to_few", "wide_attention", "sample"),
+    *("frames_to_tensor", "tensor_to_frames"),
+)
+"""Both as in tvae.kernels, which is not imported here."""
 MAX_IO_WORKERS_WINDOWS = 2
 """Starting threads and processes is dear on Windows, and antivirus scans what they open."""
 
@@ -44,6 +50,8 @@ class Preset:
     """Of activations: contiguous (NCHW) or channels_last (NHWC)."""
     cudnn_benchmark: bool
     """Let cuDNN try its algorithms on each new shape."""
+    cuda_graphs: bool
+    """Record runs of one shape as a CUDA graph and replay it."""
     strip_rows: int
     """Height of a strip in latent rows, on both sides."""
     memory_share: float
@@ -53,7 +61,7 @@ class Preset:
     queue_frames: int
     """Frames that wait between two stages at most; bounds memory, not speed."""
     levels: dict[str, str]
-    """Kernel level by operation; `default` is for all others."""
+    """Kernel level by operation; `default` is for all that are not named."""
     measured: dict[str, str]
     """Which of these values were measured, and on what. The others are estimates."""
     source: Path
@@ -151,10 +159,7 @@ def _check(path: Path, data: Mapping[str, Any]) -> Preset:
     keys = {f.name for f in dataclasses.fields(Preset)} - {"name", "source"}
     for key in data:
         if key not in keys:
-            close = difflib.get_close_matches(key, keys, n=1)
-            raise ValueError(
-                f"preset '{path}': unknown key '{key}'" + (f"; did you mean '{close[0]}'?" if close else "")
-            )
+            raise ValueError(f"preset '{path}': unknown key '{key}'{_hint(key, keys)}")
     for key in sorted(keys - set(data)):
         raise ValueError(f"preset '{path}': '{key}' is missing")
 
@@ -166,16 +171,34 @@ def _check(path: Path, data: Mapping[str, Any]) -> Preset:
         need(key, isinstance(data[key], str), "a text")
     need("dtype", data["dtype"] in DTYPES, f"one of {', '.join(DTYPES)}")
     need("memory_layout", data["memory_layout"] in MEMORY_LAYOUTS, f"one of {', '.join(MEMORY_LAYOUTS)}")
-    need("cudnn_benchmark", isinstance(data["cudnn_benchmark"], bool), "true or false")
+    for key in ("cudnn_benchmark", "cuda_graphs"):
+        need(key, isinstance(data[key], bool), "true or false")
     for key, least in (("strip_rows", 1), ("io_workers", 0), ("queue_frames", 1)):
         need(key, type(data[key]) is int and data[key] >= least, f"a whole number from {least} up")
     share = data["memory_share"]
     need("memory_share", type(share) in (int, float) and 0 < share <= 1, "a number above 0, at most 1")
-    levels, measured = data["levels"], data["measured"]
-    fits = isinstance(levels, dict) and set(levels) == {"default"} and levels["default"] in LEVELS
-    need("levels", fits, f"a table with the key 'default', one of {', '.join(LEVELS)}")
+    _check_levels(path, data["levels"])
+    measured = data["measured"]
     fits = isinstance(measured, dict) and set(measured) <= keys and all(isinstance(v, str) for v in measured.values())
     need("measured", fits, "a table of texts by the names of this preset's values")
 
     workers = min(data["io_workers"], MAX_IO_WORKERS_WINDOWS) if sys.platform == "win32" else data["io_workers"]
     return Preset(**{**data, "memory_share": float(share), "io_workers": workers}, name=path.stem, source=path)
+
+
+def _check_levels(path: Path, levels: Any) -> None:
+    """A table of levels by operation, with `default` for those that are not named."""
+    if not isinstance(levels, dict) or "default" not in levels:
+        raise ValueError(f"preset '{path}': levels must be a table with the key 'default', found {levels!r}")
+    for name, level in levels.items():
+        known = ("default", *OPERATIONS)
+        if name not in known:
+            raise ValueError(
+                f"preset '{path}': levels names the unknown operation '{name}'{_hint(name, known)} "
+                f"(there are: {', '.join(known)})"
+            )
+        if level not in LEVELS:
+            hint = _hint(level, LEVELS) if isinstance(level, str) else ""
+            raise ValueError(
+                f"preset '{path}': levels.{name} must be one of {', '.join(LEVELS)}, found {level!r}{hint}"
+            )

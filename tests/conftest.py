@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is imported: workers and their programs share the processors
+    _workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // _workers)))
+
+# The default run draws the same examples every time, so that it fails for a change and never by chance;
+# HYPOTHESIS_PROFILE=explore (as .ci/slow has it) draws others, and more of them.
+_common = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}  # a first example may compile something
+settings.register_profile("repeat", max_examples=25, derandomize=True, **_common)
+settings.register_profile("explore", max_examples=100, **_common)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
+
+gc.set_threshold(100_000, 50, 100)  # captures make millions of objects; collecting was an eighth of their time
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Captured graphs and checksums of a test run are its own: no test passes for what an earlier run left."""
+    """Captured graphs and checksums of a test run are its own: no test passes for what an earlier run left.
+
+    The workers of a run share them, as the programs of a user do.
+    """
     before = os.environ.get("XDG_CACHE_HOME")
-    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
+    folder.mkdir(exist_ok=True)
+    os.environ["XDG_CACHE_HOME"] = str(folder)
     yield
     if before is None:
         del os.environ["XDG_CACHE_HOME"]

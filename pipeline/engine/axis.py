@@ -13,9 +13,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
-__all__ = ["Axis", "crop", "place", "reshape_axis", "rows_of", "shape_of_rows"]
+__all__ = ["Axis", "crop", "join", "place", "reshape_axis", "rows_of", "shape_of_rows"]
 
 T = TypeVar("T", Tensor, tuple, list)
 
@@ -66,6 +67,16 @@ def crop(value: T, axis: Axis, lo: int, hi: int) -> T:
         return value.narrow(axis.dim, lo * axis.inner, (hi - lo) * axis.inner)
     split = value.unflatten(axis.dim, (axis.outer, held, axis.inner))
     return split.narrow(axis.dim + 1, lo, hi - lo).flatten(axis.dim, axis.dim + 2)
+
+
+def join(first: T, second: T, axis: Axis) -> T:
+    """The rows of one (cropped) value and behind them those of another."""
+    if isinstance(first, Tensor):
+        if axis.outer == 1:
+            return torch.cat([first, second], axis.dim)
+        split = [t.unflatten(axis.dim, (axis.outer, -1, axis.inner)) for t in (first, second)]
+        return torch.cat(split, axis.dim + 1).flatten(axis.dim, axis.dim + 2)
+    return type(first)(join(a, b, axis) for a, b in zip(first, second, strict=True))
 
 
 def place(buffer: Tensor, axis: Axis, lo: int, hi: int, rows: Tensor) -> None:

@@ -1,13 +1,14 @@
 """Capture: a callable over a module -> our Graph, through ``torch.export``.
 
 The export is symbolic in the height and width of the first input (and in those dimensions of the others that are tied
-to them). Its guards, the conditions under which the traced path is the model's own, become ``Graph.guards``: a shape
-that fails them is captured anew, never run on the wrong graph.
+to them), and in the frames of a clip whose strips divide those. Its guards, the conditions under which the traced path
+is the model's own, become ``Graph.guards``: a shape that fails them is captured anew, never run on the wrong graph.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -50,32 +51,77 @@ class _Entry(nn.Module):
             return tuple(self._fn(*inputs))
 
 
-def capture(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> Graph:
+def capture(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], rows: int = -2) -> Graph:
     """Trace ``fn(*inputs)``, a function that computes with ``module``, into a Graph.
 
     inputs: the tensors that vary from call to call; only shapes and types matter, no value is read. The last two
     dimensions of each that has at least four are symbolic, unless they are 1 (the exporter treats 1 as a constant).
+    rows: the dimension of the first input that strips are to divide; symbolic, too, where the model allows it.
     Raises UnsupportedOp where the model cannot be captured (data-dependent Python control flow, say).
     """
-    from torch.export import Dim, export
-
-    dynamic = [
-        {d: Dim.DYNAMIC for d in (t.ndim - 2, t.ndim - 1) if t.ndim >= 4 and t.shape[d] != 1} or None for t in inputs
-    ]
     entry = _Entry(module, fn)
-    try:
-        with torch.no_grad(), _quiet():
-            program = export(entry, (list(inputs),), dynamic_shapes={"inputs": dynamic}, strict=False)
-    except Exception as first:
-        # some sizes are constants to the model (a reshape by a literal); such a graph serves one shape
+    failed: list[Exception] = []
+    for shapes in _dynamic(inputs, rows):
         try:
-            with torch.no_grad(), _quiet():
-                auto = [dict.fromkeys((t.ndim - 2, t.ndim - 1), Dim.AUTO) if t.ndim >= 4 else None for t in inputs]
-                program = export(entry, (list(inputs),), dynamic_shapes={"inputs": auto}, strict=False)
-        except Exception as error:
-            line = (str(error) or type(error).__name__).strip().splitlines()[0]
-            raise UnsupportedOp("torch.export", type(module).__name__, line, whole=False) from first
-    return _Translator(program, inputs).graph()
+            program = _exported(entry, inputs, shapes)
+            return _Translator(program, inputs, rows).graph()
+        except Exception as error:  # sizes that were multiples by chance, or that are constants to the model
+            failed.append(error)
+    last = failed[-1]
+    if isinstance(last, UnsupportedOp):
+        raise last
+    line = (str(last) or type(last).__name__).strip().splitlines()[0]
+    raise UnsupportedOp("torch.export", type(module).__name__, line, whole=False) from failed[0]
+
+
+def _exported(entry: nn.Module, inputs: Sequence[Tensor], shapes: Any) -> Any:
+    with torch.no_grad(), _quiet():
+        return torch.export.export(entry, (list(inputs),), dynamic_shapes={"inputs": shapes}, strict=False)
+
+
+def _dynamic(inputs: Sequence[Tensor], rows: int) -> Iterator[Sequence[dict[int, Any] | None]]:
+    """Which sizes are symbols, the most general choice first; one that is a constant to the model (a reshape by a
+    literal) makes a choice fail, and what the last of them gives serves one shape."""
+    from torch.export import Dim
+
+    def every(kind: Any, of_rows: Any) -> list[dict[int, Any] | None]:
+        found: list[dict[int, Any] | None] = []
+        for n, t in enumerate(inputs):
+            kinds = {t.ndim - 2: kind, t.ndim - 1: kind} if t.ndim >= 4 else {}
+            if not n and t.ndim >= 4:
+                kinds |= {rows % t.ndim: of_rows}
+            found.append({d: k for d, k in kinds.items() if k is Dim.AUTO or t.shape[d] != 1} or None)
+        return found
+
+    tied = _tied(inputs)
+    if tied is not None:
+        yield tied
+    yield every(Dim.DYNAMIC, Dim.DYNAMIC)
+    if rows != -2:
+        yield every(Dim.AUTO, Dim.DYNAMIC)
+    yield every(Dim.AUTO, Dim.AUTO)
+
+
+def _tied(inputs: Sequence[Tensor]) -> list[dict[int, Any]] | None:
+    """Heights and widths of several inputs as multiples of one height and one width: the caches of a streaming step.
+
+    None for a single input, and where the sizes have nothing in common.
+    """
+    from torch.export import Dim
+
+    if len(inputs) < 2 or any(t.ndim < 4 for t in inputs):
+        return None
+    height, width = (math.gcd(*(t.shape[d] for t in inputs)) for d in (-2, -1))
+    if height < 2 or width < 2:
+        return None
+    rows, columns = Dim("rows"), Dim("columns")
+
+    def times(size: int, unit: int, dim: Any) -> Any:
+        return dim if size == unit else (size // unit) * dim
+
+    return [
+        {t.ndim - 2: times(t.shape[-2], height, rows), t.ndim - 1: times(t.shape[-1], width, columns)} for t in inputs
+    ]
 
 
 @contextmanager
@@ -94,8 +140,8 @@ def _quiet() -> Iterator[None]:
 class _Translator:
     """torch.export's program -> Graph."""
 
-    def __init__(self, program: Any, inputs: Sequence[Tensor]) -> None:
-        self.program, self.inputs = program, inputs
+    def __init__(self, program: Any, inputs: Sequence[Tensor], rows: int) -> None:
+        self.program, self.inputs, self.rows = program, inputs, rows
         self.device = inputs[0].device
         self.nodes: list[Node] = []
         self.ids: dict[Any, int] = {}
@@ -128,8 +174,8 @@ class _Translator:
             else:
                 raise UnsupportedOp(str(n.target), _module_of(n), f"graph node of kind {n.op}", whole=False)
         first = self.nodes[input_ids[0]].meta.shape
-        rows = first[-2] if len(first) >= 4 else None
-        symbol = rows.expr if isinstance(rows, Size) else None
+        rows = first[self.rows] if len(first) >= 4 else None
+        symbol = _symbol_of(rows.expr) if isinstance(rows, Size) else None
         return Graph(self.nodes, input_ids, outputs, self._guards(input_ids), symbol, self.constants)
 
     def _add(self, n: Any, node: Node) -> None:
@@ -205,6 +251,12 @@ class _Translator:
                 sized = zip(shape, example.shape, strict=True)
                 guards += [f"{size.expr} == {n}" for size, n in sized if isinstance(size, Size)]
         return guards
+
+
+def _symbol_of(expr: str) -> str:
+    """``s0`` of ``s0`` and of ``8*s0``; any other expression as it is."""
+    found = re.fullmatch(r"\d+\*(\w+)", expr)
+    return found[1] if found else expr
 
 
 def _arithmetic(text: str) -> str:

@@ -2,48 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tvae.pipeline.engine.axis import crop, place
-from tvae.pipeline.engine.bounds import Rows, demanded, owned
-from tvae.pipeline.engine.program import Op
+from tvae.pipeline.engine.axis import crop, join, place
+from tvae.pipeline.engine.behind import Behind
+from tvae.pipeline.engine.boundary import Boundary, Callers, OnDisk, OnHost, RowSink, RowSource
+from tvae.pipeline.engine.bounds import Rows, owned
+from tvae.pipeline.engine.program import Op, Parts, Read
+from tvae.pipeline.engine.ring import PREFETCH, STAGES, Ring
 from tvae.pipeline.engine.schedule import Schedule, Segment
+from tvae.pipeline.engine.sliding import Share, shares
 
 __all__ = ["execute", "memory_format"]
+
+_log = logging.getLogger("tvae")
+
+Take = Callable[[Any, Tensor], Any]
 
 
 @torch.no_grad()
 def execute(
     schedule: Schedule,
-    inputs: Sequence[Tensor],
+    inputs: Sequence[Tensor | RowSource],
     weights: Mapping[str, Tensor],
     generator: torch.Generator | None = None,
     *,
+    sinks: Mapping[int, RowSink] | None = None,
+    constants: Mapping[int, Tensor] | None = None,
     channels_last: bool = False,
-) -> list[Tensor]:
-    """Run a schedule.
+    spill: Path | None = None,
+) -> list[Tensor | None]:
+    """Run a schedule. Gives the outputs, None for those that go to a sink.
 
-    inputs: the graph's inputs, on the device and in the type it was captured for. weights: parameters, buffers and
+    inputs: the graph's inputs, on the device and in the type it was captured for; a source where the schedule has the
+    input at the caller's. sinks: by op id, for the outputs that are. weights: parameters, buffers and
     constants by name. generator: source of the noise a model injects; drawn whole and first, in the model's order.
+    constants: values by op id that need not be computed (``from_weights``). spill: folder for buffers on disk.
     channels_last: memory layout of inputs and buffers (weights are as given).
     """
     program = schedule.program
     device = inputs[0].device
-    store: dict[int, Tensor] = {i: weights[name] for i, name in program.params.items()}
-    formatted = [x.contiguous(memory_format=memory_format(x.ndim, channels_last)) for x in inputs]
-    store.update(zip(program.inputs, formatted, strict=True))
+    store: dict[int, Tensor] = {i: weights[name] for i, name in program.params.items()} | dict(constants or {})
+    away: dict[int, Boundary] = {i: Callers(sink=sink) for i, sink in (sinks or {}).items()}
+    for id_, x in zip(program.inputs, inputs, strict=True):
+        if isinstance(x, Tensor):
+            store[id_] = x.contiguous(memory_format=memory_format(x.ndim, channels_last))
+        else:
+            away[id_] = Callers(source=x)
     for op in program.ops:
         if op.kind == "noise":
             store[op.id] = _noise(op, generator, device)
-    for segment in schedule.segments:
-        _Run(schedule, segment, store, device, channels_last).run()
-        for id_ in segment.drops:
-            store.pop(id_, None)
-    return [store[i] for i in program.outputs]
+    try:
+        for segment in schedule.segments:
+            _Run(schedule, segment, store, away, device, channels_last, spill).run()
+            for id_ in segment.drops:
+                store.pop(id_, None)
+                if id_ in away:
+                    away.pop(id_).close()
+    finally:
+        for boundary in away.values():
+            boundary.close()
+    return [store.get(i) for i in program.outputs]
 
 
 def memory_format(ndim: int, channels_last: bool) -> torch.memory_format:
@@ -63,40 +90,117 @@ class _Run:
     """One segment over all its strips."""
 
     def __init__(
-        self, schedule: Schedule, segment: Segment, store: dict[int, Tensor], device: torch.device, channels_last: bool
+        self,
+        schedule: Schedule,
+        segment: Segment,
+        store: dict[int, Tensor],
+        away: dict[int, Boundary],
+        device: torch.device,
+        channels_last: bool,
+        spill: Path | None,
     ) -> None:
-        self.channels_last = channels_last
-        self.ops, self.total = schedule.program.ops, schedule.program.rows
-        self.segment, self.store, self.device = segment, store, device
-        self.sinks = set(segment.sinks)
+        self.channels_last, self.spill = channels_last, spill
+        self.ops, self.total, self.places = schedule.program.ops, schedule.program.rows, schedule.places
+        self.segment, self.store, self.away, self.device = segment, store, away, device
+        self.sinks, self.single, self.overwritten = set(segment.sinks), len(segment.strips) == 1, False
+        # one strip's values became the buffers, and may share memory with others: nothing is written over those
+        self.reuse: Mapping[int, int] = {} if self.single else segment.reuse
+        self.behind = Behind({i: self.reuse[i] for i in segment.behind & self.reuse.keys()}, self.ops)
+        self.slid = {*segment.body, *(segment.reads & away.keys())} if segment.slides else set()
+        self.kept: dict[int, tuple[Rows, Any]] = {}  # rows that the next strips see again
         self.last_use = {i: b for b in segment.body for i in self.ops[b].inputs}
+        self.statistics: dict[int, list[tuple[int, Take]]] = {i: [] for i in self.sinks}
+        for id_ in self.sinks:
+            reduction = self.ops[id_].reduction
+            if reduction is not None and reduction.take is not None and reduction.source in self.sinks:
+                self.statistics[reduction.source].append((id_, reduction.take))
 
     def run(self) -> None:
-        ops, store = self.ops, self.store
-        for id_ in self.segment.whole:
-            store[id_] = ops[id_].run(self._stored, 0, 0)
-        buffers = [i for i in self.segment.sinks if not ops[i].reduction]
-        for id_ in buffers:
-            shape = ops[id_].shape
-            layout = memory_format(len(shape), self.channels_last)
-            store[id_] = torch.empty(shape, dtype=ops[id_].dtype, device=self.device, memory_format=layout)
+        ops, store, segment = self.ops, self.store, self.segment
+        for id_ in segment.whole:
+            if id_ not in store:  # what depends on the weights alone may be given
+                store[id_] = ops[id_].run(self._stored, 0, 0)
+        for id_ in (self.sinks & self.places.keys()) - self.away.keys():
+            self.away[id_] = self._boundary(ops[id_])
+        if not self.single:
+            self._allocate()
         folded: dict[int, Any] = {}
-        for strip in self.segment.strips:
-            self._strip(strip, folded)
+        strips = deque(segment.strips)
+        while strips:
+            self._work_off(strips, folded)
         for id_, acc in folded.items():
             reduction = ops[id_].reduction
             assert reduction is not None
             store[id_] = reduction.finish(acc)
+
+    def _allocate(self) -> None:
+        """Buffers for the sinks; a single strip's values need none, they become the buffers."""
+        for id_ in self.sinks - self.places.keys():
+            if id_ in self.reuse:
+                self.store[id_] = self.store[self.reuse[id_]]
+            elif not self.ops[id_].reduction:
+                self.store[id_] = self._buffer(self.ops[id_])
+
+    def _work_off(self, strips: deque[Rows], folded: dict[int, Any]) -> None:
+        """Run strips until none is left, or one does not fit into memory: it is put back in two halves."""
+        ops, segment = self.ops, self.segment
+        have = {i: rows for i, (rows, _) in self.kept.items()}
+        what = ops, segment.body, segment.sinks, segment.reads, list(strips), self.total
+        found = shares(*what, self.slid, have)
+        elsewhere = segment.reads & self.away.keys()
+        reads = [{i: s.fresh[i] for i in elsewhere & s.fresh.keys() if s.fresh[i][0] < s.fresh[i][1]} for s in found]
+        self.ring = Ring(self.away, reads, STAGES, PREFETCH)
+        full = False
+        for n, share in enumerate(found):
+            try:
+                done, kept = self._strip(strips[0], share, folded)
+                self.behind.hold([later.wanted for later in found[n + 1 :]])
+            except torch.OutOfMemoryError:
+                lo, hi = strips[0]
+                if hi - lo < 2 or self.overwritten:  # what it read is gone, or it cannot be made smaller
+                    raise
+                full = True
+                break
+            self.behind.write(self.store)
+            folded.update(done)
+            self.kept = kept
+            strips.popleft()
+        self.ring.drain()
+        if full:
+            strips.popleft()
+            strips.extendleft([((lo + hi) // 2, hi), (lo, (lo + hi) // 2)])
+            _log.info("out of memory in a strip of %d rows: going on with half of that", hi - lo)
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            if self.single:
+                self.single = False
+                self._allocate()
+
+    def _buffer(self, op: Op) -> Tensor:
+        layout = memory_format(len(op.shape), self.channels_last)
+        return torch.empty(op.shape, dtype=op.dtype, device=self.device, memory_format=layout)
+
+    def _boundary(self, op: Op) -> Boundary:
+        assert op.axis is not None
+        what = op.shape, op.axis, op.dtype, self.device, self.channels_last
+        return OnHost(*what) if self.places[op.id] == "host" else OnDisk(*what, self.spill or Path(gettempdir()))
 
     def _stored(self, id_: int, lo: int | None = None, hi: int | None = None) -> Tensor:
         value = self.store[id_]
         axis = self.ops[id_].axis
         return value if lo is None or hi is None or axis is None else crop(value, axis, lo, hi)
 
-    def _strip(self, strip: Rows, folded: dict[int, Any]) -> None:
+    def _strip(
+        self, strip: Rows, share: Share, before: Mapping[int, Any]
+    ) -> tuple[dict[int, Any], dict[int, tuple[Rows, Any]]]:
+        """Compute one strip. Returns the statistics ``before`` it with its own folded in, and the rows to keep."""
         ops, segment = self.ops, self.segment
-        wanted = demanded(ops, segment.body, segment.sinks, segment.reads, strip, self.total)
-        values: dict[int, Tensor] = {}
+        self.overwritten = False
+        self.behind.forget()
+        folded = {i: before[i] for i in self.sinks if i in before}
+        values: dict[int, Any] = {}
+        kept = {i: (rows, self._carried(i, rows)) for i, rows in share.keeps.items() if i not in share.wanted}
+        taken: set[int] = set()  # reductions whose source gave their statistics
 
         def read(id_: int, lo: int | None = None, hi: int | None = None) -> Tensor:
             if id_ not in values:
@@ -104,25 +208,139 @@ class _Run:
             axis = ops[id_].axis
             if lo is None or hi is None or axis is None:
                 return values[id_]
-            first = wanted[id_][0]
+            first = share.held[id_][0]
             return crop(values[id_], axis, lo - first, hi - first)
 
+        def hold(id_: int, value: Any) -> None:
+            """Take a value into the strip, behind the rows of it that were kept; save those that are seen again."""
+            values[id_] = value = self._joined(id_, share, value)
+            if id_ in share.keeps:
+                rows, axis = share.keeps[id_], ops[id_].axis
+                assert axis is not None
+                kept[id_] = rows, _copy(crop(value, axis, *(r - share.held[id_][0] for r in rows)))
+
+        fetched = self.ring.take()
+        for id_ in tuple(fetched):
+            hold(id_, fetched.pop(id_))
+        for id_ in self.slid & segment.reads & share.wanted.keys() - values.keys():
+            hold(id_, None)
         for id_ in segment.body:
-            if id_ not in wanted:
+            if id_ not in share.wanted:
                 continue
-            op, (lo, hi) = ops[id_], wanted[id_]
-            if op.reduction:
+            op, (lo, hi) = ops[id_], share.fresh[id_]
+            if id_ in taken:
+                pass
+            elif op.reduction:
                 folded[id_] = op.reduction.fold(folded.get(id_), read, lo, hi)
-            else:
-                values[id_] = op.run(read, lo, hi)
+            elif lo >= hi:  # an earlier strip saw as far
+                hold(id_, None)
                 if id_ in self.sinks:
-                    self._keep(op, values[id_], lo, strip)
+                    self._keep(op, values[id_], share.held[id_][0], strip)
+            elif op.parts and any(i in self.away for i in op.parts.over):
+                hold(id_, self._in_parts(op.parts, read, lo, hi))
+                if id_ in self.sinks:
+                    self._keep(op, values[id_], share.held[id_][0], strip)
+            elif id_ in self.sinks and share.joined(id_):
+                hold(id_, op.run(read, lo, hi))
+                self._keep(op, values[id_], share.held[id_][0], strip)
+            elif id_ in self.sinks:
+                value, parts = self._sink(op, read, lo, hi, strip, self._dying(op, read, lo, hi, values))
+                hold(id_, value)
+                del value
+                if parts is not None:
+                    for reader, take in self.statistics[id_]:
+                        folded[reader] = take(folded.get(reader), parts)
+                        taken.add(reader)
+            elif op.produce and (over := self._dying(op, read, lo, hi, values)) is not None:
+                hold(id_, op.produce(read, lo, hi, over, False)[0])
+            else:
+                hold(id_, op.run(read, lo, hi))
             for i in op.inputs:
                 if self.last_use[i] == id_:
                     values.pop(i, None)
+        return folded, kept
 
-    def _keep(self, op: Op, value: Tensor, first: int, strip: Rows) -> None:
-        """Write the owned rows of a sink into its buffer; halo rows belong to the neighbours."""
+    def _joined(self, id_: int, share: Share, value: Any) -> Any:
+        """What a strip holds of a value: kept rows and the fresh ones, None where there are none of those."""
+        (lo, _), (first, last), axis = share.held[id_], share.fresh[id_], self.ops[id_].axis
+        if lo >= first and first < last:
+            return value
+        assert axis is not None
+        before = self._carried(id_, (lo, share.held[id_][1] if value is None else first))
+        del self.kept[id_]  # its memory is wanted; without it the strip cannot be done again
+        self.overwritten = True
+        return before if value is None else join(before, value, axis)
+
+    def _carried(self, id_: int, rows: Rows) -> Any:
+        """Rows that were kept from the strips before."""
+        (first, _), value = self.kept[id_]
+        axis = self.ops[id_].axis
+        assert axis is not None
+        return crop(value, axis, rows[0] - first, rows[1] - first)
+
+    def _dying(self, op: Op, read: Read, lo: int, hi: int, values: Mapping[int, Tensor]) -> Tensor | None:
+        """The rows of an input that the op may write over: of this strip alone, and read by nothing else."""
+        i = op.over
+        ours = i is not None and i in values and i not in self.sinks and i not in self.away and i not in self.kept
+        return read(i, lo, hi) if i is not None and ours else None
+
+    def _sink(
+        self, op: Op, read: Read, lo: int, hi: int, strip: Rows, over: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute a value that is kept, owned rows into its buffer; halo rows belong to the neighbours.
+
+        With one strip the value becomes the buffer. Statistics are taken on the way where only owned rows are computed.
+        """
         assert op.axis is not None
-        lo, hi = owned(op.axis.rows, strip, self.total)
-        place(self.store[op.id], op.axis, lo, hi, crop(value, op.axis, lo - first, hi - first))
+        single, exact = self.single, (lo, hi) == owned(op.axis.rows, strip, self.total)
+        if not exact or op.produce is None:
+            value, parts = op.run(read, lo, hi), None
+        elif single:
+            value, parts = op.produce(read, lo, hi, over, bool(self.statistics[op.id]))
+        else:
+            inside = op.axis.outer == 1 and op.id not in self.away and op.id not in self.behind.over
+            place_in = crop(self.store[op.id], op.axis, lo, hi) if inside else over
+            value, parts = op.produce(read, lo, hi, place_in, bool(self.statistics[op.id]))
+            if inside:
+                self.overwritten |= op.id in self.reuse
+                return value, parts
+        self._keep(op, value, lo, strip)
+        return value, parts
+
+    def _keep(self, op: Op, value: Tensor, lo: int, strip: Rows) -> None:
+        """Store a strip's own rows of a value that begins with row ``lo``."""
+        assert op.axis is not None
+        first, last = owned(op.axis.rows, strip, self.total)
+        if op.id in self.away:
+            self.ring.keep(op.id, first, last, crop(value, op.axis, first - lo, last - lo))
+        elif self.single:
+            self.store[op.id] = value
+        elif op.id in self.behind.over:
+            self.behind.take(op.id, first, last, crop(value, op.axis, first - lo, last - lo))
+        else:
+            self.overwritten |= op.id in self.reuse
+            place(self.store[op.id], op.axis, first, last, crop(value, op.axis, first - lo, last - lo))
+
+    def _in_parts(self, parts: Parts, read: Read, lo: int, hi: int) -> Tensor:
+        """Rows [lo, hi) of an op whose whole reads flow by, a strip's rows at a time."""
+        axis = self.ops[parts.over[0]].axis
+        assert axis is not None
+        ranges = [rows for s in self.segment.strips if (rows := owned(axis.rows, s, self.total))[0] < rows[1]]
+        here = [i for i in parts.over if i in self.away]
+        ring = Ring(self.away, [dict.fromkeys(here, rows) for rows in ranges], STAGES, PREFETCH)
+        all_: Any = None
+        for first, last in ranges:
+            found = ring.take()
+
+            def read_part(id_: int, a: int | None = None, b: int | None = None, /) -> Tensor:
+                return found[id_] if id_ in found else read(id_, a, b)  # noqa: B023
+
+            part = parts.part(read_part, lo, hi, first, last)
+            all_ = part if all_ is None else parts.merge(all_, part)
+            found = {}
+        return parts.finish(all_)
+
+
+def _copy(value: Any) -> Any:
+    """Memory of its own for rows of a value, which would hold all of it."""
+    return value.clone() if isinstance(value, Tensor) else type(value)(_copy(part) for part in value)

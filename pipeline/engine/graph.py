@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,6 +23,7 @@ import torch
 __all__ = ["DEVICE", "Graph", "Meta", "Node", "Ref", "Size", "evaluate", "map_refs", "refs_in"]
 
 Sizes = Mapping[str, int]
+_MULTIPLE = re.compile(r"(\d+)\*([A-Za-z_]\w*)")
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,10 @@ class Graph:
                 return None
             pairs += zip(declared, shape, strict=True)
         sizes = {d.expr: n for d, n in pairs if isinstance(d, Size) and d.expr.isidentifier()}
+        for d, n in pairs:  # of inputs whose sizes are multiples of one another the smallest need not be among them
+            multiple = _MULTIPLE.fullmatch(d.expr) if isinstance(d, Size) else None
+            if multiple:
+                sizes.setdefault(multiple[2], n // int(multiple[1]))
         try:
             fits = all(evaluate(d, sizes) == n for d, n in pairs)
         except (NameError, ZeroDivisionError):

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import torch
 
+from tvae.kernels import Kernels
 from tvae.pipeline.engine.axis import Axis
 from tvae.pipeline.engine.graph import Graph, Node, Ref, refs_in
 from tvae.pipeline.engine.program import Op, Program
@@ -21,9 +22,16 @@ from tvae.pipeline.errors import UnsupportedOp
 __all__ = ["lower"]
 
 
-def lower(graph: Graph, sizes: Mapping[str, int], device: torch.device, *, allow_whole: bool = False) -> Program:
-    """Lower a graph at the sizes that ``Graph.bind`` gave. Raises UnsupportedOp."""
-    ctx = Context(graph, sizes, device)
+def lower(
+    graph: Graph,
+    sizes: Mapping[str, int],
+    device: torch.device,
+    kernels: Kernels | None = None,
+    *,
+    allow_whole: bool = False,
+) -> Program:
+    """Lower a graph at the sizes that ``Graph.bind`` gave. kernels: None for the definitions. Raises UnsupportedOp."""
+    ctx = Context(graph, sizes, device, kernels or Kernels())
     params: dict[int, str] = {}
     spread: set[int] = set()  # ops that run whole though their value has rows, by way of allow_whole
     used = {i for node in graph.nodes for i in refs_in(node)} | set(graph.outputs)

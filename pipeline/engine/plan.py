@@ -1,21 +1,25 @@
-"""A schedule told to a person: the queue of segments, what cuts them, what they keep, and the bytes they will take."""
+"""A schedule told to a person: the queue of segments, what cuts them, what they keep, and the bytes they will take.
+
+Under the queue every buffer has a bar, over the segments in which it exists.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tvae.pipeline.engine.bounds import demanded, owned
+from tvae.pipeline.engine.footprint import footprint
 from tvae.pipeline.engine.program import Op
-from tvae.pipeline.engine.schedule import Schedule, Segment
+from tvae.pipeline.engine.schedule import Place, Schedule, Segment
 
-__all__ = ["Plan", "SegmentPlan", "explain"]
+__all__ = ["BufferPlan", "Plan", "SegmentPlan", "explain", "size_text"]
 
-_VIEWS = {
-    *("view", "reshape", "flatten", "unflatten", "permute", "transpose", "movedim", "slice", "select", "narrow"),
-    *("squeeze", "unsqueeze", "expand", "getitem", "split", "chunk", "alias", "detach"),
-}
+_WIDEST_BAR = 48
+"""Characters; a bar of more segments is drawn smaller."""
+
+_ELSEWHERE: dict[Place, str] = {"host": "on the host", "disk": "on disk", "caller": "handed out"}
 
 
 @dataclass(frozen=True)
@@ -25,10 +29,24 @@ class SegmentPlan:
     modules: str
     ends_with: str
     strips: int
+    strip_rows: int
     halo: int
     stored_bytes: int
     strip_bytes: int
     recompute: float
+
+
+@dataclass(frozen=True)
+class BufferPlan:
+    """One value that is kept whole. place: device, host, disk, or caller (comes or goes by rows). first, last: the
+    segments in which it exists. over: number of the buffer whose memory it takes."""
+
+    name: str
+    bytes: int
+    place: str
+    first: int
+    last: int
+    over: int | None = None
 
 
 @dataclass(frozen=True)
@@ -42,53 +60,99 @@ class Plan:
     strip_rows: int
     strips: int
     segments: tuple[SegmentPlan, ...]
+    buffers: tuple[BufferPlan, ...]
     weight_bytes: int
     peak_bytes: int
     """Predicted peak of buffers, strips, input and output together, without weights and library workspaces."""
+    host_bytes: int = 0
+    disk_bytes: int = 0
+    """Predicted peak of the buffers that live there."""
+    moved_bytes: int = 0
+    """To and from host and disk, and rows that come and go at the caller's."""
+    work: float = 0.0
+    """Floating-point operations of convolutions, linear layers and attention, halo rows included."""
+    least_bytes: int = 0
+    """The peak that a plan with the lowest strips and every buffer elsewhere would have: no budget below it works."""
+    least_budget: int = 0
+    """The smallest budget that works, as it has to be named: with all that the process holds besides."""
+    seconds: float = 0.0
+    """An estimate, good for comparing plans."""
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able."""
         return {
-            **{k: v for k, v in vars(self).items() if k != "segments"},
+            **{k: v for k, v in vars(self).items() if k not in ("segments", "buffers")},
             "segments": [vars(s) for s in self.segments],
+            "buffers": [vars(b) for b in self.buffers],
         }
 
     def __str__(self) -> str:
         shape = "x".join(map(str, self.input_shape))
         result = "x".join(map(str, self.output_shape))
+        rows = "" if len({s.strip_rows for s in self.segments}) < 2 else "up to "
         lines = [
-            f"{self.side} {shape} -> {result}, {self.dtype}, {self.strips} strips of {self.strip_rows} rows",
-            f"{'#':>3}  {'modules':<46} {'ends with':<22} {'halo':>4} {'work':>6} {'stored':>10} {'strip':>10}",
+            f"{self.side} {shape} -> {result}, {self.dtype}, {self.strips} strips of {rows}{self.strip_rows} rows",
+            f"{'#':>3}  {'modules':<42} {'ends with':<22} {'strips':>6} {'halo':>4} {'work':>6} {'stored':>10} "
+            f"{'strip':>10}",
         ]
         for n, s in enumerate(self.segments):
             lines.append(
-                f"{n:>3}  {_shortened(s.modules, 46):<46} {_shortened(s.ends_with, 22):<22} {s.halo:>4} "
-                f"{s.recompute:>5.2f}x {_size(s.stored_bytes):>10} {_size(s.strip_bytes):>10}"
+                f"{n:>3}  {_shortened(s.modules, 42):<42} {_shortened(s.ends_with, 22):<22} {s.strips:>6} {s.halo:>4} "
+                f"{s.recompute:>5.2f}x {size_text(s.stored_bytes):>10} {size_text(s.strip_bytes):>10}"
             )
-        lines.append(f"weights {_size(self.weight_bytes)}, predicted peak of activations {_size(self.peak_bytes)}")
+        lines += self._bars()
+        lines.append(
+            f"weights {size_text(self.weight_bytes)}, predicted peak of activations {size_text(self.peak_bytes)}"
+        )
+        if self.least_bytes:
+            lines[-1] += f" ({size_text(self.least_bytes)} at least)"
+        if self.host_bytes or self.disk_bytes:
+            away = ", ".join(
+                f"{size_text(n)} {at}"
+                for n, at in ((self.host_bytes, "on the host"), (self.disk_bytes, "on disk"))
+                if n
+            )
+            lines.append(f"buffers elsewhere: {away}; {size_text(self.moved_bytes)} moved")
+        if self.seconds:
+            lines.append(f"{self.work / 1e12:.3g} TFLOP; estimated time {_time(self.seconds)}")
+        if self.least_budget:
+            lines.append(f"the smallest budget that works: {-(-self.least_budget // 2**20)} MiB")
         return "\n".join(lines)
+
+    def _bars(self) -> list[str]:
+        """A line for every buffer, with a bar from left to right over the queue."""
+        count = len(self.segments)
+        width = min(count, _WIDEST_BAR)
+        lines = [f"{'buffer':>6}  {'alive':<{max(width + 2, 5)}} {'size':>10}  {'where':<16} made by"]
+        for n, b in enumerate(self.buffers):
+            first, last = b.first * width // count, b.last * width // count
+            bar = f"│{' ' * first}{'█' * (last - first + 1)}{' ' * (width - last - 1)}│"
+            bar = f"{bar:<{max(width + 2, 5)}}"
+            where = b.place if b.over is None else f"{b.place}, over {b.over}"
+            name = _shortened(b.name, 120 - 8 - len(bar) - 13 - 17)
+            lines.append(f"{n:>6}  {bar} {size_text(b.bytes):>10}  {where:<16} {name}")
+        return lines
 
 
 def explain(schedule: Schedule, side: str) -> Plan:
     """Describe a schedule and predict its memory."""
     program, ops = schedule.program, schedule.program.ops
-    given = set(program.inputs) | set(program.outputs)
-    base = sum(ops[i].bytes for i in given)
-    live: set[int] = set()
-    peak, segments = base, []
-    for segment in schedule.segments:
-        live |= {i for i in segment.sinks if not ops[i].reduction and i not in given}
-        stored = sum(ops[i].bytes for i in live)
-        strip, halo, work = _widest(schedule, segment)
-        peak = max(peak, base + stored + strip)
-        if segment.body:
-            segments.append(
-                SegmentPlan(
-                    _modules([ops[i] for i in segment.body]), _ending(segment, ops), len(segment.strips), halo, stored,
-                    strip, work,
-                )
-            )  # fmt: skip
-        live -= set(segment.drops)
+    cost = footprint(schedule)
+    whole = {i for op in ops for i in op.whole_reads}
+    segments = tuple(
+        SegmentPlan(
+            _modules([ops[i] for i in segment.body]),
+            _ending(segment, ops, schedule.places, whole, segment is schedule.segments[-1]),
+            len(segment.strips),
+            segment.strips[0][1] - segment.strips[0][0],
+            part.halo,
+            part.stored,
+            part.strip,
+            part.recompute,
+        )
+        for segment, part in zip(schedule.segments, cost.segments, strict=True)
+        if segment.body
+    )
     first, last = ops[program.inputs[0]], ops[program.outputs[0]]
     return Plan(
         side,
@@ -96,40 +160,45 @@ def explain(schedule: Schedule, side: str) -> Plan:
         last.shape,
         str(first.dtype).removeprefix("torch."),
         schedule.strip_rows,
-        len(schedule.segments[0].strips),
-        tuple(segments),
+        min(len(segment.strips) for segment in schedule.segments),
+        segments,
+        _buffers(schedule),
         sum(ops[i].bytes for i in program.params),
-        peak,
+        cost.device,
+        cost.host,
+        cost.disk,
+        cost.moved,
+        cost.work,
     )
 
 
-def _widest(schedule: Schedule, segment: Segment) -> tuple[int, int, float]:
-    """(bytes alive at once in the fullest strip, halo rows, rows computed per row owned, weighted by bytes)."""
-    ops, total = schedule.program.ops, schedule.program.rows
-    last = {i: b for b in segment.body for i in ops[b].inputs}
-    peak, halo, computed, needed = 0, 0, 0.0, 0.0
-    for strip in segment.strips:
-        wanted = demanded(ops, segment.body, segment.sinks, segment.reads, strip, total)
-        held: dict[int, float] = {}
-        for id_ in segment.body:
-            op = ops[id_]
-            if id_ not in wanted or op.reduction or op.axis is None:
-                continue
-            rows = wanted[id_][1] - wanted[id_][0]
-            held[id_] = 0 if op.name in _VIEWS else op.row_bytes * rows
-            own = owned(op.axis.rows, strip, total)
-            computed += op.row_bytes * rows
-            needed += op.row_bytes * (own[1] - own[0])
-            peak = max(peak, int(sum(held.values())))
-            for i in op.inputs:
-                if last[i] == id_:
-                    held.pop(i, None)
-        for id_ in segment.reads & wanted.keys():
-            axis = ops[id_].axis
-            if axis is not None:
-                own = owned(axis.rows, strip, total)
-                halo = max(halo, own[0] - wanted[id_][0], wanted[id_][1] - own[1])
-    return peak, halo, computed / needed if needed else 1.0
+def _buffers(schedule: Schedule) -> tuple[BufferPlan, ...]:
+    """Inputs, results and boundaries, in the order in which they are made."""
+    program, ops = schedule.program, schedule.program.ops
+    shown = [n for n, segment in enumerate(schedule.segments) if segment.body]
+    end = len(shown) - 1
+    at = [min(sum(s < n for s in shown), end) for n in range(len(schedule.segments))]
+    found = dict.fromkeys(program.inputs, (0, end))
+    over: dict[int, int] = {}
+    for n, segment in enumerate(schedule.segments):
+        found |= {i: (at[n], end) for i in segment.sinks if not ops[i].reduction and i not in program.inputs}
+        over |= segment.reuse
+    for n, segment in enumerate(schedule.segments):
+        for id_ in segment.drops:
+            if id_ in found:
+                found[id_] = found[id_][0], at[n]
+    order = sorted(found, key=lambda i: (found[i][0], i))
+    number = {i: n for n, i in enumerate(order)}
+    return tuple(
+        BufferPlan(
+            f"{ops[i].module or '-'} {ops[i].name}",
+            ops[i].bytes,
+            schedule.places.get(i, "device"),
+            *found[i],
+            number[over[i]] if i in over else None,
+        )
+        for i in order
+    )
 
 
 def _modules(ops: list[Op]) -> str:
@@ -139,19 +208,36 @@ def _modules(ops: list[Op]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
 
 
-def _ending(segment: Segment, ops: list[Op]) -> str:
-    """What the segment leaves behind: statistics, and values kept for later."""
-    counts = Counter(ops[i].name if ops[i].reduction else "kept" for i in segment.sinks)
-    return ", ".join(f"{n} {name}" if n > 1 or name == "kept" else name for name, n in counts.items())
+def _ending(segment: Segment, ops: list[Op], places: Mapping[int, Place], whole: set[int], last: bool) -> str:
+    """What cuts the segment off (statistics, a value that is read as a whole, or a cut that saves work), and what it
+    keeps for later, some of it in place of others or elsewhere."""
+
+    def kept(id_: int) -> str:
+        if id_ in segment.reuse:
+            return "in place"
+        return _ELSEWHERE[places[id_]] if id_ in places else "kept"
+
+    counts = Counter(ops[i].name if ops[i].reduction else kept(i) for i in segment.sinks)
+    told = [f"{n} {name}" if n > 1 or not name.endswith("stats") else name for name, n in counts.items()]
+    if whole.intersection(segment.sinks):
+        told.append("whole read")
+    elif not last and not any(ops[i].reduction for i in segment.sinks):
+        told.append("cut")
+    return ", ".join(told)
 
 
 def _shortened(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width // 2 - 1]}…{text[-(width - width // 2) :]}"
 
 
-def _size(count: float) -> str:
+def size_text(count: float) -> str:
+    """Bytes for a person."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.2f} GiB"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds < 100 else f"{seconds / 60:.3g} min"

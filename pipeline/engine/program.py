@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tvae.pipeline.engine.axis import Axis
 
-__all__ = ["Demand", "Op", "Program", "Read", "Reduction"]
+__all__ = ["Demand", "Op", "Parts", "Produce", "Program", "Read", "Reduction"]
 
 Demand = tuple[int, int, int]
 """(op id, lo, hi): rows [lo, hi) of a tiled value."""
@@ -34,11 +34,40 @@ class Reduction:
     """A value that needs every row once: fold strip after strip into an accumulator, then finish.
 
     ``fold(acc, read, lo, hi)`` takes None as the first accumulator and is given owned rows only, each exactly once.
+    ``take(acc, parts)``, where there is one, does the same with statistics that ``Op.produce`` of the source gave.
     """
 
     source: int
     fold: Callable[[Any, Read, int, int], Any]
     finish: Callable[[Any], Tensor]
+    take: Callable[[Any, Tensor], Any] | None = None
+
+
+@dataclass(frozen=True)
+class Parts:
+    """How an op goes without the whole of its whole reads ``over``: it sees a range of their rows at a time.
+
+    ``part(read, lo, hi, first, last)``: of rows [lo, hi) what rows [first, last) of those contribute; ``merge`` joins
+    two contributions, and ``finish`` makes the value of all of them. ``bytes(rows, seen)``: memory a part takes beside
+    its operands.
+    """
+
+    over: tuple[int, ...]
+    part: Callable[[Read, int, int, int, int], Any]
+    merge: Callable[[Any, Any], Any]
+    finish: Callable[[Any], Tensor]
+    bytes: Callable[[int, int], int]
+
+
+class Produce(Protocol):
+    """Computes rows [lo, hi) into ``out`` (a new tensor where None), and with ``stats`` their statistics as well.
+
+    Memory it cannot do without is taken before anything is written to ``out``: what has failed can be done again.
+    """
+
+    def __call__(
+        self, read: Read, lo: int, hi: int, out: Tensor | None, stats: bool, /
+    ) -> tuple[Tensor, Tensor | None]: ...
 
 
 @dataclass
@@ -47,7 +76,12 @@ class Op:
 
     axis: where the rows lie, None for a whole value. whole_reads: inputs that are tiled but needed in full (attention
     keys), a barrier. reduction: set where the value itself is a barrier. cheap: recomputing it costs less than storing
-    it. constant: does not depend on the inputs of the graph.
+    it. constant: does not depend on the inputs of the graph. produce: ``run`` for a value that is stored or whose
+    statistics are wanted, in fewer passes over memory. over: the input whose memory ``produce`` may write its result
+    over, if nobody else needs it. replaces: inputs of which row r of the result needs row r alone, so that it may take
+    the place of their buffer. parts: set where whole reads may come a few rows at a time. work: floating-point
+    operations of the whole value, where they are what takes the time. workspace: bytes that computing a strip of it
+    holds beside operands and result.
     """
 
     id: int
@@ -64,6 +98,12 @@ class Op:
     cheap: bool = False
     constant: bool = False
     kind: str = "call"
+    produce: Produce | None = field(default=None, repr=False)
+    over: int | None = None
+    replaces: tuple[int, ...] = ()
+    parts: Parts | None = field(default=None, repr=False)
+    work: float = 0.0
+    workspace: int = 0
 
     @property
     def bytes(self) -> int:

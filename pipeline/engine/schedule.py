@@ -7,14 +7,19 @@ it is cheaper to make again from one that is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Literal
 
 from tvae.pipeline.engine.bounds import Rows
 from tvae.pipeline.engine.program import Op, Program
 from tvae.pipeline.errors import PlanError
 
-__all__ = ["Schedule", "Segment", "schedule"]
+__all__ = ["Place", "Schedule", "Segment", "by_rows", "levels", "movable", "placed", "schedule", "strips_of"]
+
+Place = Literal["host", "disk", "caller"]
+"""Where a buffer lives that is not on the device; *caller*: an input or output that comes or goes by rows."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,10 @@ class Segment:
 
     whole: whole values computed once, before the strips. body: what every strip computes, in topological order. sinks:
     those of the body that are stored or reduced. reads: buffers of earlier segments that the body reads. drops:
-    values nobody needs after this segment. strips: ranges of input rows, in the order they run.
+    values nobody needs after this segment. strips: ranges of input rows, in the order they run. reuse: sinks that are
+    written over the buffer of a value that nobody reads after them. behind: those of them whose rows wait until no
+    strip needs the old ones any more: later strips read rows beyond their own. slides: its strips keep rows for the
+    next one rather than compute them twice.
     """
 
     whole: tuple[int, ...]
@@ -32,27 +40,51 @@ class Segment:
     reads: frozenset[int]
     drops: tuple[int, ...]
     strips: tuple[Rows, ...]
+    reuse: Mapping[int, int] = field(default_factory=dict)
+    behind: frozenset[int] = frozenset()
+    slides: bool = False
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Segments in order, and the ops whose whole value is kept in a buffer."""
+    """Segments in order, and the ops whose whole value is kept in a buffer.
+
+    strip_rows: of the highest strips; segments may have lower ones. places: where those buffers live that are not on
+    the device. lag: write over buffers behind the strips, too.
+    """
 
     program: Program
     segments: tuple[Segment, ...]
     stored: frozenset[int]
     strip_rows: int
+    places: Mapping[int, Place] = field(default_factory=dict)
+    lag: bool = False
 
 
-def schedule(program: Program, strip_rows: int) -> Schedule:
-    """Cut a program at its barriers and divide its input rows into strips of ``strip_rows``. Raises PlanError."""
+def schedule(
+    program: Program,
+    strip_rows: int,
+    places: Mapping[int, Place] | None = None,
+    cuts: Mapping[int, int] | None = None,
+    *,
+    deep: bool = False,
+    again: Collection[int] = (),
+    slides: Collection[int] = (),
+) -> Schedule:
+    """Cut a program at its barriers and divide its input rows into strips of ``strip_rows``.
+
+    places: of the buffers that are not to live on the device; see ``movable``. cuts: number of further cuts before each
+    op among those that pass the same barriers (see ``optional_cuts``). deep: see ``levels``. again: values to compute
+    once more in each segment that reads them, rather than store them. slides: numbers of the segments whose strips do
+    (see ``sliding``). Raises PlanError.
+    """
     if strip_rows < 1:
         raise PlanError(f"a strip has at least one row, not {strip_rows}")
     ops, live = program.ops, _live(program)
-    level = _levels(ops, live)
+    level = _with_cuts(levels(program, deep=deep), cuts or {})
     given = frozenset(o.id for o in ops if o.kind in ("input", "param", "noise"))
-    stored = _stored(program, level, given) | given
-    strips = tuple((lo, min(lo + strip_rows, program.rows)) for lo in range(0, program.rows, strip_rows))
+    stored = _stored(program, level, given, again) | given
+    strips = strips_of(program, strip_rows)
     last = 1 + max((level[i] for i in live), default=0)
     cut = [_members(ops, live, level, stored, given, n) for n in range(last)]
     used: dict[int, int] = {}
@@ -63,11 +95,106 @@ def schedule(program: Program, strip_rows: int) -> Schedule:
         for id_ in (*sinks, *(j for b in body for j in ops[b].inputs if ops[j].axis is None or j in stored)):
             used[id_] = max(used.get(id_, n), n)
     kept = {*program.outputs, *program.inputs, *program.params}
-    segments = tuple(
-        Segment(whole, body, sinks, reads, tuple(i for i, at in used.items() if at == n and i not in kept), strips)
-        for n, (whole, body, sinks, reads) in enumerate(cut)
-    )
-    return Schedule(program, segments, stored, strip_rows)
+    segments = []
+    for n, (whole, body, sinks, reads) in enumerate(cut):
+        drops = tuple(i for i, at in used.items() if at == n and i not in kept)
+        slide = n in slides and len(strips) > 1
+        segments.append(Segment(whole, body, sinks, reads, drops, strips, slides=slide))
+    return placed(Schedule(program, tuple(segments), stored, strip_rows, lag=True), places or {})
+
+
+def strips_of(program: Program, height: int) -> tuple[Rows, ...]:
+    """Ranges of input rows, in order."""
+    return _strips(program.rows, height)
+
+
+@lru_cache(maxsize=64)
+def _strips(rows: int, height: int) -> tuple[Rows, ...]:
+    """A planner asks for the same few again and again, and there may be thousands of strips."""
+    return tuple((lo, min(lo + height, rows)) for lo in range(0, rows, height))
+
+
+def placed(plan: Schedule, places: Mapping[int, Place], *, lag: bool = False) -> Schedule:
+    """The same loops with these buffers elsewhere, and what can be in place written over what dies.
+
+    lag: also where strips read rows beyond their own, at the price of a copy.
+    """
+    program, changed = plan.program, {i for i, _ in places.items() ^ plan.places.items()}
+    given = {o.id for o in program.ops if o.kind in ("input", "param", "noise")}
+    segments = []
+    for segment in plan.segments:
+        if lag == plan.lag and changed.isdisjoint(segment.reads) and changed.isdisjoint(segment.sinks):
+            segments.append(segment)
+            continue
+        dying = (segment.reads & set(segment.drops)) - given - places.keys()
+        reuse = _reuse(program.ops, segment, dying, places)
+        behind = (
+            _behind(program.ops, segment, dying - set(reuse.values()), places, reuse)
+            if lag and not segment.slides
+            else {}
+        )
+        # what is written over something comes last, so that nothing that may fail comes after it
+        late = reuse.keys() | {i for i in segment.sinks if (r := program.ops[i].reduction) and r.source in reuse}
+        body = tuple(sorted(segment.body, key=lambda i: (i in late, i)))
+        segments.append(replace(segment, body=body, reuse={**reuse, **behind}, behind=frozenset(behind)))
+    return replace(plan, segments=tuple(segments), places=dict(places), lag=lag)
+
+
+def movable(plan: Schedule) -> list[int]:
+    """Buffers that may live anywhere: whoever reads them needs no more than some rows at a time."""
+    program = plan.program
+    made = {i for segment in plan.segments for i in segment.sinks if not program.ops[i].reduction}
+    in_parts = {i for op in program.ops if op.parts for i in op.parts.over}
+    return sorted((made & by_rows(program, in_parts)) - {*program.inputs, *program.outputs})
+
+
+def by_rows(program: Program, in_parts: Collection[int] = ()) -> set[int]:
+    """Values that nobody needs as a whole; those ``in_parts`` may be whole reads of ops that can do without."""
+    whole: set[int] = set()
+    for op in program.ops:
+        over = op.parts.over if op.parts else ()
+        whole |= {i for i in op.whole_reads if i not in in_parts or i not in over}
+    whole |= {i for op in program.ops if op.axis is None and op.reduction is None for i in op.inputs}
+    return {op.id for op in program.ops if op.axis is not None} - whole - program.params.keys()
+
+
+def _reuse(ops: list[Op], segment: Segment, dying: frozenset[int], away: Mapping[int, Place]) -> dict[int, int]:
+    """Sinks that can be written over a buffer which they are the last to read, row by row."""
+    found: dict[int, int] = {}
+    readers: dict[int, list[int]] = {}
+    for b in segment.body:
+        for i in ops[b].inputs:
+            readers.setdefault(i, []).append(b)
+    for id_ in segment.sinks:
+        op = ops[id_]
+        # rows beyond a strip's own would be read after the neighbour was written
+        if id_ in away or op.reduction or any(not ops[r].reduction for r in readers.get(id_, ())):
+            continue
+        for old in op.replaces:
+            last = old in dying and readers[old] == [id_] and old not in found.values()
+            if last and _alike(ops[old], op):
+                found[id_] = old
+                break
+    return found
+
+
+def _behind(
+    ops: list[Op], segment: Segment, dying: frozenset[int], away: Mapping[int, Place], reuse: Mapping[int, int]
+) -> dict[int, int]:
+    """Sinks that can be written over a buffer of their kind once the strips have passed, whoever else reads it."""
+    whole = {i for b in segment.body for i in ops[b].whole_reads}
+    free = sorted(dying - whole)
+    found: dict[int, int] = {}
+    for id_ in segment.sinks:
+        old = next((i for i in free if _alike(ops[i], ops[id_])), None)
+        if old is not None and id_ not in away and id_ not in reuse and not ops[id_].reduction:
+            found[id_] = old
+            free.remove(old)
+    return found
+
+
+def _alike(one: Op, other: Op) -> bool:
+    return (one.shape, one.dtype, one.axis) == (other.shape, other.dtype, other.axis)
 
 
 def _live(program: Program) -> set[int]:
@@ -82,16 +209,65 @@ def _live(program: Program) -> set[int]:
     return live
 
 
-def _levels(ops: list[Op], live: set[int]) -> dict[int, int]:
-    """How many barriers lie before each op: the number of the segment that computes it."""
+def levels(program: Program, *, deep: bool = False) -> dict[int, int]:
+    """How many barriers lie before each op that some output depends on: the number of the segment that computes it.
+
+    What is made of the inputs alone (a map of the latents that one norm of many is scaled with) counts those before
+    its first use: the inputs are there all the time, and it need not be kept from the start. deep: an op counts no
+    fewer than what the model computes earlier. Branches (chunks of a clip) come one after the other then, as the model
+    has them, and not side by side with the buffers of all of them alive at once.
+    """
+    ops, live = program.ops, _live(program)
+    level = _levels(ops, live, {}, deep)
+    return _levels(ops, live, _first_uses(program, level), deep)
+
+
+def _levels(ops: list[Op], live: set[int], first: Mapping[int, int], deep: bool) -> dict[int, int]:
     level: dict[int, int] = {}
+    reached = 0
     for op in ops:
-        if op.id in live:
-            level[op.id] = max(
-                (level[i] + _is_barrier(ops[i], op) for i in op.inputs if i in live),
-                default=0,
-            )
+        if op.id not in live:
+            continue
+        at = max((level[i] + _is_barrier(ops[i], op) for i in op.inputs if i in live), default=0)
+        if op.id in first:
+            at = first[op.id]
+        elif deep and op.kind == "call" and not op.constant and (op.axis is not None or op.reduction is not None):
+            at = reached = max(at, reached)
+        level[op.id] = at
     return level
+
+
+def _first_uses(program: Program, level: Mapping[int, int]) -> dict[int, int]:
+    """What is made of the inputs by work, in one step, and the level of what first uses it."""
+    ops, free = program.ops, _without_work(program)
+    first: dict[int, int] = {}
+    for op in reversed(ops):
+        if op.id in level:
+            at = first.get(op.id, 0) if op.id in free else level[op.id]
+            for i in op.inputs:
+                first[i] = min(first.get(i, at), at - _is_barrier(ops[i], op))
+    late = {o.id for o in ops if o.id in first and _plain(o) and free.issuperset(o.inputs)}
+    return {i: first[i] for i in late - free - set(program.outputs) if first[i] > 0}
+
+
+def _without_work(program: Program) -> set[int]:
+    """What can be had from the inputs at any time without work: they are there, and values are only moved about."""
+    found: set[int] = set()
+    for op in program.ops:
+        moved = _plain(op) and not op.work and found.issuperset(op.inputs) and op.id not in program.outputs
+        if moved or op.constant or op.kind in ("input", "param"):
+            found.add(op.id)
+    return found
+
+
+def _plain(op: Op) -> bool:
+    return op.kind == "call" and op.axis is not None and op.reduction is None and not op.whole_reads
+
+
+def _with_cuts(level: dict[int, int], cuts: Mapping[int, int]) -> dict[int, int]:
+    pairs = {i: (n, cuts.get(i, 0)) for i, n in level.items()}
+    rank = {pair: at for at, pair in enumerate(sorted(set(pairs.values())))}
+    return {i: rank[pair] for i, pair in pairs.items()}
 
 
 def _is_barrier(source: Op, reader: Op) -> bool:
@@ -103,10 +279,11 @@ def _read_from_buffer(source: Op, reader: Op) -> bool:
     return not source.constant or reader.axis is None
 
 
-def _stored(program: Program, level: dict[int, int], given: frozenset[int]) -> frozenset[int]:
+def _stored(program: Program, level: dict[int, int], given: frozenset[int], again: Collection[int]) -> frozenset[int]:
     """Tiled values kept across a cut: outputs, whole reads, and what a later segment uses but should not make again."""
     ops = program.ops
     stored = {i for i in program.outputs if ops[i].axis}
+    made = {*again, *_without_work(program)}
     uses = [(i, level[o.id]) for o in ops if o.id in level for i in o.inputs if i in level]
     for op in ops:
         if op.id in level:
@@ -118,7 +295,7 @@ def _stored(program: Program, level: dict[int, int], given: frozenset[int]) -> f
         if (id_, at) in seen or op.constant or op.axis is None or id_ in given or level[id_] == at:
             continue
         seen.add((id_, at))
-        if op.cheap and id_ not in stored:
+        if (op.cheap or id_ in made) and id_ not in stored:
             uses += [(i, at) for i in op.inputs]
         else:
             stored.add(id_)

@@ -1,47 +1,58 @@
 """The VAE as the jobs see it: frames in, latents of one clip out, and back, alike for image and video models.
 
-Shapes: frames ``[T, 3, H, W]`` in [-1, 1]; latents ``[C, t, h, w]`` of one clip, raw space unless it says otherwise.
+Frames are uint8 ``[H, W, 3]`` pictures; latents ``[C, t, h, w]`` of one clip, raw space unless it says otherwise.
 An image VAE has t = T; clips of a video VAE have ``lead_frames`` + k * ``temporal_factor`` frames.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.jobs.geometry import frames_to_add
 from tvae.pipeline.jobs.job import PosteriorKind, Space
+from tvae.pipeline.media import PixelRows, PixelSink, frames_to_tensor, tensor_to_frames
 
 if TYPE_CHECKING:
     from tvae.pipeline.models.model import Model
+    from tvae.pipeline.models.streaming import ClipStream
+    from tvae.pipeline.outputs import Posterior
 
-__all__ = ["decode_clip", "encode_clip", "enough_memory", "latents_to_decode", "repeated_frames"]
-
-
-def repeated_frames(model: Model, frames: int) -> int:
-    """How often the last of ``frames`` is repeated for a video VAE's sake."""
-    factor = model.info.temporal_factor
-    return 0 if factor is None else frames_to_add(frames, factor, model.info.lead_frames)
+__all__ = [
+    "decode_clip",
+    "decode_step",
+    "encode_clip",
+    "enough_memory",
+    "kept_of",
+    "latents_to_decode",
+]
 
 
 def encode_clip(
-    model: Model, frames: Tensor, posterior: PosteriorKind, space: Space, generator: torch.Generator
+    model: Model, pictures: Sequence[np.ndarray], posterior: PosteriorKind, space: Space, generator: torch.Generator
 ) -> dict[str, Tensor]:
     """Latents on the CPU: ``latents``, or for *moments* ``mean`` and ``logvar``.
 
-    ``frames`` is one image for an image VAE, else a clip, lengthened here by :func:`repeated_frames`.
+    ``pictures`` is one image for an image VAE, else a clip of a length that the VAE can represent.
     """
     if model.info.temporal_factor is None:
-        gaussian = model.encode(frames)
+        (picture,) = pictures
+        gaussian = model.encode(PixelRows(picture, model.device, model.dtype))
     else:
-        missing = repeated_frames(model, len(frames))
-        clip = torch.cat([frames, frames[-1:].expand(missing, -1, -1, -1)]) if missing else frames
-        gaussian = model.encode(clip.transpose(0, 1).unsqueeze(0))
+        frames = frames_to_tensor(pictures, model.device, model.dtype)
+        gaussian = model.encode(frames.transpose(0, 1).unsqueeze(0))
+    return kept_of(model, gaussian, posterior, space, generator)
+
+
+def kept_of(
+    model: Model, gaussian: Posterior, posterior: PosteriorKind, space: Space, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """What a job keeps of a posterior: see :func:`encode_clip`."""
     if posterior == "moments":
         assert gaussian.logvar is not None, "run.py refuses moments of a VAE without a posterior"
         mean, logvar = gaussian.mean, gaussian.logvar
@@ -54,11 +65,22 @@ def encode_clip(
     return {"latents": _as_clip(model, latents)}
 
 
-def decode_clip(model: Model, latents: Tensor) -> Tensor:
-    """Frames on the model's device, not clamped. An image VAE takes any latent frames, a video VAE a whole clip."""
-    if model.info.temporal_factor is None:
-        return model.decode(latents.transpose(0, 1))
-    return model.decode(latents.unsqueeze(0))[0].transpose(0, 1)
+def decode_clip(model: Model, latents: Tensor) -> list[np.ndarray]:
+    """uint8 ``[H, W, 3]`` pictures. An image VAE takes one latent frame, a video VAE a whole clip.
+
+    InputError where values are not finite.
+    """
+    if model.info.temporal_factor is not None:
+        return tensor_to_frames(model.decode(latents.unsqueeze(0))[0].transpose(0, 1))
+    height, width = (n * model.info.spatial_factor for n in latents.shape[-2:])
+    sink = PixelSink(height, width)
+    model.decode_to(latents.transpose(0, 1), sink)
+    return [sink.picture]
+
+
+def decode_step(stream: ClipStream, latents: Tensor) -> list[np.ndarray]:
+    """The pictures that the next latent frame ``[C, 1, h, w]`` of a clip stands for. InputError as above."""
+    return tensor_to_frames(stream.step(latents.unsqueeze(0))[0].transpose(0, 1))
 
 
 def latents_to_decode(model: Model, tensors: dict[str, Tensor], space: Space) -> Tensor:

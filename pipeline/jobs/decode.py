@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from tvae.pipeline import latents
 from tvae.pipeline.errors import InputError, UsageError
-from tvae.pipeline.jobs.compute import decode_clip, enough_memory, latents_to_decode
+from tvae.pipeline.jobs.by_frames import LatentRows, PictureSink
+from tvae.pipeline.jobs.checkpoint import Checkpoint, goes_on
+from tvae.pipeline.jobs.compute import decode_clip, decode_step, enough_memory, latents_to_decode
 from tvae.pipeline.jobs.context import Context
+from tvae.pipeline.jobs.decode_parts import DecodeParts
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import picture_serves, reason_to_skip
 from tvae.pipeline.jobs.fingerprints import of_decoded
 from tvae.pipeline.jobs.geometry import restore
+from tvae.pipeline.jobs.lengths import frames_of
 from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.queues import ahead, behind
+from tvae.pipeline.jobs.steps import latents_in_steps
 from tvae.pipeline.jobs.writing import open_output
 from tvae.pipeline.latents import LatentsReader
-from tvae.pipeline.media import Frame, SideStreams, tensor_to_frames
+from tvae.pipeline.media import Frame, PartedVideoWriter, SideStreams, Writer
 from tvae.pipeline.models.hub import is_hub_id
 from tvae.pipeline.models.load import BUILTIN
 
 if TYPE_CHECKING:
     from tvae.pipeline.models.model import Model
+    from tvae.pipeline.models.streaming import ClipStream
 
 __all__ = ["decode_item"]
 
@@ -61,25 +70,95 @@ def decode_item(item: Item, context: Context) -> Event:
     audio = None
     if job.audio == "copy" and reader.streams is not None:
         audio = SideStreams.from_json(reader.streams, reader.path)
-    done, trimmer = 0, Trimmer()
-    with open_output(output, meta.picture, meta.kind, job, audio, of_decoded(reader, job, model)) as writer:
-        with (
-            ahead(_clips(reader, model), context.queue_frames) as clips,
-            behind(writer.write, context.queue_frames) as put,
-        ):
-            for clip in clips:
-                with enough_memory(model):
-                    frames = tensor_to_frames(decode_clip(model, clip.latents))
-                if len(frames) < len(clip.pts):
-                    raise InputError(f"damaged latents: {len(clip.pts)} timestamps for {len(frames)} frames")
-                for rgb, pts, duration in zip(frames, clip.pts, clip.durations, strict=False):
-                    put(Frame(restore(rgb, meta.geometry), pts, duration))
-                    done += 1
-                    trimmer.frame()
-                context.emit(Progress(item.source, done, reader.frames))
+    stream = None if model.info.temporal_factor is None else model.stream("decode")
+    whole = model.info.temporal_factor is not None and stream is None
+    fingerprint = of_decoded(reader, job, model)
+    with open_output(output, meta.picture, meta.kind, job, audio, fingerprint, parted=not whole) as writer:
+        if whole and model.goes_by_frames and meta.kind == "video":
+            done = _decode_by_frames(item, reader, model, writer, context)
+        else:
+            parts = DecodeParts(writer, fingerprint, model, stream) if isinstance(writer, PartedVideoWriter) else None
+            done = _decode_chunks(item, reader, model, stream, writer, parts, context)
         writer.commit()
     context.notify(item, writer.warnings)
     return ItemDone(item.source, output, done, time.monotonic() - begin)
+
+
+def _decode_chunks(
+    item: Item,
+    reader: LatentsReader,
+    model: Model,
+    stream: ClipStream | None,
+    writer: Writer,
+    parts: DecodeParts | None,
+    context: Context,
+) -> int:
+    """What goes through the decoder together, one after the other; returns the number of frames."""
+    done, trimmer, times = 0, Trimmer(), deque[tuple[int | None, int | None]]()
+    start = Checkpoint(0, 0, 0) if parts is None or context.job.existing == "overwrite" else parts.begin()
+    if start.frames:
+        context.notify(item, [goes_on(start.frames)])
+    with (
+        ahead(_clips(reader, model, stream), context.queue_frames) as clips,
+        behind(_do, context.queue_frames) as put,
+    ):
+        for number, clip in enumerate(clips, 1):
+            times.extend(zip(clip.pts, clip.durations, strict=True))
+            if number <= start.chunks and isinstance(writer, PartedVideoWriter):
+                while times and done < start.frames:
+                    writer.pass_over(*times.popleft())
+                    done += 1
+                continue
+            with enough_memory(model):
+                frames = decode_clip(model, clip.latents) if stream is None else decode_step(stream, clip.latents)
+            for rgb in frames[: len(times)]:  # copies of the last frame, which filled the clip up, have no times
+                put(partial(writer.write, Frame(restore(rgb, reader.meta.geometry), *times.popleft())))
+                done += 1
+                trimmer.frame()
+            if parts is not None and (end := parts.reached(done, number)) is not None:
+                put(end)
+            context.emit(Progress(item.source, done, reader.frames))
+        if times:
+            raise InputError(f"damaged latents: {done + len(times)} timestamps for {done} frames")
+    return done
+
+
+def _do(work: Callable[[], None]) -> None:
+    work()
+
+
+def _decode_by_frames(item: Item, reader: LatentsReader, model: Model, writer: Writer, context: Context) -> int:
+    """A clip whose latents are read, and whose frames are written, as the model gets to them; returns their number."""
+    meta, trimmer = reader.meta, Trimmer()
+    times: deque[tuple[int | None, int | None]] = deque()
+    done = 0
+
+    def latent_frames() -> Iterator[Tensor]:
+        for part in reader:
+            times.extend(zip(part.pts, part.durations, strict=True))
+            yield from latents_to_decode(model, part.tensors, meta.space.name).unbind(1)
+
+    with (
+        ahead(latent_frames(), context.queue_frames) as read,
+        behind(writer.write, context.queue_frames) as put,
+    ):
+        first = next(read)
+        clip = LatentRows(chain([first], read), reader.latent_frames, (first.shape[1], first.shape[2]), model)
+
+        def take(picture: np.ndarray) -> None:
+            nonlocal done
+            if not times:  # a copy of the last frame, which filled the clip
+                return
+            put(Frame(restore(picture, meta.geometry), *times.popleft()))
+            done += 1
+            trimmer.frame()
+            context.emit(Progress(item.source, done, reader.frames))
+
+        with enough_memory(model):
+            model.run_frames("decode", clip, PictureSink(take))
+        if times:
+            raise InputError(f"damaged latents: {done + len(times)} timestamps for {done} frames")
+    return done
 
 
 def _model_of(reader: LatentsReader, context: Context) -> Model:
@@ -101,23 +180,26 @@ def _model_of(reader: LatentsReader, context: Context) -> Model:
     return model
 
 
-def _clips(reader: LatentsReader, model: Model) -> Iterator[_Clip]:
-    """Frame by frame for an image VAE; the whole clip for a video VAE, whose frames hang together."""
-    whole: list[_Clip] = []
-    for part in reader:
-        raw = latents_to_decode(model, part.tensors, reader.meta.space.name)
-        if model.info.temporal_factor is not None:
-            whole.append(_Clip(raw, *_times(reader, part.pts, part.durations)))
-            continue
-        pts, durations = _times(reader, part.pts, part.durations)
-        for index in range(raw.shape[1]):
-            yield _Clip(raw[:, index : index + 1], pts[index : index + 1], durations[index : index + 1])
-    if whole:
-        yield _Clip(
-            torch.cat([clip.latents for clip in whole], dim=1),
-            [pts for clip in whole for pts in clip.pts],
-            [duration for clip in whole for duration in clip.durations],
-        )
+def _clips(reader: LatentsReader, model: Model, stream: ClipStream | None) -> Iterator[_Clip]:
+    """Latent frame by latent frame for an image VAE; else in steps, or the whole clip, whose frames hang together."""
+    times: list[tuple[int | None, int | None]] = []
+
+    def pieces() -> Iterator[Tensor]:
+        for part in reader:
+            times.extend(zip(*_times(reader, part.pts, part.durations), strict=True))
+            yield latents_to_decode(model, part.tensors, reader.meta.space.name)
+
+    if stream is not None:
+        sizes = stream.cuts.sizes(reader.latent_frames if stream.cuts.rest_first else None)
+    else:
+        sizes = repeat(1) if model.info.temporal_factor is None else iter([reader.latent_frames])
+    begins = True
+    for chunk in latents_in_steps(pieces(), sizes):
+        count = frames_of(model.info, chunk.shape[1], begins)
+        known, times[:count], begins = times[:count], [], False
+        yield _Clip(chunk, [pts for pts, _ in known], [duration for _, duration in known])
+    if times:
+        raise InputError(f"damaged latents: {len(times)} more timestamps than frames")
 
 
 def _times(

@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tvae.pipeline import latents
-from tvae.pipeline.jobs.compute import encode_clip, enough_memory, repeated_frames
+from tvae.pipeline.errors import InputError
+from tvae.pipeline.jobs.by_frames import FrameRows, LatentSink
+from tvae.pipeline.jobs.checkpoint import Checkpoint, Checkpoints, goes_on
+from tvae.pipeline.jobs.compute import encode_clip, enough_memory, kept_of
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.describe import describe
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import latents_serve, reason_to_skip
+from tvae.pipeline.jobs.lengths import LengthFit
 from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.parts import Part, PartGatherer
 from tvae.pipeline.jobs.queues import ahead, behind
-from tvae.pipeline.jobs.reading import Chunk, Source, open_source
+from tvae.pipeline.jobs.reading import Chunk, Source, gathered, open_source
+from tvae.pipeline.jobs.steps import StepPart, in_steps
 from tvae.pipeline.media import copy_streams, frames_to_tensor
+from tvae.pipeline.outputs import Posterior
 
 if TYPE_CHECKING:
     from tvae.pipeline.models.model import Model
+    from tvae.pipeline.models.streaming import ClipStream
 
 __all__ = ["encode_item"]
 
 PARTS_WAITING = 1
-
-Encode = Callable[[Chunk], dict[str, Tensor]]
 
 
 def encode_item(item: Item, context: Context) -> Event:
@@ -43,59 +51,173 @@ def encode_item(item: Item, context: Context) -> Event:
         reason = reason_to_skip(output, job.existing, lambda: latents_serve(output, meta.fingerprint))
         if reason:
             return ItemSkipped(item.source, output, reason)
+        fit = LengthFit(model.info, job.align)
+        fit.check(info.frames)
         context.emit(ItemStarted(item.source, output, info.kind, info.frames))
         generator = torch.Generator().manual_seed(job.seed)
-
-        def encode(chunk: Chunk) -> dict[str, Tensor]:
-            with enough_memory(model):
-                return encode_clip(model, frames_to_tensor(chunk.frames), job.posterior, job.space, generator)
-
         if info.kind == "image":
-            (chunk,) = source.chunks(whole=True)
-            image = {name: tensor.squeeze(1) for name, tensor in encode(chunk).items()}
-            latents.write_image_latents(output, image, meta, overwrite=job.existing == "overwrite")
-            frames = 1
+            image = _encoded(gathered(fit.through(source.frames())), model, context, generator)
+            tensors = {name: tensor.squeeze(1) for name, tensor in image.items()}
+            latents.write_image_latents(
+                output, tensors, meta, repeated=fit.repeated, overwrite=job.existing == "overwrite"
+            )
         else:
             with latents.VideoLatentsWriter(output, meta) as writer:
-                frames = _encode_frames(item, source, encode, writer, context, model)
-                _keep_streams(item, writer, context)
-        context.notify(item, source.reader.warnings)
-    return ItemDone(item.source, output, frames, time.monotonic() - begin)
+                kept = Checkpoints(writer.state_path, meta.fingerprint)
+                _encode_clip(_Clip(item, source, fit, writer, kept, generator), model, context)
+                _keep_streams(item, fit, writer, context)
+        context.notify(item, [*source.reader.warnings, *fit.told])
+    return ItemDone(item.source, output, fit.kept, time.monotonic() - begin)
 
 
-def _encode_frames(
-    item: Item, source: Source, encode: Encode, writer: latents.VideoLatentsWriter, context: Context, model: Model
-) -> int:
-    """Reading, computing and writing overlap; returns the number of frames."""
-    if model.info.temporal_factor is not None:
-        (clip,) = source.chunks(whole=True)
-        frames = len(clip.frames)
-        writer.add(encode(clip), clip.pts, clip.durations, repeated_frames(model, frames))
-        context.emit(Progress(item.source, frames, frames))
-        return frames
+@dataclass
+class _Clip:
+    """A clip on its way into its folder of parts."""
+
+    item: Item
+    source: Source
+    fit: LengthFit
+    writer: latents.VideoLatentsWriter
+    checkpoints: Checkpoints
+    generator: torch.Generator
+
+    def begin(self, context: Context, model: Model, stream: ClipStream | None = None) -> int:
+        """Goes back to where an interrupted run stood, if there was one; how many chunks are done with already."""
+        if context.job.existing == "overwrite" or (found := self.checkpoints.read()) is None:
+            return 0
+        if not self.writer.adopt(found.parts):
+            return 0
+        if stream is not None:
+            stream.caches = [cache.to(model.device) for cache in found.caches]
+        if found.generator is not None:
+            self.generator.set_state(found.generator)
+        context.notify(self.item, [goes_on(self.writer.frames)])
+        return found.chunks
+
+    def reached(self, chunks: int, caches: Sequence[Tensor], generator: Tensor | None) -> None:
+        """All parts so far, of so many chunks, are written; the rest needs these."""
+        if self.checkpoints.due:
+            writer = self.writer
+            self.checkpoints.write(Checkpoint(writer.parts, writer.frames, chunks, caches, generator))
+
+    def progress(self, done: int, context: Context) -> None:
+        context.emit(Progress(self.item.source, done, self.source.reader.info.frames))
+
+
+def _encode_clip(clip: _Clip, model: Model, context: Context) -> None:
+    """Reading, computing and writing overlap."""
+    if model.info.temporal_factor is None:
+        _encode_frames(clip, model, context)
+    elif (stream := model.stream("encode")) is not None:
+        _encode_steps(clip, stream, model, context)
+    elif model.goes_by_frames:
+        _encode_by_frames(clip, model, context)
+    else:
+        with ahead(clip.source.frames(), context.queue_frames) as read:
+            whole = gathered(clip.fit.through(read))
+        tensors = _encoded(whole, model, context, clip.generator)
+        clip.writer.add(tensors, whole.pts, whole.durations, clip.fit.repeated)
+        clip.progress(clip.fit.kept, context)
+
+
+def _encode_frames(clip: _Clip, model: Model, context: Context) -> None:
+    """A clip frame by frame, for an image VAE."""
     gatherer, trimmer = PartGatherer(), Trimmer()
-    done = 0
+    start = clip.begin(context, model)
+    done = clip.writer.frames
 
     def write(part: Part) -> None:
-        writer.add(part.tensors, part.pts, part.durations)
+        clip.writer.add(part.tensors, part.pts, part.durations)
+        clip.reached(clip.writer.frames, (), part.generator)
 
-    with ahead(source.chunks(whole=False), context.queue_frames) as chunks, behind(write, PARTS_WAITING) as put:
-        for chunk in chunks:
-            part = gatherer.add(encode(chunk), chunk.pts[0], chunk.durations[0])
+    with ahead(clip.source.frames(), context.queue_frames) as read, behind(write, PARTS_WAITING) as put:
+        for chunk in islice(clip.fit.through(read), start, None):
+            tensors = _encoded(chunk, model, context, clip.generator)
+            part = gatherer.add(tensors, chunk.pts[0], chunk.durations[0])
             if part is not None:
+                part.generator = clip.generator.get_state()
                 put(part)
             done += 1
             trimmer.frame()
-            context.emit(Progress(item.source, done, source.reader.info.frames))
+            clip.progress(done, context)
         rest = gatherer.rest()
         if rest is not None:
             put(rest)
-    return done
 
 
-def _keep_streams(item: Item, writer: latents.VideoLatentsWriter, context: Context) -> None:
+def _encode_steps(clip: _Clip, stream: ClipStream, model: Model, context: Context) -> None:
+    """A clip chunk by chunk, its latents part by part."""
+    job, trimmer, waiting = context.job, Trimmer(), StepPart()
+    start = clip.begin(context, model, stream)
+    done = clip.writer.frames
+    count = clip.fit.fitted(clip.source.count()) if stream.cuts.rest_first else None
+    with ahead(clip.source.frames(), context.queue_frames) as read:
+        steps = in_steps(clip.fit.through(read), stream.cuts.sizes(count))
+        for number, chunk in enumerate(islice(steps, start, None), start + 1):
+            with enough_memory(model):
+                pixels = frames_to_tensor(chunk.frames, model.device, model.dtype)
+                moments = stream.step(pixels.transpose(0, 1).unsqueeze(0))
+                kept = kept_of(model, Posterior.from_moments(moments), job.posterior, job.space, clip.generator)
+            waiting.add(kept, chunk)
+            done += len(chunk.pts)
+            if waiting.full or clip.fit.repeated:
+                clip.writer.add(*waiting.take(), clip.fit.repeated)
+                clip.reached(number, stream.caches, clip.generator.get_state())
+            trimmer.frame()
+            clip.progress(done, context)
+    if waiting:
+        clip.writer.add(*waiting.take())
+
+
+def _encode_by_frames(clip: _Clip, model: Model, context: Context) -> None:
+    """A clip whose frames are fetched as the model gets to them, its latents part by part.
+
+    The model has to know how many there are: they are counted before.
+    """
+    job, trimmer, waiting = context.job, Trimmer(), StepPart()
+    counted = clip.source.count()
+    frames = clip.fit.fitted(counted)
+    times, done = Chunk([], [], []), 0
+
+    def take(moments: Tensor) -> None:
+        """One latent frame; the frames that it stands for have come by then."""
+        nonlocal done
+        count = (not (waiting or clip.writer.frames) and model.info.lead_frames) or model.info.temporal_factor or 1
+        kept = kept_of(model, Posterior.from_moments(moments), job.posterior, job.space, clip.generator)
+        if waiting.full:
+            clip.writer.add(*waiting.take())
+        waiting.add(kept, Chunk([], times.pts[:count], times.durations[:count]))
+        done += len(times.pts[:count])
+        del times.pts[:count], times.durations[:count]
+        trimmer.frame()
+        clip.progress(done, context)
+
+    with ahead(clip.source.frames(), context.queue_frames) as read:
+        fitted = clip.fit.through(read)
+        first = next(fitted)
+
+        def pictures() -> Iterator[np.ndarray]:
+            for chunk in chain([first], fitted):
+                times.pts += chunk.pts
+                times.durations += chunk.durations
+                yield chunk.frames[0]
+
+        with enough_memory(model):
+            model.run_frames("encode", FrameRows(pictures(), frames, first.frames[0], model), LatentSink(take))
+        if next(fitted, None) is not None:  # what is dropped at the end is known then, too
+            raise InputError(f"it holds more frames than the {counted} that were counted")
+    clip.writer.add(*waiting.take(), clip.fit.repeated)
+
+
+def _encoded(chunk: Chunk, model: Model, context: Context, generator: torch.Generator) -> dict[str, Tensor]:
+    job = context.job
+    with enough_memory(model):
+        return encode_clip(model, chunk.frames, job.posterior, job.space, generator)
+
+
+def _keep_streams(item: Item, fit: LengthFit, writer: latents.VideoLatentsWriter, context: Context) -> None:
     """Puts the source's other streams beside the latents, if they are wanted, and completes the folder."""
     warnings: list[str] = []
     side = copy_streams(item.source, writer.streams_stem, warnings) if context.job.audio == "copy" else None
-    writer.commit(side.to_json() if side else None)
+    writer.commit(side.to_json() if side else None, fit.dropped)
     context.notify(item, warnings)

@@ -3,7 +3,7 @@
 ::
 
     RunStarted  item*  RunDone
-    item:  ItemStarted Progress* Notice* (ItemDone | ItemFailed)  |  ItemSkipped  |  ItemPlanned  |  ItemFailed
+    item:  ItemStarted (Progress | Notice)* (ItemDone | ItemFailed)  |  ItemSkipped  |  ItemPlanned  |  ItemFailed
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class ItemPlanned(Event):
 
 @dataclass(frozen=True)
 class ItemFailed(Event):
-    """Nothing of this item was left behind. ``cause`` carries the traceback for whoever wants it."""
+    """Nothing of this item was left behind under its name. ``cause`` carries the traceback for whoever wants it."""
 
     type = "item_failed"
     input: Path

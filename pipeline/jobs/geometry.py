@@ -19,7 +19,6 @@ __all__ = [
     "Align",
     "Fit",
     "Size",
-    "frames_to_add",
     "plan_geometry",
     "prepare",
     "restore",
@@ -34,7 +33,7 @@ sticks out (centred), *stretch* ignores its proportions."""
 
 Align = Literal["pad", "crop", "error"]
 """What happens to a size the VAE cannot represent: *pad* repeats the right and bottom edge, *crop* cuts to the next
-smaller size (centred), *error* refuses the picture."""
+smaller size (centred), *error* refuses the picture. For lengths of clips see ``lengths``."""
 
 FITS: tuple[Fit, ...] = get_args(Fit)
 ALIGNS: tuple[Align, ...] = get_args(Align)
@@ -96,11 +95,6 @@ def restore(frame: np.ndarray, geometry: Geometry) -> np.ndarray:
     left, top, _, _ = geometry.pad
     width, height = geometry.size
     return np.ascontiguousarray(frame[top : top + height, left : left + width])
-
-
-def frames_to_add(frames: int, factor: int, lead: int) -> int:
-    """How often the last frame is repeated so that a clip of ``frames`` >= 1 has ``lead`` + k * ``factor`` frames."""
-    return (lead - frames) % factor
 
 
 def _fitted(source: Size, size: Size, fit: Fit) -> tuple[Size, int, int, int, int]:

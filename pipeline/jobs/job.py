@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import Literal, get_args
 
+from tvae.pipeline.budget import parse_size
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.geometry import ALIGNS, FITS, Align, Fit, Size
+from tvae.pipeline.media.image_read import MAX_PIXELS
 
 __all__ = [
     "AUDIOS",
@@ -60,7 +63,13 @@ class Job:
     device: str | None = None
     strip: int | None = None
     """Latent rows a strip; None leaves it to the preset."""
+    vram: str | None = None
+    """Memory to keep within, such as ``8GiB``; None is the preset's share of what is free."""
+    spill: str | None = None
+    """Folder for what does not fit into memory; None is the system's."""
     allow_whole: bool = False
+    max_pixels: int = MAX_PIXELS
+    """Of an image that is read: a small file can claim to be any size."""
 
     size: Size | None = None
     fit: Fit = "contain"
@@ -100,6 +109,12 @@ class Job:
             raise UsageError(f"size {self.size[0]}x{self.size[1]} has no area; both sides must be at least 1")
         if self.strip is not None and self.strip < 1:
             raise UsageError(f"strip {self.strip} is too small; it counts latent rows, at least 1")
+        if self.max_pixels < 1:
+            raise UsageError("an image has at least one pixel, and a limit of less allows none")
+        if self.vram is not None:
+            parse_size(self.vram)
+        if self.spill is not None and not Path(self.spill).is_dir():
+            raise UsageError(f"the folder for spilling, {self.spill}, is not there")
         if self.fps is not None and self.fps <= 0:
             raise UsageError(f"fps {self.fps} is not a frame rate; it must be above 0")
         if not 0 <= self.seed < 2**63:

@@ -15,11 +15,15 @@ FRAMES = 16
 
 @dataclass
 class Part:
-    """``[C, t, h, w]`` tensors of t successive frames and their times."""
+    """``[C, t, h, w]`` tensors of t successive frames and their times.
+
+    ``generator``: the state of the one that they were drawn with, after them.
+    """
 
     tensors: dict[str, Tensor]
     pts: list[int | None] = field(default_factory=list)
     durations: list[int | None] = field(default_factory=list)
+    generator: Tensor | None = None
 
 
 class PartGatherer:

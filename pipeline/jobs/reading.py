@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +14,17 @@ from tvae.pipeline.errors import InputError, TvaeError
 from tvae.pipeline.jobs.geometry import plan_geometry, prepare
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.latents import Geometry
-from tvae.pipeline.media import Reader, open_reader, probe
+from tvae.pipeline.media import Reader, count_frames, open_reader, probe
 
-__all__ = ["Chunk", "Source", "kind_of", "open_source"]
+__all__ = ["Chunk", "Source", "gathered", "kind_of", "open_source"]
 
 
 @dataclass
 class Chunk:
-    """Frames that go through the VAE together, uint8 ``[H, W, 3]`` of the padded size, and their times."""
+    """Frames that go through the VAE together, uint8 ``[H, W, 3]`` of the padded size, and their times.
+
+    Copies of the last frame that fill a clip up (see ``lengths``) come last and have no times.
+    """
 
     frames: list[np.ndarray]
     pts: list[int | None]
@@ -30,43 +33,52 @@ class Chunk:
 
 @dataclass
 class Source:
-    """One input, opened; ``geometry`` says what :meth:`chunks` does to its frames."""
+    """One input, opened; ``geometry`` says what :meth:`frames` does to them."""
 
     reader: Reader
     geometry: Geometry
 
-    def chunks(self, whole: bool) -> Iterator[Chunk]:
-        """Chunks of one frame, or one of the whole clip. InputError for what is damaged or holds no frame."""
-        gathered, count = Chunk([], [], []), 0
+    def frames(self) -> Iterator[Chunk]:
+        """Chunks of one frame. InputError for what is damaged or holds no frame."""
+        count = 0
         with blame_input():
             for frame in self.reader:
                 count += 1
-                gathered.frames.append(prepare(frame.rgb, self.geometry))
-                gathered.pts.append(frame.pts)
-                gathered.durations.append(frame.duration)
-                if not whole:
-                    yield gathered
-                    gathered = Chunk([], [], [])
+                yield Chunk([prepare(frame.rgb, self.geometry)], [frame.pts], [frame.duration])
         if count == 0:
             raise InputError("there is no frame in it")
-        if whole:
-            yield gathered
+
+    def count(self) -> int:
+        """How many frames there are. It takes decoding them all: containers are wrong, or do not say."""
+        with blame_input():
+            info = self.reader.info
+            return count_frames(info.path, info.width * info.height)  # it has been opened: its size is allowed
+
+
+def gathered(frames: Iterable[Chunk]) -> Chunk:
+    """All of them in one."""
+    whole = Chunk([], [], [])
+    for one in frames:
+        whole.frames += one.frames
+        whole.pts += one.pts
+        whole.durations += one.durations
+    return whole
 
 
 @contextmanager
 def open_source(path: Path, job: Job, factor: int) -> Iterator[Source]:
     """Opens an image or a video for a VAE whose sides are multiples of ``factor``."""
     with blame_input():
-        reader = open_reader(path)
+        reader = open_reader(path, job.max_pixels)
     with reader:
         size = (reader.info.width, reader.info.height)
         yield Source(reader, plan_geometry(size, factor, job.size, job.fit, job.align))
 
 
-def kind_of(path: Path) -> Literal["image", "video"]:
+def kind_of(path: Path, job: Job) -> Literal["image", "video"]:
     """By content. InputError for what is no media."""
     with blame_input():
-        return probe(path).kind
+        return probe(path, job.max_pixels).kind
 
 
 @contextmanager

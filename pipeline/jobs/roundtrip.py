@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from tvae.pipeline.jobs.compute import decode_clip, encode_clip, enough_memory
+from tvae.pipeline.jobs.compute import decode_clip, decode_step, encode_clip, enough_memory
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import picture_serves, reason_to_skip
 from tvae.pipeline.jobs.fingerprints import of_reconstructed
 from tvae.pipeline.jobs.geometry import restore
+from tvae.pipeline.jobs.lengths import LengthFit
 from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.metrics import QualityMeter
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.queues import ahead, behind
-from tvae.pipeline.jobs.reading import Chunk, open_source
+from tvae.pipeline.jobs.reading import Chunk, gathered, open_source
+from tvae.pipeline.jobs.steps import in_steps
 from tvae.pipeline.jobs.writing import open_output
-from tvae.pipeline.media import Frame, frames_to_tensor, tensor_to_frames
+from tvae.pipeline.media import Frame, frames_to_tensor
+from tvae.pipeline.models.reference import SIDES
+from tvae.pipeline.outputs import Posterior
 
 if TYPE_CHECKING:
     from tvae.pipeline.models.model import Model
@@ -45,11 +50,15 @@ def roundtrip_item(item: Item, context: Context) -> Event:
         reason = reason_to_skip(output, job.existing, lambda: picture_serves(output, fingerprint))
         if reason:
             return ItemSkipped(item.source, output, reason)
+        fit = LengthFit(model.info, job.align)
+        fit.check(info.frames)
         context.emit(ItemStarted(item.source, output, info.kind, info.frames))
         width, height = source.geometry.size
         spec = dataclasses.replace(info.spec, width=width, height=height)
         audio = item.source if job.audio == "copy" and info.kind == "video" else None
         meter, trimmer, done = QualityMeter(), Trimmer(), 0
+        reconstruct = _Reconstruction(model)
+        count = fit.fitted(source.count()) if reconstruct.counts else None
         with open_output(output, spec, info.kind, job, audio, fingerprint) as writer:
 
             def finish(pair: tuple[np.ndarray, Frame]) -> None:
@@ -58,24 +67,64 @@ def roundtrip_item(item: Item, context: Context) -> Event:
                 writer.write(dataclasses.replace(pair[1], rgb=frame))
 
             with (
-                ahead(source.chunks(whole=model.info.temporal_factor is not None), context.queue_frames) as chunks,
+                ahead(source.frames(), context.queue_frames) as read,
                 behind(finish, context.queue_frames) as put,
             ):
-                for chunk in chunks:
-                    for pair in _reconstruct(chunk, model):
+                for chunk in reconstruct.chunks(fit.through(read), count):
+                    for pair in reconstruct(chunk):
                         put(pair)
                         trimmer.frame()
-                    done += len(chunk.frames)
+                    done += len(chunk.pts)
                     context.emit(Progress(item.source, done, info.frames))
             writer.commit()
-        context.notify(item, [*source.reader.warnings, *writer.warnings])
+        context.notify(item, [*source.reader.warnings, *fit.told, *writer.warnings])
     return ItemDone(item.source, output, done, time.monotonic() - begin, meter.result())
 
 
-def _reconstruct(chunk: Chunk, model: Model) -> Iterator[tuple[np.ndarray, Frame]]:
-    """Each frame as it went in, with what came out."""
-    with enough_memory(model):
-        kept = encode_clip(model, frames_to_tensor(chunk.frames), "mean", "raw", torch.Generator())
-        frames = tensor_to_frames(decode_clip(model, kept["latents"]))
-    for reference, rgb, pts, duration in zip(chunk.frames, frames, chunk.pts, chunk.durations, strict=False):
-        yield reference, Frame(rgb, pts, duration)
+class _Reconstruction:
+    """Chunks through a model and back, in the steps of a streaming model where each side has them.
+
+    ``counts``: such steps depend on the clip's length.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        video = model.info.temporal_factor is not None
+        self._encode, self._decode = (model.stream(side) if video else None for side in SIDES)
+        if self._decode is None:
+            self._encode = None  # the decoder takes the whole clip
+        self.counts = self._encode is not None and self._encode.cuts.rest_first
+        self._sizes: Iterator[int] = iter(())
+
+    def chunks(self, frames: Iterable[Chunk], count: int | None) -> Iterator[Chunk]:
+        """What goes through the encoder together: single frames, steps, or the whole clip. count: of the frames, if
+        ``counts``."""
+        factor = self._model.info.temporal_factor
+        if self._decode is not None:
+            self._sizes = self._decode.cuts.sizes(None if count is None else -(-count // (factor or 1)))
+        if self._encode is not None:
+            return in_steps(frames, self._encode.cuts.sizes(count))
+        return iter(frames) if factor is None else iter([gathered(frames)])
+
+    def __call__(self, chunk: Chunk) -> Iterator[tuple[np.ndarray, Frame]]:
+        """Each frame as it went in, with what came out."""
+        model = self._model
+        with enough_memory(model):
+            if self._encode is not None:
+                pixels = frames_to_tensor(chunk.frames, model.device, model.dtype)
+                latents = Posterior.from_moments(self._encode.step(pixels.transpose(0, 1).unsqueeze(0))).mean[0]
+            else:
+                latents = encode_clip(model, chunk.frames, "mean", "raw", torch.Generator())["latents"]
+            known = zip(chunk.frames, chunk.pts, chunk.durations, strict=False)
+            for rgb, (reference, pts, duration) in zip(self._decoded(latents), known, strict=False):
+                yield reference, Frame(rgb, pts, duration)
+
+    def _decoded(self, latents: Tensor) -> Iterator[np.ndarray]:
+        """Frames of latents [C, t, h, w]; those of one chunk of frames are whole steps of the decoder."""
+        if self._decode is None:
+            yield from decode_clip(self._model, latents)
+            return
+        while latents.shape[1]:
+            size = next(self._sizes)
+            yield from decode_step(self._decode, latents[:, :size])
+            latents = latents[:, size:]

@@ -91,7 +91,9 @@ def _attempt(work: Callable[[Item, Context], Event], item: Item, context: Contex
 
 def _plan(item: Item, context: Context) -> Event:
     """A dry run looks at the input and makes nothing."""
-    kind = open_latents(item.source).meta.kind if context.job.operation == "decode" else kind_of(item.source)
+    kind = (
+        open_latents(item.source).meta.kind if context.job.operation == "decode" else kind_of(item.source, context.job)
+    )
     output = context.claim(item, kind)
     if context.job.existing == "keep" and is_there(output):
         return ItemSkipped(item.source, output, "exists")

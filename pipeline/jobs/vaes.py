@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tvae.pipeline.budget import check_budget, parse_size
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.hardware import choose_preset, pick_device
 from tvae.pipeline.jobs.job import Job
@@ -13,13 +14,16 @@ __all__ = ["Vaes"]
 class Vaes:
     """Opens VAEs as the job wants them. ``given`` stands in for all of them.
 
-    Raises :class:`UsageError` for a device or preset there is not, before any VAE is looked for.
+    Raises :class:`UsageError` for a device or preset there is not, and :class:`PlanError` for a budget of more memory
+    than the device has, before any VAE is looked for.
     """
 
     def __init__(self, job: Job, given: Model | None = None) -> None:
         self._job, self._given = job, given
         self._open: tuple[str, Model] | None = None
         self._device = pick_device(job.device)
+        if job.vram is not None:
+            check_budget(self._device, parse_size(job.vram))
         preset = choose_preset(job.preset, self._device)
         self.queue_frames = preset.queue_frames if preset.io_workers else 0
         """Frames that may wait between two threads; 0 does without threads."""
@@ -40,6 +44,8 @@ class Vaes:
                 dtype=job.dtype,
                 device=str(self._device),
                 strip=job.strip,
+                vram=job.vram,
+                spill=job.spill,
                 allow_whole=job.allow_whole,
             )
             self._open = name, self._fit(model)

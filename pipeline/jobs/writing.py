@@ -16,6 +16,7 @@ from tvae.pipeline.media import (
     WriteOptions,
     Writer,
     check_write_options,
+    open_parted_writer,
     open_writer,
     parse_colour,
 )
@@ -51,13 +52,22 @@ def check_writing(job: Job, items: Iterable[Item]) -> None:
 
 @contextmanager
 def open_output(
-    path: Path, like: PictureSpec, kind: Kind, job: Job, audio: SideStreams | Path | None, fingerprint: str
+    path: Path,
+    like: PictureSpec,
+    kind: Kind,
+    job: Job,
+    audio: SideStreams | Path | None,
+    fingerprint: str,
+    *,
+    parted: bool = False,
 ) -> Iterator[Writer]:
-    """A Writer in a folder that exists. A full disk or a lost folder fails the item."""
+    """A Writer in a folder that exists; ``parted``: of a video, one of parts. A full disk or a lost folder fails the
+    item."""
     options = dataclasses.replace(write_options(job, kind, audio), fingerprint=fingerprint)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open_writer(path, like, options) as writer:
+        opened: Writer = (open_parted_writer if parted and kind == "video" else open_writer)(path, like, options)
+        with opened as writer:
             yield writer
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error

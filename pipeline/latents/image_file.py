@@ -15,12 +15,12 @@ IMAGE_SUFFIX = ".safetensors"
 
 
 def write_image_latents(
-    path: Path, tensors: Mapping[str, Tensor], meta: LatentsMeta, *, overwrite: bool = False
+    path: Path, tensors: Mapping[str, Tensor], meta: LatentsMeta, *, repeated: int = 0, overwrite: bool = False
 ) -> None:
     """Write [C, h, w] latents under `path` in one step; latents of tvae that are there already are replaced.
 
     Any other file of that name is the user's: `InputError`, unless `overwrite`. `InputError` also for values
-    that are not finite and for a folder that cannot be written. Creates the folder.
+    that are not finite and for a folder that cannot be written. Creates the folder. `repeated`: see `PartRecord`.
     """
     if not overwrite and path.exists() and not is_ours(path):
         raise InputError(f"'{path}' exists and is not latents of tvae; move it away, or pass --overwrite")
@@ -28,4 +28,4 @@ def write_image_latents(
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot create folder '{path.parent}': {error.strerror or error}") from error
-    write_tensors(path, tensors, meta, PartRecord())
+    write_tensors(path, tensors, meta, PartRecord(repeated=repeated))

@@ -48,6 +48,8 @@ class Index:
     meta: LatentsMeta
     parts: tuple[PartEntry, ...]
     streams: StreamsEntry | None = None
+    dropped: int = 0
+    """Frames at the source's end that were left out, for the VAE takes no clip of its length."""
 
     @property
     def files(self) -> tuple[PartEntry | FileEntry, ...]:
@@ -64,6 +66,7 @@ class Index:
         return {
             **self.meta.to_json(),
             "frames": self.frames,
+            "dropped": self.dropped,
             "parts": to_json(self.parts),
             "streams": to_json(self.streams),
         }
@@ -73,6 +76,7 @@ class Index:
 class _Files:
     parts: tuple[PartEntry, ...]
     streams: StreamsEntry | None = None
+    dropped: int = 0
 
 
 def write_index(folder: Path, index: Index) -> None:
@@ -95,7 +99,7 @@ def read_index(folder: Path) -> Index:
         raise InputError(f"cannot read '{path}': {error.strerror or error}") from error
     except ValueError as error:
         raise InputError(f"damaged '{path}': {error}") from error
-    index = Index(meta, files.parts, files.streams)
+    index = Index(meta, files.parts, files.streams, files.dropped)
     if not index.parts:
         raise InputError(f"damaged '{path}': it lists no parts")
     for entry in index.files:

@@ -54,6 +54,12 @@ class LatentsReader:
         """The record of the source's other streams, for `media.SideStreams.from_json(record, reader.path)`."""
         return self._index.streams.record if self._index.streams else None
 
+    @property
+    def latent_frames(self) -> int:
+        """Of all parts together, by their headers; 1 for an image."""
+        shapes = [next(iter(read_header(file)[2].values())).shape for file in self.files]
+        return sum(shape[1] if len(shape) == 4 else 1 for shape in shapes)
+
     def __len__(self) -> int:
         return len(self.files)
 
@@ -67,12 +73,15 @@ class LatentsReader:
 
     def summary(self) -> dict[str, Any]:
         """JSON-able description for `tvae inspect`: the metadata, the tensors of every part, sizes on disk."""
-        tensors = [read_header(file)[2] for file in self.files]
+        headers = [read_header(file) for file in self.files]
+        tensors = [found for _, _, found in headers]
         values = sum(math.prod(spec.shape) for part in tensors for spec in part.values())
         return {
             "path": str(self.path),
             **self.meta.to_json(),
             "frames": self.frames,
+            "repeated": sum(part.repeated for _, part, _ in headers),
+            "dropped": self._index.dropped,
             "parts": [{"file": f.name, "tensors": to_json(t)} for f, t in zip(self.files, tensors, strict=True)],
             "values": values,
             "bytes": sum(file.stat().st_size for file in self.files),

@@ -29,7 +29,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: LatentsMeta, 
     """
     _check_shapes(tensors, meta, part)
     check_finite(tensors, meta.source.name)
-    stored = {name: _own_memory(tensor) for name, tensor in tensors.items()}
+    stored = {name: own_memory(tensor) for name, tensor in tensors.items()}
     try:
         with replacing(path) as temporary:
             save_file(stored, temporary, metadata=to_strings(meta, part))
@@ -120,7 +120,7 @@ def _expected_size(meta: LatentsMeta) -> tuple[int, int, int]:
     return channels, -(-height // factor), -(-width // factor)
 
 
-def _own_memory(tensor: Tensor) -> Tensor:
+def own_memory(tensor: Tensor) -> Tensor:
     """On the CPU, contiguous, and not a view into a larger buffer (safetensors refuses shared memory)."""
     tensor = tensor.detach().cpu().contiguous()
     whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()

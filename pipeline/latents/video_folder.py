@@ -1,9 +1,10 @@
 """Writing the latents of a clip: a folder `<input name>.latents` of parts, committed by its index.
 
 Parts appear one by one under their final names, each complete on its own. What an interrupted run left behind is
-overwritten by the next one. A folder that is complete already stays so until the new clip is: its successor grows in
-a hidden subfolder and takes over in :meth:`VideoLatentsWriter.commit`. Files that are not ours are never touched,
-and a folder that holds something else than latents of tvae is not ours to write into.
+gone on with, if the next run wants the same (:meth:`VideoLatentsWriter.adopt`), and overwritten if not. A folder that
+is complete already stays so until the new clip is: its successor grows in a hidden subfolder and takes over in
+:meth:`VideoLatentsWriter.commit`. Files that are not ours are never touched, and a folder that holds something else
+than latents of tvae is not ours to write into.
 """
 
 from __future__ import annotations
@@ -17,20 +18,22 @@ from typing import Any, Self
 from torch import Tensor
 
 from tvae.pipeline.atomic import flush_file, flush_folder, is_temporary
-from tvae.pipeline.errors import InputError
+from tvae.pipeline.errors import InputError, TvaeError
 from tvae.pipeline.latents.index import INDEX_NAME, FileEntry, Index, PartEntry, StreamsEntry, read_index, write_index
 from tvae.pipeline.latents.meta import LatentsMeta, PartRecord
 from tvae.pipeline.latents.tensor_file import read_header, write_tensors
 
 VIDEO_SUFFIX = ".latents"
 PENDING = ".tvae-new"
+STATE = ".tvae-state.safetensors"
 _PART = re.compile(r"\d{6}\.safetensors")
 _STREAMS = re.compile(r"streams[-.][\w.-]*")
 _CLUTTER = {".ds_store", "thumbs.db", "desktop.ini"}  # file managers put these anywhere
 
 
 class VideoLatentsWriter:
-    """Writes one clip. Use as a context manager: leaving it without :meth:`commit` is :meth:`abort`.
+    """Writes one clip. Use as a context manager: leaving it without :meth:`commit` is :meth:`abort`, unless by an
+    interruption (Ctrl-C, or a failure that is not the input's): then the parts stay for the next run.
 
     `InputError` when `folder` cannot be written, or holds something else than latents of tvae; with `overwrite`
     it is taken over all the same: files that bear our names are replaced, others stay.
@@ -54,6 +57,42 @@ class VideoLatentsWriter:
         """Where the source's other streams go, without suffix: for `media.copy_streams`."""
         return self._work / "streams"
 
+    @property
+    def state_path(self) -> Path:
+        """Where whoever writes may keep what it needs to go on with; removed with the parts, and on commit."""
+        return self._work / STATE
+
+    @property
+    def parts(self) -> int:
+        """How many there are so far."""
+        return len(self._parts)
+
+    @property
+    def frames(self) -> int:
+        """Of the parts so far."""
+        return self._parts[-1].first_frame + self._parts[-1].frames if self._parts else 0
+
+    def adopt(self, parts: int) -> bool:
+        """Take over the first ``parts`` parts of an interrupted run; the next :meth:`add` goes on behind them.
+
+        False, and nothing is taken over, where they are not all there or are not of this very clip.
+        """
+        entries: list[PartEntry] = []
+        wanted, frames = self.meta.to_json(), 0
+        for number in range(parts):
+            path = self._work / _name(number)
+            try:
+                meta, part, _ = read_header(path)
+                size = path.stat().st_size
+            except (InputError, OSError):
+                return False
+            if meta.to_json() != wanted or (part.index, part.first_frame) != (number, frames):
+                return False
+            entries.append(PartEntry(path.name, frames, len(part.pts), size))
+            frames += len(part.pts)
+        self._parts = entries
+        return True
+
     def add(
         self,
         tensors: Mapping[str, Tensor],
@@ -66,22 +105,23 @@ class VideoLatentsWriter:
         `repeated`: how often the last frame was repeated to fill the chunk of a video VAE. `InputError` for
         values that are not finite and for a full disk; the parts before it stay good.
         """
-        first = self._parts[-1].first_frame + self._parts[-1].frames if self._parts else 0
+        first = self.frames
         part = PartRecord(len(self._parts), first, tuple(pts), tuple(durations), repeated)
-        name = f"{part.index:06d}.safetensors"
+        name = _name(part.index)
         size = write_tensors(self._work / name, tensors, self.meta, part)
         self._parts.append(PartEntry(name, first, len(pts), size))
 
-    def commit(self, streams: Mapping[str, Any] | None = None) -> None:
+    def commit(self, streams: Mapping[str, Any] | None = None, dropped: int = 0) -> None:
         """Make the folder complete. `InputError` for a clip without frames.
 
-        `streams`: JSON-able record of the files written under :attr:`streams_stem`, kept verbatim in the index.
+        `dropped`: frames at the source's end that were left out. `streams`: JSON-able record of the files written
+        under :attr:`streams_stem`, kept verbatim in the index.
         """
         if not self._parts:
             raise InputError(f"'{self.meta.source.name}': no frames to write")
         try:
             entry = None if streams is None else StreamsEntry(tuple(self._stream_files()), dict(streams))
-            index = Index(self.meta, tuple(self._parts), entry)
+            index = Index(self.meta, tuple(self._parts), entry, dropped)
             names = {file.file for file in index.files}
             if self._work != self.folder:
                 (self.folder / INDEX_NAME).unlink()  # the old clip ends here; nothing may take a mixture for it
@@ -118,7 +158,12 @@ class VideoLatentsWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.abort()
+        if not self._parts or error is None or isinstance(error, (TvaeError, OSError)):
+            self.abort()
+
+
+def _name(part: int) -> str:
+    return f"{part:06d}.safetensors"
 
 
 def _clear(folder: Path, keep: Collection[str] = ()) -> None:
@@ -133,7 +178,7 @@ def _clear(folder: Path, keep: Collection[str] = ()) -> None:
 
 def _is_ours(path: Path) -> bool:
     known = any(pattern.fullmatch(path.name) for pattern in (_PART, _STREAMS))
-    return path.name in (INDEX_NAME, PENDING) or (path.is_file() and (known or is_temporary(path.name)))
+    return path.name in (INDEX_NAME, PENDING, STATE) or (path.is_file() and (known or is_temporary(path.name)))
 
 
 def _check_ours(folder: Path) -> None:

@@ -20,6 +20,9 @@ Writing::
         writer.commit()                     # fsync and rename; leaving the context without it removes the temporary
     writer.warnings                         # streams the container cannot take, rounded timestamps, ...
 
+open_parted_writer() gives one whose finished parts survive an interruption: end_part() ends one, adopt() takes over
+those of an earlier run.
+
 The PictureSpec (here ``info.spec``) has to_json / from_json, for the metadata of latents. The suffix chooses: one of
 IMAGE_SUFFIXES writes one image, one of VIDEO_SUFFIXES a video. WriteOptions: codec, crf, pix_fmt, enc, fps, audio,
 colour (parse_colour reads ``--color``), fingerprint (what read_fingerprint gives back of the file); see open_writer.
@@ -32,15 +35,18 @@ The other streams (audio, subtitles)::
     WriteOptions(audio=side)                                   # decode: muxed untouched into the output, in step
     WriteOptions(audio=video_path)                             # roundtrip: straight from the source
 
-Pixels: frames_to_tensor and tensor_to_frames convert between frames and float32 [N, 3, H, W] in [-1, 1].
+Pixels: frames_to_tensor and tensor_to_frames convert between frames and [N, 3, H, W] in [-1, 1] on any device.
 
 Raised on purpose, one line each: InputError (this file is bad), UsageError (these options or this output cannot work),
 and TvaeError when a disk fails half-way through writing.
 """
 
 from tvae.pipeline.media.colour import parse_colour
+from tvae.pipeline.media.image_read import MAX_PIXELS
+from tvae.pipeline.media.parted_write import PartedVideoWriter
+from tvae.pipeline.media.pixel_rows import PixelRows, PixelSink
 from tvae.pipeline.media.pixels import frames_to_tensor, tensor_to_frames
-from tvae.pipeline.media.probe import open_reader, probe
+from tvae.pipeline.media.probe import count_frames, open_reader, probe
 from tvae.pipeline.media.spec import (
     Colour,
     Frame,
@@ -57,17 +63,22 @@ from tvae.pipeline.media.writers import (
     IMAGE_SUFFIXES,
     VIDEO_SUFFIXES,
     check_write_options,
+    open_parted_writer,
     open_writer,
     read_fingerprint,
 )
 
 __all__ = [
     "IMAGE_SUFFIXES",
+    "MAX_PIXELS",
     "VIDEO_SUFFIXES",
     "Colour",
     "Frame",
     "MediaInfo",
+    "PartedVideoWriter",
     "PictureSpec",
+    "PixelRows",
+    "PixelSink",
     "Reader",
     "SideStreams",
     "StreamInfo",
@@ -75,7 +86,9 @@ __all__ = [
     "Writer",
     "check_write_options",
     "copy_streams",
+    "count_frames",
     "frames_to_tensor",
+    "open_parted_writer",
     "open_reader",
     "open_writer",
     "parse_colour",

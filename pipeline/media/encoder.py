@@ -10,7 +10,11 @@ from fractions import Fraction
 import av
 import av.error
 from av.codec.codec import Codec, UnknownCodecError
+from av.codec.context import CodecContext
+from av.codec.context import Flags as CodecFlags
 from av.container import OutputContainer
+from av.format import ContainerFormat, Flags
+from av.video.codeccontext import VideoCodecContext
 from av.video.stream import VideoStream
 
 from tvae.pipeline.errors import UsageError
@@ -18,7 +22,7 @@ from tvae.pipeline.media.colour import storable, tag
 from tvae.pipeline.media.container import reason
 from tvae.pipeline.media.spec import Colour, PictureSpec, WriteOptions
 
-__all__ = ["CONTAINERS", "Encoder", "add_encoder", "check_encoder"]
+__all__ = ["CONTAINERS", "Encoder", "add_encoder", "check_encoder", "lone_encoder"]
 
 # FFmpeg's muxer for each suffix
 CONTAINERS = {".mp4": "mp4", ".m4v": "mp4", ".mov": "mov", ".mkv": "matroska", ".webm": "webm"}
@@ -45,13 +49,13 @@ _ASPECT_IN_BITSTREAM = ("h264", "hevc", "mpeg4")
 
 @dataclass(frozen=True)
 class Encoder:
-    """An open encoder: its stream in the output, the format it takes, the colour it is tagged with.
+    """An open encoder: the format it takes, the colour it is tagged with.
 
     ``keeps_aspect``: whether the file tells the sample aspect ratio (PyAV cannot have Matroska store it, so there only
     if the codec itself does).
     """
 
-    stream: VideoStream
+    context: VideoCodecContext
     pix_fmt: str
     colour: Colour
     keeps_aspect: bool
@@ -66,28 +70,54 @@ def check_encoder(suffix: str, options: WriteOptions) -> None:
 
 def add_encoder(
     container: OutputContainer, like: PictureSpec, options: WriteOptions, time_base: Fraction, rate: Fraction
-) -> Encoder:
+) -> tuple[VideoStream, Encoder]:
     """Add an open encoder for ``like`` to an output container. Raises UsageError naming the option that is wrong."""
-    name = _codec_name(container.format.name, options.codec)
+    muxer = container.format.name
+    name = _codec_name(muxer, options.codec)
+    try:
+        stream = container.add_stream(name, rate=rate, width=like.width, height=like.height)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{muxer} files cannot hold {name}; choose another --codec or suffix") from error
+    if not isinstance(stream, VideoStream):
+        raise UsageError(f"--codec {name} is not a video encoder; choose another")
+    stream.time_base = time_base
+    return stream, _open(stream.codec_context, muxer, like, options, time_base, rate)
+
+
+def lone_encoder(muxer: str, like: PictureSpec, options: WriteOptions, time_base: Fraction, rate: Fraction) -> Encoder:
+    """The encoder that add_encoder adds to a container of this kind, without one: it is freed when nobody holds it.
+
+    (A container and its streams hold each other, and encoders hold many frames.)
+    """
+    context = CodecContext.create(_codec_name(muxer, options.codec), "w")
+    assert isinstance(context, VideoCodecContext)
+    context.width, context.height, context.framerate = like.width, like.height, rate
+    context.bit_rate_tolerance = 128000  # as PyAV sets it for a stream
+    if ContainerFormat(muxer, "w").flags & Flags.global_header.value:  # type: ignore[operator]  # PyAV's stub is wrong
+        context.flags |= CodecFlags.global_header
+    return _open(context, muxer, like, options, time_base, rate)
+
+
+def _open(
+    context: VideoCodecContext,
+    muxer: str,
+    like: PictureSpec,
+    options: WriteOptions,
+    time_base: Fraction,
+    rate: Fraction,
+) -> Encoder:
+    name = context.name
     pix_fmt = _pixel_format(name, options.pix_fmt, like)
     colour = storable(like.colour, options.colour, like.width, like.height, pix_fmt)
     settings = _settings(name, options)
-    try:
-        stream = container.add_stream(name, rate=rate, width=like.width, height=like.height, options=settings)
-    except (ValueError, TypeError) as error:
-        raise UsageError(
-            f"{container.format.name} files cannot hold {name}; choose another --codec or suffix"
-        ) from error
-    if not isinstance(stream, VideoStream):
-        raise UsageError(f"--codec {name} is not a video encoder; choose another")
-    context = stream.codec_context
+    context.options.update(settings)
     context.pix_fmt = pix_fmt
-    stream.time_base = context.time_base = time_base
+    context.time_base = time_base
     context.sample_aspect_ratio = like.sample_aspect_ratio
     tag(context, colour)
     if name in _BITS_PER_PIXEL:
         context.bit_rate = math.ceil(like.width * like.height * rate * _BITS_PER_PIXEL[name])
-    if name in ("libx265", "hevc_nvenc") and container.format.name in ("mp4", "mov"):
+    if name in ("libx265", "hevc_nvenc") and muxer in ("mp4", "mov"):
         context.codec_tag = "hvc1"  # Apple's players refuse the default hev1
     try:
         context.open()
@@ -100,8 +130,8 @@ def add_encoder(
     unknown = sorted(set(context.options) & set(settings))
     if unknown:
         raise UsageError(f"encoder {name} has no option {', '.join(unknown)}; correct --enc or --crf")
-    keeps_aspect = container.format.name in ("mp4", "mov") or context.codec.canonical_name in _ASPECT_IN_BITSTREAM
-    return Encoder(stream, pix_fmt, colour, keeps_aspect)
+    keeps_aspect = muxer in ("mp4", "mov") or context.codec.canonical_name in _ASPECT_IN_BITSTREAM
+    return Encoder(context, pix_fmt, colour, keeps_aspect)
 
 
 def _codec_name(container: str, wanted: str | None) -> str:

@@ -26,10 +26,12 @@ from tvae.pipeline.media.container import reason
 from tvae.pipeline.media.orientation import from_exif
 from tvae.pipeline.media.spec import Colour, Frame, MediaInfo
 
-__all__ = ["DAMAGE", "ImageReader", "is_image", "quiet"]
+__all__ = ["DAMAGE", "MAX_PIXELS", "ImageReader", "is_image", "quiet"]
 
 # What Pillow may try, all told by their first bytes; left to itself it takes almost anything for a TGA.
 _FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF", "AVIF")
+MAX_PIXELS = 1 << 30
+"""Of a picture that is read unless more is allowed: 3 GiB of RGB, from a file that may have a few kilobytes."""
 _SEQUENCES = ("GIF", "PNG")
 _ORIENTATION_TAG = 0x0112
 _BITS_TAG = 258
@@ -63,18 +65,18 @@ _filters = threading.Lock()
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Pillow warns of damaged metadata, and of half of what it takes for a bomb, by Python warnings."""
+    """Pillow warns of damaged metadata by Python warnings."""
     with _filters, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
-def is_image(path: Path) -> bool:
+def is_image(path: Path, max_pixels: int = MAX_PIXELS) -> bool:
     """Whether Pillow reads it as one picture; animated GIF and PNG are videos.
 
-    Raises InputError for a decompression bomb, a broken header, and HEIF (FFmpeg would read single tiles of it).
+    Raises InputError for more than ``max_pixels``, a broken header, and HEIF (FFmpeg would read single tiles of it).
     """
-    image = _identify(path)
+    image = _identify(path, max_pixels)
     if image is None:
         with path.open("rb") as file:
             head = file.read(12)
@@ -93,20 +95,34 @@ def _pictures(image: Image.Image, path: Path) -> int:
         raise _damaged(path, error) from error
 
 
-def _identify(path: Path) -> Image.Image | None:
+def _identify(path: Path, max_pixels: int) -> Image.Image | None:
     """Reads the header alone. None when it is no image that Pillow may read."""
     try:
-        with quiet():
-            return Image.open(path, formats=[name for name in _FORMATS if name in Image.OPEN])
+        with quiet(), _without_pillows_limit():
+            image = Image.open(path, formats=[name for name in _FORMATS if name in Image.OPEN])
     except UnidentifiedImageError:
         return None
-    except Image.DecompressionBombError as error:
-        raise InputError(
-            f"{path}: is larger than Pillow's limit against decompression bombs ({error}); "
-            "scale it down first, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
-        ) from error
     except DAMAGE as error:
         raise _damaged(path, error) from error
+    width, height = image.size
+    if width * height > max_pixels:
+        image.close()
+        raise InputError(
+            f"{path}: has {width}x{height} pixels, more than the limit of {max_pixels / 1e6:.6g} megapixels; "
+            "if you trust the file, allow more with --max-megapixels"
+        )
+    return image
+
+
+@contextlib.contextmanager
+def _without_pillows_limit() -> Iterator[None]:
+    """It is the whole process's, fixed, and smaller than what can be computed here; ours is asked instead."""
+    before = Image.MAX_IMAGE_PIXELS
+    Image.MAX_IMAGE_PIXELS = None
+    try:
+        yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
 
 
 def _damaged(path: Path, error: Exception) -> InputError:
@@ -116,10 +132,10 @@ def _damaged(path: Path, error: Exception) -> InputError:
 class ImageReader:
     """One image as one frame, decoded on opening."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, max_pixels: int = MAX_PIXELS) -> None:
         self.warnings: list[str] = []
         self._path = path
-        image = _identify(path)
+        image = _identify(path, max_pixels)
         if image is None:
             raise InputError(f"{path}: is not an image; check the file")
         with image:
@@ -130,6 +146,10 @@ class ImageReader:
 
     def __iter__(self) -> Iterator[Frame]:
         yield Frame(self._rgb)
+
+    def count(self) -> int:
+        """One."""
+        return 1
 
     def close(self) -> None:
         """Nothing stays open."""

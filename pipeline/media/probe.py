@@ -5,25 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.media.image_read import ImageReader, is_image
+from tvae.pipeline.media.image_read import MAX_PIXELS, ImageReader, is_image
 from tvae.pipeline.media.spec import MediaInfo, Reader
 from tvae.pipeline.media.truncation import missing_bytes
 from tvae.pipeline.media.video_read import VideoReader
 
-__all__ = ["open_reader", "probe"]
+__all__ = ["count_frames", "open_reader", "probe"]
 
 
-def probe(path: str | Path) -> MediaInfo:
+def probe(path: str | Path, max_pixels: int = MAX_PIXELS) -> MediaInfo:
     """Describe an image or a video: an image is decoded whole, of a video the first frame.
 
-    Raises InputError for what cannot be read: empty or cut-off files, text, sound without a picture, ...
+    Raises InputError for what cannot be read: empty or cut-off files, text, sound without a picture, images of more
+    than ``max_pixels``, ...
     """
-    with open_reader(path) as reader:
+    with open_reader(path, max_pixels) as reader:
         return reader.info
 
 
-def open_reader(path: str | Path) -> Reader:
-    """Open an image or a video for reading frames, by its content. Raises InputError for what cannot be read."""
+def count_frames(path: str | Path, max_pixels: int = MAX_PIXELS) -> int:
+    """How many frames a reader gives. Raises InputError as reading them does."""
+    with open_reader(path, max_pixels) as reader:
+        return reader.count()
+
+
+def open_reader(path: str | Path, max_pixels: int = MAX_PIXELS) -> Reader:
+    """Open an image or a video for reading frames, by its content. Raises InputError for what cannot be read, images of
+    more than ``max_pixels`` among it."""
     path = Path(path).absolute()
     try:
         if path.is_dir():
@@ -35,4 +43,4 @@ def open_reader(path: str | Path) -> Reader:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the name and your rights to it") from error
     if missing:
         raise InputError(f"{path}: is cut off, its last {missing} bytes are missing; fetch it again")
-    return ImageReader(path) if is_image(path) else VideoReader(path)
+    return ImageReader(path, max_pixels) if is_image(path, max_pixels) else VideoReader(path)

@@ -169,12 +169,16 @@ class WriteOptions:
 
 
 class Reader(Protocol):
-    """A source of frames, to be iterated once. ``warnings`` grows while it is read."""
+    """A source of frames, to be iterated once. ``warnings`` grows while it is read.
+
+    ``count``, in the place of iterating, decodes all frames and says how many there are.
+    """
 
     info: MediaInfo
     warnings: list[str]
 
     def __iter__(self) -> Iterator[Frame]: ...
+    def count(self) -> int: ...
     def close(self) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(

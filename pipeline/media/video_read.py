@@ -73,6 +73,11 @@ class VideoReader:
         if held is not None:
             yield held
 
+    def count(self) -> int:
+        """Of the frames that iterating would give; nothing is converted."""
+        self._first = None
+        return 1 if self.info.kind == "image" else 1 + sum(1 for _ in self._decoded)
+
     def close(self) -> None:
         self._decoded.close()
         self._container.close()

@@ -8,10 +8,18 @@ from tvae.pipeline.errors import UsageError
 from tvae.pipeline.media.encoder import CONTAINERS, check_encoder
 from tvae.pipeline.media.fingerprint import read_image_tag, read_video_tag
 from tvae.pipeline.media.image_write import IMAGE_FORMATS, ImageWriter, image_settings
+from tvae.pipeline.media.parted_write import PartedVideoWriter
 from tvae.pipeline.media.spec import PictureSpec, WriteOptions, Writer
 from tvae.pipeline.media.video_write import VideoWriter
 
-__all__ = ["IMAGE_SUFFIXES", "VIDEO_SUFFIXES", "check_write_options", "open_writer", "read_fingerprint"]
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "VIDEO_SUFFIXES",
+    "check_write_options",
+    "open_parted_writer",
+    "open_writer",
+    "read_fingerprint",
+]
 
 IMAGE_SUFFIXES = tuple(IMAGE_FORMATS)
 VIDEO_SUFFIXES = tuple(CONTAINERS)
@@ -48,6 +56,18 @@ def open_writer(path: str | Path, like: PictureSpec, options: WriteOptions | Non
     if suffix not in CONTAINERS:
         check_write_options(suffix, options)
     return VideoWriter(path, like, options)
+
+
+def open_parted_writer(path: str | Path, like: PictureSpec, options: WriteOptions | None = None) -> PartedVideoWriter:
+    """A video as open_writer's, which an interrupted run leaves in parts that the next one goes on with.
+
+    Raises as open_writer does.
+    """
+    path, options = Path(path).absolute(), options or WriteOptions()
+    if path.suffix.lower() not in CONTAINERS:
+        check_write_options(path.suffix, options)
+        raise UsageError(f"cannot write '{path.suffix}' files in parts; name a video")
+    return PartedVideoWriter(path, like, options)
 
 
 def read_fingerprint(path: str | Path) -> str | None:

@@ -27,6 +27,8 @@ class Geometry:
 
     spatial: pixels per latent in height and width. temporal: frames per latent frame, None for an image VAE.
     lead: frames of a clip that stand before the multiples of ``temporal`` (1 for causal models: T = 1 + k·temporal).
+    latent_group: where it is more than 1, a clip is whole groups of so many latent frames, or those and the lead; it is
+    decoded group by group, and without a lead in the number of latent frames, no frame stands apart.
     """
 
     spatial: int
@@ -34,11 +36,12 @@ class Geometry:
     lead: int = 0
     latent_channels: int = 4
     in_channels: int = 3
+    latent_group: int = 1
 
 
 @dataclass(frozen=True)
 class Family:
-    """One diffusers class. ``frames_in_batch``: it takes a clip as a batch of frames and is told their number."""
+    """A class of diffusers or our own. ``frames_in_batch``: it takes a clip as a batch and is told how many frames."""
 
     kind: Literal["image", "video"]
     geometry: Callable[[Config], Geometry]
@@ -94,6 +97,11 @@ def _ltx(c: Config) -> Geometry:
     return Geometry(int(spatial), int(temporal), 1, c.get("latent_channels", 128))
 
 
+def _cogvideox(c: Config) -> Geometry:
+    temporal = int(c.get("temporal_compression_ratio") or 4)
+    return Geometry(_levels(c), temporal, 1, c.get("latent_channels", 16), latent_group=2)
+
+
 def _mochi(c: Config) -> Geometry:
     # the encoder adds 12 Fourier features to the 3 colours itself
     return Geometry(
@@ -133,11 +141,10 @@ FAMILIES: dict[str, Family] = {
         _causal(_given("spatial_compression_ratio", 16), _given("temporal_compression_ratio", 4), 32),
         "HunyuanVideo 1.5; mask built without its Python loop",
     ),
-    "AutoencoderKLCogVideoX": Family(
-        "video", _causal(_levels, _given("temporal_compression_ratio", 4), 16), "CogVideoX"
-    ),
+    "AutoencoderKLCogVideoX": Family("video", _cogvideox, "CogVideoX; clips of 1 + 8k or 8k frames"),
     "AutoencoderKLMochi": Family("video", _mochi, "Mochi 1"),
     "AutoencoderKLLTXVideo": Family("video", _ltx, "LTX-Video"),
+    "AutoencoderKLLTX2Video": Family("video", _ltx, "LTX-2"),
     "AutoencoderKLCosmos": Family(
         "video",
         _causal(_given("spatial_compression_ratio", 8), _given("temporal_compression_ratio", 8), 16),
@@ -148,6 +155,11 @@ FAMILIES: dict[str, Family] = {
     ),
     "AutoencoderKLMagvit": Family(
         "video", _causal(_levels, lambda c: 2 ** (_blocks(c, "block_out_channels", 4) - 2), 16), "EasyAnimate"
+    ),
+    "SeedVR2VAE": Family(
+        "video",
+        _causal(_levels, lambda c: 2 ** c.get("temporal_scale_num", 2), 16),
+        "SeedVR2: a file of weights (ema_vae_fp16.safetensors), or its folder",
     ),
     "AutoencoderKLTemporalDecoder": Family("video", _svd, "Stable Video Diffusion", frames_in_batch=True),
 }
@@ -163,6 +175,8 @@ def geometry_of(class_name: str, config: Config, module: Callable[[], nn.Module]
     if class_name in FAMILIES:
         return FAMILIES[class_name].geometry(config)
     channels = int(config.get("in_channels", 3))
+    import diffusers.models.autoencoders  # noqa: F401 (what modules make at import must not be shapes alone)
+
     try:
         with torch.device("meta"), torch.no_grad():
             model = module().to("meta")

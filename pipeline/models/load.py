@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models import hub
-from tvae.pipeline.models.source import PICKLED, VaeSource, pickled_error, read_folder
+from tvae.pipeline.models.seedvr2 import checkpoint
+from tvae.pipeline.models.source import PICKLED, VaeSource, pickled_error, read_file, read_folder
 from tvae.presets import builtin
 
 __all__ = ["VaeSource", "load_module", "load_weights", "locate_vae"]
@@ -24,10 +25,11 @@ BUILTIN = "builtin"
 
 
 def locate_vae(spec: str) -> VaeSource:
-    """Find a VAE: `builtin`, a diffusers folder (the VAE's own, or a pipeline's), or a hub id.
+    """Find a VAE: `builtin`, a diffusers folder (the VAE's own, or a pipeline's), a file of weights, or a hub id.
 
-    A hub id is `organisation/name`, with `/subfolder` if the VAE lies deeper. A local folder wins over a hub id of
-    the same name. `UsageError` when there is no such VAE, its configuration is broken or its weights are pickled.
+    Of VAEs whose weights alone are published (SeedVR2's) the file serves, or its folder: it is known by its tensors.
+    A hub id is `organisation/name`, with `/subfolder` if the VAE lies deeper. A local folder wins over a hub id of the
+    same name. `UsageError` when there is no such VAE, its configuration is broken or its weights are pickled.
     """
     if spec == BUILTIN:
         return read_folder(BUILTIN, Path(builtin.__file__).parent)
@@ -37,10 +39,13 @@ def locate_vae(spec: str) -> VaeSource:
     if path.is_file():
         if path.name.endswith(PICKLED):
             raise pickled_error(spec)
+        if path.suffix == ".safetensors" and (alone := read_file(spec, path)) is not None:
+            return alone
         raise UsageError(f"VAE '{spec}' is a file; name the diffusers folder it lies in (with its config.json)")
     if not hub.is_hub_id(spec):
         raise UsageError(
-            f"no VAE '{spec}': no such folder (give '{BUILTIN}', a diffusers folder, or a hub id org/name)"
+            f"no VAE '{spec}': no such folder or file (give '{BUILTIN}', a diffusers folder, SeedVR2's weights, "
+            "or a hub id org/name)"
         )
     return read_folder(spec, hub.download(spec))
 
@@ -63,11 +68,13 @@ def load_weights(source: VaeSource, names: Collection[str] | None = None) -> dic
 
 
 def load_module(source: VaeSource, dtype: torch.dtype | None = None, device: torch.device | str = "cpu") -> nn.Module:
-    """Build the diffusers module and load its weights, cast once to `dtype` (None: as stored); for inference only.
+    """Build the module, of diffusers or our SeedVR2VAE, and load its weights, cast once to `dtype` (None: as stored).
 
-    `UsageError` when diffusers has no such autoencoder, the configuration does not fit it, or a weight is missing
-    or of another shape.
+    For inference only. `UsageError` when diffusers has no such autoencoder, the configuration does not fit it, or a
+    weight is missing or of another shape.
     """
+    if source.class_name == checkpoint.CLASS_NAME:
+        return _load_alone(source, dtype or source.stored_dtype, device)
     import diffusers
     from diffusers.models import autoencoders
     from diffusers.utils import is_accelerate_available
@@ -98,3 +105,12 @@ def load_module(source: VaeSource, dtype: torch.dtype | None = None, device: tor
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             raise UsageError(f"the weights in '{source.folder}' do not fit {where.name}: {kind} {names[0]}{more}")
     return module.to(device).eval().requires_grad_(False)
+
+
+def _load_alone(source: VaeSource, dtype: torch.dtype, device: torch.device | str) -> nn.Module:
+    """SeedVR2's VAE; `UsageError` if its files do not hold it whole."""
+    config = checkpoint.config_of(source.tensors, source.folder)
+    if config is None:
+        raise UsageError(f"the weights in '{source.folder}' are not those of SeedVR2's VAE")
+    weights = {name: value.to(device, dtype) for name, value in load_weights(source).items()}
+    return checkpoint.build(config, weights).eval().requires_grad_(False)

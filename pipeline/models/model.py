@@ -6,25 +6,33 @@ graph has to be captured; from the second run on the built-in VAE needs neither.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tvae.pipeline.compiled import Call, Compiled
+from tvae.kernels import Kernels
+from tvae.pipeline.budget import Limits, parse_size
+from tvae.pipeline.clip_plan import ClipPlan, StepPlan
+from tvae.pipeline.compiled import Call, Compiled, Ready
+from tvae.pipeline.engine.boundary import Pending, RowSink, RowSource
 from tvae.pipeline.engine.plan import Plan
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.graph_store import class_source_digest
 from tvae.pipeline.hardware import backend_settings, choose_preset, pick_device
 from tvae.pipeline.models.families import FAMILIES, Geometry, geometry_of
+from tvae.pipeline.models.frames import frames_of, goes_by_frames
 from tvae.pipeline.models.load import load_module, load_weights, locate_vae
-from tvae.pipeline.models.reference import Side
+from tvae.pipeline.models.reference import SIDES, Side
 from tvae.pipeline.models.source import VaeSource
 from tvae.pipeline.models.space import LatentSpace, space_of
-from tvae.pipeline.outputs import Posterior, posterior_of
+from tvae.pipeline.models.streaming import ClipStream, Cuts, Stepping, stepping_of
+from tvae.pipeline.outputs import Posterior, Spec, posterior_of
 from tvae.pipeline.weights import PreparedWeights
 from tvae.presets import Preset
 
@@ -32,6 +40,9 @@ __all__ = ["DTYPES", "Model", "ModelInfo", "Posterior", "open_model"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_RECORDED_PIXELS = 1 << 24
+"""Pictures up to here are whole on the device where runs are recorded: a recording has fixed addresses."""
+_KEPT_RUNS = 8
 _POINTS = {"AutoencoderTiny", "AutoencoderDC", "VQModel", "AutoencoderKLCosmos"}
 """Classes whose encoder gives a point, not a distribution."""
 
@@ -41,6 +52,7 @@ class ModelInfo:
     """What latents of this VAE say about it, and what its inputs must be.
 
     Clips of a video VAE have ``lead_frames`` + k·``temporal_factor`` frames; the factor is None for an image VAE.
+    latent_group: see ``Geometry``.
     """
 
     id: str
@@ -54,6 +66,7 @@ class ModelInfo:
     in_channels: int
     posterior: bool
     space: LatentSpace
+    latent_group: int = 1
 
 
 def open_model(
@@ -63,11 +76,15 @@ def open_model(
     dtype: str | None = None,
     device: str | None = None,
     strip: int | None = None,
+    vram: str | int | None = None,
+    spill: str | Path | None = None,
     allow_whole: bool = False,
 ) -> Model:
     """Open ``builtin``, a diffusers folder or a hub id for computing. Raises UsageError before any work.
 
-    dtype: float32, bfloat16, float16 (or fp32, bf16, fp16); None takes the preset's. strip: latent rows.
+    dtype: float32, bfloat16, float16 (or fp32, bf16, fp16); None takes the preset's. strip: latent rows. vram: memory
+    the process may hold on the device, such as ``8GiB``; None takes the preset's share of what is free. spill: folder
+    for what goes to disk.
     """
     where = pick_device(device)
     chosen = choose_preset(preset, where)
@@ -80,26 +97,51 @@ def open_model(
     kind = DTYPES[name]
     if kind == torch.float16 and source.config.get("force_upcast", False):
         kind = torch.float32  # the checkpoint overflows in float16 and says so
-    return Model(source, chosen, kind, where, strip or chosen.strip_rows, allow_whole)
+    budget, folder = None if vram is None else parse_size(vram), None if spill is None else Path(spill)
+    limits = Limits(strip or chosen.strip_rows, strip is not None, budget, chosen.memory_share, folder)
+    return Model(source, chosen, kind, where, limits, allow_whole)
 
 
 class Model:
     """See the module's docstring. ``open_model`` makes one."""
 
     def __init__(
-        self, source: VaeSource, preset: Preset, dtype: torch.dtype, device: torch.device, strip: int, allow_whole: bool
+        self,
+        source: VaeSource,
+        preset: Preset,
+        dtype: torch.dtype,
+        device: torch.device,
+        limits: Limits,
+        allow_whole: bool,
     ) -> None:
-        self.source, self.preset, self.dtype, self.device, self.strip = source, preset, dtype, device, strip
+        self.source, self.preset, self.dtype, self.device, self.limits = source, preset, dtype, device, limits
         self._loaded: nn.Module | None = None
+        self._ready: dict[Any, Ready] = {}
         self._stored: dict[str, Tensor] = {}
         last = preset.memory_layout == "channels_last"
         self._weights = PreparedWeights(self._by_name, dtype, last)
         shapes = {name: list(spec.shape) for name, spec in sorted(source.tensors.items())}
         facts = {"class": source.class_name, "config": source.config_sha256, "weights": shapes}
         digest = class_source_digest(_module_of(source.class_name))
-        self._sides: dict[str, Compiled] = {
-            side: Compiled(side, self._module, digest, facts, allow_whole=allow_whole) for side in ("encode", "decode")
-        }
+        self._sides: dict[str, Compiled] = {}
+        self._stepping: dict[Side, Stepping] = {}
+        kernels = Kernels(preset.levels)
+        for side in SIDES:
+            self._sides[side] = Compiled(
+                side,
+                self._module,
+                digest,
+                facts,
+                kernels,
+                allow_whole=allow_whole,
+                frames=frames_of(source.class_name, side),
+            )
+            stepping = stepping_of(source.class_name, side)
+            if stepping is not None:
+                self._stepping[side] = stepping
+                self._sides[f"{side} step"] = Compiled(
+                    side, self._module, digest, facts, kernels, allow_whole=allow_whole, step=stepping.step
+                )
 
     @cached_property
     def info(self) -> ModelInfo:
@@ -117,6 +159,7 @@ class Model:
             in_channels=geometry.in_channels,
             posterior=self.source.class_name not in _POINTS,
             space=space_of(self.source),
+            latent_group=geometry.latent_group,
         )
 
     @cached_property
@@ -124,14 +167,19 @@ class Model:
         """How pixels and latents relate."""
         return geometry_of(self.source.class_name, self.source.config, lambda: load_module(self.source))
 
-    def encode(self, x: Tensor) -> Posterior:
-        """x [N, 3, H, W] (video VAE: [N, 3, T, H, W]) in [-1, 1], of sizes it can represent -> raw-space posterior."""
-        if self._frames_in_batch:
+    def encode(self, x: Tensor | RowSource) -> Posterior:
+        """x [N, 3, H, W] (video VAE: [N, 3, T, H, W]) in [-1, 1], of sizes it can represent -> raw-space posterior.
+
+        A source gives a picture by rows.
+        """
+        if self._frames_in_batch and isinstance(x, Tensor):
             found = self._run("encode", x[0].transpose(0, 1), Call())
             flip = (found.mean, found.logvar)
             mean, logvar = (None if t is None else t.transpose(0, 1).unsqueeze(0) for t in flip)
             assert mean is not None
             return Posterior(mean, logvar)
+        if not isinstance(x, Tensor) and self.preset.cuda_graphs and x.shape[-1] * x.shape[-2] <= _RECORDED_PIXELS:
+            x = x.fetch(0, x.shape[-2]).result()
         return self._run("encode", x, Call())
 
     def decode(self, z: Tensor) -> Tensor:
@@ -142,28 +190,117 @@ class Model:
             return out.transpose(0, 1).unsqueeze(0)
         return self._run("decode", z, Call()).mean
 
-    def plan(self, shape: tuple[int, ...], side: Side) -> Plan:
+    def decode_to(self, z: Tensor, sink: RowSink) -> None:
+        """Decode one picture [1, C, h, w]; its rows go to the sink as they are made."""
+        if self.preset.cuda_graphs and z.shape[-1] * z.shape[-2] * self.geometry.spatial**2 <= _RECORDED_PIXELS:
+            pixels = self.decode(z)
+            sink.keep(0, pixels.shape[-2], pixels).result()
+        else:
+            self._run("decode", z, Call(), sink)
+
+    @property
+    def goes_by_frames(self) -> bool:
+        """Can ``run_frames`` take clips of this model?"""
+        return goes_by_frames(self.source.class_name)
+
+    def run_frames(self, side: Side, clip: RowSource, sink: RowSink) -> None:
+        """A clip that comes and goes by frames, in memory that does not grow with it.
+
+        clip: [1, 3, T, H, W] for encode, whose sink takes moments (see ``Posterior.from_moments``), or raw latents
+        [1, C, t, h, w] for decode, whose sink takes pixels. Each frame is asked for once, or once more with the next
+        few; results come in order.
+        """
+        self._computed(side, [clip], Call(), sink)
+
+    def stream(self, side: Side) -> ClipStream | None:
+        """A clip chunk by chunk, in memory that does not grow with it; None where the model has no such steps.
+
+        Chunks are [N, 3, T, H, W] for encode (the results are moments, see ``Posterior.from_moments``) and
+        [N, C, t, h, w] for decode, of as many frames as the stream's ``cuts`` says.
+        """
+        if side not in self._stepping:
+            return None
+        name = f"{side} step"
+
+        def run(chunk: Tensor, caches: Sequence[Tensor]) -> list[Tensor]:
+            chunk = chunk.to(self.device, self.dtype).contiguous()  # a capture would be bound to other strides
+            return self._computed(name, [chunk, *caches], Call())[0]
+
+        return ClipStream(run, self._cuts(side))
+
+    def _cuts(self, side: Side) -> Cuts:
+        """Of a side that has steps."""
+        return self._stepping[side].cuts or Cuts(self.geometry.lead, self.geometry.temporal or 1)
+
+    def plan(self, shape: tuple[int, ...], side: Side) -> Plan | ClipPlan:
+        """What a job would do with an input of this shape: a clip in steps where there are any. Computes nothing."""
+        return self.plan_steps(shape, side) if side in self._stepping else self.plan_whole(shape, side)
+
+    def plan_steps(self, shape: tuple[int, ...], side: Side) -> ClipPlan:
+        """What ``stream`` would do with a clip of this shape, on a side that has steps. Computes nothing."""
+        compiled, cuts = self._sides[f"{side} step"], self._cuts(side)
+        sizes = list(cuts.sizes(shape[2]))
+        caches: list[Tensor] = []
+        steps: list[StepPlan] = []
+        with backend_settings(self.preset, bounded=self.limits.vram is not None):
+            for frames, count in [(sizes[0], 1), *Counter(sizes[1:]).items()]:
+                chunk = (*shape[:2], frames, *shape[3:])
+                inputs = [self._empty(chunk), *caches]
+                steps.append(StepPlan(frames, count, compiled.plan(inputs, self.limits, Call())))
+                if not caches:
+                    caches = [self._empty(s) for s in compiled.shapes(inputs, self.limits, Call())[1:]]
+        return ClipPlan(side, shape, tuple(steps), len(caches), sum(c.nbytes for c in caches))
+
+    def plan_whole(self, shape: tuple[int, ...], side: Side) -> Plan:
         """What ``encode`` or ``decode`` would do with an input of this shape. Computes nothing."""
         call = Call()
         if self._frames_in_batch:
             shape = (shape[2], shape[1], *shape[3:])
             call = Call(options=(("num_frames", shape[0]),)) if side == "decode" else call
-        example = torch.empty(shape, dtype=self.dtype, device=self.device)
-        with backend_settings(self.preset):
-            return self._sides[side].plan([example], self.strip, call)
+        picture = self.geometry.temporal is None and not self._frames_in_batch
+        by_rows = self.goes_by_frames or (picture and side == "encode")
+        example = _Planned(shape, self.dtype, self.device) if by_rows else self._empty(shape)
+        with backend_settings(self.preset, bounded=self.limits.vram is not None):
+            sink = self.goes_by_frames or (picture and side == "decode")
+            return self._sides[side].plan([example], self.limits, call, sink=sink)
+
+    def _empty(self, shape: tuple[int, ...]) -> Tensor:
+        return torch.empty(shape, dtype=self.dtype, device=self.device)
 
     @property
     def _frames_in_batch(self) -> bool:
         family = FAMILIES.get(self.source.class_name)
         return family is not None and family.frames_in_batch
 
-    def _run(self, side: Side, x: Tensor, call: Call) -> Posterior:
-        """The side's result; pixels come back as the mean of a point."""
-        last = self.preset.memory_layout == "channels_last"
-        x = x.to(self.device, self.dtype).contiguous()
-        with backend_settings(self.preset):
-            tensors, spec = self._sides[side].run([x], self._weights, self.strip, call, channels_last=last)
+    def _run(self, side: Side, x: Tensor | RowSource, call: Call, sink: RowSink | None = None) -> Posterior:
+        """The side's result; pixels come back as the mean of a point, or (an empty one) go to the sink."""
+        if isinstance(x, Tensor):
+            x = x.to(self.device, self.dtype).contiguous()
+        tensors, spec = self._computed(side, [x], call, sink)
+        if sink is not None:
+            return Posterior(torch.empty(0), None)
         return posterior_of(spec, tensors) if side == "encode" else Posterior(tensors[0], None)
+
+    def _computed(
+        self, name: str, inputs: Sequence[Tensor | RowSource], call: Call, sink: RowSink | None = None
+    ) -> tuple[list[Tensor], Spec]:
+        """The tensors of a side, or of a step of one; weights never change, so what was prepared for a shape stays."""
+        with backend_settings(self.preset, bounded=self.limits.vram is not None):
+            key = (name, *((tuple(x.shape), isinstance(x, Tensor)) for x in inputs), sink is None, call)
+            ready = self._ready.get(key)
+            if ready is None or not ready.planned.fits(self.limits, self.device):
+                ready = self._ready[key] = self._sides[name].ready(
+                    inputs,
+                    self._weights,
+                    self.limits,
+                    call,
+                    sink=sink is not None,
+                    channels_last=self.preset.memory_layout == "channels_last",
+                    record=self.preset.cuda_graphs,
+                )
+                while len(self._ready) > _KEPT_RUNS:
+                    self._ready.pop(next(iter(self._ready)))
+            return ready.runner.run(inputs, sink=sink), ready.spec
 
     def _module(self) -> nn.Module:
         if self._loaded is None:
@@ -182,6 +319,19 @@ class Model:
 
     def _cast(self, weight: Tensor) -> Tensor:
         return weight.to(self.device, self.dtype if weight.is_floating_point() else weight.dtype)
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A picture or a clip that is planned for: it has no rows yet."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def fetch(self, lo: int, hi: int) -> Pending:
+        """Only a run asks for rows."""
+        raise AssertionError("a plan computes nothing")
 
 
 def _module_of(class_name: str) -> str:

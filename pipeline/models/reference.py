@@ -12,14 +12,15 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["SUBSTITUTIONS", "Side", "Substitution", "call_reference", "reference_mode", "skeleton"]
+__all__ = ["SIDES", "SUBSTITUTIONS", "Side", "Substitution", "call_reference", "reference_mode", "skeleton"]
 
 Side = Literal["encode", "decode"]
+SIDES: tuple[Side, ...] = get_args(Side)
 
 _BLENDED = ("use_tiling", "use_slicing", "use_framewise_encoding", "use_framewise_decoding")
 

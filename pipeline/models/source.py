@@ -15,6 +15,7 @@ import torch
 
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.checksum import sha256_of_files
+from tvae.pipeline.models.seedvr2 import checkpoint
 from tvae.pipeline.safetensors_header import TensorSpec, read_header
 
 CONFIG_NAME = "config.json"
@@ -29,14 +30,14 @@ _OLD_ATTENTION = (".query.weight", ".key.weight", ".value.weight", ".proj_attn.w
 
 @dataclass(frozen=True)
 class VaeSource:
-    """One autoencoder in diffusers' layout. All errors are `UsageError` and name the file."""
+    """One autoencoder in diffusers' layout, or one known by its weights. All errors are `UsageError`, name the file."""
 
     id: str
-    """As the user named it: `builtin`, a folder or a hub id."""
+    """As the user named it: `builtin`, a folder, a file or a hub id."""
     class_name: str
     config: dict[str, Any]
     folder: Path
-    """The local folder of `config.json` and the weights."""
+    """The local folder of the weights and, in diffusers' layout, of `config.json`."""
     weight_files: tuple[Path, ...]
     """Safetensors; several when sharded."""
     variant: str | None = None
@@ -88,13 +89,29 @@ class VaeSource:
 def read_folder(spec: str, folder: Path) -> VaeSource:
     """The VAE in `folder`, or in the subfolder where a pipeline keeps it. `UsageError` says what is wrong."""
     if not (folder / CONFIG_NAME).is_file():
-        folder = next((folder / name for name in SUBFOLDERS if (folder / name / CONFIG_NAME).is_file()), folder)
+        inner = next((folder / name for name in SUBFOLDERS if (folder / name / CONFIG_NAME).is_file()), None)
+        if inner is None and (alone := _weights_alone(spec, folder)) is not None:
+            return alone
+        folder = inner or folder
     config = _read_json(folder / CONFIG_NAME, f"VAE '{spec}'")
     class_name = config.get("_class_name")
     if not isinstance(class_name, str):
         raise UsageError(f"'{folder / CONFIG_NAME}' is not a diffusers model: it names no _class_name")
     files, variant = _weight_files(folder)
     return VaeSource(spec, class_name, config, folder, files, variant)
+
+
+def read_file(spec: str, path: Path) -> VaeSource | None:
+    """The VAE that a safetensors file is without any configuration; None if its tensors are not such a VAE's.
+
+    `UsageError` when the file is damaged, or holds that VAE in part.
+    """
+    try:
+        tensors = read_header(path).tensors
+    except (OSError, ValueError) as error:
+        raise UsageError(f"VAE '{path}' is a file that cannot be read: {error}") from error
+    config = checkpoint.config_of(tensors, path)
+    return None if config is None else VaeSource(spec, checkpoint.CLASS_NAME, config, path.parent, (path,))
 
 
 def pick_weights(names: list[str]) -> tuple[str, str | None] | None:
@@ -132,6 +149,28 @@ def pickled_error(where: str) -> UsageError:
         f"'{where}' holds pickled weights only, which tvae never loads (a pickle can run any code); "
         "save them as safetensors: model.save_pretrained(folder, safe_serialization=True)"
     )
+
+
+def _weights_alone(spec: str, folder: Path) -> VaeSource | None:
+    """The VAE that `read_file` knows among the files of a folder without configuration; None if there is none."""
+    found: list[VaeSource] = []
+    errors: list[UsageError] = []
+    files = sorted(folder.glob("*.safetensors"))
+    if not files and any(path.name.endswith(PICKLED) for path in folder.iterdir()):
+        raise pickled_error(str(folder))
+    for path in files:
+        try:
+            source = read_file(spec, path)
+        except UsageError as error:  # of no weight if another file is the VAE
+            errors.append(error)
+            continue
+        found += [source] if source is not None else []
+    if len(found) > 1:
+        names = ", ".join(source.weight_files[0].name for source in found)
+        raise UsageError(f"'{folder}' holds several VAEs ({names}): name one of these files")
+    if errors and not found:
+        raise errors[0]
+    return found[0] if found else None
 
 
 def _weight_files(folder: Path) -> tuple[tuple[Path, ...], str | None]:

@@ -11,6 +11,7 @@ AutoencoderKL with statistics   (z - latents_mean) · scaling_factor / latents_s
 DC, VQ, HunyuanVideo and -1.5,  z · scaling_factor                                     sana, latent_diffusion,
 CogVideoX, Allegro, Magvit,                                                            hunyuan_video(1_5), cogvideo,
 TemporalDecoder                                                                        allegro, easyanimate, …
+SeedVR2                         z · scaling_factor                                     not diffusers: `models/seedvr2`
 Wan, QwenImage                  (z - latents_mean) / latents_std                       wan, qwenimage, cosmos2
 Mochi                           (z - latents_mean) · scaling_factor / latents_std      mochi
 LTXVideo, LTX2Video             the same, statistics stored among the weights          ltx, ltx2 (`_normalize_latents`)

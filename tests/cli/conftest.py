@@ -26,6 +26,7 @@ class StandIn:
     id: str = "stand-in"
     dtype: torch.dtype = torch.float32
     device: torch.device = torch.device("cpu")  # noqa: RUF009 - immutable
+    goes_by_frames: bool = False
 
     @property
     def info(self) -> Any:
@@ -37,17 +38,25 @@ class StandIn:
             spatial_factor=8,
             temporal_factor=None,
             lead_frames=0,
+            latent_group=1,
             latent_channels=3,
             in_channels=3,
             posterior=False,
             space=LatentSpace(),
         )
 
-    def encode(self, x: Tensor) -> Any:
+    def encode(self, x: Any) -> Any:
+        x = x if isinstance(x, Tensor) else x.fetch(0, x.shape[-2]).result()
         return SimpleNamespace(mean=F.avg_pool2d(x, 8), logvar=None)
 
     def decode(self, z: Tensor) -> Tensor:
         return z.repeat_interleave(8, -1).repeat_interleave(8, -2)
+
+    def stream(self, side: str) -> None:
+        return None
+
+    def decode_to(self, z: Tensor, sink: Any) -> None:
+        sink.keep(0, 8 * z.shape[-2], self.decode(z)).result()
 
     def plan(self, shape: tuple[int, ...], side: str) -> Any:
         class Plan:
@@ -86,3 +95,14 @@ def photo(tmp_path: Path) -> Path:
     path = tmp_path / "photo.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)).save(path)
     return path
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Folder of a small image VAE."""
+    from tiny_vaes import TINY
+
+    model: Any = TINY["AutoencoderKL"].build()
+    folder = tmp_path_factory.mktemp("vae")
+    model.save_pretrained(folder)
+    return str(folder)

@@ -1,7 +1,8 @@
-"""Ctrl-C and SIGTERM in the middle of a clip: exit code, and nothing left behind."""
+"""Ctrl-C and SIGTERM in the middle of a clip: exit code, nothing half-done, and the same command goes on."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -36,14 +37,12 @@ def test_signals(tmp_path: Path, number: signal.Signals, code: int) -> None:
     with av.open(str(source), "w") as container:
         stream = container.add_stream("ffv1", rate=25)
         stream.width = stream.height = 16
-        for _ in range(1000):
+        for _ in range(300):
             container.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((16, 16, 3), np.uint8), format="rgb24")))
         container.mux(stream.encode())
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW.format(folder=str(Path(__file__).parent)), "encode", str(source), "-o", str(out)],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    program = [sys.executable, "-c", SLOW.format(folder=str(Path(__file__).parent))]
+    command = [*program, "encode", str(source), "-o", str(out), "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not list(out.rglob("000000.safetensors")) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -51,4 +50,10 @@ def test_signals(tmp_path: Path, number: signal.Signals, code: int) -> None:
     _, errors = process.communicate(timeout=60)
     assert process.returncode == code, errors
     assert len(errors.splitlines()) == 1
-    assert list(out.rglob("*")) == []
+    assert not list(out.rglob("index.json"))
+    assert not list(out.rglob("*.tmp"))
+    again = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert again.returncode == 0, again.stderr
+    first = next(json.loads(line)["done"] for line in again.stdout.splitlines() if '"progress"' in line)
+    assert first > 16
+    assert json.loads(next(out.rglob("index.json")).read_text())["frames"] == 300

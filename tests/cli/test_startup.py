@@ -57,14 +57,14 @@ import sys, time
 begin = time.process_time()
 import torch
 after_torch = time.process_time()
-import tvae.pipeline.compiled as compiled
-execute = compiled.execute
+import tvae.pipeline.runner as runner
+execute = runner.execute
 def first(*arguments, **options):
     started = time.process_time()
     heavy = [name for name in ("diffusers", "transformers") if name in sys.modules]
     print("measured", (started - begin) / (after_torch - begin), heavy)
     return execute(*arguments, **options)
-compiled.execute = first
+runner.execute = first
 from tvae.cli.app import main
 main()
 """

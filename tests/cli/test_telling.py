@@ -91,6 +91,22 @@ def test_doctor(tvae: Tvae) -> None:
     assert "libav" in tvae("doctor").stdout
 
 
+def test_doctor_says_of_every_kernel_level_whether_it_runs(tvae: Tvae, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = {"triton": "triton is not installed", "cuda": "no NVIDIA GPU"}
+    monkeypatch.setattr("tvae.kernels.why_missing", missing.get)
+    lines = tvae("doctor").stdout.splitlines()
+    begin = lines.index("kernels")
+    assert lines[begin + 1 : begin + 6] == [
+        "  native   runs here",
+        "  script   runs here",
+        "  compile  runs here",
+        "  triton   triton is not installed",
+        "  cuda     no NVIDIA GPU",
+    ]
+    (report,) = objects(tvae("doctor", "--json"))
+    assert report["kernels"] == dict.fromkeys(("native", "script", "compile"), "runs here") | missing
+
+
 def test_a_bare_command_shows_help(tvae: Tvae) -> None:
     for arguments in ([], ["preset"]):
         result = tvae(*arguments)

@@ -2,7 +2,8 @@
 
 The property: a rule run on exactly the rows it asked for gives what the operation gives on everything, cropped. The
 sizes of a graph are expressions over ``h`` (rows) and ``w``; the value of each node is computed beside it by the ATen
-operation itself, which is the oracle.
+operation itself, which is the oracle. The value of a fused operation is given by the test, from ATen operations in
+float64; its definition is held against that as well.
 """
 
 from __future__ import annotations
@@ -13,15 +14,19 @@ from unittest import mock
 
 import torch
 from hypothesis import strategies as st
+from produced import check_produced
+from row_reader import reader, same
 from torch import Tensor
 
+from tvae.kernels import Kernels
 from tvae.pipeline.engine.axis import crop
-from tvae.pipeline.engine.execute import execute
+from tvae.pipeline.engine.execute import execute, memory_format
+from tvae.pipeline.engine.fused import fused
 from tvae.pipeline.engine.graph import Graph, Meta, Node, Ref, Size, evaluate, map_refs
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.program import Op, Program
+from tvae.pipeline.engine.resolve import resolve
 from tvae.pipeline.engine.rules import RULES
-from tvae.pipeline.engine.rules.context import resolve
 from tvae.pipeline.engine.schedule import schedule
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
@@ -41,6 +46,7 @@ class OneOp:
         self.weights: dict[str, Tensor] = {}
         self.random = torch.Generator().manual_seed(h * 31 + w)
         self.tolerance = 1e-9
+        self.channels_last = False
 
     def number(self, size: int | str) -> int:
         """A size at this graph's ``h`` and ``w``."""
@@ -82,6 +88,16 @@ class OneOp:
         like = shape if isinstance(shape, Ref) else args[0] if shape is None else None
         return self._add(node, value, self.shape_of(like) if like else shape)
 
+    def fused(self, name: str, *args: Any, value: Tensor, shape: Shape | None = None) -> Ref:
+        """A call of a fused operation. ``value`` is what it must give, in any type; ``shape`` as for ``call``."""
+        first = next(a for a in args if isinstance(a, Ref))
+        node = Node("call", f"tvae.{name}.default", args, module="block.0")
+        return self._add(node, value.to(self.dtype), self.shape_of(first) if shape is None else shape)
+
+    def wide(self, arg: Any) -> Any:
+        """A node's value in float64 for an oracle; anything but a Ref as it is."""
+        return self.values[arg.id].double() if isinstance(arg, Ref) else arg
+
     def part(self, source: Ref, index: int) -> Ref:
         """One result of an operation with several."""
         meta = self.graph.nodes[source.id].outputs[index]
@@ -95,10 +111,18 @@ class OneOp:
         """What the operation gives on everything."""
         return self.values[ref.id]
 
-    def gives(self, *refs: Ref, tolerance: float = 1e-9) -> OneOp:
-        """Set the outputs. ``tolerance``: absolute and relative; zero asks for the same bits."""
-        self.graph.outputs, self.tolerance = [r.id for r in refs], tolerance
+    def gives(self, *refs: Ref, tolerance: float = 1e-9, channels_last: bool = False) -> OneOp:
+        """Set the outputs. ``tolerance``: absolute and relative; zero asks for the same bits.
+
+        channels_last: images and clips given and kept with their channels innermost.
+        """
+        self.graph.outputs, self.tolerance, self.channels_last = [r.id for r in refs], tolerance, channels_last
         return self
+
+    def inputs(self) -> list[Tensor]:
+        """The graph's inputs in their memory layout."""
+        given = [self.values[i] for i in self.graph.inputs]
+        return [x.contiguous(memory_format=memory_format(x.ndim, self.channels_last)) for x in given]
 
     def _evaluate(self, node: Node) -> Any:
         def leaf(arg: Any) -> Any:
@@ -175,27 +199,40 @@ def check(case: Case, name: str, data: Any) -> None:
     g = case(data.draw, name)
     graph = Graph.from_json(g.graph.to_json())  # what runs on the second day is what came back from disk
     assert any(node.op == name for node in graph.nodes), f"the case of {name} does not call it"
+    definitions(g)
     with mock.patch.dict(RULES, {n: mock.Mock(side_effect=RULES[n]) for n in [name] if n in RULES}):
         program = lower(graph, g.sizes, CPU)
         assert name not in RULES or RULES[name].called, f"the case of {name} does not reach its rule"
     full = whole_values(program, g, data.draw)
     for id_, out in zip(program.outputs, graph.outputs, strict=True):
-        _same(full[id_], g.values[out], g.tolerance)
+        same(full[id_], g.values[out], g.tolerance)
     execute_strips(program, g, data.draw(st.integers(1, program.rows + 1)))
+
+
+def definitions(g: OneOp) -> None:
+    """Every fused operation of the graph, as it is defined on whole values, gives the value that the test expects."""
+    for node, value in zip(g.graph.nodes, g.values, strict=True):
+        if node.target.startswith("tvae."):
+            args = map_refs(node.args, lambda a: g.values[a.id] if isinstance(a, Ref) else evaluate(a, g.sizes))
+            same(fused(node.op, Kernels())(*args), value, g.tolerance)
 
 
 def execute_strips(program: Program, g: OneOp, strip: int) -> None:
     """The program over strips of this height gives the outputs that the operations give on everything."""
     torch.manual_seed(SEED)
-    results = execute(schedule(program, strip), [g.values[i] for i in g.graph.inputs], g.weights)
+    inputs = g.inputs()
+    before = [x.clone() for x in inputs]
+    results = execute(schedule(program, strip), inputs, g.weights, channels_last=g.channels_last)
+    for now, then in zip(inputs, before, strict=True):
+        torch.testing.assert_close(now, then, rtol=0, atol=0)
     for got, out in zip(results, g.graph.outputs, strict=True):
-        _same(got, g.values[out], g.tolerance)
+        same(got, g.values[out], g.tolerance)
 
 
 def whole_values(program: Program, g: OneOp, draw: Draw) -> dict[int, Tensor]:
     """Every op's full value by its own ``run``; ranges of rows of it, drawn and at both borders, must agree with it."""
     ops, full = program.ops, dict[int, Tensor]()
-    given = dict(zip(program.inputs, (g.values[i] for i in g.graph.inputs), strict=True))
+    given = dict(zip(program.inputs, g.inputs(), strict=True))
     for op in ops:
         assert op.axis is None or op.axis.outer * op.axis.rows * op.axis.inner == op.shape[op.axis.dim]
         if op.kind == "noise":
@@ -206,13 +243,16 @@ def whole_values(program: Program, g: OneOp, draw: Draw) -> dict[int, Tensor]:
         elif op.reduction is not None:
             full[op.id] = _reduced(op, ops, full, draw)
         elif op.axis is None:
-            full[op.id] = op.run(_reader(op, ops, full, []), 0, 0)
+            full[op.id] = op.run(reader(op, ops, full, []), 0, 0)
         else:
             rows = op.axis.rows
             full[op.id] = run_rows(op, ops, full, 0, rows)
             a = draw(st.integers(0, rows - 1))
             for lo, hi in {(a, draw(st.integers(a + 1, rows))), (0, 1), (rows - 1, rows)}:
-                _same(run_rows(op, ops, full, lo, hi), crop(full[op.id], op.axis, lo, hi), g.tolerance)
+                rows_of_it = crop(full[op.id], op.axis, lo, hi)
+                same(run_rows(op, ops, full, lo, hi), rows_of_it, g.tolerance)
+                if op.produce is not None:
+                    check_produced(op, ops, full, (lo, hi), g.tolerance, channels_last=g.channels_last)
         if op.reduction is None or op.name != "group_stats":
             assert tuple(full[op.id].shape) == op.shape
             assert full[op.id].dtype == op.dtype
@@ -221,7 +261,7 @@ def whole_values(program: Program, g: OneOp, draw: Draw) -> dict[int, Tensor]:
 
 def run_rows(op: Op, ops: list[Op], full: dict[int, Tensor], lo: int, hi: int) -> Tensor:
     """Rows [lo, hi) of an op's value from what it demands, and nothing else."""
-    return op.run(_reader(op, ops, full, op.demand(lo, hi)), lo, hi)
+    return op.run(reader(op, ops, full, op.demand(lo, hi)), lo, hi)
 
 
 def _reduced(op: Op, ops: list[Op], full: dict[int, Tensor], draw: Draw) -> Tensor:
@@ -230,33 +270,5 @@ def _reduced(op: Op, ops: list[Op], full: dict[int, Tensor], draw: Draw) -> Tens
     assert axis is not None
     cuts = sorted(draw(st.sets(st.integers(1, axis.rows - 1)))) if axis.rows > 1 else []
     for lo, hi in zip([0, *cuts], [*cuts, axis.rows], strict=True):
-        acc = op.reduction.fold(acc, _reader(op, ops, full, op.demand(lo, hi)), lo, hi)
+        acc = op.reduction.fold(acc, reader(op, ops, full, op.demand(lo, hi)), lo, hi)
     return op.reduction.finish(acc)
-
-
-def _reader(op: Op, ops: list[Op], full: dict[int, Tensor], demands: Sequence[tuple[int, int, int]]) -> Any:
-    """Gives an op what it asked for, and fails where it reads anything else."""
-    allowed: dict[int, tuple[int, int]] = {}
-    for id_, lo, hi in demands:
-        axis = ops[id_].axis
-        assert axis is not None, f"{op.name} demands rows of a whole value"
-        assert 0 <= lo < hi <= axis.rows, f"{op.name} demands rows [{lo}, {hi}) of {axis.rows}"
-        first, last = allowed.get(id_, (lo, hi))
-        allowed[id_] = (min(lo, first), max(hi, last))
-
-    def read(id_: int, lo: int | None = None, hi: int | None = None) -> Tensor:
-        assert id_ in op.inputs, f"{op.name} reads {ops[id_].name}, which is not among its inputs"
-        axis = ops[id_].axis
-        if lo is None or hi is None:
-            assert axis is None or id_ in op.whole_reads, f"{op.name} reads all of {ops[id_].name}"
-            return full[id_]
-        assert axis is not None, f"{op.name} reads rows of a whole value"
-        assert id_ in allowed, f"{op.name} reads rows of {ops[id_].name}, of which it demanded none"
-        assert allowed[id_][0] <= lo <= hi <= allowed[id_][1], f"{op.name} reads [{lo}, {hi}), not {allowed[id_]}"
-        return crop(full[id_], axis, lo, hi)
-
-    return read
-
-
-def _same(got: Tensor, want: Tensor, tolerance: float) -> None:
-    torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance, equal_nan=True, check_stride=False)

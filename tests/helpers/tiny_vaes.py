@@ -28,8 +28,11 @@ class TinyVAE:
         """The model in evaluation mode, norms randomised so that an affine map that is skipped or doubled shows."""
         from diffusers.models import autoencoders
 
+        from tvae.pipeline.models import seedvr2
+
         torch.manual_seed(seed)
-        model: nn.Module = getattr(autoencoders, self.class_name)(**self.config)
+        home = seedvr2 if hasattr(seedvr2, self.class_name) else autoencoders
+        model: nn.Module = getattr(home, self.class_name)(**self.config)
         generator = torch.Generator().manual_seed(seed + 1)
         with torch.no_grad():
             for name, weight in model.named_parameters():
@@ -176,6 +179,19 @@ TINY: dict[str, TinyVAE] = {
         32,
         (3, 9),
     ),
+    "AutoencoderKLLTX2Video": TinyVAE(
+        "AutoencoderKLLTX2Video",
+        {
+            "latent_channels": 8,
+            "block_out_channels": (8, 16, 32, 64),
+            "decoder_block_out_channels": (8, 16, 32),
+            "layers_per_block": (1,) * 5,
+            "decoder_layers_per_block": (1,) * 4,
+        },
+        (8, 2),
+        32,
+        (3, 9),
+    ),
     "AutoencoderKLCosmos": TinyVAE(
         "AutoencoderKLCosmos",
         {
@@ -202,6 +218,13 @@ TINY: dict[str, TinyVAE] = {
     "AutoencoderKLMagvit": TinyVAE(
         "AutoencoderKLMagvit",
         {"latent_channels": 4, "block_out_channels": EIGHTS, "layers_per_block": 1, "norm_num_groups": 4},
+        (4, 2),
+        8,
+        (3, 5),
+    ),
+    "SeedVR2VAE": TinyVAE(
+        "SeedVR2VAE",
+        {"block_out_channels": (8, 8, 16, 8), "layers_per_block": 1, "norm_num_groups": 4, "latent_channels": 4},
         (4, 2),
         8,
         (3, 5),

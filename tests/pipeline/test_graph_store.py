@@ -55,15 +55,17 @@ def test_what_a_capture_depends_on_is_in_the_key(folder: Path, captures: list[in
     assert captures == [4]
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b'{"graph": "{}", "spec": {}}', b"\xff\xfe"])
-def test_a_damaged_file_is_captured_anew(folder: Path, captures: list[int], damage: bytes) -> None:
+def test_a_damaged_file_is_captured_anew(folder: Path, captures: list[int]) -> None:
     model, z = KL.build(), KL.input("decode", 6, 5)
     first = TiledVAE(model).decode(z).sample
     (file,) = folder.glob("*.json")
-    file.write_bytes(damage)
+    whole = file.read_bytes()
+    for damage in (b"", b"{", b'{"graph": "{}", "spec": {}}', b"\xff\xfe", whole[: len(whole) // 2]):
+        file.write_bytes(damage)
+        assert graph_store.GraphStore(file.name.partition("-")[0]).load() == []
     assert relative_l2(TiledVAE(model).decode(z).sample, first) == 0
     assert captures == [2]
-    assert file.read_bytes() != damage
+    assert file.read_bytes() == whole
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

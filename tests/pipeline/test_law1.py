@@ -59,11 +59,13 @@ def test_independent_strips_are_far_off(side: str) -> None:
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 7), (2, 1), (3, 2)])
 @pytest.mark.parametrize("family", ["AutoencoderKL", "AutoencoderDC", "AutoencoderTiny", "AutoencoderKLWan"])
 def test_latents_of_a_few_pixels(family: str, height: int, width: int) -> None:
-    """Sizes too small for a general capture are captured at their own size."""
+    """Sizes too small for a general capture are captured at their own: the smallest with a whole clip, else a frame."""
     tiny = TINY[family]
     model = tiny.build()
     for side in ("encode", "decode"):
         x = tiny.input(side, height, width)
+        if x.ndim == 5 and 1 in (height, width) and height * width > 1:
+            x = x[:, :, :1]
         value = result(getattr(TiledVAE(model, strip=1), side)(x))
         assert relative_l2(value, reference64(model, side, x)) <= TOLERANCE
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tvae import presets
+from tvae import kernels, presets
 from tvae.presets import loader
 
 GIB = 1024**3
+LEVEL = 'default = "triton"'
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +31,20 @@ def test_the_eight_are_there_and_valid() -> None:
     for name in presets.names():
         preset = presets.load(name)
         assert preset.name == name
-        assert preset.levels == {"default": "native"}
         assert preset.dtype == ("float32" if name == "cpu" else "bfloat16")
+
+
+def test_levels_and_operations_are_those_of_the_kernels() -> None:
+    assert (loader.LEVELS, loader.OPERATIONS) == (kernels.LEVELS, kernels.OPERATIONS)
+
+
+def test_levels_by_operation(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    chosen = 'default = "compile"\nnorm_act = "cuda"\nsample = "native"'
+    path.write_text(presets.export("h200").replace(LEVEL, chosen), encoding="utf-8")
+    levels = presets.load(path).levels
+    assert levels == {"default": "compile", "norm_act": "cuda", "sample": "native"}
+    assert kernels.Kernels(levels).levels["norm_act"] == "cuda"
 
 
 def test_measured_values_say_on_what() -> None:
@@ -46,7 +59,7 @@ def test_export_is_a_preset_with_comments(tmp_path: Path) -> None:
     text = presets.export("h200")
     assert "# Height of a strip in latent rows" in text
     path = tmp_path / "mine.toml"
-    path.write_text(text.replace("strip_rows = 64", "strip_rows = 17"), encoding="utf-8")
+    path.write_text(text.replace("strip_rows = 256", "strip_rows = 17"), encoding="utf-8")
     preset = presets.load(path)
     assert (preset.name, preset.strip_rows, preset.source) == ("mine", 17, path)
     assert presets.load(str(path)) == preset
@@ -54,7 +67,7 @@ def test_export_is_a_preset_with_comments(tmp_path: Path) -> None:
 
 def test_own_presets_add_and_override(own: Path) -> None:
     for name in ("zoo", "h200"):
-        text = presets.export("h100").replace("strip_rows = 64", "strip_rows = 48")
+        text = presets.export("h100").replace("strip_rows = 128", "strip_rows = 48")
         (own / f"{name}.toml").write_text(text, encoding="utf-8")
     assert presets.names()[-1] == "zoo"
     assert presets.names().count("h200") == 1
@@ -122,18 +135,26 @@ def test_unknown_names(name: str, reason: str) -> None:
     ("old", "new", "reason"),
     [
         ('dtype = "bfloat16"', 'dtype = "bf16"', "dtype must be one of float32, bfloat16, float16, found 'bf16'"),
-        ('"contiguous"\n', '"nhwc"\n', "memory_layout must be one of contiguous, channels_last"),
+        ('"channels_last"\n', '"nhwc"\n', "memory_layout must be one of contiguous, channels_last"),
         ("cudnn_benchmark = true", "cudnn_benchmark = 1", "cudnn_benchmark must be true or false"),
-        ("strip_rows = 64", "strip_rows = 0", "strip_rows must be a whole number from 1 up"),
-        ("strip_rows = 64", "strip_rows = 64.0", "strip_rows must be a whole number"),
-        ("strip_rows = 64", "strip_rows = true", "strip_rows must be a whole number"),
-        ("strip_rows = 64", "strip_row = 64", "unknown key 'strip_row'; did you mean 'strip_rows'"),
-        ("strip_rows = 64\n", "", "'strip_rows' is missing"),
+        ("strip_rows = 256", "strip_rows = 0", "strip_rows must be a whole number from 1 up"),
+        ("strip_rows = 256", "strip_rows = 64.0", "strip_rows must be a whole number"),
+        ("strip_rows = 256", "strip_rows = true", "strip_rows must be a whole number"),
+        ("strip_rows = 256", "strip_row = 64", "unknown key 'strip_row'; did you mean 'strip_rows'"),
+        ("strip_rows = 256\n", "", "'strip_rows' is missing"),
         ("memory_share = 0.9", "memory_share = 90", "memory_share must be a number above 0, at most 1"),
         ("memory_share = 0.9", 'memory_share = "0.9"', "memory_share must be a number"),
         ("io_workers = 4", "io_workers = -1", "io_workers must be a whole number from 0 up"),
-        ('default = "native"', 'default = "cuda"', "levels must be .* one of native"),
-        ('default = "native"', 'conv = "native"', "levels must be"),
+        ("cuda_graphs = true", "cuda_graphs = 'yes'", "cuda_graphs must be true or false"),
+        ("cuda_graphs = true\n", "", "'cuda_graphs' is missing"),
+        (LEVEL, 'default = "trition"', "levels.default must be one of native, .*'trition'; did you mean 'triton'"),
+        (LEVEL, f"{LEVEL}\nsample = 5", r"levels.sample must be one of native, .*, found 5$"),
+        (
+            LEVEL,
+            f"{LEVEL}\nnorm_acts = 'cuda'",
+            "'norm_acts'; did you mean 'norm_act'.*group_stats",
+        ),
+        (LEVEL, 'norm_act = "native"', "levels must be a table with the key 'default'"),
         ("[measured]", "[measured]\nspeed = 'guess'", "measured must be"),
         ('title = "', "title = ", "is not valid TOML"),
     ],

@@ -1,6 +1,18 @@
 """One rule per ATen operation, one file per kind of rule, one registry."""
 
-from tvae.pipeline.engine.rules import attention, factory, pointwise, reduce, resample, shape, window
+from tvae.pipeline.engine.rules import (
+    attention,
+    factory,
+    narrow,
+    norm,
+    pointwise,
+    reduce,
+    resample,
+    residual,
+    shape,
+    subpixel,
+    window,
+)
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.registry import RULES, NoRule
 
@@ -10,9 +22,13 @@ __all__ = [
     "NoRule",
     "attention",
     "factory",
+    "narrow",
+    "norm",
     "pointwise",
     "reduce",
     "resample",
+    "residual",
     "shape",
+    "subpixel",
     "window",
 ]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tvae.kernels.attention_parts import Part, attention_part, merge_parts, part_bytes
+from tvae.kernels.workspace import attention_bytes
 from tvae.pipeline.engine.graph import Node
-from tvae.pipeline.engine.program import Demand, Op, Read, Reduction
+from tvae.pipeline.engine.program import Demand, Op, Parts, Read, Reduction
 from tvae.pipeline.engine.rules.context import Context, no_rows
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
@@ -45,7 +49,96 @@ def attention(ctx: Context, node: Node) -> Op:
     whole = [o.id for o in (k, v) if o.axis]
     if mask is not None and mask.axis and not tiled_mask:
         whole.append(mask.id)
-    return ctx.emit(node, [q, k, v, *([mask] if mask else [])], q.axis, demand, run, whole_reads=tuple(whole))
+    inputs, work = [q, k, v, *([mask] if mask else [])], _work(q, k)
+    op = ctx.emit(node, inputs, q.axis, demand, run, whole_reads=tuple(whole), work=work)
+    if mask is None and not extra.get("enable_gqa") and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
+
+        def heads(x: Tensor) -> Tensor:
+            return x.reshape(-1, 1, *x.shape[-2:])
+
+        scale = extra.get("scale") or q.shape[-1] ** -0.5
+        op.parts = _parts(ctx, q, k, v, scale, 1, heads, lambda x: x.view(*q.shape[:-2], *x.shape[-2:]))
+    return op
+
+
+@rule("wide_attention")
+def wide_attention(ctx: Context, node: Node) -> Op:
+    """One head over tokens (frames, height, width): each frame's queries see the keys of its own and earlier frames."""
+    q, k, v = (ctx.op(a) for a in node.args[:3])
+    scale, frames = ctx.value(node.args[3:])
+    kernels, axis = ctx.kernels, q.axis
+    if axis is None:
+        raise NoRule("tiled keys under whole queries")
+    if axis.dim == 0:
+        return ctx.local(node, axis)
+    by_frames = frames > 1 and axis.outer == 1
+    if axis.dim != 2 or not (frames == 1 or by_frames or axis.outer == frames):
+        raise NoRule("rows in the features, or split in other frames than the mask")
+    inner, tokens = axis.inner, q.shape[2] // frames  # tokens of a row, of a frame
+
+    def by_frame(x: Tensor) -> Tensor:
+        return x.squeeze(1).unflatten(1, (frames, -1))
+
+    def as_tokens(x: Tensor) -> Tensor:
+        return x.flatten(1, 2).unsqueeze(1)
+
+    def of_rows(read: Read, a: int, b: int) -> Tensor:
+        """A band of rows of every frame."""
+        rows, keys, values = (by_frame(t) for t in (read(q.id, a, b), read(k.id), read(v.id)))
+        return as_tokens(kernels.wide_attention(rows, keys, values, scale, frames > 1))
+
+    def of_frames(read: Read, a: int, b: int) -> Tensor:
+        """Whole frames, or parts of them: each sees a prefix of the keys."""
+        queries, keys, values = read(q.id, a, b), read(k.id), read(v.id)
+        begin, end = a * inner, b * inner
+        found = []
+        for frame in range(begin // tokens, -(-end // tokens)):
+            lo, hi, seen = max(begin, frame * tokens), min(end, (frame + 1) * tokens), (frame + 1) * tokens
+            part = queries[:, :, lo - begin : hi - begin]
+            found.append(kernels.wide_attention(part, keys[:, :, :seen], values[:, :, :seen], scale, False))
+        return torch.cat(found, 2)
+
+    whole = tuple(o.id for o in (k, v) if o.axis)
+    work = _work(q, k) * (frames + 1) / (2 * frames)
+    run = of_frames if by_frames else of_rows
+    op = ctx.emit(node, [q, k, v], axis, lambda a, b: [(q.id, a, b)], run, whole_reads=whole, work=work)
+    op.parts = _parts(ctx, q, k, v, scale, frames, by_frame, as_tokens)
+    if ctx.device.type == "cuda" and kernels.levels["wide_attention"] != "native":
+        op.workspace = attention_bytes(v.shape[2], v.shape[3])
+    return op
+
+
+def _parts(
+    ctx: Context,
+    q: Op,
+    k: Op,
+    v: Op,
+    scale: float,
+    frames: int,
+    apart: Callable[[Tensor], Tensor],
+    joined: Callable[[Tensor], Tensor],
+) -> Parts | None:
+    """Keys and values a few rows at a time. apart: tokens -> [B, T, tokens, width]; joined: the way back."""
+    if q.axis is None or k.axis is None or v.axis is None or q.id in (k.id, v.id):
+        return None
+    if not k.axis.same_rows(v.axis) or k.axis.dim != len(k.shape) - 2 or (frames > 1 and k.axis.outer != frames):
+        return None
+    heads, depth = math.prod(q.shape[:-2]), max(q.shape[-1], v.shape[-1])
+    per_query, per_key = q.axis.outer * q.axis.inner, k.axis.outer * k.axis.inner
+
+    def part(read: Read, a: int, b: int, first: int, last: int) -> Part:
+        keys, values = apart(read(k.id, first, last)), apart(read(v.id, first, last))
+        return attention_part(apart(read(q.id, a, b)), keys, values, scale, frames > 1)
+
+    def needed(rows: int, seen: int) -> int:
+        return part_bytes(ctx.device, q.dtype, heads, rows * per_query, seen * per_key, depth)
+
+    return Parts((k.id, v.id), part, merge_parts, lambda acc: joined(acc[0].to(q.dtype)), needed)
+
+
+def _work(q: Op, k: Op) -> float:
+    """Operations of both products of an attention."""
+    return 4.0 * math.prod(q.shape) * k.shape[-2]
 
 
 @rule("matmul", "bmm", "mm")

@@ -7,6 +7,7 @@ row count is an integer multiple or fraction of its input's; everything else is 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tvae.kernels import Kernels
 from tvae.pipeline.engine.axis import Axis, crop, shape_of_rows
+from tvae.pipeline.engine.fused import fused
 from tvae.pipeline.engine.graph import Graph, Meta, Node, Ref, Size, evaluate, map_refs, refs_in
 from tvae.pipeline.engine.program import Demand, Op, Read, Reduction
+from tvae.pipeline.engine.resolve import resolve
 from tvae.pipeline.engine.rules.registry import NoRule
 
 __all__ = ["Context", "no_demand", "no_rows"]
@@ -36,21 +40,22 @@ def no_rows(_read: Read, _lo: int, _hi: int) -> Tensor:
 
 @dataclass(frozen=True)
 class _Probe:
-    """Sizes a graph serves: some, those with the rows doubled, and those with every other size doubled."""
+    """Sizes a graph serves: some, others with more rows, and others with more of every other size."""
 
     base: dict[str, int]
-    taller: dict[str, int]
-    wider: dict[str, int]
+    taller: list[dict[str, int]]
+    wider: list[dict[str, int]]
 
 
 class Context:
     """A graph being lowered at concrete sizes."""
 
-    def __init__(self, graph: Graph, sizes: Mapping[str, int], device: torch.device) -> None:
-        self.graph, self.sizes, self.device = graph, dict(sizes), device
+    def __init__(self, graph: Graph, sizes: Mapping[str, int], device: torch.device, kernels: Kernels) -> None:
+        self.graph, self.sizes, self.device, self.kernels = graph, dict(sizes), device, kernels
         self.ops: list[Op] = []
         self.ids: dict[int, int] = {}
         self._probe = _probe_sizes(graph, self.sizes)
+        self._readers = Counter(i for node in graph.nodes for i in refs_in(node)) + Counter(graph.outputs)
 
     # -- sizes
     def number(self, size: int | Size) -> int:
@@ -62,16 +67,16 @@ class Context:
         return tuple(self.number(s) for s in meta.shape)
 
     def follows(self, size: int | Size) -> bool:
-        """Does this size grow with the rows? Decided by doubling them: expressions can mention symbols that cancel."""
+        """Does this size grow with the rows? Decided by taking more: expressions can mention symbols that cancel."""
         if self._probe is None or not isinstance(size, Size):
             return False
-        return evaluate(size, self._probe.taller) != evaluate(size, self._probe.base)
+        return _grows(size, self._probe.base, self._probe.taller)
 
     def is_wide(self, size: int | Size) -> bool:
         """Does this size grow with a tiled size other than the rows (the width)?"""
         if self._probe is None or not isinstance(size, Size):
             return False
-        return evaluate(size, self._probe.wider) != evaluate(size, self._probe.base)
+        return _grows(size, self._probe.base, self._probe.wider)
 
     def row_dims(self, meta: Meta) -> list[int]:
         """Dimensions of a value that grow with the rows."""
@@ -98,6 +103,10 @@ class Context:
         """The op behind an optional argument."""
         return self.op(arg) if isinstance(arg, Ref) else None
 
+    def readers(self, ref: Ref) -> int:
+        """How many nodes read a value, the graph's outputs counted in."""
+        return self._readers[ref.id]
+
     def value(self, arg: Any) -> Any:
         """A non-tensor argument with every size resolved."""
         return map_refs(arg, lambda a: self.number(a) if isinstance(a, Size) else self.device)
@@ -107,8 +116,8 @@ class Context:
         return [self.ops[i] for i in dict.fromkeys(self.ids[r] for r in refs_in(node))]
 
     def call(self, node: Node) -> Callable[[Callable[[int], Any]], Any]:
-        """The node's own ATen operation, as a function of a reader of operand ids."""
-        target = resolve(node.target)
+        """The node's own operation on whole values, as a function of a reader of operand ids."""
+        target = fused(node.op, self.kernels) if node.target.startswith("tvae.") else resolve(node.target)
 
         def invoke(read: Callable[[int], Any]) -> Any:
             def leaf(arg: Any) -> Any:
@@ -137,6 +146,7 @@ class Context:
         cheap: bool = False,
         constant: bool | None = None,
         kind: str = "call",
+        work: float = 0.0,
     ) -> Op:
         """Append an op that computes ``node`` (or a named part of it)."""
         op = Op(
@@ -154,6 +164,7 @@ class Context:
             cheap=cheap,
             constant=all(i.constant for i in inputs) if constant is None else constant,
             kind=kind,
+            work=work,
         )
         self.ops.append(op)
         return op
@@ -179,7 +190,8 @@ class Context:
                 single.add(op.id)
             else:
                 raise NoRule(f"operands split their rows differently: {op.axis} and {axis}")
-        if len({op.axis.dim - len(op.shape) for op in inputs if op.axis and op.id in tiled}) > 1:
+        dims = {op.axis.dim - len(op.shape) for op in inputs if op.axis and op.id in tiled}
+        if len(dims) > 1 and axis.rows > 1:  # a single row is all of the value, wherever it lies
             raise NoRule("operands with rows in different dimensions")
 
         def demand(a: int, b: int) -> list[Demand]:
@@ -217,31 +229,33 @@ class Context:
 
 
 _PROBES = (64, 128, 256, 512, 1024, 32, 16)
+_GROWTH = (2, 16)  # a single row of a downsampled map stays one when the rows are doubled
+
+
+def _grows(size: Size, base: dict[str, int], others: list[dict[str, int]]) -> bool:
+    return any(evaluate(size, other) != evaluate(size, base) for other in others)
 
 
 def _probe_sizes(graph: Graph, sizes: dict[str, int]) -> _Probe | None:
     """Sizes at which to see what follows the rows, all of them sizes that the graph serves.
 
     A size expression means something only where the guards hold (one that was traced at a single row may divide by the
-    rows), so the actual size is doubled if the guards allow it, else some other. None: the graph serves one height, and
+    rows), so the actual size is multiplied if the guards allow it (2n - 1 stands for double where rows are one and a
+    multiple: frames of a clip whose first stands apart), else some other. None: the graph serves one height, and
     nothing in it can be cut.
     """
     row = graph.row_symbol
     if row is None or row not in sizes:
         return None
-    for height in (sizes[row], *_PROBES):
+    for height in (sizes[row], *_PROBES, *(n + 1 for n in _PROBES)):
         for width in (None, *_PROBES):
             base = {s: height if s == row else n if width is None else width for s, n in sizes.items()}
-            taller = {s: 2 * n if s == row else n for s, n in base.items()}
-            wider = {s: n if s == row else 2 * n for s, n in base.items()}
-            if graph.serves(base) and graph.serves(taller) and graph.serves(wider):
-                return _Probe(base, taller, wider)
+            if not graph.serves(base):
+                continue
+            wider = [{s: n if s == row else k * n for s, n in base.items()} for k in _GROWTH]
+            heights = {n for k in _GROWTH for n in (k * height, k * (height - 1) + 1) if n > height}
+            taller = [base | {row: n} for n in sorted(heights)]
+            probe = _Probe(base, [s for s in taller if graph.serves(s)], [s for s in wider if graph.serves(s)])
+            if probe.taller and probe.wider:
+                return probe
     return None
-
-
-def resolve(target: str) -> Callable[..., Any]:
-    """``aten.conv2d.default`` -> the operation itself."""
-    found: Any = torch.ops
-    for part in target.split("."):
-        found = getattr(found, part)
-    return found

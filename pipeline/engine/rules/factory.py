@@ -6,7 +6,7 @@ import torch
 
 from tvae.pipeline.engine.axis import Axis
 from tvae.pipeline.engine.graph import Node
-from tvae.pipeline.engine.program import Op
+from tvae.pipeline.engine.program import Op, Read
 from tvae.pipeline.engine.rules.context import Context, no_demand
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
@@ -15,6 +15,8 @@ _FILL = {"zeros": 0, "new_zeros": 0, "empty": 0, "new_empty": 0, "ones": 1, "new
 
 def _born(ctx: Context, node: Node) -> Axis:
     dims = ctx.row_dims(node.meta)
+    if len(dims) == 2 == len(node.meta.shape):  # queries and keys: rows of the former, the latter whole
+        dims = dims[:1]
     if len(dims) != 1:
         raise NoRule(f"rows born in {len(dims)} dimensions")
     size = node.meta.shape[dims[0]]
@@ -64,6 +66,24 @@ def arange(ctx: Context, node: Node) -> Op:
         return (start + index * step).to(dtype)
 
     return ctx.emit(node, [], axis, no_demand, run, cheap=True, constant=True)
+
+
+@rule("tril", "triu")
+def triangle(ctx: Context, node: Node) -> Op:
+    """What lies below (above) a diagonal of queries and keys, which a strip of queries meets further along."""
+    source = ctx.op(node.args[0])
+    axis, queries = source.axis, len(source.shape) - 2
+    assert axis is not None
+    if axis.dim == queries + 1 or (axis.dim == queries and not axis.plain):
+        raise NoRule("a triangle over rows in the keys, or over merged rows")
+    diagonal = ctx.value(node.args[1]) if len(node.args) > 1 else node.kwargs.get("diagonal", 0)
+    cut = torch.tril if node.op == "tril" else torch.triu
+    shifts = axis.dim == queries
+
+    def run(read: Read, a: int, b: int) -> torch.Tensor:
+        return cut(read(source.id, a, b), diagonal + a * shifts)
+
+    return ctx.local(node, axis, cheap=True, run=run)
 
 
 @rule("randn", "rand", "randn_like", "rand_like")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
+import torch
+from torch import Tensor
+
 from tvae.pipeline.engine.axis import Axis
 from tvae.pipeline.engine.graph import Node, Ref
-from tvae.pipeline.engine.program import Op
+from tvae.pipeline.engine.program import Op, Read
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
@@ -15,7 +20,7 @@ _ARITHMETIC = (
 _ACTIVATIONS = "relu silu gelu elu mish sigmoid tanh softplus leaky_relu hardtanh hardswish relu6"
 _ROUNDING = "round floor ceil sign nan_to_num"
 _LOGIC = "lt le gt ge eq ne where logical_and logical_or logical_not bitwise_and masked_fill"
-_COPIES = "to _to_copy clone contiguous alias detach dropout expand_as zeros_like ones_like full_like lift_fresh_copy"
+_COPIES = "to _to_copy clone alias detach dropout expand_as zeros_like ones_like full_like lift_fresh_copy"
 
 
 def broadcast_axis(ctx: Context, node: Node) -> Axis:
@@ -33,6 +38,23 @@ def pointwise(ctx: Context, node: Node) -> Op:
     if axis.rows > 1 and any(o.axis is None and len(o.shape) >= place and o.shape[-place] != 1 for o in operands):
         raise NoRule("a whole value beside the rows it would have to be cut to")
     return ctx.local(node, axis, cheap=sum(not o.constant for o in operands) == 1)
+
+
+@rule("contiguous")
+def contiguous(ctx: Context, node: Node) -> Op:
+    """Dense rows in the order of the dimensions; dense with the channels innermost is as good, and costs nothing."""
+    source = ctx.op(node.args[0])
+    assert source.axis is not None
+    invoke = ctx.call(node)
+
+    def run(read: Read, a: int, b: int) -> Tensor:
+        rows = read(source.id, a, b)
+        last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(rows.ndim)
+        dense = last is not None and rows.is_contiguous(memory_format=last)
+        found: Tensor = rows if dense else invoke(lambda _: rows)
+        return found
+
+    return ctx.local(node, source.axis, cheap=True, run=run)
 
 
 @rule("type_as")
@@ -54,7 +76,9 @@ def type_as(ctx: Context, node: Node) -> Op:
 @rule("linear")
 def linear(ctx: Context, node: Node) -> Op:
     """Mixes the last dimension; every other is untouched."""
-    return _channel_mixing(ctx, node, 1, "features")
+    op = _channel_mixing(ctx, node, 1, "features")
+    op.work = 2.0 * math.prod(op.shape) * ctx.op(node.args[1]).shape[-1]
+    return op
 
 
 @rule("softmax", "_softmax", "log_softmax")

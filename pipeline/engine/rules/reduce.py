@@ -1,7 +1,7 @@
-"""Statistics over the rows: group normalisation, means, sums, extremes.
+"""Statistics over the rows: means, sums, extremes.
 
 A statistic is folded over owned rows only, each row exactly once, and merged in float64, so that it does not depend on
-how the rows are divided. What is then done with it (the affine map of a normalisation) is an ordinary local op.
+how the rows are divided.
 """
 
 from __future__ import annotations
@@ -12,49 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvae.kernels import group_stats, merge_stats, norm_affine
 from tvae.pipeline.engine.graph import Node
 from tvae.pipeline.engine.program import Op, Read, Reduction
 from tvae.pipeline.engine.rules.context import Context, no_rows
 from tvae.pipeline.engine.rules.registry import NoRule, rule
-
-
-@rule("group_norm")
-def group_norm(ctx: Context, node: Node) -> Op:
-    """(x - mean)/sqrt(var + eps)·weight + bias per group of channels, statistics over all rows."""
-    args: list[Any] = [*node.args, *[None] * 5]
-    x, groups, w, b, eps = args[:5]
-    source, weight, bias = ctx.op(x), ctx.maybe(w), ctx.maybe(b)
-    axis = source.axis
-    assert axis is not None
-    if axis.dim == 0:  # rows in the batch: every row has its own statistics
-        return ctx.local(node, axis)
-    if axis.dim == 1:
-        raise NoRule("rows merged with the channels of a group norm")
-    eps = 1e-5 if eps is None else eps
-
-    def fold(acc: Any, read: Read, a: int, b: int) -> Any:
-        part = group_stats(read(source.id, a, b))
-        return part if acc is None else merge_stats(acc, part)
-
-    stats = ctx.emit(
-        node,
-        [source],
-        None,
-        lambda a, b: [(source.id, a, b)],
-        no_rows,
-        name="group_stats",
-        shape=(2, source.shape[0], source.shape[1]),
-        dtype=torch.float64,
-        reduction=Reduction(source.id, fold, lambda acc: acc.per_group(groups, eps)),
-    )
-    inputs = [source, stats, *(o for o in (weight, bias) if o)]
-
-    def run(read: Read, a: int, b: int) -> Tensor:
-        affine = (read(weight.id) if weight else None, read(bias.id) if bias else None)
-        return norm_affine(read(source.id, a, b), read(stats.id), *affine)
-
-    return ctx.emit(node, inputs, axis, lambda a, b: [(source.id, a, b)], run, name="norm_affine", cheap=True)
 
 
 @rule("mean", "sum", "linalg_vector_norm", "amax", "amin", "argmin", "argmax", "var")

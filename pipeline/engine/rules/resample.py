@@ -8,7 +8,8 @@ from torch import Tensor
 from tvae.pipeline.engine.axis import Axis
 from tvae.pipeline.engine.graph import Node
 from tvae.pipeline.engine.program import Op
-from tvae.pipeline.engine.rules.context import Context, resolve
+from tvae.pipeline.engine.resolve import resolve
+from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
 _EXACT = ("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
@@ -30,8 +31,12 @@ def nearest(ctx: Context, node: Node) -> Op:
         raise NoRule(f"scales {scales} that are not the ratios of the sizes")
     out = Axis(axis.dim, 1, shape[axis.dim], 1)
     mode = "nearest-exact" if "exact" in node.op else "nearest"
+    sizes = list(zip(source.shape[2:], shape[2:], strict=True))
+    factors = [m // n for n, m in sizes] if all(n and m % n == 0 for n, m in sizes) else None
 
     def upsample(t: Tensor, rows: int) -> Tensor:
+        if factors is not None:  # both kinds of nearest are plain repetition then
+            return ctx.kernels.enlarge(t, factors)
         return F.interpolate(t, size=ctx.strip_shape(node, out, rows)[-dims:], mode=mode)
 
     return ctx.rescale(node, source, out, upsample)

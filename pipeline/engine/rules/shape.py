@@ -26,7 +26,9 @@ def reshape(ctx: Context, node: Node) -> Op:
         axis = reshape_axis(source.axis, source.shape, shape, ctx.row_dims(node.meta), wide)
     except ValueError as error:
         raise NoRule(str(error)) from None
-    if axis is None:  # a single row leaves every dimension: a whole value from here on
+    if axis is None and shape:  # a single row leaves every dimension: all of the value belongs to it
+        axis = Axis(0, shape[0], 1, 1)
+    if axis is None:  # a number: a whole value from here on
         whole = (source.id,)
         return ctx.emit(
             node, [source], None, no_demand, lambda read, _a, _b: read(source.id).reshape(shape), whole_reads=whole
@@ -125,10 +127,13 @@ def repeat_interleave(ctx: Context, node: Node) -> Op:
         return ctx.local(
             node, axis, cheap=True, run=lambda read, a, b: read(source.id, a, b).repeat_interleave(reps, dim)
         )
-    finer = Axis(dim, axis.outer, axis.rows * reps, axis.inner)
     if axis.inner != 1:
         raise NoRule("repeat_interleave of merged rows")
-    return ctx.rescale(node, source, finer, lambda t, rows: t.repeat_interleave(reps, dim))
+    if ctx.is_wide(node.args[1]):  # one element for each pixel of its row
+        wider = Axis(dim, axis.outer, axis.rows, reps)
+    else:
+        wider = Axis(dim, axis.outer, axis.rows * reps, 1)
+    return ctx.rescale(node, source, wider, lambda t, _rows: t.repeat_interleave(reps, dim))
 
 
 @rule("slice")
@@ -210,12 +215,12 @@ def concatenate(ctx: Context, node: Node) -> Op:
     parts = [ctx.op(a) for a in node.args[0]]
     shape = ctx.shape(node.meta)
     dim = (node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % len(shape)
-    axis = next(p.axis for p in parts if p.axis)
+    axis = max((p.axis for p in parts if p.axis), key=lambda a: a.rows)
     if dim != axis.dim:
         if any(p.axis is None and p.shape[axis.dim] != 1 for p in parts if p.shape != (0,)):
             raise NoRule("joining a tiled value with a whole one")
         return ctx.local(node, axis)
-    if any(p.axis and not p.axis.plain for p in parts):
+    if any(p.axis and p.axis.rows != 1 and not p.axis.plain for p in parts):
         raise NoRule("joining merged rows along the rows")
     starts = [0]
     for part in parts:

@@ -6,6 +6,7 @@ exist at the true border only: a strip inside the image reads its neighbours' ro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,26 @@ from tvae.pipeline.engine.program import Demand, Op, Read
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
-_CONV: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
+def _conv3d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+) -> Tensor:
+    """F.conv3d; frames that do not see one another are a batch of pictures, for which libraries have faster kernels."""
+    alone = weight.shape[2] == 1 and stride[0] == 1 and padding[0] == 0 and 0 not in x.shape
+    if not alone or x.stride(1) != 1 or x.shape[1] == 1:
+        return F.conv3d(x, weight, bias, stride, padding, dilation, groups)
+    frames = x.transpose(1, 2).flatten(0, 1)
+    y = F.conv2d(frames, weight.select(2, 0), bias, stride[1:], padding[1:], dilation[1:], groups)
+    return y.unflatten(0, (x.shape[0], x.shape[2])).transpose(1, 2)
+
+
+_CONV: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: _conv3d}
 _CONV_T: dict[int, Callable[..., Tensor]] = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
 
@@ -89,7 +109,8 @@ def convolution(ctx: Context, node: Node) -> Op:
         return conv(strip, wt, bs, stride, pads, dilation, groups or 1)
 
     inputs = [source, weight, *([bias] if bias else [])]
-    return ctx.emit(node, inputs, _out_axis(ctx, node, axis), lambda a, b: [(source.id, *span(a, b)[2:])], run)
+    work, out = 2.0 * math.prod(weight.shape[1:]) * math.prod(ctx.shape(node.meta)), _out_axis(ctx, node, axis)
+    return ctx.emit(node, inputs, out, lambda a, b: [(source.id, *span(a, b)[2:])], run, work=work)
 
 
 @rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
@@ -128,7 +149,8 @@ def transposed_convolution(ctx: Context, node: Node) -> Op:
         return out.narrow(axis.dim, skip, b - a)
 
     inputs = [source, weight, *([bias] if bias else [])]
-    return ctx.emit(node, inputs, _out_axis(ctx, node, axis), lambda a, b: [(source.id, *span(a, b))], run)
+    work, out = 2.0 * math.prod(weight.shape[1:]) * math.prod(source.shape), _out_axis(ctx, node, axis)
+    return ctx.emit(node, inputs, out, lambda a, b: [(source.id, *span(a, b))], run, work=work)
 
 
 @rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d")
@@ -168,16 +190,43 @@ def pooling(ctx: Context, node: Node) -> Op:
 def padding(ctx: Context, node: Node) -> Op:
     """Constant, replicate and reflect padding; along the rows it is done where the true border is."""
     source = ctx.op(node.args[0])
-    axis, ndim = source.axis, len(source.shape)
-    assert axis is not None
     amounts = list(ctx.value(node.args[1]))
     named = node.op == "pad"
     mode = (node.args[2] if len(node.args) > 2 else node.kwargs.get("mode", "constant")) if named else "constant"
     at = 3 if named else 2
     fill = node.args[at] if len(node.args) > at else node.kwargs.get("value")
+    spread = not fill and mode in ("constant", "replicate", "reflect") and len(amounts) <= 2 * (len(source.shape) - 2)
+
+    def around(read: Read, lo: int, hi: int, borders: list[int]) -> Tensor:
+        rows = read(source.id, lo, hi)
+        return ctx.kernels.pad(rows, borders, mode) if spread else F.pad(rows, borders, mode, fill)
+
+    return padded(ctx, node, [source], amounts, mode, around, fill or 0)
+
+
+def padded(
+    ctx: Context,
+    node: Node,
+    inputs: list[Op],
+    amounts: list[int],
+    mode: str,
+    around: Callable[[Read, int, int, list[int]], Tensor],
+    fill: float = 0,
+) -> Op:
+    """The op of a padding. around(read, lo, hi, borders): rows [lo, hi) of the first input with borders of ``mode``."""
+    source = inputs[0]
+    axis, ndim = source.axis, len(source.shape)
+    assert axis is not None
     j = 2 * (ndim - 1 - axis.dim)
     if j >= len(amounts) or not (amounts[j] or amounts[j + 1]):
-        return ctx.local(node, axis, run=lambda read, a, b: F.pad(read(source.id, a, b), amounts, mode, fill))
+        return ctx.emit(
+            node,
+            inputs,
+            axis,
+            lambda a, b: [(source.id, a, b)],
+            lambda read, a, b: around(read, a, b, amounts),
+            name=f"pad.{mode}",
+        )
     if not axis.plain:
         raise NoRule(f"padding of merged rows {axis}")
     if mode not in ("constant", "replicate", "reflect"):
@@ -204,13 +253,13 @@ def padding(ctx: Context, node: Node) -> Op:
         lo, hi = a - top, b - top
         first, last = span(a, b)
         if first >= last:  # nothing but padding
-            return torch.full(ctx.strip_shape(node, out, b - a), fill or 0, dtype=node.meta.dtype, device=ctx.device)
-        around, base = list(amounts), lo
+            return torch.full(ctx.strip_shape(node, out, b - a), fill, dtype=node.meta.dtype, device=ctx.device)
+        borders, base = list(amounts), lo
         if mode == "constant":
-            around[j], around[j + 1] = first - lo, hi - last
+            borders[j], borders[j + 1] = first - lo, hi - last
         else:
-            around[j], around[j + 1] = max(0, -lo), max(0, hi - rows)
-            base = first - around[j]
-        return F.pad(read(source.id, first, last), around, mode, fill).narrow(axis.dim, lo - base, b - a)
+            borders[j], borders[j + 1] = max(0, -lo), max(0, hi - rows)
+            base = first - borders[j]
+        return around(read, first, last, borders).narrow(axis.dim, lo - base, b - a)
 
-    return ctx.emit(node, [source], out, demand, run, name=f"pad.{mode}", cheap=True)
+    return ctx.emit(node, inputs, out, demand, run, name=f"pad.{mode}", cheap=True)

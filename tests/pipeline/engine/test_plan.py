@@ -21,6 +21,7 @@ from small_models import (
 )
 
 from tvae.pipeline.engine.plan import Plan, explain
+from tvae.pipeline.engine.schedule import movable, placed
 
 DOUBLE = 8
 
@@ -132,12 +133,48 @@ def test_a_plan_reads_as_a_table() -> None:
     text = str(plan)
     lines = text.splitlines()
     assert lines[0] == "encode 2x3x12x6 -> 2x3x12x6, float64, 3 strips of 4 rows"
-    assert len(lines) == 2 + len(plan.segments) + 1
+    assert len(lines) == 2 + len(plan.segments) + 1 + len(plan.buffers) + 1
     for n, segment in enumerate(plan.segments):
         assert lines[2 + n].split()[0] == str(n)
         assert f"{segment.recompute:.2f}x" in lines[2 + n]
     assert "KiB" in lines[-1]
     assert max(map(len, lines)) <= 120
+
+
+def test_every_buffer_has_a_bar_over_the_segments_in_which_it_exists() -> None:
+    """By hand: the residual waits for the last segment, the value between the norms comes in the second."""
+    plan = plan_of(TwoNorms, 12, 4)
+    kept = 2 * 8 * 12 * 6 * DOUBLE
+    assert [(b.first, b.last) for b in plan.buffers] == [(0, 2), (0, 2), (1, 2), (2, 2)]
+    assert [b.bytes for b in plan.buffers[1:3]] == [kept, kept]
+    assert {b.place for b in plan.buffers} == {"device"}
+    lines = str(plan).splitlines()
+    bars = [line[line.index("│") :].split("│")[1] for line in lines if "│" in line]
+    assert bars == ["███", "███", " ██", "  █"]
+    stored = [sum(b.bytes for b in plan.buffers[1:3] if b.first <= n <= b.last) for n in range(3)]
+    assert stored == [s.stored_bytes for s in plan.segments]
+
+
+def test_bars_tell_where_buffers_are_and_over_which_they_are_written() -> None:
+    small = planned(Residual, image(12), 4)
+    away = movable(small)
+    plan = explain(placed(small, dict.fromkeys(away, "disk")), "encode")
+    assert [b.place for b in plan.buffers].count("disk") == len(away) > 0
+    assert str(plan).count(" disk ") >= len(away)
+    assert json.loads(json.dumps(plan.to_json()))["buffers"][1]["place"] == "disk"
+    over = explain(placed(planned(TwoNorms, image(12), 4), {}, lag=True), "encode")
+    written = [(n, b.over) for n, b in enumerate(over.buffers) if b.over is not None]
+    for n, old in written:
+        assert old is not None
+        assert over.buffers[old].last == over.buffers[n].first
+        assert f"over {old}" in str(over)
+
+
+def test_what_cuts_a_segment_off_is_told() -> None:
+    ends = [s.ends_with for s in plan_of(Attention, 12, 4).segments]
+    assert "group_stats" in ends[0]
+    assert "whole read" in ends[1]
+    assert "cut" not in "".join(ends)
 
 
 @pytest.mark.parametrize("kind", SMALL, ids=lambda k: k.__name__)

@@ -128,3 +128,20 @@ def test_a_sum_over_strips_is_rounded_once(dtype: torch.dtype) -> None:
     (got,) = execute(plan, [g.values[i] for i in g.graph.inputs], g.weights)
     assert got.dtype == dtype
     assert (got - want).norm() <= 1.02 * (want.to(dtype) - want).norm()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_tokens_of_a_map_that_stays_one_row_when_the_picture_grows(rows: int) -> None:
+    """Twice one row, downsampled, is one row again: sizes are compared further apart."""
+    g = OneOp(rows, 3)
+    low = "(h - 1)//2 + 1"
+    small = g.call(
+        "conv2d.default", g.input(2, 4, "h", 3), g.param(4, 4, 3, 1), None, [2, 1], [1, 0], shape=(2, 4, low, 3)
+    )
+    padded = g.call("pad.default", small, [0, 0, 1, 4], "constant", 1.5, shape=(2, 4, f"{low} + 5", 3))
+    flat = g.call("view.default", padded, [2, 4, -1], shape=(2, 4, f"({low} + 5)*3"))
+    x = g.call("transpose.int", flat, 1, 2, shape=(2, f"({low} + 5)*3", 4))
+    g.gives(g.call("scaled_dot_product_attention.default", x, x, x))
+    program = lower(g.graph, g.sizes, CPU)
+    (out,) = execute(schedule(program, 1), g.inputs(), g.weights)
+    torch.testing.assert_close(out, g.values[g.graph.outputs[0]], rtol=1e-9, atol=1e-9)

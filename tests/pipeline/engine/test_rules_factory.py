@@ -36,6 +36,21 @@ def constant(draw: Draw, op: str) -> OneOp:
     return g.gives(made, g.call("neg.default", x), tolerance=0)
 
 
+def triangle(draw: Draw, op: str) -> OneOp:
+    """Queries and keys in rows, with and without a diagonal; rows in the batch of triangles."""
+    g = OneOp(draw(heights), draw(widths))
+    x, diagonal = image(g), draw(st.integers(-3, 3))
+    kind = draw(st.sampled_from(["rows", "keys whole", "batch"]))
+    if kind == "batch":
+        x = g.call("permute.default", x, [0, 2, 1, 3], shape=(2, "h", 4, "w"))
+        return g.gives(g.call(f"{op}.default", x, diagonal), tolerance=0)
+    if kind == "keys whole":
+        return g.gives(g.call(f"{op}.default", x, diagonal), tolerance=0)
+    square = g.call("new_ones.default", x, [Size("h"), Size("h")], shape=("h", "h"))
+    made = g.call(f"{op}.default", square) if draw(st.booleans()) else g.call(f"{op}.default", square, diagonal)
+    return g.gives(made, g.call("neg.default", x), tolerance=0)
+
+
 def arange(draw: Draw, op: str) -> OneOp:
     """Every overload, whole and fractional steps, in every type, over rows and over tokens."""
     g = OneOp(draw(heights), draw(widths))
@@ -70,6 +85,7 @@ def noise(draw: Draw, op: str) -> OneOp:
 CASES: dict[str, Case] = {
     **dict.fromkeys(["zeros", "new_zeros", "empty", "new_empty", "ones", "new_ones", "full", "new_full"], constant),
     "arange": arange,
+    **dict.fromkeys(["tril", "triu"], triangle),
     **dict.fromkeys(["randn", "rand", "randn_like", "rand_like"], noise),
 }
 

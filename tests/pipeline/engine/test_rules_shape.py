@@ -196,7 +196,10 @@ def repeat_interleave(draw: Draw, op: str) -> OneOp:
     """Along the rows, beside them, and where the rows are born from token indices."""
     g = _new(draw)
     target, times = "repeat_interleave.self_int", draw(st.integers(1, 3))
-    kind = draw(st.sampled_from(["rows", "folded", "beside", "born"]))
+    kind = draw(st.sampled_from(["rows", "folded", "beside", "born", "tokens"]))
+    if kind == "tokens":  # a number for each row becomes one for each of its pixels
+        rows = g.call("arange.default", Size("h"), shape=("h",))
+        return g.gives(g.call(target, rows, Size("w"), shape=("h*w",)), image(g), tolerance=0)
     if kind == "rows":
         shape: list[int | str] = [2, 4, f"h*{times}", "w"]
         return g.gives(g.call(target, image(g), times, -2, shape=shape), tolerance=0)

@@ -140,3 +140,22 @@ CASES: dict[str, Case] = {
 @given(data=st.data())
 def test_rows_of_what_was_asked_for_equal_the_op_on_everything(op: str, data: Any) -> None:
     check(CASES[op], op, data)
+
+
+def frames_alone(draw: Draw, op: str) -> OneOp:
+    """A 3-d convolution of one frame at a time, the channels innermost: pictures in a batch, in the clip's place."""
+    g, n, frames = OneOp(draw(st.integers(3, 8))), draw(few), draw(st.integers(1, 3))
+    at, step = draw(st.integers(0, 2)), draw(few)  # which of frames, rows and columns is the tiled one
+    sizes: list[str | int] = [frames, 5, 4]
+    sizes[at] = "h"
+    rows = f"(h - 1)//{step} + 1" if at == 1 else 4 // step + 1
+    x, stride, padding = g.input(n, 4, *sizes), [1, step, 1], [0, 1, 0]
+    shape = [n, 6, sizes[0], rows, sizes[2]]
+    weight, bias = g.param(6, 4, 1, 3, 1), g.param(6)
+    made = g.call(f"{op}.default", x, weight, bias, stride, padding, [1, 1, 1], 1, shape=shape)
+    return g.gives(made, channels_last=True)
+
+
+@given(data=st.data())
+def test_frames_that_do_not_see_one_another(data: Any) -> None:
+    check(frames_alone, "conv3d", data)

@@ -27,8 +27,10 @@ from small_models import (
     planned,
     strips,
 )
+from torch import Tensor
 
 from tvae.pipeline.engine.bounds import owned
+from tvae.pipeline.engine.execute import execute
 from tvae.pipeline.engine.schedule import Schedule
 from tvae.pipeline.errors import PlanError, UnsupportedOp
 
@@ -43,6 +45,33 @@ kinds = pytest.mark.parametrize("kind", SMALL, ids=lambda k: k.__name__)
 )
 def test_barriers_cut_segments(kind: Kind, barriers: int) -> None:
     assert len(planned(kind, image(9), 2).segments) == 1 + barriers
+
+
+class Modulated(Block):
+    """Norm after norm, each scaled with a map of the input, as CogVideoX's decoder scales its own with the latents."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        joined = torch.cat([x[:, :, :1], x[:, :, 1:]], 2)
+        h = self.first(x)
+        for norm in (self.norm, self.norm2, self.norm):
+            h = self.mix(norm(h) * self.first(joined))
+        return h
+
+
+def test_maps_of_the_input_are_made_where_they_are_used() -> None:
+    """The input is there all the time: neither they nor what they are made of is kept through the barriers before."""
+    x = image(12)
+    plan = planned(Modulated, x, 4)
+    ops = plan.program.ops
+    maps = [op for op in ops if "convolution" in op.name or "conv2d" in op.name]
+    assert len(maps) == 7
+    homes = {op.id: [n for n, segment in enumerate(plan.segments) if op.id in segment.body] for op in maps}
+    assert sorted(n for found in homes.values() for n in found) == [0, 1, 1, 2, 2, 3, 3]
+    kept = [i for i in plan.stored if ops[i].kind == "call"]
+    assert len(kept) == 4  # what each of three norms is of, and the result
+    (made,) = execute(plan, [x], dict(built(Modulated).named_parameters()))
+    assert made is not None
+    torch.testing.assert_close(made, eager(Modulated, x)[0], rtol=1e-12, atol=1e-12)
 
 
 @given(rows=st.integers(1, 60), total=st.integers(1, 60), strip=st.integers(1, 70))

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from tvae.pipeline.jobs import Event, Job, RunDone, run_job
 from tvae.pipeline.models.space import LatentSpace
+from tvae.pipeline.models.streaming import Cuts
 
 FACTOR = 8
 
@@ -29,6 +30,7 @@ class StandInInfo:
     spatial_factor: int = FACTOR
     temporal_factor: int | None = None
     lead_frames: int = 1
+    latent_group: int = 1
     latent_channels: int = 3
     in_channels: int = 3
     posterior: bool = True
@@ -45,21 +47,28 @@ class StandInPosterior:
 
 
 class StandIn:
-    """Encode: means of 8x8 squares (and, for video, of the frames of a latent). Decode: repeats them."""
+    """Encode: means of 8x8 squares (and, for video, of the frames of a latent). Decode: repeats them.
+
+    ``steps``: it takes clips step by step, and only then in the right order (see :class:`StandInStream`).
+    """
 
     dtype = torch.float32
     device = torch.device("cpu")
 
-    def __init__(self, info: StandInInfo) -> None:
-        self.info = info
+    goes_by_frames = False
+
+    def __init__(self, info: StandInInfo, steps: bool = False) -> None:
+        self.info, self.steps = info, steps
         self.shapes: list[tuple[int, ...]] = []
 
-    def encode(self, x: Tensor) -> StandInPosterior:
+    def encode(self, x: Any) -> StandInPosterior:
+        if not isinstance(x, Tensor):
+            x = x.fetch(0, x.shape[-2]).result()
         self.shapes.append(tuple(x.shape))
         if self.info.temporal_factor is None:
             mean = F.avg_pool2d(x, FACTOR)
         else:
-            first, rest = x[:, :, :1], x[:, :, 1:]
+            first, rest = x[:, :, : self.info.lead_frames], x[:, :, self.info.lead_frames :]
             means = rest.unflatten(2, (-1, self.info.temporal_factor)).mean(3)
             mean = F.avg_pool3d(torch.cat([first, means], dim=2), (1, FACTOR, FACTOR))
         return StandInPosterior(mean, torch.full_like(mean, -4.0) if self.info.posterior else None)
@@ -69,13 +78,67 @@ class StandIn:
         z = z.repeat_interleave(FACTOR, -1).repeat_interleave(FACTOR, -2)
         if self.info.temporal_factor is None:
             return z
-        return torch.cat([z[:, :, :1], z[:, :, 1:].repeat_interleave(self.info.temporal_factor, 2)], dim=2)
+        lead = self.info.lead_frames
+        return torch.cat([z[:, :, :lead], z[:, :, lead:].repeat_interleave(self.info.temporal_factor, 2)], dim=2)
+
+    def run_frames(self, side: str, clip: Any, sink: Any) -> None:
+        """Two latent frames at a time; each strip asks for the last one of the strip before once more."""
+        factor = self.info.temporal_factor or 1
+        count = clip.shape[2] if side == "decode" else 1 + (clip.shape[2] - 1) // factor
+
+        def frames(latents: int) -> int:
+            """Frames that the first so many latent frames stand for."""
+            return 1 + (latents - 1) * factor if latents else 0
+
+        for lo in range(0, count, 2):
+            hi, again = min(lo + 2, count), max(0, lo - 1)
+            in_, out = ((lambda n: n), frames) if side == "decode" else (frames, (lambda n: n))
+            part = clip.fetch(in_(again), in_(hi)).result()[:, :, in_(lo) - in_(again) :]
+            apart = part if lo == 0 else torch.cat([part[:, :, :1], part], 2)  # the first frame is one of its own
+            if side == "decode":
+                made = self.decode(apart)
+            else:
+                found = self.encode(apart)
+                assert found.logvar is not None
+                made = torch.cat([found.mean, found.logvar], 1)
+            sink.keep(out(lo), out(hi), made[:, :, lo > 0 :]).result()
+
+    def stream(self, side: str) -> StandInStream | None:
+        return StandInStream(self, side) if self.steps else None
+
+    def decode_to(self, z: Tensor, sink: Any) -> None:
+        pixels = self.decode(z)
+        sink.keep(0, pixels.shape[-2], pixels).result()
+
+
+class StandInStream:
+    """Its only cache counts the steps: each latent frame is off by a hundredth of its number, which decode takes away.
+
+    A step that is left out, done twice, or done with another step's cache gives a wrong grey.
+    """
+
+    def __init__(self, model: StandIn, side: str) -> None:
+        self._model, self._side = model, side
+        info = model.info
+        self.cuts = Cuts(info.lead_frames, info.temporal_factor or 1 if side == "encode" else 1)
+        self.caches: list[Tensor] = []
+
+    def step(self, chunk: Tensor) -> Tensor:
+        done = self.caches[0] if self.caches else torch.zeros(1)
+        self.caches = [done + 1]
+        model, factor = self._model, self._model.info.temporal_factor or 1
+        model.shapes.append(tuple(chunk.shape))
+        if self._side == "encode":
+            mean = F.avg_pool3d(chunk.mean(2, keepdim=True), (1, FACTOR, FACTOR)) + done / 100
+            return torch.cat([mean, torch.full_like(mean, -4.0)], 1)
+        pixels = (chunk - done / 100).repeat_interleave(FACTOR, -1).repeat_interleave(FACTOR, -2)
+        return pixels.repeat_interleave(factor if done else model.info.lead_frames or factor, 2)
 
 
 @pytest.fixture
 def stand_in() -> Callable[..., StandIn]:
     """Builds a stand-in; keywords change its info."""
-    return lambda **changes: StandIn(replace(StandInInfo(), **changes))
+    return lambda steps=False, **changes: StandIn(replace(StandInInfo(), **changes), steps)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.jobs.geometry import frames_to_add, plan_geometry, prepare, restore
+from tvae.pipeline.jobs.geometry import plan_geometry, prepare, restore
 
 SIDES = st.integers(1, 70)
 
@@ -71,10 +71,3 @@ def test_error_and_too_small_are_refused() -> None:
 def test_a_frame_of_another_size_is_refused() -> None:
     with pytest.raises(InputError, match="changes its size"):
         prepare(noise(8, 8), plan_geometry((16, 8), 8))
-
-
-@given(frames=st.integers(1, 100), factor=st.sampled_from([1, 4, 8]), lead=st.sampled_from([0, 1]))
-def test_repeated_frames_fill_the_last_latent(frames: int, factor: int, lead: int) -> None:
-    added = frames_to_add(frames, factor, lead)
-    assert 0 <= added < factor
-    assert (frames + added - lead) % factor == 0

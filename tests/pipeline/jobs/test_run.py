@@ -96,7 +96,9 @@ def test_an_interruption_leaves_nothing_half_done(
     source = clip(times=tuple(range(0, 4000, 40)))
     with pytest.raises(error):
         run(operation, source, output=tmp_path / "out", model=Interrupted(stand_in().info))
-    assert left(tmp_path / "out") == []
+    kept = {path.name for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    complete = {"000000.safetensors", "000001.safetensors", ".tvae-state.safetensors"}  # or the first alone
+    assert kept <= (complete if operation == "encode" else set())
 
 
 def test_memory_runs_out_for_one_item(run: Run, picture: Run, stand_in: Run, tmp_path: Path) -> None:

@@ -97,12 +97,60 @@ def test_index_is_plain_json_with_everything(folder: Path, clip_meta: LatentsMet
 
 @pytest.mark.parametrize("written", [0, 1])
 def test_without_commit_nothing_stays(folder: Path, clip_meta: LatentsMeta, written: int) -> None:
-    with pytest.raises(RuntimeError, match="decoder"), VideoLatentsWriter(folder, clip_meta) as writer:  # noqa: PT012
+    with pytest.raises(InputError, match="decoder"), VideoLatentsWriter(folder, clip_meta) as writer:  # noqa: PT012
         for index in range(written):
             writer.add(latents(1), [index], [1])
         writer.streams_stem.with_suffix(".mka").touch()
-        raise RuntimeError("decoder")
+        writer.state_path.touch()
+        raise InputError("decoder")
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("complete", [False, True])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_an_interruption_keeps_the_parts(
+    folder: Path, clip_meta: LatentsMeta, complete: bool, error: type[BaseException]
+) -> None:
+    """Also where an older clip is complete, which stays."""
+    if complete:
+        write(folder, replace(clip_meta, dtype="bfloat16"), 50)
+    with pytest.raises(error), VideoLatentsWriter(folder, clip_meta) as writer:  # noqa: PT012
+        writer.add(latents(3), PTS[:3], [3003] * 3)
+        writer.state_path.touch()
+        raise error
+    assert latents_done(folder, replace(clip_meta, dtype="bfloat16").fingerprint) == complete
+    assert not latents_done(folder, clip_meta.fingerprint)
+    with VideoLatentsWriter(folder, clip_meta) as writer:
+        assert not writer.adopt(2)
+        assert (writer.adopt(1), writer.parts, writer.frames) == (True, 1, 3)
+        writer.add(latents(2, 3), PTS[3:], [2500, None])
+        writer.commit()
+    assert names_in(folder) == ["000000.safetensors", "000001.safetensors", "index.json"]
+    assert values(open_latents(folder)).tolist() == [0, 1, 2, 3, 4]
+    assert [pts for part in open_latents(folder) for pts in part.pts] == PTS
+
+
+def test_an_interruption_before_the_first_part_leaves_nothing(folder: Path, clip_meta: LatentsMeta) -> None:
+    with pytest.raises(KeyboardInterrupt), VideoLatentsWriter(folder, clip_meta):
+        raise KeyboardInterrupt
+    assert not folder.exists()
+
+
+def test_only_parts_of_this_very_clip_are_adopted(folder: Path, clip_meta: LatentsMeta) -> None:
+    killed = VideoLatentsWriter(folder, clip_meta)
+    killed.add(latents(3), PTS[:3], [3003] * 3, repeated=1)
+    killed.add(latents(1, 3), PTS[3:4], [2500])
+    for other in (replace(clip_meta, tool="tvae 0.0.1"), replace(clip_meta, rotation=180)):
+        assert not VideoLatentsWriter(folder, other).adopt(1)
+    assert VideoLatentsWriter(folder, clip_meta).adopt(2)
+    (folder / "000000.safetensors").rename(folder / "000002.safetensors")
+    shutil.copy(folder / "000001.safetensors", folder / "000000.safetensors")
+    assert not VideoLatentsWriter(folder, clip_meta).adopt(1)
+    (folder / "000002.safetensors").rename(folder / "000000.safetensors")
+    writer = VideoLatentsWriter(folder, clip_meta)
+    damage_truncated(folder)
+    assert not writer.adopt(2)
+    assert writer.adopt(1)
 
 
 def test_no_frames(folder: Path, clip_meta: LatentsMeta) -> None:

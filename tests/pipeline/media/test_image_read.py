@@ -1,4 +1,6 @@
 import io
+import struct
+import zlib
 from fractions import Fraction
 from pathlib import Path
 
@@ -156,11 +158,24 @@ def test_damaged_images(quarters: np.ndarray, tmp_path: Path, monkeypatch: pytes
     with pytest.raises(InputError, match="32-bit numbers are not supported"):
         open_reader(tmp_path / "float.tif")
     Image.fromarray(quarters).save(tmp_path / "bomb.png")
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 48 * 32 - 1)
-    assert np.array_equal(read(tmp_path / "bomb.png")[0], quarters)  # Pillow only warns here, and we keep it quiet
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 48 * 32 // 2 - 1)
-    with pytest.raises(InputError, match="decompression bomb"):
-        open_reader(tmp_path / "bomb.png")
+    assert np.array_equal(read(tmp_path / "bomb.png")[0], quarters)  # Pillow's limit is not ours
+    assert Image.MAX_IMAGE_PIXELS == 48 * 32 // 2 - 1  # and stays what it was
+    message = r"bomb.png: has 48x32 pixels, more than the limit of 0.001535 megapixels; .* --max-megapixels$"
+    for look in (open_reader, probe):
+        with pytest.raises(InputError, match=message):
+            look(tmp_path / "bomb.png", 48 * 32 - 1)
+        look(tmp_path / "bomb.png", 48 * 32)
+
+
+def test_a_header_that_claims_any_size_is_refused_before_anything_is_decoded(tmp_path: Path) -> None:
+    """A few bytes that say 60000 x 60000."""
+    ihdr = b"IHDR" + struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
+    chunks = (ihdr, b"IDAT" + zlib.compress(bytes(100)), b"IEND")
+    png = b"".join(struct.pack(">I", len(c) - 4) + c + struct.pack(">I", zlib.crc32(c)) for c in chunks)
+    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + png)
+    with pytest.raises(InputError, match=r"has 60000x60000 pixels, more than the limit of 1073\.74 megapixels"):
+        open_reader(tmp_path / "a.png")
 
 
 def test_the_thumbnail_of_a_camera_raw_is_not_taken_for_the_photo(quarters: np.ndarray, tmp_path: Path) -> None:

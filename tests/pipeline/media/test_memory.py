@@ -17,6 +17,7 @@ print(count, peak)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's own account of peak memory")
+@pytest.mark.slow
 def test_reading_ten_times_the_frames_takes_no_more_memory(make_clip: Callable[..., Path], tmp_path: Path) -> None:
     picture = np.random.default_rng(0).integers(0, 256, (360, 640, 3)).astype(np.uint8)
     peaks = {}

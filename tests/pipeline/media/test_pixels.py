@@ -17,6 +17,24 @@ def test_every_level_survives_the_way_there_and_back() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(frames, tensor_to_frames(pixels), strict=True))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_type_of_the_computation_is_one_rounding_away(dtype: torch.dtype) -> None:
+    """Bit for bit what float32 pixels cast once are; frames may be read-only, or views of any kind."""
+    rng = np.random.default_rng(0)
+    frames = [rng.integers(0, 256, (6, 10, 3), dtype=np.uint8) for _ in range(3)]
+    frames[1].flags.writeable = False
+    frames[2] = frames[2][::-1, :, ::-1]
+    levels = torch.from_numpy(np.stack(frames)).permute(0, 3, 1, 2)
+    want = (levels.contiguous().float() / 127.5 - 1).to(dtype)
+    got = frames_to_tensor(frames, "cpu", dtype)
+    assert got.dtype == dtype
+    assert torch.equal(got, want)
+    clamped = ((want.float() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
+    for frame, expected in zip(tensor_to_frames(want), clamped.permute(0, 2, 3, 1).numpy(), strict=True):
+        assert frame.flags.c_contiguous
+        assert np.array_equal(frame, expected)
+
+
 def test_values_are_clamped_and_halves_go_to_even() -> None:
     values = torch.tensor([-3.0, -1.0, 0.0, 1.0, 7.0, 1 / 255])  # 0 lies between 127 and 128
     got = tensor_to_frames(values.view(1, 1, 1, 6).expand(1, 3, 1, 6).to(torch.float64))[0][0, :, 0]

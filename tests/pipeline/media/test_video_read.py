@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.media import Frame, MediaInfo, open_reader, probe
+from tvae.pipeline.media import Frame, MediaInfo, count_frames, open_reader, probe
 
 MakeClip = Callable[..., Path]
 
@@ -45,6 +45,7 @@ def test_frames_come_in_the_order_they_are_shown(make_clip: MakeClip, tmp_path: 
         output.mux(stream.encode(None))
     frames, _, _ = read(path)
     assert [round(float(frame.rgb.mean()) / 20) for frame in frames] == list(range(12))
+    assert count_frames(path) == 12
 
 
 @pytest.mark.parametrize("start", [700, 51200])

@@ -1,0 +1,203 @@
+"""``tvae bench kernels | vae | io``: what this machine gives, measured."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from tvae.cli import options
+from tvae.cli.exit_codes import ExitCode
+from tvae.cli.reporting import reporting
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Measure: kernels by level, whole VAEs against diffusers, reading and writing.")
+
+Plot = Annotated[
+    str | None, typer.Option("--plot", metavar="FILE.png", help=r"Draw a chart, too (needs tvae\[bench]).")
+]
+Repeat = Annotated[int | None, typer.Option("--repeat", metavar="N", min=1, help="Measured calls; the median counts.")]
+
+
+@app.callback(invoke_without_command=True)
+def bench(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+def kernels(
+    levels: Annotated[
+        str | None,
+        typer.Option("--levels", metavar="A,B", help="Of native, script, compile, triton, cuda.", show_default="all"),
+    ] = None,
+    ops: Annotated[
+        str | None, typer.Option("--ops", metavar="A,B", help="Operations, such as norm_act.", show_default="all")
+    ] = None,
+    size: Annotated[
+        int | None,
+        typer.Option("--size", metavar="N", min=16, help="Side of the picture.", show_default="1024; on a CPU 128"),
+    ] = None,
+    channels: Annotated[
+        int, typer.Option("--channels", metavar="N", min=8, help="Of the picture; a multiple of 8.")
+    ] = 128,
+    preset: options.Preset = "auto",
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Check only the calls that are measured.")] = False,
+    repeat: Repeat = None,
+    plot: Plot = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Every operation at every level: error against float64, time, share of what the device can do.
+
+    The ceilings (a large copy, a large matrix product) are measured in the same run. Errors are the largest of the
+    measured call and of small ones that cover the operation's arguments. Exit code 4: a level is wrong.
+    """
+    with reporting(verbose, json):
+        from tvae.cli import bench_report, bench_request
+        from tvae.pipeline.bench.kernels import bench_kernels, default_size
+
+        chart = bench_request.plot_path(plot)
+        request = bench_request.setting(preset, dtype, device)
+        pixels = size or default_size(request.device)
+        if channels % 8:
+            bench_request.refuse(f"--channels {channels} is not a multiple of 8")
+        found = bench_kernels(
+            request.preset,
+            request.device,
+            request.dtype,
+            size=pixels,
+            channels=channels,
+            levels=bench_request.levels(levels),
+            operations=bench_request.operations(ops),
+            repeat=repeat or (20 if request.device.type == "cuda" else 5),
+            quick=quick,
+        )
+        rows = bench_report.kernels(found, request, json=json, quiet=quiet)
+        if chart is not None:
+            from tvae.pipeline.bench.plot import plot_kernels
+
+            plot_kernels(rows, f"{request.words}, {pixels} px, {channels} channels", chart)
+        if any(row.status in ("wrong", "failed") for row in rows):
+            raise typer.Exit(ExitCode.VERIFICATION_FAILED)
+
+
+@app.command()
+def vae(
+    vae: options.Vae = None,
+    config: options.Config = None,
+    side: Annotated[Literal["encode", "decode", "both"], typer.Option("--side", help="Which way.")] = "decode",
+    sizes: Annotated[
+        str | None,
+        typer.Option("--sizes", metavar="N,WxH", help="Pixels.", show_default="512,1024; video 832x480; on a CPU 128"),
+    ] = None,
+    frames: Annotated[
+        int | None,
+        typer.Option("--frames", metavar="N", min=1, help="Of a clip, for video VAEs.", show_default="17; on a CPU 5"),
+    ] = None,
+    batch: Annotated[str, typer.Option("--batch", metavar="A,B", help="Pictures or clips in one call.")] = "1",
+    rivals: Annotated[
+        str | None,
+        typer.Option(
+            "--rivals",
+            metavar="A,B",
+            help="Of diffusers, channels-last, tiled, compile.",
+            show_default="diffusers, tiled; compile on CUDA, channels-last on a CPU",
+        ),
+    ] = None,
+    channels_last: Annotated[
+        bool | None,
+        typer.Option("--channels-last/--no-channels-last", help="diffusers in that layout too.", show_default=False),
+    ] = None,
+    compile: Annotated[
+        bool | None, typer.Option("--compile/--no-compile", help="torch.compile of diffusers too.", show_default=False)
+    ] = None,
+    reference: Annotated[
+        Literal["float32", "float64", "none"] | None,
+        typer.Option(
+            "--reference",
+            help="Type of the untiled run that errors are measured against.",
+            show_default="float32; for float32 float64",
+        ),
+    ] = None,
+    preset: options.Preset = "auto",
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    strip: options.Strip = None,
+    repeat: Repeat = None,
+    plot: Plot = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """A whole VAE, ours against diffusers: time, memory, error, time to the first result. Same weights, same run."""
+    with reporting(verbose, json):
+        from tvae.cli import bench_report, bench_request
+        from tvae.pipeline.bench.vae import bench_vae
+
+        chart = bench_request.plot_path(plot)
+        request = bench_request.setting(preset, dtype, device)
+        chosen = bench_request.rivals(rivals, channels_last, compile, request.device)
+        shapes, batches = bench_request.sizes(sizes), bench_request.batches(batch)
+        model, name = bench_request.model(vae, config)
+        found = bench_vae(
+            model,
+            bench_request.cases(model, side, shapes, batches, frames, request.device),
+            chosen,
+            request.preset,
+            request.device,
+            request.dtype,
+            strip=strip,
+            reference=bench_request.reference(reference, request.dtype),
+            repeat=repeat or (5 if request.device.type == "cuda" else 3),
+            tell=bench_report.teller(quiet or json),
+        )
+        rows = bench_report.vae(found, name, request, json=json, quiet=quiet)
+        if chart is not None:
+            from tvae.pipeline.bench.plot import plot_vae
+
+            plot_vae(rows, f"{name}, {request.words}", chart)
+        if any(row.rival == "tvae" and row.status == "failed" for row in rows):
+            raise typer.Exit(ExitCode.VERIFICATION_FAILED)
+
+
+@app.command("io")
+def io_(
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="[FILE]", help="An image or a video to read; default: made for it.", show_default=False),
+    ] = None,
+    size: options.Size = None,
+    frames: Annotated[int, typer.Option("--frames", metavar="N", min=2, help="Of the clip that is made.")] = 24,
+    folder: Annotated[
+        str | None,
+        typer.Option(
+            "--folder", metavar="DIR", help="Measure writing on this disk.", show_default="the temporary folder"
+        ),
+    ] = None,
+    device: options.Device = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Reading frames, copying them to the device, writing latents and videos, and the disk. Leaves nothing behind."""
+    with reporting(verbose, json):
+        from pathlib import Path
+
+        from tvae.cli import arguments, bench_report, bench_request
+        from tvae.pipeline.bench.io import bench_io
+        from tvae.pipeline.hardware import pick_device
+
+        source, where = bench_request.existing(file), bench_request.existing(folder, folder=True)
+        found = bench_io(
+            pick_device(device),
+            file=source,
+            size=arguments.parse_size(size) or (640, 384),
+            frames=frames,
+            folder=None if where is None else Path(where),
+        )
+        bench_report.io(found, json=json, quiet=quiet)

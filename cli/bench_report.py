@@ -1,0 +1,155 @@
+"""Shows what ``tvae bench`` measures: JSON objects as they come, or tables at the end."""
+
+from __future__ import annotations
+
+import json as js
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from tvae.cli import columns
+from tvae.cli.bench_request import Setting
+from tvae.pipeline.bench.io import IoRow
+from tvae.pipeline.bench.kernels import Ceiling, KernelRow
+from tvae.pipeline.bench.vae import VaeRow
+
+__all__ = ["io", "kernels", "teller", "vae"]
+
+
+def teller(silent: bool) -> Callable[[str], None]:
+    """Says on stderr, where somebody looks on, what is being measured."""
+
+    def tell(words: str) -> None:
+        if not silent and sys.stderr.isatty():
+            print(f"\r\x1b[2K{words}", end="", file=sys.stderr, flush=True)
+
+    return tell
+
+
+def kernels(found: Iterable[Ceiling | KernelRow], setting: Setting, *, json: bool, quiet: bool) -> list[KernelRow]:
+    """All rows, shown."""
+    tell = teller(json or quiet)
+    rows: list[KernelRow] = []
+    ceilings: list[Ceiling] = []
+    for one in found:
+        if isinstance(one, Ceiling):
+            ceilings.append(one)
+            if json:
+                _print("ceiling", {**one.to_json(), **_about(setting)})
+            continue
+        rows.append(one)
+        if json:
+            _print("kernel", one.to_json())
+        tell(f"{one.operation} at level {one.level}")
+    tell("")
+    if not json and not quiet:
+        print(setting.words)
+        for ceiling in ceilings:
+            what = "copy" if ceiling.kind == "copy" else "matrix product"
+            print(f"{what}: {columns.rate(ceiling.rate, 'B/s' if ceiling.kind == 'copy' else 'FLOP/s')}")
+        names = ("operation", "level", "error", "statistics", "tolerance", "time", "share", "checked", "note")
+        columns.show_table(names, [_kernel_cells(row) for row in rows if row.status != "missing"], texts=2)
+        print("* chosen by the preset; share: of the copy, for wide_attention of the matrix product")
+        if any((row.share or 0) > 1 for row in rows):
+            print("more than 100 %: at this size the maps fit the caches, which a large copy does not")
+        for line in _missing(rows):
+            print(line)
+    return rows
+
+
+def vae(found: Iterable[VaeRow], name: str, setting: Setting, *, json: bool, quiet: bool) -> list[VaeRow]:
+    """All rows, shown."""
+    rows = []
+    for row in found:
+        rows.append(row)
+        if json:
+            _print("vae", {**row.to_json(), "vae": name, **_about(setting)})
+    teller(json or quiet)("")
+    if not json and not quiet:
+        print(f"{name}; {setting.words}")
+        names = ("case", "batch", "run", "time", "a frame", "first", "memory", "error", "speed", "note")
+        columns.show_table(names, [_vae_cells(row) for row in rows], texts=1)
+        print("time: warm median; first: the first call; memory: peak beyond the weights")
+        print("speed: over diffusers untiled, in the better of its layouts that ran here")
+    return rows
+
+
+def io(found: Iterable[IoRow], *, json: bool, quiet: bool) -> list[IoRow]:
+    """All rows, shown."""
+    rows = []
+    for row in found:
+        rows.append(row)
+        if json:
+            _print("io", row.to_json())
+    if not json and not quiet:
+        names = ("what", "rate", "frames a second", "time", "note")
+        cells = [
+            (
+                row.what,
+                columns.rate(row.bytes_per_second, "B/s"),
+                "" if row.frames_per_second is None else f"{row.frames_per_second:.1f}",
+                columns.seconds(row.seconds),
+                row.note,
+            )
+            for row in rows
+        ]
+        columns.show_table(names, cells)
+    return rows
+
+
+def _kernel_cells(row: KernelRow) -> tuple[str, ...]:
+    share = "" if row.share is None else f"{100 * row.share:.0f} %"
+    note = row.reason or ""
+    if row.refused:
+        note = f"leaves to the next level: {', '.join(text.partition(':')[0] for text in row.refused)}"
+    if row.status in ("wrong", "failed"):
+        note = f"{row.status.upper()} {note}".rstrip()
+    return (
+        row.operation,
+        f"{row.level}{'*' if row.chosen else ''}",
+        columns.error(row.error),
+        columns.error(row.statistics),
+        columns.error(row.tolerance),
+        columns.seconds(row.seconds),
+        share,
+        str(row.checked or ""),
+        note,
+    )
+
+
+def _missing(rows: list[KernelRow]) -> Iterator[str]:
+    """A line for every level and reason."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row.status == "missing":
+            reasons.setdefault((row.level, row.reason or ""), []).append(row.operation)
+    everything = {row.operation for row in rows}
+    for (level, reason), operations in reasons.items():
+        which = "" if set(operations) == everything else f" for {', '.join(operations)}"
+        yield f"no {level}{which}: {reason}"
+
+
+def _vae_cells(row: VaeRow) -> tuple[str, ...]:
+    case = row.case
+    frames = "" if case.frames is None else f"x{case.frames}"
+    return (
+        f"{case.side} {case.width}x{case.height}{frames}",
+        str(case.batch),
+        row.rival,
+        columns.seconds(row.seconds),
+        columns.seconds(row.seconds_per_frame),
+        columns.seconds(row.first_seconds),
+        columns.size(row.peak_bytes),
+        columns.error(row.error),
+        "" if row.speedup is None else f"{row.speedup:.2f}x",
+        row.reason or ("" if row.status == "ok" else row.status),
+    )
+
+
+def _about(setting: Setting) -> dict[str, Any]:
+    dtype = str(setting.dtype).removeprefix("torch.")
+    return {"machine": setting.machine, "device": str(setting.device), "dtype": dtype, "preset": setting.preset.name}
+
+
+def _print(kind: str, values: dict[str, Any]) -> None:
+    print(js.dumps({"type": kind, **values}, allow_nan=False), flush=True)

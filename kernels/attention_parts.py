@@ -1,0 +1,80 @@
+"""Attention by parts of its keys: each part gives its result and the log-sum-exp of its scores, and two parts merge.
+
+For keys and values that are never all on the device at once. Legend: q_btmd are M queries of each of T frames, k_btnd
+and v_btne the N keys and values of a part, out_btme the result, lse_btm the log-sum-exp; out and lse are float32, or
+float64 where the operands are.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["Part", "attention_part", "merge_parts", "part_bytes"]
+
+Part = tuple[Tensor, Tensor]
+"""(out_btme, lse_btm)."""
+
+_SCORES = {"cpu": 1 << 22}
+"""Products of a query and a key that exist at once, by kind of device: as many as keep a matrix product busy."""
+_SCORES_ELSEWHERE = 1 << 24
+
+
+def attention_part(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Part:
+    """softmax(q·kᵀ·scale)·v over the keys of this part. ``causal``: of a query's own frame and those before it."""
+    b, t, m, _ = q.shape
+    kind = torch.promote_types(q.dtype, torch.float32)
+    out = q.new_empty((b, t, m, v.shape[-1]), dtype=kind)
+    lse = q.new_empty((b, t, m), dtype=kind)
+    # without an order of frames they are one
+    groups = [(slice(i, i + 1), i + 1) for i in range(t)] if causal else [(slice(0, t), t)]
+    for own, seen in groups:
+        keys, values = (_operand(x[:, :seen].flatten(1, 2)) for x in (k, v))
+        rows = max(1, _limit(q) // max(1, b * keys.shape[1]))
+        queries = q[:, own].flatten(1, 2)
+        for lo in range(0, queries.shape[1], rows):
+            hi = min(lo + rows, queries.shape[1])
+            scores = _product(_operand(queries[:, lo:hi]), keys.mT, kind).mul_(scale)
+            top = scores.amax(2, keepdim=True)
+            weights = scores.sub_(top).exp_()
+            total = weights.sum(2, keepdim=True)
+            result = _product(weights.to(values.dtype), values, kind).div_(total)
+            at = lo + own.start * m
+            out.flatten(1, 2)[:, at : at + hi - lo] = result
+            lse.flatten(1, 2)[:, at : at + hi - lo] = total.log_().add_(top).squeeze(2)
+            del scores, weights  # before there are those of the next
+    return out, lse
+
+
+def merge_parts(one: Part, other: Part) -> Part:
+    """Both parts' keys together. Works over ``one``."""
+    (out, lse), (more, its) = one, other
+    both = torch.logaddexp(lse, its)
+    out.mul_((lse - both).exp_().unsqueeze(-1))
+    out.addcmul_(more, (its - both).exp_().unsqueeze(-1))
+    return out, lse.copy_(both)
+
+
+def part_bytes(device: torch.device, dtype: torch.dtype, heads: int, queries: int, keys: int, depth: int) -> int:
+    """Most that ``attention_part`` and the merge take beside the operands; queries and keys of all frames, a head."""
+    wide = torch.promote_types(dtype, torch.float32).itemsize
+    limit = _SCORES.get(device.type, _SCORES_ELSEWHERE)
+    block = max(1, min(queries, limit // max(1, heads * keys)))
+    scores = heads * block * keys
+    copies = 0
+    if dtype.itemsize < wide:
+        copies = scores * dtype.itemsize if device.type == "cuda" else heads * (block + 2 * keys) * depth * wide
+    return scores * wide + copies + heads * block * depth * wide + 2 * heads * queries * (depth + 1) * wide
+
+
+def _limit(q: Tensor) -> int:
+    return _SCORES.get(q.device.type, _SCORES_ELSEWHERE)
+
+
+def _operand(x: Tensor) -> Tensor:
+    """As it is multiplied: a GPU takes narrow factors and sums in float32, elsewhere they are widened first."""
+    return x if x.device.type == "cuda" or x.dtype == torch.float64 else x.float()
+
+
+def _product(a: Tensor, b: Tensor, kind: torch.dtype) -> Tensor:
+    return torch.bmm(a, b) if a.dtype == kind else torch.bmm(a, b, out_dtype=kind)

@@ -1,0 +1,39 @@
+"""Level 5: CUDA C++ for NVIDIA cards, compiled at run time by NVRTC; the user's machine needs no toolchain.
+
+Memory-bound passes over pixels with channels innermost. Persistent blocks walk over tiles that flow through a ring of
+shared-memory stages (``bulk.cu``, ``async.cu``); what is done with them is in ``operations.cu``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+from tvae.kernels.cuda.norm import add_stats, group_stats, norm_act
+
+__all__ = ["IMPLEMENTATIONS", "missing"]
+
+IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {fn.__name__: fn for fn in (group_stats, norm_act, add_stats)}
+"""Operation -> function, those that this level has."""
+
+
+@cache
+def missing() -> str | None:
+    """Why this level cannot run on this machine, or None."""
+    if not torch.cuda.is_available() or torch.version.cuda is None:
+        return "no NVIDIA GPU"
+    if torch.cuda.get_device_capability()[0] < 8:
+        return "the GPU is older than compute capability 8.0"
+    try:
+        import cuda.core  # noqa: F401
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except ImportError as error:
+        return f"{error.name or error} is not installed"
+    except Exception as error:  # the wrapper finds no library, or one that does not fit it
+        return f"NVRTC cannot be loaded: {error}"
+    return None

@@ -1,0 +1,113 @@
+"""A kernel of a program on a device: loaded once, then launched on PyTorch's current stream."""
+
+from __future__ import annotations
+
+import threading
+from functools import cache
+from typing import Any
+
+import torch
+
+from tvae.kernels.cuda import program
+from tvae.kernels.cuda.ring import Card
+from tvae.kernels.registry import Unsupported
+
+__all__ = ["Launch", "card", "load", "resident"]
+
+_here = threading.local()
+_streams: dict[int, Any] = {}
+
+
+@cache
+def card(device: int) -> Card:
+    """What the ring must know of a CUDA device."""
+    from cuda.core import Device
+
+    of = Device(device).properties
+    capability = torch.cuda.get_device_capability(device)
+    shared = of.max_shared_memory_per_block_optin, of.max_shared_memory_per_multiprocessor
+    return Card(capability, of.multiprocessor_count, *shared)
+
+
+def load(name: str, form: str, element: int, stages: int, prefetch: int, device: int) -> Any:
+    """A kernel, allowed all the shared memory that a block can have. Unsupported where it cannot be built or loaded."""
+    kernels = _program(form, element, stages, prefetch, device)
+    if isinstance(kernels, str):
+        raise Unsupported(kernels)
+    return kernels[name]
+
+
+@cache
+def _program(form: str, element: int, stages: int, prefetch: int, device: int) -> dict[str, Any] | str:
+    """Kernel by name, or why there is none: a build that failed is not tried again."""
+    major, minor = card(device).capability
+    try:
+        made = program.compiled(form, element, stages, prefetch, f"sm_{major}{minor}")
+        with torch.cuda.device(device):
+            _attach(device)
+            return _loaded(made, device)
+    except Exception as failure:  # whatever a compiler or a driver says, the level below can do the work
+        return f"the CUDA program could not be built: {failure}"
+
+
+def _loaded(made: bytes, device: int) -> dict[str, Any]:
+    from cuda.bindings import driver
+    from cuda.core import ObjectCode
+
+    code = ObjectCode.from_cubin(made)
+    kernels = {name: code.get_kernel(name) for name in program.NAMES}
+    most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    for kernel in kernels.values():
+        (error,) = driver.cuKernelSetAttribute(most, card(device).shared_block, kernel.handle, driver.CUdevice(device))
+        if error != driver.CUresult.CUDA_SUCCESS:
+            raise RuntimeError(error.name)
+    return kernels
+
+
+def resident(kernel: Any, threads: int, shared: int, device: int) -> int:
+    """Blocks of a kernel that a multiprocessor runs at once, at least 1."""
+    with torch.cuda.device(device):
+        _attach(device)
+        return max(1, int(kernel.occupancy.max_active_blocks_per_multiprocessor(threads, shared)))
+
+
+class Launch:
+    """A kernel with its grid. Calls cost a few microseconds; they can be captured in a CUDA graph."""
+
+    def __init__(self, kernel: Any, blocks: int, threads: int, shared: int, device: int) -> None:
+        from cuda.core import LaunchConfig, launch
+
+        self._kernel, self._device, self._launch = kernel, device, launch
+        self._config = LaunchConfig(grid=blocks, block=threads, shmem_size=shared)
+
+    def __call__(self, *arguments: int) -> None:
+        """Run on the device's current stream. Every argument is a pointer or a 64-bit integer."""
+        if torch.cuda.current_device() == self._device:
+            self._run(arguments)
+        else:
+            with torch.cuda.device(self._device):
+                self._run(arguments)
+
+    def _run(self, arguments: tuple[int, ...]) -> None:
+        _attach(self._device)
+        self._launch(_stream(self._device), self._config, self._kernel, *arguments)
+
+
+def _attach(device: int) -> None:
+    """PyTorch's context of a device is this thread's; PyTorch itself may not have called CUDA in this thread yet."""
+    if getattr(_here, "device", None) != device:
+        from cuda.core import Device
+
+        Device(device).set_current()
+        _here.device = device
+
+
+def _stream(device: int) -> Any:
+    """PyTorch's current stream as cuda.core wants it."""
+    raw = torch.cuda.current_stream(device).cuda_stream
+    found = _streams.get(raw)
+    if found is None:
+        from cuda.core import LEGACY_DEFAULT_STREAM, Stream
+
+        found = _streams[raw] = Stream.from_handle(raw) if raw else LEGACY_DEFAULT_STREAM
+    return found

@@ -1,0 +1,47 @@
+"""Tensors with channels innermost, seen as pixels: what the GPU kernels take."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+__all__ = ["Pixels", "as_pixels"]
+
+
+class Pixels(NamedTuple):
+    """x_nc* as [samples, outer, pixels, channels] with channels at stride 1; the strides count elements.
+
+    ``outer`` is 1 but where the spatial dimensions do not merge into one: a band of rows of a clip has one pixel run
+    for each frame.
+    """
+
+    samples: int
+    outer: int
+    pixels: int
+    channels: int
+    sample_stride: int
+    outer_stride: int
+    pixel_stride: int
+
+
+def as_pixels(x: Tensor) -> Pixels | None:
+    """The pixels of x_nc*, or None where the channels are not innermost or the pixels do not lie at even steps."""
+    if x.ndim < 3 or 0 in x.shape or (x.stride(1) != 1 and x.shape[1] > 1):
+        return None
+    runs: list[list[int]] = []  # [size, stride], innermost first, of what merges
+    for size, stride in zip(reversed(x.shape[2:]), reversed(x.stride()[2:]), strict=True):
+        if size == 1:
+            continue
+        if runs and stride == runs[-1][0] * runs[-1][1]:
+            runs[-1][0] *= size
+        else:
+            runs.append([size, stride])
+    if len(runs) > 2:
+        return None
+    (pixels, pixel_stride) = runs[0] if runs else (1, x.shape[1])
+    (outer, outer_stride) = runs[1] if len(runs) > 1 else (1, 0)
+    broadcast = (outer > 1 and outer_stride == 0) or (x.shape[0] > 1 and x.stride(0) == 0)
+    if broadcast or pixel_stride < x.shape[1]:
+        return None
+    return Pixels(x.shape[0], outer, pixels, x.shape[1], x.stride(0), outer_stride, pixel_stride)

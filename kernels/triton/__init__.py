@@ -1,0 +1,72 @@
+"""Level 4: Triton kernels for tensors with channels innermost, in bfloat16, float16 and float32.
+
+``sample`` is left out: PyTorch's addcmul is one pass already. The conversions of frames are left out: they are bound by
+the way to the device.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+import triton
+from triton.errors import TritonError
+
+from tvae.kernels.registry import Failed
+from tvae.kernels.triton.attention import wide_attention
+from tvae.kernels.triton.finish import finish_stats
+from tvae.kernels.triton.interleave import interleave_stats
+from tvae.kernels.triton.launch import INTERPRETED
+from tvae.kernels.triton.narrow import conv_from_few, conv_to_few
+from tvae.kernels.triton.norm import norm_act
+from tvae.kernels.triton.rms import rms_norm_act
+from tvae.kernels.triton.spread import enlarge, pad
+from tvae.kernels.triton.statistics import add_stats, group_stats
+
+__all__ = ["IMPLEMENTATIONS", "missing"]
+
+
+def _built(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel, with a failure to build it here told as one: another level computes then."""
+
+    @wraps(kernel)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return kernel(*args, **kwargs)
+        except TritonError as error:
+            if INTERPRETED:
+                raise
+            raise Failed(f"Triton cannot build it: {str(error).strip().splitlines()[0]}") from error
+
+    return run
+
+
+IMPLEMENTATIONS = {
+    fn.__name__: _built(fn)
+    for fn in (
+        *(group_stats, finish_stats, norm_act, add_stats, interleave_stats),
+        *(rms_norm_act, pad, enlarge, conv_from_few, conv_to_few, wide_attention),
+    )
+}
+"""Operation -> its kernel."""
+
+_OLDEST = (8, 0)
+"""The compute capability from which Triton compiles."""
+
+
+def missing() -> str | None:
+    """Why this level cannot run on this machine, or None. Triton's interpreter counts: it computes, slowly."""
+    if INTERPRETED:
+        return None
+    if not torch.cuda.is_available():
+        return "no CUDA GPU"
+    if torch.version.hip is None and torch.cuda.get_device_capability() < _OLDEST:
+        return f"the GPU's compute capability is below {_OLDEST[0]}.{_OLDEST[1]}"
+    try:
+        triton.runtime.driver.active.get_current_target()  # builds its launcher where that is not cached
+    except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
+        return f"Triton does not start ({error})"
+    return None

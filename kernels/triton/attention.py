@@ -1,0 +1,268 @@
+"""Attention of one wide head (384 to 1024 channels) as two matrix products with the exponential in between.
+
+A fused kernel has no room for a head this wide: its accumulator fills the registers and every tile of queries reads
+all keys and values again. Here a block of queries is taken at a time and, for a chunk of keys at a time, the weights
+P = 2^(q·kᵀ·scale·log2(e) - peak) are written in float16 by one matrix kernel with that epilogue; the BLAS library adds
+P·V to a float32 accumulator; a last kernel divides by the sums of the rows. Memory beyond a narrow copy of the values
+is constant but for 4 bytes per row of a block and 256 keys.
+
+The peaks are guesses: 64 times below the largest of some 256 scores of the row. float16 holds weights up to 2^16, so a
+guess serves while no score exceeds it by more than 15.9; where one does, the device raises the peak and computes that
+chunk of those rows again before the sum (``repair_kernel``; the host never waits). A good guess costs two products, the
+worst three, and the result is the same but for rounding.
+
+Error: P is rounded to 11 bits (weights below 2^-20 of the largest to an absolute 2^-31 of it), where PyTorch's kernels
+round it to the type of the inputs; bfloat16 values become float16 exactly, by a power of two for each channel, down to
+2^-29 of the channel's largest. Both products and the sums accumulate in float32 and the output is rounded once: for
+bfloat16 the error is below PyTorch's, for float16 equal to it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from tvae.kernels.registry import Unsupported
+from tvae.kernels.triton.attention_ends import finish_kernel, narrow_kernel
+from tvae.kernels.triton.attention_weights import peaks_kernel, repair_kernel, weights_kernel
+from tvae.kernels.triton.launch import device_of
+
+__all__ = ["Plan", "Scratch", "attend", "attend_frames", "launch_weights", "plan_for", "wide_attention"]
+
+_WORTH = 2048
+"""Keys from which on this beats PyTorch's attention; below, the launches cost more than they save."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the weights are computed: tiles of rows x columns scores, depth channels at a time."""
+
+    programs: int
+    """Programs of the persistent kernel."""
+    rows: int = 128
+    columns: int = 256
+    depth: int = 64
+    warps: int = 8
+    stages: int = 4
+    slices: int = 4
+    """Parts of a tile whose weights are computed and stored one after the other: 1, 2 or 4."""
+    flat: bool = True
+    """Whether the next tile's loads begin before a tile's weights are stored."""
+    tma: bool = True
+    """Bulk copies by tensor descriptors; else by pointers."""
+    group: int = 8
+    block: int = 8448
+    """Queries at a time, a multiple of ``rows``."""
+    chunk: int = 8192
+    """Keys at a time, a multiple of ``columns``."""
+    cores: int = 132
+    """Multiprocessors of the GPU."""
+
+
+def plan_for(device: torch.device, channels: int) -> Plan:
+    """The plan for a GPU. Unsupported for one that is older than Ampere."""
+    found = torch.cuda.get_device_properties(device)
+    cores = found.multi_processor_count
+    # so many queries that the second product, in 128x256 tiles, fills every multiprocessor once
+    block = 128 * max(1, cores // triton.cdiv(channels, 256))
+    if found.major in (9, 10):
+        return Plan(2 * cores, columns=128, warps=4, stages=3, block=block, cores=cores)
+    if found.major >= 8:
+        return Plan(cores, 128, 128, 32, 8, 4, 1, False, False, block=block, cores=cores)
+    raise Unsupported(f"needs compute capability 8.0, not {found.major}.{found.minor}")
+
+
+def wide_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
+    """See ``native.wide_attention``: bfloat16 and float16 on NVIDIA GPUs, 384 to 1024 channels in multiples of 64."""
+    d = q.shape[3]
+    if q.dtype not in (torch.bfloat16, torch.float16) or k.dtype != q.dtype or v.dtype != q.dtype:
+        raise Unsupported("takes bfloat16 and float16")
+    if d % 64 or not 384 <= d <= 1024:
+        raise Unsupported(f"takes 384 to 1024 channels in multiples of 64, not {d}")
+    if q.device.type != "cuda" or torch.version.cuda is None:
+        raise Unsupported("needs an NVIDIA GPU")
+    if k.shape[1] * k.shape[2] < _WORTH:
+        raise Unsupported(f"no faster below {_WORTH} keys")
+    with device_of(q):
+        return attend_frames(q, k, v, scale, causal, plan_for(q.device, d))
+
+
+def attend_frames(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, plan: Plan) -> Tensor:
+    """``wide_attention`` by a plan, frame by frame where each sees other keys."""
+    b, t, m, d = q.shape
+    out = torch.empty((b, t, m, d), dtype=q.dtype, device=q.device)
+    for i in range(b):
+        queries, keys, values = (_readable(x[i].reshape(-1, d)) for x in (q, k, v))
+        narrow, largest = _narrow(values)
+        if not causal:
+            attend(queries, keys, narrow, largest, out[i].view(-1, d), scale, plan)
+            continue
+        for frame in range(t):
+            seen, own = (frame + 1) * k.shape[2], slice(frame * m, (frame + 1) * m)
+            attend(queries[own], keys[:seen], narrow[:seen], largest, out[i, frame], scale, plan)
+    return out
+
+
+def _readable(x: Tensor) -> Tensor:
+    """x_nd as bulk copies read it: channels dense, rows at multiples of 16 bytes; a copy where it is not."""
+    if x.stride(1) == 1 and x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0:
+        return x
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+def _narrow(v: Tensor) -> tuple[Tensor, Tensor | None]:
+    """v_nd in float16 and, where its channels were scaled for that, the largest magnitude of each."""
+    if v.dtype == torch.float16:
+        return v, None
+    n, d = v.shape
+    largest = torch.linalg.vector_norm(v, math.inf, 0)
+    out = torch.empty((n, d), dtype=torch.float16, device=v.device)
+    slab = min(256, d & -d)
+    narrow_kernel[(triton.cdiv(n, 32), d // slab)](
+        v, largest, out, n, v.stride(0), DEPTH=d, ROWS=32, SLAB=slab, num_warps=4
+    )
+    return out, largest
+
+
+class Scratch:
+    """What a block of queries needs besides its inputs; rows start at multiples of 16 bytes."""
+
+    def __init__(self, m: int, n: int, d: int, device: torch.device, plan: Plan) -> None:
+        self.rows = min(plan.block, m)
+        self.tiles = triton.cdiv(n, plan.columns)
+        self.share = triton.cdiv(self.tiles, triton.cdiv(n, plan.chunk))
+        """Tiles of keys in a chunk, about equal."""
+        self.chunk = self.share * plan.columns
+        self.chunks = triton.cdiv(self.tiles, self.share)
+        self.weights = torch.empty((self.rows, self.chunk), dtype=torch.float16, device=device)
+        self.wide = torch.empty((self.rows, d), device=device)
+        even = triton.cdiv(self.rows, 32) * 32
+        self.peaks = torch.empty((self.chunks + 1, even), device=device)
+        """Of the rows before the first chunk, and as each chunk used them."""
+        self.sums = torch.empty((self.tiles, even), device=device)
+        self.tops = torch.empty((self.share, even), device=device)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, largest: Tensor | None, out: Tensor, scale: float, plan: Plan) -> None:
+    """out_md = softmax(q_md·k_ndᵀ·scale)·v_nd, launched on the current stream without waiting for it.
+
+    v is float16; ``largest`` undoes the scaling of its channels, see ``_narrow``.
+    """
+    (m, d), n = q.shape, len(k)
+    factor = scale * math.log2(math.e)
+    scratch = Scratch(m, n, d, q.device, plan)
+    sample = k[:: triton.cdiv(n, plan.columns) | 1]  # an odd step, so that it is no column of a picture
+    for begin in range(0, m, scratch.rows):
+        queries, result = q[begin : begin + scratch.rows], out[begin : begin + scratch.rows]
+        _launch_peaks(queries, sample, scratch, factor, plan)
+        for chunk in range(scratch.chunks):
+            seen = slice(chunk * scratch.chunk, (chunk + 1) * scratch.chunk)
+            launch_weights(queries, k[seen], scratch, chunk, factor, plan)
+            _launch_repair(queries, k[seen], scratch, chunk, factor, plan)
+            p = scratch.weights[: len(queries), : len(k[seen])]
+            _add_product(scratch.wide[: len(queries)], p, v[seen], chunk == 0)
+        _launch_finish(scratch, largest, result)
+
+
+def _operands(plan: Plan, *operands: tuple[Tensor, int]) -> list[Any]:
+    """Matrices, each with the rows of its tile, as the kernels load them: ``plan.depth`` columns at a time."""
+    if not plan.tma:
+        return [x for x, _ in operands]
+    return [TensorDescriptor.from_tensor(x, [rows, plan.depth]) for x, rows in operands]
+
+
+def _target(plan: Plan, p: Tensor) -> Any:
+    """The weights as the kernels store them: a slice of a tile at a time."""
+    return TensorDescriptor.from_tensor(p, [plan.rows, plan.columns // plan.slices]) if plan.tma else p
+
+
+def _launch_peaks(q: Tensor, sample: Tensor, scratch: Scratch, factor: float, plan: Plan) -> None:
+    (m, d), n = q.shape, len(sample)
+    peaks_kernel[(triton.cdiv(m, plan.rows),)](
+        *_operands(plan, (q, plan.rows), (sample, plan.columns)),
+        *(scratch.peaks, m, n, factor, q.stride(0), sample.stride(0)),
+        DEPTH=d,
+        TMA=plan.tma,
+        BM=plan.rows,
+        BN=plan.columns,
+        BK=plan.depth,
+        num_warps=plan.warps,
+        num_stages=plan.stages,
+    )
+
+
+def launch_weights(q: Tensor, k: Tensor, scratch: Scratch, chunk: int, factor: float, plan: Plan) -> None:
+    """The weights of a block of queries against a chunk of keys, and their sums and largest exponents per tile."""
+    (m, d), n = q.shape, len(k)
+    p = scratch.weights[:m, :n]
+    tiles = triton.cdiv(m, plan.rows) * triton.cdiv(n, plan.columns)
+    weights_kernel[(min(plan.programs, tiles),)](
+        *_operands(plan, (q, plan.rows), (k, plan.columns)),
+        *(_target(plan, p), scratch.peaks[chunk], scratch.sums[chunk * scratch.share :], scratch.tops),
+        *(m, n, factor, q.stride(0), k.stride(0), p.stride(0), scratch.sums.stride(0)),
+        DEPTH=d,
+        MASK=n % plan.columns != 0,
+        TMA=plan.tma,
+        BM=plan.rows,
+        BN=plan.columns,
+        BK=plan.depth,
+        GROUP=plan.group,
+        SLICES=plan.slices,
+        FLAT=plan.flat,
+        num_warps=plan.warps,
+        num_stages=plan.stages,
+    )
+
+
+def _launch_repair(q: Tensor, k: Tensor, scratch: Scratch, chunk: int, factor: float, plan: Plan) -> None:
+    (m, d), n = q.shape, len(k)
+    p = scratch.weights[:m, :n]
+    # one wave of programs: almost always they only look and end
+    rows, tiles = triton.cdiv(m, plan.rows), triton.cdiv(n, plan.columns)
+    share = triton.cdiv(tiles, max(1, plan.cores // rows))
+    repair_kernel[(rows, triton.cdiv(tiles, share))](
+        *_operands(plan, (q, plan.rows), (k, plan.columns)),
+        *(_target(plan, p), scratch.peaks[chunk], scratch.peaks[chunk + 1]),
+        *(scratch.sums[chunk * scratch.share :], scratch.tops, scratch.wide, m, n, int(chunk == 0), factor),
+        *(q.stride(0), k.stride(0), p.stride(0), scratch.sums.stride(0)),
+        DEPTH=d,
+        MASK=n % plan.columns != 0,
+        TMA=plan.tma,
+        BM=plan.rows,
+        BN=plan.columns,
+        BK=plan.depth,
+        SLICES=plan.slices,
+        SHARE=share,
+        num_warps=plan.warps,
+        num_stages=plan.stages,
+    )
+
+
+def _add_product(wide: Tensor, p: Tensor, v: Tensor, first: bool) -> None:
+    """wide += p·v in float32; ``first``: wide = p·v."""
+    if first:
+        torch.mm(p, v, out_dtype=torch.float32, out=wide)
+    elif torch.__version__ >= "2.10":
+        torch.addmm(wide, p, v, out_dtype=torch.float32, out=wide)
+    else:  # there addmm wanted the accumulator in the type of the factors
+        wide += torch.mm(p, v, out_dtype=torch.float32)
+
+
+def _launch_finish(scratch: Scratch, largest: Tensor | None, out: Tensor) -> None:
+    m, d = out.shape
+    slab = min(256, d & -d)
+    finish_kernel[(triton.cdiv(m, 32), d // slab)](
+        *(scratch.wide, scratch.sums, scratch.peaks, largest, out),
+        *(m, scratch.chunks, scratch.tiles, scratch.share, out.stride(0), scratch.sums.stride(0)),
+        DEPTH=d,
+        SCALED=largest is not None,
+        BM=32,
+        SLAB=slab,
+        num_warps=4,
+    )

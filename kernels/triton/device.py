@@ -1,0 +1,54 @@
+"""Device functions that several kernels share."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+__all__ = ["median", "silu", "store_part", "tile_count"]
+
+
+@triton.jit
+def silu(v: tl.tensor) -> tl.tensor:
+    return v / (1.0 + tl.exp(-v))
+
+
+@triton.jit
+def median(a: tl.tensor, b: tl.tensor, c: tl.tensor) -> tl.tensor:
+    """Of three: one outlier among them does not win."""
+    return tl.maximum(tl.minimum(a, b), tl.minimum(tl.maximum(a, b), c))
+
+
+@triton.jit
+def tile_count(block: tl.tensor, blocks: tl.tensor, tiles: tl.tensor) -> tl.tensor:
+    """Tiles of program ``block`` that takes every ``blocks``-th of ``tiles``."""
+    return (tiles - block + blocks - 1) // blocks
+
+
+@triton.jit
+def store_part(
+    parts: tl.tensor,
+    index: tl.tensor,
+    s: tl.tensor,
+    q: tl.tensor,
+    shift: tl.tensor,
+    count: tl.tensor,
+    c: tl.tensor,
+    channels: tl.tensor,
+) -> None:
+    """Write (count, mean, m2) of one block of pixels to parts[index, :, c].
+
+    s and q are sums over pixels of x - shift and of its square, float32 [pixels, channels], still to be summed over
+    the first; the shift is near the mean, so that nothing cancels.
+    """
+    n = tl.cast(count, tl.float64)
+    first = tl.sum(s.to(tl.float64), 0)
+    second = tl.sum(q.to(tl.float64), 0)
+    mean = shift.to(tl.float64) + first / n
+    m2 = second - first * first / n
+    m2 = tl.where(m2 < 0.0, 0.0, m2)  # of rounding; not a number stays not a number
+    at = parts + tl.cast(index, tl.int64) * 3 * channels
+    keep = c < channels
+    tl.store(at + c, tl.zeros_like(mean) + n, mask=keep)
+    tl.store(at + channels + c, mean, mask=keep)
+    tl.store(at + 2 * channels + c, m2, mask=keep)

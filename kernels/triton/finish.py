@@ -1,0 +1,122 @@
+"""finish_stats: blocks of statistics and a norm's parameters to one affine map per channel, in one small launch."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from tvae.kernels.registry import Unsupported
+from tvae.kernels.triton.launch import INTERPRETED, check_vector, device_of
+
+__all__ = ["finish_stats"]
+
+TILE = 4096
+"""Elements [blocks, channels of a group] of one step of a program."""
+WARPS = 8
+
+
+@triton.jit(do_not_specialize=["samples", "blocks"])
+def _finish(
+    parts: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    offset: tl.tensor,
+    affine: tl.tensor,
+    samples: tl.tensor,
+    blocks: tl.tensor,
+    channels: tl.tensor,
+    groups: tl.tensor,
+    eps: tl.constexpr,
+    BB: tl.constexpr,
+    BC: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    BIAS: tl.constexpr,
+    OFFSET: tl.constexpr,
+) -> None:
+    sample = tl.cast(tl.program_id(0) // groups, tl.int64)
+    group = tl.program_id(0) % groups
+    size = channels // groups
+    inner = tl.arange(0, BC)
+    c = group * size + inner
+    keep_c = inner < size
+    parts += sample * blocks * 3 * channels
+    moved = tl.zeros([BC], tl.float64)
+    if OFFSET:
+        moved = tl.load(offset + c, mask=keep_c, other=0.0).to(tl.float64)
+
+    # sums of deviations from one channel's mean: near the group's, so that nothing cancels
+    centre = tl.load(parts + channels + group * size)
+    if OFFSET:
+        centre += tl.load(offset + group * size).to(tl.float64)
+    total = tl.zeros([BB, BC], tl.float64)
+    first = tl.zeros([BB, BC], tl.float64)
+    second = tl.zeros([BB, BC], tl.float64)
+    rows = tl.arange(0, BB)
+    for start in range(0, blocks, BB):
+        at = parts + tl.cast(start, tl.int64) * 3 * channels + rows[:, None] * (3 * channels) + c[None, :]
+        keep = (start + rows < blocks)[:, None] & keep_c[None, :]
+        count = tl.load(at, mask=keep, other=0.0)
+        mean = tl.load(at + channels, mask=keep, other=0.0)
+        m2 = tl.load(at + 2 * channels, mask=keep, other=0.0)
+        d = tl.where(keep, mean + moved[None, :] - centre, 0.0)
+        total += count
+        first += count * d
+        second += m2 + count * d * d
+    n = tl.sum(tl.sum(total, 0), 0)
+    off_centre = tl.sum(tl.sum(first, 0), 0) / n
+    var = tl.sum(tl.sum(second, 0), 0) / n - off_centre * off_centre
+    var = tl.where(var < 0.0, 0.0, var)  # of rounding; not a number stays not a number
+    rstd = 1.0 / tl.sqrt(var + eps)
+    scale = tl.zeros([BC], tl.float64) + rstd
+    if WEIGHT:
+        scale *= tl.load(weight + c, mask=keep_c, other=0.0).to(tl.float64)
+    shift = (moved - (centre + off_centre)) * scale
+    if BIAS:
+        shift += tl.load(bias + c, mask=keep_c, other=0.0).to(tl.float64)
+    to = affine + sample * channels + c
+    tl.store(to, scale.to(tl.float32), mask=keep_c)
+    tl.store(to + tl.cast(samples, tl.int64) * channels, shift.to(tl.float32), mask=keep_c)
+
+
+def finish_stats(
+    parts: Tensor, groups: int, eps: float, weight: Tensor | None, bias: Tensor | None, offset: Tensor | None
+) -> Tensor:
+    """See ``native.finish_stats``. In float64, one program for each sample and group."""
+    if parts.ndim != 4 or parts.shape[2] != 3 or parts.dtype != torch.float64:
+        raise ValueError(f"statistics are float64 [N, B, 3, C], not {parts.dtype} {list(parts.shape)}")
+    if not parts.is_cuda and not INTERPRETED:
+        raise Unsupported(f"a tensor on {parts.device.type}")
+    n, blocks, _, channels = parts.shape
+    if groups < 1 or channels % groups:
+        raise ValueError(f"{channels} channels do not fall into {groups} groups")
+    if any(t is not None and t.dtype == torch.float64 for t in (weight, bias, offset)):
+        raise Unsupported("float64 parameters, of which the result is float64")
+    weight = check_vector("weight", weight, channels, parts.device)
+    bias = check_vector("bias", bias, channels, parts.device)
+    offset = check_vector("offset", offset, channels, parts.device)
+    width = triton.next_power_of_2(channels // groups)
+    if parts.numel() == 0 or width > TILE or channels > 1 << 16:
+        raise Unsupported(f"{n}x{blocks} blocks, {channels} channels in {groups} groups")
+    affine = torch.empty((2, n, channels), dtype=torch.float32, device=parts.device)
+    with device_of(parts):
+        _finish[(n * groups,)](
+            parts.contiguous(),
+            affine if weight is None else weight,
+            affine if bias is None else bias,
+            affine if offset is None else offset,
+            affine,
+            n,
+            blocks,
+            channels,
+            groups,
+            eps=float(eps),
+            BB=min(TILE // width, triton.next_power_of_2(blocks)),
+            BC=width,
+            WEIGHT=weight is not None,
+            BIAS=bias is not None,
+            OFFSET=offset is not None,
+            num_warps=WARPS,
+        )
+    return affine

@@ -1,0 +1,146 @@
+"""What every launch needs: the tensors as pixels, the tile of a program, how many programs, the right device."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+from triton import knobs
+
+from tvae.kernels.layout import as_pixels
+from tvae.kernels.registry import Unsupported
+
+__all__ = [
+    "FURTHEST",
+    "INTERPRETED",
+    "Map",
+    "Tuning",
+    "channel_block",
+    "check_place",
+    "check_vector",
+    "device_of",
+    "empty_last",
+    "pixel_block",
+    "programs",
+    "shared_map",
+]
+
+INTERPRETED: bool = knobs.runtime.interpret
+"""Whether the kernels run in Triton's interpreter on the CPU (TRITON_INTERPRET=1 at import): slow, for tests."""
+
+_TYPES = (torch.bfloat16, torch.float16, torch.float32)
+FURTHEST = 2**31 - 2**20
+"""Offsets inside a tile and numbers of pixels stay below this: they are int32 in the kernels, tile bases are int64."""
+
+
+class Tuning(NamedTuple):
+    """How a kernel is cut: what the benchmark sweeps. None of it changes a result beyond rounding."""
+
+    tile_bytes: int
+    """Of one tile of x: [pixels, channels] with a power of two of each."""
+    warps: int
+    per_sm: int
+    """Programs per multiprocessor; each takes every n-th tile."""
+    stages: int
+    """Tiles in flight per program, through shared memory; 1: straight to registers."""
+
+
+class Map(NamedTuple):
+    """Tensors of one shape as [samples, outer, pixels, channels]; strides: (sample, outer, pixel) of each tensor."""
+
+    samples: int
+    outer: int
+    pixels: int
+    channels: int
+    strides: tuple[tuple[int, int, int], ...]
+
+
+def shared_map(*tensors: Tensor) -> Map:
+    """The pixels of tensors x_nc* that are read and written together.
+
+    Raises Unsupported where the kernels cannot take them: other types or devices, channels that are not innermost,
+    pixels at uneven steps, or steps that differ too much between the tensors.
+    """
+    x = tensors[0]
+    check_place(x)
+    views = []
+    for t in tensors:
+        if t is not x and (t.shape != x.shape or t.dtype != x.dtype or t.device != x.device):
+            raise Unsupported("tensors of unlike shape, type or device")
+        view = as_pixels(t)
+        if view is None:
+            raise Unsupported("the channels are not innermost, or the pixels lie at uneven steps")
+        views.append(view)
+    widest = max(views, key=lambda view: view.outer)
+    strides = []
+    for view in views:
+        if view.outer == 1:  # one even run, whatever runs it is cut into
+            outer_stride = view.pixel_stride * widest.pixels if widest.outer > 1 else 0
+        elif (view.outer, view.pixels) == (widest.outer, widest.pixels):
+            outer_stride = view.outer_stride
+        else:
+            raise Unsupported("the tensors' pixels lie at unlike steps")
+        strides.append((view.sample_stride if view.samples > 1 else 0, outer_stride, view.pixel_stride))
+    if max(widest.pixels, *(s[2] * 4096 for s in strides)) > FURTHEST:
+        raise Unsupported("too many pixels, or pixels too far apart")
+    return Map(widest.samples, widest.outer, widest.pixels, widest.channels, tuple(strides))
+
+
+def check_place(x: Tensor) -> None:
+    """Raise Unsupported for a type or device that the kernels do not take."""
+    if x.dtype not in _TYPES:
+        raise Unsupported(f"{x.dtype} values")
+    if not x.is_cuda and not INTERPRETED:
+        raise Unsupported(f"a tensor on {x.device.type}")
+
+
+def check_vector(name: str, vector: Tensor | None, channels: int, device: torch.device) -> Tensor | None:
+    """A [C] parameter, its elements next to each other. ValueError for another shape."""
+    if vector is None:
+        return None
+    if vector.shape != (channels,):
+        raise ValueError(f"{name} is {list(vector.shape)}, not one value for each of the {channels} channels")
+    if vector.device != device or not vector.dtype.is_floating_point:
+        raise Unsupported(f"{name} has the type {vector.dtype} on {vector.device}")
+    return vector.contiguous()
+
+
+def channel_block(channels: int, most: int) -> int:
+    """Channels of a tile, a power of two of at most ``most``: one that divides them where it is wide enough to load."""
+    dividing = channels & -channels
+    return min(dividing if dividing >= 64 else triton.next_power_of_2(channels), most)
+
+
+def pixel_block(tuning: Tuning, block: int, item_size: int) -> int:
+    """Pixels of a tile of ``block`` channels: at most 4096."""
+    return max(1, min(4096, tuning.tile_bytes // (item_size * block)))
+
+
+def programs(device: torch.device, tuning: Tuning, runs: int, tiles: int, longest: int) -> int:
+    """Programs for each of ``runs`` runs of ``tiles`` tiles, none of them taking more than ``longest`` tiles."""
+    wanted = max(1, tuning.per_sm * _processors(device.index) // runs)
+    return min(tiles, max(wanted, -(-tiles // longest)))
+
+
+@cache
+def _processors(index: int | None) -> int:
+    if index is None:  # the interpreter's: enough for several blocks of statistics
+        return 2
+    return int(torch.cuda.get_device_properties(index).multi_processor_count)
+
+
+def device_of(x: Tensor) -> AbstractContextManager[object]:
+    """Triton launches on the current device: make it x's."""
+    if not x.is_cuda or x.device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(x.device)
+
+
+def empty_last(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """An uninitialised tensor of [N, C, *spatial] ``shape`` like x, dense, channels innermost."""
+    order = (0, *range(2, len(shape)), 1)
+    return torch.empty_permuted(shape, order, dtype=x.dtype, device=x.device)

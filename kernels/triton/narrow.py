@@ -1,0 +1,312 @@
+"""conv_from_few and conv_to_few: convolutions between a picture of a few channels and a map of many.
+
+cuDNN pads the few to a tile of many. From few: the taps of all input channels together are the inner dimension of one
+small matrix product, read where they lie; bias and statistics come with the only write. To few: every pixel is
+normalised and multiplied with all taps at once, one read of the map; a second kernel adds the taps' results, each a
+plane of float32, at their shifts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from tvae.kernels.registry import Unsupported
+from tvae.kernels.triton.device import silu, store_part
+from tvae.kernels.triton.launch import (
+    FURTHEST,
+    Tuning,
+    check_place,
+    check_vector,
+    device_of,
+    empty_last,
+    programs,
+    shared_map,
+)
+from tvae.kernels.workspace import BAND
+
+__all__ = ["conv_from_few", "conv_to_few"]
+
+FROM = Tuning(tile_bytes=64 * 64 * 2, warps=4, per_sm=4, stages=1)
+TO = Tuning(tile_bytes=64 * 128 * 2, warps=4, per_sm=10**6, stages=1)
+MOST = 64
+"""Taps times channels of the few, at most."""
+LONGEST = 1024
+
+
+@triton.jit(do_not_specialize=["pixels", "width", "rows_in", "width_in", "top", "left", "blocks", "tiles"])
+def _from_few(
+    x: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    y: tl.tensor,
+    parts: tl.tensor,
+    pixels: tl.tensor,
+    width: tl.tensor,
+    rows_in: tl.tensor,
+    width_in: tl.tensor,
+    top: tl.tensor,
+    left: tl.tensor,
+    blocks: tl.tensor,
+    tiles: tl.tensor,
+    channels: tl.tensor,
+    x_sample: tl.tensor,
+    x_channel: tl.tensor,
+    x_row: tl.tensor,
+    x_pixel: tl.tensor,
+    y_sample: tl.tensor,
+    y_row: tl.tensor,
+    y_pixel: tl.tensor,
+    FEW: tl.constexpr,
+    KH: tl.constexpr,
+    KW: tl.constexpr,
+    BP: tl.constexpr,
+    BC: tl.constexpr,
+    BK: tl.constexpr,
+    BIAS: tl.constexpr,
+    STATS: tl.constexpr,
+) -> None:
+    split = tl.cdiv(channels, BC)
+    part = tl.program_id(0) // split
+    c = (tl.program_id(0) % split) * BC + tl.arange(0, BC)
+    sample, block = tl.cast(part // blocks, tl.int64), part % blocks
+    x += sample * x_sample
+    y += sample * y_sample
+    k = tl.arange(0, BK)  # (tap row, tap column, channel of the few)
+    few, tap = k % FEW, k // FEW
+    dy, dx = tap // KW, tap % KW
+    k_keep = k < FEW * KH * KW
+    c_keep = c < channels
+    w = tl.load(weight + k[:, None] * channels + c[None, :], mask=k_keep[:, None] & c_keep[None, :], other=0.0)
+    b = tl.zeros([BC], tl.float32)
+    if BIAS:
+        b = tl.load(bias + c, mask=c_keep, other=0.0).to(tl.float32)
+    lanes = tl.arange(0, BP)
+    count = 0
+    shift = tl.zeros([BC], tl.float32)
+    s = tl.zeros([BP, BC], tl.float32)
+    q = tl.zeros([BP, BC], tl.float32)
+    for tile in range(block, tiles, blocks):
+        at = tile * BP + lanes
+        row = at // width
+        column = at - row * width
+        r, col = row[:, None] + (dy[None, :] - top), column[:, None] + (dx[None, :] - left)
+        inside = (at < pixels)[:, None] & k_keep[None, :] & (r >= 0) & (r < rows_in) & (col >= 0) & (col < width_in)
+        source = tl.cast(r, tl.int64) * x_row + tl.cast(col, tl.int64) * x_pixel + few[None, :] * x_channel
+        patch = tl.load(x + source, mask=inside, other=0.0)
+        v = tl.dot(patch, w) + b[None, :]
+        v = v.to(y.dtype.element_ty)
+        keep = (at < pixels)[:, None] & c_keep[None, :]
+        to = tl.cast(row, tl.int64) * y_row + tl.cast(column, tl.int64) * y_pixel
+        tl.store(y + (to[:, None] + c[None, :]), v, mask=keep)
+        if STATS:
+            wide = v.to(tl.float32)
+            number = tl.minimum(pixels - tile * BP, BP)
+            if tile == block:
+                shift = tl.sum(tl.where(keep, wide, 0.0), 0) / number
+            d = tl.where(keep, wide - shift[None, :], 0.0)
+            s += d
+            q += d * d
+            count += number
+    if STATS:
+        store_part(parts, part, s, q, shift, count, c, channels)
+
+
+@triton.jit(do_not_specialize=["samples", "sample", "pixels", "width"])
+def _products(
+    x: tl.tensor,
+    affine: tl.tensor,
+    weight: tl.tensor,
+    planes: tl.tensor,
+    samples: tl.tensor,
+    sample: tl.tensor,
+    pixels: tl.tensor,
+    width: tl.tensor,
+    channels: tl.tensor,
+    x_row: tl.tensor,
+    x_pixel: tl.tensor,
+    FEW: tl.constexpr,
+    TAPS: tl.constexpr,
+    BP: tl.constexpr,
+    BC: tl.constexpr,
+    BN: tl.constexpr,
+    NORM: tl.constexpr,
+    SILU: tl.constexpr,
+    STAGES: tl.constexpr,
+) -> None:
+    """planes[tap, pixel, few] = act(norm(x[pixel])) · weight[:, tap, few]."""
+    at = tl.program_id(0) * BP + tl.arange(0, BP)
+    row = at // width
+    source = tl.cast(row, tl.int64) * x_row + tl.cast(at - row * width, tl.int64) * x_pixel
+    keep = at < pixels
+    n = tl.arange(0, BN)
+    total = tl.zeros([BP, BN], tl.float32)
+    for first in tl.range(0, channels, BC, num_stages=STAGES):
+        c = first + tl.arange(0, BC)
+        c_keep = c < channels
+        v = tl.load(x + (source[:, None] + c[None, :]), mask=keep[:, None] & c_keep[None, :], other=0.0)
+        if NORM:
+            scale = tl.load(affine + tl.cast(sample, tl.int64) * channels + c, mask=c_keep, other=0.0)
+            shift = tl.load(affine + tl.cast(samples + sample, tl.int64) * channels + c, mask=c_keep, other=0.0)
+            wide = v.to(tl.float32) * scale[None, :] + shift[None, :]
+            if SILU:
+                wide = silu(wide)
+            v = tl.where(c_keep[None, :], wide, 0.0).to(x.dtype.element_ty)
+        w = tl.load(weight + c[:, None] * BN + n[None, :], mask=c_keep[:, None], other=0.0)
+        total = tl.dot(v, w, total)
+    tap, few = n // FEW, n % FEW
+    to = tap[None, :] * (tl.cast(pixels, tl.int64) * FEW) + tl.cast(at, tl.int64)[:, None] * FEW + few[None, :]
+    tl.store(planes + to, total, mask=keep[:, None] & (n < TAPS * FEW)[None, :])
+
+
+@triton.jit(do_not_specialize=["elements", "width", "rows_in", "width_in", "top", "left"])
+def _gather(
+    planes: tl.tensor,
+    bias: tl.tensor,
+    y: tl.tensor,
+    elements: tl.tensor,
+    width: tl.tensor,
+    rows_in: tl.tensor,
+    width_in: tl.tensor,
+    top: tl.tensor,
+    left: tl.tensor,
+    y_row: tl.tensor,
+    FEW: tl.constexpr,
+    KH: tl.constexpr,
+    KW: tl.constexpr,
+    BIAS: tl.constexpr,
+    BE: tl.constexpr,
+) -> None:
+    """y[row, column, few] = bias[few] + the sum over taps of planes[tap, row + dy, column + dx, few]."""
+    e = tl.program_id(0) * BE + tl.arange(0, BE)
+    few, at = e % FEW, e // FEW
+    row, column = at // width, at % width
+    keep = e < elements
+    total = tl.zeros([BE], tl.float32)
+    for tap in tl.static_range(KH * KW):
+        r, col = row + (tap // KW) - top, column + (tap % KW) - left
+        inside = keep & (r >= 0) & (r < rows_in) & (col >= 0) & (col < width_in)
+        source = (tl.cast(tap * rows_in + r, tl.int64) * width_in + col) * FEW + few
+        total += tl.load(planes + source, mask=inside, other=0.0)
+    if BIAS:
+        total += tl.load(bias + few, mask=keep, other=0.0).to(tl.float32)
+    to = tl.cast(row, tl.int64) * y_row + column * FEW + few
+    tl.store(y + to, total.to(y.dtype.element_ty), mask=keep)
+
+
+def conv_from_few(
+    x: Tensor, weight: Tensor, bias: Tensor | None, pads: Sequence[int], out: Tensor | None, stats: bool
+) -> tuple[Tensor, Tensor | None]:
+    """See ``native.conv_from_few``: bfloat16 and float16, up to 64 products a value; rounded once."""
+    (n, few, rows, columns), (channels, _, kh, kw) = x.shape, weight.shape
+    _check(x, weight, kh * kw * few)
+    shape = (n, channels, rows + pads[2] + pads[3] - kh + 1, columns + pads[0] + pads[1] - kw + 1)
+    if out is not None and (out.shape != shape or out.dtype != x.dtype or (channels > 1 and out.stride(1) != 1)):
+        raise Unsupported("a target of another shape or type, or without its channels innermost")
+    if 0 in x.shape or min(shape) < 1 or shape[2] * shape[3] > FURTHEST:
+        raise Unsupported(f"{rows}x{columns} pixels")
+    bias = check_vector("bias", bias, channels, x.device)
+    y = empty_last(x, shape) if out is None else out
+    block = min(64, triton.next_power_of_2(max(16, channels)))
+    height = max(16, FROM.tile_bytes // (2 * block))
+    pixels, split = shape[2] * shape[3], triton.cdiv(channels, block)
+    tiles = triton.cdiv(pixels, height)
+    blocks = programs(x.device, FROM, n * split, tiles, LONGEST)
+    parts = torch.empty((n, blocks, 3, channels), dtype=torch.float64, device=x.device) if stats else None
+    with device_of(x):
+        _from_few[(n * blocks * split,)](
+            x,
+            weight.permute(2, 3, 1, 0).contiguous(),
+            y if bias is None else bias,
+            y,
+            y if parts is None else parts,
+            *(pixels, shape[3], rows, columns, pads[2], pads[0], blocks, tiles, channels),
+            *x.stride(),
+            *(y.stride(0), y.stride(2), y.stride(3)),
+            FEW=few,
+            KH=kh,
+            KW=kw,
+            BP=height,
+            BC=block,
+            BK=triton.next_power_of_2(max(16, few * kh * kw)),
+            BIAS=bias is not None,
+            STATS=stats,
+            num_warps=FROM.warps,
+        )
+    return y, parts
+
+
+def conv_to_few(
+    x: Tensor, weight: Tensor, bias: Tensor | None, pads: Sequence[int], affine: Tensor | None, act: str | None
+) -> Tensor:
+    """See ``native.conv_to_few``: bfloat16 and float16, up to 64 products a value; summed in float32, rounded once."""
+    (n, channels, rows, columns), (few, _, kh, kw) = x.shape, weight.shape
+    if act not in (None, "silu"):
+        raise ValueError(f"the activations are None and 'silu', not '{act}'")
+    _check(x, weight, kh * kw * few)
+    if affine is not None and (affine.shape != (2, n, channels) or affine.device != x.device):
+        raise Unsupported(f"an affine map {list(affine.shape)} on {affine.device}")
+    shape = (n, few, rows + pads[2] + pads[3] - kh + 1, columns + pads[0] + pads[1] - kw + 1)
+    if 0 in x.shape or min(shape) < 1 or columns * kh > BAND:
+        raise Unsupported(f"{rows}x{columns} pixels")
+    shared_map(x)  # the channels are innermost
+    bias = check_vector("bias", bias, few, x.device)
+    y = empty_last(x, shape)
+    wide = triton.next_power_of_2(max(16, kh * kw * few))
+    taps = x.new_zeros((channels, wide))
+    taps[:, : kh * kw * few] = weight.permute(1, 2, 3, 0).reshape(channels, -1)
+    norm = x if affine is None else affine.float().contiguous()
+    block = min(128, triton.next_power_of_2(max(16, channels)))
+    height = max(16, TO.tile_bytes // (2 * block))
+    step = max(1, BAND // columns - kh + 1)
+    with device_of(x):
+        planes = torch.empty(kh * kw * few * min(rows, step + kh - 1) * columns, device=x.device)
+        for sample in range(n):
+            for begin in range(0, shape[2], step):
+                end = min(begin + step, shape[2])
+                first, last = max(begin - pads[2], 0), min(end - pads[2] + kh - 1, rows)
+                band, result = x[sample, :, first:last], y[sample, :, begin:end]
+                pixels, elements = (last - first) * columns, (end - begin) * shape[3] * few
+                _products[(triton.cdiv(pixels, height),)](
+                    band,
+                    norm,
+                    taps,
+                    planes,
+                    *(n, sample, pixels, columns, channels, x.stride(2), x.stride(3)),
+                    FEW=few,
+                    TAPS=kh * kw,
+                    BP=height,
+                    BC=block,
+                    BN=wide,
+                    NORM=affine is not None,
+                    SILU=act == "silu",
+                    STAGES=TO.stages,
+                    num_warps=TO.warps,
+                )
+                _gather[(triton.cdiv(elements, 1024),)](
+                    planes,
+                    y if bias is None else bias,
+                    result,
+                    *(elements, shape[3], last - first, columns, first - begin + pads[2], pads[0], y.stride(2)),
+                    FEW=few,
+                    KH=kh,
+                    KW=kw,
+                    BIAS=bias is not None,
+                    BE=1024,
+                    num_warps=4,
+                )
+    return y
+
+
+def _check(x: Tensor, weight: Tensor, products: int) -> None:
+    check_place(x)
+    if x.dtype == torch.float32:
+        raise Unsupported("float32, of which tensor cores keep 10 bits")
+    if weight.dtype != x.dtype or weight.device != x.device:
+        raise Unsupported(f"weights of {weight.dtype} on {weight.device}")
+    if products > MOST:
+        raise Unsupported(f"{products} products a value")

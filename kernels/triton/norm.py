@@ -1,0 +1,114 @@
+"""norm_act: the affine map of a normalisation and its activation, in one pass at the speed of a copy."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from tvae.kernels.registry import Unsupported
+from tvae.kernels.triton.device import silu
+from tvae.kernels.triton.launch import (
+    Tuning,
+    channel_block,
+    device_of,
+    empty_last,
+    pixel_block,
+    programs,
+    shared_map,
+)
+
+__all__ = ["norm_act"]
+
+NORM = Tuning(tile_bytes=8192, warps=4, per_sm=10**6, stages=1)
+MOST_CHANNELS = 512
+
+
+@triton.jit(do_not_specialize=["samples", "outer", "pixels", "blocks", "tiles"])
+def _norm(
+    x: tl.tensor,
+    affine: tl.tensor,
+    y: tl.tensor,
+    samples: tl.tensor,
+    outer: tl.tensor,
+    pixels: tl.tensor,
+    channels: tl.tensor,
+    blocks: tl.tensor,
+    tiles: tl.tensor,
+    x_sample: tl.tensor,
+    x_outer: tl.tensor,
+    x_pixel: tl.tensor,
+    y_sample: tl.tensor,
+    y_outer: tl.tensor,
+    y_pixel: tl.tensor,
+    BP: tl.constexpr,
+    BC: tl.constexpr,
+    RAGGED: tl.constexpr,
+    SILU: tl.constexpr,
+    STAGES: tl.constexpr,
+) -> None:
+    split = tl.cdiv(channels, BC)
+    part = tl.program_id(0) // split
+    c = (tl.program_id(0) % split) * BC + tl.arange(0, BC)
+    run = part // blocks
+    block = part % blocks
+    sample = tl.cast(run // outer, tl.int64)
+    row = tl.cast(run % outer, tl.int64)
+    x += sample * x_sample + row * x_outer
+    y += sample * y_sample + row * y_outer
+    rows = tl.arange(0, BP)
+    x_in = rows[:, None] * x_pixel + c[None, :]
+    y_in = rows[:, None] * y_pixel + c[None, :]
+    c_keep = c < channels
+    affine += sample * channels
+    scale = tl.load(affine + c, mask=c_keep, other=0.0)
+    shift = tl.load(affine + tl.cast(samples, tl.int64) * channels + c, mask=c_keep, other=0.0)
+    for tile in tl.range(block, tiles, blocks, num_stages=STAGES):
+        base = tl.cast(tile, tl.int64) * BP
+        keep = (tile * BP + rows < pixels)[:, None]
+        if RAGGED:
+            keep = keep & c_keep[None, :]
+        v = tl.load(x + base * x_pixel + x_in, mask=keep, other=0.0).to(tl.float32)
+        v = v * scale[None, :] + shift[None, :]
+        if SILU:
+            v = silu(v)
+        tl.store(y + base * y_pixel + y_in, v.to(y.dtype.element_ty), mask=keep)
+
+
+def norm_act(x: Tensor, affine: Tensor, act: str | None) -> Tensor:
+    """See ``native.norm_act``. In float32, rounded once, after the activation; y is dense with channels innermost."""
+    if act not in (None, "silu"):
+        raise ValueError(f"the activations are None and 'silu', not '{act}'")
+    if affine.shape != (2, *x.shape[:2]):
+        raise ValueError(f"the affine map is {list(affine.shape)}, not [2, {x.shape[0]}, {x.shape[1]}]")
+    if affine.device != x.device or not affine.dtype.is_floating_point:
+        raise Unsupported(f"an affine map of {affine.dtype} on {affine.device}")
+    whole = shared_map(x)
+    y = empty_last(x, x.shape)
+    whole = shared_map(x, y)
+    block = channel_block(whole.channels, MOST_CHANNELS)
+    height = pixel_block(NORM, block, x.element_size())
+    runs, tiles = whole.samples * whole.outer, triton.cdiv(whole.pixels, height)
+    split = triton.cdiv(whole.channels, block)
+    blocks = programs(x.device, NORM, runs * split, tiles, tiles)
+    with device_of(x):
+        _norm[(runs * blocks * split,)](
+            x,
+            affine.float().contiguous(),
+            y,
+            whole.samples,
+            whole.outer,
+            whole.pixels,
+            whole.channels,
+            blocks,
+            tiles,
+            *whole.strides[0],
+            *whole.strides[1],
+            BP=height,
+            BC=block,
+            RAGGED=whole.channels % block != 0,
+            SILU=act == "silu",
+            STAGES=NORM.stages,
+            num_warps=NORM.warps,
+        )
+    return y

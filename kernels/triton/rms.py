@@ -1,0 +1,146 @@
+"""rms_norm_act: normalisation over each pixel's channels, weights and activation, in one pass."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from tvae.kernels.registry import Unsupported
+from tvae.kernels.triton.device import silu
+from tvae.kernels.triton.launch import Tuning, check_vector, device_of, empty_last, pixel_block, programs, shared_map
+
+__all__ = ["rms_norm_act"]
+
+RMS = Tuning(tile_bytes=8192, warps=8, per_sm=32, stages=1)
+MOST_CHANNELS = 8192
+"""Of a pixel: they all lie in one tile."""
+
+
+@triton.jit(do_not_specialize=["outer", "pixels", "blocks", "tiles"])
+def _rms(
+    x: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    offset: tl.tensor,
+    y: tl.tensor,
+    eps: tl.tensor,
+    outer: tl.tensor,
+    pixels: tl.tensor,
+    channels: tl.tensor,
+    blocks: tl.tensor,
+    tiles: tl.tensor,
+    x_sample: tl.tensor,
+    x_outer: tl.tensor,
+    x_pixel: tl.tensor,
+    y_sample: tl.tensor,
+    y_outer: tl.tensor,
+    y_pixel: tl.tensor,
+    BP: tl.constexpr,
+    BC: tl.constexpr,
+    RAGGED: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    BIAS: tl.constexpr,
+    OFFSET: tl.constexpr,
+    SILU: tl.constexpr,
+    STAGES: tl.constexpr,
+) -> None:
+    run = tl.program_id(0) // blocks
+    block = tl.program_id(0) % blocks
+    sample = tl.cast(run // outer, tl.int64)
+    row = tl.cast(run % outer, tl.int64)
+    x += sample * x_sample + row * x_outer
+    y += sample * y_sample + row * y_outer
+    c = tl.arange(0, BC)
+    rows = tl.arange(0, BP)
+    x_in = rows[:, None] * x_pixel + c[None, :]
+    y_in = rows[:, None] * y_pixel + c[None, :]
+    c_keep = c < channels
+    w = tl.zeros([BC], tl.float32)
+    b = tl.zeros([BC], tl.float32)
+    if WEIGHT:
+        w = tl.load(weight + c, mask=c_keep, other=0.0).to(tl.float32)
+    if BIAS:
+        b = tl.load(bias + c, mask=c_keep, other=0.0).to(tl.float32)
+    before = tl.zeros([BC], tl.float32)
+    if OFFSET:
+        before = tl.load(offset + c, mask=c_keep, other=0.0).to(tl.float32)
+    for tile in tl.range(block, tiles, blocks, num_stages=STAGES):
+        base = tl.cast(tile, tl.int64) * BP
+        keep = (tile * BP + rows < pixels)[:, None]
+        if RAGGED:
+            keep = keep & c_keep[None, :]
+        v = tl.load(x + base * x_pixel + x_in, mask=keep, other=0.0).to(tl.float32)
+        if OFFSET:
+            v += before[None, :]
+        square = tl.sum(v * v, 1)
+        if NORMALIZE:
+            size = tl.sqrt(square)
+            size = tl.where(size < eps, eps, size)  # not a number stays not a number
+            factor = tl.sqrt(tl.cast(channels, tl.float32)) / size
+        else:
+            factor = 1.0 / tl.sqrt(square / channels + eps)
+        v = v * factor[:, None]
+        if WEIGHT:
+            v = v * w[None, :]
+        if BIAS:
+            v = v + b[None, :]
+        if SILU:
+            v = silu(v)
+        tl.store(y + base * y_pixel + y_in, v.to(y.dtype.element_ty), mask=keep)
+
+
+def rms_norm_act(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    form: str,
+    act: str | None,
+    offset: Tensor | None = None,
+) -> Tensor:
+    """See ``native.rms_norm_act``. In float32, rounded once, after the activation; y is dense, channels innermost."""
+    if form not in ("normalize", "rms"):
+        raise ValueError(f"rms_norm_act has the forms 'normalize' and 'rms', not '{form}'")
+    if act not in (None, "silu"):
+        raise ValueError(f"the activations are None and 'silu', not '{act}'")
+    whole = shared_map(x)
+    if whole.channels > MOST_CHANNELS:
+        raise Unsupported(f"{whole.channels} channels")
+    weight = check_vector("weight", weight, whole.channels, x.device)
+    bias = check_vector("bias", bias, whole.channels, x.device)
+    offset = check_vector("offset", offset, whole.channels, x.device)
+    y = empty_last(x, x.shape)
+    whole = shared_map(x, y)
+    block = triton.next_power_of_2(whole.channels)
+    height = pixel_block(RMS, block, x.element_size())
+    runs, tiles = whole.samples * whole.outer, triton.cdiv(whole.pixels, height)
+    blocks = programs(x.device, RMS, runs, tiles, tiles)
+    with device_of(x):
+        _rms[(runs * blocks,)](
+            x,
+            x if weight is None else weight,
+            x if bias is None else bias,
+            x if offset is None else offset,
+            y,
+            float(eps),
+            whole.outer,
+            whole.pixels,
+            whole.channels,
+            blocks,
+            tiles,
+            *whole.strides[0],
+            *whole.strides[1],
+            BP=height,
+            BC=block,
+            RAGGED=whole.channels % block != 0,
+            NORMALIZE=form == "normalize",
+            WEIGHT=weight is not None,
+            BIAS=bias is not None,
+            OFFSET=offset is not None,
+            SILU=act == "silu",
+            STAGES=RMS.stages,
+            num_warps=RMS.warps,
+        )
+    return y

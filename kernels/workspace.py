@@ -1,0 +1,20 @@
+"""What the kernels of level ``triton`` hold beside their operands and results, for plans that count bytes."""
+
+from __future__ import annotations
+
+__all__ = ["BAND", "attention_bytes", "narrow_bytes"]
+
+_BLOCK, _CHUNK = 8448, 8192
+"""Queries and keys whose weights exist at a time on a card of 132 multiprocessors; fewer have smaller blocks."""
+BAND = 1 << 20
+"""Pixels whose taps ``conv_to_few`` keeps at a time."""
+
+
+def attention_bytes(keys: int, depth: int) -> int:
+    """Of wide_attention: values in float16, weights of a block of queries in float16, their results in float32."""
+    return 2 * keys * depth + _BLOCK * (2 * min(_CHUNK, keys) + 4 * depth)
+
+
+def narrow_bytes(pixels: int, products: int) -> int:
+    """Of conv_to_few: a plane of float32 for every tap and channel of the result."""
+    return 4 * products * min(BAND, pixels)

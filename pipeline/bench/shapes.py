@@ -1,0 +1,57 @@
+"""VAEs in the shape of public ones with random weights: a benchmark needs no download, only the same work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+__all__ = ["SHAPES", "Shape", "build"]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A diffusers class and the configuration of a public checkpoint; what is not named is the class's default."""
+
+    class_name: str
+    config: dict[str, Any]
+    note: str
+
+
+SHAPES = {
+    "sdxl": Shape(
+        "AutoencoderKL",
+        {
+            "down_block_types": ("DownEncoderBlock2D",) * 4,
+            "up_block_types": ("UpDecoderBlock2D",) * 4,
+            "block_out_channels": (128, 256, 512, 512),
+            "layers_per_block": 2,
+            "latent_channels": 4,
+            "norm_num_groups": 32,
+            "sample_size": 1024,
+            "force_upcast": False,  # or float16 would be computed in float32
+        },
+        "Stable Diffusion XL",
+    ),
+    "wan21": Shape("AutoencoderKLWan", {}, "Wan 2.1"),
+    "hunyuan": Shape("AutoencoderKLHunyuanVideo", {}, "HunyuanVideo"),
+}
+
+
+def build(shape: Shape, seed: int = 0) -> nn.Module:
+    """The model in float32 on the CPU, for inference. Norms are random too, or leaving them out would not show."""
+    from diffusers.models import autoencoders
+
+    random = torch.random.get_rng_state()
+    torch.manual_seed(seed)
+    model: nn.Module = getattr(autoencoders, shape.class_name)(**shape.config)
+    generator = torch.Generator().manual_seed(seed + 1)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.ndim == 1 or "norm" in name.lower():
+                noise = torch.randn(weight.shape, generator=generator)
+                weight.copy_(0.3 * noise if name.endswith("bias") else 1 + 0.4 * noise)
+    torch.random.set_rng_state(random)
+    return model.eval().requires_grad_(False)

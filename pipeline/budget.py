@@ -1,0 +1,158 @@
+"""How much memory a run may use: what the user names, or the preset's share of what is free now."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from tvae.pipeline.errors import PlanError, UsageError
+
+__all__ = ["Besides", "Limits", "Rows", "activation_budget", "besides", "check_budget", "host_room", "parse_size"]
+
+_UNITS = {"": 1, "b": 1, **{f"{p}b": 1000 ** (n + 1) for n, p in enumerate("kmgt")}}
+_UNITS |= {f"{p}ib": 1024 ** (n + 1) for n, p in enumerate("kmgt")}
+
+_CUDA_OWN = 700 << 20
+"""Of a CUDA process before any tensor (context, libraries), and room for cuDNN's workspaces."""
+_CPU_OWN = 600 << 20
+"""Of a process that has torch imported, where the system does not tell."""
+_CPU_FIRST = 128 << 20
+"""What the first run adds beside its buffers: code that is loaded, oneDNN's copies of weights (measured: 120 MiB)."""
+_HOST_SHARE = 0.8
+"""Of the host's free memory that buffers of a GPU may take: pinned memory cannot be swapped."""
+_CPU_ROOM = 0.08
+"""Share of a CPU's budget that stays free for holes between buffers and workspaces of convolutions."""
+
+
+def parse_size(text: str | int) -> int:
+    """``8GiB`` (1024³ each), ``8GB`` (1000³), ``500 MiB``, or a number of bytes. Raises UsageError."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(text))
+    unit = _UNITS.get(found[2].lower()) if found else None
+    if found is None or unit is None:
+        raise UsageError(f"'{text}' is no amount of memory; write 8GiB, 8GB or 500MiB")
+    size = int(float(found[1]) * unit)
+    if size < 1:
+        raise UsageError(f"a budget of {text} holds nothing")
+    return size
+
+
+Rows = Literal["height", "time"]
+_LATENT_FRAMES = 4
+"""Of a strip, at most, where nobody says otherwise."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a run is to keep to.
+
+    strip: height of a strip in latent rows; ``fixed``: that and no other. vram: bytes the process may hold on the
+    device, None for ``share`` of what is free. spill: folder for buffers on disk, None for the system's. rows: what a
+    clip's strips divide, so that ``strip`` counts latent frames where it is time; None for what serves best.
+    """
+
+    strip: int
+    fixed: bool = False
+    vram: int | None = None
+    share: float = 1.0
+    spill: Path | None = None
+    rows: Rows | None = None
+
+    def of_frames(self) -> Limits:
+        """For strips of time, of which a few frames are as much as many rows."""
+        return self if self.fixed else replace(self, strip=min(self.strip, _LATENT_FRAMES))
+
+    def strips(self) -> list[int]:
+        """Heights to try, the preferred one first."""
+        heights = [self.strip]
+        while heights[-1] > 1 and not self.fixed:
+            heights.append(heights[-1] // 2)
+        return heights
+
+
+@dataclass(frozen=True)
+class Besides:
+    """What a process takes beside buffers and strips: bytes, and a share of all that it may take."""
+
+    bytes: int
+    share: float = 0.0
+
+    def left(self, named: int) -> int:
+        """Of a budget that is named, for buffers and strips; less than zero where the rest takes more."""
+        return named - int(self.share * named) - self.bytes
+
+    def named(self, left: int) -> int:
+        """What has to be named to have so much left."""
+        return max(1, math.ceil((left + self.bytes) / (1 - self.share)))
+
+
+def besides(device: torch.device, weights: int) -> Besides:
+    """As of now. weights: bytes of the weights, which have their place already or need it."""
+    if device.type == "cuda":
+        return Besides(_CUDA_OWN + weights)
+    if device.type == "cpu":
+        return Besides((_resident() or _CPU_OWN + weights) + _CPU_FIRST, _CPU_ROOM)
+    return Besides(weights)
+
+
+def activation_budget(device: torch.device, named: int | None, share: float, taken: Besides) -> int | None:
+    """Bytes for buffers and strips; None where nothing is known, less than zero where there is nothing left.
+
+    named: everything the process may hold on the device (on a CPU: resident memory); None takes ``share`` of what is
+    free now. Raises PlanError for more than the device has.
+    """
+    if named is None:
+        free = _free(device)
+        return None if free is None else int(share * free)
+    check_budget(device, named)
+    return taken.left(named)
+
+
+def check_budget(device: torch.device, named: int) -> None:
+    """Raises PlanError for more than the device has."""
+    total: int | None = None
+    if device.type == "cuda":
+        total = torch.cuda.mem_get_info(device)[1]
+    elif device.type == "cpu":
+        available = _available()
+        total = None if available is None else available + _resident()
+    if total is not None and named > total:
+        raise PlanError(f"a budget of {named / 2**30:.2f} GiB is more than {device} has ({total / 2**30:.2f} GiB)")
+
+
+def _free(device: torch.device) -> int | None:
+    """What new tensors can take, where it is known."""
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + unused
+    return _available() if device.type == "cpu" else None
+
+
+def host_room() -> int | None:
+    """Bytes that buffers of a GPU may take of the host's memory; None where the system does not tell."""
+    available = _available()
+    return None if available is None else int(_HOST_SHARE * available)
+
+
+def _available() -> int | None:
+    """Memory that can be had without swapping, on Linux."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    return found[0] if found else None
+
+
+def _resident() -> int:
+    """What this process holds now, on Linux; 0 where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")

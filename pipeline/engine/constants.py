@@ -1,0 +1,34 @@
+"""Values that depend on the weights alone (summed kernels, summed biases): computed once for as long as those stay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tvae.pipeline.engine.program import Program
+
+__all__ = ["from_weights", "state_of"]
+
+
+@torch.no_grad()
+def from_weights(program: Program, weights: Mapping[str, Tensor]) -> dict[int, Tensor]:
+    """Values of the ops that have weights, and nothing else but constants, behind them; by op id."""
+    have: dict[int, Tensor] = {i: weights[name] for i, name in program.params.items()}
+    found: dict[int, Tensor] = {}
+
+    def read(id_: int, _lo: int | None = None, _hi: int | None = None) -> Tensor:
+        return have[id_]
+
+    for op in program.ops:
+        whole = op.axis is None and op.reduction is None and op.kind == "call" and bool(op.inputs)
+        if whole and op.constant and all(i in have for i in op.inputs):
+            have[op.id] = found[op.id] = op.run(read, 0, 0)
+    return found
+
+
+def state_of(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+    """Changes when one of these tensors is another one, moved, or written to."""
+    return tuple((t.data_ptr(), 0 if t.is_inference() else t._version, t.shape, t.dtype) for t in tensors)

@@ -1,0 +1,159 @@
+"""The operations that passes put in the place of several of the model's: what each computes on whole values.
+
+A fused node's target is ``tvae.<name>``; its arguments are those of the function here, without ``kernels``. The rules
+compute the same strip by strip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tvae.kernels import Kernels
+
+__all__ = ["fused", "norm_affine", "subpixel_weight", "upsample_conv"]
+
+
+def norm_act(
+    kernels: Kernels,
+    x: Tensor,
+    groups: int,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    offset: Tensor | None,
+    act: str | None,
+) -> Tensor:
+    """act(group_norm(x + offset)) of x_nc*; the offset is a constant per channel."""
+    affine = norm_affine(kernels, kernels.group_stats(x), x.dtype, groups, eps, weight, bias, offset)
+    return kernels.norm_act(x, affine, act)
+
+
+def norm_pad(
+    kernels: Kernels,
+    x: Tensor,
+    groups: int,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    offset: Tensor | None,
+    act: str | None,
+    amounts: Sequence[int],
+    mode: str,
+) -> Tensor:
+    """The same with borders of zeros (``constant``) or of its own rows and columns around it."""
+    affine = norm_affine(kernels, kernels.group_stats(x), x.dtype, groups, eps, weight, bias, offset)
+    return kernels.pad(x, amounts, mode, affine, act)
+
+
+def norm_affine(
+    kernels: Kernels,
+    parts: Tensor,
+    dtype: torch.dtype,
+    groups: int,
+    eps: float,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    offset: Tensor | None,
+) -> Tensor:
+    """The map of a normalisation from statistics of values of type ``dtype``: in float64 for those, else in float32."""
+    if dtype == torch.float64 and weight is None:  # the map takes the type of the widest thing it is made from
+        weight = torch.ones(parts.shape[-1], dtype=dtype, device=parts.device)
+    return kernels.finish_stats(parts, groups, eps, weight, bias, offset)
+
+
+def residual(kernels: Kernels, x: Tensor, other: Tensor | None, bias: Tensor | None) -> Tensor:
+    """x + other + bias of x_nc*; the bias is a constant per channel."""
+    return kernels.add_stats(x, other, bias, None, False)[0]
+
+
+def subpixel_weight(_kernels: Kernels | None, weight: Tensor) -> Tensor:
+    """A 3x3 kernel after nearest 2x upsampling as the four 2x2 kernels of its phases: [O, I, 3, 3] -> [4·O, I, 2, 2].
+
+    Two of the three taps fall on the same low-resolution pixel: they are summed, in at least float32, and the sum is
+    cast once. Phase 2·p + q gives the pixels at (2i + p, 2j + q).
+    """
+    wide = weight if weight.dtype == torch.float64 else weight.float()
+    top, middle, bottom = wide.unbind(2)
+    phases = []
+    for rows in (torch.stack([top, middle + bottom], 2), torch.stack([top + middle, bottom], 2)):
+        left, centre, right = rows.unbind(3)
+        phases += [torch.stack([left, centre + right], 3), torch.stack([left + centre, right], 3)]
+    return torch.cat(phases).to(weight.dtype)
+
+
+def upsample_conv(kernels: Kernels, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """conv3x3(nearest2x(x)) of x_nchw from the kernels that ``subpixel_weight`` gives."""
+    return kernels.interleave_stats(F.conv2d(x, weight, padding=1), bias, None, False)[0]
+
+
+def conv_from_few(kernels: Kernels, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """conv2d of x_nchw that keeps its size; x has a few channels."""
+    return kernels.conv_from_few(x, weight, bias, _same(weight), None, False)[0]
+
+
+def conv_to_few(
+    kernels: Kernels,
+    x: Tensor,
+    groups: int,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    offset: Tensor | None,
+    act: str | None,
+    taps: Tensor,
+    more: Tensor | None,
+) -> Tensor:
+    """conv2d with ``taps`` and the bias ``more`` of ``norm_act``; the result has a few channels."""
+    affine = norm_affine(kernels, kernels.group_stats(x), x.dtype, groups, eps, weight, bias, offset)
+    return kernels.conv_to_few(x, taps, more, _same(taps), affine, act)
+
+
+def _same(weight: Tensor) -> list[int]:
+    high, wide = weight.shape[2] // 2, weight.shape[3] // 2
+    return [wide, wide, high, high]
+
+
+def sum_of(_kernels: Kernels, a: Tensor, b: Tensor) -> Tensor:
+    """The sum of two biases, in at least float32."""
+    return a + b if a.dtype == torch.float64 else a.float() + b.float()
+
+
+def rms_norm_act(
+    kernels: Kernels,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    form: str,
+    act: str | None,
+    offset: Tensor | None = None,
+) -> Tensor:
+    """See ``tvae.kernels.native.rms_norm_act``; weight and bias may have trailing dimensions of one."""
+    flat = [None if t is None else t.flatten() for t in (weight, bias)]
+    return kernels.rms_norm_act(x, flat[0], flat[1], eps, form, act, offset)
+
+
+def wide_attention(kernels: Kernels, q: Tensor, k: Tensor, v: Tensor, scale: float, frames: int) -> Tensor:
+    """One head, q, k, v [B, 1, tokens, D]; with more than one frame each sees its own keys and those before."""
+    q, k, v = (t.squeeze(1).unflatten(1, (frames, -1)) for t in (q, k, v))
+    return kernels.wide_attention(q, k, v, scale, frames > 1).flatten(1, 2).unsqueeze(1)
+
+
+_FUSED: dict[str, Callable[..., Tensor]] = {
+    fn.__name__: fn
+    for fn in (
+        *(norm_act, norm_pad, residual, subpixel_weight, upsample_conv, sum_of),
+        *(rms_norm_act, wide_attention, conv_from_few, conv_to_few),
+    )
+}
+
+
+def fused(name: str, kernels: Kernels) -> Callable[..., Any]:
+    """The fused operation of this name."""
+    return partial(_FUSED[name], kernels)

@@ -1,0 +1,85 @@
+"""What every fusing pass needs: who reads a value, and a new list of nodes in which some are replaced by others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tvae.pipeline.engine.graph import Graph, Meta, Node, Ref, map_refs, refs_in
+from tvae.pipeline.engine.passes.unused import needed
+
+__all__ = ["Rewriter"]
+
+
+class Rewriter:
+    """Walks a graph from the first node to the last and writes another one.
+
+    ``old`` graph ids go in, Refs of the new graph come out. A pass calls ``keep`` or ``replace`` once for every node in
+    order; operands that nothing reads any more are left for ``remove_unused``.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._readers: list[list[int]] = [[] for _ in graph.nodes]
+        for id_ in sorted(needed(graph)):  # what an earlier pass left behind reads nothing
+            for source in refs_in(graph.nodes[id_]):
+                self._readers[source].append(id_)
+        self._nodes: list[Node] = []
+        self._new: dict[int, Ref] = {}
+
+    # -- the old graph
+    def node(self, arg: Any) -> Node | None:
+        """The node behind an argument, None for anything but a Ref."""
+        return self.graph.nodes[arg.id] if isinstance(arg, Ref) else None
+
+    def readers(self, id_: int) -> list[int]:
+        """Ids of the nodes that read a value; an output of the graph counts as read by -1."""
+        return self._readers[id_] + [-1] * (id_ in self.graph.outputs)
+
+    def read_once(self, arg: Any) -> bool:
+        """Is this a value that a single node reads, so that nothing else misses it?"""
+        return isinstance(arg, Ref) and len(self.readers(arg.id)) == 1
+
+    # -- the new graph
+    def keep(self, id_: int, **changes: Any) -> Ref:
+        """Copy a node (with ``changes`` to its fields, in old Refs)."""
+        node = replace(self.graph.nodes[id_], **changes)
+        args, kwargs = self.renamed((node.args, node.kwargs))
+        return self._append(id_, replace(node, args=args, kwargs=kwargs))
+
+    def replace(self, id_: int, name: str, *args: Any, module: str | None = None) -> Ref:
+        """Write the fused operation ``tvae.<name>`` with these (new) arguments instead of a node."""
+        node = self.graph.nodes[id_]
+        return self._append(id_, _fused(name, args, node.meta, node.module if module is None else module))
+
+    def stand_in(self, id_: int, ref: Ref) -> None:
+        """Readers of a node read this new value instead."""
+        self._new[id_] = ref
+
+    def emit(self, node: Node) -> Ref:
+        """Write a further node, in new Refs."""
+        return self._append(None, node)
+
+    def emit_fused(self, name: str, args: tuple[Any, ...], meta: Meta, module: str) -> Ref:
+        """Write a further fused operation, in new Refs."""
+        return self._append(None, _fused(name, args, meta, module))
+
+    def renamed(self, args: Any) -> Any:
+        """Arguments of the old graph as those of the new one."""
+        return map_refs(args, lambda a: self._new[a.id] if isinstance(a, Ref) else a)
+
+    def done(self) -> Graph:
+        """The new graph."""
+        ids = [[self._new[i].id for i in side] for side in (self.graph.inputs, self.graph.outputs)]
+        return replace(self.graph, nodes=self._nodes, inputs=ids[0], outputs=ids[1])
+
+    def _append(self, id_: int | None, node: Node) -> Ref:
+        ref = Ref(len(self._nodes))
+        self._nodes.append(node)
+        if id_ is not None:
+            self._new[id_] = ref
+        return ref
+
+
+def _fused(name: str, args: tuple[Any, ...], meta: Meta, module: str) -> Node:
+    return Node("call", f"tvae.{name}.default", args, {}, module, (meta,))

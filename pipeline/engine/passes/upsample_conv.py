@@ -1,0 +1,58 @@
+"""Pass: nearest 2x upsampling and the 3x3 convolution behind it become four 2x2 convolutions of the small picture.
+
+2.25 times fewer operations, the same function in exact arithmetic; the enlarged picture is never written.
+"""
+
+from __future__ import annotations
+
+from tvae.pipeline.engine.graph import Graph, Meta, Node, Size
+from tvae.pipeline.engine.passes.rewriter import Rewriter
+
+__all__ = ["fuse_upsample_conv"]
+
+_UPSAMPLE = ("upsample_nearest2d", "_upsample_nearest_exact2d")
+
+
+def fuse_upsample_conv(graph: Graph) -> Graph:
+    """upsample_nearest2d(x, 2) and conv2d 3x3 -> ``tvae.upsample_conv`` of a ``tvae.subpixel_weight``."""
+    r = Rewriter(graph)
+    for id_, node in enumerate(graph.nodes):
+        up = r.node(node.args[0]) if node.op == "conv2d" else None
+        if up is None or up.op not in _UPSAMPLE or not _doubles(r, up) or not _three_by_three(r, node):
+            r.keep(id_)
+            continue
+        x, weight, bias = up.args[0], node.args[1], node.args[2] if len(node.args) > 2 else None
+        stored = r.node(weight)
+        assert stored is not None
+        out, inner = stored.meta.shape[:2]
+        assert isinstance(out, int)
+        phases = Meta((4 * out, inner, 2, 2), stored.meta.dtype)
+        summed = r.emit_fused("subpixel_weight", r.renamed((weight,)), phases, node.module)
+        r.replace(id_, "upsample_conv", *r.renamed((x,)), summed, r.renamed(bias))
+    return r.done()
+
+
+def _doubles(r: Rewriter, up: Node) -> bool:
+    """Both sides are doubled, by factors that say so: sizes alone could be equal by chance at one input size."""
+    factors = up.args[2] if up.target.endswith(".vec") else up.args[2:4]
+    if factors:
+        return list(factors) == [2.0, 2.0]
+    source = r.node(up.args[0])
+    assert source is not None
+    return all(_twice(a, b) for a, b in zip(source.meta.shape[-2:], up.meta.shape[-2:], strict=True))
+
+
+def _twice(small: int | Size, large: int | Size) -> bool:
+    if isinstance(small, int) or isinstance(large, int):
+        return isinstance(small, int) and isinstance(large, int) and large == 2 * small
+    return large.expr in (f"2*{small.expr}", f"2*({small.expr})")
+
+
+def _three_by_three(r: Rewriter, node: Node) -> bool:
+    """A 3x3 convolution of stride 1 and padding 1 over all channels at once."""
+    weight = r.node(node.args[1])
+    stride, padding, dilation, groups = [*node.args[3:], *[None] * 4][:4] if len(node.args) > 3 else [None] * 4
+    if weight is None or tuple(weight.meta.shape[2:]) != (3, 3) or node.kwargs or (groups or 1) != 1:
+        return False
+    ones = all(v is None or v == 1 or list(v) == [1] * len(v) for v in (stride, dilation))
+    return ones and (padding == 1 or padding == "same" or list(padding or [0]) in ([1], [1, 1]))

@@ -1,0 +1,263 @@
+"""Planner: Program + budget -> the Schedule that is expected to be fastest among those that fit.
+
+Two things are chosen apart from each other: how high the strips are, and which buffers are not kept on the device any
+more. Those that go are the largest alive where most is alive, one after the other until the rest fits: they are written
+over, made again where they are read, or moved. Then every segment takes the strips that are fastest in the room it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from tvae.pipeline.engine.again import cheaper_again
+from tvae.pipeline.engine.cuts import optional_cuts
+from tvae.pipeline.engine.footprint import Footprint, Known, SegmentFootprint, footprint, segment_footprint
+from tvae.pipeline.engine.program import Program
+from tvae.pipeline.engine.schedule import Place, Schedule, Segment, levels, movable, placed, schedule, strips_of
+from tvae.pipeline.errors import PlanError
+
+__all__ = ["CPU", "CUDA", "Machine", "fitting", "least", "seconds"]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What times are estimated from: operations and bytes a second (of the device's memory, of the link to the host, of
+    the disk), seconds to start an operation; where buffers go that leave the device, and how much the host may take."""
+
+    operations: float
+    memory: float
+    link: float
+    start: float
+    elsewhere: Place
+    disk: float = 1e9
+    host: int | None = None
+
+
+CPU = Machine(1e11, 1e10, 1e9, 2e-5, "disk")
+"""A few cores and a local disk."""
+CUDA = Machine(6e14, 3e12, 4.5e10, 1e-5, "host")
+"""A data-centre card on PCIe 5; what matters is the proportion, and that differs little between cards."""
+
+
+_ALIKE = 1.2
+"""Estimated times that differ by less count as equal."""
+
+
+def fitting(
+    program: Program,
+    strips: Sequence[int],
+    budget: int | None,
+    machine: Machine,
+    named: Callable[[int], int] = int,
+    places: Mapping[int, Place] | None = None,
+) -> Schedule:
+    """The schedule to run.
+
+    strips: heights to choose from, in input rows, the preferred one first; it is taken if it fits as it is. budget:
+    bytes on the device for everything but weights and library workspaces; None for any. named: what has to be named to
+    have such a budget. places: of buffers that live elsewhere anyway. Raises PlanError with the smallest budget, as it
+    has to be named, that would do.
+    """
+    known: Known = {}
+    ways = _ways(program, strips[0], machine, places or {})
+    first = [_built(program, strips[0], places or {}, way, machine, known) for way in ways]
+    costs = [(plan, footprint(plan, known)) for plan in first]
+    fits = [(plan, cost) for plan, cost in costs if budget is None or cost.device <= budget]
+    if fits:
+        return _choice(fits, machine)
+    assert budget is not None
+    found, smallest = [], min(cost.device for _, cost in costs)
+    for chain in _chains(program, strips, machine, places or {}, known):
+        for plan, cost in chain:
+            smallest = min(smallest, cost.device)
+            if cost.device <= budget:
+                found.append(_filled(plan, cost, strips, budget, machine, known))
+                break
+    if not found:
+        enough = -(-named(smallest) // 2**20)
+        raise PlanError(
+            f"a budget of {_size(named(budget))} does not hold this; the smallest that does is {enough} MiB",
+            enough << 20,
+        )
+    return min(found, key=lambda one: seconds(one[0], one[1], machine))[0]
+
+
+def least(program: Program, strips: Sequence[int], machine: Machine, places: Mapping[int, Place]) -> int:
+    """Bytes on the device that the most modest schedule needs."""
+    chains = _chains(program, strips, machine, places, {})
+    return min(cost.device for chain in chains for _, cost in chain)
+
+
+def seconds(plan: Schedule, cost: Footprint, machine: Machine) -> float:
+    """An estimate of a schedule's time: good for comparing schedules of one program, no more."""
+    return sum(
+        _segment_seconds(plan.program, segment, part, machine)
+        for segment, part in zip(plan.segments, cost.segments, strict=True)
+    )
+
+
+def _segment_seconds(program: Program, segment: Segment, part: SegmentFootprint, machine: Machine) -> float:
+    touched = sum(program.ops[i].bytes for i in segment.body) * part.recompute + part.copied
+    computing = part.work / machine.operations + touched / machine.memory
+    moving = (part.moved - part.spilled) / machine.link + part.spilled / machine.disk
+    return max(computing + part.starts * machine.start, moving)
+
+
+def _choice(plans: Sequence[tuple[Schedule, Footprint]], machine: Machine) -> Schedule:
+    """The plan that takes least memory among those expected to be as fast as the fastest, as far as estimates tell."""
+    fastest = min(seconds(plan, cost, machine) for plan, cost in plans)
+    alike = [(cost.device, plan) for plan, cost in plans if seconds(plan, cost, machine) <= _ALIKE * fastest]
+    return min(alike, key=lambda sized: sized[0])[1]
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How a program is cut: optional cuts; whether branches come one after the other (see ``levels``); whether segments
+    may slide."""
+
+    cuts: Mapping[int, int]
+    deep: bool = False
+    slide: bool = False
+
+
+def _ways(program: Program, rows: int, machine: Machine, places: Mapping[int, Place]) -> list[_Way]:
+    """With the optional cuts that pay, with fewer of them (what they store takes memory), with none, and sliding.
+
+    What comes and goes by rows is not stored on the way, so that memory does not grow with it.
+    """
+    ways: list[_Way] = []
+    for deep in (False, True):
+        passed = levels(program, deep=deep)
+        if deep and passed == levels(program):
+            break
+        for dearer in () if "caller" in places.values() else (1, 100):
+            way = _Way(optional_cuts(program, rows, passed, machine.operations, machine.memory / dearer), deep)
+            if way not in ways:
+                ways.append(way)
+        if _Way({}, deep) not in ways:
+            ways.append(_Way({}, deep))
+        if rows < program.rows:
+            ways.append(_Way({}, deep, True))
+    return ways
+
+
+def _built(
+    program: Program, rows: int, places: Mapping[int, Place], way: _Way, machine: Machine, known: Known
+) -> Schedule:
+    """The schedule; of the segments that may slide those do for which it is quicker."""
+    plan = schedule(program, rows, places, way.cuts, deep=way.deep)
+    if not way.slide:
+        return plan
+    alone = footprint(plan, known)
+    sliding = schedule(program, rows, places, way.cuts, deep=way.deep, slides=range(len(plan.segments)))
+    both = zip(plan.segments, alone.segments, footprint(sliding, known).segments, strict=True)
+    quicker = [
+        n
+        for n, (segment, a, b) in enumerate(both)
+        if _segment_seconds(program, segment, b, machine) < _segment_seconds(program, segment, a, machine)
+    ]
+    return schedule(program, rows, places, way.cuts, deep=way.deep, slides=quicker) if quicker else plan
+
+
+def _chains(
+    program: Program, strips: Sequence[int], machine: Machine, given: Mapping[int, Place], known: Known
+) -> Iterator[Iterator[tuple[Schedule, Footprint]]]:
+    """Ways to take less and less memory, over a few of the heights: each segment finds its own in the end."""
+    heights = dict.fromkeys((strips[0], strips[len(strips) // 2], strips[-1]))
+    pays: dict[bool, frozenset[int]] = {}
+    for rows in heights:
+        for way in _ways(program, rows, machine, given):
+            yield _ever_smaller(program, rows, machine, given, way, frozenset(), known)
+            if way.cuts or way.slide:
+                continue
+            if way.deep not in pays:
+                build = partial(_made_again, program, rows, way.deep)
+                pays[way.deep] = cheaper_again(build, machine.operations, machine.link)
+            if pays[way.deep]:
+                yield _ever_smaller(program, rows, machine, given, way, pays[way.deep], known)
+
+
+def _made_again(program: Program, rows: int, deep: bool, again: Collection[int]) -> Schedule:
+    return schedule(program, rows, deep=deep, again=again)
+
+
+def _ever_smaller(
+    program: Program,
+    rows: int,
+    machine: Machine,
+    given: Mapping[int, Place],
+    way: _Way,
+    pays: frozenset[int],
+    known: Known,
+) -> Iterator[tuple[Schedule, Footprint]]:
+    """Schedules with strips of this height, each meant to take less than the one before.
+
+    First what dies is written over. Then buffers go from the device, the largest of those that are alive where it is
+    fullest: values that ``pays`` names are made again where they are read, the others move, until none is left. (What
+    waits on its way out takes memory too, and so does what is made again: a step need not help.)
+    """
+    again = frozenset[int]()
+    plan = _built(program, rows, given, way, machine, known)
+    if way.slide and not any(segment.slides for segment in plan.segments):
+        return  # the same as without
+    yield plan, footprint(plan, known)
+    places = dict(given)
+    plan = placed(plan, places, lag=True)
+    spans = _spans(plan, given)
+    while True:
+        cost = footprint(plan, known)
+        yield plan, cost
+        fullest = max(range(len(cost.segments)), key=lambda n: cost.segments[n].stored + cost.segments[n].strip)
+        choice = [i for i, (made, dropped) in spans.items() if made <= fullest <= dropped]
+        if not choice:
+            return
+        largest = max(choice, key=lambda i: (i in pays, program.ops[i].bytes))
+        if largest in pays:
+            again |= {largest}
+            plan = placed(schedule(program, rows, given, way.cuts, deep=way.deep, again=again), places, lag=True)
+            spans = _spans(plan, places)
+        else:
+            places[largest] = machine.elsewhere
+            plan = placed(plan, places, lag=True)
+            if machine.host is not None and footprint(plan, known).host > machine.host:
+                places[largest] = "disk"
+                plan = placed(plan, places, lag=True)
+            del spans[largest]
+
+
+def _spans(plan: Schedule, gone: Collection[int]) -> dict[int, tuple[int, int]]:
+    """The first and the last segment that each buffer exists in, of those that may leave the device."""
+    made = {i: n for n, segment in enumerate(plan.segments) for i in segment.sinks}
+    dropped = {i: n for n, segment in enumerate(plan.segments) for i in segment.drops}
+    end = len(plan.segments)
+    return {i: (made[i], dropped.get(i, end)) for i in movable(plan) if i not in gone}
+
+
+def _filled(
+    plan: Schedule, cost: Footprint, heights: Sequence[int], budget: int, machine: Machine, known: Known
+) -> tuple[Schedule, Footprint]:
+    """The same buffers, and in every segment the strips that are fastest in what they leave of the budget.
+
+    Never a single strip among others: its values become the buffers, and may share memory.
+    """
+    program, segments = plan.program, []
+    room = budget - cost.device + max(part.stored + part.strip for part in cost.segments)
+    for segment, part in zip(plan.segments, cost.segments, strict=True):
+        best, fastest = segment, _segment_seconds(program, segment, part, machine)
+        for height in heights:
+            if height >= program.rows or len(segment.strips) == 1:
+                continue
+            other = replace(segment, strips=strips_of(program, height))
+            its = segment_footprint(plan, other, part.stored, known)
+            if its.stored + its.strip <= room and (time := _segment_seconds(program, other, its, machine)) < fastest:
+                best, fastest = other, time
+        segments.append(best)
+    highest = max(segment.strips[0][1] for segment in segments)
+    filled = replace(plan, segments=tuple(segments), strip_rows=highest)
+    return filled, footprint(filled, known)
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"

@@ -1,0 +1,128 @@
+"""Normalisation: statistics over all rows (a barrier) or per pixel, then a map per channel and the activation.
+
+The statistics are folded over owned rows only, each row exactly once, and merged in float64, so that they do not depend
+on how the rows are divided; where the op that makes the rows can take them on its way, they cost no read. What is
+done with them is an ordinary local op.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tvae.kernels import Kernels
+from tvae.pipeline.engine.fused import norm_affine
+from tvae.pipeline.engine.graph import Node
+from tvae.pipeline.engine.program import Op, Produce, Read, Reduction
+from tvae.pipeline.engine.rules.context import Context, no_demand, no_rows
+from tvae.pipeline.engine.rules.registry import NoRule, rule
+from tvae.pipeline.engine.rules.window import padded
+
+
+@rule("group_norm")
+def group_norm(ctx: Context, node: Node) -> Op:
+    """(x - mean)/sqrt(var + eps)·weight + bias per group of channels, statistics over all rows."""
+    args: list[Any] = [*node.args, *[None] * 5]
+    x, groups, w, b, eps = args[:5]
+    return _normalised(ctx, node, ctx.op(x), groups, w, b, 1e-5 if eps is None else eps)
+
+
+@rule("norm_act")
+def norm_act(ctx: Context, node: Node) -> Op:
+    """The same of x + offset, followed by the activation (see ``fused.norm_act``)."""
+    x, groups, w, b, eps, offset, act = node.args
+    return _normalised(ctx, node, ctx.op(x), groups, w, b, eps, offset, act)
+
+
+@rule("norm_pad")
+def norm_pad(ctx: Context, node: Node) -> Op:
+    """The same with borders around it: the normalised map is written once, borders and all."""
+    x, groups, w, b, eps, offset, act, amounts, mode = node.args
+    source, kernels = ctx.op(x), ctx.kernels
+    assert source.axis is not None
+    if source.axis.dim == 0:
+        return ctx.local(node, source.axis)
+    affine = norm_map(ctx, node, source, groups, w, b, eps, offset)
+
+    def around(read: Read, lo: int, hi: int, borders: list[int]) -> Tensor:
+        return kernels.pad(read(source.id, lo, hi), borders, mode, read(affine.id), act)
+
+    return padded(ctx, node, [source, affine], list(amounts), mode, around)
+
+
+@rule("rms_norm_act")
+def rms_norm_act(ctx: Context, node: Node) -> Op:
+    """Every pixel is normalised by itself."""
+    source = ctx.op(node.args[0])
+    assert source.axis is not None
+    if source.axis.dim == 1:
+        raise NoRule("rows merged with the channels of a normalisation")
+    return ctx.local(node, source.axis, cheap=True)
+
+
+def _normalised(
+    ctx: Context, node: Node, source: Op, groups: int, w: Any, b: Any, eps: float, offset: Any = None, act: Any = None
+) -> Op:
+    axis, kernels = source.axis, ctx.kernels
+    assert axis is not None
+    if axis.dim == 0:  # rows in the batch: every row has its own statistics
+        return ctx.local(node, axis)
+    affine = norm_map(ctx, node, source, groups, w, b, eps, offset)
+
+    def run(read: Read, a: int, b: int) -> Tensor:
+        return kernels.norm_act(read(source.id, a, b), read(affine.id), act)
+
+    return ctx.emit(node, [source, affine], axis, lambda a, b: [(source.id, a, b)], run, name="norm_act", cheap=True)
+
+
+def norm_map(ctx: Context, node: Node, source: Op, groups: int, w: Any, b: Any, eps: float, offset: Any = None) -> Op:
+    """The map per channel that a group normalisation is, from statistics over all rows."""
+    axis, kernels = source.axis, ctx.kernels
+    assert axis is not None
+    if axis.dim == 1:
+        raise NoRule("rows merged with the channels of a group norm")
+
+    def fold(acc: Any, read: Read, a: int, b: int) -> Any:
+        return take(acc, kernels.group_stats(read(source.id, a, b)))
+
+    def take(acc: Any, parts: Tensor) -> Any:
+        return [*(acc or []), parts]
+
+    def finish(acc: list[Tensor]) -> Tensor:
+        return acc[0] if len(acc) == 1 else torch.cat(acc, 1)
+
+    if source.produce is None and source.kind == "call":
+        source.produce = _with_stats(source, kernels)
+    stats = ctx.emit(
+        node,
+        [source],
+        None,
+        lambda a, b: [(source.id, a, b)],
+        no_rows,
+        name="group_stats",
+        shape=(source.shape[0], 1, 3, source.shape[1]),
+        dtype=torch.float64,
+        reduction=Reduction(source.id, fold, finish, take),
+    )
+    given = [ctx.maybe(t) for t in (w, b, offset)]
+    read_given = [None if o is None else o.id for o in given]
+
+    def finished(read: Read, _a: int, _b: int) -> Tensor:
+        values = (None if i is None else read(i) for i in read_given)
+        return norm_affine(kernels, read(stats.id), source.dtype, groups, eps, *values)
+
+    shape, kind = (2, *source.shape[:2]), torch.float64 if source.dtype == torch.float64 else torch.float32
+    inputs = [stats, *(o for o in given if o)]
+    return ctx.emit(node, inputs, None, no_demand, finished, name="finish_stats", shape=shape, dtype=kind)
+
+
+def _with_stats(source: Op, kernels: Kernels) -> Produce:
+    """What is stored anyway gives its statistics on the way into the buffer."""
+    run = source.run
+
+    def produce(read: Read, a: int, b: int, out: Tensor | None, stats: bool) -> tuple[Tensor, Tensor | None]:
+        return kernels.add_stats(run(read, a, b), None, None, out, stats)
+
+    return produce

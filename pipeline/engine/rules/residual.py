@@ -1,0 +1,33 @@
+"""The residual sum: convolution + bias + residual in one pass, with the statistics of the sum on the way."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from tvae.pipeline.engine.graph import Node
+from tvae.pipeline.engine.program import Op, Read
+from tvae.pipeline.engine.rules.context import Context
+from tvae.pipeline.engine.rules.pointwise import broadcast_axis
+from tvae.pipeline.engine.rules.registry import rule
+
+_FRESH = ("conv1d", "conv2d", "conv3d")
+"""Operations whose result is new memory, not a view of something else."""
+
+
+@rule("residual")
+def residual(ctx: Context, node: Node) -> Op:
+    """x + other + bias per channel (see ``fused.residual``); over a convolution's result it works in place."""
+    source, other, bias = ctx.op(node.args[0]), ctx.maybe(node.args[1]), ctx.maybe(node.args[2])
+    kernels = ctx.kernels
+
+    def produce(read: Read, a: int, b: int, out: Tensor | None, stats: bool) -> tuple[Tensor, Tensor | None]:
+        x = read(source.id, a, b)
+        rest = None if other is None else read(other.id, a, b)
+        return kernels.add_stats(x, rest, None if bias is None else read(bias.id), out, stats)
+
+    op = ctx.local(node, broadcast_axis(ctx, node), run=lambda read, a, b: produce(read, a, b, None, False)[0])
+    op.produce = produce
+    op.replaces = tuple(o.id for o in (source, other) if o is not None)
+    if source.name in _FRESH and ctx.readers(node.args[0]) == 1:
+        op.over = source.id
+    return op

@@ -1,0 +1,87 @@
+"""Where the computing of a clip stands after some of its parts, kept beside them, so that an interrupted run goes on.
+
+What later frames need of earlier ones is little: the caches of a streaming model, and the state of the generator that
+latents are drawn with. With both restored, the rest is computed as if nothing had happened, to the bit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tvae.pipeline.atomic import replacing
+from tvae.pipeline.errors import InputError
+from tvae.pipeline.latents.tensor_file import own_memory
+
+__all__ = ["Checkpoint", "Checkpoints", "goes_on"]
+
+SHARE = 1 / 20
+"""Of a run's time that may go into keeping checkpoints. The caches of a large model are some gigabytes."""
+
+GENERATOR, CACHE, COUNTS = "generator", "cache.{:04d}", ("parts", "frames", "chunks")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """After ``parts`` parts, which hold ``frames`` frames. Tensors are on the CPU."""
+
+    parts: int
+    frames: int
+    chunks: int
+    """That went through the model for them."""
+    caches: Sequence[Tensor] = field(default_factory=tuple)
+    generator: Tensor | None = None
+    """``torch.Generator.get_state()``."""
+
+
+class Checkpoints:
+    """The file that holds the latest checkpoint. ``fingerprint`` says what of; another's is no use."""
+
+    def __init__(self, path: Path, fingerprint: str) -> None:
+        self.path, self._fingerprint = path, fingerprint
+        self._next = time.monotonic()
+
+    def read(self) -> Checkpoint | None:
+        """None where there is none of ours, or none that can be read: the work begins anew."""
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            if metadata.get("fingerprint") != self._fingerprint:
+                return None
+            parts, frames, chunks = (int(metadata[name]) for name in COUNTS)
+        except (OSError, SafetensorError, KeyError, ValueError):
+            return None
+        generator = tensors.pop(GENERATOR, None)
+        return Checkpoint(parts, frames, chunks, [tensors[name] for name in sorted(tensors)], generator)
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for the next: seldom enough that keeping them takes a small share of the run."""
+        return time.monotonic() >= self._next
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Replaces the one before; its parts must be written already. InputError for a full disk."""
+        begin = time.monotonic()
+        tensors = {CACHE.format(n): own_memory(cache) for n, cache in enumerate(checkpoint.caches)}
+        if checkpoint.generator is not None:
+            tensors[GENERATOR] = checkpoint.generator
+        metadata = {"fingerprint": self._fingerprint} | {name: str(getattr(checkpoint, name)) for name in COUNTS}
+        try:
+            with replacing(self.path) as temporary:
+                save_file(tensors, temporary, metadata)
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"cannot write '{self.path}': {error}") from error
+        end = time.monotonic()
+        self._next = end + (end - begin) / SHARE
+
+
+def goes_on(frames: int) -> str:
+    """What to tell."""
+    return f"goes on after the {frames} frames that an interrupted run had done"

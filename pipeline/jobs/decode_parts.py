@@ -1,0 +1,52 @@
+"""A decoded clip's parts: where each ends, what is kept with it, and how the next run goes on behind the last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tvae.pipeline.jobs.checkpoint import Checkpoint, Checkpoints
+from tvae.pipeline.media import PartedVideoWriter
+
+if TYPE_CHECKING:
+    from tvae.pipeline.models.model import Model
+    from tvae.pipeline.models.streaming import ClipStream
+
+__all__ = ["PART_FRAMES", "DecodeParts"]
+
+PART_FRAMES = 128
+"""At least these make a part. Each begins with a key frame; encoders put one in as often by themselves."""
+
+
+class DecodeParts:
+    """Beside the loop that computes; ``stream`` is None for an image VAE, whose frames know nothing of each other."""
+
+    def __init__(self, writer: PartedVideoWriter, fingerprint: str, model: Model, stream: ClipStream | None) -> None:
+        self._writer, self._model, self._stream = writer, model, stream
+        self._checkpoints = Checkpoints(writer.state_path, fingerprint)
+        self._parts = self._end = 0
+
+    def begin(self) -> Checkpoint:
+        """Goes back to where an interrupted run stood, if there was one, else to the beginning."""
+        found = self._checkpoints.read()
+        if found is None or not self._writer.adopt(found.parts):
+            return Checkpoint(0, 0, 0)
+        if self._stream is not None:
+            self._stream.caches = [cache.to(self._model.device) for cache in found.caches]
+        self._parts, self._end = found.parts, found.frames
+        return found
+
+    def reached(self, frames: int, chunks: int) -> Callable[[], None] | None:
+        """What is to be done once the first ``frames`` frames, of so many chunks, are written, if a part ends there."""
+        if frames - self._end < PART_FRAMES:
+            return None
+        self._parts, self._end = self._parts + 1, frames
+        if not self._checkpoints.due:
+            return self._writer.end_part
+        caches = [cache.cpu() for cache in self._stream.caches] if self._stream is not None else []
+        return partial(self._keep, Checkpoint(self._parts, frames, chunks, caches))
+
+    def _keep(self, checkpoint: Checkpoint) -> None:
+        self._writer.end_part()
+        self._checkpoints.write(checkpoint)

@@ -1,0 +1,110 @@
+"""A video file in the making: the picture's stream, and the source's other streams in step with it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import av.error
+from av.container import OutputContainer
+from av.packet import Packet
+
+from tvae.pipeline.media.atomic import publish, reserve, write_error
+from tvae.pipeline.media.encoder import CONTAINERS, add_encoder
+from tvae.pipeline.media.fingerprint import video_tag
+from tvae.pipeline.media.output_clock import MAX_TIMESCALE, OutputClock
+from tvae.pipeline.media.spec import PictureSpec, WriteOptions
+from tvae.pipeline.media.stream_mux import StreamMuxer
+
+__all__ = ["Film"]
+
+
+class Film:
+    """Grows in a temporary file beside ``path``; finish() gives it its name.
+
+    ``encoder`` is open and belongs to the picture's stream; whoever uses it hands its packets to mux(). ``warnings``
+    takes what the file cannot hold. Raises UsageError or InputError as open_writer does, TvaeError when the disk fails.
+    """
+
+    def __init__(
+        self, path: Path, like: PictureSpec, options: WriteOptions, clock: OutputClock, warnings: list[str]
+    ) -> None:
+        self.path, self._clock = path, clock
+        self._container: OutputContainer | None = None
+        self._streams = StreamMuxer(options.audio, warnings)
+        self._temporary = reserve(path)
+        self._finished = False
+        try:
+            self._open(like, options, warnings)
+        except (av.error.FFmpegError, OSError) as error:
+            self.abort()
+            raise write_error(path, error) from error
+        except BaseException:
+            self.abort()
+            raise
+
+    def _open(self, like: PictureSpec, options: WriteOptions, warnings: list[str]) -> None:
+        muxer = CONTAINERS[self.path.suffix.lower()]
+        timescales = {}
+        if muxer in ("mp4", "mov"):
+            own = self._clock.time_base.denominator
+            common = math.lcm(own, *self._streams.timescales())
+            # the movie's own scale counts the delays before each stream starts
+            timescales = {
+                "video_track_timescale": str(own),
+                "movie_timescale": str(common if common <= MAX_TIMESCALE else own),
+            }
+        self._container = av.open(f"file:{self._temporary}", "w", format=muxer, container_options=timescales)
+        if options.fingerprint is not None:
+            self._container.metadata.update(video_tag(options.fingerprint))
+        self.stream, self.encoder = add_encoder(self._container, like, options, self._clock.time_base, self._clock.rate)
+        self._streams.attach(self._container)
+        self._container.start_encoding()
+        if options.fps is not None and not self._streams.empty:
+            warnings.append(f"the picture runs at {options.fps} frames a second now, the sound as before")
+        if like.sample_aspect_ratio != 1 and not self.encoder.keeps_aspect:
+            warnings.append(f"pixel aspect {like.sample_aspect_ratio} is lost in {muxer}; write .mp4 to keep it")
+        unit = self.stream.time_base
+        if unit is not None and (self._clock.time_base / unit).denominator != 1:
+            warnings.append(f"timestamps rounded to {unit} s, all that {muxer} keeps; write .mp4 to keep them exact")
+
+    def delay(self, seconds: Fraction) -> None:
+        """Start the other streams so much later; before the first packet."""
+        self._streams.delay(seconds)
+
+    def mux(self, packet: Packet) -> None:
+        """The picture's next packet, its times in the clock's time base; what starts before it goes before it."""
+        assert self._container is not None
+        assert packet.pts is not None
+        packet.stream = self.stream
+        start = packet.dts if packet.dts is not None else packet.pts
+        try:
+            self._streams.mux_until(float(start * self._clock.time_base))
+            self._container.mux_one(packet)
+        except (av.error.FFmpegError, OSError) as error:
+            raise write_error(self.path, error) from error
+
+    def finish(self) -> None:
+        """All that is left of the other streams; then the file has its name."""
+        assert self._container is not None
+        try:
+            self._streams.finish()
+            self._container.close()
+        except (av.error.FFmpegError, OSError) as error:
+            raise write_error(self.path, error) from error
+        publish(self._temporary, self.path)
+        self._finished = True
+
+    def abort(self) -> None:
+        """Remove the temporary file, unless it has its name; always to be called."""
+        self._streams.close()
+        if self._finished:
+            return
+        self._finished = True
+        if self._container is not None:
+            with contextlib.suppress(av.error.FFmpegError, OSError, ValueError):  # it writes a trailer nobody will read
+                self._container.close()
+        self._temporary.unlink(missing_ok=True)

@@ -1,0 +1,106 @@
+"""Compressed packets of a stretch of video in a file of their own, to be put into a film later.
+
+The payloads one after the other, then a table of them (JSON), its length (8 bytes, little-endian) and a mark. No
+container does: Matroska rounds times, and none keeps durations and times in any unit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from av.packet import Packet
+
+from tvae.pipeline.atomic import flush_file, flush_folder, temporary_path
+
+__all__ = ["PacketFile", "StoredPacket", "Table", "read_payloads", "read_table"]
+
+_MARK = b"tvae-packets"
+_TAIL = 8 + len(_MARK)
+
+
+class StoredPacket(NamedTuple):
+    """All of a packet but its payload; times in the film's time base."""
+
+    pts: int
+    duration: int
+    key: bool
+    size: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """Packets in the order they are stored, which is that of decoding. ``setup``: hash of the encoder's headers."""
+
+    setup: str
+    packets: list[StoredPacket]
+
+
+class PacketFile:
+    """Writes one: complete under its name after finish(), and absent before. Raises OSError."""
+
+    def __init__(self, path: Path, setup: str) -> None:
+        self._path, self._setup = path, setup
+        self._temporary = temporary_path(path)
+        self._file = self._temporary.open("xb")
+        self._packets: list[StoredPacket] = []
+
+    def add(self, packet: Packet) -> None:
+        assert packet.pts is not None
+        payload = bytes(packet)
+        self._file.write(payload)
+        self._packets.append(StoredPacket(packet.pts, packet.duration or 0, packet.is_keyframe, len(payload)))
+
+    def finish(self) -> None:
+        table = json.dumps({"setup": self._setup, "packets": self._packets}).encode()
+        self._file.write(table + len(table).to_bytes(8, "little") + _MARK)
+        self._file.close()
+        flush_file(self._temporary)
+        os.replace(self._temporary, self._path)
+        flush_folder(self._path.parent)
+
+    def abort(self) -> None:
+        """Nothing after finish()."""
+        self._file.close()
+        self._temporary.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+
+def read_table(path: Path) -> Table:
+    """Raises OSError; ValueError for what is no such file, or not a whole one."""
+    with path.open("rb") as file:
+        length = file.seek(0, os.SEEK_END)
+        file.seek(max(0, length - _TAIL))
+        tail = file.read()
+        size = int.from_bytes(tail[:8], "little")
+        start = length - _TAIL - size
+        if tail[8:] != _MARK or start < 0:
+            raise ValueError(f"{path}: not a whole file of packets")
+        file.seek(start)
+        try:
+            found = json.loads(file.read(size))
+            table = Table(found["setup"], [StoredPacket(*packet) for packet in found["packets"]])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{path}: its table is damaged") from error
+    if sum(packet.size for packet in table.packets) != start:
+        raise ValueError(f"{path}: its table does not fit its packets")
+    return table
+
+
+def read_payloads(path: Path, table: Table) -> Iterator[bytes]:
+    """In order, one at a time."""
+    with path.open("rb") as file:
+        for packet in table.packets:
+            yield file.read(packet.size)

@@ -1,0 +1,211 @@
+"""Writing a video part by part, so that a run that was interrupted goes on from its last complete part.
+
+No encoder's state can be kept, so each part has an encoder of its own and begins with a key frame; nothing of it refers
+to another part. Parts are files of packets in a hidden folder beside the film; commit() puts them into the film, with
+the sound, and removes the folder. Whether a film was interrupted or not, its parts are the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from av.packet import Packet
+
+from tvae.pipeline.errors import InputError, TvaeError
+from tvae.pipeline.media.atomic import write_error
+from tvae.pipeline.media.encoder import CONTAINERS, Encoder, lone_encoder
+from tvae.pipeline.media.film import Film
+from tvae.pipeline.media.frame_encoder import FrameEncoder
+from tvae.pipeline.media.output_clock import OutputClock
+from tvae.pipeline.media.packet_file import PacketFile, StoredPacket, read_payloads, read_table
+from tvae.pipeline.media.spec import Frame, PictureSpec, WriteOptions
+
+__all__ = ["PartedVideoWriter"]
+
+
+class PartedVideoWriter:
+    """A Writer of videos (see VideoWriter) to which end_part() says where a part ends.
+
+    Leaving the context without commit() is abort(), unless by an interruption (Ctrl-C, or a failure that is not the
+    input's): then the complete parts stay for the next run to adopt().
+    """
+
+    def __init__(self, path: Path, like: PictureSpec, options: WriteOptions) -> None:
+        self.path = path
+        self.warnings: list[str] = []
+        self._like, self._options = like, options
+        self._clock = OutputClock(like, options)
+        Film(path, like, options, self._clock, []).abort()  # what is wrong with the request shows before any work
+        self._family = f".tvae-{hashlib.sha256(path.name.encode()).hexdigest()[:8]}-"
+        # the fingerprint keeps apart two runs at once that would make different films of one name
+        self.folder = path.with_name(f"{self._family}{(options.fingerprint or '')[:8]}.parts")
+        self.parts = 0
+        self._part: _Part | None = None
+        self._open = True
+
+    @property
+    def state_path(self) -> Path:
+        """Where whoever writes may keep what it needs to go on with; removed with the parts."""
+        return self.folder / "state.safetensors"
+
+    def adopt(self, parts: int) -> bool:
+        """Take over the first ``parts`` parts of an interrupted run, whose they are the caller must know.
+
+        pass_over() must be told of each of their frames before write() goes on behind them. False, and nothing is taken
+        over, where they are not all there, or would be encoded otherwise now.
+        """
+        setup = _setup(self._encoder())
+        try:
+            setups = {read_table(self._name(number)).setup for number in range(parts)}
+        except (OSError, ValueError):
+            return False
+        if setups != {setup}:
+            return False
+        self.parts = parts
+        return True
+
+    def pass_over(self, pts: int | None, duration: int | None) -> None:
+        """A frame that is in the parts that were taken over."""
+        self._clock.place(pts, duration, self.path)
+
+    def write(self, frame: Frame) -> None:
+        """Encode one frame; of the spec's size, later than the one before.
+
+        Raises InputError when its timestamp does not increase, TvaeError when the disk fails.
+        """
+        pts, duration = self._clock.place(frame.pts, frame.duration, self.path)
+        try:
+            if self._part is None:
+                if not self.parts:
+                    self._clear()  # an older run's
+                self.folder.mkdir(exist_ok=True)
+                self._part = _Part(self._name(self.parts), self.path, self._encoder(), self._like, self._clock)
+            self._part.add(self._part.encoder.encode(frame.rgb, pts, duration))
+        except OSError as error:
+            raise write_error(self.path, error) from error
+
+    def end_part(self) -> None:
+        """What was written since the last part is one, and stays if the run is interrupted."""
+        if self._part is None:
+            return
+        part, self._part = self._part, None
+        try:
+            part.finish()
+        except OSError as error:
+            part.file.abort()
+            raise write_error(self.path, error) from error
+        self.parts += 1
+
+    def commit(self) -> None:
+        """Put all parts into the film and give it its name. Raises InputError when no frame was written."""
+        self.end_part()
+        if not self.parts:
+            raise InputError(f"{self.path}: there are no frames to write; check the input")
+        film = Film(self.path, self._like, self._options, self._clock, self.warnings)
+        try:
+            if self._clock.delay:
+                film.delay(self._clock.delay)
+                self.warnings += self._clock.warnings
+            for packet in self._joined():
+                film.mux(packet)
+            film.finish()
+        except (OSError, ValueError) as error:
+            raise TvaeError(f"cannot put {self.path} together from its parts: {error}; run again") from error
+        finally:
+            film.abort()
+        self._open = False
+        self._clear()
+
+    def abort(self) -> None:
+        """Remove all parts; nothing after commit()."""
+        if self._open:
+            self._open = False
+            if self._part is not None:
+                self._part.file.abort()
+            self._clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._part is not None:
+            self._part.file.abort()
+        if not self.parts or error is None or isinstance(error, (TvaeError, OSError)):
+            self.abort()
+
+    def _name(self, part: int) -> Path:
+        return self.folder / f"{part:06d}.packets"
+
+    def _encoder(self) -> Encoder:
+        """One like the film's."""
+        muxer, clock = CONTAINERS[self.path.suffix.lower()], self._clock
+        return lone_encoder(muxer, self._like, self._options, clock.time_base, clock.rate)
+
+    def _joined(self) -> Iterator[Packet]:
+        """The packets of all parts, with decoding times."""
+        files = [self._name(number) for number in range(self.parts)]
+        delay = max(_reordered(read_table(file).packets) for file in files)
+        times = _decoding_times((read_table(file).packets for file in files), delay)
+        for file in files:
+            table = read_table(file)
+            for stored, payload, dts in zip(table.packets, read_payloads(file, table), times, strict=False):
+                packet = Packet(payload)
+                packet.time_base, packet.pts, packet.dts, packet.duration = (
+                    self._clock.time_base,
+                    stored.pts,
+                    dts,
+                    stored.duration,
+                )
+                packet.is_keyframe = stored.key
+                yield packet
+
+    def _clear(self) -> None:
+        """Remove all parts of films of this name, older runs' with other options included."""
+        for folder in self.path.parent.glob(f"{self._family}*.parts"):
+            for path in folder.iterdir():
+                path.unlink()
+            folder.rmdir()
+
+
+class _Part:
+    """A part in the making."""
+
+    def __init__(self, name: Path, film: Path, encoder: Encoder, like: PictureSpec, clock: OutputClock) -> None:
+        self.encoder = FrameEncoder(film, encoder, like, clock.time_base)
+        self.file = PacketFile(name, _setup(encoder))
+
+    def add(self, packets: Sequence[Packet]) -> None:
+        for packet in packets:
+            self.file.add(packet)
+
+    def finish(self) -> None:
+        self.add(self.encoder.finish())
+        self.file.finish()
+
+
+def _setup(encoder: Encoder) -> str:
+    """What a decoder must be told before the first packet; parts that differ in it cannot be one film."""
+    return hashlib.sha256(encoder.context.extradata or b"").hexdigest()
+
+
+def _reordered(packets: Sequence[StoredPacket]) -> int:
+    """By how many packets some picture is decoded after its turn to be shown: frames that wait for it."""
+    order = {pts: rank for rank, pts in enumerate(sorted(packet.pts for packet in packets))}
+    return max(number - order[packet.pts] for number, packet in enumerate(packets))
+
+
+def _decoding_times(parts: Iterator[Sequence[StoredPacket]], delay: int) -> Iterator[int]:
+    """For each packet: the times of showing, in order, ``delay`` packets late; none is shown before it is decoded."""
+    first = next(parts)
+    start = min(packet.pts for packet in first)
+    step = max(1, first[0].duration)
+    yield from (start - step * ahead for ahead in range(delay, 0, -1))
+    for part in chain([first], parts):
+        yield from sorted(packet.pts for packet in part)

@@ -1,0 +1,38 @@
+"""Families whose reference sees a whole clip, so that strips may divide its time: where the frames of a side are.
+
+The others keep strips of the height: Wan 2.1 and 2.2, Qwen-Image, CogVideoX, Magvit and SeedVR2 go in steps with caches
+by their own reference (see ``streaming``), and Mochi's encoder attends over all of time at every level.
+"""
+
+from __future__ import annotations
+
+from tvae.pipeline.compiled import Frames
+from tvae.pipeline.models.reference import Side
+
+__all__ = ["frames_of", "goes_by_frames"]
+
+_IN_BATCH: dict[Side, Frames] = {"encode": Frames(0), "decode": Frames(0, "num_frames")}
+_CLIP: dict[Side, Frames] = {"encode": Frames(), "decode": Frames()}
+_FRAMES: dict[str, dict[Side, Frames]] = {
+    "AutoencoderKLAllegro": _CLIP,
+    "AutoencoderKLCosmos": _CLIP,
+    "AutoencoderKLHunyuanVideo": _CLIP,
+    "AutoencoderKLHunyuanVideo15": _CLIP,
+    "AutoencoderKLLTX2Video": _CLIP,
+    "AutoencoderKLLTXVideo": _CLIP,
+    "AutoencoderKLTemporalDecoder": _IN_BATCH,
+}
+
+
+def frames_of(class_name: str, side: Side) -> Frames | None:
+    """Where a class of models has the frames of a clip, None for those that strips of time do not serve."""
+    return _FRAMES.get(class_name, {}).get(side)
+
+
+_BY_FRAMES = {"AutoencoderKLLTX2Video", "AutoencoderKLLTXVideo"}
+"""Families that normalise every pixel by itself: nothing waits for the whole clip, frames go out as they come in."""
+
+
+def goes_by_frames(class_name: str) -> bool:
+    """Can a clip come and go frame by frame, in memory that does not grow with it?"""
+    return class_name in _BY_FRAMES

@@ -1,0 +1,63 @@
+"""CogVideoX's VAE in steps, over diffusers' own modules.
+
+The reference encodes a clip 8 frames at a time and decodes it 2 latent frames at a time; what is left over makes the
+first chunk longer. Its GroupNorms see a whole chunk, so that other chunks would give other numbers. Each causal
+convolution hands on its last two input frames; before a clip's first, copies of that frame stand. (Those of one frame,
+in the spatial norms of the decoder, hand on their whole input and never look at it: they keep nothing here.)
+
+A chunk of 1 + 2k frames gives its first frame apart, one of 2k does not: clips of 1 + 8k frames come back as such, and
+so do those of 8k frames, whose latents are even in number.
+
+The model's convolutions cut large inputs up by their number of values to get round old limits of cuDNN: the same
+numbers, but one program for each size of picture. Here they do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from tvae.pipeline.models.steps.memory import Caches, Memory, computing
+
+__all__ = ["decode_step", "encode_step"]
+
+
+def encode_step(vae: Any, x: Tensor, caches: Sequence[Tensor] = ()) -> tuple[Tensor, Caches]:
+    """A chunk of frames -> its moments (mean and log variance side by side in dimension 1) and the next caches.
+
+    vae: an AutoencoderKLCogVideoX; nothing of it is changed. x: [N, 3, T, H, W]; no caches for a clip's first chunk.
+    Moments: [N, 2C, t, h, w], 4t = T or, where T is odd, 4t = T + 3. ``UsageError`` for another number of caches.
+    """
+    moments, caches = _step(vae.encoder, x, caches)
+    if vae.quant_conv is not None:
+        moments = vae.quant_conv(moments)
+    return moments, caches
+
+
+def decode_step(vae: Any, z: Tensor, caches: Sequence[Tensor] = ()) -> tuple[Tensor, Caches]:
+    """A chunk of latent frames, raw space -> its pixels and the next caches.
+
+    vae: as for ``encode_step``. z: [N, C, t, h, w]; no caches for a clip's first chunk. Pixels: [N, 3, T, H, W],
+    T = 4t or, where t is odd, 4t - 3; not clamped. ``UsageError`` for another number of caches.
+    """
+    if vae.post_quant_conv is not None:
+        z = vae.post_quant_conv(z)
+    return _step(vae.decoder, z, caches)
+
+
+def _step(side: nn.Module, x: Tensor, caches: Sequence[Tensor]) -> tuple[Tensor, Caches]:
+    """The encoder or decoder over one chunk."""
+    from diffusers.models.autoencoders.autoencoder_kl_cogvideox import CogVideoXCausalConv3d, CogVideoXSafeConv3d
+
+    over_time = [m for m in side.modules() if isinstance(m, CogVideoXCausalConv3d) and m.time_kernel_size > 1]
+    plain = [m for m in side.modules() if isinstance(m, CogVideoXSafeConv3d)]
+    memory = Memory.of_step(caches, len(over_time))
+
+    def causal(conv: Any, inputs: Tensor, conv_cache: Tensor | None = None) -> tuple[Tensor, None]:
+        return conv.conv(memory.before(inputs, conv.time_kernel_size)), None
+
+    with computing(over_time, causal), computing(plain, nn.Conv3d.forward):
+        y, _ = side(x)
+    return y, tuple(memory.kept)

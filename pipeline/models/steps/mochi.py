@@ -1,0 +1,45 @@
+"""Mochi's decoder in steps, over diffusers' own modules. Its encoder attends over all of time and has no steps.
+
+The reference decodes the whole clip at once: every GroupNorm sees one frame, and the convolutions over time are causal,
+with copies of the edges around each frame and of the first frame before the clip. So latent frame by latent frame, with
+the last two input frames of each convolution kept, is the same function. (The model has a loop over chunks of its own,
+``use_framewise_decoding``, off by default: it pads otherwise, and its frames shrink.)
+
+Each latent frame gives six frames, of which the reference drops the clip's first five.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from tvae.pipeline.models.steps.memory import Caches, Memory, computing
+
+__all__ = ["decode_step"]
+
+
+def decode_step(vae: Any, z: Tensor, caches: Sequence[Tensor] = ()) -> tuple[Tensor, Caches]:
+    """A chunk of latent frames, however many -> its pixels and the next caches.
+
+    vae: an AutoencoderKLMochi; nothing of it is changed. z: [N, C, t, h, w], raw space; no caches for a clip's first
+    chunk. Pixels: [N, 3, 6t, H, W], 6t - 5 for the first chunk; not clamped. ``UsageError`` for another number of
+    caches.
+    """
+    from diffusers.models.autoencoders.autoencoder_kl_cogvideox import CogVideoXCausalConv3d
+
+    over_time = [m for m in vae.decoder.modules() if isinstance(m, CogVideoXCausalConv3d)]
+    memory = Memory.of_step(caches, len(over_time))
+
+    def causal(conv: Any, inputs: Tensor, conv_cache: Tensor | None = None) -> tuple[Tensor, None]:
+        x = memory.before(inputs, conv.time_kernel_size)
+        border = (conv.width_pad, conv.width_pad, conv.height_pad, conv.height_pad, 0, 0)
+        return conv.conv(F.pad(x, border, mode="replicate")), None
+
+    with computing(over_time, causal):
+        pixels, _ = vae.decoder(z)
+    if memory.begins and vae.drop_last_temporal_frames:
+        pixels = pixels[:, :, vae.temporal_compression_ratio - 1 :]
+    return pixels, tuple(memory.kept)

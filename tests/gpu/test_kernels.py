@@ -1,0 +1,265 @@
+"""Every level of the fused operations on a real GPU: random shapes and types against float64, and maps so large that
+32 bits do not count their elements."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tvae.kernels.check import deviation
+from tvae.kernels.oracle import Case, Oracle
+from tvae.kernels.registry import LEVELS, Unsupported, implementation, why_missing
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+]
+
+NORMS = (
+    *("group_stats", "finish_stats", "norm_act", "add_stats", "interleave_stats", "rms_norm_act"),
+    *("pad", "enlarge", "conv_from_few", "conv_to_few"),
+)
+TYPES = (torch.bfloat16, torch.float16, torch.float32)
+CASES = {"compile": 6}
+"""Random cases of a level where not 40: every new shape is compiled."""
+CHANNELS = (1, 2, 3, 4, 5, 8, 12, 16, 20, 24, 32, 48, 64, 72, 96, 100, 128, 160, 192, 256, 320, 512, 640, 1000, 1024)
+
+LAYOUTS = (*["dense"] * 3, "strip", "columns", "tokens", "clip", "clip strip", "planes", "steps")
+
+
+def run_of(operation: str, level: str) -> Callable[..., Any]:
+    run = implementation(operation, level)
+    if run is None:
+        pytest.skip(why_missing(level) or f"{level} has no {operation}")
+    return run
+
+
+def last(x: Tensor) -> Tensor:
+    """[N, *spatial, C] with its channels as dimension 1."""
+    return x.movedim(-1, 1)
+
+
+def random_map(oracle: Oracle, pick: random.Random) -> tuple[str, Tensor]:
+    """x_nc* of a random shape and a random layout, most of them with channels innermost."""
+    n, c = pick.choice((1, 1, 1, 2, 3, 17)), pick.choice(CHANNELS)
+    most = max(1, min(200, int((4e6 / (n * c)) ** 0.5)))
+    h, w = (pick.choice((1, 2, 3, pick.randint(1, most), pick.randint(1, most), most)) for _ in range(2))
+    w += 6 if h * w < 6 else 0  # so few pixels may all be the same: no deviation to measure errors against
+    layout = pick.choice(LAYOUTS)
+    if layout == "tokens":
+        x = last(oracle.picture(n, c, h, w).permute(0, 2, 3, 1).reshape(n, h * w, c))
+    elif layout == "clip":
+        x = oracle.picture(n, c, 3, h, w)
+    elif layout == "clip strip":
+        x = oracle.picture(n, c, 3, h + 4, w)[:, :, :, 2 : 2 + h]
+    elif layout == "strip":
+        x = oracle.picture(n, c, h + 7, w)[:, :, 3 : 3 + h]
+    elif layout == "columns":
+        x = oracle.picture(n, c, h, w + 5)[..., 2 : 2 + w]
+    elif layout == "planes":
+        x = oracle.picture(n, c, h, w).contiguous()
+    elif layout == "steps":
+        x = oracle.picture(n, c, 2 * h, 2 * w)[:, :, ::2, ::2]
+    else:
+        x = oracle.picture(n, c, h, w)
+    return f"{layout} {list(x.shape)} {x.dtype}", x
+
+
+def random_case(operation: str, pick: random.Random) -> Case:
+    oracle = Oracle(pick.choice(TYPES), torch.device("cuda"))
+    oracle.random.manual_seed(pick.randrange(2**31))
+    yes = {name: pick.random() < 0.5 for name in ("residual", "bias", "stats", "into", "aliased", "weights", "offset")}
+    c = pick.choice(CHANNELS)
+    if operation == "finish_stats":
+        groups = pick.choice([g for g in range(1, c + 1) if c % g == 0])
+        n, blocks = pick.randint(1, 4), pick.choice((1, 2, 3, 100, 264, pick.randint(1, 700)))
+        label = f"{blocks} blocks, {c} in {groups}"
+        return oracle.finish(label, n, c, blocks, weights=yes["weights"], offset=yes["offset"], groups=groups)
+    if operation == "interleave_stats":
+        n, h, w = pick.randint(1, 3), pick.randint(1, 60), pick.randint(1, 60)
+        more = {name: yes[name] for name in ("bias", "stats", "into")}
+        return oracle.interleave(f"{[n, c, h, w]} {oracle.dtype} {more}", n, c, h, w, **more)
+    if operation.startswith("conv"):
+        n, few, h, w = pick.randint(1, 3), pick.choice((1, 3, 4)), pick.randint(2, 90), pick.randint(2, 90)
+        label = f"{[n, few, c, h, w]} {oracle.dtype}"
+        if operation == "conv_from_few":
+            return oracle.from_few(label, n, few, c, h, w, stats=yes["stats"], into=yes["into"])
+        return oracle.to_few(label, n, c, few, h, w, norm=yes["weights"], act=pick.choice((None, "silu")))
+    label, x = random_map(oracle, pick)
+    if operation == "group_stats":
+        return oracle.group(label, x)
+    act = pick.choice((None, "silu"))
+    if operation == "norm_act":
+        return oracle.norm(label, x, act)
+    if operation == "pad":
+        mode = pick.choice(("constant", "replicate"))
+        amounts = [pick.randint(0, 2) for _ in range(2 * (x.ndim - 2))]
+        return oracle.padded(f"{label} {mode} {amounts}", x, amounts, mode, pick.choice(("-", act)))
+    if operation == "enlarge":
+        factors = [pick.randint(1, 3) for _ in range(x.ndim - 2)]
+        return oracle.enlarged(f"{label} {factors}", x, factors)
+    if operation == "rms_norm_act":
+        return oracle.rms(label, x, form=pick.choice(("normalize", "rms")), weights=yes["weights"], act=act)
+    more = {name: yes[name] for name in ("residual", "bias", "stats", "into", "aliased")}
+    return oracle.add(f"{label} {more}", x, **more)
+
+
+@pytest.mark.parametrize("operation", NORMS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_random_calls(level: str, operation: str) -> None:
+    run, pick = run_of(operation, level), random.Random(f"{level} {operation}")
+    taken = 0
+    for _ in range(CASES.get(level, 40)):
+        case = random_case(operation, pick)
+        try:
+            found = deviation(case, run)
+        except Unsupported:
+            continue
+        taken += 1
+        assert found.passed, f"{case.label}: {found}"
+    assert taken or level not in ("native", "triton")
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("operation", NORMS)
+@pytest.mark.parametrize("level", ["triton", "cuda"])
+def test_plain_channels_last_is_taken_and_captured(level: str, operation: str, dtype: torch.dtype) -> None:
+    """Refusing it would be silent and slow; and it may not wait for the host, or no CUDA graph could hold it."""
+    run, oracle = run_of(operation, level), Oracle(dtype, torch.device("cuda"))
+    x = oracle.picture(1, 128, 96, 80)
+    case = {
+        "group_stats": lambda: oracle.group("", x),
+        "finish_stats": lambda: oracle.finish("", 1, 128, 264, groups=32),
+        "norm_act": lambda: oracle.norm("", x),
+        "add_stats": lambda: oracle.add("", x),
+        "interleave_stats": lambda: oracle.interleave("", 1, 128, 48, 40),
+        "rms_norm_act": lambda: oracle.rms("", x),
+        "pad": lambda: oracle.padded("", x, (0, 1, 0, 1), "constant", "silu"),
+        "enlarge": lambda: oracle.enlarged("", x, (2, 2)),
+        "conv_from_few": lambda: oracle.from_few("", 1, 3, 128, 96, 80),
+        "conv_to_few": lambda: oracle.to_few("", 1, 128, 3, 96, 80),
+    }[operation]()
+    try:
+        assert deviation(case, run).passed
+    except Unsupported:
+        assert level != "triton"
+        pytest.skip("not taken by this level")
+    arguments, graph = case.fresh(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = run(*arguments)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert deviation(case, lambda *_: result).passed
+
+
+ROWS = 4104
+"""Of a square map of 128 channels: 2.16e9 elements."""
+
+
+@pytest.fixture(scope="module")
+def large() -> Tensor:
+    if torch.cuda.get_device_properties(0).total_memory < 60e9:
+        pytest.skip("needs 60 GB of GPU memory")
+    made = torch.empty((1, ROWS, ROWS, 128), dtype=torch.bfloat16, device="cuda")
+    random_bits = torch.Generator("cuda").manual_seed(0)
+    for rows in made.split(512, 1):  # the mean grows with the row, so that every row counts
+        rows.copy_(torch.randn(rows.shape, device="cuda", generator=random_bits))
+    made += torch.linspace(0, 3, ROWS, device="cuda").to(torch.bfloat16).view(1, -1, 1, 1)
+    return last(made)
+
+
+def places() -> list[slice]:
+    """Rows of the beginning, around 2^31 elements, and of the end."""
+    around = 2**31 // (ROWS * 128)
+    return [slice(0, 3), slice(around - 2, around + 3), slice(ROWS - 5, ROWS)]
+
+
+def check_rows(y: Tensor, expected: Callable[[slice], Tensor]) -> None:
+    assert y.numel() > 2**31
+    for rows in places():
+        want = expected(rows)
+        assert ((y[:, :, rows].double() - want).norm() / want.norm()).item() < 2**-8
+
+
+def check_sums(parts: Tensor, y: Tensor) -> None:
+    """Statistics of all of y, a band of rows at a time in float64."""
+    size = y.numel() // y.shape[1]
+    bands = [y[:, :, at : at + 256] for at in range(0, y.shape[2], 256)]
+    mean = sum(band.sum((2, 3), dtype=torch.float64) for band in bands) / size
+    var = sum((band.double() - mean.view(1, -1, 1, 1)).square_().sum((2, 3)) for band in bands) / size
+    count, means, m2 = parts.unbind(2)
+    assert (count.sum(1) == size).all()
+    got = (count * means).sum(1) / size
+    assert ((got - mean).abs() / var.sqrt()).max().item() < 1e-6
+    spread = (count * (means - got[:, None]).square()).sum(1)
+    assert ((m2.sum(1) + spread) / size / var - 1).abs().max().item() < 1e-5
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_statistics_of_more_than_32_bits_count(large: Tensor, level: str) -> None:
+    check_sums(_taken(run_of("group_stats", level), large), large)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_affine_of_more_than_32_bits_count(large: Tensor, level: str) -> None:
+    affine = torch.stack([torch.linspace(0.5, 2, 128), torch.linspace(-1, 1, 128)]).view(2, 1, 128).cuda()
+    scale, shift = affine.double().view(2, 1, 128, 1, 1)
+    y = _taken(run_of("norm_act", level), large, affine, "silu")
+    check_rows(y, lambda rows: torch.nn.functional.silu(large[:, :, rows].double() * scale + shift))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_sums_of_more_than_32_bits_count(large: Tensor, level: str) -> None:
+    residual, bias = large * 0.75, torch.linspace(-1, 1, 128).cuda()
+    out = torch.empty_like(large)
+    y, parts = _taken(run_of("add_stats", level), large, residual, bias, out, True)
+    assert y is out
+    shift = bias.double().view(1, -1, 1, 1)
+    check_rows(y, lambda rows: large[:, :, rows].double() + residual[:, :, rows].double() + shift)
+    check_sums(parts, y)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_norms_of_pixels_of_more_than_32_bits_count(large: Tensor, level: str) -> None:
+    y = _taken(run_of("rms_norm_act", level), large, None, None, 1e-6, "rms", None)
+
+    def expected(rows: slice) -> Tensor:
+        x = large[:, :, rows].double()
+        return x / (x.square().mean(1, keepdim=True) + 1e-6).sqrt()
+
+    check_rows(y, expected)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_phases_of_more_than_32_bits_count(large: Tensor, level: str) -> None:
+    h = ROWS // 2
+    storage = large.permute(0, 2, 3, 1).reshape(-1)
+    more = storage[: (h + 1) * (h + 1) * 512 - storage.numel()]
+    phases = last(torch.cat([storage, more]).view(1, h + 1, h + 1, 512))
+    bias = torch.linspace(-1, 1, 128).cuda()
+    y, parts = _taken(run_of("interleave_stats", level), phases, bias, None, True)
+
+    def expected(rows: slice) -> Tensor:
+        found = torch.empty((1, 128, rows.stop - rows.start, ROWS), dtype=torch.float64, device="cuda")
+        for at, row in enumerate(range(rows.start, rows.stop)):
+            i, p = divmod(row, 2)
+            for q in (0, 1):
+                phase = slice((2 * p + q) * 128, (2 * p + q + 1) * 128)
+                found[:, :, at, q::2] = phases[:, phase, i + p, q : q + h].double()
+        return found + bias.double().view(1, -1, 1, 1)
+
+    check_rows(y, expected)
+    check_sums(parts, y)
+
+
+def _taken(run: Callable[..., Any], *arguments: Any) -> Any:
+    """The result, or a skip where the level says that it does not take this."""
+    try:
+        return run(*arguments)
+    except Unsupported as reason:
+        pytest.skip(f"refused: {reason}")

@@ -1,0 +1,202 @@
+"""The equivalence check passes the definitions and fails what is wrong, however slightly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tvae.kernels import OPERATIONS, Unsupported, implementation
+from tvae.kernels.cases import measured_case, small_cases
+from tvae.kernels.check import Deviation, deviation
+from tvae.kernels.oracle import Case
+
+CPU = torch.device("cpu")
+
+
+def native(operation: str) -> Callable[..., Any]:
+    found = implementation(operation, "native")
+    assert found is not None
+    return found
+
+
+def cases(operation: str, dtype: torch.dtype = torch.float32) -> list[Case]:
+    return [*small_cases(operation, dtype, CPU), measured_case(operation, dtype, CPU, 32, 16)]
+
+
+def deviations(operation: str, run: Callable[..., Any], dtype: torch.dtype = torch.float32) -> list[Deviation]:
+    return [deviation(case, run) for case in cases(operation, dtype)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_the_definitions_pass(operation: str, dtype: torch.dtype) -> None:
+    for case in cases(operation, dtype):
+        found = deviation(case, native(operation))
+        assert found.passed, (case.label, found)
+
+
+def one_pass(x: Tensor) -> Tensor:
+    """The textbook's mistake: E[x²] - E[x]² in float32."""
+    flat = x.float().flatten(2)
+    mean, count = flat.mean(2), torch.full(flat.shape[:2], float(flat.shape[2]))
+    return torch.stack([count, mean, (flat.square().mean(2) - mean.square()) * count], 1).double().unsqueeze(1)
+
+
+def lost_row(x: Tensor) -> Tensor:
+    return native("group_stats")(x[:, :, 1:])
+
+
+def plain_mean_of_blocks(parts: Tensor, *rest: Any) -> Tensor:
+    """Blocks weighted alike, whatever their pixels."""
+    return native("finish_stats")(parts.clone().index_fill_(2, torch.tensor(0), 5.0), *rest)
+
+
+def no_offset(parts: Tensor, groups: int, eps: float, weight: Any, bias: Any, offset: Any) -> Tensor:
+    return native("finish_stats")(parts, groups, eps, weight, bias, None)
+
+
+def relu(x: Tensor, affine: Tensor, act: str | None) -> Tensor:
+    y = native("norm_act")(x, affine, None)
+    return y if act is None else F.relu(y)
+
+
+def one_wrong_pixel(x: Tensor, affine: Tensor, act: str | None) -> Tensor:
+    y = native("norm_act")(x, affine, act)
+    y[(-1,) * y.ndim] += 0.2
+    return y
+
+
+def first_sample_for_all(x: Tensor, affine: Tensor, act: str | None) -> Tensor:
+    return native("norm_act")(x, affine[:, :1].expand_as(affine), act)
+
+
+def not_finite(x: Tensor, affine: Tensor, act: str | None) -> Tensor:
+    return native("norm_act")(x, affine, act) * torch.nan
+
+
+def ignores_out(x: Tensor, residual: Any, bias: Any, out: Any, stats: bool) -> Any:
+    return native("add_stats")(x, residual, bias, None, stats)
+
+
+def no_bias(x: Tensor, residual: Any, bias: Any, out: Any, stats: bool) -> Any:
+    return native("add_stats")(x, residual, None, out, stats)
+
+
+def statistics_of_the_input(x: Tensor, residual: Any, bias: Any, out: Any, stats: bool) -> Any:
+    before = native("group_stats")(x) if stats else None
+    return native("add_stats")(x, residual, bias, out, False)[0], before
+
+
+def no_statistics(x: Tensor, residual: Any, bias: Any, out: Any, stats: bool) -> Any:
+    return native("add_stats")(x, residual, bias, out, False)
+
+
+def transposed(phases: Tensor, bias: Any, out: Any, stats: bool) -> Any:
+    n, c, h, w = phases.shape
+    swapped = phases.view(n, 2, 2, c // 4, h, w).transpose(1, 2).reshape(n, c, h, w)
+    return native("interleave_stats")(swapped, bias, out, stats)
+
+
+def over_all_pixels(x: Tensor, weight: Any, bias: Any, eps: float, form: str, act: str | None, _: Any) -> Tensor:
+    mean = x.square().mean(dim=tuple(range(1, x.ndim)), keepdim=True)
+    return native("rms_norm_act")(x / (mean + 1).sqrt(), weight, bias, 1.0, "rms", act)
+
+
+def forgets_the_offset(x: Tensor, weight: Any, bias: Any, eps: float, form: str, act: str | None, _: Any) -> Tensor:
+    return native("rms_norm_act")(x, weight, bias, eps, form, act, None)
+
+
+def zeros_for_all(x: Tensor, amounts: Any, mode: str, affine: Any, act: str | None) -> Tensor:
+    return native("pad")(x, amounts, "constant", affine, act)
+
+
+def normalises_the_border(x: Tensor, amounts: Any, mode: str, affine: Any, act: str | None) -> Tensor:
+    y = native("pad")(x, amounts, mode, None, None)
+    return y if affine is None else native("norm_act")(y, affine, act)
+
+
+def by_blocks(x: Tensor, factors: Any) -> Tensor:
+    """Repeats the picture, not its pixels."""
+    return x.repeat(1, 1, *factors)
+
+
+def sees_the_future(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
+    return native("wide_attention")(q, k, v, scale, False)
+
+
+def one_missing_key(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
+    return native("wide_attention")(q, k[:, :, 1:], v[:, :, 1:], scale, causal)
+
+
+def cuts_off(pixels: Tensor, dtype: torch.dtype) -> Tensor:
+    half = 127.5 if dtype == torch.uint8 else 32767.5
+    return ((pixels.float() + 1) * half).clamp(0, 2 * half).permute(0, 2, 3, 1).to(dtype)
+
+
+def keeps_the_bias(x: Tensor, weight: Tensor, bias: Any, pads: Any, out: Any, stats: bool) -> Any:
+    return native("conv_from_few")(x, weight, None, pads, out, stats)
+
+
+def turned(x: Tensor, weight: Tensor, bias: Any, pads: Any, affine: Any, act: Any) -> Tensor:
+    return native("conv_to_few")(x, weight.flip(2), bias, pads, affine, act)
+
+
+WRONG = {
+    "group_stats": [one_pass, lost_row],
+    "finish_stats": [plain_mean_of_blocks, no_offset],
+    "norm_act": [relu, one_wrong_pixel, first_sample_for_all, not_finite],
+    "add_stats": [ignores_out, no_bias, statistics_of_the_input, no_statistics],
+    "interleave_stats": [transposed],
+    "rms_norm_act": [over_all_pixels, forgets_the_offset],
+    "pad": [zeros_for_all, normalises_the_border],
+    "enlarge": [by_blocks],
+    "conv_from_few": [keeps_the_bias],
+    "conv_to_few": [turned],
+    "wide_attention": [sees_the_future, one_missing_key],
+    "sample": [lambda mean, std, noise: mean + std * std * noise],
+    "frames_to_tensor": [lambda frames, dtype: frames.permute(0, 3, 1, 2).to(dtype) / 128 - 1],
+    "tensor_to_frames": [cuts_off],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("operation", "wrong"), [(name, fn) for name, wrong in WRONG.items() for fn in wrong])
+def test_what_is_wrong_fails(operation: str, wrong: Callable[..., Any], dtype: torch.dtype) -> None:
+    assert not all(found.passed for found in deviations(operation, wrong, dtype))
+
+
+def test_every_operation_has_a_wrong_one() -> None:
+    assert set(WRONG) == set(OPERATIONS)
+
+
+def test_an_old_result_does_not_stand_for_a_new_one() -> None:
+    """A kernel that writes nothing leaves what the last one left: that must not pass."""
+    case = measured_case("add_stats", torch.float32, CPU, 16, 8)
+    assert deviation(case, native("add_stats")).passed
+    lazy = deviation(case, lambda x, residual, bias, out, stats: (out, native("group_stats")(case.expected)))
+    assert not lazy.passed
+
+
+def test_a_refusal_is_the_callers_to_handle() -> None:
+    def refuses(*arguments: Any) -> Any:
+        raise Unsupported("not on Sundays")
+
+    with pytest.raises(Unsupported, match="Sundays"):
+        deviation(small_cases("sample", torch.float32, CPU)[0], refuses)
+
+
+def test_traffic_is_what_must_be_moved() -> None:
+    """Bytes of a perfect implementation, counted by hand: 16 channels of 32x32 float32."""
+    picture = 16 * 32 * 32 * 4
+    of = {name: measured_case(name, torch.float32, CPU, 32, 16) for name in OPERATIONS}
+    assert of["group_stats"].moved == picture
+    assert of["norm_act"].moved == of["rms_norm_act"].moved == 2 * picture
+    assert of["add_stats"].moved == 3 * picture
+    assert of["interleave_stats"].moved == picture + 4 * 16 * 17 * 17 * 4
+    assert of["wide_attention"].flops == 4 * 16 * 16 * 64  # 16 queries, 16 keys, a head of 64: two products
+    assert of["frames_to_tensor"].moved == of["tensor_to_frames"].moved == 32 * 32 * 3 * (1 + 4)

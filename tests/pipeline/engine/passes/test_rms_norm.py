@@ -1,0 +1,207 @@
+"""Normalisation of pixels: found in the two spellings that models have, and in nothing that looks alike."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from rewrites import Fn, Layers, Outputs, all_rewritten, count, live, name, only, picture, rewritten
+from torch import Tensor
+
+from tvae.pipeline.engine.passes.rms_norm import fuse_rms_norm
+
+
+def normalised(m: Layers, x: Tensor) -> Tensor:
+    """Wan's: the length of a pixel's channels, at least some number."""
+    return F.normalize(x, dim=1) * 2.0 * m.gamma  # the root of four channels
+
+
+def root_mean_square(m: Layers, x: Tensor) -> Tensor:
+    """Channels last, and back."""
+    y = x.movedim(1, -1)
+    y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-3)
+    return (y * m.gain).movedim(-1, 1)
+
+
+def with_a_weight(m: Layers, x: Tensor) -> Outputs:
+    return normalised(m, x)
+
+
+def with_a_bias(m: Layers, x: Tensor) -> Outputs:
+    return normalised(m, x) + m.beta
+
+
+def without_weights(m: Layers, x: Tensor) -> Outputs:
+    return F.normalize(x, dim=1, eps=0.5) * 2.0
+
+
+def with_a_bias_alone(m: Layers, x: Tensor) -> Outputs:
+    return F.normalize(x, dim=1) * 2.0 + m.beta
+
+
+def square(m: Layers, x: Tensor) -> Outputs:
+    return root_mean_square(m, x)
+
+
+def square_without_weights(m: Layers, x: Tensor) -> Outputs:
+    y = x.movedim(1, -1)
+    return (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 0.5)).movedim(-1, 1)
+
+
+def square_with_a_bias(m: Layers, x: Tensor) -> Outputs:
+    y = x.movedim(1, -1)
+    return (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 0.5) * m.gain + m.shift).movedim(-1, 1)
+
+
+BARE: dict[Fn, tuple[str, float, bool, bool]] = {
+    with_a_weight: ("normalize", 1e-12, True, False),
+    with_a_bias: ("normalize", 1e-12, True, True),
+    without_weights: ("normalize", 0.5, False, False),
+    with_a_bias_alone: ("normalize", 1e-12, False, True),
+    square: ("rms", 1e-3, True, False),
+    square_without_weights: ("rms", 0.5, False, False),
+    square_with_a_bias: ("rms", 0.5, True, True),
+}
+
+
+@pytest.mark.parametrize("fn", BARE, ids=name)
+def test_a_normalisation_is_found_in_either_spelling(fn: Fn) -> None:
+    done = all_rewritten(fuse_rms_norm, *BARE)[fn]
+    node = only(done, "rms_norm_act")
+    _, weight, bias, eps, form, act, offset = node.args
+    assert offset is None
+    assert (form, eps, weight is not None, bias is not None) == BARE[fn]
+    assert act is None
+    assert len(live(done)) == 1
+
+
+def silu(m: Layers, x: Tensor) -> Outputs:
+    return F.silu(normalised(m, x) + m.beta)
+
+
+def silu_of_the_square(m: Layers, x: Tensor) -> Outputs:
+    return F.silu(root_mean_square(m, x))
+
+
+def silu_in_place(m: Layers, x: Tensor) -> Outputs:
+    return F.silu(normalised(m, x), inplace=True)
+
+
+ACTIVE = (silu, silu_of_the_square, silu_in_place)
+
+
+@pytest.mark.parametrize("fn", ACTIVE, ids=name)
+def test_the_activation_behind_it_joins(fn: Fn) -> None:
+    done = all_rewritten(fuse_rms_norm, *ACTIVE)[fn]
+    assert only(done, "rms_norm_act").args[5] == "silu"
+    assert len(live(done)) == 1
+
+
+@pytest.mark.parametrize("norm", [normalised, root_mean_square], ids=lambda f: f.__name__)
+def test_clips_are_found_too(norm: Fn) -> None:
+    def fn(m: Layers, x: Tensor) -> Outputs:
+        if norm is root_mean_square:
+            return F.silu(root_mean_square(m, x))
+        return F.silu(F.normalize(x, dim=1) * 2.0 * m.deep)
+
+    done = rewritten(fn, fuse_rms_norm, picture(2, 4, 3, 6, 5))
+    assert only(done, "rms_norm_act").args[1] is not None
+    assert len(live(done)) == 1
+
+
+def norm_read_twice(m: Layers, x: Tensor) -> Outputs:
+    h = normalised(m, x)
+    return F.silu(h) * h
+
+
+def norm_that_is_a_result(m: Layers, x: Tensor) -> Outputs:
+    h = root_mean_square(m, x)
+    return F.silu(h), h
+
+
+APART = (norm_read_twice, norm_that_is_a_result)
+
+
+@pytest.mark.parametrize("fn", APART, ids=name)
+def test_an_activation_stays_where_the_norm_is_read_elsewhere(fn: Fn) -> None:
+    done = all_rewritten(fuse_rms_norm, *APART)[fn]
+    assert only(done, "rms_norm_act").args[5] is None
+    assert count(done)["silu"] == 1
+
+
+def another_factor(m: Layers, x: Tensor) -> Outputs:
+    return F.normalize(x, dim=1) * 3.0 * m.gamma
+
+
+def no_factor(m: Layers, x: Tensor) -> Outputs:
+    return F.normalize(x, dim=1) * m.gamma
+
+
+def across_the_width(m: Layers, x: Tensor) -> Outputs:
+    return F.normalize(x, dim=3) * 2.0
+
+
+def another_length(m: Layers, x: Tensor) -> Outputs:
+    return F.normalize(x, p=1.0, dim=1) * 2.0
+
+
+def the_length_of_another(m: Layers, x: Tensor) -> Outputs:
+    length = torch.linalg.vector_norm(x.tanh(), 2, 1, True).clamp_min(1e-12)
+    return x / length.expand_as(x) * 2.0
+
+
+def another_power(m: Layers, x: Tensor) -> Outputs:
+    y = x.movedim(1, -1)
+    return (y * torch.rsqrt(y.pow(4).mean(-1, keepdim=True) + 1e-3)).movedim(-1, 1)
+
+
+def a_mean_of_more(m: Layers, x: Tensor) -> Outputs:
+    y = x.movedim(1, -1)
+    return (y * torch.rsqrt(y.pow(2).mean((-2, -1), keepdim=True) + 1e-3)).movedim(-1, 1)
+
+
+def a_mean_of_everything(m: Layers, x: Tensor) -> Outputs:
+    y = x.movedim(1, -1)
+    return (y * torch.rsqrt(y.pow(2).mean() + 1e-3)).movedim(-1, 1)
+
+
+def a_mean_of_another(m: Layers, x: Tensor) -> Outputs:
+    y = x.movedim(1, -1)
+    return (y * torch.rsqrt(y.tanh().pow(2).mean(-1, keepdim=True) + 1e-3)).movedim(-1, 1)
+
+
+def another_way_back(m: Layers, x: Tensor) -> Outputs:
+    y = x.movedim(1, -1)
+    return (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-3)).movedim(-1, 2)
+
+
+def another_way_there(m: Layers, x: Tensor) -> Outputs:
+    y = x.movedim(2, -1)
+    return (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-3)).movedim(-1, 1)
+
+
+OTHERS = (
+    *(another_factor, no_factor, across_the_width, another_length, the_length_of_another, another_power),
+    *(a_mean_of_more, a_mean_of_everything, a_mean_of_another, another_way_back),
+    another_way_there,
+)
+
+
+@pytest.mark.parametrize("fn", OTHERS, ids=name)
+def test_what_looks_alike_stays(fn: Fn) -> None:
+    assert "rms_norm_act" not in count(all_rewritten(fuse_rms_norm, *OTHERS)[fn])
+
+
+def weights_of_columns(m: Layers, x: Tensor) -> Outputs:
+    return F.normalize(x[..., :4], dim=1) * 2.0 * m.gain
+
+
+def weights_of_pictures(m: Layers, x: Tensor) -> Outputs:
+    return F.normalize(x, dim=1) * 2.0 * m.deep
+
+
+@pytest.mark.parametrize("fn", [weights_of_columns, weights_of_pictures], ids=name)
+def test_weights_along_another_dimension_of_as_many_stay_outside(fn: Fn) -> None:
+    done = rewritten(fn, fuse_rms_norm, picture(4, 4, 7, 5))
+    assert only(done, "rms_norm_act").args[1] is None
+    assert count(done)["mul"] == 1

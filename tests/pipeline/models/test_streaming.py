@@ -1,0 +1,136 @@
+"""Clips in steps: the whole clip's numbers, whatever strips and sizes, from one capture of the steady state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tiny_vaes import TINY, relative_l2, waves
+from torch import Tensor
+
+from tvae.pipeline import compiled
+from tvae.pipeline.engine.capture import capture
+from tvae.pipeline.models.model import Model, open_model
+from tvae.pipeline.models.reference import Side
+from tvae.pipeline.models.seedvr2 import SeedVR2VAE
+from tvae.pipeline.outputs import Posterior
+
+CONFIG = {"block_out_channels": (32, 32, 64, 32), "layers_per_block": 1, "latent_channels": 4}
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def module() -> SeedVR2VAE:
+    torch.manual_seed(0)
+    return SeedVR2VAE(**CONFIG).eval()
+
+
+@pytest.fixture(scope="module")
+def file(module: SeedVR2VAE, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("seedvr2") / "ema_vae.safetensors"
+    save_file(module.state_dict(), path)
+    return path
+
+
+def opened(file: Path, strip: int) -> Model:
+    return open_model(str(file), device="cpu", dtype="float32", strip=strip)
+
+
+def streamed(model: Model, side: Side, x: Tensor) -> Tensor:
+    """Moments or pixels of a clip, step by step."""
+    stream = model.stream(side)
+    assert stream is not None
+    return torch.cat([stream.step(chunk) for chunk in x.split(list(stream.cuts.sizes(x.shape[2])), 2)], 2)
+
+
+def encoded(model: Model, x: Tensor) -> Tensor:
+    """Moments of a clip, step by step."""
+    return streamed(model, "encode", x)
+
+
+def decoded(model: Model, z: Tensor) -> Tensor:
+    """Pixels of a clip, step by step."""
+    return streamed(model, "decode", z)
+
+
+FIVE: dict[str, dict[Side, tuple[int, ...]]] = {
+    "AutoencoderKLWan": {"encode": (1, 5, 9, 13, 17), "decode": (1, 2, 3, 4, 5)},
+    "AutoencoderKLQwenImage": {"encode": (1, 5, 9, 13, 17), "decode": (1, 2, 3, 4, 5)},
+    "AutoencoderKLCogVideoX": {"encode": (1, 8, 9, 16, 17), "decode": (1, 2, 3, 4, 5)},
+    "AutoencoderKLMagvit": {"encode": (1, 5, 9, 13, 17), "decode": (1, 2, 3, 4, 5)},
+    "AutoencoderKLMochi": {"decode": (1, 2, 3, 4, 5)},
+}
+SHORT = {"AutoencoderKLWan", "AutoencoderKLMochi"}
+
+
+@pytest.mark.parametrize("strip", [2, 40])
+@pytest.mark.parametrize("family", [pytest.param(f, marks=() if f in SHORT else pytest.mark.slow) for f in FIVE])
+def test_steps_of_diffusers_models_are_their_reference(family: str, strip: int, tmp_path: Path) -> None:
+    """Their own ``encode`` and ``decode`` of the whole clip: five lengths, and sizes other than the capture's."""
+    tiny = TINY[family]
+    module: Any = tiny.build()
+    module.save_pretrained(tmp_path / "vae")
+    model, wide = opened(tmp_path / "vae", strip), module.double()
+    for side, lengths in FIVE[family].items():
+        for frames in lengths:
+            for height, width in ((4, 6), (5, 3)):
+                scale, channels = (tiny.scale, 3) if side == "encode" else (1, tiny.latent[0])
+                x = waves((1, channels, frames, scale * height, scale * width))
+                with torch.no_grad():
+                    wanted = wide.encode(x.double()).latent_dist if side == "encode" else wide.decode(x.double()).sample
+                if side == "encode":
+                    found = Posterior.from_moments(encoded(model, x))
+                    assert relative_l2(found.mean, wanted.mean) <= TOLERANCE
+                    assert found.logvar is not None
+                    assert relative_l2(found.logvar, wanted.logvar) <= TOLERANCE
+                else:
+                    assert relative_l2(decoded(model, x), wanted) <= TOLERANCE
+
+
+def test_one_capture_of_a_step_serves_every_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for a clip that does not lie in memory in order, as frames do not."""
+    TINY["AutoencoderKLMochi"].build().save_pretrained(tmp_path / "vae")  # type: ignore[operator]
+    model = opened(tmp_path / "vae", 40)
+    made: list[Any] = []
+    monkeypatch.setattr(compiled, "capture", lambda *args: made.append(args) or capture(*args))
+    monkeypatch.setattr(compiled.GraphStore, "load", lambda self: [])
+    for height, width in ((4, 6), (5, 3), (7, 8)):
+        decoded(model, waves((3, 4, height, width)).transpose(0, 1)[None])
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize("strip", [2, 40])
+def test_steps_are_the_whole_clip(file: Path, module: SeedVR2VAE, strip: int) -> None:
+    """One capture of each step serves a second, odd size."""
+    model = opened(file, strip)
+    wide = SeedVR2VAE(**CONFIG).eval().double()
+    wide.load_state_dict(module.state_dict())
+    for height, width in ((4, 6), (5, 3)):
+        x, z = waves((1, 3, 9, 8 * height, 8 * width)), waves((1, 4, 3, height, width))
+        with torch.no_grad():
+            mean = wide.encode(x.double()).latent_dist.mean
+            pixels = wide.decode(z.double()).sample
+        assert relative_l2(Posterior.from_moments(encoded(model, x)).mean, mean) <= TOLERANCE
+        assert relative_l2(decoded(model, z), pixels) <= TOLERANCE
+
+
+def test_two_clips_at_once_do_not_mix(file: Path) -> None:
+    model = opened(file, 40)
+    first, second = waves((1, 4, 2, 4, 4), 1), waves((1, 4, 2, 4, 4), 2)
+    apart = [decoded(model, first), decoded(model, second)]
+    streams = [model.stream("decode") for _ in range(2)]
+    mixed: list[list[Tensor]] = [[], []]
+    for t in range(2):
+        for stream, clip, out in zip(streams, (first, second), mixed, strict=True):
+            assert stream is not None
+            out.append(stream.step(clip[:, :, t : t + 1]))
+    assert all(torch.equal(torch.cat(out, 2), want) for out, want in zip(mixed, apart, strict=True))
+
+
+def test_an_image_vae_has_no_steps() -> None:
+    model = open_model("builtin", device="cpu")
+    assert model.stream("encode") is None
+    assert model.stream("decode") is None

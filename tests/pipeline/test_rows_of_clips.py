@@ -1,0 +1,135 @@
+"""Which way strips divide a clip: its height where that fits, its time where that fits or is quicker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tvae.pipeline import planning
+from tvae.pipeline.budget import Limits, Rows
+from tvae.pipeline.compiled import Call, Compiled, Frames
+from tvae.pipeline.engine.boundary import Done
+from tvae.pipeline.errors import PlanError
+
+
+class Clips(nn.Module):
+    """Two causal convolutions over time, and a norm of every pixel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv3d(4, 16, 3, padding=(0, 1, 1)), nn.Conv3d(16, 3, 3, padding=(0, 1, 1))
+
+    def decode(self, z: Tensor) -> Tensor:
+        for conv in (self.first, self.last):
+            padded = torch.cat([z[:, :, :1].repeat(1, 1, 2, 1, 1), z], 2)
+            z = torch.tanh(conv(padded))
+        return z
+
+
+@pytest.fixture
+def module() -> Clips:
+    torch.manual_seed(0)
+    return Clips().eval()
+
+
+@pytest.fixture
+def compiled(module: Clips) -> Compiled:
+    return Compiled("decode", lambda: module, None, {}, frames=Frames())
+
+
+def weights(module: Clips) -> Any:
+    return lambda _names: dict(module.named_parameters())
+
+
+def limit(monkeypatch: pytest.MonkeyPatch, budget: int | None) -> None:
+    monkeypatch.setattr(planning, "activation_budget", lambda *_: budget)
+
+
+LOW = (1, 4, 48, 2, 40)
+"""Many frames of two rows: nothing is left of them where strips divide the height."""
+
+
+@pytest.mark.parametrize("rows", ["height", "time"])
+def test_what_is_asked_for(rows: Rows, compiled: Compiled, module: Clips, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(monkeypatch, None)
+    x = torch.randn(1, 4, 6, 5, 7)
+    ready = compiled.ready([x], weights(module), Limits(2, True, rows=rows), Call())
+    (value,) = ready.runner.run([x])
+    with torch.no_grad():
+        torch.testing.assert_close(value, module.decode(x), rtol=1e-5, atol=1e-6)
+    plan = compiled.plan([x], Limits(2, True, rows=rows), Call())
+    assert plan.strips == {"height": 3, "time": 3}[rows]
+    assert ready.planned.schedule.program.rows == {"height": 5, "time": 6}[rows]
+
+
+def test_height_where_it_fits_and_else_time(compiled: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.empty(LOW)
+    limit(monkeypatch, None)
+    at_ease = compiled.plan([x], Limits(1), Call())
+    assert at_ease.strips == 2
+    in_time = compiled.plan([x], Limits(1, rows="time"), Call())
+    assert in_time.strips == 48
+    assert in_time.peak_bytes < 0.8 * at_ease.peak_bytes
+    limit(monkeypatch, (in_time.peak_bytes + at_ease.least_bytes) // 2)
+    assert compiled.plan([x], Limits(1), Call()).strips == 48
+    limit(monkeypatch, in_time.least_bytes // 2)
+    with pytest.raises(PlanError) as refused:
+        compiled.plan([x], Limits(1), Call())
+    assert refused.value.enough is not None
+
+
+def test_rows_that_somebody_names_are_rows_of_the_height(compiled: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(monkeypatch, 1)
+    with pytest.raises(PlanError):
+        compiled.plan([torch.empty(LOW)], Limits(1, fixed=True), Call())
+    assert not any('"time"' in facts for facts in compiled._graphs), "time is not even looked at"
+
+
+def test_a_single_frame_has_no_time_to_divide(
+    compiled: Compiled, module: Clips, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(monkeypatch, None)
+    x = torch.randn(1, 4, 1, 5, 7)
+    ready = compiled.ready([x], weights(module), Limits(2, rows="time"), Call())
+    assert ready.planned.schedule.program.rows == 5
+    with torch.no_grad():
+        torch.testing.assert_close(ready.runner.run([x])[0], module.decode(x), rtol=1e-5, atol=1e-6)
+
+
+class Source:
+    """A clip by frames."""
+
+    def __init__(self, clip: Tensor) -> None:
+        self._clip, self.shape, self.dtype, self.device = clip, tuple(clip.shape), clip.dtype, clip.device
+
+    def fetch(self, lo: int, hi: int) -> Done:
+        return Done(self._clip[:, :, lo:hi])
+
+
+class Sink:
+    """Frames that were handed out."""
+
+    def __init__(self) -> None:
+        self.frames: list[Tensor] = []
+
+    def keep(self, lo: int, hi: int, rows: Tensor) -> Done:
+        assert lo == sum(part.shape[2] for part in self.frames)
+        self.frames.append(rows.clone())
+        return Done()
+
+
+@pytest.mark.parametrize("frames", [1, 2, 9])
+def test_frames_that_come_and_go(
+    frames: int, compiled: Compiled, module: Clips, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(monkeypatch, None)
+    clip, sink = torch.randn(1, 4, frames, 5, 7), Sink()
+    source = Source(clip)
+    ready = compiled.ready([source], weights(module), Limits(1, True), Call(), sink=True)
+    assert ready.runner.run([source], sink=sink) == []
+    with torch.no_grad():
+        torch.testing.assert_close(torch.cat(sink.frames, 2), module.decode(clip), rtol=1e-5, atol=1e-6)
+    assert len(ready.planned.schedule.places) == (0 if frames == 1 else 2)
