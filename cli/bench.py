@@ -124,6 +124,9 @@ def vae(
             show_default="float32; for float32 float64",
         ),
     ] = None,
+    first_use: Annotated[
+        bool, typer.Option("--first-use", help="First results in new processes, too: caches empty, then as left.")
+    ] = False,
     preset: options.Preset = "auto",
     dtype: options.Dtype = None,
     device: options.Device = None,
@@ -154,6 +157,7 @@ def vae(
             strip=strip,
             reference=bench_request.reference(reference, request.dtype),
             repeat=repeat or (5 if request.device.type == "cuda" else 3),
+            subject=bench_request.subject(request, vae, config, strip) if first_use else None,
             tell=bench_report.teller(quiet or json),
         )
         rows = bench_report.vae(found, name, request, json=json, quiet=quiet)

@@ -67,9 +67,13 @@ def vae(found: Iterable[VaeRow], name: str, setting: Setting, *, json: bool, qui
     teller(json or quiet)("")
     if not json and not quiet:
         print(f"{name}; {setting.words}")
-        names = ("case", "batch", "run", "time", "a frame", "first", "memory", "error", "speed", "note")
-        columns.show_table(names, [_vae_cells(row) for row in rows], texts=1)
-        print("time: warm median; first: the first call; memory: peak beyond the weights")
+        uses = any(row.first_use_seconds is not None for row in rows)
+        more = ("first use", "next use") if uses else ()
+        names = ("case", "batch", "run", "time", "a frame", "first", *more, "memory", "error", "speed", "note")
+        columns.show_table(names, [_vae_cells(row, uses) for row in rows], texts=1)
+        print("time: warm median; first: the first call in this process; memory: peak beyond the weights")
+        if uses:
+            print("first use: the first call of a new process, nothing on disk; next use: of the process after that")
         print("speed: over diffusers untiled, in the better of its layouts that ran here")
     return rows
 
@@ -129,7 +133,7 @@ def _missing(rows: list[KernelRow]) -> Iterator[str]:
         yield f"no {level}{which}: {reason}"
 
 
-def _vae_cells(row: VaeRow) -> tuple[str, ...]:
+def _vae_cells(row: VaeRow, uses: bool) -> tuple[str, ...]:
     case = row.case
     frames = "" if case.frames is None else f"x{case.frames}"
     return (
@@ -139,6 +143,7 @@ def _vae_cells(row: VaeRow) -> tuple[str, ...]:
         columns.seconds(row.seconds),
         columns.seconds(row.seconds_per_frame),
         columns.seconds(row.first_seconds),
+        *((columns.seconds(row.first_use_seconds), columns.seconds(row.next_use_seconds)) if uses else ()),
         columns.size(row.peak_bytes),
         columns.error(row.error),
         "" if row.speedup is None else f"{row.speedup:.2f}x",

@@ -19,6 +19,7 @@ from tvae.presets import Preset
 if TYPE_CHECKING:
     from torch import nn
 
+    from tvae.pipeline.bench.first_use import Subject
     from tvae.pipeline.bench.vae import VaeCase
     from tvae.pipeline.models.families import Geometry
     from tvae.pipeline.models.reference import Side
@@ -37,6 +38,7 @@ __all__ = [
     "rivals",
     "setting",
     "sizes",
+    "subject",
 ]
 
 
@@ -126,6 +128,14 @@ def model(spec: str | None, config: str | None) -> tuple[nn.Module, str]:
             refuse("--vae and --config exclude one another")
         return build(SHAPES[config]), f"{SHAPES[config].note}'s shape, random weights"
     return load_module(locate_vae(spec or "builtin")), spec or "builtin"
+
+
+def subject(of: Setting, spec: str | None, config: str | None, strip: int | None) -> Subject:
+    """The same for processes of their own."""
+    from tvae.pipeline.bench.first_use import Subject
+
+    dtype = str(of.dtype).removeprefix("torch.")
+    return Subject(spec, config, str(of.preset.source), str(of.device), dtype, strip)
 
 
 def cases(

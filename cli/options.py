@@ -71,7 +71,7 @@ Vae = Annotated[
     ),
 ]
 Config = Annotated[
-    Literal["sdxl", "wan21", "hunyuan"] | None,
+    Literal["sdxl", "wan21", "hunyuan", "cogvideox", "mochi", "ltx", "seedvr2"] | None,
     typer.Option(
         "--config",
         help="Random weights in the shape of a public VAE, instead of --vae.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +32,16 @@ Run = Callable[[Tensor], Any]
 
 
 @contextmanager
-def opened(name: str, model: nn.Module, side: Side, preset: str, strip: int | None) -> Iterator[Run]:
-    """A function of the input, fresh: nothing of an earlier case is compiled, captured or kept.
+def opened(
+    name: str, model: nn.Module, side: Side, preset: str, strip: int | None, *, fresh: bool = True
+) -> Iterator[Run]:
+    """A function of the input: nothing of an earlier case is compiled, captured or kept.
 
-    ``tvae`` finds no graph of an earlier process either, so that its first call captures. Raises UnsupportedOp for a
-    rival that this model does not have.
+    fresh: ``tvae`` finds no graph of an earlier process either, so that its first call captures. Raises UnsupportedOp
+    for a rival that this model does not have.
     """
     if name == "tvae":
-        with _empty_graph_store():
+        with _empty_graph_store() if fresh else nullcontext():
             tiled = TiledVAE(model, preset, strip=strip)
             yield getattr(tiled, side)
     elif name == "tiled":

@@ -13,7 +13,7 @@ __all__ = ["SHAPES", "Shape", "build"]
 
 @dataclass(frozen=True)
 class Shape:
-    """A diffusers class and the configuration of a public checkpoint; what is not named is the class's default."""
+    """A class, diffusers' or ours, and the configuration of a public checkpoint; what is not named is its default."""
 
     class_name: str
     config: dict[str, Any]
@@ -37,16 +37,18 @@ SHAPES = {
     ),
     "wan21": Shape("AutoencoderKLWan", {}, "Wan 2.1"),
     "hunyuan": Shape("AutoencoderKLHunyuanVideo", {}, "HunyuanVideo"),
+    "cogvideox": Shape("AutoencoderKLCogVideoX", {}, "CogVideoX"),
+    "mochi": Shape("AutoencoderKLMochi", {}, "Mochi 1"),
+    "ltx": Shape("AutoencoderKLLTXVideo", {}, "LTX-Video"),
+    "seedvr2": Shape("SeedVR2VAE", {}, "SeedVR2"),
 }
 
 
 def build(shape: Shape, seed: int = 0) -> nn.Module:
     """The model in float32 on the CPU, for inference. Norms are random too, or leaving them out would not show."""
-    from diffusers.models import autoencoders
-
     random = torch.random.get_rng_state()
     torch.manual_seed(seed)
-    model: nn.Module = getattr(autoencoders, shape.class_name)(**shape.config)
+    model: nn.Module = _class_of(shape)(**shape.config)
     generator = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -55,3 +57,12 @@ def build(shape: Shape, seed: int = 0) -> nn.Module:
                 weight.copy_(0.3 * noise if name.endswith("bias") else 1 + 0.4 * noise)
     torch.random.set_rng_state(random)
     return model.eval().requires_grad_(False)
+
+
+def _class_of(shape: Shape) -> type[nn.Module]:
+    from diffusers.models import autoencoders
+
+    from tvae.pipeline.models import seedvr2
+
+    found: type[nn.Module] = getattr(seedvr2, shape.class_name, None) or getattr(autoencoders, shape.class_name)
+    return found

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from tvae.pipeline.bench.first_use import Subject, first_use
 from tvae.pipeline.bench.memory import Peak
 from tvae.pipeline.bench.rivals import opened, tensor_of
 from tvae.pipeline.bench.timing import call_seconds, free_memory, is_out_of_memory
@@ -42,7 +43,8 @@ class VaeRow:
     done once (capture, compilation); second_seconds: the next, in which ours records its CUDA graph. peak_bytes: of a
     warm call, beyond the weights that all share; first_peak_bytes: of the calls before; None where nobody counts.
     error: relative L2 against the reference, None without one. speedup: seconds of diffusers untiled, in the better of
-    the layouts that were measured, over these.
+    the layouts that were measured, over these. first_use_seconds: the first call of a process of its own with nothing
+    on disk; next_use_seconds: of the process after that; None where they were not asked for.
     """
 
     case: VaeCase
@@ -57,6 +59,8 @@ class VaeRow:
     first_peak_bytes: int | None = None
     error: float | None = None
     speedup: float | None = None
+    first_use_seconds: float | None = None
+    next_use_seconds: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able, the case's values beside the others."""
@@ -117,12 +121,14 @@ def bench_vae(
     strip: int | None = None,
     reference: torch.dtype | None = torch.float32,
     repeat: int = 5,
+    subject: Subject | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Iterator[VaeRow]:
     """Rows of every case in the order of ``rivals``; those of one case come together.
 
     All run under the preset's library settings, without TF32. reference: type of the untiled run that errors are
-    measured against (the weights cast to ``dtype``, then up); None measures none.
+    measured against (the weights cast to ``dtype``, then up); None measures none. subject: the same model by name, for
+    first results in processes of their own; None measures none.
     """
     model = cast(model, device, dtype)
     of = geometry(model)
@@ -135,7 +141,8 @@ def bench_vae(
             rows = []
             for rival in rivals:
                 tell(f"{_words(case)}: {rival}")
-                rows.append(_row(rival, model, case, x, exact, name, strip or preset.strip_rows, repeat))
+                row = _row(rival, model, case, x, exact, name, strip or preset.strip_rows, repeat)
+                rows.append(row if subject is None or row.status != "ok" else _with_first_use(row, subject))
             untiled = [r.seconds for r in rows if r.rival in ("diffusers", "channels-last") and r.seconds is not None]
             for row in rows:
                 faster = min(untiled) / row.seconds if untiled and row.seconds else None
@@ -177,6 +184,14 @@ def _row(
     last[0] = None
     free_memory(device)
     return row
+
+
+def _with_first_use(row: VaeRow, subject: Subject) -> VaeRow:
+    try:
+        found = first_use(row.rival, row.case, subject)
+    except RuntimeError as problem:
+        return replace(row, reason=f"first use: {problem}")
+    return replace(row, first_use_seconds=found.empty, next_use_seconds=found.again)
 
 
 def _reference(model: nn.Module, side: Side, x: Tensor, dtype: torch.dtype) -> Tensor | None:

@@ -86,6 +86,27 @@ def test_vae_as_a_table(tvae: Tvae, tiny: str) -> None:
     assert names == ["diffusers", "tvae"]
 
 
+def test_first_use_has_columns_of_its_own(tvae: Tvae, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tvae.pipeline.bench import vae
+    from tvae.pipeline.bench.first_use import FirstUse, Subject
+
+    asked: list[Subject] = []
+
+    def measured(rival: str, case: Any, subject: Subject) -> FirstUse:
+        asked.append(subject)
+        return FirstUse(7.0, 1.5)
+
+    monkeypatch.setattr(vae, "first_use", measured)
+    table = tvae(*VAE, "--vae", tiny, "--strip", "3", "--first-use").stdout
+    assert "first use  next use" in table
+    assert "7 s     1.5 s" in table
+    preset = Path(asked[0].preset)
+    assert asked == 2 * [Subject(tiny, None, str(preset), "cpu", "float32", 3)]
+    assert preset.name == "cpu.toml"
+    rows = objects(tvae(*VAE, "--vae", tiny, "--first-use", "--json"))
+    assert [(row["first_use_seconds"], row["next_use_seconds"]) for row in rows] == 2 * [(7.0, 1.5)]
+
+
 def test_io(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
     rows = objects(tvae("bench", "io", photo, "--size", "32x16", "--frames", "2", "--device", "cpu", "--json"))
     assert {"read file", "encode video", "write latents", "write to disk"} <= {row["what"] for row in rows}
