@@ -99,7 +99,7 @@ def _measured(rival: str, case: dict[str, Any], subject: dict[str, Any]) -> floa
     found = load_module(locate_vae(asked.vae or "builtin")) if asked.config is None else build(SHAPES[asked.config])
     model = cast(found, device, dtype)
     x = input_of(one, geometry(model)).to(device, dtype)
-    way = opened(rival, model, one.side, asked.preset, asked.strip or preset.strip_rows, fresh=False)
+    way = opened(rival, model, one.side, asked.preset, asked.strip, fresh=False)
     with torch.no_grad(), backend_settings(preset), way as run:
         return call_seconds(lambda: run(x), device)
 

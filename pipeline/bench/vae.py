@@ -126,7 +126,8 @@ def bench_vae(
 ) -> Iterator[VaeRow]:
     """Rows of every case in the order of ``rivals``; those of one case come together.
 
-    All run under the preset's library settings, without TF32. reference: type of the untiled run that errors are
+    All run under the preset's library settings, without TF32. strip: latent rows of ours, None for what it takes by
+    itself. reference: type of the untiled run that errors are
     measured against (the weights cast to ``dtype``, then up); None measures none. subject: the same model by name, for
     first results in processes of their own; None measures none.
     """
@@ -141,7 +142,7 @@ def bench_vae(
             rows = []
             for rival in rivals:
                 tell(f"{_words(case)}: {rival}")
-                row = _row(rival, model, case, x, exact, name, strip or preset.strip_rows, repeat)
+                row = _row(rival, model, case, x, exact, name, strip, repeat)
                 rows.append(row if subject is None or row.status != "ok" else _with_first_use(row, subject))
             untiled = [r.seconds for r in rows if r.rival in ("diffusers", "channels-last") and r.seconds is not None]
             for row in rows:
@@ -151,7 +152,14 @@ def bench_vae(
 
 
 def _row(
-    rival: str, model: nn.Module, case: VaeCase, x: Tensor, exact: Tensor | None, preset: str, strip: int, repeat: int
+    rival: str,
+    model: nn.Module,
+    case: VaeCase,
+    x: Tensor,
+    exact: Tensor | None,
+    preset: str,
+    strip: int | None,
+    repeat: int,
 ) -> VaeRow:
     device = x.device
     free_memory(device)

@@ -1,82 +1,81 @@
-"""Stable Diffusion XL's VAE in bfloat16 in memory that is named, at large sizes: what was taken, and how long it took.
+"""Memory that is named, at large sizes: what the process took of the card, what was said, how long it took, and whether
+the numbers are the unlimited run's.
 
-``PYTHONPATH=tests/helpers python tests/gpu/measure_budgets.py decode:2048,4096 encode:2048 decode:8192@8``: a side, its
-sizes, and after @ the budgets in GiB (24, 12, 8 and 6 where none are named; 0 is none). All that the process takes from
-the card counts: the card must be its alone, and so must the process be a budget's: what an earlier one recorded is held
-on. Cold is a budget's first run (it pins host memory), warm the one after.
+``PYTHONPATH=tests/helpers python tests/gpu/measure_budgets.py decode:2048,4096 encode:8192@0,24,8 --out rows.jsonl``
+
+A part is ``[config/]side:sizes[@ways]``. Sizes are N, WxH or WxHxT, a config is a name of ``tvae bench vae --config``.
+Ways are budgets in GiB, each in a process of its own that has no more than that of the card (0: no budget); ``least``
+(the budget that a refusal named, or the plan of the run without one); ``float32`` (ours, what errors are measured
+against); and the model's own calls, ``diffusers`` (in bfloat16), ``diffusers32`` and ``tiled``. Left out, they are
+0, 24, 12, 8 and 6. The card must be this program's alone.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
-import time
-from typing import Any
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-import torch
-from tiny_vaes import relative_l2, result, waves
+from measuring.apart import Apart
+from measuring.card import GIB, card_of, host_memory
+from measuring.options import common, fill_host, machine
+from measuring.part import Part
+from measuring.rows import Row, Rows
 
-from tvae.pipeline import TiledVAE
-from tvae.pipeline.bench.shapes import SHAPES, build
-from tvae.pipeline.errors import PlanError
-
-GIB = 1 << 30
-USUAL = (24, 12, 8, 6)
-
-
-def taken() -> int:
-    """Bytes of the device that are not free."""
-    free, total = torch.cuda.mem_get_info()
-    return total - free
-
-
-def run(tiled: Any, side: str, x: torch.Tensor, warm: bool) -> tuple[torch.Tensor, float, float, int, int]:
-    """(result on the host, cold and warm seconds, the most bytes of the device, and of tensors beyond those before)."""
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    before, seconds = torch.cuda.memory_allocated(), []
-    for _ in range(2 if warm else 1):
-        start = time.perf_counter()
-        value = result(getattr(tiled, side)(x))
-        torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-        value = value.cpu()
-    beside = taken() - torch.cuda.memory_reserved()
-    most = beside + torch.cuda.max_memory_reserved()
-    return value, seconds[0], seconds[-1], most, torch.cuda.max_memory_allocated() - before
+USUAL = "0,24,12,8,6"
+COLUMNS = {
+    **{"config": "8", "side": "6", "size": "14", "way": "10"},
+    **{"device": "7.2f", "tensors": "7.2f", "said": "6.2f", "ratio": "5.2f", "beside": "6.2f"},
+    **{"host": "7.2f", "said_host": "9.2f", "said_disk": "9.2f"},
+    **{"planning": "8.1f", "first": "8.2f", "warm": "8.3f", "s_TFLOP": "7.5f"},
+    **{"times": "5.2f", "differs": "8.1e", "error": "8.2e", "of_own": "6.3f", "met": "3"},
+}
+"""Bytes in GiB and seconds. ratio: said over tensors; beside: of the device what is no tensor of the run; times: warm
+over that of the run without a budget; of_own: the error over that of the first other way with one."""
 
 
-def main() -> None:
-    torch.set_grad_enabled(False)
-    model = build(SHAPES["sdxl"]).cuda().bfloat16()
-    for part in sys.argv[1:]:
-        side, _, rest = part.partition(":")
-        sizes, _, budgets = rest.partition("@")
-        for size in map(int, sizes.split(",")):
-            x = waves((1, 4, size // 8, size // 8) if side == "decode" else (1, 3, size, size)).cuda().bfloat16()
-            free = None
-            for named in (0, *USUAL) if not budgets else map(int, budgets.split(",")):
-                tiled = TiledVAE(model, preset="h200", vram=f"{named}GiB" if named else None)
-                start = time.perf_counter()
-                try:
-                    plan = tiled.plan(tuple(x.shape), side)  # type: ignore[arg-type]
-                except PlanError as refusal:
-                    print(f"{side} {size} {named:3} GiB: {refusal}", flush=True)
-                    continue
-                planning = time.perf_counter() - start
-                value, cold, warm, most, tensors = run(tiled, side, x, size < 8192)
-                free = value if free is None else free
-                ratio, apart = plan.peak_bytes / tensors, relative_l2(value, free)
-                print(
-                    f"{side} {size} {named or 'no':>3} GiB: took {most / GIB:6.2f} GiB, tensors {tensors / GIB:6.2f}, "
-                    f"said {plan.peak_bytes / GIB:6.2f} (x{ratio:.2f}), host {plan.host_bytes / GIB:6.2f}, "
-                    f"planned in {planning:.1f} s, cold {cold:.2f} s, warm {warm:.3f} s, "
-                    f"strips of {plan.strip_rows}, differs by {apart:.1e}",
-                    flush=True,
-                )
-                del tiled, value
-            del x, free
+def told(rows: Sequence[Row]) -> Iterator[str]:
+    """What only several rows together show: time by work from 2048 to 8192, and ours against blended tiling."""
+    free = {(r["config"], r["side"], r["size"]): r for r in rows if r["way"] == "0" and r.get("s_TFLOP")}
+    for (config, side, size), row in free.items():
+        small = free.get((config, side, "2048"))
+        if small is not None and size != "2048":
+            ratio = row["s_TFLOP"] / small["s_TFLOP"]
+            yield f"{config} {side} {size}: {ratio:.2f} times the seconds per TFLOP of 2048 (goal at 8192: 1.3)"
+    for row in rows:
+        if row["way"] == "tiled" and row.get("warm"):
+            key = (row["side"], row["size"], "8")
+            for one in (r for r in rows if (r["side"], r["size"], r["way"]) == key and r.get("warm")):
+                times = row["warm"] / one["warm"]
+                yield f"{row['side']} {row['size']} at 8 GiB: {times:.2f} times as fast as blended tiling"
+
+
+def main(arguments: Sequence[str] | None = None) -> list[Row]:
+    """The rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="+", metavar="[CONFIG/]SIDE:SIZES[@WAYS]")
+    parser.add_argument("--warm", type=int, default=3, help="runs after the first, below 8192")
+    parser.add_argument("--no-cap", action="store_true", help="watch the card, but leave all of it free")
+    common(parser)
+    options = parser.parse_args(arguments)
+    fill_host(options)
+    card = card_of(options.device)
+    total, used = host_memory()
+    about = {**machine(card), "host GiB": round(total / GIB, 1), "in use": round(used / GIB, 1)}
+    rows = Rows(COLUMNS, options.out, options.until, about)
+    with tempfile.TemporaryDirectory(prefix="measured-", dir=options.folder) as folder:
+        for part in options.parts:
+            name, _, rest = part.partition(":")
+            sizes, _, ways = rest.partition("@")
+            for size in sizes.split(","):
+                each = Part(name, size, (ways or USUAL).split(","), options, Apart(card, options.here))
+                each.measure(rows, Path(folder))
+    for line in told(rows.end()):
+        print(line, flush=True)
+    return rows.rows
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
