@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from tvae.kernels import Kernels
 from tvae.pipeline.budget import Limits, Rows
+from tvae.pipeline.engine.across import Across
 from tvae.pipeline.engine.boundary import RowSource
 from tvae.pipeline.engine.capture import capture
 from tvae.pipeline.engine.constants import state_of
@@ -154,7 +155,7 @@ class Compiled:
     def plan(self, inputs: Sequence[Tensor | RowSource], limits: Limits, call: Call, *, sink: bool = False) -> Plan:
         """What ``run`` would do. Only shapes, type and device of the inputs matter."""
         found = self._prepare(inputs, limits, call, sink)[1]
-        return described(found.schedule, limits, inputs[0].device, self._side)
+        return described(found, limits, inputs[0].device, self._side)
 
     def shapes(self, inputs: Sequence[Tensor | RowSource], limits: Limits, call: Call) -> list[tuple[int, ...]]:
         """Of everything that a run gives: the result first, then the caches of a step."""
@@ -197,16 +198,17 @@ class Compiled:
         shapes = [tuple(t.shape) for t in inputs]
         captured, sizes = self._captured(inputs, shapes, call, rows)
         key = (id(captured.graph), tuple(shapes), inputs[0].device)
-        program = _recall(
-            self._programs,
-            key,
-            lambda: lower(captured.graph, sizes, inputs[0].device, self._kernels, allow_whole=self._allow_whole),
-        )
+
+        def lowered(graph: Graph, at: Mapping[str, int]) -> Program:
+            return lower(graph, at, inputs[0].device, self._kernels, allow_whole=self._allow_whole)
+
+        program = _recall(self._programs, key, lambda: lowered(captured.graph, sizes))
+        across = Across(captured.graph, sizes, program, lowered) if rows == "time" else None
         places, device = at_callers(program, inputs, sink), inputs[0].device
         wanted = (*key, limits.strip, limits.fixed, limits.vram, *places)
         if wanted in self._plans and not self._plans[wanted].fits(limits, device):
             del self._plans[wanted]
-        found: Planned = _recall(self._plans, wanted, lambda: planned(program, limits, device, places))
+        found: Planned = _recall(self._plans, wanted, lambda: planned(program, limits, device, places, across))
         return captured, found
 
     def _captured(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.budget import Besides, Limits, activation_budget, besides, host_room
+from tvae.pipeline.engine.across import Across
 from tvae.pipeline.engine.boundary import ROWS, RowSource
 from tvae.pipeline.engine.footprint import footprint
 from tvae.pipeline.engine.plan import Plan, explain
@@ -28,13 +29,15 @@ _MOST_ELEMENTS = 1 << 30
 class Planned:
     """A schedule, the bytes it is expected to hold on the device beside weights and workspaces, and its time.
 
-    at_ease: with the strips that are preferred, and no buffer that had to leave the device.
+    at_ease: with the strips that are preferred, and no buffer that had to leave the device. across: the height, where
+    strips divide time.
     """
 
     schedule: Schedule
     bytes: int
     seconds: float
     at_ease: bool
+    across: Across | None = None
 
     @property
     def divides(self) -> bool:
@@ -51,22 +54,30 @@ class Planned:
         return budget is None or self.bytes <= budget
 
 
-def planned(program: Program, limits: Limits, device: torch.device, places: Mapping[int, Place]) -> Planned:
-    """The schedule for a program. places: from ``at_callers``. Raises PlanError, UsageError for the limits."""
+def planned(
+    program: Program,
+    limits: Limits,
+    device: torch.device,
+    places: Mapping[int, Place],
+    across: Across | None = None,
+) -> Planned:
+    """The schedule for a program. places: from ``at_callers``. across: the height, where strips divide time. Raises
+    PlanError, UsageError for the limits."""
     taken = _besides(program, device)
     budget = activation_budget(device, limits.vram, limits.share, taken)
     strips, machine = _strips(program, limits), _machine(device)
-    found = fitting(program, strips, budget, machine, taken.named, places)
+    found = fitting(program, strips, budget, machine, taken.named, places, across)
     cost = footprint(found)
     at_ease = found.strip_rows == strips[0] and len(found.places) == len(places)
-    return Planned(found, cost.device, seconds(found, cost, machine), at_ease)
+    return Planned(found, cost.device, seconds(found, cost, machine), at_ease, across)
 
 
-def described(plan: Schedule, limits: Limits, device: torch.device, side: str) -> Plan:
+def described(found: Planned, limits: Limits, device: torch.device, side: str) -> Plan:
     """The plan as it is told, with the least that any plan would need."""
+    plan = found.schedule
     given = {i: place for i, place in plan.places.items() if place == "caller"}
     machine = _machine(device)
-    most_modest = least(plan.program, _strips(plan.program, limits), machine, given)
+    most_modest = least(plan.program, _strips(plan.program, limits), machine, given, found.across)
     budget = _besides(plan.program, device).named(most_modest)
     time = seconds(plan, footprint(plan), machine)
     return replace(explain(plan, side), least_bytes=most_modest, least_budget=budget, seconds=time)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.axis import Axis
+from tvae.pipeline.engine.bounds import Rows
 from tvae.pipeline.errors import PlanError
 
 __all__ = ["ROWS", "Boundary", "Callers", "Done", "OnDisk", "OnHost", "Pending", "RowSink", "RowSource"]
@@ -159,33 +161,48 @@ class OnDisk:
 
     def fetch(self, lo: int, hi: int) -> Future[Tensor]:
         """See ``Boundary``."""
-        return self._pool.submit(self._read, lo, hi)
+        return self.gather([(lo, hi)])
 
     def keep(self, lo: int, hi: int, rows: Tensor) -> Future[None]:
         """See ``Boundary``."""
+        return self.scatter([(lo, hi)], rows)
+
+    def gather(self, runs: Sequence[Rows]) -> Future[Tensor]:
+        """The same of several ranges of rows, one after the other."""
+        return self._pool.submit(self._read, runs)
+
+    def scatter(self, runs: Sequence[Rows], rows: Tensor) -> Future[None]:
+        """The same into several ranges of rows, one after the other."""
         record = self._record.of(rows).contiguous().cpu()
-        return self._pool.submit(self._write, lo, record)
+        return self._pool.submit(self._write, runs, record)
 
     def close(self) -> None:
         """See ``Boundary``."""
         self._pool.shutdown()
         self._file.close()
 
-    def _read(self, lo: int, hi: int) -> Tensor:
-        record = self._record.empty(hi - lo)
-        view, offset = _bytes_of(record), lo * self._record.row_bytes
-        while view:
-            got = self._at(offset, view[:_MOST_BYTES], write=False)
-            if not got:
-                raise OSError("a spill file ends early")
-            view, offset = view[got:], offset + got
+    def _read(self, runs: Sequence[Rows]) -> Tensor:
+        record = self._record.empty(sum(hi - lo for lo, hi in runs))
+        for view, offset in self._places(runs, record):
+            while view:
+                got = self._at(offset, view[:_MOST_BYTES], write=False)
+                if not got:
+                    raise OSError("a spill file ends early")
+                view, offset = view[got:], offset + got
         return self._record.value(record.to(self._device))
 
-    def _write(self, lo: int, record: Tensor) -> None:
-        view, offset = _bytes_of(record), lo * self._record.row_bytes
-        while view:
-            put = self._at(offset, view[:_MOST_BYTES], write=True)
-            view, offset = view[put:], offset + put
+    def _write(self, runs: Sequence[Rows], record: Tensor) -> None:
+        for view, offset in self._places(runs, record):
+            while view:
+                put = self._at(offset, view[:_MOST_BYTES], write=True)
+                view, offset = view[put:], offset + put
+
+    def _places(self, runs: Sequence[Rows], record: Tensor) -> Iterator[tuple[memoryview, int]]:
+        """The bytes of each range of rows, and where in the file they are."""
+        view, size = _bytes_of(record), self._record.row_bytes
+        for lo, hi in runs:
+            yield view[: (hi - lo) * size], lo * size
+            view = view[(hi - lo) * size :]
 
     def _at(self, offset: int, view: memoryview, *, write: bool) -> int:
         fd = self._file.fileno()
@@ -214,27 +231,36 @@ class OnHost:
 
     def fetch(self, lo: int, hi: int) -> Pending:
         """See ``Boundary``."""
-        if self._inwards is None:
-            held = [piece for _, piece in self._pieces(lo, hi)]
-            return Done(self._record.value((held[0] if len(held) == 1 else torch.cat(held)).to(self._device)))
-        rows = self._record.empty(hi - lo, device=self._device)  # in the computation's stream, so that it is its memory
-        self._inwards.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._inwards):
-            for at, piece in self._pieces(lo, hi):
-                rows[at : at + len(piece)].copy_(piece, non_blocking=True)
-            return _OnStream(self._record.value(rows), self._inwards.record_event(), self._device)
+        return self.gather([(lo, hi)])
 
     def keep(self, lo: int, hi: int, rows: Tensor) -> Pending:
         """See ``Boundary``."""
+        return self.scatter([(lo, hi)], rows)
+
+    def gather(self, runs: Sequence[Rows]) -> Pending:
+        """The same of several ranges of rows, one after the other."""
+        if self._inwards is None:
+            held = [piece for _, piece in self._pieces(runs)]
+            return Done(self._record.value((held[0] if len(held) == 1 else torch.cat(held)).to(self._device)))
+        count = sum(hi - lo for lo, hi in runs)
+        rows = self._record.empty(count, device=self._device)  # in the computation's stream, so that it is its memory
+        self._inwards.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._inwards):
+            for at, piece in self._pieces(runs):
+                rows[at : at + len(piece)].copy_(piece, non_blocking=True)
+            return _OnStream(self._record.value(rows), self._inwards.record_event(), self._device)
+
+    def scatter(self, runs: Sequence[Rows], rows: Tensor) -> Pending:
+        """The same into several ranges of rows, one after the other."""
         record = self._record.of(rows)
         if self._outwards is None:
-            for at, piece in self._pieces(lo, hi):
+            for at, piece in self._pieces(runs):
                 piece.copy_(record[at : at + len(piece)])
             return Done(None)
         record = record.contiguous()
         self._outwards.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._outwards):
-            for at, piece in self._pieces(lo, hi):
+            for at, piece in self._pieces(runs):
                 piece.copy_(record[at : at + len(piece)], non_blocking=True)
             record.record_stream(self._outwards)
             return _OnStream(None, self._outwards.record_event(), self._device)
@@ -243,14 +269,15 @@ class OnHost:
         """See ``Boundary``."""
         self._memory.clear()
 
-    def _pieces(self, lo: int, hi: int) -> list[tuple[int, Tensor]]:
-        """Where rows [lo, hi) lie, each piece with the row among them that it begins with."""
-        found, at = [], lo
-        while at < hi:
-            block, first = divmod(at, self._block)
-            piece = self._memory[block][first : first + hi - at]
-            found.append((at - lo, piece))
-            at += len(piece)
+    def _pieces(self, runs: Sequence[Rows]) -> list[tuple[int, Tensor]]:
+        """Where ranges of rows lie, each piece with the row among them all that it begins with."""
+        found, done = [], 0
+        for at, hi in runs:
+            while at < hi:
+                block, first = divmod(at, self._block)
+                piece = self._memory[block][first : first + hi - at]
+                found.append((done, piece))
+                at, done = at + len(piece), done + len(piece)
         return found or [(0, self._record.empty(0))]
 
 

@@ -12,10 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvae.pipeline.engine.axis import crop, join, place
+from tvae.pipeline.engine.axis import crop, join, place, shape_of_rows
+from tvae.pipeline.engine.banded import BandRun, heights, reads_by_bands
 from tvae.pipeline.engine.behind import Behind
-from tvae.pipeline.engine.boundary import Boundary, Callers, OnDisk, OnHost, RowSink, RowSource
+from tvae.pipeline.engine.boundary import Boundary, Callers, RowSink, RowSource
 from tvae.pipeline.engine.bounds import Rows, owned
+from tvae.pipeline.engine.in_parts import in_parts
+from tvae.pipeline.engine.inbands import elsewhere
 from tvae.pipeline.engine.program import Op, Parts, Read
 from tvae.pipeline.engine.ring import PREFETCH, STAGES, Ring
 from tvae.pipeline.engine.schedule import Schedule, Segment
@@ -102,7 +105,12 @@ class _Run:
         self.channels_last, self.spill = channels_last, spill
         self.ops, self.total, self.places = schedule.program.ops, schedule.program.rows, schedule.places
         self.segment, self.store, self.away, self.device = segment, store, away, device
-        self.sinks, self.single, self.overwritten = set(segment.sinks), len(segment.strips) == 1, False
+        self.heights = heights(schedule)
+        self.sinks, self.single, self.overwritten = (
+            set(segment.sinks),
+            len(segment.strips) == 1 and not segment.bands,
+            False,
+        )
         # one strip's values became the buffers, and may share memory with others: nothing is written over those
         self.reuse: Mapping[int, int] = {} if self.single else segment.reuse
         self.behind = Behind({i: self.reuse[i] for i in segment.behind & self.reuse.keys()}, self.ops)
@@ -121,7 +129,8 @@ class _Run:
             if id_ not in store:  # what depends on the weights alone may be given
                 store[id_] = ops[id_].run(self._stored, 0, 0)
         for id_ in (self.sinks & self.places.keys()) - self.away.keys():
-            self.away[id_] = self._boundary(ops[id_])
+            place, folder = self.places[id_], self.spill or Path(gettempdir())
+            self.away[id_] = elsewhere(ops[id_], place, self.device, self.channels_last, folder, self.heights.get(id_))
         if not self.single:
             self._allocate()
         folded: dict[int, Any] = {}
@@ -149,6 +158,8 @@ class _Run:
         found = shares(*what, self.slid, have)
         elsewhere = segment.reads & self.away.keys()
         reads = [{i: s.fresh[i] for i in elsewhere & s.fresh.keys() if s.fresh[i][0] < s.fresh[i][1]} for s in found]
+        if segment.bands:
+            reads = reads_by_bands(segment, found, self.away)
         self.ring = Ring(self.away, reads, STAGES, PREFETCH)
         full = False
         for n, share in enumerate(found):
@@ -176,14 +187,11 @@ class _Run:
                 self.single = False
                 self._allocate()
 
-    def _buffer(self, op: Op) -> Tensor:
+    def _buffer(self, op: Op, rows: int | None = None) -> Tensor:
+        """Memory for a value, or for so many rows of it."""
         layout = memory_format(len(op.shape), self.channels_last)
-        return torch.empty(op.shape, dtype=op.dtype, device=self.device, memory_format=layout)
-
-    def _boundary(self, op: Op) -> Boundary:
-        assert op.axis is not None
-        what = op.shape, op.axis, op.dtype, self.device, self.channels_last
-        return OnHost(*what) if self.places[op.id] == "host" else OnDisk(*what, self.spill or Path(gettempdir()))
+        shape = op.shape if rows is None or op.axis is None else shape_of_rows(op.shape, op.axis, rows)
+        return torch.empty(shape, dtype=op.dtype, device=self.device, memory_format=layout)
 
     def _stored(self, id_: int, lo: int | None = None, hi: int | None = None) -> Tensor:
         value = self.store[id_]
@@ -201,6 +209,10 @@ class _Run:
         values: dict[int, Any] = {}
         kept = {i: (rows, self._carried(i, rows)) for i, rows in share.keeps.items() if i not in share.wanted}
         taken: set[int] = set()  # reductions whose source gave their statistics
+        if segment.bands:
+            frames = strip, self.total
+            BandRun(ops, segment, share, frames, self.store, self.away, self.ring, self._buffer).run(folded)
+            return folded, kept
 
         def read(id_: int, lo: int | None = None, hi: int | None = None) -> Tensor:
             if id_ not in values:
@@ -237,7 +249,7 @@ class _Run:
                 if id_ in self.sinks:
                     self._keep(op, values[id_], share.held[id_][0], strip)
             elif op.parts and any(i in self.away for i in op.parts.over):
-                hold(id_, self._in_parts(op.parts, read, lo, hi))
+                hold(id_, in_parts(op.parts, read, (lo, hi), self._ranges(op.parts), self.away))
                 if id_ in self.sinks:
                     self._keep(op, values[id_], share.held[id_][0], strip)
             elif id_ in self.sinks and share.joined(id_):
@@ -259,6 +271,12 @@ class _Run:
                 if self.last_use[i] == id_:
                     values.pop(i, None)
         return folded, kept
+
+    def _ranges(self, parts: Parts) -> list[Rows]:
+        """The strips' own rows of what an op reads in parts."""
+        axis = self.ops[parts.over[0]].axis
+        assert axis is not None
+        return [rows for s in self.segment.strips if (rows := owned(axis.rows, s, self.total))[0] < rows[1]]
 
     def _joined(self, id_: int, share: Share, value: Any) -> Any:
         """What a strip holds of a value: kept rows and the fresh ones, None where there are none of those."""
@@ -320,25 +338,6 @@ class _Run:
         else:
             self.overwritten |= op.id in self.reuse
             place(self.store[op.id], op.axis, first, last, crop(value, op.axis, first - lo, last - lo))
-
-    def _in_parts(self, parts: Parts, read: Read, lo: int, hi: int) -> Tensor:
-        """Rows [lo, hi) of an op whose whole reads flow by, a strip's rows at a time."""
-        axis = self.ops[parts.over[0]].axis
-        assert axis is not None
-        ranges = [rows for s in self.segment.strips if (rows := owned(axis.rows, s, self.total))[0] < rows[1]]
-        here = [i for i in parts.over if i in self.away]
-        ring = Ring(self.away, [dict.fromkeys(here, rows) for rows in ranges], STAGES, PREFETCH)
-        all_: Any = None
-        for first, last in ranges:
-            found = ring.take()
-
-            def read_part(id_: int, a: int | None = None, b: int | None = None, /) -> Tensor:
-                return found[id_] if id_ in found else read(id_, a, b)  # noqa: B023
-
-            part = parts.part(read_part, lo, hi, first, last)
-            all_ = part if all_ is None else parts.merge(all_, part)
-            found = {}
-        return parts.finish(all_)
 
 
 def _copy(value: Any) -> Any:

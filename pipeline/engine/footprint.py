@@ -9,7 +9,7 @@ from typing import Any
 from tvae.pipeline.engine.bounds import Rows, owned
 from tvae.pipeline.engine.program import Op, Parts
 from tvae.pipeline.engine.ring import PREFETCH, STAGES
-from tvae.pipeline.engine.schedule import Place, Schedule, Segment
+from tvae.pipeline.engine.schedule import Band, Place, Schedule, Segment
 from tvae.pipeline.engine.sliding import Share, shares
 
 __all__ = ["VIEWS", "Footprint", "Known", "SegmentFootprint", "footprint", "segment_footprint"]
@@ -111,13 +111,15 @@ def segment_footprint(schedule: Schedule, segment: Segment, stored: int, known: 
     """Of one segment of a schedule, or of one in its place; ``stored`` is given. See ``footprint`` for ``known``."""
     away = frozenset((i, schedule.places[i]) for i in (*segment.reads, *segment.sinks) if i in schedule.places)
     loop = len(segment.strips), segment.strips[0], segment.strips[-1]
-    key = (segment.body, segment.sinks, loop, segment.behind, segment.slides, away)
+    key = (segment.body, segment.sinks, loop, segment.behind, segment.slides, segment.bands, away)
     if key not in known:
         known[key] = _segment(schedule, segment)
     return SegmentFootprint(stored, *known[key])
 
 
 def _segment(schedule: Schedule, segment: Segment) -> _Loop:
+    if segment.bands:
+        return _banded(schedule, segment)
     ops, total = schedule.program.ops, schedule.program.rows
     looked_at = _looked_at(schedule, segment)
     joined = {i for share, _, _, _ in looked_at for i in share.wanted if share.joined(i)}
@@ -180,6 +182,58 @@ def _segment(schedule: Schedule, segment: Segment) -> _Loop:
                 halo = max(halo, own[0] - wanted[id_][0], wanted[id_][1] - own[1])
     copied += sum(2 * ops[i].bytes for i in behind)
     return (peak, moved, halo, computed / needed if needed else 1.0, work, starts, int(copied), spilled)
+
+
+def _banded(schedule: Schedule, segment: Segment) -> _Loop:
+    """Of a segment in bands: rows that come and go are whole in their height, all else is of one band."""
+    ops, total, away = schedule.program.ops, schedule.program.rows, schedule.places
+    memory = _memory(ops, segment.body, ())
+    last = {memory[i]: b for b in segment.body for i in ops[b].inputs}
+    on_disk = {i for i, place in away.items() if place == "disk"}
+    peak, halo, moved, spilled, starts, computed, needed, work = 0, 0, 0.0, 0.0, 0, 0.0, 0.0, 0.0
+    by_bands = {i for i in {*segment.bands[0].cuts, *segment.bands[0].owns} if away.get(i) in ("host", "disk")}
+    for share, _, strip, times in _looked_at(schedule, segment):
+        wanted = share.wanted
+        own = {i: owned(axis.rows, strip, total) for i in wanted if (axis := ops[i].axis) is not None}
+        comes, goes = segment.reads & wanted.keys() & away.keys(), set(segment.sinks) & wanted.keys() & away.keys()
+        frames = {i: ops[i].row_bytes * _count(wanted[i]) for i in comes}
+        frames |= {i: ops[i].row_bytes * _count(own[i]) for i in goes}  # of their whole height
+        moved += times * sum(frames.values())
+        spilled += times * sum(n for i, n in frames.items() if i in on_disk)
+        at_once = (1 + PREFETCH) * sum(frames[i] for i in comes - by_bands) + sum(frames[i] for i in goes - by_bands)
+        for band, alike in _bands_alike(segment.bands):
+            held = {i: band.program.ops[i].row_bytes * _count(wanted[i]) for i in band.cuts.keys() & wanted.keys()}
+            beside = at_once + PREFETCH * sum(held[i] for i in comes & by_bands)
+            for i in goes & by_bands:
+                axis, lo, hi, _ = band.owns[i]
+                beside += (STAGES - PREFETCH) * frames[i] * (hi - lo) / ops[i].shape[axis.dim]
+            size = sum(held.values())
+            starts += times * alike * len(segment.body)
+            for id_ in segment.body:
+                op, whole = band.program.ops[id_], ops[id_]
+                if id_ not in wanted or op.reduction or op.axis is None:
+                    continue
+                rows = _count(wanted[id_])
+                held[id_] = 0 if memory[id_] != id_ else op.row_bytes * rows
+                size += held[id_]
+                computed += times * alike * op.row_bytes * rows
+                needed += times * alike * whole.row_bytes * _count(own[id_]) / len(segment.bands)
+                work += times * alike * op.work * rows / op.axis.rows if op.axis.rows else 0.0
+                peak = max(peak, int(size + op.workspace + beside))
+                for i in op.inputs:
+                    if last[memory[i]] == id_:
+                        size -= held.pop(memory[i], 0)
+    for band in segment.bands:
+        halo = max(halo, band.units[1] - band.units[0])
+    return peak, int(moved), halo, computed / needed if needed else 1.0, work, starts, 0, int(spilled)
+
+
+def _bands_alike(bands: Sequence[Band]) -> list[tuple[Band, int]]:
+    """Bands to look at, and how many each stands for: those of one height that see as much."""
+    kinds: dict[tuple[int, tuple[int, int]], list[Band]] = {}
+    for band in bands:
+        kinds.setdefault((id(band.program), band.units), []).append(band)
+    return [(alike[0], len(alike)) for alike in kinds.values()]
 
 
 def _above(op: Op, wanted: Mapping[int, Rows], id_: int, strip: Rows, total: int) -> int:

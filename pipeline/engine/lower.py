@@ -58,7 +58,7 @@ def lower(
     inputs = [ctx.ids[i] for i in graph.inputs]
     axis = ctx.ops[inputs[0]].axis
     outputs = [ctx.ids[i] for i in graph.outputs]
-    return Program(ctx.ops, inputs, outputs, params, axis.rows if axis else 1)
+    return Program(ctx.ops, inputs, outputs, params, axis.rows if axis else 1, ctx.ids)
 
 
 def _leaf(ctx: Context, node: Node, axis: Axis | None, *, constant: bool) -> Op:

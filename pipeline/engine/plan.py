@@ -34,6 +34,13 @@ class SegmentPlan:
     stored_bytes: int
     strip_bytes: int
     recompute: float
+    bands: int = 1
+    """Of rows that each strip of frames is computed in."""
+
+    @property
+    def loop(self) -> str:
+        """Strips, and the bands inside each."""
+        return str(self.strips) if self.bands == 1 else f"{self.strips}x{self.bands}"
 
 
 @dataclass(frozen=True)
@@ -97,7 +104,7 @@ class Plan:
         ]
         for n, s in enumerate(self.segments):
             lines.append(
-                f"{n:>3}  {_shortened(s.modules, 42):<42} {_shortened(s.ends_with, 22):<22} {s.strips:>6} {s.halo:>4} "
+                f"{n:>3}  {_shortened(s.modules, 42):<42} {_shortened(s.ends_with, 22):<22} {s.loop:>6} {s.halo:>4} "
                 f"{s.recompute:>5.2f}x {size_text(s.stored_bytes):>10} {size_text(s.strip_bytes):>10}"
             )
         lines += self._bars()
@@ -149,6 +156,7 @@ def explain(schedule: Schedule, side: str) -> Plan:
             part.stored,
             part.strip,
             part.recompute,
+            max(1, len(segment.bands)),
         )
         for segment, part in zip(schedule.segments, cost.segments, strict=True)
         if segment.body

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from tvae.pipeline.engine.across import Across
 from tvae.pipeline.engine.again import cheaper_again
 from tvae.pipeline.engine.cuts import optional_cuts
 from tvae.pipeline.engine.footprint import Footprint, Known, SegmentFootprint, footprint, segment_footprint
@@ -41,6 +42,8 @@ CUDA = Machine(6e14, 3e12, 4.5e10, 1e-5, "host")
 """A data-centre card on PCIe 5; what matters is the proportion, and that differs little between cards."""
 
 
+_MOST_HALVINGS = 6
+"""Of the height of frames, for bands: what they see beyond their own soon is more than that."""
 _ALIKE = 1.2
 """Estimated times that differ by less count as equal."""
 
@@ -52,13 +55,15 @@ def fitting(
     machine: Machine,
     named: Callable[[int], int] = int,
     places: Mapping[int, Place] | None = None,
+    across: Across | None = None,
 ) -> Schedule:
     """The schedule to run.
 
     strips: heights to choose from, in input rows, the preferred one first; it is taken if it fits as it is. budget:
     bytes on the device for everything but weights and library workspaces; None for any. named: what has to be named to
-    have such a budget. places: of buffers that live elsewhere anyway. Raises PlanError with the smallest budget, as it
-    has to be named, that would do.
+    have such a budget. places: of buffers that live elsewhere anyway. across: the height of frames that are strips, for
+    bands inside them where nothing else fits. Raises PlanError with the smallest budget, as it has to be named, that
+    would do.
     """
     known: Known = {}
     ways = _ways(program, strips[0], machine, places or {})
@@ -75,6 +80,13 @@ def fitting(
             if cost.device <= budget:
                 found.append(_filled(plan, cost, strips, budget, machine, known))
                 break
+    if not found and across is not None:
+        for room in (budget, 0):
+            banded = list(_in_bands(program, strips[-1], room, machine, places or {}, across, known))
+            found += [(plan, cost) for plan, cost in banded if cost.device <= budget]
+            if found:
+                break
+            smallest = min(smallest, *(cost.device for _, cost in banded)) if not room else smallest
     if not found:
         enough = -(-named(smallest) // 2**20)
         raise PlanError(
@@ -84,10 +96,72 @@ def fitting(
     return min(found, key=lambda one: seconds(one[0], one[1], machine))[0]
 
 
-def least(program: Program, strips: Sequence[int], machine: Machine, places: Mapping[int, Place]) -> int:
+def least(
+    program: Program,
+    strips: Sequence[int],
+    machine: Machine,
+    places: Mapping[int, Place],
+    across: Across | None = None,
+) -> int:
     """Bytes on the device that the most modest schedule needs."""
-    chains = _chains(program, strips, machine, places, {})
-    return min(cost.device for chain in chains for _, cost in chain)
+    known: Known = {}
+    chains = _chains(program, strips, machine, places, known)
+    smallest = min(cost.device for chain in chains for _, cost in chain)
+    if across is None:
+        return smallest
+    banded = _in_bands(program, strips[-1], 0, machine, places, across, known)
+    return min(smallest, *(cost.device for _, cost in banded))
+
+
+def _in_bands(
+    program: Program,
+    rows: int,
+    budget: int,
+    machine: Machine,
+    given: Mapping[int, Place],
+    across: Across,
+    known: Known,
+) -> Iterator[tuple[Schedule, Footprint]]:
+    """The lowest strips, and inside those that do not fit bands of their height: the highest that do.
+
+    Of each way to cut the program the first that fits is the last: what comes after it moves more.
+    """
+
+    def eased(plan: Schedule, cost: Footprint) -> tuple[Schedule, Footprint]:
+        room = budget - sum(program.ops[i].bytes for i in {*program.inputs, *program.outputs} - plan.places.keys())
+        while True:  # a segment in bands writes over nothing, so that the next may have less room than it had
+            segments = tuple(
+                _with_bands(plan, segment, part, room, across, known) if part.stored + part.strip > room else segment
+                for segment, part in zip(plan.segments, cost.segments, strict=True)
+            )
+            if segments == plan.segments:
+                return plan, cost
+            plan = replace(plan, segments=segments)
+            cost = footprint(plan, known)
+
+    for way in _ways(program, rows, machine, given):
+        if way.slide:
+            continue
+        for plan, cost in _ever_smaller(program, rows, machine, given, way, frozenset(), known, eased):
+            yield plan, cost
+            if cost.device <= budget:
+                break
+
+
+def _with_bands(
+    plan: Schedule, segment: Segment, part: SegmentFootprint, room: int, across: Across, known: Known
+) -> Segment:
+    """The segment in bands as high as there is room for, or in the lowest; as it is where there are none."""
+    plain, found, smallest = replace(segment, reuse={}, behind=frozenset()), segment, part.strip
+    for halvings in range(1, _MOST_HALVINGS + 1):
+        bands = across.bands(plain, -(-across.rows // 2**halvings))
+        if bands:
+            its = segment_footprint(plan, other := replace(plain, bands=bands), part.stored, known)
+            if its.strip < smallest:
+                found, smallest = other, its.strip
+            if its.stored + its.strip <= room:
+                break
+    return found
 
 
 def seconds(plan: Schedule, cost: Footprint, machine: Machine) -> float:
@@ -191,24 +265,26 @@ def _ever_smaller(
     way: _Way,
     pays: frozenset[int],
     known: Known,
+    eased: Callable[[Schedule, Footprint], tuple[Schedule, Footprint]] = lambda plan, cost: (plan, cost),
 ) -> Iterator[tuple[Schedule, Footprint]]:
     """Schedules with strips of this height, each meant to take less than the one before.
 
     First what dies is written over. Then buffers go from the device, the largest of those that are alive where it is
     fullest: values that ``pays`` names are made again where they are read, the others move, until none is left. (What
-    waits on its way out takes memory too, and so does what is made again: a step need not help.)
+    waits on its way out takes memory too, and so does what is made again: a step need not help.) eased: gives what
+    is tried in the place of each.
     """
     again = frozenset[int]()
     plan = _built(program, rows, given, way, machine, known)
     if way.slide and not any(segment.slides for segment in plan.segments):
         return  # the same as without
-    yield plan, footprint(plan, known)
+    yield eased(plan, footprint(plan, known))
     places = dict(given)
     plan = placed(plan, places, lag=True)
     spans = _spans(plan, given)
     while True:
-        cost = footprint(plan, known)
-        yield plan, cost
+        shown, cost = eased(plan, footprint(plan, known))
+        yield shown, cost
         fullest = max(range(len(cost.segments)), key=lambda n: cost.segments[n].stored + cost.segments[n].strip)
         choice = [i for i, (made, dropped) in spans.items() if made <= fullest <= dropped]
         if not choice:

@@ -8,7 +8,7 @@ or stores anything.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -126,3 +126,5 @@ class Program:
     params: dict[int, str]
     rows: int
     """Rows of the first input: what strips divide."""
+    values: Mapping[int, int] = field(default_factory=dict)
+    """The op whose value a node of the graph has, by the node's number."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -15,8 +16,8 @@ __all__ = ["PREFETCH", "STAGES", "Ring"]
 STAGES, PREFETCH = 3, 1
 """Strips that have memory at once, and how many of them are on their way in while one is computed."""
 
-Wanted = Mapping[int, tuple[int, int]]
-"""Rows [lo, hi) by boundary."""
+Wanted = Mapping[int, tuple[Any, ...]]
+"""Rows by boundary: (lo, hi), or (lo, hi, band) of one whose frames come in bands."""
 
 
 class Ring:
@@ -39,13 +40,13 @@ class Ring:
             self._wait(self._keeping.popleft())
         while self._next < len(self._reads) and len(self._ahead) <= self._prefetch:
             wanted = self._reads[self._next]
-            self._ahead.append({i: self._boundaries[i].fetch(lo, hi) for i, (lo, hi) in wanted.items()})
+            self._ahead.append({i: self._boundaries[i].fetch(*rows) for i, rows in wanted.items()})
             self._next += 1
         return {i: pending.result() for i, pending in self._ahead.popleft().items()}
 
-    def keep(self, id_: int, lo: int, hi: int, rows: Tensor) -> None:
+    def keep(self, id_: int, lo: int, hi: int, rows: Tensor, *band: Any) -> None:
         """Store rows of the current strip."""
-        self._keeping[-1].append(self._boundaries[id_].keep(lo, hi, rows))
+        self._keeping[-1].append(self._boundaries[id_].keep(lo, hi, rows, *band))
 
     def drain(self) -> None:
         """Wait until everything is stored."""

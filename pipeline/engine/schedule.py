@@ -12,14 +12,31 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
 
+from tvae.pipeline.engine.axis import Axis
 from tvae.pipeline.engine.bounds import Rows
 from tvae.pipeline.engine.program import Op, Program
 from tvae.pipeline.errors import PlanError
 
-__all__ = ["Place", "Schedule", "Segment", "by_rows", "levels", "movable", "placed", "schedule", "strips_of"]
+__all__ = ["Band", "Place", "Schedule", "Segment", "by_rows", "levels", "movable", "placed", "schedule", "strips_of"]
 
 Place = Literal["host", "disk", "caller"]
 """Where a buffer lives that is not on the device; *caller*: an input or output that comes or goes by rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """Rows of the height of every value of a strip of frames, and what is computed for them (see ``across``).
+
+    program: the same operations, of a clip as high as what the band sees. cuts: of the buffers it reads, by op id, the
+    axis of the height and the rows to cut out. owns: of what it gives (sinks, and what reductions take), the axis, the
+    rows [lo, hi) of the value, and which row of the band's own is the first of them. units: rows of the input it owns,
+    and rows it sees.
+    """
+
+    program: Program = field(repr=False)
+    cuts: Mapping[int, tuple[Axis, int, int]]
+    owns: Mapping[int, tuple[Axis, int, int, int]]
+    units: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -31,7 +48,8 @@ class Segment:
     values nobody needs after this segment. strips: ranges of input rows, in the order they run. reuse: sinks that are
     written over the buffer of a value that nobody reads after them. behind: those of them whose rows wait until no
     strip needs the old ones any more: later strips read rows beyond their own. slides: its strips keep rows for the
-    next one rather than compute them twice.
+    next one rather than compute them twice. bands: each strip is computed band by band, from top to bottom; () for all
+    of its height at once.
     """
 
     whole: tuple[int, ...]
@@ -43,6 +61,7 @@ class Segment:
     reuse: Mapping[int, int] = field(default_factory=dict)
     behind: frozenset[int] = frozenset()
     slides: bool = False
+    bands: tuple[Band, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def no_rows(_read: Read, _lo: int, _hi: int) -> Tensor:
 
 @dataclass(frozen=True)
 class _Probe:
-    """Sizes a graph serves: some, others with more rows, and others with more of every other size."""
+    """Sizes a graph serves: some, others with more rows, and others with more of some other size."""
 
     base: dict[str, int]
     taller: list[dict[str, int]]
@@ -252,10 +252,15 @@ def _probe_sizes(graph: Graph, sizes: dict[str, int]) -> _Probe | None:
             base = {s: height if s == row else n if width is None else width for s, n in sizes.items()}
             if not graph.serves(base):
                 continue
-            wider = [{s: n if s == row else k * n for s, n in base.items()} for k in _GROWTH]
-            heights = {n for k in _GROWTH for n in (k * height, k * (height - 1) + 1) if n > height}
-            taller = [base | {row: n} for n in sorted(heights)]
-            probe = _Probe(base, [s for s in taller if graph.serves(s)], [s for s in wider if graph.serves(s)])
-            if probe.taller and probe.wider:
-                return probe
+            more = {
+                s: [base | {s: grown} for grown in _grown(n) if graph.serves(base | {s: grown})]
+                for s, n in base.items()
+            }
+            wider = [sizes for s in base if s != row for sizes in more[s]]
+            if more[row] and (wider or len(base) == 1):
+                return _Probe(base, more[row], wider)
     return None
+
+
+def _grown(size: int) -> list[int]:
+    return sorted({n for k in _GROWTH for n in (k * size, k * (size - 1) + 1) if n > size})

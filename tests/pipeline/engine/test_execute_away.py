@@ -52,7 +52,7 @@ def test_a_buffer_elsewhere_changes_no_number(kind: type[Block], strip: int, pla
 
 
 def same_numbers(got: Sequence[Tensor | None], want: Sequence[Tensor | None]) -> bool:
-    """Alike but for the last bits of float64: a library may add up otherwise where a result lies otherwise in memory."""
+    """Alike but for the last bits of float64: a library may add up otherwise where a result lies elsewhere."""
     pairs = list(zip(got, want, strict=True))
     return all(a is not None and b is not None and torch.allclose(a, b, rtol=1e-12, atol=1e-12) for a, b in pairs)
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from tvae.pipeline.engine import execute as executor
 from tvae.pipeline.engine import footprint as footprints
+from tvae.pipeline.engine import inbands
 from tvae.pipeline.engine.boundary import OnDisk, OnHost
 from tvae.pipeline.engine.execute import execute
 from tvae.pipeline.engine.footprint import Footprint, footprint
@@ -87,7 +87,7 @@ def test_with_buffers_on_disk_the_device_holds_no_more_than_was_said(
     plan = schedule(plan.program, strip, dict.fromkeys(movable(plan), "disk"))
     said = footprint(plan).device
     assert measured(kind, plan, spill=tmp_path) <= 1.05 * said
-    monkeypatch.setattr(executor, "OnDisk", Lazy)
+    monkeypatch.setattr(inbands, "OnDisk", Lazy)
     found = measured(kind, plan, spill=tmp_path)
     assert found <= 1.05 * said
     assert found >= 0.55 * said
@@ -106,7 +106,7 @@ class _Lazy:
 
     def result(self) -> None:
         boundary, lo, record = self._what
-        boundary._write(lo, record)
+        boundary._write([(lo, lo + len(record))], record)
 
 
 @pytest.mark.parametrize("kind", [Residual, TwoNorms, LinearAttention], ids=lambda k: k.__name__)
@@ -189,8 +189,8 @@ def test_bytes_elsewhere_and_moved_are_exact(
     kind: type[Block], strip: int, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tally, height = Counting(), 24
-    monkeypatch.setattr(executor, "OnDisk", tally.counted(OnDisk))
-    monkeypatch.setattr(executor, "OnHost", tally.counted(OnHost))
+    monkeypatch.setattr(inbands, "OnDisk", tally.counted(OnDisk))
+    monkeypatch.setattr(inbands, "OnHost", tally.counted(OnHost))
     program = program_of(kind, height, 6)
     plan = schedule(program, strip, dict.fromkeys(movable(schedule(program, strip)), place))
     execute(plan, [picture(height)], weights_of(kind), spill=tmp_path)
@@ -204,7 +204,7 @@ def test_bytes_elsewhere_and_moved_are_exact(
 def test_what_is_not_needed_any_more_gives_its_place_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three blocks one after the other need no more of the disk than two."""
     tally = Counting()
-    monkeypatch.setattr(executor, "OnDisk", tally.counted(OnDisk))
+    monkeypatch.setattr(inbands, "OnDisk", tally.counted(OnDisk))
     g = OneOp(16, 4)
     x = image(g, 4, 1)
     for _ in range(3):
