@@ -13,7 +13,8 @@ attention          65,536 tokens in one head of 512: TFLOP/s and error against f
 first-decode       first results of SDXL 1024x1024 in new processes, with empty caches and with those left: everybody's
 first-encode       the same, encode
 first-levels       the same, decode: ours at each level
-profile-decode     where the time of ours goes in a first call with empty caches; also profile-encode, profile-wan
+profile-decode     where the time of ours goes in a first call, caches empty and then as left; also profile-encode,
+                   profile-wan, profile-hunyuan
 =================  ===================================================================================================
 
 The card must be this program's alone.
@@ -97,7 +98,10 @@ GROUPS = {
     "encode": ("encode512", "encode1024", "encode2048"),
     "batches": ("decode512x4", "decode512x16", "encode512x4", "encode512x16"),
 }
-OTHERS = ("kernels", "attention", "first-decode", "first-encode", "first-levels", "profile-decode", "profile-encode")
+OTHERS = (
+    *("kernels", "attention", "first-decode", "first-encode", "first-levels"),
+    *("profile-decode", "profile-encode", "profile-wan", "profile-hunyuan"),
+)
 
 
 class Speed:
@@ -214,15 +218,17 @@ class Speed:
         yield row
 
     def _profile(self, what: str) -> Iterator[Row]:
-        side = what if what in ("decode", "encode") else "decode"
-        size = (64, 64, None) if self._options.tiny else (1024, 1024, None)
-        request = {"config": "sdxl", "tiny": self._options.tiny, "side": side, "size": size, "dtype": "bfloat16"}
+        config, clip = {"wan": ("wan21", True), "hunyuan": ("hunyuan", True)}.get(what, ("sdxl", False))
+        size = (832, 480, 17) if clip else (1024, 1024, None)
+        if self._options.tiny:
+            size = (32, 32, 5 if clip else None)
+        request = {"config": config, "tiny": self._options.tiny, "size": size, "dtype": "bfloat16"}
+        request |= {"side": "encode" if what == "encode" else "decode"}
         request |= {"device": self._options.device, "preset": self._options.preset}
+        folder = tempfile.mkdtemp(dir=self._options.folder)
+        names = {"XDG_CACHE_HOME": folder, "TRITON_CACHE_DIR": f"{folder}/triton"}
+        apart = Apart(self._card, self._options.here)
         for caches in ("empty", "as left"):
-            if caches == "empty":
-                folder = tempfile.mkdtemp(dir=self._options.folder)
-            names = {"XDG_CACHE_HOME": folder, "TRITON_CACHE_DIR": f"{folder}/triton"}
-            apart = Apart(self._card, self._options.here)
             answer = apart.run("profile", request, seconds=self._options.longest, env=names).answer
             parts = ", ".join(f"{part} {seconds:.2f}" for part, seconds in answer["parts"].items())
             yield {**answer, "run": caches, "first": answer["first"], "note": f"{parts} s"}

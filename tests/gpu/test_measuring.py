@@ -95,8 +95,8 @@ def test_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["decode", "encode", "wan", "hunyuan", "attention", "first-encode", "first-levels"])
 def test_every_row_of_speed(name: str) -> None:
-    rows = fine(run("measure_speed", name, "--repeat", 1, "--without", "compile"))
-    assert {row["run"] for row in rows} >= ({"copy 32"} if name == "attention" else {"diffusers"} | set())
+    rows = fine(run("measure_speed", name, "--repeat", 1, "--without", "compile,script,triton,cuda"))
+    assert ("copy 32" if name == "attention" else "diffusers") in {row["run"] for row in rows}
 
 
 def test_a_row_that_fails_is_a_row_and_those_without_time_are_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,6 +147,23 @@ def test_a_cap_that_is_too_low_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert held == [7 * GIB]
     assert found.answer == {"first": 1.0, "note": "OUT OF MEMORY in 3.00 GiB; this is without the cap"}
     assert not found.capped
+
+
+def test_a_copied_process_that_cannot_have_a_device_is_started_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def answered(_self: Any, method: str, *_: Any) -> dict[str, Any]:
+        asked.append(method)
+        if method == "forkserver":
+            raise RuntimeError("RuntimeError: Cannot re-initialize CUDA in forked subprocess.")
+        return {}
+
+    monkeypatch.setattr(apart.Apart, "_answered", answered)
+    runner = Apart(card_of("cpu"))
+    runner._method = "forkserver"
+    for _ in range(2):
+        runner.run("whole", {}, seconds=1)
+    assert asked == ["forkserver", "spawn", "spawn"]
 
 
 def test_results_are_compared_part_by_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

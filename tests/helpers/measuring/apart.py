@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from measuring.watch import Watch
 
 __all__ = ["Apart", "Outcome"]
 
+_FORKED = ("initialization error", "re-initialize CUDA", "driver initialization failed", "No CUDA GPUs are available")
+"""What a process says that was copied from one that had a device."""
 _TOLD = re.compile(r"[\w.]*(Error|Exception|Unsupported\w*|Failed)\b")
 """How the line of a traceback begins that says what it was."""
 _OUT_OF_MEMORY = ("out of memory", "OutOfMemory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC", "ALLOC_FAILED")
@@ -37,6 +39,7 @@ class Apart:
 
     def __init__(self, card: Card, here: bool = False) -> None:
         self._card, self._here = card, here
+        self._method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
     def run(
         self,
@@ -79,31 +82,49 @@ class Apart:
             from measuring.child import TASKS
 
             return TASKS[task](request)
-        with tempfile.TemporaryFile("w+") as errors:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "measuring.child", task],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                env={**os.environ, "PYTHONPATH": _path(), **(env or {})},
-            )
-            try:
-                out, _ = process.communicate(json.dumps(request), timeout=max(1.0, seconds))
-            except subprocess.TimeoutExpired:
+        try:
+            return self._answered(self._method, task, request, seconds, env)
+        except RuntimeError as error:
+            if self._method == "spawn" or not any(word in str(error) for word in _FORKED):
+                raise
+            print(f"processes are no copies any more: {error}", flush=True)
+            self._method = "spawn"
+            return self._answered(self._method, task, request, seconds, env)
+
+    def _answered(
+        self, method: str, task: str, request: dict[str, Any], seconds: float, env: dict[str, str] | None
+    ) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            process = _context(method).Process(target=_work, args=(task, json.dumps(request), env or {}, folder))
+            process.start()
+            process.join(max(1.0, seconds))
+            if process.is_alive():
                 process.kill()
-                process.communicate()
-                raise RuntimeError(f"not done after {seconds:.0f} s") from None
-            errors.seek(0)
-            lines = [line for line in errors.read().splitlines() if line.strip()]
-        if process.returncode != 0:
-            told = [line for line in lines if _TOLD.match(line)] or lines or [f"ended with {process.returncode}"]
-            raise RuntimeError(told[-1])
-        answer: dict[str, Any] = json.loads(out.splitlines()[-1])
+                process.join()
+                raise RuntimeError(f"not done after {seconds:.0f} s")
+            if process.exitcode != 0:
+                log = Path(folder) / "log"
+                lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+                told = [line for line in lines if _TOLD.match(line)] or [line for line in lines if line.strip()]
+                raise RuntimeError(told[-1] if told else f"ended with {process.exitcode}")
+            answer: dict[str, Any] = json.loads((Path(folder) / "answer").read_text(encoding="utf-8"))
         return answer
 
 
-def _path() -> str:
-    """Where modules are found, this package among them."""
-    own = str(Path(__file__).parents[1])
-    return os.pathsep.join([own, *filter(None, [os.environ.get("PYTHONPATH")])])
+@cache
+def _context(method: str) -> Any:
+    """With ``forkserver`` new processes are copies of one that has imported everything and done nothing."""
+    context = multiprocessing.get_context(method)
+    if method == "forkserver":
+        own, before = str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [own, before]))  # the copied one starts with these
+        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # looking for a device must not begin to use it
+        context.set_forkserver_preload(["measuring.child"])
+    return context
+
+
+def _work(*arguments: Any) -> None:
+    """Imported by the new process, which has no device yet."""
+    from measuring.child import work
+
+    work(*arguments)
