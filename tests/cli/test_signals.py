@@ -14,17 +14,23 @@ import av
 import numpy as np
 import pytest
 
-SLOW = """
-import signal, sys, time, torch
+CLIP, REACHED = 80, 40
+"""Frames of the clip, and those that are done when the signal comes."""
+
+WAITING = """
+import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and so their children, ignore it
 sys.path.insert(0, {folder!r})
 from conftest import StandIn
 import tvae.pipeline.jobs.vaes as vaes
-class Slow(StandIn):
+class Waiting(StandIn):
+    left = {frames}
     def encode(self, x):
-        time.sleep(0.02)
+        while self.left <= 0:
+            time.sleep(0.02)  # for the signal
+        self.left -= 1
         return super().encode(x)
-vaes.open_model = lambda name, **options: Slow()
+vaes.open_model = lambda name, **options: Waiting()
 from tvae.cli.app import main
 main()
 """
@@ -37,23 +43,26 @@ def test_signals(tmp_path: Path, number: signal.Signals, code: int) -> None:
     with av.open(str(source), "w") as container:
         stream = container.add_stream("ffv1", rate=25)
         stream.width = stream.height = 16
-        for _ in range(300):
+        for _ in range(CLIP):
             container.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((16, 16, 3), np.uint8), format="rgb24")))
         container.mux(stream.encode())
-    program = [sys.executable, "-c", SLOW.format(folder=str(Path(__file__).parent))]
-    command = [*program, "encode", str(source), "-o", str(out), "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
+
+    def command(frames: int) -> list[str]:
+        program = WAITING.format(folder=str(Path(__file__).parent), frames=frames)
+        return [sys.executable, "-c", program, "encode", str(source), "-o", str(out), "--json"]
+
+    process = subprocess.Popen(command(REACHED), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
     while not list(out.rglob("000000.safetensors")) and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == code, errors
     assert len(errors.splitlines()) == 1
     assert not list(out.rglob("index.json"))
     assert not list(out.rglob("*.tmp"))
-    again = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    again = subprocess.run(command(CLIP), capture_output=True, text=True, timeout=120)
     assert again.returncode == 0, again.stderr
     first = next(json.loads(line)["done"] for line in again.stdout.splitlines() if '"progress"' in line)
     assert first > 16
-    assert json.loads(next(out.rglob("index.json")).read_text())["frames"] == 300
+    assert json.loads(next(out.rglob("index.json")).read_text())["frames"] == CLIP

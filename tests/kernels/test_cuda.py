@@ -61,7 +61,7 @@ def test_a_ring_too_large_for_the_card_is_refused_with_the_numbers() -> None:
     st.integers(1, 2),
     st.booleans(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=4 * settings.default.max_examples, deadline=None)
 def test_the_default_ring_fits_every_card(
     card: Card, form: str, samples: int, outer: int, pixels: int, sixteens: int, size: int, maps: int, stats: bool
 ) -> None:

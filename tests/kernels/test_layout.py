@@ -21,7 +21,7 @@ def by_strides(x: Tensor, seen: Pixels) -> Tensor:
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples, deadline=None)
 def test_pixels_in_order_wherever_they_lie(data: Any) -> None:
     """Cut from a channels-last tensor along any dimensions but the channels, maybe with its channels cut too."""
     spatial = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))

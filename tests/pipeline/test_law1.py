@@ -36,7 +36,7 @@ def test_every_family_equals_its_reference(family: str, side: str) -> None:
     x = tiny.input(side, height, width)
     reference = reference64(model, side, x, **extra)
     for strip in STRIPS:
-        tiled = TiledVAE(model, strip=strip)
+        tiled = tiled if strip == 5 else TiledVAE(model, strip=strip)
         value = result(getattr(tiled, side)(x, **extra))
         assert value.shape == reference.shape
         assert value.dtype == torch.float32
@@ -56,8 +56,19 @@ def test_independent_strips_are_far_off(side: str) -> None:
     assert relative_l2(torch.cat(pieces, dim=-2), reference) > 0.1
 
 
-@pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 7), (2, 1), (3, 2)])
-@pytest.mark.parametrize("family", ["AutoencoderKL", "AutoencoderDC", "AutoencoderTiny", "AutoencoderKLWan"])
+FEW = [(1, 1), (1, 7), (2, 1), (3, 2)]
+DEAR = {"AutoencoderDC": [(2, 1), (3, 2)], "AutoencoderKLWan": [(1, 1), (2, 1)]}
+"""Sizes that are tried in the slow run: each is captured at its own, and these take seconds."""
+
+
+@pytest.mark.parametrize(
+    ("family", "height", "width"),
+    [
+        pytest.param(family, *size, marks=pytest.mark.slow if size in DEAR.get(family, []) else ())
+        for family in ("AutoencoderKL", "AutoencoderDC", "AutoencoderTiny", "AutoencoderKLWan")
+        for size in FEW
+    ],
+)
 def test_latents_of_a_few_pixels(family: str, height: int, width: int) -> None:
     """Sizes too small for a general capture are captured at their own: the smallest with a whole clip, else a frame."""
     tiny = TINY[family]
@@ -70,15 +81,26 @@ def test_latents_of_a_few_pixels(family: str, height: int, width: int) -> None:
         assert relative_l2(value, reference64(model, side, x)) <= TOLERANCE
 
 
-@pytest.mark.parametrize("family", ["AutoencoderKLWan", "AutoencoderKLHunyuanVideo15", "AutoencoderKLLTXVideo"])
-def test_a_video_vae_on_a_single_image(family: str) -> None:
-    """One frame: what a model does with the frames after the first is done with none."""
+@pytest.mark.parametrize(
+    ("family", "side"),
+    [
+        ("AutoencoderKLHunyuanVideo15", "decode"),
+        pytest.param("AutoencoderKLHunyuanVideo15", "encode", marks=pytest.mark.slow),
+        *[
+            pytest.param(family, side, marks=pytest.mark.slow)
+            for family in ("AutoencoderKLWan", "AutoencoderKLLTXVideo")
+            for side in ("encode", "decode")
+        ],
+    ],
+)
+def test_a_video_vae_on_a_single_image(family: str, side: str) -> None:
+    """One frame: what a model does with the frames after the first is done with none. Wan's row of seven latents
+    above is one, too."""
     tiny = TINY[family]
     model = tiny.build()
-    x, z = tiny.input("encode", 5, 4)[:, :, :1], tiny.input("decode", 5, 4)[:, :, :1]
-    for side, value in (("encode", x), ("decode", z)):
-        ours = result(getattr(TiledVAE(model, strip=2), side)(value))
-        assert relative_l2(ours, reference64(model, side, value)) <= TOLERANCE
+    value = tiny.input(side, 5, 4)[:, :, :1]
+    ours = result(getattr(TiledVAE(model, strip=2), side)(value))
+    assert relative_l2(ours, reference64(model, side, value)) <= TOLERANCE
 
 
 def test_many_samples_and_other_widths_from_one_capture() -> None:
@@ -99,10 +121,10 @@ def test_lower_types_err_no_more_than_the_untiled_model(dtype: torch.dtype, side
     model = tiny.build()
     low = copy.deepcopy(model).to(dtype)
     exact = copy.deepcopy(low).float()  # the stored weights, cast once
-    x = tiny.input(side, 64, 48).to(dtype)
+    x = tiny.input(side, 40, 24).to(dtype)
     with torch.no_grad():
         reference = result(getattr(exact, side)(x.float()))
         own = relative_l2(result(getattr(low, side)(x)), reference)
-    for strip in (7, 64):
+    for strip in (7, 40):
         ours = relative_l2(result(getattr(TiledVAE(low, strip=strip), side)(x)), reference)
         assert 0 < ours <= 1.02 * own, f"strip {strip}: {ours} against {own}"

@@ -48,7 +48,7 @@ def test_all_rivals_of_an_image_vae(image: nn.Module) -> None:
 
 
 def test_a_video_vae_in_a_lower_type() -> None:
-    model = TINY["AutoencoderKLWan"].build()
+    model = TINY["AutoencoderKLHunyuanVideo"].build()
     case = make_case(geometry(model), "encode", 32, 32, 1, 3)
     assert case.frames == 5  # the next number this VAE can represent
     row = rows(model, ["diffusers", "tvae"], case, torch.bfloat16)["tvae"]

@@ -57,7 +57,7 @@ def layouts(draw: Draw) -> tuple[tuple[int, ...], Axis]:
 
 
 @given(data=st.data(), place=st.sampled_from(["host", "disk"]), dtype=st.sampled_from(TYPES), last=st.booleans())
-@settings(max_examples=150)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_what_is_written_in_bands_is_read_in_other_bands(
     tmp_path_factory: pytest.TempPathFactory, data: Any, place: str, dtype: torch.dtype, last: bool
 ) -> None:

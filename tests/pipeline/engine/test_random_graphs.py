@@ -141,7 +141,7 @@ def random_graph(data: Any, least: int = 1) -> tuple[OneOp, Program]:
 
 
 @given(data=st.data())
-@settings(max_examples=100)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_strips_equal_everything_at_once(data: Any) -> None:
     g, program = random_graph(data)
     whole_values(program, g, data.draw)
@@ -149,7 +149,7 @@ def test_strips_equal_everything_at_once(data: Any) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=100)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_where_buffers_live_and_what_they_replace_changes_no_number(data: Any) -> None:
     """With further cuts than the barriers, at any price. A sum may be rounded otherwise where it lies elsewhere."""
     g, program = random_graph(data, least=4)
@@ -170,7 +170,7 @@ def test_where_buffers_live_and_what_they_replace_changes_no_number(data: Any) -
 
 
 @given(data=st.data())
-@settings(max_examples=150)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_strips_that_slide_compute_every_row_once(data: Any) -> None:
     """Some segments slide, with buffers anywhere: the same results, and no row of a value is computed twice."""
     g, program = random_graph(data, least=4)

@@ -22,12 +22,12 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is asked of the system in its own way")
-def test_a_thousand_frames_need_no_more_than_a_hundred(tmp_path: Path) -> None:
-    """Decoding a thousand is writing eight parts, each by an encoder of its own."""
+def test_many_frames_need_no_more_than_a_few(tmp_path: Path) -> None:
+    """Decoding 650 is writing five parts, each by an encoder of its own; their pixels would be 37 MB."""
     rng = np.random.default_rng(0)
     pictures = [rng.integers(0, 256, (120, 160, 3), dtype=np.uint8) for _ in range(10)]
     peaks: dict[str, list[int]] = {"encode": [], "decode": []}
-    for frames in (140, 1000):
+    for frames in (140, 650):
         source = tmp_path / f"{frames}.mkv"
         with av.open(str(source), "w") as container:
             stream = container.add_stream("mpeg4", rate=25)

@@ -118,7 +118,7 @@ def same(one: Path, other: Path) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.parametrize("after", [1, 120, 200])
+@pytest.mark.parametrize("after", [1, 120, pytest.param(200, marks=pytest.mark.slow)])
 def test_a_killed_encode_goes_on(
     run: Run, model: Run, killed: Run, source: Path, kind: str, tmp_path: Path, after: int
 ) -> None:
@@ -261,7 +261,7 @@ def latents(run: Run, model: Run, clip: Run, tmp_path: Path) -> Path:
     return tmp_path / "lat" / "c.mkv.latents"
 
 
-@pytest.mark.parametrize("after", [1, 300, 600])
+@pytest.mark.parametrize("after", [pytest.param(1, marks=pytest.mark.slow), 300, 600])
 def test_a_killed_decode_goes_on(
     run: Run, model: Run, killed: Run, latents: Path, kind: str, tmp_path: Path, after: int
 ) -> None:

@@ -94,7 +94,7 @@ class Chain:
 
 
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_layers_in_any_order_keep_their_numbers(data: Any) -> None:
     chain = Chain(data.draw)
     for _ in range(data.draw(st.integers(2, 8))):
