@@ -34,6 +34,7 @@ from typing import Any
 import torch
 from measuring.apart import Apart
 from measuring.card import Card, card_of
+from measuring.heard import heard
 from measuring.models import geometry_of, module_of
 from measuring.options import common, fill_host, machine
 from measuring.rows import Row, Rows
@@ -136,9 +137,13 @@ class Speed:
         exact = torch.float32 if work.reference and not self._options.no_reference else None
         repeat = self._options.repeat
         rivals = [name for name in work.rivals if name not in self._options.without]
-        for row in bench_vae(
-            self._model[1], [case], rivals, self._preset, device, torch.bfloat16, reference=exact, repeat=repeat
-        ):
+        with heard() as said:
+            found = [
+                *bench_vae(
+                    self._model[1], [case], rivals, self._preset, device, torch.bfloat16, reference=exact, repeat=repeat
+                )
+            ]
+        for row in found:
             ms = None if row.seconds is None else 1e3 * row.seconds
             told: Row = {**row.to_json(), "run": row.rival, "ms": ms, "first": row.first_seconds}
             told |= {"speed": row.speedup, "GiB": None if row.peak_bytes is None else row.peak_bytes / 2**30}
@@ -147,6 +152,7 @@ class Speed:
             if row.rival == "tvae" and work.goal is not None and ms is not None:
                 told |= {"goal": work.goal, "met": "yes" if ms <= work.goal else "no"}
             told["note"] = row.reason or ("" if row.status == "ok" else row.status)
+            told |= {"heard": said} if row.rival == "tvae" else {}
             yield told
 
     def _kernels(self) -> Iterator[Row]:

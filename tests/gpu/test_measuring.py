@@ -15,6 +15,7 @@ from measuring import apart
 from measuring.apart import Apart
 from measuring.card import GIB, card_of
 from measuring.compare import compared, kept
+from measuring.heard import heard
 from measuring.rows import Row, Rows
 from measuring.watch import Watch
 
@@ -175,6 +176,17 @@ def test_results_are_compared_part_by_part(tmp_path: Path, monkeypatch: pytest.M
     error, same = compared(tmp_path / "b", tmp_path / "a")
     assert error == pytest.approx(0.5 * 33**0.5 / float(x.double().norm()))
     assert not same
+
+
+def test_what_the_engine_says_is_in_the_row(capsys: pytest.CaptureFixture[str]) -> None:
+    import logging
+
+    with heard() as said:
+        for rows in (64, 64, 32):
+            logging.getLogger("tvae").info("going on with %d rows", rows)
+    Rows({"name": "4"}, None, 1e6).add({"name": "a", "heard": said})
+    assert said == ["2x going on with 64 rows", "1x going on with 32 rows"]
+    assert capsys.readouterr().out.splitlines()[-1].endswith("2x going on with 64 rows  1x going on with 32 rows")
 
 
 def test_the_most_that_is_taken_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from measuring.card import GIB, Card
+from measuring.heard import heard
 from measuring.watch import Watch
 
 __all__ = ["Apart", "Outcome"]
@@ -81,7 +82,9 @@ class Apart:
         if self._here:
             from measuring.child import TASKS
 
-            return TASKS[task](request)
+            with heard() as told:
+                found = TASKS[task](request)
+            return {**found, "heard": told}
         try:
             return self._answered(self._method, task, request, seconds, env)
         except RuntimeError as error:

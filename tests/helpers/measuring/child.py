@@ -13,6 +13,7 @@ from typing import Any
 import diffusers.models.autoencoders  # noqa: F401 - seconds that no task should spend again
 
 from measuring.clip import clip
+from measuring.heard import heard
 from measuring.profile import profile
 from measuring.whole import whole
 
@@ -33,8 +34,9 @@ def work(task: str, request: str, env: dict[str, str], folder: str) -> None:
 
     torch.set_grad_enabled(False)
     try:
-        answer = TASKS[task](json.loads(request))
-        (Path(folder) / "answer").write_text(json.dumps(answer), encoding="utf-8")
+        with heard() as told:
+            answer = TASKS[task](json.loads(request))
+        (Path(folder) / "answer").write_text(json.dumps({**answer, "heard": told}), encoding="utf-8")
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()

@@ -128,7 +128,7 @@ class Part:
     def _met(self, budget: float | None, outcome: Outcome, row: Row) -> str | None:
         if budget is None:
             return None
-        kept = outcome.device <= budget * GIB and not outcome.answer.get("note")
+        kept = outcome.device <= budget * GIB and "note" not in outcome.answer
         said = 0.9 <= row.get("ratio", 1.0) <= 1.1
         shown = row.get("identical") or "of_own" in row
         exact = row.get("identical") or row.get("of_own", 0.0) <= 1.02

@@ -14,7 +14,8 @@ Row = dict[str, Any]
 
 
 class Rows:
-    """One table. columns: name -> format of what is printed; other values of a row are in the file alone.
+    """One table. columns: name -> format of what is printed; other values of a row are in the file alone, but for its
+    ``note`` and what was ``heard``.
 
     until: seconds after which no row is begun any more: those left are named at the end.
     """
@@ -41,7 +42,8 @@ class Rows:
         self.rows.append(row)
         row["elapsed"] = round(time.perf_counter() - self._begin, 1)
         cells = (f"{_cell(row.get(name), form):<{self._widths[name]}}" for name, form in self._columns.items())
-        note = f"  {row['note']}" if row.get("note") else ""
+        told = [row["note"]] if row.get("note") else []
+        note = "".join(f"  {text}" for text in (*told, *(text[:160] for text in row.get("heard") or ())))
         print("  ".join(cells) + f"  {row['elapsed']:.0f}" + note, flush=True)
         self._keep(row)
 
