@@ -133,7 +133,7 @@ class Compiled:
         """
         if limits.vram is not None and inputs[0].device.type == "cpu":
             return_what_is_freed()
-        captured, found = self._prepare(inputs, limits, call, sink)
+        captured, found = self._prepare(inputs, limits, call, sink, weights)
         plan = found.schedule
         given = dict(weights([n for n in plan.program.params.values() if n not in captured.graph.constants]))
         record = record and limits.vram is None  # a recording's memory is its own, beyond what a named budget plans
@@ -152,9 +152,17 @@ class Compiled:
         """Let go of weights and recordings: the model is about to move, or has."""
         self._runners.clear()
 
-    def plan(self, inputs: Sequence[Tensor | RowSource], limits: Limits, call: Call, *, sink: bool = False) -> Plan:
-        """What ``run`` would do. Only shapes, type and device of the inputs matter."""
-        found = self._prepare(inputs, limits, call, sink)[1]
+    def plan(
+        self,
+        inputs: Sequence[Tensor | RowSource],
+        limits: Limits,
+        call: Call,
+        *,
+        sink: bool = False,
+        weights: Weights | None = None,
+    ) -> Plan:
+        """What ``run`` would do. Only shapes, type and device of the inputs matter. weights: where they are there."""
+        found = self._prepare(inputs, limits, call, sink, weights)[1]
         return described(found, limits, inputs[0].device, self._side)
 
     def shapes(self, inputs: Sequence[Tensor | RowSource], limits: Limits, call: Call) -> list[tuple[int, ...]]:
@@ -163,14 +171,20 @@ class Compiled:
         return [program.ops[i].shape for i in program.outputs]
 
     def _prepare(
-        self, inputs: Sequence[Tensor | RowSource], limits: Limits, call: Call, sink: bool
+        self,
+        inputs: Sequence[Tensor | RowSource],
+        limits: Limits,
+        call: Call,
+        sink: bool,
+        weights: Weights | None = None,
     ) -> tuple[_Captured, Planned]:
-        """The graph and the schedule, with strips of the height or of the time."""
+        """The graph and the schedule, with strips of the height or of the time. weights: for a run, not only a plan:
+        they take their place before the rest is shared out."""
         found: list[tuple[_Captured, Planned]] = []
         refused: list[PlanError] = []
         for rows in self._choices(inputs, limits, call, sink):
             try:
-                way = self._divided(rows, inputs, limits, call, sink)
+                way = self._divided(rows, inputs, limits, call, sink, weights)
             except PlanError as error:
                 refused.append(error)
                 continue
@@ -192,7 +206,13 @@ class Compiled:
         return ["height"] if limits.fixed else ["height", "time"]
 
     def _divided(
-        self, rows: Rows, inputs: Sequence[Tensor | RowSource], limits: Limits, call: Call, sink: bool
+        self,
+        rows: Rows,
+        inputs: Sequence[Tensor | RowSource],
+        limits: Limits,
+        call: Call,
+        sink: bool,
+        weights: Weights | None,
     ) -> tuple[_Captured, Planned]:
         limits = limits.of_frames() if rows == "time" else limits
         shapes = [tuple(t.shape) for t in inputs]
@@ -205,10 +225,14 @@ class Compiled:
         program = _recall(self._programs, key, lambda: lowered(captured.graph, sizes))
         across = Across(captured.graph, sizes, program, lowered) if rows == "time" else None
         places, device = at_callers(program, inputs, sink), inputs[0].device
-        wanted = (*key, limits.strip, limits.fixed, limits.vram, *places)
+        wanted = (*key, limits.strip, limits.fixed, limits.vram, weights is not None, *places)
+        if weights is not None:
+            weights([n for n in program.params.values() if n not in captured.graph.constants])
         if wanted in self._plans and not self._plans[wanted].fits(limits, device):
             del self._plans[wanted]
-        found: Planned = _recall(self._plans, wanted, lambda: planned(program, limits, device, places, across))
+        found: Planned = _recall(
+            self._plans, wanted, lambda: planned(program, limits, device, places, across, loaded=weights is not None)
+        )
         return captured, found
 
     def _captured(

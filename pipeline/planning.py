@@ -30,7 +30,7 @@ class Planned:
     """A schedule, the bytes it is expected to hold on the device beside weights and workspaces, and its time.
 
     at_ease: with the strips that are preferred, and no buffer that had to leave the device. across: the height, where
-    strips divide time.
+    strips divide time. loaded: the weights had their place already.
     """
 
     schedule: Schedule
@@ -38,6 +38,7 @@ class Planned:
     seconds: float
     at_ease: bool
     across: Across | None = None
+    loaded: bool = False
 
     @property
     def divides(self) -> bool:
@@ -49,7 +50,7 @@ class Planned:
         """Does it still, when it was made for the memory that was free then?"""
         if limits.vram is not None:
             return True
-        taken = _besides(self.schedule.program, device)
+        taken = _besides(self.schedule.program, device, self.loaded)
         budget = activation_budget(device, limits.vram, limits.share, taken)
         return budget is None or self.bytes <= budget
 
@@ -60,16 +61,18 @@ def planned(
     device: torch.device,
     places: Mapping[int, Place],
     across: Across | None = None,
+    *,
+    loaded: bool = False,
 ) -> Planned:
-    """The schedule for a program. places: from ``at_callers``. across: the height, where strips divide time. Raises
-    PlanError, UsageError for the limits."""
-    taken = _besides(program, device)
+    """The schedule for a program. places: from ``at_callers``. across: the height, where strips divide time. loaded:
+    the weights are in memory. Raises PlanError, UsageError for the limits."""
+    taken = _besides(program, device, loaded)
     budget = activation_budget(device, limits.vram, limits.share, taken)
     strips, machine = _strips(program, limits), _machine(device)
     found = fitting(program, strips, budget, machine, taken.named, places, across)
     cost = footprint(found)
     at_ease = found.strip_rows == strips[0] and len(found.places) == len(places)
-    return Planned(found, cost.device, seconds(found, cost, machine), at_ease, across)
+    return Planned(found, cost.device, seconds(found, cost, machine), at_ease, across, loaded)
 
 
 def described(found: Planned, limits: Limits, device: torch.device, side: str) -> Plan:
@@ -78,7 +81,7 @@ def described(found: Planned, limits: Limits, device: torch.device, side: str) -
     given = {i: place for i, place in plan.places.items() if place == "caller"}
     machine = _machine(device)
     most_modest = least(plan.program, _strips(plan.program, limits), machine, given, found.across)
-    budget = _besides(plan.program, device).named(most_modest)
+    budget = _besides(plan.program, device, found.loaded).named(most_modest)
     time = seconds(plan, footprint(plan), machine)
     return replace(explain(plan, side), least_bytes=most_modest, least_budget=budget, seconds=time)
 
@@ -102,8 +105,9 @@ def _plain_rows(op: Op) -> bool:
     return op.axis is not None and op.axis.plain and op.axis.dim == ROWS
 
 
-def _besides(program: Program, device: torch.device) -> Besides:
-    return besides(device, sum(program.ops[i].bytes for i in program.params))
+def _besides(program: Program, device: torch.device, loaded: bool) -> Besides:
+    params, inputs = (sum(program.ops[i].bytes for i in ids) for ids in (program.params, program.inputs))
+    return besides(device, params, inputs, loaded=loaded)
 
 
 def _machine(device: torch.device) -> Machine:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tvae.kernels import Kernels
 from tvae.pipeline.budget import Limits, Rows, parse_size
+from tvae.pipeline.cap import capped
 from tvae.pipeline.compiled import Call, Compiled, Ready
 from tvae.pipeline.engine.plan import Plan
 from tvae.pipeline.errors import UsageError
@@ -123,7 +124,8 @@ class TiledVAE(nn.Module):
         example = torch.empty(shape, dtype=weight.dtype, device=weight.device)
         inputs, call, _, limits, preset = self._prepare(side, example, (), kwargs)
         with backend_settings(preset, bounded=self._vram is not None):
-            return self._compiled(side, inputs, preset)[0].plan(inputs, limits, call)
+            compiled, weights = self._compiled(side, inputs, preset)
+            return compiled.plan(inputs, limits, call, weights=weights)
 
     def _run(self, side: Side, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], return_dict: bool) -> Any:
         for hooked in (self, self.vae):  # accelerate's CPU offload brings the weights to the device here
@@ -132,7 +134,7 @@ class TiledVAE(nn.Module):
                 hook.pre_forward(hooked)
         self._check(side, x)
         inputs, call, generator, limits, preset = self._prepare(side, x, args, kwargs)
-        with backend_settings(preset, bounded=self._vram is not None):
+        with backend_settings(preset, bounded=limits.vram is not None), capped(x.device, limits.vram):
             ready = self._ready_for(side, inputs, call, limits, preset)
             tensors, spec = ready.runner.run(inputs, generator), ready.spec
         if inputs[0].dtype != x.dtype:

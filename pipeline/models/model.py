@@ -18,9 +18,11 @@ from torch import Tensor, nn
 
 from tvae.kernels import Kernels
 from tvae.pipeline.budget import Limits, parse_size
+from tvae.pipeline.cap import capped
 from tvae.pipeline.clip_plan import ClipPlan, StepPlan
 from tvae.pipeline.compiled import Call, Compiled, Ready
 from tvae.pipeline.engine.boundary import Pending, RowSink, RowSource
+from tvae.pipeline.engine.execute import memory_format
 from tvae.pipeline.engine.plan import Plan
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.graph_store import class_source_digest
@@ -285,7 +287,8 @@ class Model:
         self, name: str, inputs: Sequence[Tensor | RowSource], call: Call, sink: RowSink | None = None
     ) -> tuple[list[Tensor], Spec]:
         """The tensors of a side, or of a step of one; weights never change, so what was prepared for a shape stays."""
-        with backend_settings(self.preset, bounded=self.limits.vram is not None):
+        bounded = self.limits.vram is not None
+        with backend_settings(self.preset, bounded=bounded), capped(self.device, self.limits.vram):
             key = (name, *((tuple(x.shape), isinstance(x, Tensor)) for x in inputs), sink is None, call)
             ready = self._ready.get(key)
             if ready is None or not ready.planned.fits(self.limits, self.device):
@@ -303,22 +306,27 @@ class Model:
             return ready.runner.run(inputs, sink=sink), ready.spec
 
     def _module(self) -> nn.Module:
+        """What graphs are captured from: on the CPU, so that the device holds each weight once, laid out for use."""
         if self._loaded is None:
-            self._loaded = load_module(self.source, self.dtype, self.device)
+            self._loaded = load_module(self.source, self.dtype)
         return self._loaded
 
     def _by_name(self, names: Sequence[str]) -> Mapping[str, Tensor]:
         """Weights on the device: from the files where their names are the module's, else from the module."""
-        if not self._stored and self._loaded is None and self.source.keys_are_current:
-            self._stored = {k: self._cast(t) for k, t in load_weights(self.source).items()}
-        if any(n not in self._stored for n in names):  # buffers that are computed, not stored; weights of older names
-            module = self._module()
-            named: dict[str, Any] = dict(module.named_parameters(remove_duplicate=False))
-            self._stored = named | dict(module.named_buffers(remove_duplicate=False))
+        missing = [n for n in names if n not in self._stored]
+        if missing and self.source.keys_are_current:
+            self._stored |= {k: self._cast(t) for k, t in load_weights(self.source, missing).items()}
+        missing = [n for n in missing if n not in self._stored]
+        if missing:  # buffers that are computed, not stored; weights of older names
+            named: dict[str, Any] = dict(self._module().named_parameters(remove_duplicate=False))
+            named |= dict(self._module().named_buffers(remove_duplicate=False))
+            self._stored |= {n: self._cast(named[n]) for n in missing if n in named}
         return self._stored
 
     def _cast(self, weight: Tensor) -> Tensor:
-        return weight.to(self.device, self.dtype if weight.is_floating_point() else weight.dtype)
+        layout = memory_format(weight.ndim, self.preset.memory_layout == "channels_last")
+        kind = self.dtype if weight.is_floating_point() else weight.dtype
+        return weight.to(self.device, kind).contiguous(memory_format=layout)
 
 
 @dataclass(frozen=True)

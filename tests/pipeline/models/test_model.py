@@ -112,3 +112,18 @@ print([m for m in ("diffusers", "torch.export", "sympy") if m in sys.modules])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "diffusers" not in done.stdout
     assert "sympy" not in done.stdout
+
+
+def test_each_weight_is_held_once_and_as_it_is_used(tmp_path: Path) -> None:
+    """Of the side that ran, in the layout of the computation; the graph's module is elsewhere."""
+    TINY["AutoencoderKL"].build().save_pretrained(tmp_path / "vae")
+    model = open_model(str(tmp_path / "vae"), preset="cpu")
+    last = model.preset.memory_layout == "channels_last"
+    model.decode(torch.randn(1, 4, 6, 5))
+    assert not any(name.startswith("encoder.") for name in model._stored)
+    assert model._weights._done == {}
+    kernels = [t for t in model._stored.values() if t.ndim == 4]
+    assert kernels
+    assert all(t.is_contiguous(memory_format=torch.channels_last if last else torch.contiguous_format) for t in kernels)
+    model.encode(torch.randn(1, 3, 48, 40))
+    assert any(name.startswith("encoder.") for name in model._stored)
