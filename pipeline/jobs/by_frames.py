@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
@@ -13,12 +13,16 @@ from torch import Tensor
 
 from tvae.pipeline.engine.boundary import Done
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.jobs.compute import enough_memory
+from tvae.pipeline.jobs.lengths import LengthFit
+from tvae.pipeline.jobs.queues import ahead
+from tvae.pipeline.jobs.reading import Chunk, Source
 from tvae.pipeline.media import frames_to_tensor, tensor_to_frames
 
 if TYPE_CHECKING:
     from tvae.pipeline.models.model import Model
 
-__all__ = ["FrameRows", "LatentRows", "LatentSink", "PictureSink"]
+__all__ = ["FrameRows", "LatentRows", "LatentSink", "PictureSink", "encode_by_frames"]
 
 _SEEN_AGAIN = 4
 """Fetches whose rows stay: the engine asks ahead by one, and for a strip's rows again where memory ran out."""
@@ -97,3 +101,33 @@ class PictureSink:
         for picture in tensor_to_frames(rows[0].transpose(0, 1)):
             self._take(picture)
         return Done()
+
+
+def encode_by_frames(
+    source: Source,
+    fit: LengthFit,
+    model: Model,
+    queue_frames: int,
+    take: Callable[[Tensor], None],
+    seen: Callable[[Chunk], None] = lambda _chunk: None,
+) -> None:
+    """Encode a clip whose frames are fetched as the model gets to them.
+
+    take: is given the moments [1, 2·C, 1, h, w] of one latent frame after the other. seen: each frame on its way in.
+    The model has to know how many there are: they are counted before. InputError where the count was another.
+    """
+    counted = source.count()
+    with ahead(source.frames(), queue_frames) as read:
+        fitted = fit.through(read)
+        first = next(fitted)
+
+        def pictures() -> Iterator[np.ndarray]:
+            for chunk in chain([first], fitted):
+                seen(chunk)
+                yield chunk.frames[0]
+
+        with enough_memory(model):
+            rows = FrameRows(pictures(), fit.fitted(counted), first.frames[0], model)
+            model.run_frames("encode", rows, LatentSink(take))
+        if next(fitted, None) is not None:  # what is dropped at the end is known then, too
+            raise InputError(f"it holds more frames than the {counted} that were counted")

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from tvae.pipeline import latents
-from tvae.pipeline.errors import InputError
-from tvae.pipeline.jobs.by_frames import FrameRows, LatentSink
+from tvae.pipeline.jobs.by_frames import encode_by_frames
 from tvae.pipeline.jobs.checkpoint import Checkpoint, Checkpoints, goes_on
 from tvae.pipeline.jobs.compute import encode_clip, enough_memory, kept_of
 from tvae.pipeline.jobs.context import Context
@@ -175,9 +173,11 @@ def _encode_by_frames(clip: _Clip, model: Model, context: Context) -> None:
     The model has to know how many there are: they are counted before.
     """
     job, trimmer, waiting = context.job, Trimmer(), StepPart()
-    counted = clip.source.count()
-    frames = clip.fit.fitted(counted)
     times, done = Chunk([], [], []), 0
+
+    def seen(chunk: Chunk) -> None:
+        times.pts += chunk.pts
+        times.durations += chunk.durations
 
     def take(moments: Tensor) -> None:
         """One latent frame; the frames that it stands for have come by then."""
@@ -192,20 +192,7 @@ def _encode_by_frames(clip: _Clip, model: Model, context: Context) -> None:
         trimmer.frame()
         clip.progress(done, context)
 
-    with ahead(clip.source.frames(), context.queue_frames) as read:
-        fitted = clip.fit.through(read)
-        first = next(fitted)
-
-        def pictures() -> Iterator[np.ndarray]:
-            for chunk in chain([first], fitted):
-                times.pts += chunk.pts
-                times.durations += chunk.durations
-                yield chunk.frames[0]
-
-        with enough_memory(model):
-            model.run_frames("encode", FrameRows(pictures(), frames, first.frames[0], model), LatentSink(take))
-        if next(fitted, None) is not None:  # what is dropped at the end is known then, too
-            raise InputError(f"it holds more frames than the {counted} that were counted")
+    encode_by_frames(clip.source, clip.fit, model, context.queue_frames, take, seen)
     clip.writer.add(*waiting.take(), clip.fit.repeated)
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tvae.pipeline.jobs.compute import decode_clip, decode_step, encode_clip, enough_memory
+from tvae.pipeline.errors import InputError
+from tvae.pipeline.jobs.by_frames import LatentRows, PictureSink, encode_by_frames
+from tvae.pipeline.jobs.compute import decode_clip, decode_step, encode_clip, enough_memory, kept_of
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import picture_serves, reason_to_skip
@@ -22,7 +24,7 @@ from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.metrics import QualityMeter
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.queues import ahead, behind
-from tvae.pipeline.jobs.reading import Chunk, gathered, open_source
+from tvae.pipeline.jobs.reading import Chunk, Source, gathered, open_source
 from tvae.pipeline.jobs.steps import in_steps
 from tvae.pipeline.jobs.writing import open_output
 from tvae.pipeline.media import Frame, frames_to_tensor
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from tvae.pipeline.models.model import Model
 
 __all__ = ["roundtrip_item"]
+
+Give = Callable[[tuple[np.ndarray, Frame]], None]
+"""Takes a frame as the VAE got it, and as it gave it."""
 
 
 def roundtrip_item(item: Item, context: Context) -> Event:
@@ -57,8 +62,6 @@ def roundtrip_item(item: Item, context: Context) -> Event:
         spec = dataclasses.replace(info.spec, width=width, height=height)
         audio = item.source if job.audio == "copy" and info.kind == "video" else None
         meter, trimmer, done = QualityMeter(), Trimmer(), 0
-        reconstruct = _Reconstruction(model)
-        count = fit.fitted(source.count()) if reconstruct.counts else None
         with open_output(output, spec, info.kind, job, audio, fingerprint) as writer:
 
             def finish(pair: tuple[np.ndarray, Frame]) -> None:
@@ -66,19 +69,57 @@ def roundtrip_item(item: Item, context: Context) -> Event:
                 meter.add(reference, frame)
                 writer.write(dataclasses.replace(pair[1], rgb=frame))
 
-            with (
-                ahead(source.frames(), context.queue_frames) as read,
-                behind(finish, context.queue_frames) as put,
-            ):
-                for chunk in reconstruct.chunks(fit.through(read), count):
-                    for pair in reconstruct(chunk):
-                        put(pair)
-                        trimmer.frame()
-                    done += len(chunk.pts)
+            with behind(finish, context.queue_frames) as put:
+
+                def give(pair: tuple[np.ndarray, Frame]) -> None:
+                    nonlocal done
+                    put(pair)
+                    trimmer.frame()
+                    done += 1
                     context.emit(Progress(item.source, done, info.frames))
+
+                if model.goes_by_frames and info.kind == "video":
+                    _by_frames(item, source, fit, model, context, give)
+                else:
+                    _by_chunks(source, fit, model, context, give)
             writer.commit()
         context.notify(item, [*source.reader.warnings, *fit.told, *writer.warnings])
     return ItemDone(item.source, output, done, time.monotonic() - begin, meter.result())
+
+
+def _by_chunks(source: Source, fit: LengthFit, model: Model, context: Context, give: Give) -> None:
+    """What goes through the encoder together goes on through the decoder."""
+    reconstruct = _Reconstruction(model)
+    count = fit.fitted(source.count()) if reconstruct.counts else None
+    with ahead(source.frames(), context.queue_frames) as read:
+        for chunk in reconstruct.chunks(fit.through(read), count):
+            for pair in reconstruct(chunk):
+                give(pair)
+
+
+def _by_frames(item: Item, source: Source, fit: LengthFit, model: Model, context: Context, give: Give) -> None:
+    """All through the encoder, then all through the decoder: the latents are held, the frames are read once more."""
+    latents: list[Tensor] = []
+
+    def take(moments: Tensor) -> None:
+        mean = kept_of(model, Posterior.from_moments(moments), "mean", "raw", torch.Generator())["latents"]
+        latents.append(mean[:, 0])
+
+    encode_by_frames(source, fit, model, context.queue_frames, take)
+    factor, depth = model.info.spatial_factor, context.queue_frames
+    with open_source(item.source, context.job, factor) as again, ahead(again.frames(), depth) as read:
+        references = LengthFit(model.info, context.job.align).through(read)
+
+        def shown(picture: np.ndarray) -> None:
+            chunk = next(references, None)
+            if chunk is None:
+                raise InputError("it has fewer frames than a moment ago")
+            if chunk.pts:  # others are copies of the last frame, which filled the clip
+                give((chunk.frames[0], Frame(picture, chunk.pts[0], chunk.durations[0])))
+
+        with enough_memory(model):
+            clip = LatentRows(latents, len(latents), (latents[0].shape[1], latents[0].shape[2]), model)
+            model.run_frames("decode", clip, PictureSink(shown))
 
 
 class _Reconstruction:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.jobs import ItemDone
 from tvae.pipeline.jobs.by_frames import FrameRows, LatentRows
 from tvae.pipeline.latents import open_latents
 
@@ -85,3 +86,26 @@ def test_latents_come_one_by_one(stand_in: Run) -> None:
     latents = [torch.full((3, 2, 2), float(n)) for n in range(6)]
     rows = LatentRows(iter(latents), 6, (2, 2), stand_in(temporal_factor=4))
     assert rows.fetch(1, 4).result()[0, 0, :, 0, 0].tolist() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("frames", [1, 4, 9, 14])
+@pytest.mark.parametrize("align", ["pad", "crop"])
+def test_reconstructions_are_those_of_the_whole_clip(
+    frames: int, align: str, run: Run, clip: Run, stand_in: Run, shown: Run, tmp_path: Path
+) -> None:
+    """And neither side sees more than a few frames at a time."""
+    source, given, quality = clip(times=times_of(frames)), {}, {}
+    for by_frames in (False, True):
+        model, output = stand_in(temporal_factor=4), tmp_path / f"{by_frames}.mkv"
+        model.goes_by_frames = by_frames
+        done, events = run("roundtrip", source, output=output, model=model, codec="ffv1", align=align)
+        assert done.done == 1
+        given[by_frames] = shown(output)
+        (item,) = (event for event in events if isinstance(event, ItemDone))
+        quality[by_frames] = item.frames, item.quality
+        if by_frames:
+            assert max(shape[2] for shape in model.shapes) <= 10
+    kept = frames if align == "pad" else 1 + (frames - 1) // 4 * 4
+    assert len(given[True]) == kept
+    assert given[True] == given[False]
+    assert quality[True] == quality[False]
