@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -253,12 +254,28 @@ def film(path: Path) -> list[tuple[float, bytes]]:
         return [(frame.time, frame.to_ndarray().tobytes()) for frame in file.decode(video=0)]
 
 
+@pytest.fixture(scope="module")
+def made() -> dict[str, Any]:
+    """What several tests read and none changes, by kind of VAE."""
+    return {}
+
+
 @pytest.fixture
-def latents(run: Run, model: Run, clip: Run, tmp_path: Path) -> Path:
+def latents(
+    run: Run,
+    model: Run,
+    clip: Run,
+    kind: str,
+    made: dict[str, Any],
+    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path,
+) -> Path:
     """Of 600 frames."""
-    source = clip(times=tuple(7 + 40 * n + n % 3 for n in range(600)))
-    run("encode", source, output=tmp_path / "lat", model=model())
-    return tmp_path / "lat" / "c.mkv.latents"
+    if kind not in made:
+        made[kind] = tmp_path_factory.mktemp("lat")
+        source = clip(times=tuple(7 + 40 * n + n % 3 for n in range(600)))
+        run("encode", source, output=made[kind], model=model())
+    return Path(shutil.copytree(made[kind], tmp_path / "lat")) / "c.mkv.latents"
 
 
 @pytest.mark.parametrize("after", [pytest.param(1, marks=pytest.mark.slow), 300, 600])

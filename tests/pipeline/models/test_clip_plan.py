@@ -97,6 +97,6 @@ def test_a_program_reads_the_same(folder: Path) -> None:
 
 
 def test_the_side_without_steps_is_planned_whole(folder: Path) -> None:
-    assert isinstance(opened(folder).plan((1, 3, 7, 32, 32), "encode"), Plan)
+    assert isinstance(opened(folder).plan((1, 3, 1, 32, 32), "encode"), Plan)
     with torch.no_grad():
         assert isinstance(open_model("builtin", device="cpu").plan((1, 16, 8, 8), "decode"), Plan)

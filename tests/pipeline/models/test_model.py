@@ -22,7 +22,13 @@ def _saved(tiny: TinyVAE, folder: Path) -> Any:
     return model
 
 
-@pytest.mark.parametrize("family", ["AutoencoderKL", "AutoencoderTiny", "AutoencoderKLWan", "AutoencoderKLAllegro"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        *("AutoencoderKL", "AutoencoderTiny", "AutoencoderKLHunyuanVideo"),
+        *(pytest.param(family, marks=pytest.mark.slow) for family in ("AutoencoderKLWan", "AutoencoderKLAllegro")),
+    ],
+)
 def test_a_folder_gives_the_modules_numbers(family: str, tmp_path: Path) -> None:
     tiny = TINY[family]
     module = _saved(tiny, tmp_path)

@@ -142,8 +142,15 @@ def test_diffusers_convention(model: Any) -> None:
         assert torch.equal(pixels, model(x).sample)
 
 
-@pytest.mark.parametrize(("frames", "strip"), [(1, 3), (9, 1)])
-@pytest.mark.parametrize("side", ["encode", "decode"])
+@pytest.mark.parametrize(
+    ("side", "frames", "strip"),
+    [
+        ("encode", 1, 3),
+        ("decode", 9, 1),
+        pytest.param("encode", 9, 1, marks=pytest.mark.slow),
+        pytest.param("decode", 1, 3, marks=pytest.mark.slow),
+    ],
+)
 def test_strips_are_exact(model: Any, side: str, frames: int, strip: int) -> None:
     """Law 1, captured at one size and run at another; test_law1 has more strips, at 5 frames."""
     narrow = copy.deepcopy(model).float()

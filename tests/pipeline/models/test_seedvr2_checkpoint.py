@@ -83,7 +83,7 @@ def test_an_opened_model_computes_and_says_who_it_is(file: Path, module: SeedVR2
     info = model.info
     assert (info.class_name, info.spatial_factor, info.temporal_factor, info.lead_frames) == ("SeedVR2VAE", 8, 4, 1)
     assert (info.latent_channels, info.in_channels, info.posterior) == (4, 3, True)
-    x = waves((1, 3, 5, 24, 16))
+    x = waves((1, 3, 1, 24, 16))  # clips are the next test's matter
     posterior = model.encode(x)
     with torch.no_grad():
         expected = module.encode(x).latent_dist
