@@ -8,14 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
+from typer.testing import Result
 
-CLIP, REACHED = 80, 40
-"""Frames of the clip, and those that are done when the signal comes."""
+CLIP = 80
+"""Frames; the signal comes when half of them are done."""
 
 WAITING = """
 import signal, sys, time
@@ -24,13 +26,13 @@ sys.path.insert(0, {folder!r})
 from conftest import StandIn
 import tvae.pipeline.jobs.vaes as vaes
 class Waiting(StandIn):
-    left = {frames}
+    left = 40
     def encode(self, x):
         while self.left <= 0:
             time.sleep(0.02)  # for the signal
         self.left -= 1
         return super().encode(x)
-vaes.open_model = lambda name, **options: Waiting()
+vaes.open_model = lambda name, **options: Waiting(name)
 from tvae.cli.app import main
 main()
 """
@@ -38,7 +40,7 @@ main()
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of this kind do not exist there")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals(tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_signals(tvae: Callable[..., Result], tmp_path: Path, number: signal.Signals, code: int) -> None:
     source, out = tmp_path / "c.mkv", tmp_path / "out"
     with av.open(str(source), "w") as container:
         stream = container.add_stream("ffv1", rate=25)
@@ -46,12 +48,9 @@ def test_signals(tmp_path: Path, number: signal.Signals, code: int) -> None:
         for _ in range(CLIP):
             container.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((16, 16, 3), np.uint8), format="rgb24")))
         container.mux(stream.encode())
-
-    def command(frames: int) -> list[str]:
-        program = WAITING.format(folder=str(Path(__file__).parent), frames=frames)
-        return [sys.executable, "-c", program, "encode", str(source), "-o", str(out), "--json"]
-
-    process = subprocess.Popen(command(REACHED), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    arguments = ["encode", str(source), "-o", str(out), "--json"]
+    command = [sys.executable, "-c", WAITING.format(folder=str(Path(__file__).parent)), *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while not list(out.rglob("000000.safetensors")) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -61,8 +60,8 @@ def test_signals(tmp_path: Path, number: signal.Signals, code: int) -> None:
     assert len(errors.splitlines()) == 1
     assert not list(out.rglob("index.json"))
     assert not list(out.rglob("*.tmp"))
-    again = subprocess.run(command(CLIP), capture_output=True, text=True, timeout=120)
-    assert again.returncode == 0, again.stderr
+    again = tvae(*arguments)
+    assert again.exit_code == 0, again.stderr
     first = next(json.loads(line)["done"] for line in again.stdout.splitlines() if '"progress"' in line)
     assert first > 16
     assert json.loads(next(out.rglob("index.json")).read_text())["frames"] == CLIP

@@ -10,7 +10,7 @@ from tiny_vaes import TINY, relative_l2
 
 from tvae.pipeline import TiledVAE, compiled, graph_store
 
-KL = TINY["AutoencoderKL"]
+SMALL = TINY["AutoencoderTiny"]
 
 
 @pytest.fixture
@@ -34,10 +34,10 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_a_second_object_finds_the_graph(folder: Path, captures: list[int]) -> None:
-    z = KL.input("decode", 6, 5)
-    first = TiledVAE(KL.build(), strip=4).decode(z).sample
+    z = SMALL.input("decode", 6, 5)
+    first = TiledVAE(SMALL.build(), strip=4).decode(z).sample
     assert captures == [1]
-    again = TiledVAE(KL.build(), strip=4).decode(z).sample
+    again = TiledVAE(SMALL.build(), strip=4).decode(z).sample
     assert captures == [1]
     assert torch.equal(first, again)
     assert len(list(folder.glob("*.json"))) == 1
@@ -45,18 +45,18 @@ def test_a_second_object_finds_the_graph(folder: Path, captures: list[int]) -> N
 
 
 def test_what_a_capture_depends_on_is_in_the_key(folder: Path, captures: list[int]) -> None:
-    z = KL.input("decode", 6, 5)
-    TiledVAE(KL.build()).decode(z)
-    TiledVAE(KL.build()).decode(torch.cat([z, z]))  # batch
-    TiledVAE(KL.build().double()).decode(z.double())  # type
-    other = KL.build()
+    z = SMALL.input("decode", 6, 5)
+    TiledVAE(SMALL.build()).decode(z)
+    TiledVAE(SMALL.build()).decode(torch.cat([z, z]))  # batch
+    TiledVAE(SMALL.build().double()).decode(z.double())  # type
+    other = SMALL.build()
     other.register_buffer("extra", torch.zeros(1))  # structure
     TiledVAE(other).decode(z)
     assert captures == [4]
 
 
 def test_a_damaged_file_is_captured_anew(folder: Path, captures: list[int]) -> None:
-    model, z = KL.build(), KL.input("decode", 6, 5)
+    model, z = SMALL.build(), SMALL.input("decode", 6, 5)
     first = TiledVAE(model).decode(z).sample
     (file,) = folder.glob("*.json")
     whole = file.read_bytes()
@@ -71,4 +71,4 @@ def test_a_damaged_file_is_captured_anew(folder: Path, captures: list[int]) -> N
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setattr(graph_store, "_folder", lambda: tmp_path / "file" / "graphs")
-    assert TiledVAE(KL.build()).decode(KL.input("decode", 6, 5)).sample.shape == (1, 3, 24, 20)
+    assert TiledVAE(SMALL.build()).decode(SMALL.input("decode", 6, 5)).sample.shape == (1, 3, 48, 40)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_op import LAYOUTS, ROWS_IN, Case, Draw, OneOp, any_layout, check, heights, image, tokens, widths
 
@@ -167,5 +167,6 @@ CASES: dict[str, Case] = {
 
 @pytest.mark.parametrize("op", CASES)
 @given(data=st.data())
+@settings(max_examples=settings.default.max_examples // 2)  # of each of many operations, in a few forms
 def test_rows_of_what_was_asked_for_equal_the_op_on_everything(op: str, data: Any) -> None:
     check(CASES[op], op, data)

@@ -18,7 +18,8 @@ FAST = {"preset": "ultrafast"}
 @pytest.mark.parametrize(
     ("name", "frames", "first_pts", "rotation"),
     [
-        ("sam2_01_dog_720p.mp4", 289, [0, 1001, 2002, 3003], 0),
+        # the next is made of it
+        pytest.param("sam2_01_dog_720p.mp4", 289, [0, 1001, 2002, 3003], 0, marks=pytest.mark.slow),
         ("derived_dog_720p_vfr_aac.mp4", 123, [0, 1001, 2002, 5005], 0),
         ("phone_1080p_vfrgap_aac.mp4", 41, [0, 16610, 19609, 22608], 0),
         ("decord_rot90_3frames.mov", 3, [0, 640, 1280], 270),

@@ -34,7 +34,13 @@ LENGTHS = {
     (MAGVIT, "decode"): (1, 2, 3, 4, 5),
     (MOCHI, "decode"): (1, 2, 3, 4, 5),
 }
-CASES = [(*side, frames) for side, lengths in LENGTHS.items() for frames in lengths]
+LONG = {(COG, "encode"): (13, 16, 25), (COG, "decode"): (4, 7), (MAGVIT, "encode"): (13,), (MAGVIT, "decode"): (4,)}
+"""Those of the slow run."""
+CASES = [
+    pytest.param(*side, frames, marks=pytest.mark.slow if frames in LONG.get(side, ()) else ())
+    for side, lengths in LENGTHS.items()
+    for frames in lengths
+]
 CACHES = {
     (COG, "encode"): 14,
     (COG, "decode"): 22,
