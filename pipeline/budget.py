@@ -115,15 +115,17 @@ def besides(device: torch.device, weights: int, inputs: int = 0, *, loaded: bool
     return Besides(weights)
 
 
-def activation_budget(device: torch.device, named: int | None, share: float, taken: Besides) -> int | None:
-    """Bytes for buffers and strips; None where nothing is known, less than zero where there is nothing left.
+def activation_budget(
+    device: torch.device, named: int | None, share: float, taken: Besides, inputs: int = 0
+) -> int | None:
+    """Bytes for inputs, buffers and strips; None where nothing is known, less than zero where there is nothing left.
 
     named: everything the process may hold on the device (on a CPU: resident memory); None takes ``share`` of what is
-    free now. Raises PlanError for more than the device has.
+    free now, and of what its inputs take already. Raises PlanError for more than the device has.
     """
     if named is None:
         free = _free(device)
-        return None if free is None else int(share * free)
+        return None if free is None else int(share * (free + inputs))
     check_budget(device, named)
     return taken.left(named)
 

@@ -28,7 +28,9 @@ class ClipPlan:
     steps: tuple[StepPlan, ...]
     caches: int
     cache_bytes: int
-    """Of all caches that one step hands to the next; as input and output of a step they are part of its peak."""
+    """Of all caches that one step hands to the next."""
+    caches_at: str = "device"
+    """device: as input and output of a step they are part of its peak. host, disk: their rows come and go."""
 
     @property
     def peak_bytes(self) -> int:
@@ -55,6 +57,7 @@ class ClipPlan:
             "steps": [{"frames": s.frames, "count": s.count, **s.plan.to_json()} for s in self.steps],
             "caches": self.caches,
             "cache_bytes": self.cache_bytes,
+            "caches_at": self.caches_at,
             "weight_bytes": first.weight_bytes,
             "peak_bytes": self.peak_bytes,
             "least_bytes": max(s.plan.least_bytes for s in self.steps),
@@ -72,7 +75,10 @@ class ClipPlan:
         for name, s in (("first step", first), *(("every later step", s) for s in later)):
             lines += [f"{name}, {_counted(s.frames, what)}:", *(f"  {line}" for line in str(s.plan).splitlines())]
         peak, kept = size_text(self.peak_bytes), size_text(self.cache_bytes)
-        lines.append(f"predicted peak of activations in any step {peak}, {self.caches} caches of {kept} among them")
+        where = {"device": "among them", "host": "on the host beside them", "disk": "on disk beside them"}[
+            self.caches_at
+        ]
+        lines.append(f"predicted peak of activations in any step {peak}, {self.caches} caches of {kept} {where}")
         lines.append(f"work {_work(self.work)}, {_work(self.first_work)} of it before the first result")
         return "\n".join(lines)
 

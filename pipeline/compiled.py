@@ -39,6 +39,7 @@ from tvae.pipeline.runner import Runner
 __all__ = ["Call", "Compiled", "Frames", "Ready", "Step"]
 
 _KEPT_SHAPES = 8
+NO_SINKS: Mapping[int, int] = {}
 
 Step = Callable[[nn.Module, Tensor, Sequence[Tensor]], tuple[Tensor, Sequence[Tensor]]]
 """(model, chunk of a clip, caches) -> (its result, the next chunk's caches)."""
@@ -122,18 +123,18 @@ class Compiled:
         limits: Limits,
         call: Call,
         *,
-        sink: bool = False,
+        sinks: Mapping[int, int] = NO_SINKS,
         channels_last: bool = False,
         record: bool = False,
     ) -> Ready:
         """What runs for inputs of these shapes, with these weights.
 
-        sink: the first result goes by rows. record: replay CUDA graphs for repeated shapes. Raises UnsupportedOp,
-        PlanError.
+        sinks: of the results that go by rows, by their number, the dimension of those rows. record: replay CUDA graphs
+        for repeated shapes. Raises UnsupportedOp, PlanError.
         """
         if limits.vram is not None and inputs[0].device.type == "cpu":
             return_what_is_freed()
-        captured, found = self._prepare(inputs, limits, call, sink, weights)
+        captured, found = self._prepare(inputs, limits, call, sinks, weights)
         plan = found.schedule
         given = dict(weights([n for n in plan.program.params.values() if n not in captured.graph.constants]))
         record = record and limits.vram is None  # a recording's memory is its own, beyond what a named budget plans
@@ -158,16 +159,20 @@ class Compiled:
         limits: Limits,
         call: Call,
         *,
-        sink: bool = False,
+        sinks: Mapping[int, int] = NO_SINKS,
         weights: Weights | None = None,
     ) -> Plan:
         """What ``run`` would do. Only shapes, type and device of the inputs matter. weights: where they are there."""
-        found = self._prepare(inputs, limits, call, sink, weights)[1]
+        found = self._prepare(inputs, limits, call, sinks, weights)[1]
         return described(found, limits, inputs[0].device, self._side)
 
-    def shapes(self, inputs: Sequence[Tensor | RowSource], limits: Limits, call: Call) -> list[tuple[int, ...]]:
+    def check(self, inputs: Sequence[Tensor | RowSource], limits: Limits, call: Call) -> None:
+        """Raises PlanError where no plan for inputs of these shapes keeps the limits."""
+        self._prepare(inputs, limits, call, {})
+
+    def shapes(self, inputs: Sequence[Tensor | RowSource], call: Call) -> list[tuple[int, ...]]:
         """Of everything that a run gives: the result first, then the caches of a step."""
-        program = self._prepare(inputs, limits, call, sink=False)[1].schedule.program
+        program = self._lowered("height", inputs, call)[1]
         return [program.ops[i].shape for i in program.outputs]
 
     def _prepare(
@@ -175,16 +180,16 @@ class Compiled:
         inputs: Sequence[Tensor | RowSource],
         limits: Limits,
         call: Call,
-        sink: bool,
+        sinks: Mapping[int, int],
         weights: Weights | None = None,
     ) -> tuple[_Captured, Planned]:
         """The graph and the schedule, with strips of the height or of the time. weights: for a run, not only a plan:
         they take their place before the rest is shared out."""
         found: list[tuple[_Captured, Planned]] = []
         refused: list[PlanError] = []
-        for rows in self._choices(inputs, limits, call, sink):
+        for rows in self._choices(inputs, limits, call, sinks):
             try:
-                way = self._divided(rows, inputs, limits, call, sink, weights)
+                way = self._divided(rows, inputs, limits, call, sinks, weights)
             except PlanError as error:
                 refused.append(error)
                 continue
@@ -196,12 +201,14 @@ class Compiled:
             raise min(refused, key=lambda error: error.enough or math.inf)
         return min(found, key=lambda way: way[1].seconds)
 
-    def _choices(self, inputs: Sequence[Tensor | RowSource], limits: Limits, call: Call, sink: bool) -> list[Rows]:
+    def _choices(
+        self, inputs: Sequence[Tensor | RowSource], limits: Limits, call: Call, sinks: Mapping[int, int]
+    ) -> list[Rows]:
         """What strips may divide, in the order of trial. Frames that come or go one by one are strips of time."""
         clip = self._frames is not None and self._frames.serves(inputs[0].shape, call)
         if not clip or limits.rows == "height":
             return ["height"]
-        if limits.rows == "time" or sink or not isinstance(inputs[0], Tensor):
+        if limits.rows == "time" or sinks or not isinstance(inputs[0], Tensor):
             return ["time", "height"]
         return ["height"] if limits.fixed else ["height", "time"]
 
@@ -211,20 +218,13 @@ class Compiled:
         inputs: Sequence[Tensor | RowSource],
         limits: Limits,
         call: Call,
-        sink: bool,
+        sinks: Mapping[int, int],
         weights: Weights | None,
     ) -> tuple[_Captured, Planned]:
         limits = limits.of_frames() if rows == "time" else limits
-        shapes = [tuple(t.shape) for t in inputs]
-        captured, sizes = self._captured(inputs, shapes, call, rows)
-        key = (id(captured.graph), tuple(shapes), inputs[0].device)
-
-        def lowered(graph: Graph, at: Mapping[str, int]) -> Program:
-            return lower(graph, at, inputs[0].device, self._kernels, allow_whole=self._allow_whole)
-
-        program = _recall(self._programs, key, lambda: lowered(captured.graph, sizes))
-        across = Across(captured.graph, sizes, program, lowered) if rows == "time" else None
-        places, device = at_callers(program, inputs, sink), inputs[0].device
+        captured, program, across = self._lowered(rows, inputs, call)
+        places, device = at_callers(program, inputs, sinks), inputs[0].device
+        key = (id(captured.graph), *(tuple(t.shape) for t in inputs), device)
         wanted = (*key, limits.strip, limits.fixed, limits.vram, weights is not None, *places)
         if weights is not None:
             weights([n for n in program.params.values() if n not in captured.graph.constants])
@@ -234,6 +234,20 @@ class Compiled:
             self._plans, wanted, lambda: planned(program, limits, device, places, across, loaded=weights is not None)
         )
         return captured, found
+
+    def _lowered(
+        self, rows: Rows, inputs: Sequence[Tensor | RowSource], call: Call
+    ) -> tuple[_Captured, Program, Across | None]:
+        """The graph, its program at these shapes, and the height of one whose strips divide time."""
+        shapes, device = [tuple(t.shape) for t in inputs], inputs[0].device
+        captured, sizes = self._captured(inputs, shapes, call, rows)
+
+        def lowered(graph: Graph, at: Mapping[str, int]) -> Program:
+            return lower(graph, at, device, self._kernels, allow_whole=self._allow_whole)
+
+        key = (id(captured.graph), tuple(shapes), device)
+        program = _recall(self._programs, key, lambda: lowered(captured.graph, sizes))
+        return captured, program, Across(captured.graph, sizes, program, lowered) if rows == "time" else None
 
     def _captured(
         self, inputs: Sequence[Tensor | RowSource], shapes: list[tuple[int, ...]], call: Call, rows: Rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,14 +11,14 @@ from torch import Tensor
 
 from tvae.pipeline.budget import Besides, Limits, activation_budget, besides, host_room
 from tvae.pipeline.engine.across import Across
-from tvae.pipeline.engine.boundary import ROWS, RowSource
+from tvae.pipeline.engine.boundary import ROWS, Pending, RowSink, RowSource
 from tvae.pipeline.engine.footprint import footprint
 from tvae.pipeline.engine.plan import Plan, explain
 from tvae.pipeline.engine.planner import CPU, CUDA, Machine, fitting, least, seconds
 from tvae.pipeline.engine.program import Op, Program
 from tvae.pipeline.engine.schedule import Place, Schedule, by_rows
 
-__all__ = ["Planned", "at_callers", "described", "planned"]
+__all__ = ["Example", "Planned", "at_callers", "described", "planned", "rows_dim"]
 
 
 _MOST_ELEMENTS = 1 << 30
@@ -50,8 +50,9 @@ class Planned:
         """Does it still, when it was made for the memory that was free then?"""
         if limits.vram is not None:
             return True
-        taken = _besides(self.schedule.program, device, self.loaded)
-        budget = activation_budget(device, limits.vram, limits.share, taken)
+        plan = self.schedule
+        taken = _besides(plan.program, device, self.loaded, plan.places)
+        budget = activation_budget(device, None, limits.share, taken, _given(plan.program, plan.places))
         return budget is None or self.bytes <= budget
 
 
@@ -66,8 +67,8 @@ def planned(
 ) -> Planned:
     """The schedule for a program. places: from ``at_callers``. across: the height, where strips divide time. loaded:
     the weights are in memory. Raises PlanError, UsageError for the limits."""
-    taken = _besides(program, device, loaded)
-    budget = activation_budget(device, limits.vram, limits.share, taken)
+    taken = _besides(program, device, loaded, places)
+    budget = activation_budget(device, limits.vram, limits.share, taken, _given(program, places))
     strips, machine = _strips(program, limits), _machine(device)
     found = fitting(program, strips, budget, machine, taken.named, places, across)
     cost = footprint(found)
@@ -81,33 +82,62 @@ def described(found: Planned, limits: Limits, device: torch.device, side: str) -
     given = {i: place for i, place in plan.places.items() if place == "caller"}
     machine = _machine(device)
     most_modest = least(plan.program, _strips(plan.program, limits), machine, given, found.across)
-    budget = _besides(plan.program, device, found.loaded).named(most_modest)
+    budget = _besides(plan.program, device, found.loaded, given).named(most_modest)
     time = seconds(plan, footprint(plan), machine)
     return replace(explain(plan, side), least_bytes=most_modest, least_budget=budget, seconds=time)
 
 
-def at_callers(program: Program, inputs: Sequence[Tensor | RowSource], sink: bool) -> dict[int, Place]:
-    """The inputs and the output that come and go by rows, where nothing needs them as a whole."""
-    if not sink and all(isinstance(x, Tensor) for x in inputs):
+def at_callers(program: Program, inputs: Sequence[Tensor | RowSource], sinks: Mapping[int, int]) -> dict[int, Place]:
+    """The inputs and outputs that come and go by rows, where nothing needs them as a whole.
+
+    sinks: of the outputs that are to go, by their number, the dimension of the rows they go by.
+    """
+    if not sinks and all(isinstance(x, Tensor) for x in inputs):
         return {}
     free = by_rows(program)
     places: dict[int, Place] = {}
     for id_, x in zip(program.inputs, inputs, strict=True):
-        if not isinstance(x, Tensor) and id_ in free and _plain_rows(program.ops[id_]):
+        if not isinstance(x, Tensor) and id_ in free and _plain_rows(program.ops[id_], rows_dim(x)):
             places[id_] = "caller"
-    out = program.ops[program.outputs[0]]
-    if sink and _plain_rows(out) and out.id in free and out.kind == "call":
-        places[out.id] = "caller"
+    for n, dim in sinks.items():
+        out = program.ops[program.outputs[n]]
+        alone = program.outputs.count(out.id) == 1
+        if alone and _plain_rows(out, dim) and out.id in free and out.kind == "call":
+            places[out.id] = "caller"
     return places
 
 
-def _plain_rows(op: Op) -> bool:
-    return op.axis is not None and op.axis.plain and op.axis.dim == ROWS
+@dataclass(frozen=True)
+class Example:
+    """A source that is only planned for: it has no rows yet."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    dim: int = ROWS
+
+    def fetch(self, lo: int, hi: int) -> Pending:
+        """Only a run asks for rows."""
+        raise AssertionError("a plan computes nothing")
 
 
-def _besides(program: Program, device: torch.device, loaded: bool) -> Besides:
-    params, inputs = (sum(program.ops[i].bytes for i in ids) for ids in (program.params, program.inputs))
-    return besides(device, params, inputs, loaded=loaded)
+def rows_dim(rows: RowSource | RowSink) -> int:
+    """The dimension of the rows that come from a source or go to a sink."""
+    return getattr(rows, "dim", ROWS)
+
+
+def _plain_rows(op: Op, dim: int) -> bool:
+    return op.axis is not None and op.axis.plain and op.axis.dim == dim
+
+
+def _besides(program: Program, device: torch.device, loaded: bool, places: Collection[int]) -> Besides:
+    params = sum(program.ops[i].bytes for i in program.params)
+    return besides(device, params, _given(program, places), loaded=loaded)
+
+
+def _given(program: Program, places: Collection[int]) -> int:
+    """Bytes of the inputs that are on the device already."""
+    return sum(program.ops[i].bytes for i in program.inputs if i not in places)
 
 
 def _machine(device: torch.device) -> Machine:

@@ -13,12 +13,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tvae.pipeline.engine.boundary import ROWS, RowSink, RowSource
+from tvae.pipeline.engine.boundary import RowSink, RowSource
 from tvae.pipeline.engine.constants import from_weights
 from tvae.pipeline.engine.execute import execute
 from tvae.pipeline.engine.plan import explain
 from tvae.pipeline.engine.record import Recording
 from tvae.pipeline.engine.schedule import Schedule
+from tvae.pipeline.planning import rows_dim
 
 __all__ = ["Runner"]
 
@@ -51,24 +52,27 @@ class Runner:
         self,
         inputs: Sequence[Tensor | RowSource],
         generator: torch.Generator | None = None,
-        sink: RowSink | None = None,
+        sinks: Mapping[int, RowSink] | None = None,
     ) -> list[Tensor]:
         """The outputs for inputs of the schedule's shapes.
 
-        A source among the inputs gives its rows when they are needed. sink: takes the first output by rows; the list
-        is without it then.
+        A source among the inputs gives its rows when they are needed. sinks: by number, of the outputs that they take
+        by rows; the list is without those.
         """
         places, program = self._plan.places, self._plan.program
         given = [x if i in places else _whole(x) for i, x in zip(program.inputs, inputs, strict=True)]
         whole = [x for x in given if isinstance(x, Tensor)]
-        first = program.outputs[0]
-        if len(whole) < len(given) or first in places:
-            results = self._executed(given, generator, {} if sink is None else {first: sink})
+        sinks = sinks or {}
+        by_rows = {program.outputs[n]: sink for n, sink in sinks.items() if program.outputs[n] in places}
+        if len(whole) < len(given) or by_rows:
+            results = self._executed(given, generator, by_rows)
         else:
             results = [*self._run(whole, generator)]
-        if sink is not None and results[0] is not None:
-            sink.keep(0, results[0].shape[ROWS], results[0]).result()
-        return [t for t in results[sink is not None :] if t is not None]
+        for n, sink in sinks.items():
+            result, dim = results[n], rows_dim(sink)
+            if result is not None:
+                sink.keep(0, result.shape[dim], result).result()
+        return [t for n, t in enumerate(results) if n not in sinks and t is not None]
 
     def _run(self, inputs: Sequence[Tensor], generator: torch.Generator | None) -> Sequence[Tensor | None]:
         if self._record and self._warm and self._recording is None:
@@ -116,5 +120,5 @@ class Runner:
 def _whole(x: Tensor | RowSource) -> Tensor:
     if isinstance(x, Tensor):
         return x
-    found: Tensor = x.fetch(0, x.shape[ROWS]).result()
+    found: Tensor = x.fetch(0, x.shape[rows_dim(x)]).result()
     return found

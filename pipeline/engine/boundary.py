@@ -81,20 +81,20 @@ class RowSink(Protocol):
 
 
 class Callers:
-    """A source or sink as a boundary."""
+    """A source or sink as a boundary; what is both can be read where it was written."""
 
-    def __init__(self, source: RowSource | None = None, sink: RowSink | None = None) -> None:
-        self._source, self._sink, self.bytes = source, sink, 0
+    def __init__(self, rows: Any) -> None:
+        self._rows, self.bytes = rows, 0
 
     def fetch(self, lo: int, hi: int) -> Pending:
         """See ``Boundary``."""
-        assert self._source is not None
-        return self._source.fetch(lo, hi)
+        found: Pending = self._rows.fetch(lo, hi)
+        return found
 
     def keep(self, lo: int, hi: int, rows: Tensor) -> Pending:
         """See ``Boundary``."""
-        assert self._sink is not None
-        return self._sink.keep(lo, hi, rows)
+        kept: Pending = self._rows.keep(lo, hi, rows)
+        return kept
 
     def close(self) -> None:
         """The caller's own matter."""

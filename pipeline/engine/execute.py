@@ -54,12 +54,12 @@ def execute(
     program = schedule.program
     device = inputs[0].device
     store: dict[int, Tensor] = {i: weights[name] for i, name in program.params.items()} | dict(constants or {})
-    away: dict[int, Boundary] = {i: Callers(sink=sink) for i, sink in (sinks or {}).items()}
+    away: dict[int, Boundary] = {i: Callers(sink) for i, sink in (sinks or {}).items()}
     for id_, x in zip(program.inputs, inputs, strict=True):
         if isinstance(x, Tensor):
             store[id_] = x.contiguous(memory_format=memory_format(x.ndim, channels_last))
         else:
-            away[id_] = Callers(source=x)
+            away[id_] = Callers(x)
     for op in program.ops:
         if op.kind == "noise":
             store[op.id] = _noise(op, generator, device)

@@ -199,14 +199,14 @@ class _Way:
 def _ways(program: Program, rows: int, machine: Machine, places: Mapping[int, Place]) -> list[_Way]:
     """With the optional cuts that pay, with fewer of them (what they store takes memory), with none, and sliding.
 
-    What comes and goes by rows is not stored on the way, so that memory does not grow with it.
+    Where the picture or clip itself comes or goes by rows nothing is stored on the way: memory does not grow with it.
     """
     ways: list[_Way] = []
     for deep in (False, True):
         passed = levels(program, deep=deep)
         if deep and passed == levels(program):
             break
-        for dearer in () if "caller" in places.values() else (1, 100):
+        for dearer in () if places.keys() & {program.inputs[0], program.outputs[0]} else (1, 100):
             way = _Way(optional_cuts(program, rows, passed, machine.operations, machine.memory / dearer), deep)
             if way not in ways:
                 ways.append(way)

@@ -33,7 +33,7 @@ class DecodeParts:
         if found is None or not self._writer.adopt(found.parts):
             return Checkpoint(0, 0, 0)
         if self._stream is not None:
-            self._stream.caches = [cache.to(self._model.device) for cache in found.caches]
+            self._stream.restore(found.caches)
         self._parts, self._end = found.parts, found.frames
         return found
 
@@ -44,7 +44,7 @@ class DecodeParts:
         self._parts, self._end = self._parts + 1, frames
         if not self._checkpoints.due:
             return self._writer.end_part
-        caches = [cache.cpu() for cache in self._stream.caches] if self._stream is not None else []
+        caches = [] if self._stream is None else self._stream.saved()
         return partial(self._keep, Checkpoint(self._parts, frames, chunks, caches))
 
     def _keep(self, checkpoint: Checkpoint) -> None:

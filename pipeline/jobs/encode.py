@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -86,16 +85,16 @@ class _Clip:
         if not self.writer.adopt(found.parts):
             return 0
         if stream is not None:
-            stream.caches = [cache.to(model.device) for cache in found.caches]
+            stream.restore(found.caches)
         if found.generator is not None:
             self.generator.set_state(found.generator)
         context.notify(self.item, [goes_on(self.writer.frames)])
         return found.chunks
 
-    def reached(self, chunks: int, caches: Sequence[Tensor], generator: Tensor | None) -> None:
-        """All parts so far, of so many chunks, are written; the rest needs these."""
+    def reached(self, chunks: int, stream: ClipStream | None, generator: Tensor | None) -> None:
+        """All parts so far, of so many chunks, are written; the rest needs the stream's caches and the generator."""
         if self.checkpoints.due:
-            writer = self.writer
+            writer, caches = self.writer, [] if stream is None else stream.saved()
             self.checkpoints.write(Checkpoint(writer.parts, writer.frames, chunks, caches, generator))
 
     def progress(self, done: int, context: Context) -> None:
@@ -126,7 +125,7 @@ def _encode_frames(clip: _Clip, model: Model, context: Context) -> None:
 
     def write(part: Part) -> None:
         clip.writer.add(part.tensors, part.pts, part.durations)
-        clip.reached(clip.writer.frames, (), part.generator)
+        clip.reached(clip.writer.frames, None, part.generator)
 
     with ahead(clip.source.frames(), context.queue_frames) as read, behind(write, PARTS_WAITING) as put:
         for chunk in islice(clip.fit.through(read), start, None):
@@ -160,7 +159,7 @@ def _encode_steps(clip: _Clip, stream: ClipStream, model: Model, context: Contex
             done += len(chunk.pts)
             if waiting.full or clip.fit.repeated:
                 clip.writer.add(*waiting.take(), clip.fit.repeated)
-                clip.reached(number, stream.caches, clip.generator.get_state())
+                clip.reached(number, stream, clip.generator.get_state())
             trimmer.frame()
             clip.progress(done, context)
     if waiting:

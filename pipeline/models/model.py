@@ -6,7 +6,6 @@ graph has to be captured; from the second run on the built-in VAE needs neither.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,14 +18,15 @@ from torch import Tensor, nn
 from tvae.kernels import Kernels
 from tvae.pipeline.budget import Limits, parse_size
 from tvae.pipeline.cap import capped
-from tvae.pipeline.clip_plan import ClipPlan, StepPlan
+from tvae.pipeline.clip_plan import ClipPlan
 from tvae.pipeline.compiled import Call, Compiled, Ready
-from tvae.pipeline.engine.boundary import Pending, RowSink, RowSource
+from tvae.pipeline.engine.boundary import ROWS, RowSink, RowSource
 from tvae.pipeline.engine.execute import memory_format
 from tvae.pipeline.engine.plan import Plan
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.graph_store import class_source_digest
 from tvae.pipeline.hardware import backend_settings, choose_preset, pick_device
+from tvae.pipeline.models.clip_steps import ClipSteps
 from tvae.pipeline.models.families import FAMILIES, Geometry, geometry_of
 from tvae.pipeline.models.frames import frames_of, goes_by_frames
 from tvae.pipeline.models.load import load_module, load_weights, locate_vae
@@ -35,6 +35,7 @@ from tvae.pipeline.models.source import VaeSource
 from tvae.pipeline.models.space import LatentSpace, space_of
 from tvae.pipeline.models.streaming import ClipStream, Cuts, Stepping, stepping_of
 from tvae.pipeline.outputs import Posterior, Spec, posterior_of
+from tvae.pipeline.planning import Example, rows_dim
 from tvae.pipeline.weights import PreparedWeights
 from tvae.presets import Preset
 
@@ -45,6 +46,7 @@ _SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _RECORDED_PIXELS = 1 << 24
 """Pictures up to here are whole on the device where runs are recorded: a recording has fixed addresses."""
 _KEPT_RUNS = 8
+NO_SINKS: Mapping[int, RowSink] = {}
 _POINTS = {"AutoencoderTiny", "AutoencoderDC", "VQModel", "AutoencoderKLCosmos"}
 """Classes whose encoder gives a point, not a distribution."""
 
@@ -127,6 +129,7 @@ class Model:
         digest = class_source_digest(_module_of(source.class_name))
         self._sides: dict[str, Compiled] = {}
         self._stepping: dict[Side, Stepping] = {}
+        self._steps: dict[Side, ClipSteps] = {}
         kernels = Kernels(preset.levels)
         for side in SIDES:
             self._sides[side] = Compiled(
@@ -212,7 +215,7 @@ class Model:
         [1, C, t, h, w] for decode, whose sink takes pixels. Each frame is asked for once, or once more with the next
         few; results come in order.
         """
-        self._computed(side, [clip], Call(), sink)
+        self._computed(side, [clip], Call(), {0: sink})
 
     def stream(self, side: Side) -> ClipStream | None:
         """A clip chunk by chunk, in memory that does not grow with it; None where the model has no such steps.
@@ -220,38 +223,25 @@ class Model:
         Chunks are [N, 3, T, H, W] for encode (the results are moments, see ``Posterior.from_moments``) and
         [N, C, t, h, w] for decode, of as many frames as the stream's ``cuts`` says.
         """
-        if side not in self._stepping:
-            return None
-        name = f"{side} step"
+        steps = self._steps_of(side)
+        return None if steps is None else ClipStream(steps.run, steps.cuts)
 
-        def run(chunk: Tensor, caches: Sequence[Tensor]) -> list[Tensor]:
-            chunk = chunk.to(self.device, self.dtype).contiguous()  # a capture would be bound to other strides
-            return self._computed(name, [chunk, *caches], Call())[0]
+    def _steps_of(self, side: Side) -> ClipSteps | None:
+        stepping, name = self._stepping.get(side), f"{side} step"
+        if stepping is not None and side not in self._steps:
 
-        return ClipStream(run, self._cuts(side))
+            def compute(inputs: Sequence[Tensor | RowSource], sinks: Mapping[int, RowSink]) -> list[Tensor]:
+                return self._computed(name, inputs, Call(), sinks)[0]
 
-    def _cuts(self, side: Side) -> Cuts:
-        """Of a side that has steps."""
-        return self._stepping[side].cuts or Cuts(self.geometry.lead, self.geometry.temporal or 1)
+            cuts = stepping.cuts or Cuts(self.geometry.lead, self.geometry.temporal or 1)
+            run = self._sides[name], compute, self.preset, self.limits, self.dtype, self.device
+            self._steps[side] = ClipSteps(side, cuts, *run)
+        return self._steps.get(side)
 
     def plan(self, shape: tuple[int, ...], side: Side) -> Plan | ClipPlan:
         """What a job would do with an input of this shape: a clip in steps where there are any. Computes nothing."""
-        return self.plan_steps(shape, side) if side in self._stepping else self.plan_whole(shape, side)
-
-    def plan_steps(self, shape: tuple[int, ...], side: Side) -> ClipPlan:
-        """What ``stream`` would do with a clip of this shape, on a side that has steps. Computes nothing."""
-        compiled, cuts = self._sides[f"{side} step"], self._cuts(side)
-        sizes = list(cuts.sizes(shape[2]))
-        caches: list[Tensor] = []
-        steps: list[StepPlan] = []
-        with backend_settings(self.preset, bounded=self.limits.vram is not None):
-            for frames, count in [(sizes[0], 1), *Counter(sizes[1:]).items()]:
-                chunk = (*shape[:2], frames, *shape[3:])
-                inputs = [self._empty(chunk), *caches]
-                steps.append(StepPlan(frames, count, compiled.plan(inputs, self.limits, Call())))
-                if not caches:
-                    caches = [self._empty(s) for s in compiled.shapes(inputs, self.limits, Call())[1:]]
-        return ClipPlan(side, shape, tuple(steps), len(caches), sum(c.nbytes for c in caches))
+        steps = self._steps_of(side)
+        return self.plan_whole(shape, side) if steps is None else steps.plan(shape)
 
     def plan_whole(self, shape: tuple[int, ...], side: Side) -> Plan:
         """What ``encode`` or ``decode`` would do with an input of this shape. Computes nothing."""
@@ -261,13 +251,12 @@ class Model:
             call = Call(options=(("num_frames", shape[0]),)) if side == "decode" else call
         picture = self.geometry.temporal is None and not self._frames_in_batch
         by_rows = self.goes_by_frames or (picture and side == "encode")
-        example = _Planned(shape, self.dtype, self.device) if by_rows else self._empty(shape)
+        example: Tensor | RowSource = Example(shape, self.dtype, self.device)
+        if not by_rows:
+            example = torch.empty(shape, dtype=self.dtype, device=self.device)
         with backend_settings(self.preset, bounded=self.limits.vram is not None):
-            sink = self.goes_by_frames or (picture and side == "decode")
-            return self._sides[side].plan([example], self.limits, call, sink=sink)
-
-    def _empty(self, shape: tuple[int, ...]) -> Tensor:
-        return torch.empty(shape, dtype=self.dtype, device=self.device)
+            sinks = {0: ROWS} if self.goes_by_frames or (picture and side == "decode") else {}
+            return self._sides[side].plan([example], self.limits, call, sinks=sinks)
 
     @property
     def _frames_in_batch(self) -> bool:
@@ -278,18 +267,18 @@ class Model:
         """The side's result; pixels come back as the mean of a point, or (an empty one) go to the sink."""
         if isinstance(x, Tensor):
             x = x.to(self.device, self.dtype).contiguous()
-        tensors, spec = self._computed(side, [x], call, sink)
+        tensors, spec = self._computed(side, [x], call, {} if sink is None else {0: sink})
         if sink is not None:
             return Posterior(torch.empty(0), None)
         return posterior_of(spec, tensors) if side == "encode" else Posterior(tensors[0], None)
 
     def _computed(
-        self, name: str, inputs: Sequence[Tensor | RowSource], call: Call, sink: RowSink | None = None
+        self, name: str, inputs: Sequence[Tensor | RowSource], call: Call, sinks: Mapping[int, RowSink] = NO_SINKS
     ) -> tuple[list[Tensor], Spec]:
         """The tensors of a side, or of a step of one; weights never change, so what was prepared for a shape stays."""
         bounded = self.limits.vram is not None
         with backend_settings(self.preset, bounded=bounded), capped(self.device, self.limits.vram):
-            key = (name, *((tuple(x.shape), isinstance(x, Tensor)) for x in inputs), sink is None, call)
+            key = (name, *((tuple(x.shape), isinstance(x, Tensor)) for x in inputs), *sinks, call)
             ready = self._ready.get(key)
             if ready is None or not ready.planned.fits(self.limits, self.device):
                 ready = self._ready[key] = self._sides[name].ready(
@@ -297,13 +286,13 @@ class Model:
                     self._weights,
                     self.limits,
                     call,
-                    sink=sink is not None,
+                    sinks={n: rows_dim(sink) for n, sink in sinks.items()},
                     channels_last=self.preset.memory_layout == "channels_last",
                     record=self.preset.cuda_graphs,
                 )
                 while len(self._ready) > _KEPT_RUNS:
                     self._ready.pop(next(iter(self._ready)))
-            return ready.runner.run(inputs, sink=sink), ready.spec
+            return ready.runner.run(inputs, sinks=sinks), ready.spec
 
     def _module(self) -> nn.Module:
         """What graphs are captured from: on the CPU, so that the device holds each weight once, laid out for use."""
@@ -327,19 +316,6 @@ class Model:
         layout = memory_format(weight.ndim, self.preset.memory_layout == "channels_last")
         kind = self.dtype if weight.is_floating_point() else weight.dtype
         return weight.to(self.device, kind).contiguous(memory_format=layout)
-
-
-@dataclass(frozen=True)
-class _Planned:
-    """A picture or a clip that is planned for: it has no rows yet."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-
-    def fetch(self, lo: int, hi: int) -> Pending:
-        """Only a run asks for rows."""
-        raise AssertionError("a plan computes nothing")
 
 
 def _module_of(class_name: str) -> str:

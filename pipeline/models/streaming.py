@@ -14,10 +14,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from tvae.pipeline.compiled import Step
+from tvae.pipeline.held import Held
 from tvae.pipeline.models.reference import Side
 from tvae.pipeline.models.steps import cogvideox, magvit, mochi, wan
 
-__all__ = ["ClipStream", "Cuts", "Stepping", "stepping_of"]
+__all__ = ["Cache", "ClipStream", "Cuts", "Stepping", "stepping_of"]
 
 
 @dataclass(frozen=True)
@@ -107,18 +108,28 @@ _STEPPING: dict[str, dict[Side, Stepping]] = {
 }
 
 
+Cache = Tensor | Held
+"""On the device, or where there is room for it."""
+
+
 class ClipStream:
-    """One clip on its way through one side. ``run`` computes a step: (chunk, caches) -> [result, *caches].
+    """One clip on its way through one side. ``run`` computes a step: (chunk, caches) -> [result, *caches]."""
 
-    ``caches`` is all that later steps know of earlier ones: put back, it lets another stream of the model go on.
-    """
-
-    def __init__(self, run: Callable[[Tensor, Sequence[Tensor]], list[Tensor]], cuts: Cuts) -> None:
+    def __init__(self, run: Callable[[Tensor, Sequence[Cache]], list[Cache]], cuts: Cuts) -> None:
         self._run = run
         self.cuts = cuts
-        self.caches: list[Tensor] = []
+        self.caches: list[Cache] = []
 
     def step(self, chunk: Tensor) -> Tensor:
         """The next chunk's result: moments, or pixels. Chunks are to be of the sizes that ``cuts`` says."""
         result, *self.caches = self._run(chunk, self.caches)
+        assert isinstance(result, Tensor)
         return result
+
+    def saved(self) -> list[Tensor]:
+        """All that later steps know of earlier ones, on the CPU."""
+        return [cache.cpu() for cache in self.caches]
+
+    def restore(self, caches: Sequence[Tensor]) -> None:
+        """Go on where another stream of the model was when these were saved."""
+        self.caches = [*caches]

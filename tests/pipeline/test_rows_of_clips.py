@@ -128,8 +128,8 @@ def test_frames_that_come_and_go(
     limit(monkeypatch, None)
     clip, sink = torch.randn(1, 4, frames, 5, 7), Sink()
     source = Source(clip)
-    ready = compiled.ready([source], weights(module), Limits(1, True), Call(), sink=True)
-    assert ready.runner.run([source], sink=sink) == []
+    ready = compiled.ready([source], weights(module), Limits(1, True), Call(), sinks={0: 2})
+    assert ready.runner.run([source], sinks={0: sink}) == []
     with torch.no_grad():
         torch.testing.assert_close(torch.cat(sink.frames, 2), module.decode(clip), rtol=1e-5, atol=1e-6)
     assert len(ready.planned.schedule.places) == (0 if frames == 1 else 2)

@@ -134,6 +134,12 @@ class StandInStream:
         pixels = (chunk - done / 100).repeat_interleave(FACTOR, -1).repeat_interleave(FACTOR, -2)
         return pixels.repeat_interleave(factor if done else model.info.lead_frames or factor, 2)
 
+    def saved(self) -> list[Tensor]:
+        return [*self.caches]
+
+    def restore(self, caches: list[Tensor]) -> None:
+        self.caches = [*caches]
+
 
 @pytest.fixture
 def stand_in() -> Callable[..., StandIn]:
