@@ -102,7 +102,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Folder of a small image VAE."""
     from tiny_vaes import TINY
 
-    model: Any = TINY["AutoencoderKL"].build()
+    model: Any = TINY["AutoencoderTiny"].build()
     folder = tmp_path_factory.mktemp("vae")
     model.save_pretrained(folder)
     return str(folder)

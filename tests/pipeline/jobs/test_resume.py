@@ -119,7 +119,9 @@ def same(one: Path, other: Path) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.parametrize("after", [1, 120, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "after", [pytest.param(1, marks=pytest.mark.slow), 120, pytest.param(200, marks=pytest.mark.slow)]
+)
 def test_a_killed_encode_goes_on(
     run: Run, model: Run, killed: Run, source: Path, kind: str, tmp_path: Path, after: int
 ) -> None:

@@ -25,7 +25,7 @@ def _saved(tiny: TinyVAE, folder: Path) -> Any:
 @pytest.mark.parametrize(
     "family",
     [
-        *("AutoencoderKL", "AutoencoderTiny", "AutoencoderKLHunyuanVideo"),
+        *("AutoencoderKL", "AutoencoderTiny"),
         *(pytest.param(family, marks=pytest.mark.slow) for family in ("AutoencoderKLWan", "AutoencoderKLAllegro")),
     ],
 )
