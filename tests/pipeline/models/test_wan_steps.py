@@ -196,4 +196,4 @@ def test_steps_export(name: str, side: str, kind: str) -> None:
     out, kept = step(vae, large[0], large[1:])
     made = program(large)
     assert len(made) == 1 + len(kept)
-    assert all(relative_l2(one, other) < 1e-6 for one, other in zip(made, (out, *kept), strict=True))
+    torch.testing.assert_close(tuple(made), (out, *kept), rtol=1e-5, atol=1e-6)  # some caches are zeros
