@@ -75,7 +75,7 @@ def capture(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Sequ
 
 
 def _exported(entry: nn.Module, inputs: Sequence[Tensor], shapes: Any) -> Any:
-    with torch.no_grad(), _quiet():
+    with torch.no_grad(), _quiet(), _every_shape_anew():
         return torch.export.export(entry, (list(inputs),), dynamic_shapes={"inputs": shapes}, strict=False)
 
 
@@ -135,6 +135,23 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
+
+
+@contextmanager
+def _every_shape_anew() -> Iterator[None]:
+    """Without the exporter's cache of shapes: with symbols it costs more than it saves (a third of a capture), and its
+    comparisons of keys become guards that no model asked for."""
+    import torch._dynamo.config as settings
+
+    if not hasattr(settings, "fake_tensor_cache_enabled"):
+        yield
+        return
+    before = settings.fake_tensor_cache_enabled
+    settings.fake_tensor_cache_enabled = False
+    try:
+        yield
+    finally:
+        settings.fake_tensor_cache_enabled = before
 
 
 class _Translator:
