@@ -75,7 +75,7 @@ def planning_call() -> Any:
 def test_the_same_results_in_less_memory(folder: Path, side: str, monkeypatch: pytest.MonkeyPatch) -> None:
     limit(monkeypatch, None)
     free = opened(folder)
-    x = chunks(free, side, 4 if side == "decode" else 13)
+    x = chunks(free, side, 4 if side == "decode" else 25)
     stream = free.stream(side)  # type: ignore[arg-type]
     assert stream is not None
     want = [stream.step(part) for part in x]
