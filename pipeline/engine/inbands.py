@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -71,8 +70,7 @@ class _Folded:
     def result(self) -> Tensor:
         """See ``Pending``."""
         rows: Tensor = self._pending.result()
-        each = math.prod(rows.shape[:1]) // max(1, self._frames)
-        return torch.unflatten(rows, 0, (self._frames, each)).permute(*self._back)
+        return rows.unflatten(0, (self._frames, -1)).permute(*self._back)
 
 
 def elsewhere(

@@ -77,7 +77,7 @@ def decode_item(item: Item, context: Context) -> Event:
         if whole and model.goes_by_frames and meta.kind == "video":
             done = _decode_by_frames(item, reader, model, writer, context)
         else:
-            parts = DecodeParts(writer, fingerprint, model, stream) if isinstance(writer, PartedVideoWriter) else None
+            parts = DecodeParts(writer, fingerprint, stream) if isinstance(writer, PartedVideoWriter) else None
             done = _decode_chunks(item, reader, model, stream, writer, parts, context)
         writer.commit()
     context.notify(item, writer.warnings)

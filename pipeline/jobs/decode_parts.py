@@ -10,7 +10,6 @@ from tvae.pipeline.jobs.checkpoint import Checkpoint, Checkpoints
 from tvae.pipeline.media import PartedVideoWriter
 
 if TYPE_CHECKING:
-    from tvae.pipeline.models.model import Model
     from tvae.pipeline.models.streaming import ClipStream
 
 __all__ = ["PART_FRAMES", "DecodeParts"]
@@ -22,8 +21,8 @@ PART_FRAMES = 128
 class DecodeParts:
     """Beside the loop that computes; ``stream`` is None for an image VAE, whose frames know nothing of each other."""
 
-    def __init__(self, writer: PartedVideoWriter, fingerprint: str, model: Model, stream: ClipStream | None) -> None:
-        self._writer, self._model, self._stream = writer, model, stream
+    def __init__(self, writer: PartedVideoWriter, fingerprint: str, stream: ClipStream | None) -> None:
+        self._writer, self._stream = writer, stream
         self._checkpoints = Checkpoints(writer.state_path, fingerprint)
         self._parts = self._end = 0
 

@@ -78,7 +78,7 @@ class _Clip:
     checkpoints: Checkpoints
     generator: torch.Generator
 
-    def begin(self, context: Context, model: Model, stream: ClipStream | None = None) -> int:
+    def begin(self, context: Context, stream: ClipStream | None = None) -> int:
         """Goes back to where an interrupted run stood, if there was one; how many chunks are done with already."""
         if context.job.existing == "overwrite" or (found := self.checkpoints.read()) is None:
             return 0
@@ -120,7 +120,7 @@ def _encode_clip(clip: _Clip, model: Model, context: Context) -> None:
 def _encode_frames(clip: _Clip, model: Model, context: Context) -> None:
     """A clip frame by frame, for an image VAE."""
     gatherer, trimmer = PartGatherer(), Trimmer()
-    start = clip.begin(context, model)
+    start = clip.begin(context)
     done = clip.writer.frames
 
     def write(part: Part) -> None:
@@ -145,7 +145,7 @@ def _encode_frames(clip: _Clip, model: Model, context: Context) -> None:
 def _encode_steps(clip: _Clip, stream: ClipStream, model: Model, context: Context) -> None:
     """A clip chunk by chunk, its latents part by part."""
     job, trimmer, waiting = context.job, Trimmer(), StepPart()
-    start = clip.begin(context, model, stream)
+    start = clip.begin(context, stream)
     done = clip.writer.frames
     count = clip.fit.fitted(clip.source.count()) if stream.cuts.rest_first else None
     with ahead(clip.source.frames(), context.queue_frames) as read:
