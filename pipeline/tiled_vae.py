@@ -123,7 +123,7 @@ class TiledVAE(nn.Module):
         weight = next(iter(self.parameters()))
         example = torch.empty(shape, dtype=weight.dtype, device=weight.device)
         inputs, call, _, limits, preset = self._prepare(side, example, (), kwargs)
-        with backend_settings(preset, bounded=self._vram is not None):
+        with backend_settings(preset, inputs[0].dtype, bounded=self._vram is not None):
             compiled, weights = self._compiled(side, inputs, preset)
             return compiled.plan(inputs, limits, call, weights=weights)
 
@@ -134,7 +134,8 @@ class TiledVAE(nn.Module):
                 hook.pre_forward(hooked)
         self._check(side, x)
         inputs, call, generator, limits, preset = self._prepare(side, x, args, kwargs)
-        with backend_settings(preset, bounded=limits.vram is not None), capped(x.device, limits.vram):
+        settings = backend_settings(preset, inputs[0].dtype, bounded=limits.vram is not None)
+        with settings, capped(x.device, limits.vram):
             ready = self._ready_for(side, inputs, call, limits, preset)
             tensors, spec = ready.runner.run(inputs, generator), ready.spec
         if inputs[0].dtype != x.dtype:

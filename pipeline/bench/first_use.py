@@ -100,7 +100,7 @@ def _measured(rival: str, case: dict[str, Any], subject: dict[str, Any]) -> floa
     model = cast(found, device, dtype)
     x = input_of(one, geometry(model)).to(device, dtype)
     way = opened(rival, model, one.side, asked.preset, asked.strip, fresh=False)
-    with torch.no_grad(), backend_settings(preset), way as run:
+    with torch.no_grad(), backend_settings(preset, dtype), way as run:
         return call_seconds(lambda: run(x), device)
 
 

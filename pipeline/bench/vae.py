@@ -134,11 +134,14 @@ def bench_vae(
     model = cast(model, device, dtype)
     of = geometry(model)
     name = str(preset.source)  # by its file: what takes memory now must not change what auto means half-way
-    with torch.no_grad(), backend_settings(preset):
+    with torch.no_grad(), backend_settings(preset, dtype):
         for case in cases:
             x = input_of(case, of).to(device, dtype)
             tell(f"{_words(case)}: reference")
-            exact = None if reference is None else _reference(model, case.side, x, reference)
+            exact = None
+            if reference is not None:
+                with backend_settings(preset, reference):
+                    exact = _reference(model, case.side, x, reference)
             rows = []
             for rival in rivals:
                 tell(f"{_words(case)}: {rival}")

@@ -79,7 +79,7 @@ class ClipSteps:
                 away = True
                 inputs[1:] = [self._rows(s) if holdable(s) else self._example(s) for s in caches]
                 sinks = {n: height_of(s) for n, s in enumerate(made) if n and holdable(s)}
-            with backend_settings(self._preset, bounded=self._limits.vram is not None):
+            with backend_settings(self._preset, self._dtype, bounded=self._limits.vram is not None):
                 steps.append(StepPlan(frames, count, self._compiled.plan(inputs, self._limits, Call(), sinks=sinks)))
             caches = caches or made[1:]
         size = sum(math.prod(s) for s in caches) * self._dtype.itemsize
@@ -92,7 +92,7 @@ class ClipSteps:
         if key not in self._away:
             first = torch.empty(chunk, dtype=self._dtype, device=self._device)
             try:
-                with backend_settings(self._preset, bounded=self._limits.vram is not None):
+                with backend_settings(self._preset, self._dtype, bounded=self._limits.vram is not None):
                     self._compiled.check([first, *map(self._example, caches)], self._limits, Call())
                 self._away[key] = False
             except PlanError:

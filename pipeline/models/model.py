@@ -254,7 +254,7 @@ class Model:
         example: Tensor | RowSource = Example(shape, self.dtype, self.device)
         if not by_rows:
             example = torch.empty(shape, dtype=self.dtype, device=self.device)
-        with backend_settings(self.preset, bounded=self.limits.vram is not None):
+        with backend_settings(self.preset, self.dtype, bounded=self.limits.vram is not None):
             sinks = {0: ROWS} if self.goes_by_frames or (picture and side == "decode") else {}
             return self._sides[side].plan([example], self.limits, call, sinks=sinks)
 
@@ -277,7 +277,7 @@ class Model:
     ) -> tuple[list[Tensor], Spec]:
         """The tensors of a side, or of a step of one; weights never change, so what was prepared for a shape stays."""
         bounded = self.limits.vram is not None
-        with backend_settings(self.preset, bounded=bounded), capped(self.device, self.limits.vram):
+        with backend_settings(self.preset, self.dtype, bounded=bounded), capped(self.device, self.limits.vram):
             key = (name, *((tuple(x.shape), isinstance(x, Tensor)) for x in inputs), *sinks, call)
             ready = self._ready.get(key)
             if ready is None or not ready.planned.fits(self.limits, self.device):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
@@ -75,3 +77,51 @@ def test_without_a_budget_or_a_card_nothing_changes(card: Card) -> None:
     with capped(CARD, None), capped(torch.device("cpu"), GIB):
         pass
     assert card.told == []
+
+
+@pytest.fixture
+def settings(card: Card, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the allocator was told of its segments, on Linux."""
+    told = list[str]()
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", told.append, raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    return told
+
+
+@cards(alone={"outside": 500 * MIB})
+def test_segments_grow_and_shrink_under_a_budget_alone(card: Card, settings: list[str]) -> None:
+    with capped(CARD, 8 * GIB):
+        assert settings == ["expandable_segments:True"]
+    assert settings == ["expandable_segments:True", "expandable_segments:False"]
+    with capped(CARD, None):
+        pass
+    assert len(settings) == 2
+
+
+@cards(alone={"outside": 500 * MIB})
+@pytest.mark.parametrize(
+    ("chosen", "told"),
+    [
+        ("max_split_size_mb:64", "max_split_size_mb:64,expandable_segments:True"),
+        ("expandable_segments:False", None),
+        ("backend:cudaMallocAsync", None),
+    ],
+)
+def test_what_the_user_chose_of_segments_stays(
+    card: Card, settings: list[str], monkeypatch: pytest.MonkeyPatch, chosen: str, told: str | None
+) -> None:
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", chosen)
+    with capped(CARD, 8 * GIB):
+        assert settings == ([] if told is None else [told])
+
+
+@cards(alone={"outside": 500 * MIB})
+def test_segments_stay_as_they_are_where_the_system_has_no_others(
+    card: Card, settings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    with capped(CARD, 8 * GIB):
+        assert card.told == [pytest.approx(8 * GIB - 500 * MIB)]
+    assert settings == []

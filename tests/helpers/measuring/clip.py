@@ -116,7 +116,7 @@ def _module(request: dict[str, Any], x: Tensor, card: Any) -> tuple[Pass, Model 
             found, caches[0] = step(chunk.to(card.device), caches[0])
             return found
 
-        with backend_settings(preset):
+        with backend_settings(preset, getattr(torch, request["dtype"])):
             for chunk in _chunks(x, cuts):
                 seconds.append(_timed(card, lambda c=chunk: run(c), results))
         return seconds

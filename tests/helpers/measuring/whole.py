@@ -49,7 +49,7 @@ def whole(request: Request) -> dict[str, Any]:
         answer = {"planning": time.perf_counter() - start, **_said(plan)}
         run: Callable[[Any], Any] = getattr(tiled, request["side"])
     else:
-        settings = backend_settings(preset)
+        settings = backend_settings(preset, x.dtype)
     with settings, torch.no_grad():
         if tiled is not None:
             answer |= _measured(request, card, before, lambda: run(x))
