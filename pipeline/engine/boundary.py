@@ -139,7 +139,12 @@ class _Record:
     def value(self, record: Tensor) -> Tensor:
         """A record as a (cropped) value."""
         dim = self.axis.dim
-        return record.permute(self._back).flatten(dim, dim + 2)
+        value = record.permute(self._back).flatten(dim, dim + 2)
+        if value.shape[0] == 1 and value.numel():
+            # any step serves a single sample, but by a short one PyTorch takes channels for outermost: what it made of
+            # such rows (a padded copy, say) would be laid out anew
+            value = value.as_strided(value.shape, (value.numel(), *value.stride()[1:]))
+        return value
 
 
 class OnDisk:

@@ -116,6 +116,9 @@ class _Run:
         self.behind = Behind({i: self.reuse[i] for i in segment.behind & self.reuse.keys()}, self.ops)
         self.slid = {*segment.body, *(segment.reads & away.keys())} if segment.slides else set()
         self.kept: dict[int, tuple[Rows, Any]] = {}  # rows that the next strips see again
+        # of those some are gone as soon as a strip has joined them to its own; what is read being all there, and to be
+        # had in any order, they can be computed again
+        self.joined, self.anew = False, not self.reuse and "caller" not in {self.places.get(i) for i in segment.reads}
         self.last_use = {i: b for b in segment.body for i in self.ops[b].inputs}
         self.statistics: dict[int, list[tuple[int, Take]]] = {i: [] for i in self.sinks}
         for id_ in self.sinks:
@@ -168,8 +171,12 @@ class _Run:
                 self.behind.hold([later.wanted for later in found[n + 1 :]])
             except torch.OutOfMemoryError:
                 lo, hi = strips[0]
-                if hi - lo < 2 or self.overwritten:  # what it read is gone, or it cannot be made smaller
+                if hi - lo < 2 or self.overwritten:  # it cannot be made smaller, or what it read is gone
                     raise
+                if self.joined:
+                    if not self.anew:
+                        raise
+                    self.kept.clear()
                 full = True
                 break
             self.behind.write(self.store)
@@ -203,7 +210,7 @@ class _Run:
     ) -> tuple[dict[int, Any], dict[int, tuple[Rows, Any]]]:
         """Compute one strip. Returns the statistics ``before`` it with its own folded in, and the rows to keep."""
         ops, segment = self.ops, self.segment
-        self.overwritten = False
+        self.overwritten = self.joined = False
         self.behind.forget()
         folded = {i: before[i] for i in self.sinks if i in before}
         values: dict[int, Any] = {}
@@ -285,8 +292,8 @@ class _Run:
             return value
         assert axis is not None
         before = self._carried(id_, (lo, share.held[id_][1] if value is None else first))
-        del self.kept[id_]  # its memory is wanted; without it the strip cannot be done again
-        self.overwritten = True
+        del self.kept[id_]  # its memory is wanted
+        self.joined = True
         return before if value is None else join(before, value, axis)
 
     def _carried(self, id_: int, rows: Rows) -> Any:

@@ -387,3 +387,16 @@ def test_a_disk_that_fills_up_or_fails_meanwhile_is_one_line(
         boundary.keep(0, 12, value_of(SHAPE, torch.float32)).result()
     boundary.close()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("shape", [(1, 6, 8, 5), (1, 6, 8, 5, 4)], ids=["picture", "clip"])
+def test_rows_come_back_in_a_layout_that_what_is_made_of_them_keeps(shape: tuple[int, ...]) -> None:
+    axis, last = Axis(2, 1, 8, 1), torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+    full = value_of(shape, torch.float32)
+    boundary = OnHost(shape, axis, torch.float32, CPU, True)
+    boundary.keep(0, 8, full).result()
+    rows = boundary.fetch(2, 5).result()
+    assert rows.equal(crop(full, axis, 2, 5))
+    for made in (rows, torch.nn.functional.pad(rows, [1, 1]), torch.cat([rows, rows], 2), rows + 1):
+        assert made.is_contiguous(memory_format=last)
+    boundary.close()

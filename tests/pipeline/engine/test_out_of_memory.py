@@ -112,3 +112,18 @@ def test_what_is_written_over_is_still_there_for_a_second_try(channels_last: boo
     plan = placed(plan, {}, lag=lag)
     assert sum(len(segment.reuse) for segment in plan.segments) >= 1 + 2 * lag
     assert survived(plan, g.inputs(), g.weights, channels_last=channels_last) >= 0.6
+
+
+@pytest.mark.parametrize("place", [None, "host"])
+def test_rows_that_were_kept_for_strips_to_come(place: str | None) -> None:
+    """Some of them are gone by then: they are computed again. Without that, half the runs end."""
+    g = OneOp(HEIGHT, 5)
+    y = convolved(g, normed(g, convolved(g, image(g, 4, 1))))
+    for _ in range(3):
+        y = convolved(g, y)
+    g.gives(y)
+    program = of_graph(g)
+    whole = schedule(program, 3)
+    away = {} if place is None else dict.fromkeys(movable(whole), place)
+    plan = schedule(program, 3, away, slides=range(len(whole.segments)))
+    assert survived(plan, g.inputs(), g.weights) > 0.7
