@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tvae.kernels.frames import frames_to_tensor, tensor_to_frames
 
-__all__ = ["IMPLEMENTATIONS", "block_stats", "blocks", "lie_together", "missing"]
+__all__ = ["IMPLEMENTATIONS", "block_stats", "blocks", "lie_together", "merge_stats", "missing"]
 
 _CPU_BLOCK, _BLOCK = 1 << 18, 1 << 26
 """Elements that statistics are taken of at a time. On a CPU the centred copy stays in its cache (measured: 36 ms ->
@@ -47,6 +47,16 @@ def block_stats(x: Tensor) -> Tensor:
     count = torch.full_like(rest, x[:1, :1].numel())
     m2 = centred.square_().sum(dims).double() - rest.square() * count
     return torch.stack([count, mean.flatten(1).double() + rest, m2], 1).unsqueeze(1)
+
+
+def merge_stats(found: Sequence[Tensor]) -> Tensor:
+    """Statistics parts_nb3c of further blocks each, as those of all their pixels in one block (Chan, Golub and LeVeque
+    1979)."""
+    count, mean, m2 = torch.cat(list(found), 1).unbind(2)
+    total = count.sum(1, keepdim=True)
+    centre = (count * mean).sum(1, keepdim=True) / total
+    m2 = (m2 + count * (mean - centre).square()).sum(1, keepdim=True)
+    return torch.stack([total, centre, m2], 2)
 
 
 def finish_stats(

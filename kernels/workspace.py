@@ -4,15 +4,17 @@ from __future__ import annotations
 
 __all__ = ["BAND", "attention_bytes", "narrow_bytes"]
 
-_BLOCK, _CHUNK = 8448, 8192
-"""Queries and keys whose weights exist at a time on a card of 132 multiprocessors; fewer have smaller blocks."""
+_BLOCK, _CHUNK, _TILE = 8448, 8192, 128
+"""Queries and keys whose weights exist at a time on a card of 132 multiprocessors; fewer have smaller blocks. A tile's
+keys."""
 BAND = 1 << 20
 """Pixels whose taps ``conv_to_few`` keeps at a time."""
 
 
 def attention_bytes(keys: int, depth: int) -> int:
-    """Of wide_attention: values in float16, weights of a block of queries in float16, their results in float32."""
-    return 2 * keys * depth + _BLOCK * (2 * min(_CHUNK, keys) + 4 * depth)
+    """Of wide_attention: values in float16; of a block of queries the weights in float16, their results in float32, and
+    a sum for every tile of keys."""
+    return 2 * keys * depth + _BLOCK * (2 * min(_CHUNK, keys) + 4 * depth + 4 * -(-keys // _TILE))
 
 
 def narrow_bytes(pixels: int, products: int) -> int:

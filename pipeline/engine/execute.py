@@ -57,7 +57,9 @@ def execute(
     away: dict[int, Boundary] = {i: Callers(sink) for i, sink in (sinks or {}).items()}
     for id_, x in zip(program.inputs, inputs, strict=True):
         if isinstance(x, Tensor):
-            store[id_] = x.contiguous(memory_format=memory_format(x.ndim, channels_last))
+            # in another layout than the buffers' it is laid out a strip at a time, where strips read it
+            bands = any(segment.bands for segment in schedule.segments)
+            store[id_] = x.contiguous(memory_format=memory_format(x.ndim, channels_last)) if bands else x
         else:
             away[id_] = Callers(x)
     for op in program.ops:
@@ -201,9 +203,12 @@ class _Run:
         return torch.empty(shape, dtype=op.dtype, device=self.device, memory_format=layout)
 
     def _stored(self, id_: int, lo: int | None = None, hi: int | None = None) -> Tensor:
-        value = self.store[id_]
-        axis = self.ops[id_].axis
-        return value if lo is None or hi is None or axis is None else crop(value, axis, lo, hi)
+        value, op = self.store[id_], self.ops[id_]
+        rows = value if lo is None or hi is None or op.axis is None else crop(value, op.axis, lo, hi)
+        if op.kind != "input":
+            return rows
+        layout = memory_format(value.ndim, self.channels_last)
+        return rows if value.is_contiguous(memory_format=layout) else rows.contiguous(memory_format=layout)
 
     def _strip(
         self, strip: Rows, share: Share, before: Mapping[int, Any]
@@ -270,10 +275,8 @@ class _Run:
                     for reader, take in self.statistics[id_]:
                         folded[reader] = take(folded.get(reader), parts)
                         taken.add(reader)
-            elif op.produce and (over := self._dying(op, read, lo, hi, values)) is not None:
-                hold(id_, op.produce(read, lo, hi, over, False)[0])
             else:
-                hold(id_, op.run(read, lo, hi))
+                hold(id_, self._value(op, read, lo, hi, self._dying(op, read, lo, hi, values)))
             for i in op.inputs:
                 if self.last_use[i] == id_:
                     values.pop(i, None)
@@ -308,6 +311,11 @@ class _Run:
         i = op.over
         ours = i is not None and i in values and i not in self.sinks and i not in self.away and i not in self.kept
         return read(i, lo, hi) if i is not None and ours else None
+
+    @staticmethod
+    def _value(op: Op, read: Read, lo: int, hi: int, over: Tensor | None) -> Any:
+        """Compute a value that only its strip needs."""
+        return op.run(read, lo, hi) if op.produce is None or over is None else op.produce(read, lo, hi, over, False)[0]
 
     def _sink(
         self, op: Op, read: Read, lo: int, hi: int, strip: Rows, over: Tensor | None

@@ -94,12 +94,13 @@ def footprint(schedule: Schedule, known: Known | None = None) -> Footprint:
             away[schedule.places[id_]] += ops[id_].bytes
         most = {place: max(most[place], away[place]) for place in most}
         here = made - schedule.places.keys()
-        live |= here - segment.reuse.keys() if len(segment.strips) > 1 else here
+        single = len(segment.strips) == 1 and not segment.bands
+        live |= set() if single else here - segment.reuse.keys()
         stored = sum(ops[i].bytes for i in live)
         part = segment_footprint(schedule, segment, stored, known)
         device = max(device, base + stored + part.strip)
         segments.append(part)
-        live |= segment.reuse.keys() - given
+        live |= here | (segment.reuse.keys() - given)  # a single strip's values became the buffers
         live -= set(segment.drops)
         for id_ in segment.drops:
             if id_ in schedule.places:
@@ -126,6 +127,7 @@ def _segment(schedule: Schedule, segment: Segment) -> _Loop:
     memory = _memory(ops, segment.body, joined)
     last = {memory[i]: b for b in segment.body for i in ops[b].inputs}
     sinks, away, single = set(segment.sinks), schedule.places, len(segment.strips) == 1
+    given, picture = {*schedule.program.inputs, *schedule.program.outputs}, schedule.program.inputs[0]
     behind = {} if single else {id_: segment.reuse[id_] for id_ in segment.behind}
     row_bytes = {i: ops[i].row_bytes for i in (*segment.body, *segment.reads)}
     peak, halo, moved, spilled, starts, computed, needed, work, copied = 0, 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0
@@ -151,9 +153,14 @@ def _segment(schedule: Schedule, segment: Segment) -> _Loop:
                 continue
             rows = _count(fresh[id_])
             own = owned(op.axis.rows, strip, total)
-            in_place = id_ in sinks and id_ not in away and id_ not in behind and (op.produce is not None or single)
+            buffer = id_ in sinks and id_ not in away and id_ not in behind
+            in_place = buffer and (id_ in given if single else op.produce is not None)
             viewed = memory[id_] != id_ or (op.name in VIEWS and share.joined(id_))
             made = 0 if viewed or in_place or not rows else row_bytes[id_] * rows
+            exact = rows == _count(own) if id_ in sinks else not share.joined(id_)
+            if made and exact and op.produce and op.over in held.keys() - sinks - share.keeps.keys():
+                made = held.pop(op.over)  # of this strip alone: the result is written over it
+                size -= made
             if share.joined(id_):
                 held[id_] = row_bytes[id_] * _count(share.held[id_])
                 copied += times * 2 * held[id_]
@@ -165,7 +172,9 @@ def _segment(schedule: Schedule, segment: Segment) -> _Loop:
             computed += times * row_bytes[id_] * rows
             needed += times * row_bytes[id_] * _count(own)
             work += times * op.work * rows / op.axis.rows if op.axis.rows else 0.0
-            extra = float(op.workspace) if rows else 0.0
+            extra = float(op.workspace + op.row_workspace * rows) if rows else 0.0
+            if picture in op.inputs and picture in wanted and picture not in away:
+                extra += row_bytes[picture] * _count(wanted[picture])  # laid out as the buffers are
             if rows and op.parts and any(i in away for i in op.parts.over):
                 extra, through, pieces = _in_parts(ops, op.parts, rows, segment.strips, away, total)
                 moved += int(times * through)
@@ -173,7 +182,7 @@ def _segment(schedule: Schedule, segment: Segment) -> _Loop:
                 starts += times * pieces * _STARTS_A_PART
             peak = max(peak, int(size + extra + beside))
             for i in op.inputs:
-                if last[memory[i]] == id_ and memory[i] not in behind:
+                if last[memory[i]] == id_ and memory[i] not in behind and not (single and memory[i] in sinks):
                     size -= held.pop(memory[i], 0)
         for id_ in segment.reads & wanted.keys():
             axis = ops[id_].axis
@@ -219,7 +228,7 @@ def _banded(schedule: Schedule, segment: Segment) -> _Loop:
                 computed += times * alike * op.row_bytes * rows
                 needed += times * alike * whole.row_bytes * _count(own[id_]) / len(segment.bands)
                 work += times * alike * op.work * rows / op.axis.rows if op.axis.rows else 0.0
-                peak = max(peak, int(size + op.workspace + beside))
+                peak = max(peak, int(size + op.workspace + op.row_workspace * rows + beside))
                 for i in op.inputs:
                     if last[memory[i]] == id_:
                         size -= held.pop(memory[i], 0)

@@ -81,7 +81,7 @@ class Op:
     over, if nobody else needs it. replaces: inputs of which row r of the result needs row r alone, so that it may take
     the place of their buffer. parts: set where whole reads may come a few rows at a time. work: floating-point
     operations of the whole value, where they are what takes the time. workspace: bytes that computing a strip of it
-    holds beside operands and result.
+    holds beside operands and result; row_workspace: as many more for every row of the strip.
     """
 
     id: int
@@ -104,6 +104,7 @@ class Op:
     parts: Parts | None = field(default=None, repr=False)
     work: float = 0.0
     workspace: int = 0
+    row_workspace: int = 0
 
     @property
     def bytes(self) -> int:

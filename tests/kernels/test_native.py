@@ -55,6 +55,9 @@ def test_statistics_taken_in_blocks(x: Tensor, block: int) -> None:
     if x.numel() > block and max(x.shape[2:]) > 1:
         assert parts.shape[1] > 1
     check_stats(parts, x)
+    merged = native.merge_stats(parts.split(3, 1))
+    assert merged.shape[1] == 1
+    check_stats(merged, x)
 
 
 def affine_in_float64(x: Tensor, groups: int, **factors: Tensor | None) -> tuple[Tensor, Tensor]:

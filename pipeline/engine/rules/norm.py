@@ -13,12 +13,17 @@ import torch
 from torch import Tensor
 
 from tvae.kernels import Kernels
+from tvae.kernels.native import merge_stats
 from tvae.pipeline.engine.fused import norm_affine
 from tvae.pipeline.engine.graph import Node
 from tvae.pipeline.engine.program import Op, Produce, Read, Reduction
 from tvae.pipeline.engine.rules.context import Context, no_demand, no_rows
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 from tvae.pipeline.engine.rules.window import padded
+
+_MOST_BLOCKS = 2048
+"""Blocks whose statistics wait for the end one by one. A GPU's kernels take some 500 a strip: of 64 strips of 512
+channels they would be 400 MiB, and as much again side by side."""
 
 
 @rule("group_norm")
@@ -88,7 +93,8 @@ def norm_map(ctx: Context, node: Node, source: Op, groups: int, w: Any, b: Any, 
         return take(acc, kernels.group_stats(read(source.id, a, b)))
 
     def take(acc: Any, parts: Tensor) -> Any:
-        return [*(acc or []), parts]
+        found = [*(acc or []), parts]
+        return [merge_stats(found)] if len(found) > 1 and sum(p.shape[1] for p in found) > _MOST_BLOCKS else found
 
     def finish(acc: list[Tensor]) -> Tensor:
         return acc[0] if len(acc) == 1 else torch.cat(acc, 1)
