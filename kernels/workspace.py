@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["BAND", "attention_bytes", "narrow_bytes"]
+__all__ = ["BAND", "attention_bytes", "chunk_of", "narrow_bytes"]
 
-_BLOCK, _CHUNK, _TILE = 8448, 8192, 128
-"""Queries and keys whose weights exist at a time on a card of 132 multiprocessors; fewer have smaller blocks. A tile's
-keys."""
+_BLOCK, _TILE = 8448, 128
+"""Queries whose weights exist at a time on a card of 132 multiprocessors (fewer have smaller blocks), a tile's keys."""
+_MANY = 65536
+"""Keys from which on starting the kernels can last longer than they run, on a slow host: fewer chunks, fewer starts."""
 BAND = 1 << 20
 """Pixels whose taps ``conv_to_few`` keeps at a time."""
 
@@ -14,7 +15,12 @@ BAND = 1 << 20
 def attention_bytes(keys: int, depth: int) -> int:
     """Of wide_attention: values in float16; of a block of queries the weights in float16, their results in float32, and
     a sum for every tile of keys."""
-    return 2 * keys * depth + _BLOCK * (2 * min(_CHUNK, keys) + 4 * depth + 4 * -(-keys // _TILE))
+    return 2 * keys * depth + _BLOCK * (2 * min(chunk_of(keys), keys) + 4 * depth + 4 * -(-keys // _TILE))
+
+
+def chunk_of(keys: int) -> int:
+    """Keys whose weights exist at a time."""
+    return 8192 if keys < _MANY else 16384
 
 
 def narrow_bytes(pixels: int, products: int) -> int:

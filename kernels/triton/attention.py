@@ -32,6 +32,7 @@ from tvae.kernels.registry import Unsupported
 from tvae.kernels.triton.attention_ends import finish_kernel, narrow_kernel
 from tvae.kernels.triton.attention_weights import peaks_kernel, repair_kernel, weights_kernel
 from tvae.kernels.triton.launch import device_of
+from tvae.kernels.workspace import chunk_of
 
 __all__ = ["Plan", "Scratch", "attend", "attend_frames", "launch_weights", "plan_for", "wide_attention"]
 
@@ -65,16 +66,16 @@ class Plan:
     """Multiprocessors of the GPU."""
 
 
-def plan_for(device: torch.device, channels: int) -> Plan:
-    """The plan for a GPU. Unsupported for one that is older than Ampere."""
+def plan_for(device: torch.device, channels: int, keys: int) -> Plan:
+    """The plan for a GPU and so many keys. Unsupported for a GPU that is older than Ampere."""
     found = torch.cuda.get_device_properties(device)
-    cores = found.multi_processor_count
+    cores, chunk = found.multi_processor_count, chunk_of(keys)
     # so many queries that the second product, in 128x256 tiles, fills every multiprocessor once
     block = 128 * max(1, cores // triton.cdiv(channels, 256))
     if found.major in (9, 10):
-        return Plan(2 * cores, columns=128, warps=4, stages=3, block=block, cores=cores)
+        return Plan(2 * cores, columns=128, warps=4, stages=3, block=block, chunk=chunk, cores=cores)
     if found.major >= 8:
-        return Plan(cores, 128, 128, 32, 8, 4, 1, False, False, block=block, cores=cores)
+        return Plan(cores, 128, 128, 32, 8, 4, 1, False, False, block=block, chunk=chunk, cores=cores)
     raise Unsupported(f"needs compute capability 8.0, not {found.major}.{found.minor}")
 
 
@@ -90,7 +91,7 @@ def wide_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) 
     if k.shape[1] * k.shape[2] < _WORTH:
         raise Unsupported(f"no faster below {_WORTH} keys")
     with device_of(q):
-        return attend_frames(q, k, v, scale, causal, plan_for(q.device, d))
+        return attend_frames(q, k, v, scale, causal, plan_for(q.device, d, k.shape[1] * k.shape[2]))
 
 
 def attend_frames(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, plan: Plan) -> Tensor:

@@ -177,7 +177,7 @@ def main() -> None:
     torch.manual_seed(0)
     started = time.perf_counter()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, TFLOP/s of {WIDE} channels, bfloat16")
-    plan = plan_for(DEVICE, WIDE)
+    plan = plan_for(DEVICE, WIDE, max(TOKENS))
     best = first_product(plan)
     second_product(plan)
     print(f"best: {_told(best)}")

@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 class Larger(Block):
-    """A residual block, and its picture at twice the size: a sub-pixel convolution with phases as large as its result."""
+    """A residual block, and its picture at twice the size: a sub-pixel convolution, phases as large as its result."""
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.first(x)
