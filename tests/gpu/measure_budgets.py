@@ -29,11 +29,12 @@ COLUMNS = {
     **{"config": "8", "side": "6", "size": "14", "way": "10"},
     **{"device": "7.2f", "tensors": "7.2f", "said": "6.2f", "ratio": "5.2f", "beside": "6.2f"},
     **{"host": "7.2f", "said_host": "9.2f", "said_disk": "9.2f"},
-    **{"planning": "8.1f", "first": "8.2f", "warm": "8.3f", "s_TFLOP": "7.5f"},
+    **{"planning": "8.1f", "first": "8.2f", "warm": "8.3f", "retries": "7.1f", "s_TFLOP": "7.5f"},
     **{"times": "5.2f", "differs": "8.1e", "error": "8.2e", "of_own": "6.3f", "met": "3"},
 }
-"""Bytes in GiB and seconds. ratio: said over tensors; beside: of the device what is no tensor of the run; times: warm
-over that of the run without a budget; of_own: the error over that of the first other way with one."""
+"""Bytes in GiB and seconds. ratio: said over tensors; beside: of the device what is no tensor of the run; retries: of
+the allocator in a warm run; times: warm over that of the run without a budget; of_own: the error over that of the first
+other way with one."""
 
 
 def told(rows: Sequence[Row]) -> Iterator[str]:

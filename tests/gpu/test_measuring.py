@@ -49,6 +49,7 @@ def fine(rows: list[Row]) -> list[Row]:
     return rows
 
 
+@pytest.mark.slow
 def test_budgets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "rows" / "of.jsonl"
     rows = fine(run("measure_budgets", "decode:64@float32,diffusers,0,0.01,least,tiled", "--warm", 1, "--out", out))
@@ -84,6 +85,7 @@ def test_every_row_of_clips(name: str) -> None:
     assert all(row["first"] > 0 for row in rows if "refused" not in str(row.get("note")))
 
 
+@pytest.mark.slow
 def test_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = fine(run("measure_speed", "decode512x4", "kernels", "profile-encode", "--repeat", 1, "--without", "compile"))
     whole = [row for row in rows if row["row"] == "decode512x4"]

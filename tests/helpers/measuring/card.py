@@ -36,6 +36,9 @@ class Card(Protocol):
     def most_reserved(self) -> int:
         """The most this process had of the device since ``restart``, as it sees it: context and libraries included."""
 
+    def retries(self) -> int:
+        """How often, so far, the allocator found no place and gave back what was unused: each waits for the device."""
+
     def used(self) -> int:
         """Bytes of the device that all processes hold now."""
 
@@ -72,6 +75,9 @@ class _Cuda:
 
     def most_reserved(self) -> int:
         return torch.cuda.max_memory_reserved(self.device)
+
+    def retries(self) -> int:
+        return int(torch.cuda.memory_stats(self.device).get("num_alloc_retries", 0))
 
     def used(self) -> int:
         if self._asked is not None:
@@ -114,6 +120,9 @@ class _Cpu:
         return 0
 
     def most_reserved(self) -> int:
+        return 0
+
+    def retries(self) -> int:
         return 0
 
     def used(self) -> int:

@@ -71,12 +71,15 @@ def _measured(request: Request, card: Any, before: int, run: Callable[[], Any]) 
         last[0] = run()
 
     card.restart()
-    seconds = [seconds_of(card, call) for _ in range(1 + request["runs"])]
+    seconds = [seconds_of(card, call)]
+    retries = card.retries()
+    seconds += [seconds_of(card, call) for _ in range(request["runs"])]
     found = {
         "first": seconds[0],
         "seconds": sorted(seconds[1:])[len(seconds[1:]) // 2] if seconds[1:] else None,
         "tensors": card.most_tensors() - before,
         "reserved": card.most_reserved(),
+        "retries": (card.retries() - retries) / max(1, request["runs"]),
     }
     if request["save"] is not None:
         kept(tensor_of(last[0]), request["save"])
