@@ -16,6 +16,9 @@ from tvae.pipeline.budget import CUDA_OWN
 
 __all__ = ["capped"]
 
+_CHANGES = ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set_allocator_settings")
+"""What changes the allocator's settings while it runs: PyTorch's name since 2.10, and the one before."""
+
 
 @contextmanager
 def capped(device: torch.device, named: int | None) -> Iterator[None]:
@@ -45,7 +48,7 @@ def _without_holes() -> Iterator[None]:
     In segments of a fixed size a small tensor in the place of a large one keeps the rest of that place from all that is
     larger: of a budget of 8 GiB, 4 GiB were free and not to be had (measured, SDXL at 4096x4096).
     """
-    change = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+    change = next((getattr(torch._C, name) for name in _CHANGES if hasattr(torch._C, name)), None)
     chosen = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
     if sys.platform != "linux" or change is None or "expandable_segments" in chosen or "backend:" in chosen:
         yield
