@@ -120,6 +120,7 @@ def test_a_row_that_fails_is_a_row_and_those_without_time_are_told(capsys: pytes
     assert told[4] == "no time left for: c"
 
 
+@pytest.mark.slow
 def test_a_task_in_a_process_of_its_own() -> None:
     """Its answer comes back, and so does the last line of what went wrong."""
     runner = Apart(card_of("cpu"))
