@@ -53,10 +53,13 @@ def merge_stats(found: Sequence[Tensor]) -> Tensor:
     """Statistics parts_nb3c of further blocks each, as those of all their pixels in one block (Chan, Golub and LeVeque
     1979)."""
     count, mean, m2 = torch.cat(list(found), 1).unbind(2)
-    total = count.sum(1, keepdim=True)
-    centre = (count * mean).sum(1, keepdim=True) / total
-    m2 = (m2 + count * (mean - centre).square()).sum(1, keepdim=True)
-    return torch.stack([total, centre, m2], 2)
+    return torch.stack(_merged(count, mean, m2, (1,)), 2)
+
+
+def _merged(count: Tensor, mean: Tensor, m2: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    total = count.sum(dims, keepdim=True)
+    centre = (count * mean).sum(dims, keepdim=True) / total
+    return total, centre, (m2 + count * (mean - centre).square()).sum(dims, keepdim=True)
 
 
 def finish_stats(
@@ -74,10 +77,8 @@ def finish_stats(
         mean = mean + offset.double()
     n, _, c = mean.shape
     count, mean, m2 = (t.reshape(n, -1, groups, c // groups) for t in (count, mean, m2))
-    total = count.sum((1, 3), keepdim=True)
-    centre = (count * mean).sum((1, 3), keepdim=True) / total
-    var = (m2 + count * (mean - centre).square()).sum((1, 3), keepdim=True) / total
-    scale = (var + eps).rsqrt().expand(n, 1, groups, c // groups).reshape(n, c)
+    total, centre, m2 = _merged(count, mean, m2, (1, 3))
+    scale = (m2 / total + eps).rsqrt().expand(n, 1, groups, c // groups).reshape(n, c)
     centre = centre.expand(n, 1, groups, c // groups).reshape(n, c)
     scale = scale if weight is None else scale * weight.double()
     shift = (0 if offset is None else offset.double()) - centre

@@ -36,10 +36,10 @@ from tvae.pipeline.outputs import Spec, flatten
 from tvae.pipeline.planning import Planned, at_callers, described, planned
 from tvae.pipeline.runner import Runner
 
-__all__ = ["Call", "Compiled", "Frames", "Ready", "Step"]
+__all__ = ["NO_SINKS", "Call", "Compiled", "Frames", "Ready", "Step"]
 
 _KEPT_SHAPES = 8
-NO_SINKS: Mapping[int, int] = {}
+NO_SINKS: Mapping[int, Any] = {}
 
 Step = Callable[[nn.Module, Tensor, Sequence[Tensor]], tuple[Tensor, Sequence[Tensor]]]
 """(model, chunk of a clip, caches) -> (its result, the next chunk's caches)."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvae.pipeline.engine.execute import memory_format
+from tvae.pipeline.engine.layout import memory_format
 from tvae.pipeline.errors import UsageError
 
 __all__ = ["PreparedWeights"]

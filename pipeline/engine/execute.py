@@ -19,12 +19,13 @@ from tvae.pipeline.engine.boundary import Boundary, Callers, RowSink, RowSource
 from tvae.pipeline.engine.bounds import Rows, owned
 from tvae.pipeline.engine.in_parts import in_parts
 from tvae.pipeline.engine.inbands import elsewhere
+from tvae.pipeline.engine.layout import memory_format
 from tvae.pipeline.engine.program import Op, Parts, Read
 from tvae.pipeline.engine.ring import PREFETCH, STAGES, Ring
 from tvae.pipeline.engine.schedule import Schedule, Segment
 from tvae.pipeline.engine.sliding import Share, shares
 
-__all__ = ["execute", "memory_format"]
+__all__ = ["execute"]
 
 _log = logging.getLogger("tvae")
 
@@ -55,10 +56,10 @@ def execute(
     device = inputs[0].device
     store: dict[int, Tensor] = {i: weights[name] for i, name in program.params.items()} | dict(constants or {})
     away: dict[int, Boundary] = {i: Callers(sink) for i, sink in (sinks or {}).items()}
+    bands = any(segment.bands for segment in schedule.segments)
     for id_, x in zip(program.inputs, inputs, strict=True):
         if isinstance(x, Tensor):
-            # in another layout than the buffers' it is laid out a strip at a time, where strips read it
-            bands = any(segment.bands for segment in schedule.segments)
+            # strips lay out what they read of it, bands take it as the buffers are
             store[id_] = x.contiguous(memory_format=memory_format(x.ndim, channels_last)) if bands else x
         else:
             away[id_] = Callers(x)
@@ -76,13 +77,6 @@ def execute(
         for boundary in away.values():
             boundary.close()
     return [store.get(i) for i in program.outputs]
-
-
-def memory_format(ndim: int, channels_last: bool) -> torch.memory_format:
-    """The layout of images or clips with channels innermost, the plain one for everything else."""
-    if not channels_last or ndim not in (4, 5):
-        return torch.contiguous_format
-    return torch.channels_last if ndim == 4 else torch.channels_last_3d
 
 
 def _noise(op: Op, generator: torch.Generator | None, device: torch.device) -> Tensor:
@@ -108,11 +102,7 @@ class _Run:
         self.ops, self.total, self.places = schedule.program.ops, schedule.program.rows, schedule.places
         self.segment, self.store, self.away, self.device = segment, store, away, device
         self.heights = heights(schedule)
-        self.sinks, self.single, self.overwritten = (
-            set(segment.sinks),
-            len(segment.strips) == 1 and not segment.bands,
-            False,
-        )
+        self.sinks, self.single, self.overwritten = set(segment.sinks), segment.single, False
         # one strip's values became the buffers, and may share memory with others: nothing is written over those
         self.reuse: Mapping[int, int] = {} if self.single else segment.reuse
         self.behind = Behind({i: self.reuse[i] for i in segment.behind & self.reuse.keys()}, self.ops)

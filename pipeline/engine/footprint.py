@@ -94,8 +94,7 @@ def footprint(schedule: Schedule, known: Known | None = None) -> Footprint:
             away[schedule.places[id_]] += ops[id_].bytes
         most = {place: max(most[place], away[place]) for place in most}
         here = made - schedule.places.keys()
-        single = len(segment.strips) == 1 and not segment.bands
-        live |= set() if single else here - segment.reuse.keys()
+        live |= set() if segment.single else here - segment.reuse.keys()
         stored = sum(ops[i].bytes for i in live)
         part = segment_footprint(schedule, segment, stored, known)
         device = max(device, base + stored + part.strip)
@@ -126,7 +125,7 @@ def _segment(schedule: Schedule, segment: Segment) -> _Loop:
     joined = {i for share, _, _, _ in looked_at for i in share.wanted if share.joined(i)}
     memory = _memory(ops, segment.body, joined)
     last = {memory[i]: b for b in segment.body for i in ops[b].inputs}
-    sinks, away, single = set(segment.sinks), schedule.places, len(segment.strips) == 1
+    sinks, away, single = set(segment.sinks), schedule.places, segment.single
     given, picture = {*schedule.program.inputs, *schedule.program.outputs}, schedule.program.inputs[0]
     behind = {} if single else {id_: segment.reuse[id_] for id_ in segment.behind}
     row_bytes = {i: ops[i].row_bytes for i in (*segment.body, *segment.reads)}

@@ -63,6 +63,11 @@ class Segment:
     slides: bool = False
     bands: tuple[Band, ...] = ()
 
+    @property
+    def single(self) -> bool:
+        """Is there but one strip, whose values become the buffers?"""
+        return len(self.strips) == 1 and not self.bands
+
 
 @dataclass(frozen=True)
 class Schedule:

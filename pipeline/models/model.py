@@ -19,9 +19,9 @@ from tvae.kernels import Kernels
 from tvae.pipeline.budget import Limits, parse_size
 from tvae.pipeline.cap import capped
 from tvae.pipeline.clip_plan import ClipPlan
-from tvae.pipeline.compiled import Call, Compiled, Ready
+from tvae.pipeline.compiled import NO_SINKS, Call, Compiled, Ready
 from tvae.pipeline.engine.boundary import ROWS, RowSink, RowSource
-from tvae.pipeline.engine.execute import memory_format
+from tvae.pipeline.engine.layout import memory_format
 from tvae.pipeline.engine.plan import Plan
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.graph_store import class_source_digest
@@ -46,7 +46,6 @@ _SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _RECORDED_PIXELS = 1 << 24
 """Pictures up to here are whole on the device where runs are recorded: a recording has fixed addresses."""
 _KEPT_RUNS = 8
-NO_SINKS: Mapping[int, RowSink] = {}
 _POINTS = {"AutoencoderTiny", "AutoencoderDC", "VQModel", "AutoencoderKLCosmos"}
 """Classes whose encoder gives a point, not a distribution."""
 

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from tvae.kernels import Kernels
 from tvae.pipeline.engine.axis import crop
-from tvae.pipeline.engine.execute import execute, memory_format
+from tvae.pipeline.engine.execute import execute
 from tvae.pipeline.engine.fused import fused
 from tvae.pipeline.engine.graph import Graph, Meta, Node, Ref, Size, evaluate, map_refs
+from tvae.pipeline.engine.layout import memory_format
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.program import Op, Program
 from tvae.pipeline.engine.resolve import resolve

@@ -7,7 +7,7 @@ from row_reader import reader, same
 from torch import Tensor
 
 from tvae.pipeline.engine.axis import crop, shape_of_rows
-from tvae.pipeline.engine.execute import memory_format
+from tvae.pipeline.engine.layout import memory_format
 from tvae.pipeline.engine.program import Op
 
 
