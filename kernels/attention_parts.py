@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["Part", "attention_part", "merge_parts", "part_bytes"]
+__all__ = ["Part", "attention_part", "merge_parts", "part_bytes", "passed_bytes"]
 
 Part = tuple[Tensor, Tensor]
 """(out_btme, lse_btm)."""
@@ -65,6 +65,12 @@ def part_bytes(device: torch.device, dtype: torch.dtype, heads: int, queries: in
     if dtype.itemsize < wide:
         copies = scores * dtype.itemsize if device.type == "cuda" else heads * (block + 2 * keys) * depth * wide
     return scores * wide + copies + heads * block * depth * wide + 2 * heads * queries * (depth + 1) * wide
+
+
+def passed_bytes(dtype: torch.dtype, heads: int, queries: int, keys: int) -> int:
+    """What ``attention_part`` reads and writes of scores and weights: nine passes, and one as narrow weights."""
+    wide = torch.promote_types(dtype, torch.float32).itemsize
+    return heads * queries * keys * (9 * wide + (2 * dtype.itemsize if dtype.itemsize < wide else 0))
 
 
 def _limit(q: Tensor) -> int:

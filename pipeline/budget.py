@@ -55,8 +55,8 @@ def parse_size(text: str | int) -> int:
 
 
 Rows = Literal["height", "time"]
-_LATENT_FRAMES = 4
-"""Of a strip, at most, where nobody says otherwise."""
+_LATENT_FRAMES = 2
+"""Of a strip, where nobody says otherwise, unless longer ones take little memory."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,8 @@ class Limits:
 
     strip: height of a strip in latent rows; ``fixed``: that and no other. vram: bytes the process may hold on the
     device, None for ``share`` of what is free. spill: folder for buffers on disk, None for the system's. rows: what a
-    clip's strips divide, so that ``strip`` counts latent frames where it is time; None for what serves best.
+    clip's strips divide, so that ``strip`` counts latent frames where it is time; None for what serves best. longest:
+    what strips may grow to while they take little memory.
     """
 
     strip: int
@@ -74,10 +75,14 @@ class Limits:
     share: float = 1.0
     spill: Path | None = None
     rows: Rows | None = None
+    longest: int = 0
 
     def of_frames(self) -> Limits:
         """For strips of time, of which a few frames are as much as many rows."""
-        return self if self.fixed else replace(self, strip=min(self.strip, _LATENT_FRAMES))
+        if self.fixed:
+            return self
+        longest = self.strip if self.vram is None else 0
+        return replace(self, strip=min(self.strip, _LATENT_FRAMES), longest=longest)
 
     def strips(self) -> list[int]:
         """Heights to try, the preferred one first."""

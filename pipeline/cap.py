@@ -1,4 +1,5 @@
-"""A budget of a GPU's memory that is kept even where a plan is wrong: PyTorch's allocator refuses what goes beyond it.
+"""A budget of a GPU's memory that is kept even where a plan is wrong: PyTorch's allocator refuses what goes beyond it,
+and leaves no holes where many sizes come and go.
 
 Where it refuses, cuDNN takes an algorithm with a smaller workspace, and the engine goes on with half a strip.
 """
@@ -21,14 +22,19 @@ _CHANGES = ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set
 
 
 @contextmanager
-def capped(device: torch.device, named: int | None) -> Iterator[None]:
+def capped(device: torch.device, named: int | None, *, by_rows: bool = False) -> Iterator[None]:
     """For the length of a call the process holds at most ``named`` bytes of a CUDA device; elsewhere nothing changes.
 
     What the allocator does not give (context, libraries) is what the device lacks beside it, or ``CUDA_OWN`` where
-    others use the device, too.
+    others use the device, too. by_rows: results leave while others are made, so that memory is to stay low though
+    nobody named an amount.
     """
-    if named is None or device.type != "cuda":
+    if device.type != "cuda" or (named is None and not by_rows):
         yield
+        return
+    if named is None:
+        with _without_holes():
+            yield
         return
     free, total = torch.cuda.mem_get_info(device)
     outside = min(CUDA_OWN, total - free - torch.cuda.memory_reserved(device))

@@ -225,7 +225,7 @@ class Compiled:
         captured, program, across = self._lowered(rows, inputs, call)
         places, device = at_callers(program, inputs, sinks), inputs[0].device
         key = (id(captured.graph), *(tuple(t.shape) for t in inputs), device)
-        wanted = (*key, limits.strip, limits.fixed, limits.vram, weights is not None, *places)
+        wanted = (*key, limits.strip, limits.longest, limits.fixed, limits.vram, weights is not None, *places)
         if weights is not None:
             weights([n for n in program.params.values() if n not in captured.graph.constants])
         if wanted in self._plans and not self._plans[wanted].fits(limits, device):

@@ -21,6 +21,11 @@ from tvae.pipeline.engine.schedule import Place, Schedule, by_rows
 __all__ = ["Example", "Planned", "at_callers", "described", "planned", "rows_dim"]
 
 
+_CLIP_BYTES = 768 << 20
+"""Strips of a clip's time are as long as this much memory allows, where nobody named an amount: longer ones bring
+little on a card that those keep busy, and a long clip takes no more than a short one."""
+_LONGER = (3, 4, 6, 8, 12, 16, 24, 32)
+"""Latent frames of a strip, to try while there is room."""
 _MOST_ELEMENTS = 1 << 30
 """Of a value in one strip: libraries count with 32 bits, and take long to try their algorithms on more."""
 
@@ -72,6 +77,14 @@ def planned(
     strips, machine = _strips(program, limits), _machine(device)
     found = fitting(program, strips, budget, machine, taken.named, places, across)
     cost = footprint(found)
+    for frames in (n for n in _LONGER if n <= limits.longest):
+        longer = _strips(program, replace(limits, strip=frames))
+        if cost.device > _CLIP_BYTES or longer[0] <= strips[0]:
+            break
+        way = fitting(program, longer, budget, machine, taken.named, places, across)
+        if (size := footprint(way)).device > _CLIP_BYTES:
+            break
+        strips, found, cost = longer, way, size
     at_ease = found.strip_rows == strips[0] and len(found.places) == len(places)
     return Planned(found, cost.device, seconds(found, cost, machine), at_ease, across, loaded)
 

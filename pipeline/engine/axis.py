@@ -16,6 +16,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from tvae.pipeline.engine.layout import joined
+
 __all__ = ["Axis", "crop", "join", "place", "reshape_axis", "rows_of", "shape_of_rows"]
 
 T = TypeVar("T", Tensor, tuple, list)
@@ -73,7 +75,7 @@ def join(first: T, second: T, axis: Axis) -> T:
     """The rows of one (cropped) value and behind them those of another."""
     if isinstance(first, Tensor):
         if axis.outer == 1:
-            return torch.cat([first, second], axis.dim)
+            return joined([first, second], axis.dim)
         split = [t.unflatten(axis.dim, (axis.outer, -1, axis.inner)) for t in (first, second)]
         return torch.cat(split, axis.dim + 1).flatten(axis.dim, axis.dim + 2)
     return type(first)(join(a, b, axis) for a, b in zip(first, second, strict=True))

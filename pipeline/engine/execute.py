@@ -226,8 +226,12 @@ class _Run:
             return crop(values[id_], axis, lo - first, hi - first)
 
         def hold(id_: int, value: Any) -> None:
-            """Take a value into the strip, behind the rows of it that were kept; save those that are seen again."""
-            values[id_] = value = self._joined(id_, share, value)
+            """Take a value into the strip, behind the rows of it that were kept."""
+            have(id_, self._joined(id_, share, value))
+
+        def have(id_: int, value: Any) -> None:
+            """Take all that the strip holds of a value; save the rows that are seen again."""
+            values[id_] = value
             if id_ in share.keeps:
                 rows, axis = share.keeps[id_], ops[id_].axis
                 assert axis is not None
@@ -265,6 +269,8 @@ class _Run:
                     for reader, take in self.statistics[id_]:
                         folded[reader] = take(folded.get(reader), parts)
                         taken.add(reader)
+            elif share.appended(id_, op):
+                have(id_, self._appended(op, share, read, lo, hi))
             else:
                 hold(id_, self._value(op, read, lo, hi, self._dying(op, read, lo, hi, values)))
             for i in op.inputs:
@@ -288,6 +294,18 @@ class _Run:
         del self.kept[id_]  # its memory is wanted
         self.joined = True
         return before if value is None else join(before, value, axis)
+
+    def _appended(self, op: Op, share: Share, read: Read, lo: int, hi: int) -> Tensor:
+        """What a strip holds of a value whose fresh rows are written right behind those that were kept."""
+        (first, last), axis = share.held[op.id], op.axis
+        assert axis is not None
+        assert op.into is not None
+        value = self._buffer(op, last - first)
+        crop(value, axis, 0, lo - first).copy_(self._carried(op.id, (first, lo)))
+        del self.kept[op.id]
+        self.joined = True
+        op.into(read, lo, hi, crop(value, axis, lo - first, last - first))
+        return value
 
     def _carried(self, id_: int, rows: Rows) -> Any:
         """Rows that were kept from the strips before."""

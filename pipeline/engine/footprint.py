@@ -32,7 +32,7 @@ class SegmentFootprint:
     host and disk; spilled: those of them to and from disk; halo: rows beyond a strip's own in the buffer that needs
     most; recompute: rows computed for each row owned, weighted by bytes; work: floating-point operations, halo
     included; starts: operations started; copied: bytes that are read and written once more, to be written behind the
-    strips or joined to rows that were kept.
+    strips, joined to rows that were kept, or to attend to keys in parts.
     """
 
     stored: int
@@ -155,14 +155,15 @@ def _segment(schedule: Schedule, segment: Segment) -> _Loop:
             buffer = id_ in sinks and id_ not in away and id_ not in behind
             in_place = buffer and (id_ in given if single else op.produce is not None)
             viewed = memory[id_] != id_ or (op.name in VIEWS and share.joined(id_))
-            made = 0 if viewed or in_place or not rows else row_bytes[id_] * rows
+            behind_kept = id_ not in sinks and share.appended(id_, op)
+            made = 0 if viewed or in_place or behind_kept or not rows else row_bytes[id_] * rows
             exact = rows == _count(own) if id_ in sinks else not share.joined(id_)
             if made and exact and op.produce and op.over in held.keys() - sinks - share.keeps.keys():
                 made = held.pop(op.over)  # of this strip alone: the result is written over it
                 size -= made
             if share.joined(id_):
                 held[id_] = row_bytes[id_] * _count(share.held[id_])
-                copied += times * 2 * held[id_]
+                copied += times * 2 * (held[id_] - (row_bytes[id_] * rows if behind_kept else 0))
                 peak = max(peak, int(size + held[id_] + made + beside))
             else:
                 held[id_] = made
@@ -176,6 +177,7 @@ def _segment(schedule: Schedule, segment: Segment) -> _Loop:
                 extra += row_bytes[picture] * _count(wanted[picture])  # laid out as the buffers are
             if rows and op.parts and any(i in away for i in op.parts.over):
                 extra, through, pieces = _in_parts(ops, op.parts, rows, segment.strips, away, total)
+                copied += times * op.parts.passed(rows, _seen(ops, op.parts))
                 moved += int(times * through)
                 spilled += int(times * through) if on_disk.intersection(op.parts.over) else 0
                 starts += times * pieces * _STARTS_A_PART
@@ -260,6 +262,13 @@ def _in_parts(
     seen = max(_count(owned(axis.rows, strip, total)) for strip in strips)
     a_row = sum(ops[i].row_bytes for i in here)
     return (1 + PREFETCH) * a_row * seen + parts.bytes(rows, seen), a_row * axis.rows, len(strips)
+
+
+def _seen(ops: Sequence[Op], parts: Parts) -> int:
+    """Rows of what an op reads in parts, all together."""
+    axis = ops[parts.over[0]].axis
+    assert axis is not None
+    return axis.rows
 
 
 def _memory(ops: Sequence[Op], body: Sequence[int], joined: Collection[int]) -> dict[int, int]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Sequence
 
-__all__ = ["memory_format"]
+import torch
+from torch import Tensor
+
+__all__ = ["dense", "joined", "memory_format", "reshaped"]
 
 
 def memory_format(ndim: int, channels_last: bool) -> torch.memory_format:
@@ -12,3 +15,35 @@ def memory_format(ndim: int, channels_last: bool) -> torch.memory_format:
     if not channels_last or ndim not in (4, 5):
         return torch.contiguous_format
     return torch.channels_last if ndim == 4 else torch.channels_last_3d
+
+
+def _channels_inside(x: Tensor) -> bool:
+    """Do the channels of x_nc* lie inside of a spatial dimension?"""
+    return (
+        x.ndim > 2
+        and x.shape[1] > 1
+        and any(n > 1 and step > x.stride(1) for n, step in zip(x.shape[2:], x.stride()[2:], strict=True))
+    )
+
+
+def dense(x: Tensor) -> Tensor:
+    """x_nc* in one piece without gaps: with the channels innermost where they lie inside."""
+    return x.movedim(1, -1).contiguous().movedim(-1, 1) if _channels_inside(x) else x.contiguous()
+
+
+def reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """``x.reshape(shape)``; where that copies pixels whose channels lie inside, they do so in the copy.
+
+    A pixel shuffle that is spelled as views then gives what convolutions and fused operations take.
+    """
+    if len(shape) < 4 or x.shape[:2] != tuple(shape[:2]) or not _channels_inside(x):
+        return x.reshape(shape)
+    return x.movedim(1, -1).reshape(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
+
+
+def joined(pieces: list[Tensor], dim: int, out: Tensor | None = None) -> Tensor:
+    """``torch.cat`` of x_nc*; in several layouts, in that of the largest."""
+    if dim == 1 or not _channels_inside(max(pieces, key=Tensor.numel)):
+        return torch.cat(pieces, dim, out=out)
+    turned = None if out is None else out.movedim(1, -1)
+    return torch.cat([p.movedim(1, -1) for p in pieces], dim - (dim > 1), out=turned).movedim(-1, 1)

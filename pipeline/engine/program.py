@@ -49,7 +49,7 @@ class Parts:
 
     ``part(read, lo, hi, first, last)``: of rows [lo, hi) what rows [first, last) of those contribute; ``merge`` joins
     two contributions, and ``finish`` makes the value of all of them. ``bytes(rows, seen)``: memory a part takes beside
-    its operands.
+    its operands; ``passed(rows, seen)``: bytes of that that are read or written.
     """
 
     over: tuple[int, ...]
@@ -57,6 +57,7 @@ class Parts:
     merge: Callable[[Any, Any], Any]
     finish: Callable[[Any], Tensor]
     bytes: Callable[[int, int], int]
+    passed: Callable[[int, int], int]
 
 
 class Produce(Protocol):
@@ -70,6 +71,10 @@ class Produce(Protocol):
     ) -> tuple[Tensor, Tensor | None]: ...
 
 
+Into = Callable[[Read, int, int, Tensor], Any]
+"""Computes rows [lo, hi) into memory of their shape."""
+
+
 @dataclass
 class Op:
     """One operation of a Program.
@@ -77,11 +82,12 @@ class Op:
     axis: where the rows lie, None for a whole value. whole_reads: inputs that are tiled but needed in full (attention
     keys), a barrier. reduction: set where the value itself is a barrier. cheap: recomputing it costs less than storing
     it. constant: does not depend on the inputs of the graph. produce: ``run`` for a value that is stored or whose
-    statistics are wanted, in fewer passes over memory. over: the input whose memory ``produce`` may write its result
-    over, if nobody else needs it. replaces: inputs of which row r of the result needs row r alone, so that it may take
-    the place of their buffer. parts: set where whole reads may come a few rows at a time. work: floating-point
-    operations of the whole value, where they are what takes the time. workspace: bytes that computing a strip of it
-    holds beside operands and result; row_workspace: as many more for every row of the strip.
+    statistics are wanted, in fewer passes over memory. into: ``run`` into memory that is given. over: the input whose
+    memory ``produce`` may write its result over, if nobody else needs it. replaces: inputs of which row r of the result
+    needs row r alone, so that it may take the place of their buffer. parts: set where whole reads may come a few rows
+    at a time. work: floating-point operations of the whole value, where they are what takes the time. workspace: bytes
+    that computing a strip of it holds beside operands and result; row_workspace: as many more for every row of the
+    strip.
     """
 
     id: int
@@ -99,6 +105,7 @@ class Op:
     constant: bool = False
     kind: str = "call"
     produce: Produce | None = field(default=None, repr=False)
+    into: Into | None = field(default=None, repr=False)
     over: int | None = None
     replaces: tuple[int, ...] = ()
     parts: Parts | None = field(default=None, repr=False)

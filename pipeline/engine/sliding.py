@@ -2,8 +2,8 @@
 
 Windows see rows beyond a strip's own. Strips that stand alone compute those again, and what those see in turn, until
 the next buffer: after many convolutions that is more than the strip itself. Strips that slide keep the last rows of the
-values that the next strip sees again, and compute new ones only. They can run in one order alone, and join what was
-kept to what is new in a copy; which of the two is quicker is a matter of price.
+values that the next strip sees again, and compute new ones only. They can run in one order alone, and most operations
+join what was kept to what is new in a copy; which of the two is quicker is a matter of price.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ class Share:
     def joined(self, id_: int) -> bool:
         """Are kept rows and new ones put together?"""
         return self.held[id_][0] < self.fresh[id_][0] < self.fresh[id_][1]
+
+    def appended(self, id_: int, op: Op) -> bool:
+        """Are new rows written right behind the kept ones, in no copy?"""
+        return self.joined(id_) and op.into is not None and op.axis is not None and op.axis.outer == 1
 
 
 def shares(

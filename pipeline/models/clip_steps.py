@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -47,16 +47,16 @@ class ClipSteps:
         self._preset, self._limits, self._dtype, self._device = preset, limits, dtype, device
         self._away: dict[tuple[tuple[int, ...], ...], bool] = {}
 
-    def run(self, chunk: Tensor, caches: Sequence[Cache]) -> list[Cache]:
-        """[result, *caches] of a step; where those do not fit beside the rest, they live elsewhere."""
+    def run(self, chunk: Tensor, caches: list[Cache]) -> list[Cache]:
+        """[result, *caches] of a step, which empties the list it is given; what does not fit lives elsewhere."""
         chunk = chunk.to(self._device, self._dtype).contiguous()  # a capture would be bound to other strides
         shapes = [tuple(cache.shape) for cache in caches]
         if not self._too_large(tuple(chunk.shape), shapes):
-            given = [(c.cpu() if isinstance(c, Held) else c).to(self._device) for c in caches]
+            given = [(c.cpu() if isinstance(c, Held) else c).to(self._device) for c in _emptied(caches)]
             return [*self._compute([chunk, *given], {})]
         made = self._compiled.shapes([chunk, *map(self._example, shapes)], Call())
         sinks = {n: self._held(shape) for n, shape in enumerate(made) if n and holdable(shape)}
-        held = [self._elsewhere(cache) for cache in caches]
+        held = [self._elsewhere(cache) for cache in _emptied(caches)]
         rest = iter(self._compute([chunk, *held], sinks))
         for cache in held:
             if isinstance(cache, Held):
@@ -115,3 +115,9 @@ class ClipSteps:
 
     def _rows(self, shape: tuple[int, ...]) -> RowSource:
         return Example(shape, self._dtype, self._device, height_of(shape))
+
+
+def _emptied(caches: list[Cache]) -> Iterator[Cache]:
+    """One after the other, each without a place in the list."""
+    while caches:
+        yield caches.pop(0)

@@ -276,7 +276,8 @@ class Model:
     ) -> tuple[list[Tensor], Spec]:
         """The tensors of a side, or of a step of one; weights never change, so what was prepared for a shape stays."""
         bounded = self.limits.vram is not None
-        with backend_settings(self.preset, self.dtype, bounded=bounded), capped(self.device, self.limits.vram):
+        settings = backend_settings(self.preset, self.dtype, bounded=bounded)
+        with settings, capped(self.device, self.limits.vram, by_rows=bool(sinks)):
             key = (name, *((tuple(x.shape), isinstance(x, Tensor)) for x in inputs), *sinks, call)
             ready = self._ready.get(key)
             if ready is None or not ready.planned.fits(self.limits, self.device):

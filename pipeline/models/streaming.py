@@ -115,14 +115,15 @@ Cache = Tensor | Held
 class ClipStream:
     """One clip on its way through one side. ``run`` computes a step: (chunk, caches) -> [result, *caches]."""
 
-    def __init__(self, run: Callable[[Tensor, Sequence[Cache]], list[Cache]], cuts: Cuts) -> None:
+    def __init__(self, run: Callable[[Tensor, list[Cache]], list[Cache]], cuts: Cuts) -> None:
         self._run = run
         self.cuts = cuts
         self.caches: list[Cache] = []
 
     def step(self, chunk: Tensor) -> Tensor:
         """The next chunk's result: moments, or pixels. Chunks are to be of the sizes that ``cuts`` says."""
-        result, *self.caches = self._run(chunk, self.caches)
+        caches, self.caches = self.caches, []  # a step lets go of each as soon as it has done with it
+        result, *self.caches = self._run(chunk, caches)
         assert isinstance(result, Tensor)
         return result
 

@@ -37,7 +37,7 @@ class Layers(nn.Module):
         self.plain = nn.GroupNorm(1, 4, affine=False)
         self.gamma, self.beta = (nn.Parameter(torch.zeros(4, 1, 1)) for _ in range(2))
         self.deep = nn.Parameter(torch.zeros(4, 1, 1, 1))
-        self.gain, self.shift = (nn.Parameter(torch.zeros(4)) for _ in range(2))
+        self.gain, self.shift, self.narrow = (nn.Parameter(torch.zeros(4)) for _ in range(3))
         self.wide = nn.Linear(4, 264)
 
 
@@ -49,6 +49,7 @@ def layers() -> Layers:
         module = Layers().double().eval()
         for weight in module.parameters():
             weight.copy_(torch.randn_like(weight) / 3)
+        module.narrow = nn.Parameter(torch.randn(4).bfloat16())
     return module
 
 

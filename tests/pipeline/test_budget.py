@@ -91,7 +91,7 @@ def test_heights_to_try() -> None:
     assert Limits(5).strips() == [5, 2, 1]
     assert Limits(1).strips() == [1]
     assert Limits(16, fixed=True).strips() == [16]
-    assert Limits(16).of_frames().strips() == [4, 2, 1]
+    assert Limits(16).of_frames().strips() == [2, 1]
     assert Limits(2).of_frames().strips() == [2, 1]
     assert Limits(16, fixed=True).of_frames().strips() == [16]
 

@@ -101,6 +101,17 @@ def test_segments_grow_and_shrink_under_a_budget_alone(card: Card, settings: lis
 
 
 @cards(alone={"outside": 500 * MIB})
+def test_where_results_leave_by_rows_segments_grow_and_shrink_without_a_limit(card: Card, settings: list[str]) -> None:
+    with capped(CARD, None, by_rows=True):
+        assert settings == ["expandable_segments:True"]
+    assert settings == ["expandable_segments:True", "expandable_segments:False"]
+    with capped(torch.device("cpu"), None, by_rows=True):
+        pass
+    assert len(settings) == 2
+    assert card.told == []
+
+
+@cards(alone={"outside": 500 * MIB})
 @pytest.mark.parametrize(
     ("chosen", "told"),
     [

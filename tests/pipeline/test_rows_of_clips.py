@@ -133,3 +133,28 @@ def test_frames_that_come_and_go(
     with torch.no_grad():
         torch.testing.assert_close(torch.cat(sink.frames, 2), module.decode(clip), rtol=1e-5, atol=1e-6)
     assert len(ready.planned.schedule.places) == (0 if frames == 1 else 2)
+
+
+def test_strips_of_time_are_as_long_as_little_memory_allows(
+    compiled: Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long clip's strips are shorter than a short one's, and take no more memory."""
+    limit(monkeypatch, None)
+    little = 8_000_000
+
+    def planned(frames: int, preferred: int, vram: int | None = None, *, fixed: bool = False) -> tuple[int, int]:
+        limits = Limits(preferred, fixed, vram=vram, rows="time")
+        found = compiled.plan([torch.empty((1, 4, frames, 40, 40), device="meta")], limits, Call())
+        return found.strips, found.peak_bytes
+
+    monkeypatch.setattr(planning, "_CLIP_BYTES", little)
+    (short, its), (long, much) = planned(6, 256), planned(96, 256)
+    assert short == 1
+    assert 96 / long > 2
+    assert its <= little
+    assert much <= little
+    assert planned(96, 3)[0] == 32, "not longer than is preferred"
+    assert planned(96, 2, fixed=True)[0] == 48
+    assert planned(96, 256, vram=1 << 40)[0] == 48, "of an amount that is named, plans take what is quick"
+    monkeypatch.setattr(planning, "_CLIP_BYTES", 0)
+    assert planned(94, 256)[0] == 47

@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from tvae.pipeline.engine.graph import Graph, Node, Ref
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
@@ -84,12 +86,20 @@ def _normalised(r: Rewriter, node: Node) -> _Norm | None:
 
 
 def _root_mean_square(r: Rewriter, node: Node) -> _Norm | None:
-    """movedim(y, -1, 1) of y = x·rsqrt(mean(x²) + eps)·weight + bias, where x = movedim(., 1, -1)."""
+    """movedim(y, -1, 1) of y = x·rsqrt(mean(x²) + eps)·weight + bias, where x = movedim(., 1, -1).
+
+    Where the type is narrow, squares and the product are of a wider one, and what comes out is narrowed before weights.
+    """
     if node.op != "movedim" or list(node.args[1:]) != [-1, 1] or not r.read_once(node.args[0]):
         return None
     inner = r.node(node.args[0])
     assert inner is not None
     inner, weight, bias = _affine(r, inner, lambda shape: shape == (inner.meta.shape[-1],))
+    narrow = inner.meta.dtype
+    if inner.op == "to" and r.read_once(inner.args[0]):
+        wide = r.node(inner.args[0])
+        assert wide is not None
+        inner = wide
     if inner.op != "mul" or not isinstance(inner.args[1], Ref):
         return None
     moved, root = r.node(inner.args[0]), r.node(inner.args[1])
@@ -98,10 +108,15 @@ def _root_mean_square(r: Rewriter, node: Node) -> _Norm | None:
     square = r.node(mean.args[0]) if mean is not None and mean.op == "mean" else None
     if total is None or mean is None or square is None or square.op != "pow" or moved is None:
         return None
+    widened = r.node(square.args[0])
+    assert widened is not None
+    of = widened.args[0] if widened.op == "to" else square.args[0]
     over = [list(mean.args[1]), *mean.args[2:]] if len(mean.args) > 1 else []
-    if square.args != (inner.args[0], 2) or over != [[-1], True] or mean.kwargs:
+    if (of, square.args[1]) != (inner.args[0], 2) or over != [[-1], True] or mean.kwargs:
         return None
     if moved.op != "movedim" or list(moved.args[1:]) != [1, -1] or isinstance(total.args[1], Ref):
+        return None
+    if moved.meta.dtype != narrow or square.meta.dtype not in (narrow, torch.float32):
         return None
     return _Norm(moved.args[0], weight, bias, total.args[1], "rms")
 

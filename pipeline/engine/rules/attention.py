@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvae.kernels.attention_parts import Part, attention_part, merge_parts, part_bytes
+from tvae.kernels.attention_parts import Part, attention_part, merge_parts, part_bytes, passed_bytes
 from tvae.kernels.workspace import attention_bytes
 from tvae.pipeline.engine.graph import Node
 from tvae.pipeline.engine.program import Demand, Op, Parts, Read, Reduction
@@ -133,7 +133,10 @@ def _parts(
     def needed(rows: int, seen: int) -> int:
         return part_bytes(ctx.device, q.dtype, heads, rows * per_query, seen * per_key, depth)
 
-    return Parts((k.id, v.id), part, merge_parts, lambda acc: joined(acc[0].to(q.dtype)), needed)
+    def passed(rows: int, seen: int) -> int:
+        return passed_bytes(q.dtype, heads, rows * per_query, seen * per_key)
+
+    return Parts((k.id, v.id), part, merge_parts, lambda acc: joined(acc[0].to(q.dtype)), needed, passed)
 
 
 def _work(q: Op, k: Op) -> float:

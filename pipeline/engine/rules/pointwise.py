@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 
-import torch
-from torch import Tensor
-
 from tvae.pipeline.engine.axis import Axis
 from tvae.pipeline.engine.graph import Node, Ref
-from tvae.pipeline.engine.program import Op, Read
+from tvae.pipeline.engine.layout import dense
+from tvae.pipeline.engine.program import Op
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
@@ -45,16 +43,7 @@ def contiguous(ctx: Context, node: Node) -> Op:
     """Dense rows in the order of the dimensions; dense with the channels innermost is as good, and costs nothing."""
     source = ctx.op(node.args[0])
     assert source.axis is not None
-    invoke = ctx.call(node)
-
-    def run(read: Read, a: int, b: int) -> Tensor:
-        rows = read(source.id, a, b)
-        last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(rows.ndim)
-        dense = last is not None and rows.is_contiguous(memory_format=last)
-        found: Tensor = rows if dense else invoke(lambda _: rows)
-        return found
-
-    return ctx.local(node, source.axis, cheap=True, run=run)
+    return ctx.local(node, source.axis, cheap=True, run=lambda read, a, b: dense(read(source.id, a, b)))
 
 
 @rule("type_as")

@@ -27,6 +27,7 @@ def residual(ctx: Context, node: Node) -> Op:
 
     op = ctx.local(node, broadcast_axis(ctx, node), run=lambda read, a, b: produce(read, a, b, None, False)[0])
     op.produce = produce
+    op.into = lambda read, a, b, out: produce(read, a, b, out, False)
     op.replaces = tuple(o.id for o in (source, other) if o is not None)
     if source.name in _FRESH and ctx.readers(node.args[0]) == 1:
         op.over = source.id

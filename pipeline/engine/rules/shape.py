@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tvae.pipeline.engine.axis import Axis, reshape_axis
 from tvae.pipeline.engine.graph import Node, Ref
+from tvae.pipeline.engine.layout import joined, reshaped
 from tvae.pipeline.engine.program import Demand, Op, Read
 from tvae.pipeline.engine.rules.context import Context, no_demand
 from tvae.pipeline.engine.rules.registry import NoRule, rule
@@ -33,7 +34,7 @@ def reshape(ctx: Context, node: Node) -> Op:
         return ctx.emit(
             node, [source], None, no_demand, lambda read, _a, _b: read(source.id).reshape(shape), whole_reads=whole
         )
-    return ctx.rescale(node, source, axis, lambda t, rows: t.reshape(ctx.strip_shape(node, axis, rows)))
+    return ctx.rescale(node, source, axis, lambda t, rows: reshaped(t, ctx.strip_shape(node, axis, rows)))
 
 
 @rule("unsqueeze")
@@ -230,14 +231,16 @@ def concatenate(ctx: Context, node: Node) -> Op:
         spans = [(p, max(a, s) - s, min(b, e) - s) for p, s, e in zip(parts, starts, starts[1:], strict=False)]
         return [(p, lo, hi) for p, lo, hi in spans if lo < hi]
 
-    def run(read: Read, a: int, b: int) -> Tensor:
+    def into(read: Read, a: int, b: int, out: Tensor | None) -> Tensor:
         pieces = [read(p.id, lo, hi) if p.axis else read(p.id).narrow(dim, lo, hi - lo) for p, lo, hi in covered(a, b)]
-        return torch.cat(pieces, dim)
+        return joined(pieces, dim, out)
 
     def demand(a: int, b: int) -> list[Demand]:
         return [(p.id, lo, hi) for p, lo, hi in covered(a, b) if p.axis]
 
-    return ctx.emit(node, parts, Axis(dim, 1, starts[-1], 1), demand, run)
+    op = ctx.emit(node, parts, Axis(dim, 1, starts[-1], 1), demand, lambda read, a, b: into(read, a, b, None))
+    op.into = into
+    return op
 
 
 @rule("stack")
@@ -248,7 +251,14 @@ def stack(ctx: Context, node: Node) -> Op:
     dim = (node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % len(node.meta.shape)
     if any(ctx.op(a).axis is None for a in node.args[0]):
         raise NoRule("stacking a tiled value with a whole one")
-    return ctx.local(node, axis.moved(axis.dim + (dim <= axis.dim)))
+    if dim < 2:
+        return ctx.local(node, axis.moved(axis.dim + (dim <= axis.dim)))
+    ids = [ctx.op(a).id for a in node.args[0]]
+    return ctx.local(
+        node,
+        axis.moved(axis.dim + (dim <= axis.dim)),
+        run=lambda read, a, b: joined([read(i, a, b).unsqueeze(dim) for i in ids], dim),
+    )
 
 
 # -- operations with several results are lowered where one of them is taken ------------------------------------------

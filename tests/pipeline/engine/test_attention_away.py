@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,17 @@ def keys_and_values(plan: Schedule) -> tuple[int, ...]:
     parts = attention_of(plan.program).parts
     assert parts is not None
     return parts.over
+
+
+def test_scores_that_are_passed_over_count() -> None:
+    """In parts every score is written and read again and again; whoever has the memory for another way takes that."""
+    program = attention_program(64, 32)
+    attention, plan = attention_of(program), schedule(program, 64)
+    there = placed(plan, dict.fromkeys(keys_and_values(plan), "host"))
+    here, away = (sum(part.copied for part in footprint(one).segments) for one in (plan, there))
+    times = sum(attention.id in segment.body for segment in there.segments)
+    queries, keys = (program.ops[i].shape for i in attention.inputs[:2])
+    assert away - here == times * math.prod(queries[:-1]) * keys[-2] * 9 * attention.dtype.itemsize
 
 
 @pytest.mark.parametrize("machine", [DISK, HOST], ids=["disk", "host"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,34 @@ def test_the_same_results_in_less_memory(folder: Path, side: str, monkeypatch: p
     assert all(isinstance(c, Held) == holdable(tuple(c.shape)) for c in held.caches)
     for cache, other in zip(held.caches, stream.caches, strict=True):
         torch.testing.assert_close(cache.cpu(), other.cpu(), rtol=1e-4, atol=1e-5)
+
+
+def test_caches_have_left_the_device_when_a_step_begins(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that the first step left there: nobody holds on to them while the second computes."""
+    limit(monkeypatch, None)
+    free = opened(folder)
+    x = chunks(free, "decode", 4)
+    stream = free.stream("decode")
+    assert stream is not None
+    for part in x:
+        stream.step(part)
+    limit(monkeypatch, smallest(free, "decode", x, stream.caches, monkeypatch) - (3 << 19))
+    tight = opened(folder)
+    stream, steps = tight.stream("decode"), tight._steps_of("decode")
+    assert stream is not None
+    assert steps is not None
+    stream.step(x[0])
+    left = [weakref.ref(c) for c in stream.caches if isinstance(c, Tensor) and holdable(tuple(c.shape))]
+    assert left
+    real, seen = steps._compute, list[bool]()
+
+    def compute(inputs: Any, sinks: Any) -> list[Tensor]:
+        seen.append(any(one() is not None for one in left))
+        return real(inputs, sinks)
+
+    monkeypatch.setattr(steps, "_compute", compute)
+    stream.step(x[1])
+    assert seen == [False]
 
 
 @pytest.mark.slow

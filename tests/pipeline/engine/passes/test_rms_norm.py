@@ -5,7 +5,21 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from rewrites import Fn, Layers, Outputs, all_rewritten, count, live, name, only, picture, rewritten
+from rewrites import (
+    Fn,
+    Layers,
+    Outputs,
+    all_rewritten,
+    count,
+    graph_of,
+    layers,
+    live,
+    name,
+    only,
+    picture,
+    results,
+    rewritten,
+)
 from torch import Tensor
 
 from tvae.pipeline.engine.passes.rms_norm import fuse_rms_norm
@@ -107,6 +121,53 @@ def test_clips_are_found_too(norm: Fn) -> None:
     done = rewritten(fn, fuse_rms_norm, picture(2, 4, 3, 6, 5))
     assert only(done, "rms_norm_act").args[1] is not None
     assert len(live(done)) == 1
+
+
+def in_a_wider_type(m: Layers, x: Tensor) -> Outputs:
+    """As it is spelled for narrow types: the weight is narrow, sums and the product are not."""
+    y = x.bfloat16().movedim(1, -1)
+    root = torch.rsqrt(y.to(torch.float32).pow(2).mean(-1, keepdim=True) + 1e-3)
+    return F.silu(((y * root).to(torch.bfloat16)).movedim(-1, 1))
+
+
+def in_a_wider_type_with_a_weight(m: Layers, x: Tensor) -> Outputs:
+    y = x.bfloat16().movedim(1, -1)
+    root = torch.rsqrt(y.to(torch.float32).pow(2).mean(-1, keepdim=True) + 1e-3)
+    return ((y * root).to(torch.bfloat16) * m.narrow).movedim(-1, 1)
+
+
+def by_the_roots_of_another(m: Layers, x: Tensor) -> Outputs:
+    """Of what is widened, but not of what is multiplied."""
+    y, other = x.bfloat16().movedim(1, -1), (2 * x.bfloat16()).movedim(1, -1)
+    root = torch.rsqrt(other.to(torch.float32).pow(2).mean(-1, keepdim=True) + 1e-3)
+    return ((y * root).to(torch.bfloat16)).movedim(-1, 1)
+
+
+def that_stays_wide(m: Layers, x: Tensor) -> Outputs:
+    y = x.bfloat16().movedim(1, -1)
+    return (y * torch.rsqrt(y.to(torch.float32).pow(2).mean(-1, keepdim=True) + 1e-3)).movedim(-1, 1)
+
+
+NARROW: dict[Fn, tuple[int, str | None, bool]] = {
+    in_a_wider_type: (1, "silu", False),
+    in_a_wider_type_with_a_weight: (1, None, True),
+    by_the_roots_of_another: (0, None, False),
+    that_stays_wide: (0, None, False),
+}
+
+
+@pytest.mark.parametrize("fn", NARROW, ids=name)
+def test_sums_in_a_wider_type_are_what_the_operation_does_anyway(fn: Fn) -> None:
+    found, act, weight = NARROW[fn]
+    done = fuse_rms_norm(graph_of(fn, picture()))
+    assert count(done).get("rms_norm_act", 0) == found
+    with torch.no_grad():
+        want = fn(layers(), picture())
+    (value,) = results(done, picture(), 3)
+    torch.testing.assert_close(value, want, rtol=2**-7, atol=1e-3)  # sums in another order may round the other way
+    if found:
+        _, scale, bias, eps, form, active, _ = only(done, "rms_norm_act").args
+        assert (scale is not None, bias, eps, form, active) == (weight, None, 1e-3, "rms", act)
 
 
 def norm_read_twice(m: Layers, x: Tensor) -> Outputs:
