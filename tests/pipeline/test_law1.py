@@ -23,8 +23,16 @@ def reference64(model: nn.Module, side: str, x: Tensor, **extra: object) -> Tens
         return result(call_reference(wide, side, x.double(), **extra))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("side", ["encode", "decode"])
-@pytest.mark.parametrize("family", TINY)
+LONG = ("Cosmos", "HunyuanVideo15", "LTX2Video", "LTXVideo", "Mochi")
+"""Families whose encoder takes many seconds to capture: tried in the slow run, their decoder always."""
+SIDES = [
+    pytest.param(family, side, marks=pytest.mark.slow if slow else ())
+    for family in TINY
+    for side, slow in (("encode", family.removeprefix("AutoencoderKL") in LONG), ("decode", False))
+]
+
+
+@pytest.mark.parametrize(("family", "side"), SIDES)
 def test_every_family_equals_its_reference(family: str, side: str) -> None:
     """Captured at one size, run at another of odd latent height, in strips of 1, 3, 5 and 37 latent rows."""
     tiny = TINY[family]
