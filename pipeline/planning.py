@@ -81,8 +81,8 @@ def planned(
         longer = _strips(program, replace(limits, strip=frames))
         if cost.device > _CLIP_BYTES or longer[0] <= strips[0]:
             break
-        way = fitting(program, longer, budget, machine, taken.named, places, across)
-        if (size := footprint(way)).device > _CLIP_BYTES:
+        way = fitting(program, [longer[0], *strips], budget, machine, taken.named, places, across)
+        if way.strip_rows != longer[0] or (size := footprint(way)).device > _CLIP_BYTES:
             break
         strips, found, cost = longer, way, size
     at_ease = found.strip_rows == strips[0] and len(found.places) == len(places)
