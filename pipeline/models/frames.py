@@ -13,13 +13,15 @@ __all__ = ["frames_of", "goes_by_frames"]
 
 _IN_BATCH: dict[Side, Frames] = {"encode": Frames(0), "decode": Frames(0, "num_frames")}
 _CLIP: dict[Side, Frames] = {"encode": Frames(), "decode": Frames()}
+_ALONE: dict[Side, Frames] = {"encode": Frames(alone=True), "decode": Frames(alone=True)}
+"""Of families that normalise every pixel by itself: nothing waits for the whole clip, frames go out as they come in."""
 _FRAMES: dict[str, dict[Side, Frames]] = {
     "AutoencoderKLAllegro": _CLIP,
     "AutoencoderKLCosmos": _CLIP,
     "AutoencoderKLHunyuanVideo": _CLIP,
     "AutoencoderKLHunyuanVideo15": _CLIP,
-    "AutoencoderKLLTX2Video": _CLIP,
-    "AutoencoderKLLTXVideo": _CLIP,
+    "AutoencoderKLLTX2Video": _ALONE,
+    "AutoencoderKLLTXVideo": _ALONE,
     "AutoencoderKLTemporalDecoder": _IN_BATCH,
 }
 
@@ -29,10 +31,6 @@ def frames_of(class_name: str, side: Side) -> Frames | None:
     return _FRAMES.get(class_name, {}).get(side)
 
 
-_BY_FRAMES = {"AutoencoderKLLTX2Video", "AutoencoderKLLTXVideo"}
-"""Families that normalise every pixel by itself: nothing waits for the whole clip, frames go out as they come in."""
-
-
 def goes_by_frames(class_name: str) -> bool:
     """Can a clip come and go frame by frame, in memory that does not grow with it?"""
-    return class_name in _BY_FRAMES
+    return _FRAMES.get(class_name) is _ALONE

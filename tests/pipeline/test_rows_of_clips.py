@@ -81,6 +81,19 @@ def test_height_where_it_fits_and_else_time(compiled: Compiled, monkeypatch: pyt
     assert refused.value.enough is not None
 
 
+def test_time_where_nothing_needs_the_whole_clip(module: Clips, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the height is not even captured, unless time does not fit or somebody named its rows."""
+    limit(monkeypatch, None)
+    alone = Compiled("decode", lambda: module, None, {}, frames=Frames(alone=True))
+    x = torch.randn(1, 4, 12, 5, 7)
+    ready = alone.ready([x], weights(module), Limits(2), Call())
+    assert ready.planned.schedule.program.rows == 12
+    assert len(alone._graphs) == 1
+    with torch.no_grad():
+        torch.testing.assert_close(ready.runner.run([x])[0], module.decode(x), rtol=1e-5, atol=1e-6)
+    assert alone.ready([x], weights(module), Limits(2, fixed=True), Call()).planned.schedule.program.rows == 5
+
+
 def test_rows_that_somebody_names_are_rows_of_the_height(compiled: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
     limit(monkeypatch, 1)
     with pytest.raises(PlanError):
