@@ -176,8 +176,19 @@ class Context:
         invoke = self.call(node)
         return self.emit(node, inputs, None, no_demand, lambda read, _a, _b: invoke(read), whole_reads=reads)
 
-    def local(self, node: Node, axis: Axis, *, cheap: bool = False, run: Run | None = None) -> Op:
-        """An op whose rows [a, b) need rows [a, b) of every tiled operand. Operands of one row are broadcast."""
+    def local(
+        self,
+        node: Node,
+        axis: Axis,
+        *,
+        cheap: bool = False,
+        run: Run | None = None,
+        call: Callable[[Callable[[int], Any]], Any] | None = None,
+    ) -> Op:
+        """An op whose rows [a, b) need rows [a, b) of every tiled operand. Operands of one row are broadcast.
+
+        run: in place of the node's own operation. call: likewise, of a reader of operand ids.
+        """
         inputs = self.operands(node)
         tiled: set[int] = set()
         single: set[int] = set()
@@ -201,7 +212,7 @@ class Context:
             return lambda i: read(i, a, b) if i in tiled else read(i, 0, 1) if i in single else read(i)
 
         if run is None:
-            invoke = self.call(node)
+            invoke = call or self.call(node)
             return self.emit(node, inputs, axis, demand, lambda read, a, b: invoke(rows(read, a, b)), cheap=cheap)
         return self.emit(node, inputs, axis, demand, run, cheap=cheap)
 

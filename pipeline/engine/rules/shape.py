@@ -220,7 +220,8 @@ def concatenate(ctx: Context, node: Node) -> Op:
     if dim != axis.dim:
         if any(p.axis is None and p.shape[axis.dim] != 1 for p in parts if p.shape != (0,)):
             raise NoRule("joining a tiled value with a whole one")
-        return ctx.local(node, axis)
+        ids = [p.id for p in parts if p.shape != (0,)]
+        return ctx.local(node, axis, call=lambda read: joined([read(i) for i in ids], dim))
     if any(p.axis and p.axis.rows != 1 and not p.axis.plain for p in parts):
         raise NoRule("joining merged rows along the rows")
     starts = [0]
@@ -251,14 +252,10 @@ def stack(ctx: Context, node: Node) -> Op:
     dim = (node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % len(node.meta.shape)
     if any(ctx.op(a).axis is None for a in node.args[0]):
         raise NoRule("stacking a tiled value with a whole one")
+    ids, moved = [ctx.op(a).id for a in node.args[0]], axis.moved(axis.dim + (dim <= axis.dim))
     if dim < 2:
-        return ctx.local(node, axis.moved(axis.dim + (dim <= axis.dim)))
-    ids = [ctx.op(a).id for a in node.args[0]]
-    return ctx.local(
-        node,
-        axis.moved(axis.dim + (dim <= axis.dim)),
-        run=lambda read, a, b: joined([read(i, a, b).unsqueeze(dim) for i in ids], dim),
-    )
+        return ctx.local(node, moved)
+    return ctx.local(node, moved, call=lambda read: joined([read(i).unsqueeze(dim) for i in ids], dim))
 
 
 # -- operations with several results are lowered where one of them is taken ------------------------------------------
