@@ -61,7 +61,7 @@ class Frames:
     """Where a clip's frames are in the first input: its dimension, and the option of the call that counts them.
 
     alone: no norm and no attention needs the whole clip. Strips of time then need no buffer; they are quicker, too (LTX
-    decode, 241 frames 1280x704 on an H200: 0.40 s, and 1.07 s in strips of the height).
+    decode, 241 frames 1280x704 on an H200: 0.40 s by frames, 1.07 s by height).
     """
 
     dim: int = 2

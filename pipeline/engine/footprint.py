@@ -176,8 +176,8 @@ def _segment(schedule: Schedule, segment: Segment) -> _Loop:
             if picture in op.inputs and picture in wanted and picture not in away:
                 extra += row_bytes[picture] * _count(wanted[picture])  # laid out as the buffers are
             if rows and op.parts and any(i in away for i in op.parts.over):
-                extra, through, pieces = _in_parts(ops, op.parts, rows, segment.strips, away, total)
-                copied += times * op.parts.passed(rows, _seen(ops, op.parts))
+                extra, through, pieces, passed = _in_parts(ops, op.parts, rows, segment.strips, away, total)
+                copied += times * passed
                 moved += int(times * through)
                 spilled += int(times * through) if on_disk.intersection(op.parts.over) else 0
                 starts += times * pieces * _STARTS_A_PART
@@ -254,21 +254,16 @@ def _above(op: Op, wanted: Mapping[int, Rows], id_: int, strip: Rows, total: int
 
 def _in_parts(
     ops: Sequence[Op], parts: Parts, rows: int, strips: Sequence[Rows], away: Mapping[int, Place], total: int
-) -> tuple[float, float, int]:
-    """(bytes beside the strip, bytes that come from elsewhere, number of parts) of an op that reads in parts."""
+) -> tuple[float, float, int, int]:
+    """Of an op that reads in parts: bytes beside the strip, those that come from elsewhere, number of parts, bytes that
+    are passed over."""
     here = [i for i in parts.over if i in away]
     axis = ops[here[0]].axis
     assert axis is not None
     seen = max(_count(owned(axis.rows, strip, total)) for strip in strips)
     a_row = sum(ops[i].row_bytes for i in here)
-    return (1 + PREFETCH) * a_row * seen + parts.bytes(rows, seen), a_row * axis.rows, len(strips)
-
-
-def _seen(ops: Sequence[Op], parts: Parts) -> int:
-    """Rows of what an op reads in parts, all together."""
-    axis = ops[parts.over[0]].axis
-    assert axis is not None
-    return axis.rows
+    beside = (1 + PREFETCH) * a_row * seen + parts.bytes(rows, seen)
+    return beside, a_row * axis.rows, len(strips), parts.passed(rows, axis.rows)
 
 
 def _memory(ops: Sequence[Op], body: Sequence[int], joined: Collection[int]) -> dict[int, int]:

@@ -33,4 +33,5 @@ def frames_of(class_name: str, side: Side) -> Frames | None:
 
 def goes_by_frames(class_name: str) -> bool:
     """Can a clip come and go frame by frame, in memory that does not grow with it?"""
-    return _FRAMES.get(class_name) is _ALONE
+    frames = frames_of(class_name, "decode")
+    return frames is not None and frames.alone

@@ -116,7 +116,7 @@ def _root_mean_square(r: Rewriter, node: Node) -> _Norm | None:
         return None
     if moved.op != "movedim" or list(moved.args[1:]) != [1, -1] or isinstance(total.args[1], Ref):
         return None
-    if moved.meta.dtype != narrow or square.meta.dtype not in (narrow, torch.float32):
+    if moved.meta.dtype != narrow or square.meta.dtype not in (narrow, torch.promote_types(narrow, torch.float32)):
         return None
     return _Norm(moved.args[0], weight, bias, total.args[1], "rms")
 
