@@ -89,6 +89,10 @@ class Ready:
     planned: Planned
     spec: Spec
 
+    def serves(self, limits: Limits, device: torch.device) -> bool:
+        """Does it, still? What is recorded has its memory; other runs take theirs anew."""
+        return self.runner.recorded or self.planned.fits(limits, device)
+
 
 class Compiled:
     """See the module's docstring.

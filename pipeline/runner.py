@@ -48,6 +48,11 @@ class Runner:
         self._record, self._warm = record and not noisy and not plan.places, False
         self._recording: Recording | None = None
 
+    @property
+    def recorded(self) -> bool:
+        """Is a CUDA graph replayed from now on?"""
+        return self._recording is not None
+
     def run(
         self,
         inputs: Sequence[Tensor | RowSource],

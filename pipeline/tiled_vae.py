@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import torch
@@ -122,7 +124,8 @@ class TiledVAE(nn.Module):
         """What a call with an input of this shape would do; ``str()`` of it is a table. Computes nothing."""
         weight = next(iter(self.parameters()))
         example = torch.empty(shape, dtype=weight.dtype, device=weight.device)
-        inputs, call, _, limits, preset = self._prepare(side, example, (), kwargs)
+        given = _arguments(side, getattr(self.vae, side), example, (), kwargs)
+        inputs, call, _, limits, preset = self._prepare(side, example, given)
         with backend_settings(preset, inputs[0].dtype, bounded=self._vram is not None):
             compiled, weights = self._compiled(side, inputs, preset)
             return compiled.plan(inputs, limits, call, weights=weights)
@@ -133,7 +136,9 @@ class TiledVAE(nn.Module):
             if hasattr(hook, "pre_forward"):
                 hook.pre_forward(hooked)
         self._check(side, x)
-        inputs, call, generator, limits, preset = self._prepare(side, x, args, kwargs)
+        given = _arguments(side, getattr(self.vae, side), x, args, kwargs)
+        return_dict = given.get("return_dict", return_dict)
+        inputs, call, generator, limits, preset = self._prepare(side, x, given)
         settings = backend_settings(preset, inputs[0].dtype, bounded=limits.vram is not None)
         with settings, capped(x.device, limits.vram):
             ready = self._ready_for(side, inputs, call, limits, preset)
@@ -150,7 +155,7 @@ class TiledVAE(nn.Module):
             self._watch = Watch(self.vae)
         device = inputs[0].device
         key = (side, tuple((t.shape, t.dtype) for t in inputs), device, call)
-        if key not in self._ready or not self._ready[key].planned.fits(limits, device):
+        if key not in self._ready or not self._ready[key].serves(limits, device):
             compiled, weights = self._compiled(side, inputs, preset)
             last = preset.memory_layout == "channels_last"
             self._ready[key] = compiled.ready(
@@ -173,15 +178,11 @@ class TiledVAE(nn.Module):
             raise UsageError(f"{side}() got {have.replace('torch.', '')}, the VAE is {want.replace('torch.', '')}")
 
     def _prepare(
-        self, side: Side, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, side: Side, x: Tensor, given: Mapping[str, Any]
     ) -> tuple[list[Tensor], Call, torch.Generator | None, Limits, Preset]:
-        bound = inspect.signature(getattr(self.vae, side)).bind(x, *args, **kwargs).arguments
-        extra = dict(list(bound.items())[1:])
-        extra |= extra.pop("kwargs", {})
-        generator = extra.pop("generator", None)
-        extra.pop("return_dict", None)
-        tensors = {k: v for k, v in extra.items() if isinstance(v, Tensor)}
-        options = {k: v for k, v in extra.items() if k not in tensors}
+        generator = given.get("generator")
+        tensors = {k: v for k, v in given.items() if isinstance(v, Tensor)}
+        options = {k: v for k, v in given.items() if k not in (*tensors, "generator", "return_dict")}
         for name, value in options.items():
             if not isinstance(value, _BAKED):
                 raise UsageError(f"{side}(): argument '{name}' is a {type(value).__name__}, which cannot be captured")
@@ -231,6 +232,24 @@ class TiledVAE(nn.Module):
 
     def _weights(self) -> dict[str, Tensor]:
         return dict(self.named_parameters(remove_duplicate=False)) | dict(self.named_buffers(remove_duplicate=False))
+
+
+@functools.lru_cache(maxsize=64)
+def _signature(function: Any, bound: bool) -> inspect.Signature:
+    return inspect.signature(MethodType(function, object()) if bound else function)
+
+
+def _arguments(side: Side, method: Any, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """By name, all but the first. Raises UsageError where a method behind ``*args`` does not tell their names."""
+    bound = hasattr(method, "__self__")  # its function is the same for all models of a class, and lives as long
+    signature = _signature(method.__func__ if bound else method, bound)
+    found = dict([*signature.bind(x, *args, **kwargs).arguments.items()][1:])
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL and args:
+            raise UsageError(f"{side}(): pass all arguments after the first by name")
+        if parameter.kind is parameter.VAR_KEYWORD:
+            found |= found.pop(parameter.name, {})
+    return found
 
 
 def _config(vae: nn.Module) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import is_
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,35 +14,27 @@ class Watch:
     """Remembers a module's tree: its submodules, weights, the memory they lie in, and attention processors."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._dicts: list[tuple[dict[str, Any], int]] = []
-        self._weights: list[tuple[dict[str, Any], str, Tensor, int, int]] = []
-        self._others: list[tuple[dict[str, Any], str, Any]] = []
+        entries: list[tuple[dict[str, Any], str, Any]] = []
+        self._dicts: list[dict[str, Any]] = []
         for part in module.modules():
             named: tuple[dict[str, Any], ...] = (part._modules, part._parameters, part._buffers)
-            self._dicts += [(d, len(d)) for d in named]
-            self._others += [(part._modules, name, child) for name, child in part._modules.items()]
-            for d in named[1:]:
-                for name, t in d.items():
-                    if t is None:
-                        self._others.append((d, name, None))
-                    else:
-                        self._weights.append((d, name, t, _version(t), t.data_ptr()))
+            self._dicts += named
+            entries += [(d, name, value) for d in named for name, value in d.items()]
             if "processor" in part.__dict__:
-                self._others.append((part.__dict__, "processor", part.__dict__["processor"]))
+                entries.append((part.__dict__, "processor", part.__dict__["processor"]))
+        self._sizes = [*map(len, self._dicts)]
+        # side by side, so that a look at a thousand entries is no loop of Python's
+        self._in, self._names, self._values = ([entry[n] for entry in entries] for n in range(3))
+        self._weights = [value for value in self._values if isinstance(value, Tensor)]
+        self._at = [t.data_ptr() for t in self._weights]
+        self._counted = [t for t in self._weights if not t.is_inference()]  # the others count no changes
+        self._versions = [t._version for t in self._counted]
 
     def unchanged(self) -> bool:
         """True while nothing was exchanged, moved or written to."""
-        for d, count in self._dicts:
-            if len(d) != count:
-                return False
-        for d, name, value in self._others:
-            if d.get(name) is not value:
-                return False
-        return all(
-            d.get(name) is t and _version(t) == version and t.data_ptr() == at
-            for d, name, t, version, at in self._weights
+        return (
+            [*map(len, self._dicts)] == self._sizes
+            and all(map(is_, map(dict.get, self._in, self._names), self._values))
+            and [t.data_ptr() for t in self._weights] == self._at
+            and [t._version for t in self._counted] == self._versions
         )
-
-
-def _version(t: Tensor) -> int:
-    return 0 if t.is_inference() else t._version

@@ -281,7 +281,7 @@ class Model:
         with settings, capped(self.device, self.limits.vram, by_rows=by_rows):
             key = (name, *((tuple(x.shape), isinstance(x, Tensor)) for x in inputs), *sinks, call)
             ready = self._ready.get(key)
-            if ready is None or not ready.planned.fits(self.limits, self.device):
+            if ready is None or not ready.serves(self.limits, self.device):
                 ready = self._ready[key] = self._sides[name].ready(
                     inputs,
                     self._weights,

@@ -108,9 +108,36 @@ def test_extra_arguments_pass_through() -> None:
     z = tiny.input("decode", 7, 5)
     with torch.no_grad():
         assert relative_l2(tiled.decode(z, 3).sample, model.decode(z, 3).sample) < 1e-5
+        assert isinstance(tiled.decode(z, 3, False), tuple)
         assert relative_l2(tiled.decode(z, num_frames=1).sample, model.decode(z, num_frames=1).sample) < 1e-5
     with pytest.raises(TypeError, match="frames"):
         tiled.decode(z, frames=3)
+
+
+class Wrapped(nn.Module):
+    """Hides the names of its arguments, as diffusers' decorator for accelerate does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 3, padding=1)
+
+    def encode(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self._encode(*args, **kwargs)
+
+    def _encode(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        return self.conv(x) * scale
+
+    decode = encode
+
+
+def test_arguments_whose_names_a_wrapper_hides_are_given_by_name() -> None:
+    model = Wrapped()
+    tiled = TiledVAE(model, strip=4)
+    x = torch.randn(1, 3, 9, 7)
+    with torch.no_grad():
+        assert relative_l2(tiled.encode(x, scale=3.0), model.encode(x, scale=3.0)) < 1e-6
+    with pytest.raises(UsageError, match="by name"):
+        tiled.encode(x, 3.0)
 
 
 def _conditioned_ltx() -> tuple[Any, TinyVAE]:
