@@ -13,6 +13,7 @@ interleave_stats  +       a       +        +       d
 rms_norm_act      +       +       +        +       d
 pad               +       f       f        +       d
 enlarge           +       f       f        +       d
+conv_add          +       b       b        +       +
 conv_from_few     +       b       b        +       d
 conv_to_few       +       b       b        +       d
 wide_attention    +       b       b        +       d

@@ -36,6 +36,8 @@ def measured_case(operation: str, dtype: torch.dtype, device: torch.device, size
         return make.rms("measured", make.picture(1, channels, size, size))
     if operation == "pad":
         return make.padded("measured", make.picture(1, channels, size, size), (1, 1, 1, 1), "replicate", "silu")
+    if operation == "conv_add":
+        return make.conv_add("measured", 1, channels, channels, size, size)
     if operation == "conv_from_few":
         return make.from_few("measured", 1, 3, channels, size, size, into=True)
     if operation == "conv_to_few":
@@ -104,6 +106,16 @@ def small_cases(operation: str, dtype: torch.dtype, device: torch.device) -> lis
         return [
             *(m.enlarged(label, x, (2,) * (x.ndim - 2)) for label, x in shapes),
             m.enlarged("wider", clip, (1, 2, 3)),
+        ]
+    if operation == "conv_add":
+        return [
+            m.conv_add("picture", 1, 32, 48, 20, 12),
+            m.conv_add("batch", 2, 16, 32, 9, 7, stats=False),
+            m.conv_add("no bias", 1, 32, 32, 8, 8, bias=False),
+            m.conv_add("a band at the top", 1, 32, 32, 9, 8, pads=(1, 1, 1, 0)),
+            m.conv_add("a band between", 1, 32, 32, 10, 8, pads=(1, 1, 0, 0)),
+            m.conv_add("into another", 1, 32, 32, 8, 8, into=True),
+            m.conv_add("over the residual", 1, 32, 32, 8, 8, into=True, aliased=True),
         ]
     if operation == "conv_from_few":
         return [

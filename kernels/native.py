@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tvae.kernels.convolution import convolved
 from tvae.kernels.frames import frames_to_tensor, tensor_to_frames
 
 __all__ = ["IMPLEMENTATIONS", "block_stats", "blocks", "lie_together", "merge_stats", "missing"]
@@ -211,6 +212,24 @@ def enlarge(x: Tensor, factors: Sequence[int]) -> Tensor:
     return F.interpolate(x, size=size, mode="nearest")
 
 
+def conv_add(
+    x: Tensor,
+    weight: Tensor,
+    residual: Tensor,
+    bias: Tensor | None,
+    pads: Sequence[int],
+    out: Tensor | None,
+    stats: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """y = conv2d of x_nchw with zeros around it + residual + bias, and with ``stats`` the parts_nb3c of y.
+
+    pads: (left, right, top, bottom). ``out`` takes y; it may be the residual, which is then whole for as long as this
+    can fail for want of memory.
+    """
+    y = convolved(x, weight, pads)
+    return add_stats(y, residual, bias, y if out is None else out, stats)
+
+
 def conv_from_few(
     x: Tensor, weight: Tensor, bias: Tensor | None, pads: Sequence[int], out: Tensor | None, stats: bool
 ) -> tuple[Tensor, Tensor | None]:
@@ -255,7 +274,7 @@ IMPLEMENTATIONS = {
     fn.__name__: fn
     for fn in (
         *(group_stats, finish_stats, norm_act, add_stats, interleave_stats),
-        *(rms_norm_act, pad, enlarge, conv_from_few, conv_to_few),
+        *(rms_norm_act, pad, enlarge, conv_add, conv_from_few, conv_to_few),
         *(wide_attention, sample),
         *(frames_to_tensor, tensor_to_frames),
     )

@@ -32,7 +32,7 @@ class Case:
     """One call of an operation, and what it must give.
 
     expected: values in float64, or None. pixels: the picture in float64 whose statistics the call must give, or None.
-    out: index of the argument that takes the result; ``aliased``: it is the first argument itself. moved: bytes that
+    out: index of the argument that takes the result; ``aliased``: index of the one that it is, too. moved: bytes that
     must be read and written at least. flops: of an operation that is bound by matrix products, else 0.
     """
 
@@ -47,14 +47,14 @@ class Case:
     moved: int
     flops: int = 0
     out: int | None = None
-    aliased: bool = False
+    aliased: int | None = None
 
     def fresh(self) -> tuple[Any, ...]:
         """Arguments for one more call: nothing of an earlier result is left in ``out``."""
         given = list(self.arguments)
         if self.out is not None:
-            if self.aliased:
-                given[0] = given[self.out] = given[0].clone()
+            if self.aliased is not None:
+                given[self.aliased] = given[self.out] = given[self.aliased].clone()
             else:
                 given[self.out].fill_(torch.nan)
         return tuple(given)
@@ -152,7 +152,7 @@ class Oracle:
             pixels=y if stats else None,
             moved=moved,
             out=3 if into else None,
-            aliased=aliased,
+            aliased=0 if aliased else None,
         )
 
     def interleave(
@@ -229,6 +229,39 @@ class Oracle:
         moved = _bytes(x) + y.numel() * x.element_size()
         return self.case("enlarge", label, (x, list(factors)), expected=y, moved=moved)
 
+    def conv_add(
+        self,
+        label: str,
+        n: int,
+        inner: int,
+        c: int,
+        h: int,
+        w: int,
+        *,
+        bias: bool = True,
+        pads: tuple[int, int, int, int] = (1, 1, 1, 1),
+        stats: bool = True,
+        into: bool = False,
+        aliased: bool = False,
+    ) -> Case:
+        x, weight, vector = self.picture(n, inner, h, w), self._taps(c, inner), self.vector(c, 0.5) if bias else None
+        y = self._convolved(x.double(), weight, vector)
+        y = y[:, :, 1 - pads[2] : y.shape[2] - 1 + pads[3]]  # rows whose neighbours are no zeros
+        residual = self.picture(n, c, *y.shape[2:])
+        y = y + residual.double()
+        out = (residual if aliased else torch.empty_like(residual)) if into else None
+        return self.case(
+            "conv_add",
+            label,
+            (x, weight, residual, vector, pads, out, stats),
+            expected=y,
+            pixels=y if stats else None,
+            moved=_bytes(x, weight, residual, residual),
+            flops=2 * y[0, 0].numel() * n * weight.numel(),
+            out=5 if into else None,
+            aliased=2 if aliased else None,
+        )
+
     def from_few(
         self, label: str, n: int, few: int, c: int, h: int, w: int, *, stats: bool = True, into: bool = False
     ) -> Case:
@@ -260,12 +293,13 @@ class Oracle:
         return (self.noise(out, inner, 3, 3) / (3 * inner**0.5)).to(self.dtype)
 
     @staticmethod
-    def _convolved(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """3x3 with zeros around, a tap at a time in float64."""
         n, _, h, w = x.shape
         big = x.new_zeros((n, x.shape[1], h + 2, w + 2))
         big[:, :, 1:-1, 1:-1] = x
-        y = bias.double().view(1, -1, 1, 1).repeat(n, 1, h, w)
+        y = x.new_zeros((n, weight.shape[0], h, w))
+        y = y if bias is None else y + bias.double().view(1, -1, 1, 1)
         for i in range(3):
             for j in range(3):
                 y += torch.einsum("nihw,oi->nohw", big[:, :, i : i + h, j : j + w], weight[:, :, i, j].double())

@@ -24,8 +24,8 @@ LEVELS = ("native", "script", "compile", "triton", "cuda")
 
 OPERATIONS = (
     *("group_stats", "finish_stats", "norm_act", "add_stats", "interleave_stats"),
-    *("rms_norm_act", "pad", "enlarge", "conv_from_few", "conv_to_few", "wide_attention", "sample"),
-    *("frames_to_tensor", "tensor_to_frames"),
+    *("rms_norm_act", "pad", "enlarge", "conv_add", "conv_from_few", "conv_to_few", "wide_attention"),
+    *("sample", "frames_to_tensor", "tensor_to_frames"),
 )
 
 _NEXT = {"cuda": "triton", "triton": "native", "compile": "native", "script": "native"}
@@ -136,6 +136,19 @@ class Kernels:
     def enlarge(self, x: Tensor, factors: Sequence[int]) -> Tensor:
         """See ``native.enlarge``."""
         return self._run("enlarge", x, factors)
+
+    def conv_add(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        residual: Tensor,
+        bias: Tensor | None,
+        pads: Sequence[int],
+        out: Tensor | None = None,
+        stats: bool = True,
+    ) -> tuple[Tensor, Tensor | None]:
+        """See ``native.conv_add``."""
+        return self._run("conv_add", x, weight, residual, bias, pads, out, stats)
 
     def conv_from_few(
         self,

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tvae.kernels import Kernels
+from tvae.kernels import Kernels, cudnn_sum, why_missing
 from tvae.pipeline.budget import Limits, Rows
 from tvae.pipeline.engine.across import Across
 from tvae.pipeline.engine.boundary import RowSource
@@ -288,7 +288,9 @@ class Compiled:
         wide = inputs[0].dtype in (torch.float32, torch.float64)
         bias = inputs[0].device.type != "cpu" and fused["add_stats"]
         narrow = inputs[0].device.type != "cpu" and not wide and fused["conv_from_few"] and fused["conv_to_few"]
-        return optimise(graph, subpixel=wide or fused["norm_act"], bias=bias, narrow=narrow)
+        own = self._kernels.levels["conv_add"] == "cuda" and not (why_missing("cuda") or cudnn_sum.missing())
+        epilogue = inputs[0].device.type == "cuda" and not wide and own
+        return optimise(graph, subpixel=wide or fused["norm_act"], bias=bias, narrow=narrow, epilogue=epilogue)
 
     def _call_facts(self, inputs: Sequence[Tensor | RowSource], call: Call, rows: Rows) -> dict[str, Any]:
         """What a capture bakes in besides the model: fixed dimensions, types, options."""

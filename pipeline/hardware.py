@@ -10,11 +10,11 @@ from dataclasses import replace
 import torch
 
 from tvae import presets
-from tvae.kernels import why_missing
+from tvae.kernels import Kernels, why_missing
 from tvae.pipeline.errors import UsageError
 from tvae.presets import Preset
 
-__all__ = ["backend_settings", "choose_preset", "pick_device"]
+__all__ = ["backend_settings", "choose_preset", "kernels_of", "pick_device"]
 
 _log = logging.getLogger("tvae")
 
@@ -60,6 +60,12 @@ def _fused(preset: Preset) -> Preset:
         return preset
     _log.info("no kernels of level %s (%s): PyTorch's own, NCHW", preset.levels["default"], missing)
     return replace(preset, memory_layout="contiguous")
+
+
+def kernels_of(preset: Preset, *, bounded: bool) -> Kernels:
+    """The operations at the preset's levels. Where memory was named (``bounded``) none goes to cuDNN's engines, whose
+    workspaces no plan knows."""
+    return Kernels({**preset.levels, "conv_add": "native"} if bounded else preset.levels)
 
 
 @contextmanager

@@ -12,14 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tvae.kernels import Kernels
 from tvae.pipeline.budget import Limits, Rows, parse_size
 from tvae.pipeline.cap import capped
 from tvae.pipeline.compiled import Call, Compiled, Ready
 from tvae.pipeline.engine.plan import Plan
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.graph_store import class_source_digest
-from tvae.pipeline.hardware import backend_settings, choose_preset
+from tvae.pipeline.hardware import backend_settings, choose_preset, kernels_of
 from tvae.pipeline.models.frames import frames_of
 from tvae.pipeline.models.reference import Side, skeleton
 from tvae.pipeline.outputs import rebuild
@@ -222,7 +221,7 @@ class TiledVAE(nn.Module):
                     lambda: vae if stored == dtype else skeleton(vae, dtype),
                     class_source_digest(type(vae).__module__) if plain else None,
                     facts,
-                    Kernels(preset.levels),
+                    kernels_of(preset, bounded=self._vram is not None),
                     allow_whole=self._allow_whole,
                     frames=frames_of(type(vae).__name__, side),
                 ),

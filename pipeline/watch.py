@@ -23,8 +23,8 @@ class Watch:
             if "processor" in part.__dict__:
                 entries.append((part.__dict__, "processor", part.__dict__["processor"]))
         self._sizes = [*map(len, self._dicts)]
-        # side by side, so that a look at a thousand entries is no loop of Python's
-        self._in, self._names, self._values = ([entry[n] for entry in entries] for n in range(3))
+        self._places = [(d, name) for d, name, _ in entries]
+        self._values = [value for _, _, value in entries]
         self._weights = [value for value in self._values if isinstance(value, Tensor)]
         self._at = [t.data_ptr() for t in self._weights]
         self._counted = [t for t in self._weights if not t.is_inference()]  # the others count no changes
@@ -34,7 +34,7 @@ class Watch:
         """True while nothing was exchanged, moved or written to."""
         return (
             [*map(len, self._dicts)] == self._sizes
-            and all(map(is_, map(dict.get, self._in, self._names), self._values))
+            and all(map(is_, [d.get(name) for d, name in self._places], self._values))
             and [t.data_ptr() for t in self._weights] == self._at
             and [t._version for t in self._counted] == self._versions
         )

@@ -1,7 +1,8 @@
 """Level 5: CUDA C++ for NVIDIA cards, compiled at run time by NVRTC; the user's machine needs no toolchain.
 
 Memory-bound passes over pixels with channels innermost. Persistent blocks walk over tiles that flow through a ring of
-shared-memory stages (``bulk.cu``, ``async.cu``); what is done with them is in ``operations.cu``.
+shared-memory stages (``bulk.cu``, ``async.cu``); what is done with them is in ``operations.cu``. ``conv_add`` is
+cuDNN's, where its frontend is installed.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from typing import Any
 
 import torch
 
+from tvae.kernels.cuda.conv_add import conv_add
 from tvae.kernels.cuda.norm import add_stats, group_stats, norm_act
 
 __all__ = ["IMPLEMENTATIONS", "missing"]
 
-IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {fn.__name__: fn for fn in (group_stats, norm_act, add_stats)}
+IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
+    fn.__name__: fn for fn in (group_stats, norm_act, add_stats, conv_add)
+}
 """Operation -> function, those that this level has."""
 
 

@@ -92,6 +92,11 @@ def upsample_conv(kernels: Kernels, x: Tensor, weight: Tensor, bias: Tensor | No
     return kernels.interleave_stats(F.conv2d(x, weight, padding=1), bias, None, False)[0]
 
 
+def conv_add(kernels: Kernels, x: Tensor, weight: Tensor, other: Tensor, bias: Tensor | None) -> Tensor:
+    """conv2d of x_nchw that keeps its size, + other + bias per channel."""
+    return kernels.conv_add(x, weight, other, bias, _same(weight), None, False)[0]
+
+
 def conv_from_few(kernels: Kernels, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """conv2d of x_nchw that keeps its size; x has a few channels."""
     return kernels.conv_from_few(x, weight, bias, _same(weight), None, False)[0]
@@ -149,7 +154,7 @@ _FUSED: dict[str, Callable[..., Tensor]] = {
     fn.__name__: fn
     for fn in (
         *(norm_act, norm_pad, residual, subpixel_weight, upsample_conv, sum_of),
-        *(rms_norm_act, wide_attention, conv_from_few, conv_to_few),
+        *(rms_norm_act, wide_attention, conv_add, conv_from_few, conv_to_few),
     )
 }
 

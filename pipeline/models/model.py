@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tvae.kernels import Kernels
 from tvae.pipeline.budget import Limits, parse_size
 from tvae.pipeline.cap import capped
 from tvae.pipeline.clip_plan import ClipPlan
@@ -25,7 +24,7 @@ from tvae.pipeline.engine.layout import memory_format
 from tvae.pipeline.engine.plan import Plan
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.graph_store import class_source_digest
-from tvae.pipeline.hardware import backend_settings, choose_preset, pick_device
+from tvae.pipeline.hardware import backend_settings, choose_preset, kernels_of, pick_device
 from tvae.pipeline.models.clip_steps import ClipSteps
 from tvae.pipeline.models.families import FAMILIES, Geometry, geometry_of
 from tvae.pipeline.models.frames import frames_of, goes_by_frames
@@ -129,7 +128,7 @@ class Model:
         self._sides: dict[str, Compiled] = {}
         self._stepping: dict[Side, Stepping] = {}
         self._steps: dict[Side, ClipSteps] = {}
-        kernels = Kernels(preset.levels)
+        kernels = kernels_of(preset, bounded=limits.vram is not None)
         for side in SIDES:
             self._sides[side] = Compiled(
                 side,

@@ -22,7 +22,7 @@ pytestmark = [
 
 NORMS = (
     *("group_stats", "finish_stats", "norm_act", "add_stats", "interleave_stats", "rms_norm_act"),
-    *("pad", "enlarge", "conv_from_few", "conv_to_few"),
+    *("pad", "enlarge", "conv_add", "conv_from_few", "conv_to_few"),
 )
 TYPES = (torch.bfloat16, torch.float16, torch.float32)
 CASES = {"compile": 6}
@@ -87,6 +87,11 @@ def random_case(operation: str, pick: random.Random) -> Case:
     if operation.startswith("conv"):
         n, few, h, w = pick.randint(1, 3), pick.choice((1, 3, 4)), pick.randint(2, 90), pick.randint(2, 90)
         label = f"{[n, few, c, h, w]} {oracle.dtype}"
+        if operation == "conv_add":
+            pads = 1, 1, pick.randint(0, 1), pick.randint(0, 1)
+            more = {name: yes[name] for name in ("bias", "stats", "into", "aliased")}
+            inner = pick.choice([n for n in CHANNELS if n <= 256])
+            return oracle.conv_add(f"{label} {inner} {pads} {more}", n, inner, c, h + 1, w, pads=pads, **more)
         if operation == "conv_from_few":
             return oracle.from_few(label, n, few, c, h, w, stats=yes["stats"], into=yes["into"])
         return oracle.to_few(label, n, c, few, h, w, norm=yes["weights"], act=pick.choice((None, "silu")))
@@ -141,6 +146,7 @@ def test_plain_channels_last_is_taken_and_captured(level: str, operation: str, d
         "rms_norm_act": lambda: oracle.rms("", x),
         "pad": lambda: oracle.padded("", x, (0, 1, 0, 1), "constant", "silu"),
         "enlarge": lambda: oracle.enlarged("", x, (2, 2)),
+        "conv_add": lambda: oracle.conv_add("", 1, 64, 128, 96, 80),
         "conv_from_few": lambda: oracle.from_few("", 1, 3, 128, 96, 80),
         "conv_to_few": lambda: oracle.to_few("", 1, 128, 3, 96, 80),
     }[operation]()

@@ -138,6 +138,16 @@ def cuts_off(pixels: Tensor, dtype: torch.dtype) -> Tensor:
     return ((pixels.float() + 1) * half).clamp(0, 2 * half).permute(0, 2, 3, 1).to(dtype)
 
 
+def forgets_the_border(x: Tensor, weight: Tensor, residual: Tensor, bias: Any, pads: Any, out: Any, stats: bool) -> Any:
+    """Of the convolution that is computed as if the picture ended where the band does."""
+    y = torch.nn.functional.conv2d(x, weight, padding=1)[:, :, : residual.shape[2]]
+    return native("add_stats")(y, residual, bias, y if out is None else out, stats)
+
+
+def adds_to_itself(x: Tensor, weight: Tensor, residual: Tensor, bias: Any, pads: Any, out: Any, stats: bool) -> Any:
+    return native("conv_add")(x, weight, torch.zeros_like(residual), bias, pads, out, stats)
+
+
 def keeps_the_bias(x: Tensor, weight: Tensor, bias: Any, pads: Any, out: Any, stats: bool) -> Any:
     return native("conv_from_few")(x, weight, None, pads, out, stats)
 
@@ -155,6 +165,7 @@ WRONG = {
     "rms_norm_act": [over_all_pixels, forgets_the_offset],
     "pad": [zeros_for_all, normalises_the_border],
     "enlarge": [by_blocks],
+    "conv_add": [forgets_the_border, adds_to_itself],
     "conv_from_few": [keeps_the_bias],
     "conv_to_few": [turned],
     "wide_attention": [sees_the_future, one_missing_key],

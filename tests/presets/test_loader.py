@@ -41,7 +41,7 @@ def test_levels_and_operations_are_those_of_the_kernels() -> None:
 def test_levels_by_operation(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     chosen = 'default = "compile"\nnorm_act = "cuda"\nsample = "native"'
-    path.write_text(presets.export("h200").replace(LEVEL, chosen), encoding="utf-8")
+    path.write_text(presets.export("a100").replace(LEVEL, chosen), encoding="utf-8")
     levels = presets.load(path).levels
     assert levels == {"default": "compile", "norm_act": "cuda", "sample": "native"}
     assert kernels.Kernels(levels).levels["norm_act"] == "cuda"

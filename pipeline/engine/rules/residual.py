@@ -9,6 +9,7 @@ from tvae.pipeline.engine.program import Op, Read
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.pointwise import broadcast_axis
 from tvae.pipeline.engine.rules.registry import rule
+from tvae.pipeline.engine.rules.same_size import SameSize
 
 _FRESH = ("conv1d", "conv2d", "conv3d")
 """Operations whose result is new memory, not a view of something else."""
@@ -31,4 +32,33 @@ def residual(ctx: Context, node: Node) -> Op:
     op.replaces = tuple(o.id for o in (source, other) if o is not None)
     if source.name in _FRESH and ctx.readers(node.args[0]) == 1:
         op.over = source.id
+    return op
+
+
+@rule("conv_add")
+def conv_add(ctx: Context, node: Node) -> Op:
+    """The same with the convolution in it (see ``fused.conv_add``)."""
+    source, weight, other, bias = (*(ctx.op(arg) for arg in node.args[:3]), ctx.maybe(node.args[3]))
+    assert source.axis is not None
+    if source.axis.dim == 0:
+        return ctx.local(node, source.axis)
+    window, kernels = SameSize(source, weight), ctx.kernels
+
+    def produce(read: Read, a: int, b: int, out: Tensor | None, stats: bool) -> tuple[Tensor, Tensor | None]:
+        first, last, pads = window.span(a, b)
+        shift = None if bias is None else read(bias.id)
+        rows = read(source.id, first, last), read(weight.id), read(other.id, a, b)
+        return kernels.conv_add(*rows, shift, pads, out, stats)
+
+    op = ctx.emit(
+        node,
+        [source, weight, other, *([bias] if bias else [])],
+        source.axis,
+        lambda a, b: [*window.demand(a, b), (other.id, a, b)],
+        lambda read, a, b: produce(read, a, b, None, False)[0],
+        work=window.work(ctx.shape(node.meta)),
+    )
+    op.produce = produce
+    op.into = lambda read, a, b, out: produce(read, a, b, out, False)
+    op.replaces = (other.id,)
     return op

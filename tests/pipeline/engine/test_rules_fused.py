@@ -185,6 +185,19 @@ def norm_pad(draw: Draw, op: str) -> OneOp:
     return g.gives(made, tolerance=tolerance, channels_last=draw(st.booleans()))
 
 
+def conv_add(draw: Draw, op: str) -> OneOp:
+    """A picture, or pictures that are the rows, with something added, and a normalisation behind."""
+    g, tolerance = started(draw)
+    x, kernel = image(g, draw(st.integers(1, 5)), draw(st.integers(1, 2))), draw(st.sampled_from([3, 5]))
+    weight, bias = g.param(4, g.value(x).shape[1], kernel, kernel), maybe_param(draw, g, 4)
+    other = g.call("tanh.default", image(g, 4, g.value(x).shape[0]))
+    y = F.conv2d(g.wide(x), g.wide(weight), g.wide(bias), padding=kernel // 2) + g.wide(other)
+    shape = *g.value(x).shape[:1], 4, "h", "w"
+    made = g.fused("conv_add", x, weight, other, bias, value=y, shape=shape)
+    outputs = [made, normed(draw, g, made)] if draw(st.booleans()) else [made]
+    return g.gives(*outputs, tolerance=8 * tolerance, channels_last=draw(st.booleans()))
+
+
 def conv_from_few(draw: Draw, op: str) -> OneOp:
     """A picture that keeps its size, with a normalisation behind."""
     g, tolerance = started(draw)
@@ -215,7 +228,7 @@ CASES: dict[str, Case] = {
     f.__name__: f
     for f in (
         *(norm_act, residual, upsample_conv, rms_norm_act, wide_attention),
-        *(norm_pad, conv_from_few, conv_to_few),
+        *(norm_pad, conv_add, conv_from_few, conv_to_few),
     )
 }
 

@@ -1,0 +1,74 @@
+"""Convolutions that add what is added to them, in whole models: the model's numbers at every height of strips."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from small_models import Block, built, graph_of, image
+from torch import Tensor
+
+from tvae.kernels import Kernels, native
+from tvae.pipeline.engine.execute import execute
+from tvae.pipeline.engine.graph import Graph
+from tvae.pipeline.engine.lower import lower
+from tvae.pipeline.engine.passes import optimise
+from tvae.pipeline.engine.schedule import Schedule, schedule
+
+CPU = torch.device("cpu")
+HEIGHT, WIDTH = 37, 20
+
+
+class Blocks(Block):
+    """Two residual blocks, the second with a convolution around it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        h = h + self.mix(F.silu(self.norm(h)))
+        g = self.mix(F.silu(self.norm2(h)))
+        h = F.conv2d(h, self.mix.weight[:, :, 1:2, 1:2]) + self.mix(F.silu(self.norm(g)))
+        return self.last(F.silu(self.norm2(h)))
+
+
+def fused() -> Graph:
+    return optimise(graph_of(Blocks), subpixel=True, bias=True, epilogue=True)
+
+
+def planned(graph: Graph, strip: int) -> Schedule:
+    sizes = graph.bind([(2, 3, HEIGHT, WIDTH)])
+    assert sizes is not None
+    return schedule(lower(graph, sizes, CPU, Kernels()), strip)
+
+
+def test_both_sums_are_found() -> None:
+    nodes = fused().nodes
+    assert sum(node.op == "conv_add" for node in nodes) == 2
+    assert not [node for node in nodes if node.op == "residual" and node.args[1] is not None]
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["plain", "channels-last"])
+@pytest.mark.parametrize("strip", [1, 4, 16, HEIGHT])
+def test_strips_are_the_model(strip: int, last: bool) -> None:
+    graph, x = fused(), image(HEIGHT, WIDTH)
+    weights = dict(built(Blocks).named_parameters()) | graph.constants
+    (got,) = execute(planned(graph, strip), [x], weights, channels_last=last)
+    assert got is not None
+    torch.testing.assert_close(got, built(Blocks)(x), rtol=1e-11, atol=1e-11)
+
+
+def test_what_failed_in_the_middle_of_a_sum_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums are written over what they add: that must be whole when memory runs out on the way."""
+    graph, x = fused(), image(HEIGHT, WIDTH)
+    plan, weights = planned(graph, 8), dict(built(Blocks).named_parameters()) | graph.constants
+    assert any(segment.reuse for segment in plan.segments)
+    stats, calls = native.block_stats, iter(range(10**6))
+
+    def fails_sometimes(*args: Tensor) -> Tensor:
+        if next(calls) % 7 == 5:
+            raise torch.OutOfMemoryError("as a card would")
+        return stats(*args)
+
+    monkeypatch.setattr(native, "block_stats", fails_sometimes)
+    (got,) = execute(plan, [x], weights)
+    assert got is not None
+    torch.testing.assert_close(got, built(Blocks)(x), rtol=1e-11, atol=1e-11)
