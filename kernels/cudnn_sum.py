@@ -33,11 +33,10 @@ class _Map(NamedTuple):
 
 
 class _Sum(NamedTuple):
-    """What a plan is made for: x, weight, residual and y as [N, C, H, W], and the bias's type."""
+    """What a plan is made for: x, weight, residual and y as [N, C, H, W]."""
 
     dtype: torch.dtype
     device: int
-    bias: torch.dtype
     pads: tuple[int, ...]
     maps: tuple[_Map, ...]
 
@@ -59,12 +58,15 @@ def missing() -> str | None:
 
 
 def conv_add(x: Tensor, weight: Tensor, residual: Tensor, bias: Tensor | None, pads: Sequence[int], y: Tensor) -> None:
-    """y = conv2d(x_nchw, zeros around) + residual + bias. Raises Unsupported before anything is written."""
+    """y = conv2d(x_nchw, zeros around) + residual + bias, the bias in x's type, which is all that the engines take.
+
+    Raises Unsupported before anything is written.
+    """
     reason = missing()
     if reason:
         raise Failed(reason)
-    if bias is None or bias.stride() != (1,):
-        raise Unsupported("no bias, or one that is not dense")
+    if bias is None:
+        raise Unsupported("no bias")
     maps = (x, weight, residual, y)
     if x.dtype not in (torch.bfloat16, torch.float16) or any(t.dtype != x.dtype or t.device != x.device for t in maps):
         raise Unsupported(f"maps of {x.dtype}, or of unlike type or device")
@@ -73,12 +75,12 @@ def conv_add(x: Tensor, weight: Tensor, residual: Tensor, bias: Tensor | None, p
     if y.untyped_storage().data_ptr() == residual.untyped_storage().data_ptr():
         raise Unsupported("a sum that is written over the residual")  # which is to be whole while this can fail
     at = tuple(_Map(tuple(t.shape), t.stride()) for t in maps)
-    found = _plan(_Sum(x.dtype, x.device.index, bias.dtype, tuple(pads), at))
+    found = _plan(_Sum(x.dtype, x.device.index, tuple(pads), at))
     if isinstance(found, str):
         raise Unsupported(found)
     with torch.cuda.device(x.device):
         workspace = torch.empty(found.workspace, dtype=torch.uint8, device=x.device)
-        given = dict(zip(found.tensors, (x, weight, residual, bias, y), strict=True))
+        given = dict(zip(found.tensors, (x, weight, residual, bias.to(x.dtype).contiguous(), y), strict=True))
         found.graph.execute(given, workspace, handle=_handle(x.device))
 
 
@@ -89,34 +91,27 @@ def _plan(wanted: _Sum) -> _Plan | str:
         import cudnn
     except Exception as error:  # it looks for the library while it is imported
         return f"cuDNN's frontend cannot be loaded: {error}"
-    types = {
-        torch.bfloat16: cudnn.data_type.BFLOAT16,
-        torch.float16: cudnn.data_type.HALF,
-        torch.float32: cudnn.data_type.FLOAT,
-    }
-    if wanted.bias not in types:
-        return f"a bias of {wanted.bias}"
+    kind = {torch.bfloat16: cudnn.data_type.BFLOAT16, torch.float16: cudnn.data_type.HALF}[wanted.dtype]
     device = torch.device("cuda", wanted.device)
     left, right, top, bottom = wanted.pads
     try:
         graph = cudnn.pygraph(
             handle=_handle(device),
-            io_data_type=types[wanted.dtype],
+            io_data_type=kind,
             intermediate_data_type=cudnn.data_type.FLOAT,
             compute_data_type=cudnn.data_type.FLOAT,
         )
         x, weight, residual = (
-            graph.tensor(dim=list(m.shape), stride=list(m.strides), data_type=types[wanted.dtype])
-            for m in wanted.maps[:3]
+            graph.tensor(dim=list(m.shape), stride=list(m.strides), data_type=kind) for m in wanted.maps[:3]
         )
         result = wanted.maps[3]
         channels = result.shape[1]
         each = [channels, 1, channels, channels]
-        bias = graph.tensor(dim=[1, channels, 1, 1], stride=each, data_type=types[wanted.bias])
+        bias = graph.tensor(dim=[1, channels, 1, 1], stride=each, data_type=kind)
         ones = {"stride": [1, 1], "dilation": [1, 1]}
         made = graph.conv_fprop(image=x, weight=weight, pre_padding=[top, left], post_padding=[bottom, right], **ones)
         y = graph.add(a=graph.add(a=made, b=residual), b=bias)
-        y.set_output(True).set_data_type(types[wanted.dtype])
+        y.set_output(True).set_data_type(kind)
         y.set_dim(list(result.shape)).set_stride(list(result.strides))
         graph.validate()
         graph.build_operation_graph()
