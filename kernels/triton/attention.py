@@ -148,14 +148,6 @@ class Scratch:
         """Of the rows before the first chunk, and as each chunk used them."""
         self.sums = torch.empty((self.tiles, even), device=device)
         self.tops = torch.empty((self.share, even), device=device)
-        self._described: dict[Any, TensorDescriptor] = {}
-
-    def described(self, x: Tensor, rows: int, columns: int) -> TensorDescriptor:
-        """A matrix for bulk copies of so many rows and columns; made once, as the host is what small calls wait for."""
-        key = x.data_ptr(), x.shape, x.stride(), rows, columns
-        if key not in self._described:
-            self._described[key] = TensorDescriptor.from_tensor(x, [rows, columns])
-        return self._described[key]
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, largest: Tensor | None, out: Tensor, scale: float, plan: Plan) -> None:
@@ -179,22 +171,22 @@ def attend(q: Tensor, k: Tensor, v: Tensor, largest: Tensor | None, out: Tensor,
         _launch_finish(scratch, largest, result)
 
 
-def _operands(plan: Plan, scratch: Scratch, *operands: tuple[Tensor, int]) -> list[Any]:
+def _operands(plan: Plan, *operands: tuple[Tensor, int]) -> list[Any]:
     """Matrices, each with the rows of its tile, as the kernels load them: ``plan.depth`` columns at a time."""
     if not plan.tma:
         return [x for x, _ in operands]
-    return [scratch.described(x, rows, plan.depth) for x, rows in operands]
+    return [TensorDescriptor.from_tensor(x, [rows, plan.depth]) for x, rows in operands]
 
 
-def _target(plan: Plan, scratch: Scratch, p: Tensor) -> Any:
+def _target(plan: Plan, p: Tensor) -> Any:
     """The weights as the kernels store them: a slice of a tile at a time."""
-    return scratch.described(p, plan.rows, plan.columns // plan.slices) if plan.tma else p
+    return TensorDescriptor.from_tensor(p, [plan.rows, plan.columns // plan.slices]) if plan.tma else p
 
 
 def _launch_peaks(q: Tensor, sample: Tensor, scratch: Scratch, factor: float, plan: Plan) -> None:
     (m, d), n = q.shape, len(sample)
     peaks_kernel[(triton.cdiv(m, plan.rows),)](
-        *_operands(plan, scratch, (q, plan.rows), (sample, plan.columns)),
+        *_operands(plan, (q, plan.rows), (sample, plan.columns)),
         *(scratch.peaks, m, n, factor, q.stride(0), sample.stride(0)),
         DEPTH=d,
         TMA=plan.tma,
@@ -212,8 +204,8 @@ def launch_weights(q: Tensor, k: Tensor, scratch: Scratch, chunk: int, factor: f
     p = scratch.weights[:m, :n]
     tiles = triton.cdiv(m, plan.rows) * triton.cdiv(n, plan.columns)
     weights_kernel[(min(plan.programs, tiles),)](
-        *_operands(plan, scratch, (q, plan.rows), (k, plan.columns)),
-        *(_target(plan, scratch, p), scratch.peaks[chunk], scratch.sums[chunk * scratch.share :], scratch.tops),
+        *_operands(plan, (q, plan.rows), (k, plan.columns)),
+        *(_target(plan, p), scratch.peaks[chunk], scratch.sums[chunk * scratch.share :], scratch.tops),
         *(m, n, factor, q.stride(0), k.stride(0), p.stride(0), scratch.sums.stride(0)),
         DEPTH=d,
         MASK=n % plan.columns != 0,
@@ -236,12 +228,13 @@ def _launch_repair(q: Tensor, k: Tensor, scratch: Scratch, chunk: int, factor: f
     rows, tiles = triton.cdiv(m, plan.rows), triton.cdiv(n, plan.columns)
     share = triton.cdiv(tiles, max(1, plan.cores // rows))
     repair_kernel[(rows, triton.cdiv(tiles, share))](
-        *(q, k, p, scratch.peaks[chunk], scratch.peaks[chunk + 1]),
+        *_operands(plan, (q, plan.rows), (k, plan.columns)),
+        *(_target(plan, p), scratch.peaks[chunk], scratch.peaks[chunk + 1]),
         *(scratch.sums[chunk * scratch.share :], scratch.tops, scratch.wide, m, n, int(chunk == 0), factor),
         *(q.stride(0), k.stride(0), p.stride(0), scratch.sums.stride(0)),
         DEPTH=d,
         MASK=n % plan.columns != 0,
-        TMA=False,  # descriptors would cost the host more at every launch than they save in the few that compute
+        TMA=plan.tma,
         BM=plan.rows,
         BN=plan.columns,
         BK=plan.depth,
