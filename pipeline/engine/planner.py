@@ -270,9 +270,9 @@ def _ever_smaller(
     """Schedules with strips of this height, each meant to take less than the one before.
 
     First what dies is written over. Then buffers go from the device, the largest of those that are alive where it is
-    fullest: values that ``pays`` names are made again where they are read, the others move, until none is left. (What
-    waits on its way out takes memory too, and so does what is made again: a step need not help.) eased: gives what
-    is tried in the place of each.
+    fullest: values that ``pays`` names are made again where they are read, the others move, until none is left; among
+    equals, last those that attention would see in parts then, several times as slow. (What waits on its way out takes
+    memory too, and so does what is made again: a step need not help.) eased: gives what is tried in the place of each.
     """
     again = frozenset[int]()
     plan = _built(program, rows, given, way, machine, known)
@@ -282,6 +282,7 @@ def _ever_smaller(
     places = dict(given)
     plan = placed(plan, places, lag=True)
     spans = _spans(plan, given)
+    in_parts = {i for op in program.ops if op.parts for i in op.parts.over}
     while True:
         shown, cost = eased(plan, footprint(plan, known))
         yield shown, cost
@@ -289,7 +290,7 @@ def _ever_smaller(
         choice = [i for i, (made, dropped) in spans.items() if made <= fullest <= dropped]
         if not choice:
             return
-        largest = max(choice, key=lambda i: (i in pays, program.ops[i].bytes))
+        largest = max(choice, key=lambda i: (i in pays, program.ops[i].bytes, i not in in_parts))
         if largest in pays:
             again |= {largest}
             plan = placed(schedule(program, rows, given, way.cuts, deep=way.deep, again=again), places, lag=True)

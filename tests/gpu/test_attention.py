@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 if torch.cuda.is_available() and find_spec("triton"):
-    from tvae.kernels.triton.attention import wide_attention
+    from tvae.kernels.triton.attention import Plan, attend_frames, wide_attention
 
 BOUND = {torch.bfloat16: 1.02, torch.float16: 1.05}
 """Of PyTorch's own error. In float16 both round the weights to 11 bits: equal but for where in their range."""
@@ -56,6 +56,19 @@ def test_no_further_from_float64_than_pytorch(dtype: torch.dtype, d: int, m: int
     exact = _exact(q[0, 0], k[0, 0], v[0, 0], scale)
     theirs = _error(F.scaled_dot_product_attention(q, k, v, scale=scale), exact)
     assert _error(wide_attention(q, k, v, scale, False), exact) <= BOUND[q.dtype] * theirs
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("d", [512, 1024])
+@pytest.mark.parametrize("spread", [1.0, 6.0])
+def test_pointers_are_no_worse_than_bulk_copies(dtype: torch.dtype, d: int, spread: float) -> None:
+    """What cards before Hopper run, at spread 6 with repairs."""
+    q, k, v = (_noise(1, 1, rows, d, dtype=dtype) for rows in (3000, 2501, 2501))
+    scale = spread / math.sqrt(d)
+    exact = _exact(q[0, 0], k[0, 0], v[0, 0], scale)
+    theirs = _error(F.scaled_dot_product_attention(q, k, v, scale=scale), exact)
+    plan = Plan(132, 128, 128, 32, 8, 4, 1, False, False)
+    assert _error(attend_frames(q, k, v, scale, False, plan), exact) <= BOUND[q.dtype] * theirs
 
 
 def test_many_tokens() -> None:

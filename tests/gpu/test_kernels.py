@@ -32,6 +32,13 @@ CHANNELS = (1, 2, 3, 4, 5, 8, 12, 16, 20, 24, 32, 48, 64, 72, 96, 100, 128, 160,
 LAYOUTS = (*["dense"] * 3, "strip", "columns", "tokens", "clip", "clip strip", "planes", "steps")
 
 
+@pytest.fixture(autouse=True)
+def _exact_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in every run of the engine: no products of ten bits."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+
+
 def run_of(operation: str, level: str) -> Callable[..., Any]:
     run = implementation(operation, level)
     if run is None:

@@ -9,10 +9,12 @@ from functools import lru_cache
 
 import pytest
 import torch
+import torch.nn.functional as F
 from one_op import OneOp
 from one_op import image as picture
 from resnet import convolved, normed, summed
 from small_models import Attention, Block, LinearAttention, Residual, TwoNorms, built, eager, graph_of, image
+from torch import Tensor
 
 from tvae.pipeline.engine import planner
 from tvae.pipeline.engine.execute import execute
@@ -348,3 +350,29 @@ def test_copies_are_hidden_behind_computation() -> None:
     away = schedule(program, 16, dict.fromkeys(movable(here), "disk"))
     endless = replace(CPU, disk=1e15)
     assert time_of(away, endless) == pytest.approx(time_of(here, endless), rel=1e-6)
+
+
+class Attending(Block):
+    """Attention between two norms: its keys, what it is added to and the sum are stored, all as large."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        h = h + self.mix(F.silu(self.norm(h)))
+        n, c, height, width = h.shape
+        q, k, v = self.qkv(self.norm2(h).flatten(2).transpose(1, 2)).chunk(3, dim=-1)
+        out = F.scaled_dot_product_attention(q, k, v)
+        h = h + out.transpose(1, 2).reshape(n, c, height, width)
+        return self.last(F.silu(self.norm(h)))
+
+
+def test_attentions_keys_stay_while_anything_as_large_could_go() -> None:
+    """Seen in parts they cost several times the time of a move (H200, encode of 8192x8192 in 6 GiB: 20 s for 6)."""
+    program = large(Attending)
+    keys = {i for op in program.ops if op.parts for i in op.parts.over}
+    assert keys
+    plans = [plan for plan, _ in planner._ever_smaller(program, 64, CUDA, {}, planner._Way({}), frozenset(), {})]
+    before = next(a for a, b in itertools.pairwise(plans) if keys & b.places.keys())
+    attending = next(n for n, part in enumerate(before.segments) if any(program.ops[i].parts for i in part.body))
+    spans = planner._spans(before, before.places)
+    stay = {i for i, (made, dropped) in spans.items() if made <= attending <= dropped and i not in keys}
+    assert not [i for i in stay if program.ops[i].bytes >= max(program.ops[key].bytes for key in keys)]
