@@ -23,6 +23,8 @@ _ALIGNED = 16
 """Bytes; channels and addresses are multiples of it."""
 _WORKSPACE = 32 << 20
 """Bytes at most: plans of memory know nothing of it."""
+_MOST = 2**31
+"""Elements of a map that the engines count in 32 bits."""
 
 _handles = threading.local()
 
@@ -72,6 +74,8 @@ def conv_add(x: Tensor, weight: Tensor, residual: Tensor, bias: Tensor | None, p
         raise Unsupported(f"maps of {x.dtype}, or of unlike type or device")
     if any(t.stride(1) != 1 or t.shape[1] % _ALIGNED or t.data_ptr() % _ALIGNED for t in maps):
         raise Unsupported("channels that are not innermost, or not in multiples of 16")
+    if any(t.numel() >= _MOST for t in maps):
+        raise Unsupported("maps of 2^31 elements or more")
     if y.untyped_storage().data_ptr() == residual.untyped_storage().data_ptr():
         raise Unsupported("a sum that is written over the residual")  # which is to be whole while this can fail
     at = tuple(_Map(tuple(t.shape), t.stride()) for t in maps)

@@ -96,15 +96,18 @@ def test_doctor_says_of_every_kernel_level_whether_it_runs(tvae: Tvae, monkeypat
     monkeypatch.setattr("tvae.kernels.why_missing", missing.get)
     lines = tvae("doctor").stdout.splitlines()
     begin = lines.index("kernels")
-    assert lines[begin + 1 : begin + 6] == [
+    assert lines[begin + 1 : begin + 7] == [
         "  native   runs here",
         "  script   runs here",
         "  compile  runs here",
         "  triton   triton is not installed",
         "  cuda     no NVIDIA GPU",
+        "  cudnn    no NVIDIA GPU",
     ]
     (report,) = objects(tvae("doctor", "--json"))
-    assert report["kernels"] == dict.fromkeys(("native", "script", "compile"), "runs here") | missing
+    assert report["kernels"] == dict.fromkeys(("native", "script", "compile"), "runs here") | missing | {
+        "cudnn": "no NVIDIA GPU"
+    }
 
 
 def test_a_bare_command_shows_help(tvae: Tvae) -> None:

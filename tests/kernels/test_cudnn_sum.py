@@ -1,0 +1,96 @@
+"""What goes to cuDNN's fused engines and what does not; what they compute is tested on a GPU (``tests/gpu``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tvae.kernels import Unsupported, cudnn_sum
+from tvae.kernels.registry import Failed
+
+Given = dict[str, Any]
+
+
+def picture(channels: int = 32, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.zeros(1, channels, 6, 5, dtype=dtype).contiguous(memory_format=torch.channels_last)
+
+
+def sums() -> Given:
+    """A call that is taken."""
+    weight = torch.zeros(32, 32, 3, 3, dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
+    bias = torch.zeros(32, dtype=torch.bfloat16)
+    return {"x": picture(), "weight": weight, "residual": picture(), "bias": bias, "pads": (1, 1, 1, 1), "y": picture()}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Stands in for cuDNN, which has no plan: what it was asked for."""
+    found: list[Any] = []
+
+    def plan(wanted: Any) -> str:
+        found.append(wanted)
+        return "cuDNN has no plan: none today"
+
+    monkeypatch.setattr(cudnn_sum, "missing", lambda: None)
+    monkeypatch.setattr(cudnn_sum, "_plan", plan)
+    return found
+
+
+def test_a_plan_is_asked_for_by_shapes_and_places(asked: list[Any]) -> None:
+    given = sums()
+    with pytest.raises(Unsupported, match="none today"):
+        cudnn_sum.conv_add(**given)
+    (wanted,) = asked
+    assert wanted.pads == (1, 1, 1, 1)
+    assert [m.strides for m in wanted.maps] == [given[name].stride() for name in ("x", "weight", "residual", "y")]
+    assert hash(wanted)
+
+
+def same(given: Given) -> None:
+    given["y"] = given["residual"]
+
+
+def rows_beside_it(given: Given) -> None:
+    both = torch.cat([picture(), picture()], 2)
+    given["residual"], given["y"] = both[:, :, :6], both[:, :, 6:]
+
+
+REFUSED: dict[str, Callable[[Given], Any]] = {
+    "no bias": lambda given: given.update(bias=None),
+    "maps of torch.float32": lambda given: given.update(
+        {n: given[n].float() for n in ("x", "weight", "residual", "y")}
+    ),
+    "unlike type": lambda given: given.update(y=picture(dtype=torch.float16)),
+    "not innermost": lambda given: given.update(x=picture().contiguous()),
+    "multiples of 16": lambda given: given.update(x=picture(24)),
+    "over the residual": same,
+    "written over the residual": rows_beside_it,
+    r"2\^31": lambda given: given.update(x=picture()[:, :, :1, :1].expand(1, 32, 1 << 14, 1 << 13)),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_is_refused_before_anything_is_written(words: str, asked: list[Any]) -> None:
+    given = sums()
+    REFUSED[words](given)
+    with pytest.raises(Unsupported, match=words):
+        cudnn_sum.conv_add(**given)
+    assert not asked
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here is a card")
+def test_without_a_card_it_is_not_asked_again() -> None:
+    assert cudnn_sum.missing() == "no NVIDIA GPU"
+    with pytest.raises(Failed, match="no NVIDIA GPU"):
+        cudnn_sum.conv_add(**sums())
+
+
+def test_without_the_frontend_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(cudnn_sum, "find_spec", lambda _name: None)
+    assert cudnn_sum.missing.__wrapped__() == "nvidia-cudnn-frontend is not installed"
