@@ -65,7 +65,7 @@ CODECS = [
     (".mp4", "libx264", {}),
     (".mp4", "libx264", {"bf": "8", "b_strategy": "0"}),
     (".mkv", "libx264", {}),
-    (".mp4", "libx265", {}),
+    (".mp4", "libx265", {"x265-params": "frame-threads=1"}),  # its rate control goes by what other threads have done
     (".mp4", "mpeg4", {"bf": "2"}),
     (".mp4", "libsvtav1", {"preset": "12"}),
     (".mp4", "libaom-av1", {"cpu-used": "8"}),
