@@ -78,11 +78,6 @@ class Kernels:
         self._chains: dict[str, list[tuple[str, Callable[..., Any]]]] = {}
         self._told: set[tuple[str, str, str]] = set()
 
-    def built(self, operation: str) -> Callable[..., Any] | None:
-        """What computes an operation, where that is built when it is first called; None for PyTorch's operations."""
-        level, run = self._links(operation)[0]
-        return run if level in ("triton", "cuda") else None
-
     def group_stats(self, x: Tensor) -> Tensor:
         """See ``native.group_stats``."""
         return self._run("group_stats", x)
@@ -196,7 +191,9 @@ class Kernels:
         return self._run("tensor_to_frames", pixels, dtype)
 
     def _run(self, operation: str, *args: Any) -> Any:
-        for level, run in self._links(operation):
+        if operation not in self._chains:
+            self._chains[operation] = self._chain(operation)
+        for level, run in self._chains[operation]:
             try:
                 return run(*args)
             except Unsupported as reason:
@@ -205,12 +202,6 @@ class Kernels:
                     left = [link for link in self._chains[operation] if link[0] != level]
                     self._chains[operation] = left
         raise AssertionError(f"the definition of {operation} refused its inputs")
-
-    def _links(self, operation: str) -> list[tuple[str, Callable[..., Any]]]:
-        """The implementations to ask, as long as they do not fail."""
-        if operation not in self._chains:
-            self._chains[operation] = self._chain(operation)
-        return self._chains[operation]
 
     def _chain(self, operation: str) -> list[tuple[str, Callable[..., Any]]]:
         """The implementations to ask, in order."""

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from tvae.kernels import Kernels, cudnn_sum, why_missing
-from tvae.kernels.ahead import Ahead
 from tvae.pipeline.budget import Limits, Rows
 from tvae.pipeline.engine.across import Across
 from tvae.pipeline.engine.boundary import RowSource
@@ -125,7 +124,6 @@ class Compiled:
         self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._plans: OrderedDict[Any, Planned] = OrderedDict()
         self._runners: dict[int, tuple[Any, Runner]] = {}  # by the identity of a kept schedule
-        self._ahead = Ahead()
 
     def ready(
         self,
@@ -145,9 +143,6 @@ class Compiled:
         """
         if limits.vram is not None and inputs[0].device.type == "cpu":
             return_what_is_freed()
-        named = self._facts.get("weights", ())
-        named = [*named.items()] if isinstance(named, Mapping) else named
-        self._ahead.start(self._kernels, self._side, named, inputs[0].dtype, inputs[0].device)
         captured, found = self._prepare(inputs, limits, call, sinks, weights)
         plan = found.schedule
         given = dict(weights([n for n in plan.program.params.values() if n not in captured.graph.constants]))
@@ -161,7 +156,6 @@ class Compiled:
             )
             for old in self._runners.keys() - {id(p.schedule) for p in self._plans.values()}:
                 del self._runners[old]
-        self._ahead.wait()
         return Ready(self._runners[id(plan)][1], found, captured.spec)
 
     def forget(self) -> None:

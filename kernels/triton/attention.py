@@ -230,7 +230,7 @@ def _launch_repair(q: Tensor, k: Tensor, scratch: Scratch, chunk: int, factor: f
     repair_kernel[(rows, triton.cdiv(tiles, share))](
         *_operands(plan, (q, plan.rows), (k, plan.columns)),
         *(_target(plan, p), scratch.peaks[chunk], scratch.peaks[chunk + 1]),
-        *(scratch.sums[chunk * scratch.share :], scratch.tops, scratch.wide, m, n, int(chunk == 0), share, factor),
+        *(scratch.sums[chunk * scratch.share :], scratch.tops, scratch.wide, m, n, int(chunk == 0), factor),
         *(q.stride(0), k.stride(0), p.stride(0), scratch.sums.stride(0)),
         DEPTH=d,
         MASK=n % plan.columns != 0,
@@ -239,6 +239,7 @@ def _launch_repair(q: Tensor, k: Tensor, scratch: Scratch, chunk: int, factor: f
         BN=plan.columns,
         BK=plan.depth,
         SLICES=plan.slices,
+        SHARE=share,
         num_warps=plan.warps,
         num_stages=plan.stages,
     )

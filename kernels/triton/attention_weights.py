@@ -203,7 +203,7 @@ def weights_kernel(
         tl.store(tops + where, top, mask=rows < m)
 
 
-@triton.jit(do_not_specialize=["m", "n", "first", "share"])
+@triton.jit(do_not_specialize=["m", "n", "first"])
 def repair_kernel(
     q: tl.tensor,
     k: tl.tensor,
@@ -216,7 +216,6 @@ def repair_kernel(
     m: tl.tensor,
     n: tl.tensor,
     first: tl.tensor,
-    share: tl.tensor,
     factor: tl.tensor,
     q_stride: tl.tensor,
     k_stride: tl.tensor,
@@ -229,12 +228,12 @@ def repair_kernel(
     BN: tl.constexpr,
     BK: tl.constexpr,
     SLICES: tl.constexpr,
+    SHARE: tl.constexpr,
 ) -> None:
     """Raise the peaks that were too low for ``weights_kernel``, and compute those rows' weights and sums again.
 
-    A program looks after BM rows and ``share`` tiles of keys; where no row's largest exponent (``tops``) leaves float16
-    it ends there. ``raised`` takes the peaks as used. What earlier chunks left in wide (not the ``first``) is scaled
-    down.
+    A program looks after BM rows and SHARE tiles of keys; where no row's largest exponent (``tops``) leaves float16 it
+    ends there. ``raised`` takes the peaks as used. What earlier chunks left in wide (not the ``first``) is scaled down.
     """
     row = tl.program_id(0) * BM
     rows = row + tl.arange(0, BM)
@@ -257,8 +256,8 @@ def repair_kernel(
                 at = wide + rows.to(tl.int64)[:, None] * DEPTH + (column + tl.arange(0, 64))[None, :]
                 values = tl.load(at, mask=inside[:, None], other=0.0)
                 tl.store(at, values * tl.exp2(old - peak)[:, None], mask=inside[:, None])
-        begin = tl.program_id(1) * share
-        for tile in range(begin, tl.minimum(begin + share, tiles)):
+        begin = tl.program_id(1) * SHARE
+        for tile in range(begin, tl.minimum(begin + SHARE, tiles)):
             column = tile * BN
             scores = _scores(q, k, row, column, m, n, q_stride, k_stride, DEPTH, TMA, BM, BN, BK)
             total, top = _store_weights(p, scores, peak, row, column, m, n, p_stride, factor, TMA, MASK, BM, BN, SLICES)

@@ -112,7 +112,7 @@ def finish_stats(
             channels,
             groups,
             eps=float(eps),
-            BB=TILE // width,  # whatever the blocks are: one kernel for all sizes of a picture
+            BB=min(TILE // width, triton.next_power_of_2(blocks)),
             BC=width,
             WEIGHT=weight is not None,
             BIAS=bias is not None,

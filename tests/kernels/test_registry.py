@@ -57,16 +57,6 @@ def test_the_table_says_what_there_is(name: str) -> None:
     assert {row[0] for row in rows if row[column] == "+"} == set(module.IMPLEMENTATIONS)
 
 
-def test_what_is_built_at_the_first_call(level: Callable[..., None]) -> None:
-    run = answer("triton's")
-    level("triton", sample=run)
-    level("cuda", "no NVIDIA GPU")
-    assert Kernels({"default": "cuda"}).built("sample") is run
-    assert Kernels({"default": "triton"}).built("pad") is None
-    assert Kernels({"default": "compile"}).built("sample") is None
-    assert Kernels().built("sample") is None
-
-
 def test_the_chosen_level_computes(level: Callable[..., None]) -> None:
     level("cuda", sample=answer("cuda"))
     level("triton", sample=answer("triton"), group_stats=answer("triton"))
