@@ -13,9 +13,7 @@ __all__ = ["convolved"]
 def convolved(x: Tensor, weight: Tensor, pads: Sequence[int]) -> Tensor:
     """conv2d of x_nchw with so many zeros (left, right, top, bottom) around it."""
     left, right, top, bottom = pads
-    if left != right:
-        return F.conv2d(F.pad(x, list(pads)), weight)
-    # the library pads both ends alike without a copy; rows that saw zeros where there are none are left out
-    high = max(top, bottom)
-    y = F.conv2d(x, weight, padding=(high, left))
-    return y.narrow(2, high - top, y.shape[2] - 2 * high + top + bottom)
+    # the library pads both ends alike without a copy; what saw zeros where there are none is left out
+    high, wide = max(top, bottom), max(left, right)
+    y = F.conv2d(x, weight, padding=(high, wide))
+    return y[:, :, high - top : y.shape[2] - high + bottom, wide - left : y.shape[3] - wide + right]

@@ -282,7 +282,7 @@ def _ever_smaller(
     places = dict(given)
     plan = placed(plan, places, lag=True)
     spans = _spans(plan, given)
-    in_parts = {i for op in program.ops if op.parts for i in op.parts.over}
+    in_parts = program.in_parts
     while True:
         shown, cost = eased(plan, footprint(plan, known))
         yield shown, cost

@@ -136,3 +136,8 @@ class Program:
     """Rows of the first input: what strips divide."""
     values: Mapping[int, int] = field(default_factory=dict)
     """The op whose value a node of the graph has, by the node's number."""
+
+    @property
+    def in_parts(self) -> set[int]:
+        """Whole reads of ops that can do with a few of their rows at a time."""
+        return {i for op in self.ops if op.parts for i in op.parts.over}

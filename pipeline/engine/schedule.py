@@ -168,8 +168,7 @@ def movable(plan: Schedule) -> list[int]:
     """Buffers that may live anywhere: whoever reads them needs no more than some rows at a time."""
     program = plan.program
     made = {i for segment in plan.segments for i in segment.sinks if not program.ops[i].reduction}
-    in_parts = {i for op in program.ops if op.parts for i in op.parts.over}
-    return sorted((made & by_rows(program, in_parts)) - {*program.inputs, *program.outputs})
+    return sorted((made & by_rows(program, program.in_parts)) - {*program.inputs, *program.outputs})
 
 
 def by_rows(program: Program, in_parts: Collection[int] = ()) -> set[int]:
