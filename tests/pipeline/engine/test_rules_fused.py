@@ -185,15 +185,20 @@ def norm_pad(draw: Draw, op: str) -> OneOp:
     return g.gives(made, tolerance=tolerance, channels_last=draw(st.booleans()))
 
 
+def size_kept(draw: Draw) -> Callable[[int], tuple[Any, ...]]:
+    """Shapes of pictures by their channels; or of pictures that are the rows themselves, as frames can be."""
+    n, rows_are_pictures = draw(st.integers(1, 2)), draw(st.booleans())
+    return lambda channels: ("h", channels, 6, "w") if rows_are_pictures else (n, channels, "h", "w")
+
+
 def conv_add(draw: Draw, op: str) -> OneOp:
-    """A picture, or pictures that are the rows, with something added, and a normalisation behind."""
+    """A convolution that keeps the size with something added, and a normalisation behind."""
     g, tolerance = started(draw)
-    x, kernel = image(g, draw(st.integers(1, 5)), draw(st.integers(1, 2))), draw(st.sampled_from([3, 5]))
-    weight, bias = g.param(4, g.value(x).shape[1], kernel, kernel), maybe_param(draw, g, 4)
-    other = g.call("tanh.default", image(g, 4, g.value(x).shape[0]))
+    shape, inner, kernel = size_kept(draw), draw(st.integers(1, 5)), draw(st.sampled_from([3, 5]))
+    x, weight, bias = g.input(*shape(inner)), g.param(4, inner, kernel, kernel), maybe_param(draw, g, 4)
+    other = g.call("tanh.default", g.input(*shape(4)))
     y = F.conv2d(g.wide(x), g.wide(weight), g.wide(bias), padding=kernel // 2) + g.wide(other)
-    shape = *g.value(x).shape[:1], 4, "h", "w"
-    made = g.fused("conv_add", x, weight, other, bias, value=y, shape=shape)
+    made = g.fused("conv_add", x, weight, other, bias, value=y, shape=shape(4))
     outputs = [made, normed(draw, g, made)] if draw(st.booleans()) else [made]
     return g.gives(*outputs, tolerance=8 * tolerance, channels_last=draw(st.booleans()))
 
@@ -201,10 +206,10 @@ def conv_add(draw: Draw, op: str) -> OneOp:
 def conv_from_few(draw: Draw, op: str) -> OneOp:
     """A picture that keeps its size, with a normalisation behind."""
     g, tolerance = started(draw)
-    x, kernel = image(g, draw(st.integers(1, 3)), draw(st.integers(1, 2))), draw(st.sampled_from([1, 3]))
-    weight, bias = g.param(4, g.value(x).shape[1], kernel, kernel), maybe_param(draw, g, 4)
+    shape, inner, kernel = size_kept(draw), draw(st.integers(1, 3)), draw(st.sampled_from([1, 3]))
+    x, weight, bias = g.input(*shape(inner)), g.param(4, inner, kernel, kernel), maybe_param(draw, g, 4)
     y = F.conv2d(g.wide(x), g.wide(weight), g.wide(bias), padding=kernel // 2)
-    made = g.fused("conv_from_few", x, weight, bias, value=y, shape=(*g.value(x).shape[:1], 4, "h", "w"))
+    made = g.fused("conv_from_few", x, weight, bias, value=y, shape=shape(4))
     outputs = [made, normed(draw, g, made)] if draw(st.booleans()) else [made]
     return g.gives(*outputs, tolerance=4 * tolerance, channels_last=draw(st.booleans()))
 
@@ -212,7 +217,8 @@ def conv_from_few(draw: Draw, op: str) -> OneOp:
 def conv_to_few(draw: Draw, op: str) -> OneOp:
     """A normalisation and the convolution behind it."""
     g, tolerance = started(draw)
-    x, kernel = image(g, 4, draw(st.integers(1, 2))), draw(st.sampled_from([1, 3]))
+    shape, kernel = size_kept(draw), draw(st.sampled_from([1, 3]))
+    x = g.input(*shape(4))
     groups, eps, act = draw(st.sampled_from([1, 2, 4])), 0.5, draw(st.sampled_from([None, "silu"]))
     norm_weight, norm_bias, offset = (maybe_param(draw, g, 4) for _ in range(3))
     weight, bias = g.param(2, 4, kernel, kernel), maybe_param(draw, g, 2)
@@ -220,7 +226,7 @@ def conv_to_few(draw: Draw, op: str) -> OneOp:
     y = F.group_norm(wide, groups, g.wide(norm_weight), g.wide(norm_bias), eps)
     y = F.conv2d(F.silu(y) if act else y, g.wide(weight), g.wide(bias), padding=kernel // 2)
     norm = x, groups, norm_weight, norm_bias, eps, offset, act
-    made = g.fused("conv_to_few", *norm, weight, bias, value=y, shape=(*g.value(x).shape[:1], 2, "h", "w"))
+    made = g.fused("conv_to_few", *norm, weight, bias, value=y, shape=shape(2))
     return g.gives(made, tolerance=8 * tolerance, channels_last=draw(st.booleans()))
 
 
