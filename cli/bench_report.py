@@ -106,6 +106,8 @@ def _kernel_cells(row: KernelRow) -> tuple[str, ...]:
     note = row.reason or ""
     if row.refused:
         note = f"leaves to the next level: {', '.join(text.partition(':')[0] for text in row.refused)}"
+    if row.seconds and row.launched_seconds and row.launched_seconds > 1.1 * row.seconds:
+        note = f"{note + '; ' if note else ''}{columns.seconds(row.launched_seconds)} where the host launches it"
     if row.status in ("wrong", "failed"):
         note = f"{row.status.upper()} {note}".rstrip()
     return (

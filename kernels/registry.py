@@ -78,6 +78,20 @@ class Kernels:
         self._chains: dict[str, list[tuple[str, Callable[..., Any]]]] = {}
         self._told: set[tuple[str, str, str]] = set()
 
+    @property
+    def rehearsable(self) -> bool:
+        """Is what these levels build for a model Triton's alone? Others build for the sizes that they are given."""
+        levels = set(self.levels.values())
+        return not levels.isdisjoint(("triton", "cuda")) and levels.isdisjoint(("script", "compile"))
+
+    def prepare(self, dtype: torch.dtype, device: int) -> None:
+        """Load the levels, and build what they have that is the same for every model and size on a CUDA device."""
+        levels = set(self.levels.values())
+        for level in levels | {_NEXT.get(level, level) for level in levels}:
+            prepare = None if why_missing(level) else getattr(import_module(f"tvae.kernels.{level}"), "prepare", None)
+            if prepare is not None:
+                prepare(dtype, device)
+
     def group_stats(self, x: Tensor) -> Tensor:
         """See ``native.group_stats``."""
         return self._run("group_stats", x)

@@ -34,6 +34,7 @@ from tvae.pipeline.heap import return_what_is_freed
 from tvae.pipeline.models.reference import Side, call_reference, reference_mode
 from tvae.pipeline.outputs import Spec, flatten
 from tvae.pipeline.planning import Planned, at_callers, described, planned
+from tvae.pipeline.rehearse import prepared, rehearse
 from tvae.pipeline.runner import Runner
 
 __all__ = ["NO_SINKS", "Call", "Compiled", "Frames", "Ready", "Step"]
@@ -121,6 +122,7 @@ class Compiled:
         self._kernels = kernels or Kernels()
         self._module, self._digest, self._facts, self._allow_whole = module, digest, dict(facts), allow_whole
         self._graphs: dict[str, list[_Captured]] = {}
+        self._new: set[int] = set()  # graphs, by identity, whose kernels nobody has asked for yet
         self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._plans: OrderedDict[Any, Planned] = OrderedDict()
         self._runners: dict[int, tuple[Any, Runner]] = {}  # by the identity of a kept schedule
@@ -150,6 +152,9 @@ class Compiled:
         state = (channels_last, record, state_of(list(given.values())))
         if id(plan) not in self._runners or self._runners[id(plan)][0] != state:
             given |= {k: t.to(inputs[0].device) for k, t in captured.graph.constants.items()}
+            if id(captured.graph) in self._new:
+                self._new.remove(id(captured.graph))
+                rehearse(captured.graph, plan.program, given, self._kernels, channels_last=channels_last)
             self._runners[id(plan)] = (
                 state,
                 Runner(plan, given, channels_last=channels_last, record=record, spill=limits.spill),
@@ -272,10 +277,12 @@ class Compiled:
             sizes = known.graph.bind(shapes)
             if sizes is not None:
                 return known, sizes
-        plain = self._capture(inputs, call, rows)
+        with prepared(self._kernels, inputs[0].dtype, inputs[0].device):
+            plain = self._capture(inputs, call, rows)
         store.save(plain.graph, plain.spec)
         new = _Captured(self._optimised(plain.graph, inputs), plain.spec)
         self._graphs[name].append(new)
+        self._new.add(id(new.graph))
         sizes = new.graph.bind(shapes)
         if sizes is None:
             why = f"the capture does not serve its own shape {shapes}"
@@ -314,19 +321,19 @@ class Compiled:
         }
 
     def _capture(self, inputs: Sequence[Tensor | RowSource], call: Call, rows: Rows) -> _Captured:
-        module = self._module()
+        module, side, step = self._module(), self._side, self._step
         device = next(iter(module.parameters())).device
         spec: Spec = {}
         frames = self._frames if rows == "time" else None
 
         def traced(x: Tensor, *more: Tensor) -> list[Tensor]:
-            if self._step is not None:
-                result, caches = self._step(module, x, more)
+            if step is not None:
+                result, caches = step(module, x, more)
                 return [result, *caches]
             kwargs = dict(call.options) | dict(zip(call.tensors, more, strict=True))
             if frames is not None and frames.option in kwargs:
                 kwargs[frames.option] = x.shape[frames.dim]
-            tensors, found = flatten(call_reference(module, self._side, x, **kwargs))
+            tensors, found = flatten(call_reference(module, side, x, **kwargs))
             spec.update(found)
             return tensors
 

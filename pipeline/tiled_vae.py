@@ -207,7 +207,7 @@ class TiledVAE(nn.Module):
         """The compiled side for the model as it is now: one whose structure changed is captured anew."""
         vae, dtype = self.vae, inputs[0].dtype
         stored = next(iter(self.parameters())).dtype
-        structure = [(n, list(t.shape)) for n, t in self._weights().items()]
+        structure = [(n, list(t.shape)) for n, t in _weights_of(vae).items()]
         processors = [type(p).__name__ for p in getattr(vae, "attn_processors", {}).values()]
         last = preset.memory_layout == "channels_last"
         key = (side, dtype, stored, last, repr(structure), tuple(processors), tuple(preset.levels.items()))
@@ -225,12 +225,13 @@ class TiledVAE(nn.Module):
                     allow_whole=self._allow_whole,
                     frames=frames_of(type(vae).__name__, side),
                 ),
-                PreparedWeights(lambda _names: self._weights(), dtype, last),
+                PreparedWeights(lambda _names: _weights_of(vae), dtype, last),  # not `self`: no cycle
             )
         return self._sides[key]
 
-    def _weights(self) -> dict[str, Tensor]:
-        return dict(self.named_parameters(remove_duplicate=False)) | dict(self.named_buffers(remove_duplicate=False))
+
+def _weights_of(vae: nn.Module) -> dict[str, Tensor]:
+    return dict(vae.named_parameters(remove_duplicate=False)) | dict(vae.named_buffers(remove_duplicate=False))
 
 
 @functools.lru_cache(maxsize=64)

@@ -8,15 +8,19 @@ cuDNN's, where its frontend is installed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import torch
 
+from tvae.kernels import cudnn_sum
+from tvae.kernels.cuda import norm
 from tvae.kernels.cuda.conv_add import conv_add
 from tvae.kernels.cuda.norm import add_stats, group_stats, norm_act
 
-__all__ = ["IMPLEMENTATIONS", "missing"]
+__all__ = ["IMPLEMENTATIONS", "missing", "prepare"]
 
 IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
     fn.__name__: fn for fn in (group_stats, norm_act, add_stats, conv_add)
@@ -41,3 +45,11 @@ def missing() -> str | None:
     except Exception as error:  # the wrapper finds no library, or one that does not fit it
         return f"NVRTC cannot be loaded: {error}"
     return None
+
+
+def prepare(dtype: torch.dtype, device: int) -> None:
+    """Build and load what serves maps of this type, whatever their sizes."""
+    norm.prepare(dtype, device)
+    if cudnn_sum.missing() is None:
+        with suppress(Exception):  # a library that cannot be loaded is told where it is used
+            import_module("cudnn")

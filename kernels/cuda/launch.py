@@ -14,6 +14,7 @@ from tvae.kernels.registry import Unsupported
 
 __all__ = ["Launch", "card", "load", "resident"]
 
+_building = threading.Lock()
 _here = threading.local()
 _streams: dict[int, Any] = {}
 
@@ -31,7 +32,8 @@ def card(device: int) -> Card:
 
 def load(name: str, form: str, element: int, stages: int, prefetch: int, device: int) -> Any:
     """A kernel, allowed all the shared memory that a block can have. Unsupported where it cannot be built or loaded."""
-    kernels = _program(form, element, stages, prefetch, device)
+    with _building:  # who comes second takes what the first has built
+        kernels = _program(form, element, stages, prefetch, device)
     if isinstance(kernels, str):
         raise Unsupported(kernels)
     return kernels[name]

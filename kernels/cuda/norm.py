@@ -13,10 +13,10 @@ from torch import Tensor
 
 from tvae.kernels.cuda.launch import Launch, card, load, resident
 from tvae.kernels.cuda.maps import ELEMENTS, Layout, channels_last, common
-from tvae.kernels.cuda.ring import FORMS, VECTOR_BYTES, Ring, geometry
+from tvae.kernels.cuda.ring import FORMS, VECTOR_BYTES, Card, Ring, geometry
 from tvae.kernels.registry import Unsupported
 
-__all__ = ["add_stats", "group_stats", "norm_act"]
+__all__ = ["add_stats", "group_stats", "norm_act", "prepare"]
 
 _NORMS = {None: "norm_plain", "silu": "norm_silu"}
 
@@ -27,6 +27,12 @@ class _Call(NamedTuple):
     launch: Launch
     blocks: int
     arguments: tuple[int, ...]
+
+
+def prepare(dtype: torch.dtype, device: int) -> None:
+    """Build and load the kernels for maps of a type."""
+    if dtype in ELEMENTS:
+        load("stats", _form_for(card(device), None), ELEMENTS[dtype], Ring().stages, Ring().prefetch, device)
 
 
 def group_stats(x: Tensor, *, ring: Ring | None = None, form: str | None = None) -> Tensor:
@@ -127,10 +133,7 @@ def _call(
     x, residual, y = layouts
     maps = common((x, residual or x, y), dtype)
     here = card(device)
-    fitting = [f for f, major in FORMS.items() if here.capability[0] >= major]
-    if not fitting or (form is not None and form not in fitting):
-        raise Unsupported(f"compute capability {here.capability}")
-    chosen, form = ring or Ring(), form or fitting[0]
+    chosen, form = ring or Ring(), _form_for(here, form)
     reads, stats = 1 if residual is None else 2, name.endswith("stats")
     samples, outer, pixels, _ = maps.size
     cut = geometry(maps.size, dtype.itemsize, reads, stats, ring, form, here)
@@ -140,3 +143,11 @@ def _call(
     launch = Launch(kernel, samples * blocks, cut.threads, cut.shared, device)
     strides = (s for one in maps.strides for s in one)
     return _Call(launch, blocks, (blocks, outer, pixels, cut.per_run, cut.tile, cut.groups, cut.lanes, *strides))
+
+
+def _form_for(here: Card, wanted: str | None) -> str:
+    """The ring's form that is wanted, or the newest that the card runs."""
+    fitting = [f for f, major in FORMS.items() if here.capability[0] >= major]
+    if not fitting or (wanted is not None and wanted not in fitting):
+        raise Unsupported(f"compute capability {here.capability}")
+    return wanted or fitting[0]

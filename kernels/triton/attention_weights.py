@@ -9,12 +9,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["HEADROOM", "LIFT", "peaks_kernel", "repair_kernel", "weights_kernel"]
+__all__ = ["FEW", "HEADROOM", "LIFT", "peaks_kernel", "repair_kernel", "weights_kernel"]
 
-LIFT = tl.constexpr(6.0)
+LIFT = tl.constexpr(3.0)
 """The peak of a row lies so far below the largest score known: tiny weights keep their digits in float16."""
 HEADROOM = tl.constexpr(15.9)
 """Scores so far above the peak still give a finite float16."""
+FEW = tl.constexpr(10.0)
+"""A row's largest weight is one of a few that matter if it exceeds this part of what the tiles' largest add up to."""
 
 
 @triton.jit
@@ -149,12 +151,15 @@ def peaks_kernel(
     BN: tl.constexpr,
     BK: tl.constexpr,
 ) -> None:
-    """The first peaks, [m], from a sample of at most BN keys."""
+    """The first peaks, [m], from a sample of the keys."""
     row = tl.program_id(0) * BM
-    scores = _scores(q, k, row, 0, m, n, q_stride, k_stride, DEPTH, TMA, BM, BN, BK) * factor
-    scores = tl.where((tl.arange(0, BN) < n)[None, :], scores, float("-inf"))
+    top = tl.full((BM,), float("-inf"), tl.float32)
+    for column in range(0, n, BN):
+        scores = _scores(q, k, row, column, m, n, q_stride, k_stride, DEPTH, TMA, BM, BN, BK) * factor
+        scores = tl.where((column + tl.arange(0, BN) < n)[None, :], scores, float("-inf"))
+        top = tl.maximum(top, tl.max(scores, 1))
     rows = row + tl.arange(0, BM)
-    tl.store(peaks + rows, tl.max(scores, 1) - LIFT, mask=rows < m)
+    tl.store(peaks + rows, top - LIFT, mask=rows < m)
 
 
 @triton.jit(do_not_specialize=["m", "n"])
@@ -203,7 +208,7 @@ def weights_kernel(
         tl.store(tops + where, top, mask=rows < m)
 
 
-@triton.jit(do_not_specialize=["m", "n", "first"])
+@triton.jit(do_not_specialize=["m", "n", "first", "share"])
 def repair_kernel(
     q: tl.tensor,
     k: tl.tensor,
@@ -216,6 +221,7 @@ def repair_kernel(
     m: tl.tensor,
     n: tl.tensor,
     first: tl.tensor,
+    share: tl.tensor,
     factor: tl.tensor,
     q_stride: tl.tensor,
     k_stride: tl.tensor,
@@ -228,26 +234,36 @@ def repair_kernel(
     BN: tl.constexpr,
     BK: tl.constexpr,
     SLICES: tl.constexpr,
-    SHARE: tl.constexpr,
+    EVEN: tl.constexpr,
 ) -> None:
     """Raise the peaks that were too low for ``weights_kernel``, and compute those rows' weights and sums again.
 
-    A program looks after BM rows and SHARE tiles of keys; where no row's largest exponent (``tops``) leaves float16 it
-    ends there. ``raised`` takes the peaks as used. What earlier chunks left in wide (not the ``first``) is scaled down.
+    A program looks after BM rows and ``share`` tiles of keys; where no row's largest exponent (``tops``) leaves float16
+    it ends there. ``raised`` takes the peaks as used. What earlier chunks left in wide (not the ``first``) is scaled
+    down. EVEN: where few weights matter, the largest becomes a power of two, too, of which nothing is rounded away.
     """
     row = tl.program_id(0) * BM
     rows = row + tl.arange(0, BM)
     inside = rows < m
     tiles = tl.cdiv(n, BN)
     top = tl.full((BM,), float("-inf"), tl.float32)
+    largest = tl.zeros((BM,), tl.float32)  # of the tiles, added up
     for start in range(0, tiles, 16):
         tile = start + tl.arange(0, 16)
         where = tile.to(tl.int64)[:, None] * stride + rows[None, :]
         mask = (tile < tiles)[:, None] & inside[None, :]
-        top = tl.maximum(top, tl.max(tl.load(tops + where, mask=mask, other=float("-inf")), 0))
+        found = tl.load(tops + where, mask=mask, other=float("-inf"))
+        top = tl.maximum(top, tl.max(found, 0))
+        if EVEN:
+            largest += tl.sum(tl.exp2(found), 0)
     old = tl.load(peaks + rows, mask=inside, other=0.0)
     low = top > HEADROOM
     peak = tl.where(low, old + (top - LIFT), old)
+    if EVEN:
+        uneven = top - tl.floor(top)
+        moved = (top >= 1.0) & (top <= HEADROOM) & (uneven > 0.0) & (tl.exp2(top) * FEW > largest)
+        peak = tl.where(moved, old + uneven, peak)
+        low = low | moved
     if tl.program_id(1) == 0:
         tl.store(raised + rows, peak, mask=inside)
     if tl.max(low.to(tl.int32), 0) > 0:
@@ -256,8 +272,8 @@ def repair_kernel(
                 at = wide + rows.to(tl.int64)[:, None] * DEPTH + (column + tl.arange(0, 64))[None, :]
                 values = tl.load(at, mask=inside[:, None], other=0.0)
                 tl.store(at, values * tl.exp2(old - peak)[:, None], mask=inside[:, None])
-        begin = tl.program_id(1) * SHARE
-        for tile in range(begin, tl.minimum(begin + SHARE, tiles)):
+        begin = tl.program_id(1) * share
+        for tile in range(begin, tl.minimum(begin + share, tiles)):
             column = tile * BN
             scores = _scores(q, k, row, column, m, n, q_stride, k_stride, DEPTH, TMA, BM, BN, BK)
             total, top = _store_weights(p, scores, peak, row, column, m, n, p_stride, factor, TMA, MASK, BM, BN, SLICES)

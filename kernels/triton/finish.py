@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tvae.kernels.registry import Unsupported
-from tvae.kernels.triton.launch import INTERPRETED, check_vector, device_of
+from tvae.kernels.triton.launch import INTERPRETED, check_vector, device_of, launch
 
 __all__ = ["finish_stats"]
 
@@ -101,7 +101,9 @@ def finish_stats(
         raise Unsupported(f"{n}x{blocks} blocks, {channels} channels in {groups} groups")
     affine = torch.empty((2, n, channels), dtype=torch.float32, device=parts.device)
     with device_of(parts):
-        _finish[(n * groups,)](
+        launch(
+            _finish,
+            (n * groups,),
             parts.contiguous(),
             affine if weight is None else weight,
             affine if bias is None else bias,
@@ -112,7 +114,7 @@ def finish_stats(
             channels,
             groups,
             eps=float(eps),
-            BB=min(TILE // width, triton.next_power_of_2(blocks)),
+            BB=TILE // width,  # whatever the blocks are: one kernel for all sizes of a picture
             BC=width,
             WEIGHT=weight is not None,
             BIAS=bias is not None,

@@ -17,6 +17,7 @@ from tvae.kernels.triton.launch import (
     check_vector,
     device_of,
     empty_last,
+    launch,
     pixel_block,
     programs,
 )
@@ -148,7 +149,9 @@ def interleave_stats(
     blocks = programs(phases.device, INTERLEAVE, n * split, tiles, LONGEST)
     parts = torch.empty((n, blocks, 3, channels), dtype=torch.float64, device=phases.device) if stats else None
     with device_of(phases):
-        _interleave[(n * blocks * split,)](
+        launch(
+            _interleave,
+            (n * blocks * split,),
             phases,
             phases if bias is None else bias,
             y,

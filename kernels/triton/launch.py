@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
-from typing import NamedTuple
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 from triton import knobs
+from triton.tools.tensor_descriptor import TensorDescriptor
 
+from tvae.kernels.ahead import asked
 from tvae.kernels.layout import as_pixels
 from tvae.kernels.registry import Unsupported
 
@@ -24,6 +27,7 @@ __all__ = [
     "check_vector",
     "device_of",
     "empty_last",
+    "launch",
     "pixel_block",
     "programs",
     "shared_map",
@@ -131,6 +135,39 @@ def _processors(index: int | None) -> int:
     if index is None:  # the interpreter's: enough for several blocks of statistics
         return 2
     return int(torch.cuda.get_device_properties(index).multi_processor_count)
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
+    """``kernel[grid](...)`` on the current device; in a rehearsal the kernel is built instead, by a thread.
+
+    Options are compile-time values.
+    """
+    builds = asked()
+    if builds is None:
+        kernel[grid](*args, **options)
+        return
+    device = torch.cuda.current_device()
+    kernel.device_caches[device]  # made here: two threads would make two
+    fixed = [p.do_not_specialize for p in kernel.params]
+    forms = tuple(_form(value, same) for value, same in zip(args, fixed, strict=False))
+    builds.want((kernel, device, forms, *options.items()), partial(_build, kernel, device, args, options))
+
+
+def _form(value: Any, fixed: bool) -> Hashable:
+    """What a kernel is specialised for in an argument; ``fixed``: in an integer for nothing but its width."""
+    if isinstance(value, Tensor):
+        return value.dtype, value.data_ptr() % 16 == 0
+    if isinstance(value, TensorDescriptor):
+        return value.base.dtype, tuple(value.block_shape)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return "float" if isinstance(value, float) else value
+    return value.bit_length() > 31, fixed or (value == 1, value % 16 == 0)
+
+
+def _build(kernel: Any, device: int, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    with torch.cuda.device(device):
+        made = kernel.warmup(*args, grid=(1,), **options)
+        made.run  # noqa: B018  (its launcher is made, and its code loaded, when first asked for)
 
 
 def device_of(x: Tensor) -> AbstractContextManager[object]:

@@ -24,6 +24,7 @@ from tvae.kernels.triton.launch import (
     check_vector,
     device_of,
     empty_last,
+    launch,
     programs,
     shared_map,
 )
@@ -218,7 +219,9 @@ def conv_from_few(
     blocks = programs(x.device, FROM, n * split, tiles, LONGEST)
     parts = torch.empty((n, blocks, 3, channels), dtype=torch.float64, device=x.device) if stats else None
     with device_of(x):
-        _from_few[(n * blocks * split,)](
+        launch(
+            _from_few,
+            (n * blocks * split,),
             x,
             weight.permute(2, 3, 1, 0).contiguous(),
             y if bias is None else bias,
@@ -271,7 +274,9 @@ def conv_to_few(
                 first, last = max(begin - pads[2], 0), min(end - pads[2] + kh - 1, rows)
                 band, result = x[sample, :, first:last], y[sample, :, begin:end]
                 pixels, elements = (last - first) * columns, (end - begin) * shape[3] * few
-                _products[(triton.cdiv(pixels, height),)](
+                launch(
+                    _products,
+                    (triton.cdiv(pixels, height),),
                     band,
                     norm,
                     taps,
@@ -287,7 +292,9 @@ def conv_to_few(
                     STAGES=TO.stages,
                     num_warps=TO.warps,
                 )
-                _gather[(triton.cdiv(elements, 1024),)](
+                launch(
+                    _gather,
+                    (triton.cdiv(elements, 1024),),
                     planes,
                     y if bias is None else bias,
                     result,

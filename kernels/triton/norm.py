@@ -13,6 +13,7 @@ from tvae.kernels.triton.launch import (
     channel_block,
     device_of,
     empty_last,
+    launch,
     pixel_block,
     programs,
     shared_map,
@@ -92,7 +93,9 @@ def norm_act(x: Tensor, affine: Tensor, act: str | None) -> Tensor:
     split = triton.cdiv(whole.channels, block)
     blocks = programs(x.device, NORM, runs * split, tiles, tiles)
     with device_of(x):
-        _norm[(runs * blocks * split,)](
+        launch(
+            _norm,
+            (runs * blocks * split,),
             x,
             affine.float().contiguous(),
             y,

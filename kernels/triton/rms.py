@@ -8,7 +8,16 @@ from torch import Tensor
 
 from tvae.kernels.registry import Unsupported
 from tvae.kernels.triton.device import silu
-from tvae.kernels.triton.launch import Tuning, check_vector, device_of, empty_last, pixel_block, programs, shared_map
+from tvae.kernels.triton.launch import (
+    Tuning,
+    check_vector,
+    device_of,
+    empty_last,
+    launch,
+    pixel_block,
+    programs,
+    shared_map,
+)
 
 __all__ = ["rms_norm_act"]
 
@@ -118,7 +127,9 @@ def rms_norm_act(
     runs, tiles = whole.samples * whole.outer, triton.cdiv(whole.pixels, height)
     blocks = programs(x.device, RMS, runs, tiles, tiles)
     with device_of(x):
-        _rms[(runs * blocks,)](
+        launch(
+            _rms,
+            (runs * blocks,),
             x,
             x if weight is None else weight,
             x if bias is None else bias,

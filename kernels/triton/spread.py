@@ -17,6 +17,7 @@ from tvae.kernels.triton.launch import (
     check_place,
     device_of,
     empty_last,
+    launch,
     pixel_block,
     programs,
 )
@@ -159,7 +160,9 @@ def _launch(
     split, tiles = triton.cdiv(channels, block), triton.cdiv(pixels, height)
     blocks = programs(x.device, SPREAD, x.shape[0] * split, tiles, tiles)
     with device_of(x):
-        _spread[(x.shape[0] * blocks * split,)](
+        launch(
+            _spread,
+            (x.shape[0] * blocks * split,),
             x,
             x if affine is None else affine.float().contiguous(),
             y,

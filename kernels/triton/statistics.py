@@ -20,6 +20,7 @@ from tvae.kernels.triton.launch import (
     check_vector,
     device_of,
     empty_last,
+    launch,
     pixel_block,
     programs,
     shared_map,
@@ -172,7 +173,9 @@ def _launch(x: Tensor, residual: Tensor | None, bias: Tensor | None, y: Tensor |
         shape = (whole.samples, whole.outer * blocks, 3, whole.channels)
         parts = torch.empty(shape, dtype=torch.float64, device=x.device)
     with device_of(x):
-        _add[(runs * blocks * split,)](
+        launch(
+            _add,
+            (runs * blocks * split,),
             x,
             x if residual is None else residual,
             x if bias is None else bias,

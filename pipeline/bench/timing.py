@@ -17,6 +17,7 @@ __all__ = [
     "is_out_of_memory",
     "matrix_rate",
     "queued_seconds",
+    "recorded",
 ]
 
 _QUEUED_SECONDS = 2e-3
@@ -57,6 +58,27 @@ def queued_seconds(run: Callable[[], Any], device: torch.device, *, repeat: int)
             end.synchronize()
             times.append(start.elapsed_time(end) / 1e3 / calls)
     return statistics.median(times)
+
+
+def recorded(run: Callable[[], Any], device: torch.device) -> Callable[[], Any] | None:
+    """A warm call as the replay of a CUDA graph, in which runs of one shape make it; None where it cannot be one.
+
+    What a host needs to start the call's kernels one by one is no part of it.
+    """
+    if device.type != "cuda":
+        return None
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.device(device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            kept = run()
+    except RuntimeError:
+        return None
+
+    def replay() -> Any:
+        graph.replay()
+        return kept  # its memory is the graph's
+
+    return replay
 
 
 def copy_rate(device: torch.device, *, repeat: int = 10) -> float:

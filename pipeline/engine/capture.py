@@ -7,18 +7,16 @@ is the model's own, become ``Graph.guards``: a shape that fails them is captured
 
 from __future__ import annotations
 
-import logging
 import math
 import re
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from tvae.pipeline.engine.exporting import exporting
 from tvae.pipeline.engine.graph import DEVICE, Graph, Meta, Node, Ref, Size
 from tvae.pipeline.errors import UnsupportedOp
 
@@ -61,12 +59,15 @@ def capture(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Sequ
     """
     entry = _Entry(module, fn)
     failed: list[Exception] = []
-    for shapes in _dynamic(inputs, rows):
-        try:
-            program = _exported(entry, inputs, shapes)
-            return _Translator(program, inputs, rows).graph()
-        except Exception as error:  # sizes that were multiples by chance, or that are constants to the model
-            failed.append(error)
+    try:
+        for shapes in _dynamic(inputs, rows):
+            try:
+                program = _exported(entry, inputs, shapes)
+                return _Translator(program, inputs, rows).graph()
+            except Exception as error:  # sizes that were multiples by chance, or that are constants to the model
+                failed.append(error)
+    finally:
+        del entry.model, entry._fn  # the exporter leaves cycles behind, which would keep them for a while
     last = failed[-1]
     if isinstance(last, UnsupportedOp):
         raise last
@@ -75,7 +76,7 @@ def capture(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Sequ
 
 
 def _exported(entry: nn.Module, inputs: Sequence[Tensor], shapes: Any) -> Any:
-    with torch.no_grad(), _quiet(), _every_shape_anew():
+    with torch.no_grad(), exporting():
         return torch.export.export(entry, (list(inputs),), dynamic_shapes={"inputs": shapes}, strict=False)
 
 
@@ -122,36 +123,6 @@ def _tied(inputs: Sequence[Tensor]) -> list[dict[int, Any]] | None:
     return [
         {t.ndim - 2: times(t.shape[-2], height, rows), t.ndim - 1: times(t.shape[-1], width, columns)} for t in inputs
     ]
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the exporter's warnings and logs: what there is to say of a failed export is in its exception."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
-
-
-@contextmanager
-def _every_shape_anew() -> Iterator[None]:
-    """Without the exporter's cache of shapes: with symbols it costs more than it saves (a third of a capture), and its
-    comparisons of keys become guards that no model asked for."""
-    import torch._dynamo.config as settings
-
-    if not hasattr(settings, "fake_tensor_cache_enabled"):
-        yield
-        return
-    before = settings.fake_tensor_cache_enabled
-    settings.fake_tensor_cache_enabled = False
-    try:
-        yield
-    finally:
-        settings.fake_tensor_cache_enabled = before
 
 
 class _Translator:

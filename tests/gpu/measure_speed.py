@@ -179,6 +179,8 @@ class Speed:
                 continue
             told: Row = {**row.to_json(), "run": f"{row.operation} {row.level}", "share": row.share}
             told |= {"ms": None if row.seconds is None else 1e3 * row.seconds, "note": row.reason or ""}
+            if row.launched_seconds is not None:
+                told["note"] = f"{1e3 * row.launched_seconds:.3f} ms where the host launches it {told['note']}".rstrip()
             told |= {"channels": channels, "size": size}
             if row.rate is not None and row.share is not None:
                 told["rate"] = row.rate / scale

@@ -22,8 +22,9 @@ pytestmark = [
 if torch.cuda.is_available() and find_spec("triton"):
     from tvae.kernels.triton.attention import Plan, attend_frames, wide_attention
 
-BOUND = {torch.bfloat16: 1.02, torch.float16: 1.05}
-"""Of PyTorch's own error. In float16 both round the weights to 11 bits: equal but for where in their range."""
+BOUND = {torch.bfloat16: 1.02, torch.float16: 1.07}
+"""Of PyTorch's own error. In float16 both round the weights to 11 bits; exact is the weight of every key that is the
+largest so far in PyTorch's kernel, of the largest of all in this one."""
 
 
 def _noise(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -48,9 +49,9 @@ def _seeded() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("d", [384, 512, 640, 768, 1024])
 @pytest.mark.parametrize(("m", "n"), [(4096, 4096), (1111, 8192), (3000, 2501)])
-@pytest.mark.parametrize("spread", [1.0, 6.0])
+@pytest.mark.parametrize("spread", [1.0, 2.0, 6.0])
 def test_no_further_from_float64_than_pytorch(dtype: torch.dtype, d: int, m: int, n: int, spread: float) -> None:
-    """spread: the standard deviation of the scores; at 6 a few keys win."""
+    """spread: the standard deviation of the scores; at 2 some keys matter, at 6 a few win."""
     q, k, v = _noise(1, 1, m, d, dtype=dtype), _noise(1, 1, n, d, dtype=dtype), _noise(1, 1, n, d, dtype=dtype)
     scale = spread / math.sqrt(d)
     exact = _exact(q[0, 0], k[0, 0], v[0, 0], scale)

@@ -137,6 +137,10 @@ def test_random_calls(level: str, operation: str) -> None:
     assert taken or level not in ("native", "triton")
 
 
+REFUSED = {(name, torch.float32) for name in ("conv_from_few", "conv_to_few")}
+"""Tensor cores would keep 10 bits of such values."""
+
+
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("operation", NORMS)
 @pytest.mark.parametrize("level", ["triton", "cuda"])
@@ -160,7 +164,7 @@ def test_plain_channels_last_is_taken_and_captured(level: str, operation: str, d
     try:
         assert deviation(case, run).passed
     except Unsupported:
-        assert level != "triton"
+        assert level != "triton" or (operation, dtype) in REFUSED
         pytest.skip("not taken by this level")
     arguments, graph = case.fresh(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -125,6 +125,19 @@ def test_every_peak_raised_in_every_chunk() -> None:
     assert _error(_attend(q, k, v, 1.0, POINTERS), _exact(q, k, v, 1.0)) < ROUNDING[torch.bfloat16]
 
 
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("spread", [2.0, 6.0])
+def test_the_largest_weight_of_few_is_exact(plan: Plan, spread: float) -> None:
+    """In float16 no further from float64 than weights of which the largest is 1, rounded to that type."""
+    q, k, v = (_noise(rows, 64, seed=i, dtype=torch.float16) for i, rows in enumerate((96, 160, 160)))
+    scale = spread / 8
+    exact = _exact(q, k, v, scale)
+    scores = q.double() @ k.double().T * scale
+    weights = torch.exp(scores - scores.amax(1, keepdim=True))
+    rounded = (weights.half().double() @ v.double() / weights.sum(1, keepdim=True)).half()
+    assert _error(_attend(q, k, v, scale, plan), exact) < 1.05 * _error(rounded, exact)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_values_that_are_not_finite_stay_in_their_rows(dtype: torch.dtype) -> None:
     q, k, v = (_noise(rows, 64, seed=i, dtype=dtype) for i, rows in enumerate((80, 60, 60)))

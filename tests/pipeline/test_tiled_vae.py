@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,6 +89,25 @@ def test_to_rebinds_and_changed_weights_are_seen() -> None:
         model.decoder.conv_out.weight.mul_(2)
         model.decoder.conv_out.bias.mul_(2)
     torch.testing.assert_close(tiled.decode(z).sample, 2 * first, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["AutoencoderKL", "AutoencoderKLLTXVideo"])
+def test_what_is_deleted_is_gone(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """At once, captures and all: recordings hold gigabytes of a GPU, which knows nothing of a cycle that lives on."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    tiny = TINY[name]
+    model = tiny.build()
+    tiled = TiledVAE(model, strip=4)
+    gc.collect()
+    gc.disable()
+    try:
+        tiled.decode(tiny.input("decode", 9, 6), **tiny.extra("decode"))
+        sides = [weakref.ref(compiled) for compiled, _ in tiled._sides.values()]
+        gone = [weakref.ref(model), weakref.ref(tiled), *sides]
+        del model, tiled
+        assert [each() for each in gone] == [None] * len(gone)
+    finally:
+        gc.enable()
 
 
 def test_blended_tiling_of_the_model_is_not_used_and_left_as_it_was() -> None:

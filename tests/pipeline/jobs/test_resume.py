@@ -134,7 +134,7 @@ def test_a_killed_encode_goes_on(
     kept = {path.name: (path.stat().st_mtime_ns, path.stat().st_ino) for path in folder.glob("0*.safetensors")}
     second = model()
     done, events = run("encode", source, output=out, model=second, posterior="sample")
-    assert done.done == 1
+    assert done.done == 1, events
     assert same(folder, whole)
     assert [path.name for path in sorted(folder.iterdir())] == [path.name for path in sorted(whole.iterdir())]
     assert went_on(events) == (after > 1)

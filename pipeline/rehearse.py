@@ -1,0 +1,111 @@
+"""A first run on a small picture, in which Triton's kernels are built side by side (``tvae.kernels.ahead``).
+
+Kernels are specialised for types, channels and for numbers that 16 divides, hardly ever for a size. A picture of some
+hundred pixels therefore asks for what large ones do.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from tvae.kernels import Kernels, why_missing
+from tvae.kernels.ahead import rehearsal
+from tvae.pipeline.engine.execute import execute
+from tvae.pipeline.engine.graph import Graph
+from tvae.pipeline.engine.lower import lower
+from tvae.pipeline.engine.plan import explain
+from tvae.pipeline.engine.program import Program
+from tvae.pipeline.engine.schedule import schedule
+from tvae.pipeline.errors import TvaeError
+
+__all__ = ["prepared", "rehearse", "small_shapes"]
+
+_SIDE = 48
+"""Latent pixels, each way: enough keys for the kernels of wide attention."""
+_MOST_BYTES = 2 << 30
+"""Of activations. What takes more even so (a long clip) builds its kernels as it goes."""
+
+_log = logging.getLogger("tvae")
+Shapes = Sequence[tuple[int, ...]]
+
+
+@contextmanager
+def prepared(kernels: Kernels, dtype: torch.dtype, device: torch.device) -> Iterator[None]:
+    """Meanwhile another thread loads the levels of a GPU's kernels, and builds what serves every model."""
+    if device.type != "cuda" or not kernels.rehearsable:
+        yield
+        return
+    index = torch.cuda.current_device() if device.index is None else device.index
+    other = threading.Thread(target=kernels.prepare, args=(dtype, index), name="tvae-prepare", daemon=True)
+    other.start()
+    try:
+        yield
+    finally:
+        other.join()
+
+
+def rehearse(
+    graph: Graph, program: Program, weights: Mapping[str, Tensor], kernels: Kernels, *, channels_last: bool
+) -> None:
+    """Build the kernels that a program of this graph will ask for, on the weights' CUDA device.
+
+    Whatever stands in its way stands in the run's, too, which says so better.
+    """
+    device = next((t.device for t in weights.values()), torch.device("cpu"))
+    if device.type != "cuda" or not kernels.rehearsable or why_missing("triton"):
+        return
+    shapes = [program.ops[i].shape for i in program.inputs]
+    small = small_shapes(shapes, [program.ops[i].shape for i in program.outputs])
+    sizes = graph.bind(small) if small else None
+    if sizes is None:
+        return
+    try:
+        plan = schedule(lower(graph, sizes, device, kernels, allow_whole=True), 1 << 30)
+        if explain(plan, "").peak_bytes > _MOST_BYTES:
+            return
+        ops = plan.program.ops
+        inputs = [torch.zeros(ops[i].shape, dtype=ops[i].dtype, device=device) for i in plan.program.inputs]
+        noise = torch.Generator(device)  # its own: the numbers that the caller's would give are the run's
+        with torch.cuda.device(device), _without_search(), rehearsal() as builds:
+            execute(plan, inputs, weights, noise, channels_last=channels_last)
+    except (RuntimeError, TvaeError) as error:
+        _log.debug("no rehearsal: %s", error)
+    else:
+        _log.debug("built %d kernels ahead", len(builds))
+    torch.cuda.empty_cache()
+
+
+def small_shapes(inputs: Shapes, outputs: Shapes) -> list[tuple[int, ...]] | None:
+    """The inputs' shapes with heights and widths cut down together, None where they are no multiples of one another.
+
+    16 divides the small sizes where it divides the large ones.
+    """
+    maps = [shape for shape in (*inputs, *outputs) if len(shape) >= 4]
+    if not maps or any(len(shape) < 4 for shape in inputs):
+        return None
+    found = [list(shape) for shape in inputs]
+    for dim in (-2, -1):
+        least = min(shape[dim] for shape in maps)
+        less = least if least < _SIDE + 16 else _SIDE + least % 16
+        if any(shape[dim] % least for shape in inputs):
+            return None
+        for shape, new in zip(inputs, found, strict=True):
+            new[dim] = shape[dim] // least * less
+    return [tuple(shape) for shape in found]
+
+
+@contextmanager
+def _without_search() -> Iterator[None]:
+    """cuDNN does not try its algorithms: what it finds is for one size."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before

@@ -1,0 +1,73 @@
+"""Builds that a rehearsal asks for: by threads, once each, all of them done when it ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from tvae.kernels.ahead import asked, rehearsal
+
+
+def test_each_is_built_once_and_all_are_done_at_the_end() -> None:
+    built: list[tuple[int, str]] = []
+
+    def build(n: int) -> None:
+        time.sleep(0.02)
+        built.append((n, threading.current_thread().name))
+
+    assert asked() is None
+    with rehearsal() as builds:
+        assert asked() is builds
+        for n in (1, 2, 3, 1, 2, 3):
+            builds.want(n, lambda n=n: build(n))  # type: ignore[misc]
+    assert asked() is None
+    assert sorted(n for n, _ in built) == [1, 2, 3]
+    assert all(name.startswith("tvae-build") for _, name in built)
+    assert len(builds) == 3
+
+
+def test_what_cannot_be_built_is_left_to_the_run() -> None:
+    done: list[int] = []
+
+    def fail() -> None:
+        raise RuntimeError("no compiler")
+
+    with rehearsal() as builds:
+        builds.want("bad", fail)
+        builds.want("good", lambda: done.append(1))
+    assert done == [1]
+
+
+def test_other_threads_launch_as_ever() -> None:
+    seen: list[object] = []
+    with rehearsal():
+        other = threading.Thread(target=lambda: seen.append(asked()))
+        other.start()
+        other.join()
+    assert seen == [None]
+
+
+def test_a_rehearsal_that_breaks_off_builds_no_more() -> None:
+    started, go = threading.Event(), threading.Event()
+    done: list[int] = []
+
+    def first() -> None:
+        started.set()
+        go.wait(10)
+
+    def broken() -> None:
+        with rehearsal() as builds:
+            for n in range(50):
+                builds.want(n, first)
+            builds.want("last", lambda: done.append(1))
+            started.wait(10)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        broken()
+    go.set()
+    assert asked() is None
+    time.sleep(0.05)
+    assert not done

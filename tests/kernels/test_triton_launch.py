@@ -1,0 +1,60 @@
+"""A launch in a rehearsal: the kernel is built once for each of its specialisations, and not launched."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+if find_spec("triton") is None:
+    pytest.skip("needs Triton", allow_module_level=True)
+import interpreted  # noqa: F401  (before Triton)
+
+from tvae.kernels.ahead import rehearsal
+from tvae.kernels.triton.launch import launch
+
+
+class Kernel:
+    """What ``launch`` knows of a kernel; its third argument is not specialised."""
+
+    def __init__(self) -> None:
+        self.params = [SimpleNamespace(do_not_specialize=n == 2) for n in range(4)]
+        self.device_caches: dict[int, Any] = {0: None}
+        self.built: list[tuple[Any, ...]] = []
+        self.launched: list[tuple[int, ...]] = []
+
+    def warmup(self, *args: Any, grid: tuple[int, ...], **options: Any) -> Any:
+        self.built.append((*args, options))
+        return SimpleNamespace(run=None)
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return lambda *args, **options: self.launched.append(grid)
+
+
+def test_one_build_for_each_specialisation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
+    kernel, x = Kernel(), torch.zeros(64)
+    launch(kernel, (7,), x, 16, 5, 1.0, BLOCK=4)
+    assert (kernel.launched, kernel.built) == ([(7,)], [])
+    with rehearsal() as builds:
+        for n in (16, 32, 160):  # 16 divides them
+            launch(kernel, (n,), x, n, 5, 1.0, BLOCK=4)
+        assert len(builds) == 1
+        for other in (17, 1, 2**40):
+            launch(kernel, (1,), x, other, 5, 1.0, BLOCK=4)
+        assert len(builds) == 4
+        launch(kernel, (1,), x, 16, 6, 2.0, BLOCK=4)  # an integer that is not specialised, a float
+        assert len(builds) == 4
+        launch(kernel, (1,), x, 16, 2**40, 1.0, BLOCK=4)  # but for its width
+        launch(kernel, (1,), x, 16, 5, 1.0, BLOCK=8)
+        launch(kernel, (1,), x, 16, 5, 1.0, BLOCK=4, FLAG=True)
+        launch(kernel, (1,), x.half(), 16, 5, 1.0, BLOCK=4)
+        launch(kernel, (1,), x[1:], 16, 5, 1.0, BLOCK=4)
+        assert len(builds) == 9
+    assert len(kernel.built) == 9
+    assert kernel.launched == [(7,)]

@@ -1,0 +1,54 @@
+"""Rehearsals: the small picture, and what runs beside a capture. That nothing is left to build: tests/gpu."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+from tvae.kernels import Kernels
+from tvae.pipeline.rehearse import prepared, small_shapes
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "small"),
+    [
+        ([(1, 4, 128, 256)], [(1, 3, 1024, 2048)], [(1, 4, 48, 48)]),
+        ([(1, 3, 1024, 1024)], [(1, 8, 128, 128)], [(1, 3, 384, 384)]),
+        ([(1, 4, 125, 67)], [(1, 3, 1000, 536)], [(1, 4, 61, 51)]),  # what is left by 16 stays
+        ([(1, 4, 63, 20)], [(1, 3, 504, 160)], [(1, 4, 63, 20)]),  # small as it is
+        (
+            [(1, 16, 2, 90, 160), (1, 8, 1, 720, 1280)],
+            [(1, 3, 8, 720, 1280)],
+            [(1, 16, 2, 58, 48), (1, 8, 1, 464, 384)],
+        ),
+        ([(1, 3, 1000, 1000), (1, 8, 300, 300)], [(1, 8, 300, 300)], None),
+        ([(1, 77)], [(1, 4, 64, 64)], None),
+    ],
+)
+def test_small_shapes(inputs: Any, outputs: Any, small: Any) -> None:
+    assert small_shapes(inputs, outputs) == small
+
+
+def test_levels_are_loaded_beside_a_capture_for_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    class Spy(Kernels):
+        def prepare(self, dtype: torch.dtype, device: int) -> None:
+            asked.append((dtype, device, threading.current_thread() is threading.main_thread()))
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    triton = {"default": "triton"}
+    with prepared(Spy(triton), torch.bfloat16, torch.device("cpu")):
+        pass
+    for levels in ({"default": "native"}, {"default": "compile"}, {**triton, "norm_act": "script"}):
+        with prepared(Spy(levels), torch.bfloat16, torch.device("cuda")):
+            pass
+    assert not asked
+    with prepared(Spy(triton), torch.bfloat16, torch.device("cuda")):
+        pass
+    with pytest.raises(KeyError), prepared(Spy({"conv_add": "cuda"}), torch.float16, torch.device("cuda", 1)):
+        raise KeyError
+    assert asked == [(torch.bfloat16, 3, False), (torch.float16, 1, False)]
