@@ -42,7 +42,14 @@ def prepared(kernels: Kernels, dtype: torch.dtype, device: torch.device) -> Iter
         yield
         return
     index = torch.cuda.current_device() if device.index is None else device.index
-    other = threading.Thread(target=kernels.prepare, args=(dtype, index), name="tvae-prepare", daemon=True)
+
+    def prepare() -> None:
+        try:
+            kernels.prepare(dtype, index)
+        except Exception as error:  # whatever it is, the run meets it, too, and falls back to a lower level
+            _log.debug("not prepared: %s", error)
+
+    other = threading.Thread(target=prepare, name="tvae-prepare", daemon=True)
     other.start()
     try:
         yield

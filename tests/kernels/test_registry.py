@@ -14,6 +14,7 @@ import torch
 
 import tvae.kernels
 from tvae.kernels import LEVELS, OPERATIONS, Kernels, Unsupported, implementation, native, registry, why_missing
+from tvae.kernels.ahead import rehearsal
 
 ARGUMENTS = (torch.ones(3), torch.ones(3), torch.full((3,), 2.0))
 
@@ -83,6 +84,42 @@ def test_what_a_level_refuses_the_definition_does_and_the_log_says_so_once(
         assert kernels.sample(*ARGUMENTS).tolist() == [3.0] * 3
         assert kernels.sample(*ARGUMENTS).tolist() == [3.0] * 3
     assert caplog.messages == [f"sample: not at level {above} (three is not my number)"]
+
+
+def test_the_log_says_nothing_of_a_rehearsal(level: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
+    level("triton", sample=refuse)
+    kernels = Kernels({"sample": "triton"})
+    with caplog.at_level(logging.INFO, "tvae"):
+        with rehearsal():
+            kernels.sample(*ARGUMENTS)
+        assert not caplog.messages
+        kernels.sample(*ARGUMENTS)
+    assert len(caplog.messages) == 1
+
+
+def test_levels_are_prepared_once_each_and_those_below_them(level: Callable[..., None]) -> None:
+    asked: list[tuple[Any, ...]] = []
+    level("cuda", sample=answer("cuda"))
+    level("triton", sample=answer("triton"))
+    sys.modules["tvae.kernels.cuda"].prepare = lambda *args: asked.append(args)  # type: ignore[attr-defined]
+    sys.modules["tvae.kernels.triton"].prepare = lambda *args: asked.append(("below", *args))  # type: ignore[attr-defined]
+    Kernels({"default": "native", "sample": "cuda", "norm_act": "cuda"}).prepare(torch.bfloat16, 2)
+    assert sorted(map(len, asked)) == [2, 3]
+    Kernels({"default": "native"}).prepare(torch.bfloat16, 2)
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("levels", "rehearsable"),
+    [
+        ({"default": "triton"}, True),
+        ({"default": "native", "norm_act": "cuda"}, True),
+        ({"default": "native"}, False),
+        ({"default": "triton", "norm_act": "compile"}, False),
+    ],
+)
+def test_rehearsals_are_for_kernels_that_serve_every_size(levels: dict[str, str], rehearsable: bool) -> None:
+    assert Kernels(levels).rehearsable == rehearsable
 
 
 def test_a_level_that_is_missing_is_passed_over(level: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:

@@ -52,3 +52,16 @@ def test_levels_are_loaded_beside_a_capture_for_a_gpu_alone(monkeypatch: pytest.
     with pytest.raises(KeyError), prepared(Spy({"conv_add": "cuda"}), torch.float16, torch.device("cuda", 1)):
         raise KeyError
     assert asked == [(torch.bfloat16, 3, False), (torch.float16, 1, False)]
+
+
+def test_what_cannot_be_loaded_is_left_to_the_run(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Kernels):
+        def prepare(self, dtype: torch.dtype, device: int) -> None:
+            raise RuntimeError("no compiler")
+
+    with (
+        caplog.at_level("DEBUG", "tvae"),
+        prepared(Broken({"default": "cuda"}), torch.bfloat16, torch.device("cuda", 0)),
+    ):
+        pass
+    assert caplog.messages == ["not prepared: no compiler"]
