@@ -27,12 +27,18 @@ finally:
 """
 
 
+@pytest.fixture(scope="module")
+def of_torch() -> float:
+    """Seconds of the processor that importing PyTorch takes here: half a second on one machine is two on another."""
+    return float(run(code="import time, torch; print(time.process_time())").stdout)
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["encode", "--help"], ["--version"]])
-def test_help_is_instant(arguments: list[str]) -> None:
+def test_help_is_instant(arguments: list[str], of_torch: float) -> None:
     """In the processor's time, the interpreter's own start included: other work on the machine does not count."""
     result = run(*arguments, code=TIMED)
     assert result.returncode == 0
-    assert float(result.stdout.split()[-1]) < 0.5
+    assert float(result.stdout.split()[-1]) < 0.5 * of_torch
 
 
 def test_help_imports_nothing_heavy() -> None:
