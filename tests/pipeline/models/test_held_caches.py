@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from live_bytes import LiveBytes
-from tiny_vaes import TINY
+from tiny_vaes import TINY, relative_l2
 from torch import Tensor
 
 from tvae.pipeline import planning
@@ -90,7 +90,7 @@ def test_the_same_results_in_less_memory(folder: Path, side: str, monkeypatch: p
     for n, (part, expected) in enumerate(zip(x, want, strict=True)):
         with LiveBytes(tight._stored.values()) as live:
             got = held.step(part)
-        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+        assert relative_l2(got, expected) < 2e-6  # strips round as they are cut, by machine
         if n > 1:  # captured, and weights loaded
             assert live.peak <= enough
     assert all(isinstance(c, Held) == holdable(tuple(c.shape)) for c in held.caches)
