@@ -1,6 +1,6 @@
 """Rehearsals: runs in which kernels are built, side by side, instead of launched.
 
-Triton builds a kernel when it is first called: 27 of them for SDXL's decoder, one after the other, where four fifths of
+Triton builds a kernel when it is first called: 31 of them for SDXL's decoder, one after the other, where four fifths of
 the time are compilers' that other threads need not wait for. In a rehearsal a launch only asks for its kernel, which a
 thread builds; values are not computed, so that it wants a run whose course does not depend on them.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Hashable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -25,12 +25,13 @@ class Builds:
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self._pool = pool
-        self._asked: dict[Hashable, Future[None]] = {}
+        self._asked: set[Hashable] = set()
 
     def want(self, key: Hashable, build: Callable[[], object]) -> None:
         """Have a thread build what ``key`` stands for, once. A failure is left to the run, which says what it means."""
         if key not in self._asked:
-            self._asked[key] = self._pool.submit(_tried, build)
+            self._asked.add(key)
+            self._pool.submit(_tried, build)
 
     def __len__(self) -> int:
         return len(self._asked)
