@@ -16,7 +16,7 @@ LIFT = tl.constexpr(3.0)
 HEADROOM = tl.constexpr(15.9)
 """Scores so far above the peak still give a finite float16."""
 FEW = tl.constexpr(10.0)
-"""A row's largest weight is one of a few that matter if it exceeds this part of what the tiles' largest add up to."""
+"""A row's largest weight is one of a few that matter if so many times it exceeds what the tiles' largest add up to."""
 
 
 @triton.jit
