@@ -45,8 +45,7 @@ def missing() -> str | None:
 def norm_act(x: Tensor, affine: Tensor, act: str | None) -> Tensor:
     """See ``native.norm_act``; without the rounding before the activation."""
     rows, by_row, back = _as_rows(x)
-    scale, shift = affine.to(_wide(x.dtype)).reshape(2, -1, 1).unbind(0)
-    scale, shift = (scale, shift) if by_row else (scale.t(), shift.t())
+    scale, shift = affine.to(_wide(x.dtype)).reshape((2, -1, 1) if by_row else (2, 1, -1)).unbind(0)
     return back(_fused(_scaled_silu if _activates(act) else _scaled, rows, scale, shift))
 
 
@@ -93,24 +92,27 @@ def rms_norm_act(
     return back(_fused(_sized_silu if _activates(act) else _sized, rows, inverse, scale, shift))
 
 
+# the fuser takes ``type_as`` into its pass, but no ``to`` a type that it would have to ask a tensor for
+
+
 def _scaled(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    return (x.to(scale.dtype) * scale + shift).to(x.dtype)
+    return (x.type_as(scale) * scale + shift).type_as(x)
 
 
 def _scaled_silu(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    return F.silu(x.to(scale.dtype) * scale + shift).to(x.dtype)
+    return F.silu(x.type_as(scale) * scale + shift).type_as(x)
 
 
 def _sized(x: Tensor, inverse: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    return (x.to(scale.dtype) * inverse * scale + shift).to(x.dtype)
+    return (x.type_as(scale) * inverse * scale + shift).type_as(x)
 
 
 def _sized_silu(x: Tensor, inverse: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    return F.silu(x.to(scale.dtype) * inverse * scale + shift).to(x.dtype)
+    return F.silu(x.type_as(scale) * inverse * scale + shift).type_as(x)
 
 
 def _summed(x: Tensor, residual: Tensor, term: Tensor) -> Tensor:
-    return (x.to(term.dtype) + residual.to(term.dtype) + term).to(x.dtype)
+    return (x.type_as(term) + residual.type_as(term) + term).type_as(x)
 
 
 def _as_rows(x: Tensor) -> tuple[Tensor, bool, Callable[[Tensor], Tensor]]:
@@ -151,7 +153,8 @@ def _fused(formula: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
         run = _scripted(formula)
         if kind not in _met:
             for rows, columns in _SIZES:
-                few = [t[:rows, :columns].contiguous() for t in tensors]
+                # strides, too, of a dimension of size 1, are taken for what every size has
+                few = [t[:rows, :columns].clone(memory_format=torch.contiguous_format) for t in tensors]
                 run(*few)
                 run(*few)
             _met.add(kind)

@@ -14,7 +14,6 @@ import torch
 from tvae.pipeline.errors import PlanError, UsageError
 
 __all__ = [
-    "CUDA_OWN",
     "Besides",
     "Limits",
     "Rows",
@@ -22,14 +21,19 @@ __all__ = [
     "besides",
     "check_budget",
     "host_room",
+    "outside",
     "parse_size",
 ]
 
 _UNITS = {"": 1, "b": 1, **{f"{p}b": 1000 ** (n + 1) for n, p in enumerate("kmgt")}}
 _UNITS |= {f"{p}ib": 1024 ** (n + 1) for n, p in enumerate("kmgt")}
 
-CUDA_OWN = 700 << 20
+_CUDA_OWN = 700 << 20
 """Of a CUDA process before any tensor (context, libraries), and room for cuDNN's workspaces."""
+_CUDA_MOST_OWN = 1280 << 20
+"""Of a process with all libraries and kernels there are (0.9 GiB were measured); beyond that others use the device."""
+_CUDA_WORK = 160 << 20
+"""Of that, room for workspaces."""
 _CUDA_ROOM = 0.04
 """Share of a GPU's budget that stays free for holes between buffers (plans were measured to be right within 5 %)."""
 _CPU_OWN = 600 << 20
@@ -108,15 +112,18 @@ class Besides:
         return max(1, math.ceil((left + self.bytes) / (1 - self.share)))
 
 
-def besides(device: torch.device, weights: int, inputs: int = 0, *, loaded: bool = False) -> Besides:
-    """As of now. weights: bytes of the weights; loaded: they have their place already. inputs: bytes of tensors that
-    may be there, and are counted elsewhere."""
+def besides(device: torch.device, weights: int, inputs: int = 0, *, to_come: int | None = None) -> Besides:
+    """As of now. weights: bytes of the weights; to_come: of those that have no place yet, None where that is not known.
+    inputs: bytes of tensors that may be there, and are counted elsewhere."""
     if device.type == "cuda":
-        held = max(weights, torch.cuda.memory_allocated(device) - inputs)  # others' tensors, too: all the process holds
-        return Besides(CUDA_OWN + held, _CUDA_ROOM)
+        torch.cuda.empty_cache()  # what is left then are tensors, whoever's, what recordings keep, and holes
+        held = torch.cuda.memory_reserved(device) - inputs
+        held = max(weights, held) if to_come is None else held + _in_pages(to_come)
+        return Besides(max(_CUDA_OWN, outside(device) + _CUDA_WORK) + held, _CUDA_ROOM)
     if device.type == "cpu":
         resident = _resident()
-        return Besides((resident or _CPU_OWN) + (0 if loaded and resident else weights) + _CPU_FIRST, _CPU_ROOM)
+        more = weights if to_come is None or not resident else to_come
+        return Besides((resident or _CPU_OWN) + more + _CPU_FIRST, _CPU_ROOM)
     return Besides(weights)
 
 
@@ -151,8 +158,30 @@ def _free(device: torch.device) -> int | None:
     """What new tensors can take, where it is known."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + unused
+        return torch.cuda.mem_get_info(device)[0] + unused - _kept_by_recordings(device)
     return _available() if device.type == "cpu" else None
+
+
+def _kept_by_recordings(device: torch.device) -> int:
+    """Bytes in the pools of CUDA graphs that no tensor has, and none but the graphs' own can have."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    pools = (s for s in torch.cuda.memory_snapshot() if s["device"] == index and tuple(s["segment_pool_id"]) != (0, 0))
+    return sum(s["total_size"] - s["allocated_size"] for s in pools)
+
+
+def _in_pages(tensors: int) -> int:
+    """What many tensors, small and large, take of segments that grow by 2 MiB and by 20 MiB."""
+    return (-(-tensors // (20 << 20)) * 20 + 2) << 20 if tensors else 0
+
+
+def outside(device: torch.device) -> int:
+    """Bytes of a CUDA device that are this process's and not PyTorch's allocator's: context, libraries, kernels.
+
+    All that the device lacks beside the allocator's, or what a process usually has where others use the device, too.
+    """
+    free, total = torch.cuda.mem_get_info(device)
+    found: int = total - free - torch.cuda.memory_reserved(device)
+    return found if found <= _CUDA_MOST_OWN else _CUDA_OWN
 
 
 def host_room() -> int | None:

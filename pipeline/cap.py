@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import torch
 
-from tvae.pipeline.budget import CUDA_OWN
+from tvae.pipeline.budget import outside
 
 __all__ = ["capped"]
 
@@ -25,9 +25,8 @@ _CHANGES = ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set
 def capped(device: torch.device, named: int | None, *, by_rows: bool = False) -> Iterator[None]:
     """For the length of a call the process holds at most ``named`` bytes of a CUDA device; elsewhere nothing changes.
 
-    What the allocator does not give (context, libraries) is what the device lacks beside it, or ``CUDA_OWN`` where
-    others use the device, too. by_rows: results leave while others are made, so that memory is to stay low though
-    nobody named an amount.
+    The allocator gets what ``outside`` leaves of it. by_rows: results leave while others are made, so that memory is to
+    stay low though nobody named an amount.
     """
     if device.type != "cuda" or (named is None and not by_rows):
         yield
@@ -36,10 +35,9 @@ def capped(device: torch.device, named: int | None, *, by_rows: bool = False) ->
         with _without_holes():
             yield
         return
-    free, total = torch.cuda.mem_get_info(device)
-    outside = min(CUDA_OWN, total - free - torch.cuda.memory_reserved(device))
+    total = torch.cuda.mem_get_info(device)[1]
     before = torch.cuda.get_per_process_memory_fraction(device)
-    torch.cuda.set_per_process_memory_fraction(min(before, max(0.0, (named - outside) / total)), device)
+    torch.cuda.set_per_process_memory_fraction(min(before, max(0.0, (named - outside(device)) / total)), device)
     try:
         with _without_holes():
             yield

@@ -36,6 +36,7 @@ from tvae.pipeline.outputs import Spec, flatten
 from tvae.pipeline.planning import Planned, at_callers, described, planned
 from tvae.pipeline.rehearse import prepared, rehearse
 from tvae.pipeline.runner import Runner
+from tvae.pipeline.weights import PreparedWeights
 
 __all__ = ["NO_SINKS", "Call", "Compiled", "Frames", "Ready", "Step"]
 
@@ -44,9 +45,6 @@ NO_SINKS: Mapping[int, Any] = {}
 
 Step = Callable[[nn.Module, Tensor, Sequence[Tensor]], tuple[Tensor, Sequence[Tensor]]]
 """(model, chunk of a clip, caches) -> (its result, the next chunk's caches)."""
-
-Weights = Callable[[Sequence[str]], Mapping[str, Tensor]]
-"""Gives weights by name, on the device and in the type of the computation."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,7 @@ class Compiled:
     def ready(
         self,
         inputs: Sequence[Tensor | RowSource],
-        weights: Weights,
+        weights: PreparedWeights,
         limits: Limits,
         call: Call,
         *,
@@ -174,7 +172,7 @@ class Compiled:
         call: Call,
         *,
         sinks: Mapping[int, int] = NO_SINKS,
-        weights: Weights | None = None,
+        weights: PreparedWeights | None = None,
     ) -> Plan:
         """What ``run`` would do. Only shapes, type and device of the inputs matter. weights: where they are there."""
         found = self._prepare(inputs, limits, call, sinks, weights)[1]
@@ -195,7 +193,7 @@ class Compiled:
         limits: Limits,
         call: Call,
         sinks: Mapping[int, int],
-        weights: Weights | None = None,
+        weights: PreparedWeights | None = None,
     ) -> tuple[_Captured, Planned]:
         """The graph and the schedule, with strips of the height or of the time. weights: for a run, not only a plan:
         they take their place before the rest is shared out."""
@@ -212,7 +210,10 @@ class Compiled:
                 if way[1].at_ease:
                     break
         if not found:
-            raise min(refused, key=lambda error: error.enough or math.inf)
+            try:
+                raise min(refused, key=lambda error: error.enough or math.inf)
+            finally:
+                refused.clear()  # or this frame and the error would hold each other, and the weights
         return min(found, key=lambda way: way[1].seconds)
 
     def _choices(
@@ -235,7 +236,7 @@ class Compiled:
         limits: Limits,
         call: Call,
         sinks: Mapping[int, int],
-        weights: Weights | None,
+        weights: PreparedWeights | None,
     ) -> tuple[_Captured, Planned]:
         limits = limits.of_frames() if rows == "time" else limits
         captured, program, across = self._lowered(rows, inputs, call)
@@ -243,11 +244,16 @@ class Compiled:
         key = (id(captured.graph), *(tuple(t.shape) for t in inputs), device)
         wanted = (*key, limits.strip, limits.longest, limits.fixed, limits.vram, weights is not None, *places)
         if weights is not None:
-            weights([n for n in program.params.values() if n not in captured.graph.constants])
+            params = {n: i for i, n in program.params.items() if n not in captured.graph.constants}
+            if not _have_place(weights, [*params]):
+                more = sum(program.ops[params[n]].bytes for n in weights.to_come([*params]))
+                planned(program, limits, device, places, across, to_come=more)  # refuses, and says what would do
+                weights([*params])
         if wanted in self._plans and not self._plans[wanted].fits(limits, device):
             del self._plans[wanted]
+        to_come = None if weights is None else 0
         found: Planned = _recall(
-            self._plans, wanted, lambda: planned(program, limits, device, places, across, loaded=weights is not None)
+            self._plans, wanted, lambda: planned(program, limits, device, places, across, to_come=to_come)
         )
         return captured, found
 
@@ -344,6 +350,14 @@ class Compiled:
         with reference_mode(module):
             graph = simplify(capture(module, traced, examples, -2 if frames is None else frames.dim))
         return _Captured(graph, spec)
+
+
+def _have_place(weights: PreparedWeights, names: Sequence[str]) -> bool:
+    try:
+        weights(names)
+    except torch.OutOfMemoryError:
+        return False
+    return True
 
 
 def _recall(cache: OrderedDict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:

@@ -12,6 +12,7 @@ from torch import Tensor
 from tvae.pipeline.budget import Besides, Limits, activation_budget, besides, host_room
 from tvae.pipeline.engine.across import Across
 from tvae.pipeline.engine.boundary import ROWS, Pending, RowSink, RowSource
+from tvae.pipeline.engine.constants import bytes_from_weights
 from tvae.pipeline.engine.footprint import footprint
 from tvae.pipeline.engine.plan import Plan, explain
 from tvae.pipeline.engine.planner import CPU, CUDA, Machine, fitting, least, seconds
@@ -35,7 +36,7 @@ class Planned:
     """A schedule, the bytes it is expected to hold on the device beside weights and workspaces, and its time.
 
     at_ease: with the strips that are preferred, and no buffer that had to leave the device. across: the height, where
-    strips divide time. loaded: the weights had their place already.
+    strips divide time. to_come: see ``besides``.
     """
 
     schedule: Schedule
@@ -43,7 +44,7 @@ class Planned:
     seconds: float
     at_ease: bool
     across: Across | None = None
-    loaded: bool = False
+    to_come: int | None = None
 
     @property
     def divides(self) -> bool:
@@ -55,9 +56,8 @@ class Planned:
         """Does it still, when it was made for the memory that was free then?"""
         if limits.vram is not None:
             return True
-        plan = self.schedule
-        taken = _besides(plan.program, device, self.loaded, plan.places)
-        budget = activation_budget(device, None, limits.share, taken, _given(plan.program, plan.places))
+        given = _given(self.schedule.program, self.schedule.places)
+        budget = activation_budget(device, None, limits.share, Besides(0), given)
         return budget is None or self.bytes <= budget
 
 
@@ -68,11 +68,11 @@ def planned(
     places: Mapping[int, Place],
     across: Across | None = None,
     *,
-    loaded: bool = False,
+    to_come: int | None = None,
 ) -> Planned:
-    """The schedule for a program. places: from ``at_callers``. across: the height, where strips divide time. loaded:
-    the weights are in memory. Raises PlanError, UsageError for the limits."""
-    taken = _besides(program, device, loaded, places)
+    """The schedule for a program. places: from ``at_callers``. across: the height, where strips divide time. to_come:
+    see ``besides``. Raises PlanError, UsageError for the limits."""
+    taken = _besides(program, device, to_come, places)
     budget = activation_budget(device, limits.vram, limits.share, taken, _given(program, places))
     strips, machine = _strips(program, limits), _machine(device)
     found = fitting(program, strips, budget, machine, taken.named, places, across)
@@ -86,7 +86,7 @@ def planned(
             break
         strips, found, cost = longer, way, size
     at_ease = found.strip_rows == strips[0] and len(found.places) == len(places)
-    return Planned(found, cost.device, seconds(found, cost, machine), at_ease, across, loaded)
+    return Planned(found, cost.device, seconds(found, cost, machine), at_ease, across, to_come)
 
 
 def described(found: Planned, limits: Limits, device: torch.device, side: str) -> Plan:
@@ -95,7 +95,7 @@ def described(found: Planned, limits: Limits, device: torch.device, side: str) -
     given = {i: place for i, place in plan.places.items() if place == "caller"}
     machine = _machine(device)
     most_modest = least(plan.program, _strips(plan.program, limits), machine, given, found.across)
-    budget = _besides(plan.program, device, found.loaded, given).named(most_modest)
+    budget = _besides(plan.program, device, found.to_come, given).named(most_modest)
     time = seconds(plan, footprint(plan), machine)
     return replace(explain(plan, side), least_bytes=most_modest, least_budget=budget, seconds=time)
 
@@ -143,9 +143,10 @@ def _plain_rows(op: Op, dim: int) -> bool:
     return op.axis is not None and op.axis.plain and op.axis.dim == dim
 
 
-def _besides(program: Program, device: torch.device, loaded: bool, places: Collection[int]) -> Besides:
-    params = sum(program.ops[i].bytes for i in program.params)
-    return besides(device, params, _given(program, places), loaded=loaded)
+def _besides(program: Program, device: torch.device, to_come: int | None, places: Collection[int]) -> Besides:
+    made = bytes_from_weights(program)  # by the run, which keeps them
+    weights = sum(program.ops[i].bytes for i in program.params) + made
+    return besides(device, weights, _given(program, places), to_come=None if to_come is None else to_come + made)
 
 
 def _given(program: Program, places: Collection[int]) -> int:

@@ -125,7 +125,8 @@ class TiledVAE(nn.Module):
         example = torch.empty(shape, dtype=weight.dtype, device=weight.device)
         given = _arguments(side, getattr(self.vae, side), example, (), kwargs)
         inputs, call, _, limits, preset = self._prepare(side, example, given)
-        with backend_settings(preset, inputs[0].dtype, bounded=self._vram is not None):
+        settings = backend_settings(preset, inputs[0].dtype, bounded=limits.vram is not None)
+        with settings, capped(example.device, limits.vram):  # weights are laid out for it, as they are for a call
             compiled, weights = self._compiled(side, inputs, preset)
             return compiled.plan(inputs, limits, call, weights=weights)
 

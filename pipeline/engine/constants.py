@@ -8,24 +8,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvae.pipeline.engine.program import Program
+from tvae.pipeline.engine.program import Op, Program
 
-__all__ = ["from_weights", "state_of"]
+__all__ = ["bytes_from_weights", "from_weights", "state_of"]
 
 
 @torch.no_grad()
 def from_weights(program: Program, weights: Mapping[str, Tensor]) -> dict[int, Tensor]:
     """Values of the ops that have weights, and nothing else but constants, behind them; by op id."""
     have: dict[int, Tensor] = {i: weights[name] for i, name in program.params.items()}
-    found: dict[int, Tensor] = {}
 
     def read(id_: int, _lo: int | None = None, _hi: int | None = None) -> Tensor:
         return have[id_]
 
+    found = _ops_of_weights(program)
+    for op in found:
+        have[op.id] = op.run(read, 0, 0)
+    return {op.id: have[op.id] for op in found}
+
+
+def bytes_from_weights(program: Program) -> int:
+    """Of the values of ``from_weights``."""
+    return sum(op.bytes for op in _ops_of_weights(program))
+
+
+def _ops_of_weights(program: Program) -> list[Op]:
+    have, found = set(program.params), list[Op]()
     for op in program.ops:
         whole = op.axis is None and op.reduction is None and op.kind == "call" and bool(op.inputs)
-        if whole and op.constant and all(i in have for i in op.inputs):
-            have[op.id] = found[op.id] = op.run(read, 0, 0)
+        if whole and op.constant and have.issuperset(op.inputs):
+            have.add(op.id)
+            found.append(op)
     return found
 
 

@@ -153,11 +153,12 @@ def _segment(schedule: Schedule, segment: Segment) -> _Loop:
             rows = _count(fresh[id_])
             own = owned(op.axis.rows, strip, total)
             buffer = id_ in sinks and id_ not in away and id_ not in behind
-            in_place = buffer and (id_ in given if single else op.produce is not None)
+            exact = rows == _count(own) if id_ in sinks else not share.joined(id_)
+            into_buffer = buffer and not single and exact and op.produce is not None
+            in_place = into_buffer or (buffer and single and id_ in given)
             viewed = memory[id_] != id_ or (op.name in VIEWS and share.joined(id_))
             behind_kept = id_ not in sinks and share.appended(id_, op)
             made = 0 if viewed or in_place or behind_kept or not rows else row_bytes[id_] * rows
-            exact = rows == _count(own) if id_ in sinks else not share.joined(id_)
             if made and exact and op.produce and op.over in held.keys() - sinks - share.keeps.keys():
                 made = held.pop(op.over)  # of this strip alone: the result is written over it
                 size -= made
@@ -173,6 +174,8 @@ def _segment(schedule: Schedule, segment: Segment) -> _Loop:
             needed += times * row_bytes[id_] * _count(own)
             work += times * op.work * rows / op.axis.rows if op.axis.rows else 0.0
             extra = float(op.workspace + op.row_workspace * rows) if rows else 0.0
+            if into_buffer and op.indirect:
+                extra += row_bytes[id_] * rows
             if picture in op.inputs and picture in wanted and picture not in away:
                 extra += row_bytes[picture] * _count(wanted[picture])  # laid out as the buffers are
             if rows and op.parts and any(i in away for i in op.parts.over):

@@ -80,11 +80,14 @@ def subpixel_weight(_kernels: Kernels | None, weight: Tensor) -> Tensor:
     """
     wide = weight if weight.dtype == torch.float64 else weight.float()
     top, middle, bottom = wide.unbind(2)
-    phases = []
-    for rows in (torch.stack([top, middle + bottom], 2), torch.stack([top + middle, bottom], 2)):
-        left, centre, right = rows.unbind(3)
-        phases += [torch.stack([left, centre + right], 3), torch.stack([left + centre, right], 3)]
-    return torch.cat(phases).to(weight.dtype)
+    phases_pqoiyx = weight.new_empty(2, 2, *weight.shape[:2], 2, 2)
+    for p, rows in enumerate(((top, middle + bottom), (top + middle, bottom))):
+        for y, row in enumerate(rows):
+            left, centre, right = row.unbind(2)
+            for q, columns in enumerate(((left, centre + right), (left + centre, right))):
+                for x, column in enumerate(columns):
+                    phases_pqoiyx[p, q, ..., y, x] = column
+    return phases_pqoiyx.flatten(0, 2)
 
 
 def upsample_conv(kernels: Kernels, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -82,12 +82,12 @@ class Op:
     axis: where the rows lie, None for a whole value. whole_reads: inputs that are tiled but needed in full (attention
     keys), a barrier. reduction: set where the value itself is a barrier. cheap: recomputing it costs less than storing
     it. constant: does not depend on the inputs of the graph. produce: ``run`` for a value that is stored or whose
-    statistics are wanted, in fewer passes over memory. into: ``run`` into memory that is given. over: the input whose
-    memory ``produce`` may write its result over, if nobody else needs it. replaces: inputs of which row r of the result
-    needs row r alone, so that it may take the place of their buffer. parts: set where whole reads may come a few rows
-    at a time. work: floating-point operations of the whole value, where they are what takes the time. workspace: bytes
-    that computing a strip of it holds beside operands and result; row_workspace: as many more for every row of the
-    strip.
+    statistics are wanted, in fewer passes over memory; indirect: by way of memory of its own. into: ``run`` into memory
+    that is given. over: the input whose memory ``produce`` may write its result over, if nobody else needs it.
+    replaces: inputs of which row r of the result needs row r alone, so that it may take the place of their buffer.
+    parts: set where whole reads may come a few rows at a time. work: floating-point operations of the whole value,
+    where they are what takes the time. workspace: bytes that computing a strip of it holds beside operands and result;
+    row_workspace: as many more for every row of the strip.
     """
 
     id: int
@@ -105,6 +105,7 @@ class Op:
     constant: bool = False
     kind: str = "call"
     produce: Produce | None = field(default=None, repr=False)
+    indirect: bool = False
     into: Into | None = field(default=None, repr=False)
     over: int | None = None
     replaces: tuple[int, ...] = ()

@@ -121,7 +121,7 @@ class Model:
         self._ready: dict[Any, Ready] = {}
         self._stored: dict[str, Tensor] = {}
         last = preset.memory_layout == "channels_last"
-        self._weights = PreparedWeights(self._by_name, dtype, last)
+        self._weights = PreparedWeights(self._by_name, dtype, last, lambda: self._stored)
         shapes = {name: list(spec.shape) for name, spec in sorted(source.tensors.items())}
         facts = {"class": source.class_name, "config": source.config_sha256, "weights": shapes}
         digest = class_source_digest(_module_of(source.class_name))

@@ -59,7 +59,10 @@ def taken() -> int:
 
 
 class Watched:
-    """What a first call held of activations, the most that it and three more took, and the median time of those."""
+    """What calls hold of activations, the most that a first one and three more took, and the median time of those.
+
+    In the first cuDNN tries what it has, with workspaces as large as there is room for.
+    """
 
     def __init__(self, run: Any) -> None:
         torch.cuda.synchronize()
@@ -68,7 +71,10 @@ class Watched:
         held = torch.cuda.memory_allocated()
         self.value = run()
         torch.cuda.synchronize()
-        self.activations = torch.cuda.max_memory_allocated() - held
+        self.first = torch.cuda.max_memory_allocated() - held
+        reserved = torch.cuda.max_memory_reserved()
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.cuda.memory_allocated()
         times = []
         for _ in range(3):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -79,9 +85,12 @@ class Watched:
             times.append(begin.elapsed_time(end))
         self.milliseconds = statistics.median(times)
         beside = taken() - torch.cuda.memory_reserved()  # context, libraries, what they hold by themselves
-        self.device = (
-            beside + torch.cuda.max_memory_reserved()
-        )  # of the calls after the first too: those may be recorded
+        self.activations = torch.cuda.max_memory_allocated() - held
+        self.device = beside + max(reserved, torch.cuda.max_memory_reserved())
+
+
+def watched(tiled: TiledVAE, side: str, x: torch.Tensor) -> Watched:
+    return Watched(lambda: result(getattr(tiled, side)(x)))
 
 
 def smallest(model: Any, side: str, x: torch.Tensor) -> int:
@@ -90,42 +99,60 @@ def smallest(model: Any, side: str, x: torch.Tensor) -> int:
         getattr(TiledVAE(model, preset="h200", vram="1MiB"), side)(x)
     found = re.search(r"the smallest that does is (\d+) MiB$", str(caught.value))
     assert found, str(caught.value)
+    del caught  # its traceback holds this frame, and the weights that were laid out for the refused call
     return int(found[1]) * MIB
 
 
 @pytest.mark.parametrize("size", [1024, 2048])
 @pytest.mark.parametrize("side", ["decode", "encode"])
 def test_budgets_are_kept(model: Any, side: str, size: int) -> None:
-    """Never more than was named, a prediction within a tenth of what was measured, and the unlimited run's numbers."""
+    """Never more than was named, the unlimited run's numbers, and a prediction within a tenth of what was measured (of
+    little, within 32 MiB: results count from the start, statistics not at all)."""
     x = input_of(side, size)
-    baseline = TiledVAE(model, preset="h200")
-    free = Watched(lambda: result(getattr(baseline, side)(x)))
-    wanted = [n * GIB for n in (24, 12, 8, 6, 4, 3, 2)]
+    free = watched(TiledVAE(model, preset="h200"), side, x)
     least = smallest(model, side, x)
+    wanted = [n * GIB for n in (24, 12, 8, 6, 4, 3, 2) if n * GIB > least]
     wrong = []
     print(f"\n{side} {size}: free {free.milliseconds:.1f} ms, {free.device / GIB:.2f} GiB; least {least / GIB:.2f} GiB")
-    for named in [n for n in wanted if n > least] + [least]:
+    for named in [*wanted, 0]:
+        named = named or (least := smallest(model, side, x))  # again: libraries hold more than they did at first
         tiled = TiledVAE(model, preset="h200", vram=named)
-        plan = tiled.plan(tuple(x.shape), side)
-        run = Watched(lambda t=tiled: result(getattr(t, side)(x)))
+        run = watched(tiled, side, x)
+        plan = tiled.plan(tuple(x.shape), side)  # the run's; a plan that comes first has room for one more input
         error = relative_l2(run.value, free.value)
         ratio = plan.peak_bytes / run.activations
         print(
-            f"  named {named / GIB:6.2f} GiB  taken {run.device / GIB:6.2f}  activations {run.activations / GIB:6.2f} "
-            f"said {plan.peak_bytes / GIB:6.2f} (x{ratio:.2f})  host {plan.host_bytes / GIB:6.2f}  "
-            f"strips of {plan.strip_rows:4}  {run.milliseconds:8.1f} ms (x{run.milliseconds / free.milliseconds:.2f})  "
-            f"difference {error:.1e}"
+            f"  named {named / GIB:6.2f} GiB  taken {run.device / GIB:6.2f}  first {run.first / GIB:6.2f}  "
+            f"activations {run.activations / GIB:6.2f} said {plan.peak_bytes / GIB:6.2f} (x{ratio:.2f})  "
+            f"host {plan.host_bytes / GIB:6.2f}  strips of {plan.strip_rows:4}  {run.milliseconds:8.1f} ms "
+            f"(x{run.milliseconds / free.milliseconds:.2f})  difference {error:.1e}"
         )
         if run.device > named:
             wrong.append(f"took {run.device / GIB:.2f} GiB of {named / GIB:.2f}")
-        if not 0.9 <= ratio <= 1.1:
+        if abs(plan.peak_bytes - run.activations) > max(0.1 * run.activations, 32 * MIB):
             wrong.append(f"said {plan.peak_bytes / GIB:.2f} GiB, held {run.activations / GIB:.2f} in {named / GIB:.2f}")
         if not error < 0.03:  # both are some way from float32: law 1 is held elsewhere
             wrong.append(f"differs by {error:.1e} in {named / GIB:.2f} GiB")
         del tiled, run
     with pytest.raises(PlanError):
-        getattr(TiledVAE(model, preset="h200", vram=least - 2 * MIB), side)(x)
+        getattr(TiledVAE(model, preset="h200", vram=int(0.97 * least)), side)(x)
     assert not wrong, "; ".join(wrong)
+
+
+def test_what_recordings_keep_is_not_for_a_budget(model: Any) -> None:
+    """Gigabytes that a CUDA graph holds, between calls, too: what is named has to do beside them."""
+    x = input_of("encode", 2048)
+    other = TiledVAE(model, preset="h200")
+    free = [result(other.encode(x)) for _ in range(3)][-1]
+    torch.cuda.empty_cache()
+    assert taken() - torch.cuda.memory_allocated() > 4 * GIB, "was it recorded?"
+    bounded = TiledVAE(model, preset="h200", vram="8GiB")
+    run = watched(bounded, "encode", x)
+    assert run.device <= 8 * GIB, run.device / GIB
+    assert relative_l2(run.value, free) < 0.03
+    assert torch.equal(result(other.encode(x)), free)
+    with pytest.raises(PlanError):
+        TiledVAE(model, preset="h200", vram="5GiB").encode(x)
 
 
 def test_law_one_in_the_smallest_budget(model: Any) -> None:

@@ -7,7 +7,6 @@ import sys
 import pytest
 import torch
 
-from tvae.pipeline.budget import CUDA_OWN
 from tvae.pipeline.cap import capped
 
 MIB = 1 << 20
@@ -51,7 +50,13 @@ def test_the_allocator_gets_what_the_context_leaves_and_then_all_again(card: Car
 @cards(shared={"outside": 9 * GIB})
 def test_what_others_hold_is_not_taken_for_the_context(card: Card) -> None:
     with capped(CARD, 8 * GIB):
-        assert card.told == [pytest.approx(8 * GIB - CUDA_OWN)]
+        assert card.told == [pytest.approx(8 * GIB - 700 * MIB)]
+
+
+@cards(laden={"outside": 930 * MIB})
+def test_libraries_and_kernels_are_the_process_s_own(card: Card) -> None:
+    with capped(CARD, 8 * GIB):
+        assert card.told == [pytest.approx(8 * GIB - 930 * MIB)]
 
 
 @cards(limited={"outside": 500 * MIB, "fraction": 0.1})

@@ -15,7 +15,7 @@ from tiny_vaes import TINY, TinyVAE, relative_l2, result
 from torch import Tensor, nn
 
 from tvae.pipeline import TiledVAE
-from tvae.pipeline.errors import UnsupportedOp, UsageError
+from tvae.pipeline.errors import PlanError, UnsupportedOp, UsageError
 
 KL = TINY["AutoencoderKL"]
 
@@ -105,6 +105,25 @@ def test_what_is_deleted_is_gone(name: str, monkeypatch: pytest.MonkeyPatch, tmp
         sides = [weakref.ref(compiled) for compiled, _ in tiled._sides.values()]
         gone = [weakref.ref(model), weakref.ref(tiled), *sides]
         del model, tiled
+        assert [each() for each in gone] == [None] * len(gone)
+    finally:
+        gc.enable()
+
+
+def test_what_is_refused_is_gone(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its weights, too, that were laid out for the call."""
+    monkeypatch.setattr("tvae.pipeline.compiled.return_what_is_freed", lambda: None)
+    tiled, refused = TiledVAE(model, vram="1MiB"), False
+    gc.collect()
+    gc.disable()
+    try:
+        try:
+            tiled.decode(KL.input("decode", 9, 6))
+        except PlanError:
+            refused = True
+        assert refused
+        gone = [weakref.ref(each) for each in (tiled, *next(iter(tiled._sides.values())))]
+        del tiled
         assert [each() for each in gone] == [None] * len(gone)
     finally:
         gc.enable()

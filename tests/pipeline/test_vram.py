@@ -17,6 +17,7 @@ from tiny_vaes import TINY, relative_l2, result
 from tvae.pipeline import TiledVAE, budget
 from tvae.pipeline.engine import boundary
 from tvae.pipeline.errors import PlanError, UsageError
+from tvae.pipeline.weights import PreparedWeights
 
 MIB, GIB = 1 << 20, 1 << 30
 KL = TINY["AutoencoderKL"]
@@ -104,6 +105,25 @@ def test_the_plan_is_what_runs(model: Any, memory: dict[str, int], spilled: list
     assert spilled == []
     tight.decode(x)
     assert str(plans[1]).count("on disk") <= len(spilled) + 1
+
+
+def test_weights_that_find_no_memory_are_a_refusal_too(
+    model: Any, memory: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a card a budget is the allocator's limit while weights are laid out; what would do counts those to come."""
+    loaded = smallest(model, "decode")
+
+    def full(self: PreparedWeights, names: list[str]) -> None:
+        del self, names
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(PreparedWeights, "__call__", full)
+    assert smallest(model, "decode") == pytest.approx(loaded, abs=1), "all of them are there"
+    monkeypatch.setattr(PreparedWeights, "to_come", lambda _self, names: names)
+    decoder = (t for n, t in model.named_parameters() if n.startswith(("decoder.", "post_quant_conv.")))
+    assert smallest(model, "decode") - loaded == pytest.approx(sum(t.nbytes for t in decoder) / 0.92 / MIB, abs=2)
+    with pytest.raises(torch.OutOfMemoryError):
+        TiledVAE(model).decode(KL.input("decode", *SIZE))
 
 
 def test_a_height_that_is_asked_for_is_kept_in_a_budget(

@@ -21,8 +21,8 @@ from tvae.pipeline.engine.rules.context import Context, no_demand, no_rows
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 from tvae.pipeline.engine.rules.window import padded
 
-_MOST_BLOCKS = 2048
-"""Blocks whose statistics wait for the end one by one. A GPU's kernels take some 500 a strip: of 64 strips of 512
+_MOST_BYTES = 4 << 20
+"""Of statistics that wait for the end block by block. A GPU's kernels take some 500 blocks a strip: of 64 strips of 512
 channels they would be 400 MiB, and as much again side by side."""
 
 
@@ -94,13 +94,13 @@ def norm_map(ctx: Context, node: Node, source: Op, groups: int, w: Any, b: Any, 
 
     def take(acc: Any, parts: Tensor) -> Any:
         found = [*(acc or []), parts]
-        return [merge_stats(found)] if len(found) > 1 and sum(p.shape[1] for p in found) > _MOST_BLOCKS else found
+        return [merge_stats(found)] if len(found) > 1 and sum(p.nbytes for p in found) > _MOST_BYTES else found
 
     def finish(acc: list[Tensor]) -> Tensor:
         return acc[0] if len(acc) == 1 else torch.cat(acc, 1)
 
     if source.produce is None and source.kind == "call":
-        source.produce = _with_stats(source, kernels)
+        source.produce, source.indirect = _with_stats(source, kernels), True
     stats = ctx.emit(
         node,
         [source],

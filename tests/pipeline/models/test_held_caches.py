@@ -61,7 +61,7 @@ def smallest(model: Model, side: str, x: list[Tensor], caches: list[Any], monkey
         model._sides[f"{side} step"].check(inputs, model.limits, planning_call())
     assert refused.value.enough is not None
     taken = planning._besides(
-        model._sides[f"{side} step"]._lowered("height", inputs, planning_call())[1], CPU, False, ()
+        model._sides[f"{side} step"]._lowered("height", inputs, planning_call())[1], CPU, None, ()
     )
     return taken.left(refused.value.enough)
 
