@@ -11,7 +11,7 @@ import pytest
 import torch
 from live_bytes import LiveBytes
 from one_op import CPU, OneOp, image
-from resnet import Rows, normed, resnet_block, without_reuse
+from resnet import Rows, convolved, normed, resnet_block, without_reuse
 from small_models import SMALL, Attention, Block, Convolutions, LinearAttention, Residual, TwoNorms, built, graph_of
 from small_models import image as picture
 from torch import Tensor
@@ -134,6 +134,18 @@ def test_a_sum_in_place_takes_no_room() -> None:
         assert 0.75 * said <= live.peak <= 1.02 * said  # the result counts from the start
         cost.append(said)
     assert cost[0] < cost[1]
+
+
+def test_a_convolution_whose_statistics_are_taken_passes_through_its_strip() -> None:
+    """On the way into its buffer: beside that, its input's buffer, and the normalised rows that it reads."""
+    g = OneOp(64, 16)
+    second = convolved(g, normed(g, convolved(g, image(g, 4, 1))))
+    g.gives(g.call("mean.dim", normed(g, second), [1], True, shape=[1, 1, "h", "w"]))
+    plan = schedule(lower(g.graph, g.sizes, CPU), 32)
+    with LiveBytes(g.weights.values()) as live:
+        execute(plan, g.inputs(), g.weights)
+    said = footprint(plan).device
+    assert 0.95 * said <= live.peak <= 1.08 * said  # the definition's statistics have a strip's mean taken off it
 
 
 def test_a_picture_that_comes_and_goes_by_rows_takes_no_room() -> None:
