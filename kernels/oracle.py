@@ -290,7 +290,9 @@ class Oracle:
         return self.case("conv_to_few", label, given, expected=y, tolerance=tolerance, moved=moved)
 
     def _taps(self, out: int, inner: int) -> Tensor:
-        return (self.noise(out, inner, 3, 3) / (3 * inner**0.5)).to(self.dtype)
+        """As runs in this layout have them: channels innermost."""
+        taps = self.noise(out, inner, 3, 3) / (3 * inner**0.5)
+        return taps.to(self.dtype).contiguous(memory_format=torch.channels_last)
 
     @staticmethod
     def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

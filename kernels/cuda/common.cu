@@ -25,6 +25,7 @@ struct Map {  // strides in bytes
 struct Work {
   i64 blocks, outer, pixels, per_run;  // blocks per sample; runs per sample; pixels per run; tiles per run
   int tile, groups, lanes;  // pixels per tile; groups per pixel; pixels that the block's consumers take at once
+  bool backwards;  // the last tiles first
 
   __device__ i64 sample() const { return blockIdx.x / blocks; }
   __device__ i64 first() const { return blockIdx.x % blocks; }
@@ -33,11 +34,12 @@ struct Work {
   __device__ int consumers() const { return groups * lanes; }
 };
 
-struct Tile {  // where tile i of the block's sample starts, in units of runs and pixels, and its pixels
+struct Tile {  // where tile i of the block's sample, in the order of its turns, starts, in units of runs and pixels, and its pixels
   i64 run, start;
   int count;
 
   __device__ Tile(const Work& work, i64 i) {
+    if (work.backwards) i = work.tiles() - 1 - i;
     run = work.outer == 1 ? 0 : i / work.per_run;
     start = (i - run * work.per_run) * work.tile;
     const i64 rest = work.pixels - start;

@@ -196,24 +196,26 @@ struct Add {
   x, residual, y, factors, wide, parts, blocks, outer, pixels, per_run, tile, groups, lanes, x_sample, x_outer,     \
       x_pixel, residual_sample, residual_outer, residual_pixel, y_sample, y_outer, y_pixel
 
-#define SETUP                                                                              \
-  const Work work = {blocks, outer, pixels, per_run, int(tile), int(groups), int(lanes)};  \
-  const Place place(work);                                                                 \
-  const Ring ring(shared_memory);                                                          \
-  const Map in = {x, x_sample, x_outer, x_pixel};                                          \
+#define SETUP(backwards)                                                                              \
+  const Work work = {blocks, outer, pixels, per_run, int(tile), int(groups), int(lanes), backwards};  \
+  const Place place(work);                                                                            \
+  const Ring ring(shared_memory);                                                                     \
+  const Map in = {x, x_sample, x_outer, x_pixel};                                                     \
   const Map to = {y, y_sample, y_outer, y_pixel}
 
 template <bool SILU>
 __device__ __forceinline__ void norm(PARAMETERS) {
-  SETUP;
+  SETUP(false);
   const Map from[1] = {in};
   Norm<SILU> body(to, place, work, static_cast<const float*>(factors));
   ring.run(work, place, from, body);
 }
 
+// Backwards: what the convolution before wrote last is still in the cache, and so will be what the normalisation behind
+// reads first.
 template <int MAPS, bool WRITE, bool STATS>
 __device__ __forceinline__ void add(PARAMETERS) {
-  SETUP;
+  SETUP(true);
   Map from[MAPS];
   from[0] = in;
   if (MAPS == 2) from[MAPS - 1] = {residual, residual_sample, residual_outer, residual_pixel};

@@ -80,7 +80,11 @@ def subpixel_weight(_kernels: Kernels | None, weight: Tensor) -> Tensor:
     """
     wide = weight if weight.dtype == torch.float64 else weight.float()
     top, middle, bottom = wide.unbind(2)
-    phases_pqoiyx = weight.new_empty(2, 2, *weight.shape[:2], 2, 2)
+    outer, inner = weight.shape[:2]
+    if weight.stride(1) == 1:  # stays channels-last: convolutions that want it would copy it in every strip
+        phases_pqoiyx = weight.new_empty(2, 2, outer, 2, 2, inner).permute(0, 1, 2, 5, 3, 4)
+    else:
+        phases_pqoiyx = weight.new_empty(2, 2, outer, inner, 2, 2)
     for p, rows in enumerate(((top, middle + bottom), (top + middle, bottom))):
         for y, row in enumerate(rows):
             left, centre, right = row.unbind(2)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tvae.kernels import cudnn_sum
 from tvae.kernels.check import deviation
 from tvae.kernels.oracle import Case, Oracle
 from tvae.kernels.registry import LEVELS, Unsupported, implementation, why_missing
@@ -44,6 +45,12 @@ def run_of(operation: str, level: str) -> Callable[..., Any]:
     if run is None:
         pytest.skip(why_missing(level) or f"{level} has no {operation}")
     return run
+
+
+def takes(level: str, operation: str) -> bool:
+    """Is the level to take this operation's usual calls? ``conv_add`` of level ``cuda`` is cuDNN's frontend's."""
+    fused = level == "cuda" and operation == "conv_add" and cudnn_sum.missing() is None
+    return level in ("native", "triton") or fused
 
 
 def last(x: Tensor) -> Tensor:
@@ -134,10 +141,10 @@ def test_random_calls(level: str, operation: str) -> None:
             continue
         taken += 1
         assert found.passed, f"{case.label}: {found}"
-    assert taken or level not in ("native", "triton")
+    assert taken or not takes(level, operation)
 
 
-REFUSED = {(name, torch.float32) for name in ("conv_from_few", "conv_to_few")}
+REFUSED = {(name, torch.float32) for name in ("conv_from_few", "conv_to_few", "conv_add")}
 """Tensor cores would keep 10 bits of such values."""
 
 
@@ -164,7 +171,7 @@ def test_plain_channels_last_is_taken_and_captured(level: str, operation: str, d
     try:
         assert deviation(case, run).passed
     except Unsupported:
-        assert level != "triton" or (operation, dtype) in REFUSED
+        assert not takes(level, operation) or (operation, dtype) in REFUSED
         pytest.skip("not taken by this level")
     arguments, graph = case.fresh(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -28,6 +28,7 @@ from one_op import (
 )
 from torch import Tensor
 
+from tvae.pipeline.engine.fused import subpixel_weight
 from tvae.pipeline.engine.graph import Ref, Size, evaluate
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.errors import UnsupportedOp
@@ -293,3 +294,12 @@ def test_it_is_refused_by_name_and_exact_when_run_whole(build: Callable[[OneOp],
     assert caught.value.module == "block.0"
     for strip in (1, 4, 6):
         execute_strips(lower(g.graph, g.sizes, CPU, allow_whole=True), g, strip)
+
+
+def test_kernels_of_phases_lie_as_the_weight_does() -> None:
+    plain = torch.randn(4, 6, 3, 3, generator=torch.Generator().manual_seed(2))
+    last = plain.contiguous(memory_format=torch.channels_last)
+    of_plain, of_last = subpixel_weight(None, plain), subpixel_weight(None, last)
+    assert torch.equal(of_plain, of_last)
+    assert of_plain.is_contiguous()
+    assert of_last.is_contiguous(memory_format=torch.channels_last)
