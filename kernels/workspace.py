@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["BAND", "attention_bytes", "chunk_of", "narrow_bytes"]
+from collections.abc import Sequence
+
+__all__ = ["BAND", "attention_bytes", "band_rows", "chunk_of", "narrow_bytes"]
 
 _BLOCK, _TILE = 8448, 128
 """Queries whose weights exist at a time on a card of 132 multiprocessors (fewer have smaller blocks), a tile's keys."""
 _MANY = 65536
 """Keys from which on starting the kernels can last longer than they run, on a slow host: fewer chunks, fewer starts."""
 BAND = 1 << 20
-"""Pixels whose taps ``conv_to_few`` keeps at a time."""
+"""Pixels of the result that ``conv_to_few`` computes at a time."""
 
 
 def attention_bytes(keys: int, depth: int) -> int:
@@ -23,6 +25,12 @@ def chunk_of(keys: int) -> int:
     return 8192 if keys < _MANY else 16384
 
 
-def narrow_bytes(pixels: int, products: int) -> int:
-    """Of conv_to_few: a plane of float32 for every tap and channel of the result."""
-    return 4 * products * min(BAND, pixels)
+def band_rows(columns: int) -> int:
+    """Rows of its result that conv_to_few computes at a time; 0: one would be too wide."""
+    return BAND // columns
+
+
+def narrow_bytes(picture: Sequence[int], weight: Sequence[int]) -> int:
+    """Of conv_to_few, by the shapes of its map and weight: a float32 plane for every tap and channel of the result."""
+    (rows, columns), (few, _, high, wide) = picture[2:], weight
+    return 4 * few * high * wide * columns * min(rows, band_rows(columns) + high - 1)

@@ -155,23 +155,26 @@ struct Add {
     return packed;
   }
 
-  // the centre: the mean of y over the first pixels of the block's first tile, read before anything is written
+  // the centre: the mean of y over the first pixels of the block's first tile (its last one again where it has fewer),
+  // read before anything is written, and all at once
   __device__ void prepare(const Work& work, const Place& place, const Map (&from)[MAPS]) {
     const Tile first(work, work.first());
-    const int pixels = first.count < CENTRE ? first.count : CENTRE;
+    uint4 raw[CENTRE][MAPS];
+#pragma unroll
+    for (int m = 0; m < MAPS; ++m) {
+      const char* at = first.in(from[m], work.sample()) + place.group * VECTOR;
+#pragma unroll
+      for (int p = 0; p < CENTRE; ++p)
+        raw[p][m] = *reinterpret_cast<const uint4*>(at + (p < first.count ? p : first.count - 1) * from[m].pixel);
+    }
 #pragma unroll
     for (int v = 0; v < V; ++v) moments.centre[v] = 0.0f;
-    for (int p = 0; p < pixels; ++p) {
-      uint4 raw[MAPS];
 #pragma unroll
-      for (int m = 0; m < MAPS; ++m) {
-        const char* at = first.in(from[m], work.sample()) + p * from[m].pixel + place.group * VECTOR;
-        raw[m] = *reinterpret_cast<const uint4*>(at);
-      }
+    for (int p = 0; p < CENTRE; ++p) {
       float y[V];
-      result(raw, y);
+      result(raw[p], y);
 #pragma unroll
-      for (int v = 0; v < V; ++v) moments.centre[v] += y[v] / pixels;
+      for (int v = 0; v < V; ++v) moments.centre[v] += y[v] / CENTRE;
     }
   }
 

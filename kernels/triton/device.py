@@ -42,8 +42,8 @@ def store_part(
     the first; the shift is near the mean, so that nothing cancels.
     """
     n = tl.cast(count, tl.float64)
-    first = tl.sum(s.to(tl.float64), 0)
-    second = tl.sum(q.to(tl.float64), 0)
+    first = tl.sum(s, 0).to(tl.float64)
+    second = tl.sum(q, 0).to(tl.float64)
     mean = shift.to(tl.float64) + first / n
     m2 = second - first * first / n
     m2 = tl.where(m2 < 0.0, 0.0, m2)  # of rounding; not a number stays not a number

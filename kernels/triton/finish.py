@@ -17,6 +17,14 @@ TILE = 4096
 WARPS = 8
 
 
+@triton.jit
+def _three(
+    a: tl.tensor, b: tl.tensor, c: tl.tensor, d: tl.tensor, e: tl.tensor, f: tl.tensor
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Three sums at once."""
+    return a + d, b + e, c + f
+
+
 @triton.jit(do_not_specialize=["samples", "blocks"])
 def _finish(
     parts: tl.tensor,
@@ -45,6 +53,12 @@ def _finish(
     moved = tl.zeros([BC], tl.float64)
     if OFFSET:
         moved = tl.load(offset + c, mask=keep_c, other=0.0).to(tl.float64)
+    scale = tl.full([BC], 1.0, tl.float64)
+    if WEIGHT:
+        scale = tl.load(weight + c, mask=keep_c, other=0.0).to(tl.float64)
+    shift = tl.zeros([BC], tl.float64)
+    if BIAS:
+        shift = tl.load(bias + c, mask=keep_c, other=0.0).to(tl.float64)
 
     # sums of deviations from one channel's mean: near the group's, so that nothing cancels
     centre = tl.load(parts + channels + group * size)
@@ -64,17 +78,14 @@ def _finish(
         total += count
         first += count * d
         second += m2 + count * d * d
-    n = tl.sum(tl.sum(total, 0), 0)
-    off_centre = tl.sum(tl.sum(first, 0), 0) / n
-    var = tl.sum(tl.sum(second, 0), 0) / n - off_centre * off_centre
+    totals, firsts, seconds = tl.reduce((total, first, second), 0, _three)
+    n = tl.sum(totals, 0)
+    off_centre = tl.sum(firsts, 0) / n
+    var = tl.sum(seconds, 0) / n - off_centre * off_centre
     var = tl.where(var < 0.0, 0.0, var)  # of rounding; not a number stays not a number
     rstd = 1.0 / tl.sqrt(var + eps)
-    scale = tl.zeros([BC], tl.float64) + rstd
-    if WEIGHT:
-        scale *= tl.load(weight + c, mask=keep_c, other=0.0).to(tl.float64)
-    shift = (moved - (centre + off_centre)) * scale
-    if BIAS:
-        shift += tl.load(bias + c, mask=keep_c, other=0.0).to(tl.float64)
+    scale *= rstd
+    shift += (moved - (centre + off_centre)) * scale
     to = affine + sample * channels + c
     tl.store(to, scale.to(tl.float32), mask=keep_c)
     tl.store(to + tl.cast(samples, tl.int64) * channels, shift.to(tl.float32), mask=keep_c)

@@ -28,12 +28,14 @@ from tvae.kernels.triton.launch import (
     programs,
     shared_map,
 )
-from tvae.kernels.workspace import BAND
+from tvae.kernels.workspace import band_rows
 
 __all__ = ["conv_from_few", "conv_to_few"]
 
 FROM = Tuning(tile_bytes=64 * 64 * 2, warps=4, per_sm=4, stages=1)
 TO = Tuning(tile_bytes=64 * 128 * 2, warps=4, per_sm=10**6, stages=1)
+GATHER = 1024
+"""Pixels of one program that adds taps."""
 MOST = 64
 """Taps times channels of the few, at most."""
 LONGEST = 1024
@@ -130,8 +132,7 @@ def _products(
     channels: tl.tensor,
     x_row: tl.tensor,
     x_pixel: tl.tensor,
-    FEW: tl.constexpr,
-    TAPS: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     BP: tl.constexpr,
     BC: tl.constexpr,
     BN: tl.constexpr,
@@ -139,7 +140,7 @@ def _products(
     SILU: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> None:
-    """planes[tap, pixel, few] = act(norm(x[pixel])) · weight[:, tap, few]."""
+    """planes[tap, few, pixel] = act(norm(x[pixel])) · weight[:, tap, few]."""
     at = tl.program_id(0) * BP + tl.arange(0, BP)
     row = at // width
     source = tl.cast(row, tl.int64) * x_row + tl.cast(at - row * width, tl.int64) * x_pixel
@@ -159,17 +160,16 @@ def _products(
             v = tl.where(c_keep[None, :], wide, 0.0).to(x.dtype.element_ty)
         w = tl.load(weight + c[:, None] * BN + n[None, :], mask=c_keep[:, None], other=0.0)
         total = tl.dot(v, w, total)
-    tap, few = n // FEW, n % FEW
-    to = tap[None, :] * (tl.cast(pixels, tl.int64) * FEW) + tl.cast(at, tl.int64)[:, None] * FEW + few[None, :]
-    tl.store(planes + to, total, mask=keep[:, None] & (n < TAPS * FEW)[None, :])
+    to = tl.cast(n, tl.int64)[None, :] * pixels + at[:, None]
+    tl.store(planes + to, total, mask=keep[:, None] & (n < PRODUCTS)[None, :])
 
 
-@triton.jit(do_not_specialize=["elements", "width", "rows_in", "width_in", "top", "left"])
+@triton.jit(do_not_specialize=["pixels", "width", "rows_in", "width_in", "top", "left"])
 def _gather(
     planes: tl.tensor,
     bias: tl.tensor,
     y: tl.tensor,
-    elements: tl.tensor,
+    pixels: tl.tensor,
     width: tl.tensor,
     rows_in: tl.tensor,
     width_in: tl.tensor,
@@ -180,21 +180,21 @@ def _gather(
     KH: tl.constexpr,
     KW: tl.constexpr,
     BIAS: tl.constexpr,
-    BE: tl.constexpr,
+    BP: tl.constexpr,
 ) -> None:
-    """y[row, column, few] = bias[few] + the sum over taps of planes[tap, row + dy, column + dx, few]."""
-    e = tl.program_id(0) * BE + tl.arange(0, BE)
-    few, at = e % FEW, e // FEW
+    """y[row, column, few] = bias[few] + the sum over taps of planes[tap, few, row + dy, column + dx]."""
+    few = tl.program_id(1)
+    at = tl.program_id(0) * BP + tl.arange(0, BP)
     row, column = at // width, at % width
-    keep = e < elements
-    total = tl.zeros([BE], tl.float32)
+    keep = at < pixels
+    total = tl.zeros([BP], tl.float32)
     for tap in tl.static_range(KH * KW):
         r, col = row + (tap // KW) - top, column + (tap % KW) - left
         inside = keep & (r >= 0) & (r < rows_in) & (col >= 0) & (col < width_in)
-        source = (tl.cast(tap * rows_in + r, tl.int64) * width_in + col) * FEW + few
+        source = tl.cast((tap * FEW + few) * rows_in + r, tl.int64) * width_in + col
         total += tl.load(planes + source, mask=inside, other=0.0)
     if BIAS:
-        total += tl.load(bias + few, mask=keep, other=0.0).to(tl.float32)
+        total += tl.load(bias + few).to(tl.float32)
     to = tl.cast(row, tl.int64) * y_row + column * FEW + few
     tl.store(y + to, total.to(y.dtype.element_ty), mask=keep)
 
@@ -254,7 +254,7 @@ def conv_to_few(
     if affine is not None and (affine.shape != (2, n, channels) or affine.device != x.device):
         raise Unsupported(f"an affine map {list(affine.shape)} on {affine.device}")
     shape = (n, few, rows + pads[2] + pads[3] - kh + 1, columns + pads[0] + pads[1] - kw + 1)
-    if 0 in x.shape or min(shape) < 1 or columns * kh > BAND:
+    if 0 in x.shape or min(shape) < 1 or band_rows(columns) < 1:
         raise Unsupported(f"{rows}x{columns} pixels")
     shared_map(x)  # the channels are innermost
     bias = check_vector("bias", bias, few, x.device)
@@ -265,7 +265,7 @@ def conv_to_few(
     norm = x if affine is None else affine.float().contiguous()
     block = min(128, triton.next_power_of_2(max(16, channels)))
     height = max(16, TO.tile_bytes // (2 * block))
-    step = max(1, BAND // columns - kh + 1)
+    step = band_rows(columns)
     with device_of(x):
         planes = torch.empty(kh * kw * few * min(rows, step + kh - 1) * columns, device=x.device)
         for sample in range(n):
@@ -273,7 +273,7 @@ def conv_to_few(
                 end = min(begin + step, shape[2])
                 first, last = max(begin - pads[2], 0), min(end - pads[2] + kh - 1, rows)
                 band, result = x[sample, :, first:last], y[sample, :, begin:end]
-                pixels, elements = (last - first) * columns, (end - begin) * shape[3] * few
+                pixels, pixels_out = (last - first) * columns, (end - begin) * shape[3]
                 launch(
                     _products,
                     (triton.cdiv(pixels, height),),
@@ -282,8 +282,7 @@ def conv_to_few(
                     taps,
                     planes,
                     *(n, sample, pixels, columns, channels, x.stride(2), x.stride(3)),
-                    FEW=few,
-                    TAPS=kh * kw,
+                    PRODUCTS=kh * kw * few,
                     BP=height,
                     BC=block,
                     BN=wide,
@@ -294,16 +293,16 @@ def conv_to_few(
                 )
                 launch(
                     _gather,
-                    (triton.cdiv(elements, 1024),),
+                    (triton.cdiv(pixels_out, GATHER), few),
                     planes,
                     y if bias is None else bias,
                     result,
-                    *(elements, shape[3], last - first, columns, first - begin + pads[2], pads[0], y.stride(2)),
+                    *(pixels_out, shape[3], last - first, columns, first - begin + pads[2], pads[0], y.stride(2)),
                     FEW=few,
                     KH=kh,
                     KW=kw,
                     BIAS=bias is not None,
-                    BE=1024,
+                    BP=GATHER,
                     num_warps=4,
                 )
     return y

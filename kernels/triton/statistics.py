@@ -30,6 +30,10 @@ __all__ = ["add_stats", "group_stats"]
 
 STATS = Tuning(tile_bytes=8192, warps=4, per_sm=2, stages=4)
 """Of the pass that only reads."""
+SMALL = Tuning(tile_bytes=8192, warps=4, per_sm=1, stages=4)
+"""The same of a map that the cache holds: half as many programs leave ``finish_stats`` half as many blocks to read."""
+CACHED = 32 << 20
+"""Bytes of such a map."""
 ADD = Tuning(tile_bytes=4096, warps=4, per_sm=2, stages=4)
 """Of the passes that write too."""
 MOST_CHANNELS = 512
@@ -162,7 +166,7 @@ def add_stats(
 def _launch(x: Tensor, residual: Tensor | None, bias: Tensor | None, y: Tensor | None, stats: bool) -> Tensor | None:
     whole = shared_map(x, x if residual is None else residual, x if y is None else y)
     bias = check_vector("bias", bias, whole.channels, x.device)
-    tuning = STATS if y is None else ADD
+    tuning = ADD if y is not None else STATS if x.numel() * x.element_size() > CACHED else SMALL
     block = channel_block(whole.channels, MOST_CHANNELS)
     height = pixel_block(tuning, block, x.element_size())
     runs, tiles = whole.samples * whole.outer, triton.cdiv(whole.pixels, height)

@@ -75,7 +75,9 @@ def seconds(calls: list[Callable[[], Any]]) -> float:
 
 def operations() -> Iterator[tuple[str, list[Tuning], Any, str, list[tuple[int, ...]]]]:
     """(name, cuts, module and constant that hold the cut, shapes)."""
-    yield "group_stats", READING, statistics, "STATS", SHAPES
+    small = [shape for shape in SHAPES if 2 * math.prod(shape) <= statistics.CACHED]
+    yield "group_stats", READING, statistics, "STATS", [shape for shape in SHAPES if shape not in small]
+    yield "group_stats", READING, statistics, "SMALL", small
     yield "add_stats", ADDING, statistics, "ADD", SHAPES
     yield "norm_act", WRITING, norm, "NORM", SHAPES
     yield "interleave_stats", ADDING, interleave, "INTERLEAVE", SHAPES

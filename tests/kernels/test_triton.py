@@ -39,7 +39,13 @@ def small_tiles() -> Iterator[None]:
     """So that a few pixels are many tiles and blocks of statistics."""
     tiny = Tuning(tile_bytes=128, warps=4, per_sm=2, stages=2)
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((statistics, "STATS"), (statistics, "ADD"), (norm, "NORM"), (rms, "RMS")):
+        for module, name in (
+            (statistics, "STATS"),
+            (statistics, "SMALL"),
+            (statistics, "ADD"),
+            (norm, "NORM"),
+            (rms, "RMS"),
+        ):
             patch.setattr(module, name, tiny)
         patch.setattr(interleave, "INTERLEAVE", tiny)
         patch.setattr(finish, "TILE", 32)
@@ -76,9 +82,10 @@ def check_stats(parts: Tensor, x: Tensor) -> None:
     wide = x.double().flatten(2)
     want = wide.var(2, unbiased=False)
     deviation = math.sqrt(want.max().item())
-    # tiles of a pixel or two: hundreds of terms in one float32 sum, and hardly another sum to average with
+    # tiles of a pixel or two: hundreds of terms in one float32 sum, and hardly another sum to average with; of tiles of
+    # many pixels the interpreter adds these one by one, where a card adds them in pairs
     torch.testing.assert_close(mean, wide.mean(2), rtol=0, atol=64 * WIDE * deviation + 1e-12)
-    torch.testing.assert_close(var, want, rtol=0, atol=128 * WIDE * deviation**2 + 1e-11 * (deviation + 1))
+    torch.testing.assert_close(var, want, rtol=0, atol=256 * WIDE * deviation**2 + 1e-11 * (deviation + 1))
 
 
 @given(maps())

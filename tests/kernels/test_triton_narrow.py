@@ -15,7 +15,7 @@ if find_spec("triton") is None:
 import interpreted  # noqa: F401  (before Triton)
 from kernel_inputs import channels_last
 
-from tvae.kernels import native
+from tvae.kernels import native, workspace
 from tvae.kernels.check import deviation
 from tvae.kernels.oracle import Oracle
 from tvae.kernels.registry import Unsupported
@@ -32,7 +32,7 @@ def small_tiles() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(narrow, "FROM", Tuning(tile_bytes=16 * 16 * 2, warps=4, per_sm=1, stages=1))
         patch.setattr(narrow, "TO", Tuning(tile_bytes=16 * 16 * 2, warps=4, per_sm=1, stages=1))
-        patch.setattr(narrow, "BAND", 50)
+        patch.setattr(workspace, "BAND", 50)
         yield
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from torch import Tensor
 
 from tvae.kernels.workspace import narrow_bytes
@@ -59,5 +57,5 @@ def conv_to_few(ctx: Context, node: Node) -> Op:
 
     inputs = [source, affine, weight, *([bias] if bias else [])]
     op = ctx.emit(node, inputs, source.axis, window.demand, run, work=window.work(ctx.shape(node.meta)))
-    op.workspace = narrow_bytes(source.shape[2] * source.shape[3], weight.shape[0] * math.prod(weight.shape[2:]))
+    op.workspace = narrow_bytes(source.shape, weight.shape)
     return op
