@@ -14,10 +14,10 @@ BAND = 1 << 20
 """Pixels of the result that ``conv_to_few`` computes at a time."""
 
 
-def attention_bytes(keys: int, depth: int) -> int:
+def attention_bytes(queries: int, keys: int, depth: int) -> int:
     """Of wide_attention: values in float16; of a block of queries the weights in float16, their results in float32, and
     a sum for every tile of keys."""
-    return 2 * keys * depth + _BLOCK * (2 * min(chunk_of(keys), keys) + 4 * depth + 4 * -(-keys // _TILE))
+    return 2 * keys * depth + min(queries, _BLOCK) * (2 * min(chunk_of(keys), keys) + 4 * depth + 4 * -(-keys // _TILE))
 
 
 def chunk_of(keys: int) -> int:
@@ -30,7 +30,8 @@ def band_rows(columns: int) -> int:
     return BAND // columns
 
 
-def narrow_bytes(picture: Sequence[int], weight: Sequence[int]) -> int:
-    """Of conv_to_few, by the shapes of its map and weight: a float32 plane for every tap and channel of the result."""
-    (rows, columns), (few, _, high, wide) = picture[2:], weight
-    return 4 * few * high * wide * columns * min(rows, band_rows(columns) + high - 1)
+def narrow_bytes(rows: int, columns: int, weight: Sequence[int]) -> int:
+    """Of conv_to_few, for so many rows of its result, by the shape of its weight: a float32 plane for every tap and
+    channel of the result."""
+    few, _, high, wide = weight
+    return 4 * few * high * wide * columns * (min(rows, band_rows(columns)) + high - 1)

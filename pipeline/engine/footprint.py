@@ -173,7 +173,7 @@ def _segment(schedule: Schedule, segment: Segment) -> _Loop:
             computed += times * row_bytes[id_] * rows
             needed += times * row_bytes[id_] * _count(own)
             work += times * op.work * rows / op.axis.rows if op.axis.rows else 0.0
-            extra = float(op.workspace + op.row_workspace * rows) if rows else 0.0
+            extra = float(op.workspace(rows)) if rows else 0.0
             if into_buffer and op.indirect:
                 extra += row_bytes[id_] * rows
             if picture in op.inputs and picture in wanted and picture not in away:
@@ -232,7 +232,7 @@ def _banded(schedule: Schedule, segment: Segment) -> _Loop:
                 computed += times * alike * op.row_bytes * rows
                 needed += times * alike * whole.row_bytes * _count(own[id_]) / len(segment.bands)
                 work += times * alike * op.work * rows / op.axis.rows if op.axis.rows else 0.0
-                peak = max(peak, int(size + op.workspace + op.row_workspace * rows + beside))
+                peak = max(peak, int(size + op.workspace(rows) + beside))
                 for i in op.inputs:
                     if last[memory[i]] == id_:
                         size -= held.pop(memory[i], 0)

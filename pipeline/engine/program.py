@@ -75,6 +75,10 @@ Into = Callable[[Read, int, int, Tensor], Any]
 """Computes rows [lo, hi) into memory of their shape."""
 
 
+def _nothing(_rows: int) -> int:
+    return 0
+
+
 @dataclass
 class Op:
     """One operation of a Program.
@@ -86,8 +90,8 @@ class Op:
     that is given. over: the input whose memory ``produce`` may write its result over, if nobody else needs it.
     replaces: inputs of which row r of the result needs row r alone, so that it may take the place of their buffer.
     parts: set where whole reads may come a few rows at a time. work: floating-point operations of the whole value,
-    where they are what takes the time. workspace: bytes that computing a strip of it holds beside operands and result;
-    row_workspace: as many more for every row of the strip.
+    where they are what takes the time. workspace: bytes that computing so many rows of it holds beside operands and
+    result.
     """
 
     id: int
@@ -111,8 +115,7 @@ class Op:
     replaces: tuple[int, ...] = ()
     parts: Parts | None = field(default=None, repr=False)
     work: float = 0.0
-    workspace: int = 0
-    row_workspace: int = 0
+    workspace: Callable[[int], int] = field(default=_nothing, repr=False)
 
     @property
     def bytes(self) -> int:

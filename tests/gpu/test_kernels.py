@@ -15,6 +15,7 @@ from tvae.kernels import cudnn_sum
 from tvae.kernels.check import deviation
 from tvae.kernels.oracle import Case, Oracle
 from tvae.kernels.registry import LEVELS, Unsupported, implementation, why_missing
+from tvae.kernels.workspace import narrow_bytes
 
 pytestmark = [
     pytest.mark.gpu,
@@ -287,3 +288,18 @@ def _taken(run: Callable[..., Any], *arguments: Any) -> Any:
         return run(*arguments)
     except Unsupported as reason:
         pytest.skip(f"refused: {reason}")
+
+
+@pytest.mark.parametrize("rows", [64, 2048])
+def test_taps_take_what_plans_count(rows: int) -> None:
+    """Beside operands and result; more rows than one band has, and fewer."""
+    run = run_of("conv_to_few", "triton")
+    arguments = Oracle(torch.bfloat16, torch.device("cuda")).to_few("", 1, 128, 3, rows, 1024).fresh()
+    y = run(*arguments)
+    torch.cuda.synchronize()
+    before, said = torch.cuda.memory_allocated(), narrow_bytes(rows, 1024, arguments[1].shape)
+    torch.cuda.reset_peak_memory_stats()
+    again = run(*arguments)
+    held = torch.cuda.max_memory_allocated() - before - again.nbytes
+    assert torch.equal(again, y)
+    assert 0.9 * said <= held <= 1.02 * said

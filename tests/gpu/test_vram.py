@@ -107,7 +107,8 @@ def smallest(model: Any, side: str, x: torch.Tensor) -> int:
 @pytest.mark.parametrize("side", ["decode", "encode"])
 def test_budgets_are_kept(model: Any, side: str, size: int) -> None:
     """Never more than was named, the unlimited run's numbers, and a prediction within a tenth of what was measured (of
-    little, within 32 MiB: results count from the start, statistics not at all)."""
+    little, within 32 MiB: results count from the start, statistics not at all; and of copies to the host as many are
+    said to be under way as may be, some 64 MiB, of which a fast host has done most)."""
     x = input_of(side, size)
     free = watched(TiledVAE(model, preset="h200"), side, x)
     least = smallest(model, side, x)
@@ -129,7 +130,8 @@ def test_budgets_are_kept(model: Any, side: str, size: int) -> None:
         )
         if run.device > named:
             wrong.append(f"took {run.device / GIB:.2f} GiB of {named / GIB:.2f}")
-        if abs(plan.peak_bytes - run.activations) > max(0.1 * run.activations, 32 * MIB):
+        near, more = max(0.1 * run.activations, 32 * MIB), 64 * MIB if plan.host_bytes else 0
+        if not -near <= plan.peak_bytes - run.activations <= near + more:
             wrong.append(f"said {plan.peak_bytes / GIB:.2f} GiB, held {run.activations / GIB:.2f} in {named / GIB:.2f}")
         if not error < 0.03:  # both are some way from float32: law 1 is held elsewhere
             wrong.append(f"differs by {error:.1e} in {named / GIB:.2f} GiB")

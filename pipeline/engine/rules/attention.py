@@ -104,7 +104,7 @@ def wide_attention(ctx: Context, node: Node) -> Op:
     op = ctx.emit(node, [q, k, v], axis, lambda a, b: [(q.id, a, b)], run, whole_reads=whole, work=work)
     op.parts = _parts(ctx, q, k, v, scale, frames, by_frame, as_tokens)
     if ctx.device.type == "cuda" and kernels.levels["wide_attention"] != "native":
-        op.workspace = attention_bytes(v.shape[2], v.shape[3])
+        op.workspace = lambda rows: attention_bytes(rows * inner, *v.shape[2:])
     return op
 
 

@@ -57,5 +57,5 @@ def conv_to_few(ctx: Context, node: Node) -> Op:
 
     inputs = [source, affine, weight, *([bias] if bias else [])]
     op = ctx.emit(node, inputs, source.axis, window.demand, run, work=window.work(ctx.shape(node.meta)))
-    op.workspace = narrow_bytes(source.shape, weight.shape)
+    op.workspace = lambda rows: narrow_bytes(rows, source.shape[3], weight.shape)
     return op

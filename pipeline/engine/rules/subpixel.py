@@ -50,5 +50,6 @@ def upsample_conv(ctx: Context, node: Node) -> Op:
         work=2.0 * math.prod(weight.shape) * source.shape[0] * source.shape[2] * source.shape[3],
     )
     op.produce = produce
-    op.row_workspace = int(op.row_bytes * (op.shape[3] + 2) / max(1, op.shape[3]))  # the phases
+    phases_row = op.row_bytes * (op.shape[3] + 2) / max(1, op.shape[3])
+    op.workspace = lambda rows: int(phases_row * rows)
     return op
