@@ -34,7 +34,7 @@ struct Work {
   __device__ int consumers() const { return groups * lanes; }
 };
 
-struct Tile {  // where tile i of the block's sample, in the order of its turns, starts, in units of runs and pixels, and its pixels
+struct Tile {  // where a tile starts, in units of runs and pixels, and its pixels; i counts as the blocks take them
   i64 run, start;
   int count;
 
