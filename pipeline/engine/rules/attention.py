@@ -104,7 +104,8 @@ def wide_attention(ctx: Context, node: Node) -> Op:
     op = ctx.emit(node, [q, k, v], axis, lambda a, b: [(q.id, a, b)], run, whole_reads=whole, work=work)
     op.parts = _parts(ctx, q, k, v, scale, frames, by_frame, as_tokens)
     if ctx.device.type == "cuda" and kernels.levels["wide_attention"] != "native":
-        op.workspace = lambda rows: attention_bytes(rows * inner, *v.shape[2:])
+        at_once = inner * (axis.outer if frames == 1 else 1)  # under a mask one frame after the other
+        op.workspace = lambda rows: attention_bytes(rows * at_once, *v.shape[2:])
     return op
 
 

@@ -28,6 +28,8 @@ from one_op import (
 )
 from torch import Tensor
 
+from tvae.kernels import Kernels
+from tvae.kernels.workspace import attention_bytes
 from tvae.pipeline.engine.fused import subpixel_weight
 from tvae.pipeline.engine.graph import Ref, Size, evaluate
 from tvae.pipeline.engine.lower import lower
@@ -303,3 +305,15 @@ def test_kernels_of_phases_lie_as_the_weight_does() -> None:
     assert torch.equal(of_plain, of_last)
     assert of_plain.is_contiguous()
     assert of_last.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_works_in_the_memory_of_all_queries_of_a_row(masked: bool) -> None:
+    """Those of every frame, or under a mask of one frame after the other."""
+    g = OneOp(6, 5)
+    q, k, v = (g.call("unsqueeze.default", clip_tokens(g, 4, 1), 1, shape=(1, 1, "2*h*w", 4)) for _ in range(3))
+    g.gives(g.fused("wide_attention", q, k, v, 0.5, 2 if masked else 1, value=g.value(v)))
+    program = lower(g.graph, g.sizes, torch.device("cuda"), Kernels({"default": "triton"}))
+    (op,) = (op for op in program.ops if op.name == "wide_attention")
+    frames = 1 if masked else 2
+    assert op.workspace(3) == attention_bytes(3 * frames * g.sizes["w"], 2 * g.sizes["h"] * g.sizes["w"], 4)
