@@ -2,7 +2,8 @@
 
 Triton builds a kernel when it is first called: 31 of them for SDXL's decoder, one after the other, where four fifths of
 the time are compilers' that other threads need not wait for. In a rehearsal a launch only asks for its kernel, which a
-thread builds; values are not computed, so that it wants a run whose course does not depend on them.
+thread builds; values are not computed, so that it wants a run whose course does not depend on them. The run itself may
+begin meanwhile: a launch waits for its own kernel.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Hashable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["Builds", "asked", "rehearsal"]
+__all__ = ["Builds", "asked", "rehearsal", "under_way", "wait_for", "wait_for_all"]
 
 _THREADS = 8
+_under_way: dict[Hashable, Future[None]] = {}
+"""What is being built, by what it was asked for as."""
 _log = logging.getLogger("tvae")
 
 
@@ -29,9 +32,11 @@ class Builds:
 
     def want(self, key: Hashable, build: Callable[[], object]) -> None:
         """Have a thread build what ``key`` stands for, once. A failure is left to the run, which says what it means."""
-        if key not in self._asked:
-            self._asked.add(key)
-            self._pool.submit(_tried, build)
+        if key in self._asked:
+            return
+        self._asked.add(key)
+        _under_way[key] = future = self._pool.submit(_tried, build)
+        future.add_done_callback(lambda _: _under_way.pop(key, None))
 
     def __len__(self) -> int:
         return len(self._asked)
@@ -47,7 +52,7 @@ def asked() -> Builds | None:
 
 @contextmanager
 def rehearsal() -> Iterator[Builds]:
-    """This thread's launches ask for their kernels; at the end all of them are built."""
+    """This thread's launches ask for their kernels. When it ends some of them may be under way."""
     pool = ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), thread_name_prefix="tvae-build")
     builds = Builds(pool)
     token = _asked.set(builds)
@@ -58,7 +63,24 @@ def rehearsal() -> Iterator[Builds]:
         raise
     finally:
         _asked.reset(token)
-    pool.shutdown()
+    pool.shutdown(wait=False)
+
+
+def under_way() -> bool:
+    """Is anything being built?"""
+    return bool(_under_way)
+
+
+def wait_for(key: Hashable) -> None:
+    """Until what ``key`` stands for is built, or cannot be; at once where nobody asked for it."""
+    future = _under_way.get(key)
+    if future is not None:
+        wait([future])
+
+
+def wait_for_all() -> None:
+    """Until nothing is being built."""
+    wait([*_under_way.values()])
 
 
 def _tried(build: Callable[[], object]) -> None:

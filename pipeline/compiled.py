@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from tvae.kernels import Kernels, cudnn_sum, why_missing
 from tvae.pipeline.budget import Limits, Rows
+from tvae.pipeline.collector import without_collector
 from tvae.pipeline.engine.across import Across
 from tvae.pipeline.engine.boundary import RowSource
 from tvae.pipeline.engine.capture import capture
@@ -201,7 +202,8 @@ class Compiled:
         refused: list[PlanError] = []
         for rows in self._choices(inputs, limits, call, sinks):
             try:
-                way = self._divided(rows, inputs, limits, call, sinks, weights)
+                with without_collector():
+                    way = self._divided(rows, inputs, limits, call, sinks, weights)
             except PlanError as error:
                 refused.append(error)
                 continue

@@ -1,4 +1,4 @@
-"""A first run on a small picture, in which Triton's kernels are built side by side (``tvae.kernels.ahead``).
+"""A first run on a small picture, which asks for Triton's kernels, to be built side by side (``tvae.kernels.ahead``).
 
 Kernels are specialised for types, channels and for numbers that 16 divides, hardly ever for a size. A picture of some
 hundred pixels therefore asks for what large ones do.
@@ -21,15 +21,16 @@ from tvae.pipeline.engine.graph import Graph
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan import explain
 from tvae.pipeline.engine.program import Program
-from tvae.pipeline.engine.schedule import schedule
+from tvae.pipeline.engine.schedule import Schedule, schedule
 from tvae.pipeline.errors import TvaeError
 
 __all__ = ["prepared", "rehearse", "small_shapes"]
 
-_SIDE = 48
-"""Latent pixels, each way: enough keys for the kernels of wide attention."""
+_SIDES = (48, 32, 16)
+"""Latent pixels, each way, the first that fits: enough keys for the kernels of wide attention; a clip's frames have
+more of them."""
 _MOST_BYTES = 2 << 30
-"""Of activations. What takes more even so (a long clip) builds its kernels as it goes."""
+"""Of activations. What takes more even so (a very long clip) builds its kernels as it goes."""
 
 _log = logging.getLogger("tvae")
 Shapes = Sequence[tuple[int, ...]]
@@ -67,14 +68,9 @@ def rehearse(
     device = next((t.device for t in weights.values()), torch.device("cpu"))
     if device.type != "cuda" or not kernels.rehearsable or why_missing("triton"):
         return
-    shapes = [program.ops[i].shape for i in program.inputs]
-    small = small_shapes(shapes, [program.ops[i].shape for i in program.outputs])
-    sizes = graph.bind(small) if small else None
-    if sizes is None:
-        return
     try:
-        plan = schedule(lower(graph, sizes, device, kernels, allow_whole=True), 1 << 30)
-        if explain(plan, "").peak_bytes > _MOST_BYTES:
+        plan = _small_plan(graph, program, kernels, device)
+        if plan is None:
             return
         ops = plan.program.ops
         inputs = [torch.zeros(ops[i].shape, dtype=ops[i].dtype, device=device) for i in plan.program.inputs]
@@ -84,12 +80,25 @@ def rehearse(
     except (RuntimeError, TvaeError) as error:
         _log.debug("no rehearsal: %s", error)
     else:
-        _log.debug("built %d kernels ahead", len(builds))
+        _log.debug("%d kernels asked for ahead", len(builds))
     torch.cuda.empty_cache()
 
 
-def small_shapes(inputs: Shapes, outputs: Shapes) -> list[tuple[int, ...]] | None:
-    """The inputs' shapes with heights and widths cut down together, None where they are no multiples of one another.
+def _small_plan(graph: Graph, program: Program, kernels: Kernels, device: torch.device) -> Schedule | None:
+    shapes = [program.ops[i].shape for i in program.inputs]
+    for side in _SIDES:
+        small = small_shapes(shapes, [program.ops[i].shape for i in program.outputs], side)
+        sizes = graph.bind(small) if small else None
+        if sizes is not None:
+            plan = schedule(lower(graph, sizes, device, kernels, allow_whole=True), 1 << 30)
+            if explain(plan, "").peak_bytes <= _MOST_BYTES:
+                return plan
+    return None
+
+
+def small_shapes(inputs: Shapes, outputs: Shapes, side: int = _SIDES[0]) -> list[tuple[int, ...]] | None:
+    """The inputs' shapes with heights and widths cut down together, to about ``side`` latent pixels; None where they
+    are no multiples of one another.
 
     16 divides the small sizes where it divides the large ones.
     """
@@ -99,7 +108,7 @@ def small_shapes(inputs: Shapes, outputs: Shapes) -> list[tuple[int, ...]] | Non
     found = [list(shape) for shape in inputs]
     for dim in (-2, -1):
         least = min(shape[dim] for shape in maps)
-        less = least if least < _SIDE + 16 else _SIDE + least % 16
+        less = least if least < side + 16 else side + least % 16
         if any(shape[dim] % least for shape in inputs):
             return None
         for shape, new in zip(inputs, found, strict=True):

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from tvae.kernels.ahead import wait_for_all
 from tvae.pipeline.engine.boundary import RowSink, RowSource
 from tvae.pipeline.engine.constants import from_weights
 from tvae.pipeline.engine.execute import execute
@@ -115,6 +116,7 @@ class Runner:
         free = torch.cuda.mem_get_info(device)[0]
         if explain(self._plan, "").peak_bytes > _RECORDED_SHARE * free:
             return None
+        wait_for_all()  # while a stream is recorded no thread may load a kernel
         try:
             return Recording(self._whole, inputs)
         except RuntimeError as error:

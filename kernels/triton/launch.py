@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
@@ -13,7 +14,7 @@ from torch import Tensor
 from triton import knobs
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tvae.kernels.ahead import asked
+from tvae.kernels.ahead import asked, under_way, wait_for
 from tvae.kernels.layout import as_pixels
 from tvae.kernels.registry import Unsupported
 
@@ -144,13 +145,21 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
     """
     builds = asked()
     if builds is None:
+        if under_way():
+            wait_for(_key(kernel, torch.cuda.current_device(), args, options))
         kernel[grid](*args, **options)
         return
     device = torch.cuda.current_device()
     kernel.device_caches[device]  # made here: two threads would make two
+    likes = tuple(_like(value) for value in args)
+    builds.want(_key(kernel, device, args, options), partial(_build, kernel, device, likes, options))
+
+
+def _key(kernel: Any, device: int, args: tuple[Any, ...], options: dict[str, Any]) -> Hashable:
+    """A specialisation of a kernel."""
     fixed = [p.do_not_specialize for p in kernel.params]
     forms = tuple(_form(value, same) for value, same in zip(args, fixed, strict=False))
-    builds.want((kernel, device, forms, *options.items()), partial(_build, kernel, device, args, options))
+    return (kernel, device, forms, *options.items())
 
 
 def _form(value: Any, fixed: bool) -> Hashable:
@@ -162,6 +171,15 @@ def _form(value: Any, fixed: bool) -> Hashable:
     if isinstance(value, bool) or not isinstance(value, int):
         return "float" if isinstance(value, float) else value
     return value.bit_length() > 31, fixed or (value == 1, value % 16 == 0)
+
+
+def _like(value: Any) -> Any:
+    """What a kernel is built for as for this argument, without its memory: a build may outlive the rehearsal."""
+    if isinstance(value, TensorDescriptor):
+        return dataclasses.replace(value, base=_like(value.base))
+    if not isinstance(value, Tensor):
+        return value
+    return torch.empty(32, dtype=value.dtype, device=value.device)[value.data_ptr() % 16 > 0 :]
 
 
 def _build(kernel: Any, device: int, args: tuple[Any, ...], options: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ wan, hunyuan       17 frames 832x480, decode; also wan-encode, hunyuan-encode
 kernels            group_stats, norm_act, add_stats: share of a copy's bandwidth, by level
 attention          65,536 tokens in one head of 512: TFLOP/s and error against float64, by level
 first-decode       first results of SDXL 1024x1024 in new processes, with empty caches and with those left: everybody's
-first-encode       the same, encode
+first-encode       the same, encode; also first-wan, first-hunyuan: decode
 first-levels       the same, decode: ours at each level
 profile-decode     where the time of ours goes in a first call, caches empty and then as left; also profile-encode,
                    profile-wan, profile-hunyuan
@@ -100,7 +100,7 @@ GROUPS = {
     "batches": ("decode512x4", "decode512x16", "encode512x4", "encode512x16"),
 }
 OTHERS = (
-    *("kernels", "attention", "first-decode", "first-encode", "first-levels"),
+    *("kernels", "attention", "first-decode", "first-encode", "first-wan", "first-hunyuan", "first-levels"),
     *("profile-decode", "profile-encode", "profile-wan", "profile-hunyuan"),
 )
 
@@ -211,10 +211,12 @@ class Speed:
             yield from self._first("decode", "tvae", str(file), base)
 
     def _first(self, name: str, rival: str, preset: str, base: list[float]) -> Iterator[Row]:
-        side: Any = "encode" if name.endswith("encode") else "decode"
-        size = 64 if self._options.tiny else 1024
-        vae, config = ("builtin", None) if self._options.tiny else (None, "sdxl")
-        case = make_case(geometry_of("sdxl", False), side, size, size, 1, None)
+        what = name.partition("-")[2]
+        work = WORKS[what] if what in WORKS else Work("sdxl", "encode" if what == "encode" else "decode", (1024, 1024))
+        tiny = self._options.tiny
+        vae, config = ("builtin", None) if tiny else (None, work.config)
+        size, frames = ((64, 64), None) if tiny else (work.size, work.frames)
+        case = make_case(geometry_of("sdxl" if tiny else work.config, False), work.side, *size, 1, frames)
         subject = Subject(vae, config, preset, str(self._card.device), "bfloat16")
         found = first_use(rival, case, subject, seconds=min(self._rows.left + 60, self._options.longest))
         row: Row = {"first": found.empty, "again": found.again}

@@ -1,4 +1,4 @@
-"""Builds that a rehearsal asks for: by threads, once each, all of them done when it ends."""
+"""Builds that a rehearsal asks for: by threads, once each; who needs one waits for it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from tvae.kernels.ahead import asked, rehearsal
+from tvae.kernels.ahead import asked, rehearsal, under_way, wait_for, wait_for_all
 
 
-def test_each_is_built_once_and_all_are_done_at_the_end() -> None:
+def test_each_is_built_once() -> None:
     built: list[tuple[int, str]] = []
 
     def build(n: int) -> None:
@@ -23,6 +23,8 @@ def test_each_is_built_once_and_all_are_done_at_the_end() -> None:
         for n in (1, 2, 3, 1, 2, 3):
             builds.want(n, lambda n=n: build(n))  # type: ignore[misc]
     assert asked() is None
+    wait_for_all()
+    assert not under_way()
     assert sorted(n for n, _ in built) == [1, 2, 3]
     assert all(name.startswith("tvae-build") for _, name in built)
     assert len(builds) == 3
@@ -37,7 +39,29 @@ def test_what_cannot_be_built_is_left_to_the_run() -> None:
     with rehearsal() as builds:
         builds.want("bad", fail)
         builds.want("good", lambda: done.append(1))
+    wait_for("bad")
+    wait_for("good")
     assert done == [1]
+
+
+def test_who_needs_one_waits_for_that_alone() -> None:
+    go, done = threading.Event(), threading.Event()
+    with rehearsal() as builds:
+        builds.want("short", done.set)
+        builds.want("long", lambda: go.wait(10))
+    wait_for("nobody's")
+    wait_for("short")
+    assert done.is_set()
+    assert under_way()
+    waiting = threading.Thread(target=wait_for, args=["long"])
+    waiting.start()
+    waiting.join(0.05)
+    assert waiting.is_alive()
+    go.set()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    wait_for_all()
+    assert not under_way()
 
 
 def test_other_threads_launch_as_ever() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import nullcontext
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ if find_spec("triton") is None:
     pytest.skip("needs Triton", allow_module_level=True)
 import interpreted  # noqa: F401  (before Triton)
 
-from tvae.kernels.ahead import rehearsal
+from tvae.kernels.ahead import rehearsal, wait_for_all
 from tvae.kernels.triton.launch import launch
 
 
@@ -56,5 +57,49 @@ def test_one_build_for_each_specialisation(monkeypatch: pytest.MonkeyPatch) -> N
         launch(kernel, (1,), x.half(), 16, 5, 1.0, BLOCK=4)
         launch(kernel, (1,), x[1:], 16, 5, 1.0, BLOCK=4)
         assert len(builds) == 9
+    wait_for_all()
     assert len(kernel.built) == 9
     assert kernel.launched == [(7,)]
+
+
+def test_a_build_holds_no_memory_but_sees_what_matters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
+    kernel, x = Kernel(), torch.zeros(1 << 20, dtype=torch.float16)
+    with rehearsal():
+        launch(kernel, (1,), x, 16, 5, 1.0)
+        launch(kernel, (1,), x[3:], 16, 5, 1.0)
+    wait_for_all()
+    for (like, *others, _), aligned in zip(kernel.built, (True, False), strict=True):
+        assert like.dtype == x.dtype
+        assert like.untyped_storage().nbytes() < 100
+        assert (like.data_ptr() % 16 == 0) == aligned
+        assert others == [16, 5, 1.0]
+
+
+def test_a_launch_waits_for_its_kernel_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
+    go = threading.Event()
+
+    class Slow(Kernel):
+        def warmup(self, *args: Any, grid: tuple[int, ...], **options: Any) -> Any:
+            go.wait(10)
+            return super().warmup(*args, grid=grid, **options)
+
+    slow, quick, x = Slow(), Kernel(), torch.zeros(64)
+    with rehearsal():
+        launch(quick, (1,), x, 16, 5, 1.0)
+        launch(slow, (1,), x, 16, 5, 1.0)
+    launch(quick, (2,), x, 32, 5, 1.0)
+    launch(slow, (2,), x, 17, 5, 1.0)  # another specialisation, which nobody asked for
+    assert (quick.launched, slow.launched) == ([(2,)], [(2,)])
+    waiting = threading.Thread(target=launch, args=(slow, (3,), x, 48, 5, 1.0))
+    waiting.start()
+    waiting.join(0.05)
+    assert waiting.is_alive()
+    assert len(slow.launched) == 1
+    go.set()
+    waiting.join(10)
+    assert slow.launched == [(2,), (3,)]
+    assert len(slow.built) == 1

@@ -43,9 +43,9 @@ class Rewriter:
     # -- the new graph
     def keep(self, id_: int, **changes: Any) -> Ref:
         """Copy a node (with ``changes`` to its fields, in old Refs)."""
-        node = replace(self.graph.nodes[id_], **changes)
-        args, kwargs = self.renamed((node.args, node.kwargs))
-        return self._append(id_, replace(node, args=args, kwargs=kwargs))
+        node = self.graph.nodes[id_]
+        args, kwargs = self.renamed((changes.pop("args", node.args), changes.pop("kwargs", node.kwargs)))
+        return self._append(id_, replace(node, args=args, kwargs=kwargs, **changes))
 
     def replace(self, id_: int, name: str, *args: Any, module: str | None = None) -> Ref:
         """Write the fused operation ``tvae.<name>`` with these (new) arguments instead of a node."""

@@ -1,34 +1,95 @@
-"""Where the time of a first call goes: seconds within a few functions, and the functions that take most themselves."""
+"""Where the time of a first call goes: seconds within a few functions, and the functions that take most themselves.
+
+What the calling thread does is looked up a hundred times a second. A profiler that counts calls would take the calls of
+the threads that build kernels for the caller's, and make Python some three times slower.
+"""
 
 from __future__ import annotations
 
-import cProfile
-import pstats
+import sys
+import threading
 import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import CodeType
 from typing import Any
 
 from measuring.card import card_of
 from measuring.models import clip_of, module_of
 
-__all__ = ["profile"]
+__all__ = ["PARTS", "Samples", "profile", "sampled"]
 
 PARTS = {
     "capture": ("engine/capture.py", "capture"),
+    "exporter": ("torch/export/__init__.py", "export"),
+    "preparing": ("pipeline/rehearse.py", "prepared"),
     "passes": ("passes/__init__.py", "optimise"),
     "lowering": ("engine/lower.py", "lower"),
     "planning": ("pipeline/planning.py", "planned"),
     "weights": ("pipeline/weights.py", "__call__"),
-    "constants": ("engine/constants.py", "from_weights"),
+    "rehearsal": ("pipeline/rehearse.py", "rehearse"),
     "running": ("engine/execute.py", "execute"),
     "Triton builds": ("triton/compiler/compiler.py", "compile"),
     "NVRTC builds": ("cuda/program.py", "compiled"),
-    "convolutions": ("", "convolution"),
 }
 """Name -> file and function whose seconds, with all that they call, are told."""
+_EVERY = 0.01
+"""Seconds."""
+
+
+class Samples:
+    """within: seconds by file and function, callees included; own: without them, by file, function and line."""
+
+    def __init__(self) -> None:
+        self.within: Counter[tuple[str, str]] = Counter()
+        self.own: Counter[tuple[str, str, int]] = Counter()
+
+    def take(self, thread: int, seconds: float) -> None:
+        """What this thread is doing now is what it did in the seconds before."""
+        frame = sys._current_frames().get(thread)
+        if frame is not None:
+            self.own[(frame.f_code.co_filename, frame.f_code.co_name, frame.f_lineno)] += seconds  # type: ignore[assignment]
+        seen: set[CodeType] = set()
+        while frame is not None:
+            if frame.f_code not in seen:
+                seen.add(frame.f_code)
+                self.within[(frame.f_code.co_filename, frame.f_code.co_name)] += seconds  # type: ignore[assignment]
+            frame = frame.f_back
+
+    def parts(self) -> dict[str, float]:
+        """Seconds within the functions of ``PARTS``."""
+        found: dict[str, float] = {}
+        for (file, name), seconds in self.within.items():
+            for part, (where, function) in PARTS.items():
+                if name == function and file.replace("\\", "/").endswith(where):
+                    found[part] = found.get(part, 0.0) + seconds
+        return found
+
+
+@contextmanager
+def sampled() -> Iterator[Samples]:
+    """Meanwhile this thread is watched."""
+    samples, watched, over = Samples(), threading.get_ident(), threading.Event()
+
+    def watch() -> None:
+        before = time.perf_counter()
+        while not over.wait(_EVERY):
+            now = time.perf_counter()
+            samples.take(watched, now - before)
+            before = now
+
+    other = threading.Thread(target=watch, name="samples", daemon=True)
+    other.start()
+    try:
+        yield samples
+    finally:
+        over.set()
+        other.join()
 
 
 def profile(request: dict[str, Any]) -> dict[str, Any]:
-    """config, tiny, side, size, dtype, device, preset: as of ``whole``. Profiling itself makes Python slower."""
+    """config, tiny, side, size, dtype, device, preset: as of ``whole``."""
     import torch
 
     from tvae.pipeline import TiledVAE
@@ -39,19 +100,13 @@ def profile(request: dict[str, Any]) -> dict[str, Any]:
     x = x.to(card.device, getattr(torch, request["dtype"]))
     run = getattr(TiledVAE(model, request["preset"]), request["side"])
     card.wait()
-    watched = cProfile.Profile()
     start = time.perf_counter()
-    watched.enable()
-    run(x)
-    card.wait()
-    watched.disable()
+    with sampled() as samples:
+        run(x)
+        card.wait()
     seconds = time.perf_counter() - start
-    stats: dict[Any, Any] = pstats.Stats(watched).stats  # type: ignore[attr-defined]
-    parts: dict[str, float] = {}
-    for (file, _, name), (_, _, _own, within, _) in stats.items():
-        for part, (where, function) in PARTS.items():
-            named = name == function if where else function in name
-            if named and (file.replace("\\", "/").endswith(where) if where else file == "~"):
-                parts[part] = parts.get(part, 0.0) + within
-    own = sorted(((v[2], v[0], f"{k[0].rsplit('/', 1)[-1]}:{k[2]}") for k, v in stats.items()), reverse=True)[:12]
-    return {"first": seconds, "parts": parts, "own": [f"{t:.2f} s {count}x {name}" for t, count, name in own]}
+    own = [
+        f"{seconds:.2f} s {file.rsplit('/', 1)[-1]}:{line} {name}"
+        for (file, name, line), seconds in samples.own.most_common(16)
+    ]
+    return {"first": seconds, "parts": samples.parts(), "own": own}
