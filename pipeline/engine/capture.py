@@ -60,12 +60,13 @@ def capture(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Sequ
     entry = _Entry(module, fn)
     failed: list[Exception] = []
     try:
-        for shapes in _dynamic(inputs, rows):
-            try:
-                program = _exported(entry, inputs, shapes)
-                return _Translator(program, inputs, rows).graph()
-            except Exception as error:  # sizes that were multiples by chance, or that are constants to the model
-                failed.append(error)
+        for shortcuts in (True, False):
+            for shapes in _dynamic(inputs, rows):
+                try:
+                    program = _exported(entry, inputs, shapes, shortcuts)
+                    return _Translator(program, inputs, rows).graph()
+                except Exception as error:  # sizes that were multiples by chance, or that are constants to the model
+                    failed.append(error)
     finally:
         del entry.model, entry._fn  # the exporter leaves cycles behind, which would keep them for a while
     last = failed[-1]
@@ -75,8 +76,8 @@ def capture(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Sequ
     raise UnsupportedOp("torch.export", type(module).__name__, line, whole=False) from failed[0]
 
 
-def _exported(entry: nn.Module, inputs: Sequence[Tensor], shapes: Any) -> Any:
-    with torch.no_grad(), exporting():
+def _exported(entry: nn.Module, inputs: Sequence[Tensor], shapes: Any, shortcuts: bool) -> Any:
+    with torch.no_grad(), exporting(shortcuts=shortcuts):
         return torch.export.export(entry, (list(inputs),), dynamic_shapes={"inputs": shapes}, strict=False)
 
 

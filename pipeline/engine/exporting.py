@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tvae.pipeline.engine.known_calls import known_calls
 from tvae.pipeline.engine.known_shapes import known_shapes
 
 __all__ = ["exporting"]
@@ -24,11 +25,13 @@ _ONE_AT_A_TIME = threading.RLock()
 
 
 @contextmanager
-def exporting() -> Iterator[None]:
-    """Everything below at once. The settings are the process's: one thread at a time."""
+def exporting(*, shortcuts: bool = True) -> Iterator[None]:
+    """Everything below at once. The settings are the process's: one thread at a time.
+
+    shortcuts: also what reaches into the exporter, and may not suit a release that nobody has tried it with.
+    """
     import torch._dynamo.config
     import torch.fx.config
-    from torch.fx.experimental import proxy_tensor
 
     with _ONE_AT_A_TIME, ExitStack() as settings:
         settings.enter_context(_quiet())
@@ -36,12 +39,26 @@ def exporting() -> Iterator[None]:
         # become guards that no model asked for
         settings.enter_context(_set(torch._dynamo.config, "fake_tensor_cache_enabled", False))
         settings.enter_context(_set(torch.fx.config, "do_not_emit_stack_traces", True))
+        if shortcuts:
+            settings.enter_context(_shortcuts())
+        yield
+
+
+@contextmanager
+def _shortcuts() -> Iterator[None]:
+    import torch.export._trace
+    from torch.fx.experimental import proxy_tensor
+
+    with ExitStack() as settings:
         # how every value lies in memory is noted twice: in what we read, and in a description that takes a fifth of the
         # time, with arithmetic on symbols to find out whether it is contiguous
         settings.enter_context(_set(proxy_tensor, "_extract_tensor_metadata", lambda _value: None))
+        # sizes that depend on values are looked for in all that every node holds; a graph with one is no use to us
+        settings.enter_context(_set(torch.export._trace, "_replace_unbacked_bindings", lambda _module: None))
         settings.enter_context(_code_when_asked_for())
         settings.enter_context(_plain_group_norm())
         settings.enter_context(known_shapes())
+        settings.enter_context(known_calls())
         yield
 
 
@@ -76,7 +93,8 @@ def _code_when_asked_for() -> AbstractContextManager[object]:
     from torch.fx import _lazy_graph_module
 
     deferred: Any = getattr(_lazy_graph_module, "_use_lazy_graph_module", lambda _on: nullcontext())
-    return deferred(True)  # type: ignore[no-any-return]
+    context: AbstractContextManager[object] = deferred(True)
+    return context
 
 
 @contextmanager

@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-__all__ = ["known_shapes"]
+__all__ = ["Untold", "copy_of", "key_of", "known_shapes"]
 
 _SKIPPED = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
 _PLAIN = (str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
 
 
-class _Untold(Exception):
+class Untold(Exception):
     """An argument that no key can stand for."""
 
 
@@ -47,10 +47,10 @@ def known_shapes() -> Iterator[None]:
     def dispatch(mode: Any, func: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         try:
             tensors: list[Any] = []
-            key = (func, id(mode), _key(args, mode, tensors), _key(tuple(kwargs.items()), mode, tensors))
+            key = (func, id(mode), key_of(args, mode, tensors), key_of(tuple(kwargs.items()), mode, tensors))
             if not _is_function(func):
-                raise _Untold
-        except _Untold:
+                raise Untold
+        except Untold:
             return original(mode, func, types, args, kwargs)
         found = known.get(key)
         if found is not None:
@@ -75,21 +75,22 @@ def _is_function(func: Any) -> bool:
     return not func._schema.is_mutable and _SKIPPED.isdisjoint(func.tags)
 
 
-def _key(value: Any, mode: Any, tensors: list[Any]) -> Any:
-    """What the shape of a result can depend on. Tensors are appended in their order."""
+def key_of(value: Any, mode: Any, tensors: list[Any], *, offsets: bool = True) -> Any:
+    """What the shape of a result can depend on in an argument. Tensors, which are the mode's, are appended in their
+    order. offsets: where in their storage they begin is part of it. Raises Untold."""
     kind = type(value)
     if kind in (int, float, bool):
         return kind, value
     if isinstance(value, _PLAIN):
         return value
     if kind in (tuple, list, torch.Size):
-        return tuple(_key(v, mode, tensors) for v in value)
+        return tuple(key_of(v, mode, tensors) for v in value)
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return kind, value.node.expr
-    if not mode.is_our_fake(value) or value.constant is not None or value.layout is not torch.strided:
-        raise _Untold
+    if mode is None or not mode.is_our_fake(value) or value.constant is not None or value.layout is not torch.strided:
+        raise Untold
     tensors.append(value)
-    sizes = (*value.shape, *value.stride(), value.storage_offset())
+    sizes = (*value.shape, *value.stride(), value.storage_offset() if offsets else 0)
     flags = (value.dtype, value.fake_device, value.requires_grad, value.ndim, value.is_conj(), value.is_neg())
     return (*flags, *(s if type(s) is int else s.node.expr for s in sizes))
 
@@ -109,7 +110,7 @@ def _described(result: Any, mode: Any, tensors: list[Any]) -> _Result | tuple[_R
     for number, tensor in enumerate(tensors):
         if tensor is result:
             return _Result(None, number)
-    return _Result(_copy(result, mode))  # a factory gives away its result only where nobody else holds it
+    return _Result(copy_of(result))  # a factory gives away its result only where nobody else holds it
 
 
 def _again(found: _Result | tuple[_Result, ...], mode: Any, tensors: list[Any]) -> Any:
@@ -117,13 +118,13 @@ def _again(found: _Result | tuple[_Result, ...], mode: Any, tensors: list[Any]) 
         return tuple(_again(f, mode, tensors) for f in found)
     if found.like is None:
         return tensors[found.argument]
-    return _copy(found.like, mode)
+    return copy_of(found.like)
 
 
-def _copy(tensor: Any, mode: Any) -> Any:
+def copy_of(tensor: Any) -> Any:
     """Another tensor of the same shape and strides."""
     from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 
-    device = tensor.fake_device
+    mode, device = tensor.fake_mode, tensor.fake_device
     with in_kernel_invocation_manager(mode):
         return FakeTensor(mode, tensor, device)

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from tiny_vaes import TINY
 from torch import Tensor, nn
 from torch._subclasses import fake_impls, fake_tensor
+from torch.export import _trace
 from torch.fx import _lazy_graph_module
 from torch.fx.experimental import proxy_tensor
 
@@ -81,7 +82,7 @@ def test_the_graph_is_the_exporters_own(
     x = torch.randn(1, 8, 12, 10).to(dtype).contiguous(memory_format=layout)
     run: Callable[[Tensor], list[Tensor]] = lambda x: [module(x)]  # noqa: E731
     ours = capture(module, run, [x])
-    monkeypatch.setattr(capturing, "exporting", nullcontext)
+    monkeypatch.setattr(capturing, "exporting", lambda **_: nullcontext())
     theirs = capture(module, run, [x])
     _same(ours, theirs, [(1, 8, 12, 10), (1, 8, 40, 24), (1, 8, 7, 33)])
 
@@ -91,10 +92,10 @@ def test_a_loop_over_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Any] = []
     again = known_shapes._again
     monkeypatch.setattr(known_shapes, "_again", lambda *args: found.append(args) or again(*args))
-    ours = capture(module, module, [x])
+    ours = capture(module, module.forward, [x])
     assert len(found) > 100  # of some 200 operations
-    monkeypatch.setattr(capturing, "exporting", nullcontext)
-    theirs = capture(module, module, [x])
+    monkeypatch.setattr(capturing, "exporting", lambda **_: nullcontext())
+    theirs = capture(module, module.forward, [x])
     _same(ours, theirs, [(1, 4, 5, 12, 10), (1, 4, 5, 40, 24), (1, 4, 5, 7, 33), (1, 4, 5, 1, 9)])
 
 
@@ -115,9 +116,17 @@ def test_every_family(family: str, side: Side, monkeypatch: pytest.MonkeyPatch) 
 
     with torch.no_grad(), reference_mode(module):
         ours = capture(module, run, [x])
-        monkeypatch.setattr(capturing, "exporting", nullcontext)
+        monkeypatch.setattr(capturing, "exporting", lambda **_: nullcontext())
         theirs = capture(module, run, [x])
     _same(ours, theirs, [tuple(x.shape), tuple(tiny.input(side, 24, 16).shape)])
+
+
+def test_a_release_that_is_built_otherwise_is_captured_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = Norms(), torch.randn(1, 8, 12, 10)
+    ours = capture(module, lambda x: [module(x)], [x])
+    monkeypatch.setattr(known_shapes, "_again", lambda *_: 1 / 0)
+    monkeypatch.setattr(known_shapes, "copy_of", lambda *_: 1 / 0)
+    _same(ours, capture(module, lambda x: [module(x)], [x]), [(1, 8, 12, 10), (1, 8, 7, 33)])
 
 
 def test_sizes_that_depend_on_values_are_found_each_time() -> None:
@@ -144,17 +153,19 @@ def test_everything_is_as_before_afterwards() -> None:
     import torch._dynamo.config
     import torch.fx.config
 
-    def state() -> tuple[object, ...]:
-        known = dict(fake_impls.get_fast_op_impls())
-        return (
-            fake_tensor.FakeTensorMode._dispatch_impl,
-            proxy_tensor._extract_tensor_metadata,
-            _lazy_graph_module._use_lazy_graph_module_flag,
-            torch._dynamo.config.fake_tensor_cache_enabled,
-            torch.fx.config.do_not_emit_stack_traces,
-            known,
-            logging.root.manager.disable,
-        )
+    places = (
+        (fake_tensor.FakeTensorMode, "_dispatch_impl"),
+        (proxy_tensor, "_extract_tensor_metadata"),
+        (proxy_tensor._ModuleStackTracer, "call_module"),
+        (_trace, "_replace_unbacked_bindings"),
+        (_lazy_graph_module, "_use_lazy_graph_module_flag"),
+        (torch._dynamo.config, "fake_tensor_cache_enabled"),
+        (torch.fx.config, "do_not_emit_stack_traces"),
+        (logging.root.manager, "disable"),
+    )
+
+    def state() -> list[object]:
+        return [dict(fake_impls.get_fast_op_impls()), *(getattr(*place) for place in places if hasattr(*place))]
 
     before = state()
     with exporting():
