@@ -144,7 +144,23 @@ class Compiled:
         """
         if limits.vram is not None and inputs[0].device.type == "cpu":
             return_what_is_freed()
-        captured, found = self._prepare(inputs, limits, call, sinks, weights)
+        with without_collector():
+            captured, found = self._prepare(inputs, limits, call, sinks, weights)
+            runner = self._runner(inputs, weights, limits, captured, found, channels_last=channels_last, record=record)
+        return Ready(runner, found, captured.spec)
+
+    def _runner(
+        self,
+        inputs: Sequence[Tensor | RowSource],
+        weights: PreparedWeights,
+        limits: Limits,
+        captured: _Captured,
+        found: Planned,
+        *,
+        channels_last: bool,
+        record: bool,
+    ) -> Runner:
+        """The one of this schedule, for the weights as they are now."""
         plan = found.schedule
         given = dict(weights([n for n in plan.program.params.values() if n not in captured.graph.constants]))
         record = record and limits.vram is None  # a recording's memory is its own, beyond what a named budget plans
@@ -160,7 +176,7 @@ class Compiled:
             )
             for old in self._runners.keys() - {id(p.schedule) for p in self._plans.values()}:
                 del self._runners[old]
-        return Ready(self._runners[id(plan)][1], found, captured.spec)
+        return self._runners[id(plan)][1]
 
     def forget(self) -> None:
         """Let go of weights and recordings: the model is about to move, or has."""

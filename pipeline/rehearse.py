@@ -10,9 +10,12 @@ import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
+from torch.overrides import TorchFunctionMode
 
 from tvae.kernels import Kernels, why_missing
 from tvae.kernels.ahead import rehearsal
@@ -75,7 +78,7 @@ def rehearse(
         ops = plan.program.ops
         inputs = [torch.zeros(ops[i].shape, dtype=ops[i].dtype, device=device) for i in plan.program.inputs]
         noise = torch.Generator(device)  # its own: the numbers that the caller's would give are the run's
-        with torch.cuda.device(device), _without_search(), rehearsal() as builds:
+        with torch.cuda.device(device), _Unconvolved(), rehearsal() as builds:
             execute(plan, inputs, weights, noise, channels_last=channels_last)
     except (RuntimeError, TvaeError) as error:
         _log.debug("no rehearsal: %s", error)
@@ -116,12 +119,32 @@ def small_shapes(inputs: Shapes, outputs: Shapes, side: int = _SIDES[0]) -> list
     return [tuple(shape) for shape in found]
 
 
-@contextmanager
-def _without_search() -> Iterator[None]:
-    """cuDNN does not try its algorithms: what it finds is for one size."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
+class _Unconvolved(TorchFunctionMode):
+    """Convolutions give what cuDNN's give but for the values: it loads and tries kernels for small sizes that no run
+    asks for."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _unconvolved(*args, **kwargs or {}) if func in _CONVOLUTIONS else func(*args, **kwargs or {})
+
+
+_CONVOLUTIONS = {torch.conv1d, torch.conv2d, torch.conv3d}
+
+
+def _unconvolved(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Channels lie innermost where those of x or of the weight do."""
+    dims = x.ndim - 2
+    steps, zeros, gaps = ([n] * dims if isinstance(n, int) else n for n in (stride, padding, dilation))
+    sizes = zip(x.shape[2:], weight.shape[2:], steps, zeros, gaps, strict=True)
+    shape = (x.shape[0], weight.shape[0], *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes))
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.ndim)
+    if last is not None and last in (suggest_memory_format(x), suggest_memory_format(weight)):
+        return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=last)
+    return torch.empty(shape, dtype=x.dtype, device=x.device)

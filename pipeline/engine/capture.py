@@ -136,6 +136,7 @@ class _Translator:
         self.ids: dict[Any, int] = {}
         self.constants: dict[str, Tensor] = {}
         self.symbols: set[Any] = set()  # those that the shapes of the inputs give
+        self.printed: dict[Any, Size] = {}
 
     def graph(self) -> Graph:
         signature = self.program.graph_signature
@@ -214,7 +215,9 @@ class _Translator:
             return int(expr) if isinstance(size, torch.SymInt) else float(expr)
         if not expr.free_symbols <= self.symbols:
             raise UnsupportedOp(str(user.target), _module_of(user), "a size that depends on values", whole=False)
-        return Size(_arithmetic(PythonPrinter().doprint(expr)))
+        if expr not in self.printed:
+            self.printed[expr] = Size(_arithmetic(PythonPrinter().doprint(expr)))
+        return self.printed[expr]
 
     def _guards(self, input_ids: list[int]) -> list[str]:
         """The export's guards as expressions over size symbols."""

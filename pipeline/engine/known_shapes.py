@@ -92,7 +92,7 @@ def key_of(value: Any, mode: Any, tensors: list[Any], *, offsets: bool = True) -
     tensors.append(value)
     sizes = (*value.shape, *value.stride(), value.storage_offset() if offsets else 0)
     flags = (value.dtype, value.fake_device, value.requires_grad, value.ndim, value.is_conj(), value.is_neg())
-    return (*flags, *(s if type(s) is int else s.node.expr for s in sizes))
+    return (*flags, *(s if type(s) is int else s.node._expr for s in sizes))  # what it was before any replacement
 
 
 def _described(result: Any, mode: Any, tensors: list[Any]) -> _Result | tuple[_Result, ...] | None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tvae.kernels import Kernels
-from tvae.pipeline.rehearse import prepared, small_shapes
+from tvae.pipeline.rehearse import _Unconvolved, prepared, small_shapes
 
 
 @pytest.mark.parametrize(
@@ -65,3 +65,23 @@ def test_what_cannot_be_loaded_is_left_to_the_run(caplog: pytest.LogCaptureFixtu
     ):
         pass
     assert caplog.messages == ["not prepared: no compiler"]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_convolutions_give_their_shapes_alone(dims: int, last: bool, device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA GPU")
+    layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(dims + 2, torch.contiguous_format)
+    order = layout if last else torch.contiguous_format
+    x = torch.randn(2, 8, *(9, 12, 14)[:dims], device=device).contiguous(memory_format=order)
+    weight = torch.randn(4, 8, *(3, 2, 3)[:dims], device=device).contiguous(memory_format=order)
+    conv: Any = (torch.conv1d, torch.conv2d, torch.conv3d)[dims - 1]
+    for more in ({}, {"stride": 2, "padding": 1}, {"padding": [1, 0, 2][:dims], "dilation": 2}):
+        with _Unconvolved():
+            ours = conv(x, weight, None, **more)
+        theirs = conv(x, weight, None, **more)
+        assert (ours.shape, ours.dtype, ours.device) == (theirs.shape, theirs.dtype, theirs.device)
+        if device == "cuda" or last:
+            assert ours.stride() == theirs.stride()
