@@ -1,16 +1,18 @@
 """Calls of a module that the exporter has followed before: it follows each of them once.
 
-A model that goes over a clip in chunks calls the same decoder for every chunk, and from the third on with arguments
-alike: tensors of the same shapes, the same flags. What the first of such calls wrote into the graph is written again,
-with this call's tensors in the place of that one's. Arguments that a call changes (a list of caches) are changed again.
+A model that goes over a clip in chunks calls its decoder for every chunk, from the third on with arguments alike, and
+in it blocks that are built alike. What the first of such calls wrote into the graph is written again, with this call's
+tensors and weights in the place of that one's. Arguments that a call changes (a list of caches) are changed again.
+Models that call nothing of some size twice are followed as ever: to tell calls apart would cost more than it saves.
 
-A call is known where everything that it can depend on is the same: the shapes of its tensors and which of them are one,
-all other arguments, and all that its modules hold. Whatever goes beyond that is followed as ever: arguments of other
-kinds, modules that change themselves, tensors from elsewhere.
+A call is known where everything that it can depend on is the same: the shapes of its tensors and of its modules'
+weights, and which of them are one; all other arguments; all else that its modules hold. Whatever goes beyond that is
+followed as ever: arguments of other kinds, modules that change themselves, tensors from elsewhere.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,7 +25,11 @@ from tvae.pipeline.engine.known_shapes import Untold, copy_of, key_of
 __all__ = ["known_calls"]
 
 _LEAST_MODULES = 16
-"""Of a module whose calls are worth it: to know one again takes a few milliseconds."""
+"""Of a module that is called again where a clip goes by in chunks; of one that is given a list of caches, which take a
+few milliseconds to tell."""
+
+
+_PLAIN = {int, float, bool, str, type(None)}
 
 
 @dataclass(frozen=True)
@@ -43,10 +49,12 @@ class _Made:
 
 @dataclass(frozen=True)
 class _Known:
-    """What a call did. nodes: what it wrote; given: the nodes of its tensors; result: with _Given and _Made for
-    tensors; changed: by the number of the container, what is in it afterwards; kept: objects whose identity is in the
-    key."""
+    """What a call did. path, depth: of its module among the others; nodes: what it wrote; given: the nodes of its
+    tensors and weights; result: with _Given and _Made for tensors; changed: by the number of the container, what is in
+    it afterwards; kept: objects whose identity is in the key."""
 
+    path: str
+    depth: int
     nodes: list[Any]
     given: list[Any]
     result: Any
@@ -65,11 +73,19 @@ def known_calls() -> Iterator[None]:
         yield
         return
     known: dict[Any, _Known] = {}
+    called: set[nn.Module] = set()
+    in_chunks = False
 
     def call_module(
         tracer: Any, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        nonlocal in_chunks
+        if not in_chunks:
+            in_chunks = module in called and len([*module.modules()]) >= _LEAST_MODULES
+            called.add(module)
         try:
+            if not in_chunks:
+                raise Untold
             call = _Call(tracer, module, args, kwargs)
         except Untold:
             return original(tracer, module, forward, args, kwargs)
@@ -87,31 +103,38 @@ def known_calls() -> Iterator[None]:
         yield
     finally:
         tracer_class.call_module = original
-        known.clear()
+        known.clear()  # or the exporter's leftovers would hold on to the model
+        called.clear()
 
 
 class _Call:
     """A call of a module, before it happens. Raises Untold for one that nothing can stand for."""
 
     def __init__(self, tracer: Any, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        parts = [*module.modules()]
-        if len(parts) < _LEAST_MODULES or getattr(tracer, "enable_attr_proxy", True):
+        if getattr(tracer, "enable_attr_proxy", True) or module not in tracer.submodule_paths:
             raise Untold
-        self._tracer, self._parts = tracer, parts
+        self._tracer, self._path, self._stack = tracer, tracer.submodule_paths[module], dict(tracer.module_stack)
+        self._parts = [*module.named_modules()]
+        if len(self._parts) < _LEAST_MODULES and any(type(a) in (list, dict) for a in (*args, *kwargs.values())):
+            raise Untold
         self._tensors: list[Any] = []
+        self._nodes: list[Any] = []
+        self._shapes: list[Any] = []
+        self._numbers: dict[int, int] = {}
         self._containers: list[Any] = []
-        self._kept: list[Any] = [tracer, module]
-        arguments = self._key((*args, *kwargs.items()))
+        self._kept: list[Any] = [tracer]
+        arguments = self._key((args, tuple(kwargs.items())))
         self._held = self._state()
         self._contents = [self._shallow(c) for c in self._containers]
-        self._nodes = [self._node(t) for t in self._tensors]
-        self.key = (id(tracer), id(module), arguments, self._held)
+        self.key = (id(tracer), arguments, self._held, tuple(self._shapes))
 
     def again(self, known: _Known) -> Any:
         """Write what the known call wrote, do what it did, give what it gave."""
         new = dict(zip(known.given, self._nodes, strict=True))
         for node in known.nodes:
-            new[node] = self._tracer.graph.node_copy(node, lambda n: new.get(n, n))
+            new[node] = copied = self._tracer.graph.node_copy(node, lambda n: new.get(n, n))
+            if "nn_module_stack" in node.meta:
+                copied.meta["nn_module_stack"] = self._moved(node.meta["nn_module_stack"], known)
         made: dict[Any, Any] = {}
         for number, after in known.changed.items():
             container = self._containers[number]
@@ -121,6 +144,15 @@ class _Call:
             else:
                 container.extend(self._built(after, new, made))
         return self._built(known.result, new, made)
+
+    def _moved(self, stack: Mapping[str, tuple[str, Any]], known: _Known) -> dict[str, tuple[str, Any]]:
+        """The modules around a node of the known call, as those around the same node of this one."""
+        found = {}
+        for key, (path, kind) in self._stack.items():
+            found[key] = (path, kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}")
+        for key, (path, kind) in [*stack.items()][known.depth :]:
+            found[self._path + key.removeprefix(known.path)] = (self._path + path.removeprefix(known.path), kind)
+        return found
 
     def _built(self, value: Any, new: Mapping[Any, Any], made: dict[Any, Any]) -> Any:
         """A value that the known call gave, of this call's nodes. made: tensors, by the known call's nodes."""
@@ -150,8 +182,9 @@ class _Call:
             nodes.append(node)
             node = node.next
         inside = {*nodes}
-        for node in filter(_may_vary, nodes):
-            if any(_may_vary(n) and n not in inside and n not in self._nodes for n in node.all_input_nodes):
+        known = {*nodes, *self._nodes}
+        for node in filter(_is_value, nodes):
+            if any(_is_value(n) and n not in known for n in node.all_input_nodes):
                 raise Untold
         made: dict[int, _Made] = {}
         changed = {}
@@ -159,14 +192,14 @@ class _Call:
             if self._shallow(container) != contents:
                 copied = type(container)(container)  # the container itself has a number, what it holds must not
                 changed[number] = self._told(copied, inside, made)
-        return _Known(nodes, self._nodes, self._told(result, inside, made), changed, self._kept)
+        told = self._told(result, inside, made)
+        return _Known(self._path, len(self._stack), nodes, self._nodes, told, changed, self._kept)
 
     def _told(self, value: Any, inside: set[Any], made: dict[int, _Made]) -> Any:
         """A value that the call gave, with _Given and _Made for tensors. Raises Untold."""
         if isinstance(value, Tensor):
-            for number, tensor in enumerate(self._tensors):
-                if tensor is value:
-                    return _Given(number)
+            if id(value) in self._numbers:
+                return _Given(self._numbers[id(value)])
             if id(value) not in made:
                 node = self._node(value)
                 if node not in inside:
@@ -174,7 +207,7 @@ class _Call:
                 made[id(value)] = _Made(node, copy_of(value))
             return made[id(value)]
         kind = type(value)
-        if kind in (int, float, bool, str, type(None)):
+        if kind in _PLAIN:
             return value
         if kind not in (list, tuple, dict) or any(value is c for c in self._containers):
             raise Untold
@@ -185,14 +218,7 @@ class _Call:
     def _key(self, value: Any) -> Any:
         """What a call can depend on in an argument; tensors and containers are numbered."""
         if isinstance(value, Tensor):
-            for number, tensor in enumerate(self._tensors):
-                if tensor is value:
-                    return number
-            mode = getattr(value, "fake_mode", None)
-            if mode is None:
-                raise Untold
-            self._tensors.append(value)
-            return key_of(value, mode, [], offsets=False)  # a chunk of a clip begins where it begins
+            return Tensor, self._number(value)
         if type(value) in (list, dict):
             for number, container in enumerate(self._containers):
                 if container is value:
@@ -204,20 +230,44 @@ class _Call:
             return tuple(self._key(v) for v in value)
         return key_of(value, None, [])
 
+    def _number(self, tensor: Any) -> int:
+        """Of a tensor among those of the call."""
+        number = self._numbers.get(id(tensor))
+        if number is None:
+            self._nodes.append(self._node(tensor))
+            # a chunk of a clip begins where it begins
+            self._shapes.append(key_of(tensor, getattr(tensor, "fake_mode", None), [], offsets=False))
+            self._tensors.append(tensor)
+            self._numbers[id(tensor)] = number = len(self._numbers)
+        return number
+
     def _state(self) -> Any:
         """All that the modules hold."""
-        return tuple(self._held_by(vars(part)) for part in self._parts)
+        self._seen: set[int] = set()
+        return tuple((name, type(part), self._held_by(vars(part))) for name, part in self._parts)
 
     def _held_by(self, value: Any) -> Any:
         kind = type(value)
-        if kind in (int, float, bool, str, type(None)):
+        if kind in _PLAIN:
             return kind, value
+        if kind in (dict, OrderedDict):
+            return tuple([(k, self._held_by(v)) for k, v in value.items()]) if value else ()
+        if isinstance(value, nn.Module):
+            return kind  # what it holds is told by itself
+        if isinstance(value, Tensor):
+            number = self._number(value)
+            if self._nodes[number].op != "placeholder":
+                raise Untold
+            return Tensor, number
         if isinstance(value, Mapping):
-            return tuple((k, self._held_by(v)) for k, v in value.items())
+            return tuple([(k, self._held_by(v)) for k, v in value.items()])
         if isinstance(value, Sequence) or kind is set:
-            return tuple(self._held_by(v) for v in value)
+            return tuple([self._held_by(v) for v in value])
         self._kept.append(value)  # or another object might have its identity one day
-        return id(value)
+        if id(value) in self._seen or isinstance(value, type) or not hasattr(value, "__dict__"):
+            return id(value)
+        self._seen.add(id(value))
+        return id(value), self._held_by(vars(value))
 
     def _shallow(self, container: Any) -> list[Any]:
         """To see whether a call changed it. The objects live meanwhile: they are arguments."""
@@ -233,6 +283,6 @@ class _Call:
         return slot.proxy.node
 
 
-def _may_vary(node: Any) -> bool:
-    """Can it be another value in another call? Weights and inputs are there for all, sizes follow from shapes."""
-    return node.op not in ("placeholder", "get_attr") and isinstance(node.meta.get("val"), (Tensor, list, tuple))
+def _is_value(node: Any) -> bool:
+    """Sizes are none: they follow from shapes."""
+    return isinstance(node.meta.get("val"), (Tensor, list, tuple))
