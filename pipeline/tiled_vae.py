@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from tvae.pipeline.budget import Limits, Rows, parse_size
 from tvae.pipeline.cap import capped
+from tvae.pipeline.collector import without_collector
 from tvae.pipeline.compiled import Call, Compiled, Ready
 from tvae.pipeline.engine.plan import Plan
 from tvae.pipeline.errors import UsageError
@@ -140,7 +142,9 @@ class TiledVAE(nn.Module):
         return_dict = given.get("return_dict", return_dict)
         inputs, call, generator, limits, preset = self._prepare(side, x, given)
         settings = backend_settings(preset, inputs[0].dtype, bounded=limits.vram is not None)
-        with settings, capped(x.device, limits.vram):
+        # what a capture leaves behind is looked through after the first result
+        first = nullcontext() if self._ready else without_collector()
+        with settings, capped(x.device, limits.vram), first:
             ready = self._ready_for(side, inputs, call, limits, preset)
             tensors, spec = ready.runner.run(inputs, generator), ready.spec
         if inputs[0].dtype != x.dtype:

@@ -30,6 +30,7 @@ few milliseconds to tell."""
 
 
 _PLAIN = {int, float, bool, str, type(None)}
+_MAPPINGS = {dict, OrderedDict}
 
 
 @dataclass(frozen=True)
@@ -250,8 +251,16 @@ class _Call:
         kind = type(value)
         if kind in _PLAIN:
             return kind, value
-        if kind in (dict, OrderedDict):
-            return tuple([(k, self._held_by(v)) for k, v in value.items()]) if value else ()
+        if kind in _MAPPINGS or isinstance(value, Mapping):
+            held: list[Any] = []
+            for name, each in value.items():  # of the thousands that modules hold, most are plain or empty
+                if type(each) in _PLAIN:
+                    held += (name, type(each), each)
+                elif type(each) in _MAPPINGS and not each:
+                    held.append(name)
+                else:
+                    held += (name, self._held_by(each))
+            return tuple(held)
         if isinstance(value, nn.Module):
             return kind  # what it holds is told by itself
         if isinstance(value, Tensor):
@@ -259,8 +268,6 @@ class _Call:
             if self._nodes[number].op != "placeholder":
                 raise Untold
             return Tensor, number
-        if isinstance(value, Mapping):
-            return tuple([(k, self._held_by(v)) for k, v in value.items()])
         if isinstance(value, Sequence) or kind is set:
             return tuple([self._held_by(v) for v in value])
         self._kept.append(value)  # or another object might have its identity one day
