@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from tvae.pipeline.budget import Limits, Rows, parse_size
 from tvae.pipeline.cap import capped
+from tvae.pipeline.captures import Call
 from tvae.pipeline.collector import without_collector
-from tvae.pipeline.compiled import Call, Compiled, Ready
+from tvae.pipeline.compiled import Compiled, Ready
 from tvae.pipeline.engine.plan import Plan
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.graph_store import class_source_digest

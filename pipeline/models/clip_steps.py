@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.budget import Limits
+from tvae.pipeline.captures import Call
 from tvae.pipeline.clip_plan import ClipPlan, StepPlan
-from tvae.pipeline.compiled import Call, Compiled
+from tvae.pipeline.compiled import Compiled
 from tvae.pipeline.engine.boundary import RowSink, RowSource
 from tvae.pipeline.errors import PlanError
 from tvae.pipeline.hardware import backend_settings

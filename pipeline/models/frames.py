@@ -6,7 +6,7 @@ by their own reference (see ``streaming``), and Mochi's encoder attends over all
 
 from __future__ import annotations
 
-from tvae.pipeline.compiled import Frames
+from tvae.pipeline.captures import Frames
 from tvae.pipeline.models.reference import Side
 
 __all__ = ["frames_of", "goes_by_frames"]

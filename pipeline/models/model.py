@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from tvae.pipeline.budget import Limits, parse_size
 from tvae.pipeline.cap import capped
+from tvae.pipeline.captures import Call
 from tvae.pipeline.clip_plan import ClipPlan
-from tvae.pipeline.compiled import NO_SINKS, Call, Compiled, Ready
+from tvae.pipeline.compiled import NO_SINKS, Compiled, Ready
 from tvae.pipeline.engine.boundary import ROWS, RowSink, RowSource
 from tvae.pipeline.engine.layout import memory_format
 from tvae.pipeline.engine.plan import Plan

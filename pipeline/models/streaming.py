@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from tvae.pipeline.compiled import Step
+from tvae.pipeline.captures import Step
 from tvae.pipeline.held import Held
 from tvae.pipeline.models.reference import Side
 from tvae.pipeline.models.steps import cogvideox, magvit, mochi, wan

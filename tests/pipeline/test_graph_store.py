@@ -8,7 +8,8 @@ import pytest
 import torch
 from tiny_vaes import TINY, relative_l2
 
-from tvae.pipeline import TiledVAE, compiled, graph_store
+from tvae.pipeline import TiledVAE, graph_store
+from tvae.pipeline import captures as capturing
 
 SMALL = TINY["AutoencoderTiny"]
 
@@ -23,13 +24,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts captures."""
     count = [0]
-    real = compiled.capture
+    real = capturing.capture
 
     def counted(*args: object) -> object:
         count[0] += 1
         return real(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(compiled, "capture", counted)
+    monkeypatch.setattr(capturing, "capture", counted)
     return count
 
 

@@ -127,11 +127,11 @@ def test_tiling_is_on_only_while_it_is_measured(image: nn.Module) -> None:
 
 def test_ours_finds_no_graph_of_an_earlier_run(image: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the time of the first call has the capture in it."""
-    import tvae.pipeline.compiled as compiled
+    import tvae.pipeline.captures as capturing
 
     captures = []
-    real = compiled.capture
-    monkeypatch.setattr(compiled, "capture", lambda *a, **k: captures.append(1) or real(*a, **k))
+    real = capturing.capture
+    monkeypatch.setattr(capturing, "capture", lambda *a, **k: captures.append(1) or real(*a, **k))
     x = input_of(VaeCase("decode", 32, 32), geometry(image))
     before = rivals.graph_store._folder
     for count in (1, 2):

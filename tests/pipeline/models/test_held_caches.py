@@ -67,7 +67,7 @@ def smallest(model: Model, side: str, x: list[Tensor], caches: list[Any], monkey
 
 
 def planning_call() -> Any:
-    from tvae.pipeline.compiled import Call
+    from tvae.pipeline.captures import Call
 
     return Call()
 

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from tiny_vaes import TINY, relative_l2, waves
 from torch import Tensor
 
-from tvae.pipeline import compiled
+from tvae.pipeline import captures
 from tvae.pipeline.engine.capture import capture
 from tvae.pipeline.models.model import Model, open_model
 from tvae.pipeline.models.reference import Side
@@ -98,8 +98,8 @@ def test_one_capture_of_a_step_serves_every_size(tmp_path: Path, monkeypatch: py
     module.save_pretrained(tmp_path / "vae")
     model, wide = opened(tmp_path / "vae", 40), module.double()
     made: list[Any] = []
-    monkeypatch.setattr(compiled, "capture", lambda *args: made.append(args) or capture(*args))
-    monkeypatch.setattr(compiled.GraphStore, "load", lambda self: [])
+    monkeypatch.setattr(captures, "capture", lambda *args: made.append(args) or capture(*args))
+    monkeypatch.setattr(captures.GraphStore, "load", lambda self: [])
     for height, width in ((4, 6), (5, 3), (7, 8)):
         z = waves((3, 4, height, width)).transpose(0, 1)[None]
         with torch.no_grad():
