@@ -78,7 +78,7 @@ def rehearse(
         ops = plan.program.ops
         inputs = [torch.zeros(ops[i].shape, dtype=ops[i].dtype, device=device) for i in plan.program.inputs]
         noise = torch.Generator(device)  # its own: the numbers that the caller's would give are the run's
-        with torch.cuda.device(device), _Unconvolved(), rehearsal() as builds:
+        with torch.cuda.device(device), _without_search(), _Unconvolved(), rehearsal() as builds:
             execute(plan, inputs, weights, noise, channels_last=channels_last)
     except (RuntimeError, TvaeError) as error:
         _log.debug("no rehearsal: %s", error)
@@ -117,6 +117,17 @@ def small_shapes(inputs: Shapes, outputs: Shapes, side: int = _SIDES[0]) -> list
         for shape, new in zip(inputs, found, strict=True):
             new[dim] = shape[dim] // least * less
     return [tuple(shape) for shape in found]
+
+
+@contextmanager
+def _without_search() -> Iterator[None]:
+    """cuDNN does not try its algorithms for transposed convolutions: what it finds is for one size."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 class _Unconvolved(TorchFunctionMode):

@@ -52,9 +52,9 @@ def _shortcuts() -> Iterator[None]:
     with ExitStack() as settings:
         # how every value lies in memory is noted twice: in what we read, and in a description that takes a fifth of the
         # time, with arithmetic on symbols to find out whether it is contiguous
-        settings.enter_context(_set(proxy_tensor, "_extract_tensor_metadata", lambda _value: None))
+        settings.enter_context(_left_out(proxy_tensor, "_extract_tensor_metadata"))
         # sizes that depend on values are looked for in all that every node holds; a graph with one is no use to us
-        settings.enter_context(_set(torch.export._trace, "_replace_unbacked_bindings", lambda _module: None))
+        settings.enter_context(_left_out(torch.export._trace, "_replace_unbacked_bindings"))
         settings.enter_context(_code_when_asked_for())
         settings.enter_context(_plain_group_norm())
         settings.enter_context(known_shapes())
@@ -86,6 +86,18 @@ def _set(settings: Any, name: str, value: object) -> Iterator[None]:
         yield
     finally:
         setattr(settings, name, before)
+
+
+@contextmanager
+def _left_out(module: Any, name: str) -> Iterator[None]:
+    """A function that does nothing in this thread; another may be compiling."""
+    original, thread = getattr(module, name, None), threading.get_ident()
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs) if original and threading.get_ident() != thread else None
+
+    with _set(module, name, function):
+        yield
 
 
 def _code_when_asked_for() -> AbstractContextManager[object]:

@@ -12,6 +12,7 @@ followed as ever: arguments of other kinds, modules that change themselves, tens
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -29,7 +30,7 @@ _LEAST_MODULES = 16
 few milliseconds to tell."""
 
 
-_PLAIN = {int, float, bool, str, type(None)}
+_PLAIN = {int, bool, str, type(None)}
 _MAPPINGS = {dict, OrderedDict}
 
 
@@ -75,12 +76,14 @@ def known_calls() -> Iterator[None]:
         return
     known: dict[Any, _Known] = {}
     called: set[nn.Module] = set()
-    in_chunks = False
+    in_chunks, thread = False, threading.get_ident()  # others may be compiling
 
     def call_module(
         tracer: Any, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         nonlocal in_chunks
+        if threading.get_ident() != thread:
+            return original(tracer, module, forward, args, kwargs)
         if not in_chunks:
             in_chunks = module in called and len([*module.modules()]) >= _LEAST_MODULES
             called.add(module)
@@ -208,7 +211,7 @@ class _Call:
                 made[id(value)] = _Made(node, copy_of(value))
             return made[id(value)]
         kind = type(value)
-        if kind in _PLAIN:
+        if kind in _PLAIN or kind is float:
             return value
         if kind not in (list, tuple, dict) or any(value is c for c in self._containers):
             raise Untold
@@ -251,6 +254,8 @@ class _Call:
         kind = type(value)
         if kind in _PLAIN:
             return kind, value
+        if kind is float:
+            return kind, value.hex()  # 0.0 equals -0.0
         if kind in _MAPPINGS or isinstance(value, Mapping):
             held: list[Any] = []
             for name, each in value.items():  # of the thousands that modules hold, most are plain or empty

@@ -7,6 +7,7 @@ first time is said again. Conditions on sizes (guards) that arise on the way aro
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,8 +44,11 @@ def known_shapes() -> Iterator[None]:
         yield
         return
     known: dict[Any, _Result | tuple[_Result, ...]] = {}
+    thread = threading.get_ident()  # others may be compiling
 
     def dispatch(mode: Any, func: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if threading.get_ident() != thread:
+            return original(mode, func, types, args, kwargs)
         try:
             tensors: list[Any] = []
             key = (func, id(mode), key_of(args, mode, tensors), key_of(tuple(kwargs.items()), mode, tensors))
@@ -79,8 +83,10 @@ def key_of(value: Any, mode: Any, tensors: list[Any], *, offsets: bool = True) -
     """What the shape of a result can depend on in an argument. Tensors, which are the mode's, are appended in their
     order. offsets: where in their storage they begin is part of it. Raises Untold."""
     kind = type(value)
-    if kind in (int, float, bool):
+    if kind in (int, bool):
         return kind, value
+    if kind is float:
+        return kind, value.hex()  # 0.0 equals -0.0
     if isinstance(value, _PLAIN):
         return value
     if kind in (tuple, list, torch.Size):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -171,3 +172,19 @@ def test_everything_is_as_before_afterwards() -> None:
     with exporting():
         assert all(now != then for now, then in zip(state(), before, strict=True))
     assert state() == before
+
+
+def test_other_threads_compile_as_ever() -> None:
+    x, found = torch.randn(1, 8, 12, 10), []
+
+    def other() -> None:
+        traced = proxy_tensor.make_fx(lambda x: F.silu(x * 2).mean(1) + x, tracing_mode="fake")(x)
+        found.extend(n.meta["tensor_meta"] for n in traced.graph.nodes if n.op == "call_function")
+
+    with exporting():
+        assert proxy_tensor._extract_tensor_metadata(x) is None
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert len(found) > 3
+    assert None not in found
