@@ -1,6 +1,6 @@
 """Rehearsals: runs in which kernels are built, side by side, instead of launched.
 
-Triton builds a kernel when it is first called: 31 of them for SDXL's decoder, one after the other, where four fifths of
+Triton builds a kernel when it is first called: 24 of them for SDXL's decoder, one after the other, where four fifths of
 the time are compilers' that other threads need not wait for. In a rehearsal a launch only asks for its kernel, which a
 thread builds; values are not computed, so that it wants a run whose course does not depend on them. The run itself may
 begin meanwhile: a launch waits for its own kernel.

@@ -61,8 +61,8 @@ class Frames:
 
 @dataclass
 class Captured:
-    """spec: rebuilds the return value from the graph's outputs. rehearsed: its kernels have been asked for, in this
-    process or in the one that captured it."""
+    """spec: rebuilds the return value from the graph's outputs. rehearsed: its kernels have been asked for; those of a
+    graph that was found on disk are taken to be there, too."""
 
     graph: Graph
     spec: Spec
@@ -101,9 +101,9 @@ class Captures:
             if sizes is not None:
                 return known, sizes
         with prepared(self._kernels, inputs[0].dtype, inputs[0].device):
-            plain = self._capture(inputs, call, rows)
-        store.save(plain.graph, plain.spec)
-        new = Captured(self._optimised(plain.graph, inputs), plain.spec, rehearsed=False)
+            plain, spec = self._capture(inputs, call, rows)
+        store.save(plain, spec)
+        new = Captured(self._optimised(plain, inputs), spec, rehearsed=False)
         self._graphs[name].append(new)
         sizes = new.graph.bind(shapes)
         if sizes is None:
@@ -142,7 +142,7 @@ class Captures:
             "rows": rows,
         }
 
-    def _capture(self, inputs: Sequence[Tensor | RowSource], call: Call, rows: Rows) -> Captured:
+    def _capture(self, inputs: Sequence[Tensor | RowSource], call: Call, rows: Rows) -> tuple[Graph, Spec]:
         module, side, step = self._module(), self._side, self._step
         device = next(iter(module.parameters())).device
         spec: Spec = {}
@@ -165,4 +165,4 @@ class Captures:
         ]
         with reference_mode(module):
             graph = simplify(capture(module, traced, examples, -2 if frames is None else frames.dim))
-        return Captured(graph, spec)
+        return graph, spec

@@ -274,7 +274,7 @@ class _Call:
                 raise Untold
             return Tensor, number
         if isinstance(value, Sequence) or kind is set:
-            return tuple([self._held_by(v) for v in value])
+            return kind, *[self._held_by(v) for v in value]
         self._kept.append(value)  # or another object might have its identity one day
         if id(value) in self._seen or isinstance(value, type) or not hasattr(value, "__dict__"):
             return id(value)

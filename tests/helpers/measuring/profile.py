@@ -18,7 +18,7 @@ from typing import Any
 from measuring.card import card_of
 from measuring.models import clip_of, module_of
 
-__all__ = ["PARTS", "Samples", "profile", "sampled"]
+__all__ = ["profile"]
 
 PARTS = {
     "capture": ("engine/capture.py", "capture"),
