@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -55,6 +55,7 @@ def _shortcuts() -> Iterator[None]:
         settings.enter_context(_left_out(proxy_tensor, "_extract_tensor_metadata"))
         # sizes that depend on values are looked for in all that every node holds; a graph with one is no use to us
         settings.enter_context(_left_out(torch.export._trace, "_replace_unbacked_bindings"))
+        settings.enter_context(_innermost_modules())
         settings.enter_context(_code_when_asked_for())
         settings.enter_context(_plain_group_norm())
         settings.enter_context(known_shapes())
@@ -88,25 +89,56 @@ def _set(settings: Any, name: str, value: object) -> Iterator[None]:
         setattr(settings, name, before)
 
 
+def _instead(place: Any, name: str, function: Callable[..., Any]) -> AbstractContextManager[object]:
+    """This function in this thread; another may be compiling."""
+    original, thread = getattr(place, name, None), threading.get_ident()
+
+    def either(*args: Any, **kwargs: Any) -> Any:
+        return (function if original is None or threading.get_ident() == thread else original)(*args, **kwargs)
+
+    return _set(place, name, either)
+
+
+def _left_out(place: Any, name: str) -> AbstractContextManager[object]:
+    """A function that does nothing in this thread."""
+    return _instead(place, name, lambda *_args, **_kwargs: None)
+
+
 @contextmanager
-def _left_out(module: Any, name: str) -> Iterator[None]:
-    """A function that does nothing in this thread; another may be compiling."""
-    original, thread = getattr(module, name, None), threading.get_ident()
+def _code_when_asked_for() -> Iterator[None]:
+    """Python code of a graph is written when somebody runs it, not after each of the exporter's passes."""
+    import torch.export.exported_program as programs
+    from torch.fx import _lazy_graph_module
 
-    def function(*args: Any, **kwargs: Any) -> Any:
-        return original(*args, **kwargs) if original and threading.get_ident() != thread else None
-
-    with _set(module, name, function):
+    deferred: Any = getattr(_lazy_graph_module, "_use_lazy_graph_module", None)
+    lazy: Any = getattr(_lazy_graph_module, "_LazyGraphModule", None)
+    if deferred is None or lazy is None:
+        yield
+        return
+    with deferred(True), _instead(programs, "_create_graph_module_for_export", lazy):
         yield
 
 
-def _code_when_asked_for() -> AbstractContextManager[object]:
-    """Python code of a graph is written when somebody runs it, not after each of the exporter's passes."""
-    from torch.fx import _lazy_graph_module
+@contextmanager
+def _innermost_modules() -> Iterator[None]:
+    """A node is told the module that it comes from, not all those around it, whose names are gone through later on."""
+    from torch.fx.experimental import proxy_tensor
 
-    deferred: Any = getattr(_lazy_graph_module, "_use_lazy_graph_module", lambda _on: nullcontext())
-    context: AbstractContextManager[object] = deferred(True)
-    return context
+    tracer_class: Any = getattr(proxy_tensor, "_ModuleStackTracer", None)
+    if tracer_class is None:
+        yield
+        return
+
+    def create_node(tracer: Any, *args: Any, **kwargs: Any) -> Any:
+        node = super(tracer_class, tracer).create_node(*args, **kwargs)
+        around = node.meta.get("nn_module_stack") or tracer.module_stack
+        path, kind = next(reversed(around.values()), ("", ""))
+        name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+        node.meta["nn_module_stack"] = {path: (path, name)} if path else {}
+        return node
+
+    with _instead(tracer_class, "create_node", create_node):
+        yield
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from tvae.pipeline.engine.known_shapes import Untold, copy_of, key_of
@@ -51,12 +52,11 @@ class _Made:
 
 @dataclass(frozen=True)
 class _Known:
-    """What a call did. path, depth: of its module among the others; nodes: what it wrote; given: the nodes of its
-    tensors and weights; result: with _Given and _Made for tensors; changed: by the number of the container, what is in
-    it afterwards; kept: objects whose identity is in the key."""
+    """What a call did. path: of its module; nodes: what it wrote; given: the nodes of its tensors and weights; result:
+    with _Given and _Made for tensors; changed: by the number of the container, what is in it afterwards; kept: objects
+    whose identity is in the key."""
 
     path: str
-    depth: int
     nodes: list[Any]
     given: list[Any]
     result: Any
@@ -90,7 +90,8 @@ def known_calls() -> Iterator[None]:
         try:
             if not in_chunks:
                 raise Untold
-            call = _Call(tracer, module, args, kwargs)
+            with torch._C.DisableTorchFunction():  # modes would be asked about every size that we look at
+                call = _Call(tracer, module, args, kwargs)
         except Untold:
             return original(tracer, module, forward, args, kwargs)
         found = known.get(call.key)
@@ -98,7 +99,7 @@ def known_calls() -> Iterator[None]:
             return call.again(found)
         before = next(iter(reversed(tracer.graph.nodes)))
         result = original(tracer, module, forward, args, kwargs)
-        with suppress(Untold):
+        with suppress(Untold), torch._C.DisableTorchFunction():
             known[call.key] = call.described(before, result)
         return result
 
@@ -117,7 +118,7 @@ class _Call:
     def __init__(self, tracer: Any, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if getattr(tracer, "enable_attr_proxy", True) or module not in tracer.submodule_paths:
             raise Untold
-        self._tracer, self._path, self._stack = tracer, tracer.submodule_paths[module], dict(tracer.module_stack)
+        self._tracer, self._path = tracer, tracer.submodule_paths[module]
         self._parts = [*module.named_modules()]
         if len(self._parts) < _LEAST_MODULES and any(type(a) in (list, dict) for a in (*args, *kwargs.values())):
             raise Untold
@@ -149,14 +150,10 @@ class _Call:
                 container.extend(self._built(after, new, made))
         return self._built(known.result, new, made)
 
-    def _moved(self, stack: Mapping[str, tuple[str, Any]], known: _Known) -> dict[str, tuple[str, Any]]:
-        """The modules around a node of the known call, as those around the same node of this one."""
-        found = {}
-        for key, (path, kind) in self._stack.items():
-            found[key] = (path, kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}")
-        for key, (path, kind) in [*stack.items()][known.depth :]:
-            found[self._path + key.removeprefix(known.path)] = (self._path + path.removeprefix(known.path), kind)
-        return found
+    def _moved(self, modules: Mapping[str, tuple[str, str]], known: _Known) -> dict[str, tuple[str, str]]:
+        """The module of a node of the known call, as that of the same node of this one."""
+        paths = {path: self._path + path.removeprefix(known.path) for path, _ in modules.values()}
+        return {paths[path]: (paths[path], kind) for path, kind in modules.values()}
 
     def _built(self, value: Any, new: Mapping[Any, Any], made: dict[Any, Any]) -> Any:
         """A value that the known call gave, of this call's nodes. made: tensors, by the known call's nodes."""
@@ -197,7 +194,7 @@ class _Call:
                 copied = type(container)(container)  # the container itself has a number, what it holds must not
                 changed[number] = self._told(copied, inside, made)
         told = self._told(result, inside, made)
-        return _Known(self._path, len(self._stack), nodes, self._nodes, told, changed, self._kept)
+        return _Known(self._path, nodes, self._nodes, told, changed, self._kept)
 
     def _told(self, value: Any, inside: set[Any], made: dict[int, _Made]) -> Any:
         """A value that the call gave, with _Given and _Made for tensors. Raises Untold."""

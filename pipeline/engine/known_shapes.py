@@ -132,5 +132,5 @@ def copy_of(tensor: Any) -> Any:
     from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 
     mode, device = tensor.fake_mode, tensor.fake_device
-    with in_kernel_invocation_manager(mode):
+    with torch._C.DisableTorchFunction(), in_kernel_invocation_manager(mode):
         return FakeTensor(mode, tensor, device)
