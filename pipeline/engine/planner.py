@@ -65,7 +65,7 @@ def fitting(
     bands inside them where nothing else fits. Raises PlanError with the smallest budget, as it has to be named, that
     would do.
     """
-    known: Known = {}
+    known = Known()
     ways = _ways(program, strips[0], machine, places or {})
     first = [_built(program, strips[0], places or {}, way, machine, known) for way in ways]
     costs = [(plan, footprint(plan, known)) for plan in first]
@@ -104,7 +104,7 @@ def least(
     across: Across | None = None,
 ) -> int:
     """Bytes on the device that the most modest schedule needs."""
-    known: Known = {}
+    known = Known()
     chains = _chains(program, strips, machine, places, known)
     smallest = min(cost.device for chain in chains for _, cost in chain)
     if across is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -117,12 +118,12 @@ class Op:
     work: float = 0.0
     workspace: Callable[[int], int] = field(default=_nothing, repr=False)
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Size of the full value."""
         return math.prod(self.shape) * self.dtype.itemsize
 
-    @property
+    @cached_property
     def row_bytes(self) -> float:
         """Bytes of one row (the whole value where it has no rows)."""
         return self.bytes / self.axis.rows if self.axis and self.axis.rows else self.bytes

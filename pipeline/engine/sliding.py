@@ -55,6 +55,9 @@ def shares(
     slid: values of which rows are kept from strip to strip, none where strips stand alone. kept: those there are now.
     """
     sinks, have = tuple(sinks), dict(kept or {})
+    if not slid and not have:
+        alone = [demanded(ops, body, sinks, reads, strip, total) for strip in strips]
+        return [Share(wanted, wanted, wanted) for wanted in alone]
     found: list[tuple[dict[int, Rows], dict[int, Rows], dict[int, Rows]]] = []  # wanted, fresh, had before
     for strip in strips:
         wanted = demanded(ops, body, sinks, reads, strip, total, have)

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from tvae.pipeline.engine import footprint as footprints
 from tvae.pipeline.engine import inbands
+from tvae.pipeline.engine import strips as counted
 from tvae.pipeline.engine.boundary import OnDisk, OnHost
 from tvae.pipeline.engine.execute import execute
 from tvae.pipeline.engine.footprint import Footprint, footprint
@@ -264,7 +264,7 @@ def test_strips_that_are_alike_are_counted_once(kind: type[Block], strip: int, m
     program = program_of(kind)
     plan = schedule(program, strip, dict.fromkeys(movable(schedule(program, strip)), "disk"))
     quick = footprint(plan)
-    monkeypatch.setattr(footprints, "_alike", lambda strips: [(s, 1) for s in strips])
+    monkeypatch.setattr(counted, "_alike", lambda strips: [(s, 1) for s in strips])
     assert roughly(quick, footprint(plan), 1e-6)
 
 
@@ -273,7 +273,7 @@ def test_strips_that_divide_rows_unevenly_are_not_quite_alike(strip: int, monkey
     """Behind a stride, and before rows that are added at the end: a row more or less in each."""
     plan = schedule(program_of(Convolutions), strip)
     quick = footprint(plan)
-    monkeypatch.setattr(footprints, "_alike", lambda strips: [(s, 1) for s in strips])
+    monkeypatch.setattr(counted, "_alike", lambda strips: [(s, 1) for s in strips])
     slow = footprint(plan)
     assert quick.device == pytest.approx(slow.device, rel=0.06)
     assert quick.work == pytest.approx(slow.work, rel=0.2)
