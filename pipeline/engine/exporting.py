@@ -91,10 +91,11 @@ def _set(settings: Any, name: str, value: object) -> Iterator[None]:
 
 def _instead(place: Any, name: str, function: Callable[..., Any]) -> AbstractContextManager[object]:
     """This function in this thread; another may be compiling."""
-    original, thread = getattr(place, name, None), threading.get_ident()
+    original: Any = getattr(place, name, None)
+    thread = threading.get_ident()
 
     def either(*args: Any, **kwargs: Any) -> Any:
-        return (function if original is None or threading.get_ident() == thread else original)(*args, **kwargs)
+        return (function if threading.get_ident() == thread else original)(*args, **kwargs)
 
     return _set(place, name, either)
 
