@@ -153,11 +153,14 @@ def test_sizes_that_depend_on_values_are_found_each_time() -> None:
 def test_everything_is_as_before_afterwards() -> None:
     import torch._dynamo.config
     import torch.fx.config
+    from torch.export import exported_program
 
     places = (
         (fake_tensor.FakeTensorMode, "_dispatch_impl"),
         (proxy_tensor, "_extract_tensor_metadata"),
         (proxy_tensor._ModuleStackTracer, "call_module"),
+        (proxy_tensor._ModuleStackTracer, "create_node"),
+        (exported_program, "_create_graph_module_for_export"),
         (_trace, "_replace_unbacked_bindings"),
         (_lazy_graph_module, "_use_lazy_graph_module_flag"),
         (torch._dynamo.config, "fake_tensor_cache_enabled"),
