@@ -69,18 +69,21 @@ def kernels_of(preset: Preset, *, bounded: bool) -> Kernels:
 
 
 @contextmanager
-def backend_settings(preset: Preset, dtype: torch.dtype, *, bounded: bool = False) -> Iterator[None]:
+def backend_settings(
+    preset: Preset, dtype: torch.dtype, *, bounded: bool = False, steps: bool = False
+) -> Iterator[None]:
     """cuDNN as the preset wants it, and exact float32 (no TF32), for the length of a call that computes in ``dtype``.
 
-    Where the preset wants cuDNN's search for the fastest algorithm, there is none all the same in float32, where it
-    lasts (H200, SDXL at 2048x2048: 139 s until the first result, 11 s without, and then as fast), nor where memory was
-    named (``bounded``): it tries algorithms with gigabytes of workspace (measured: up to 3 GiB).
+    steps: the call is one of many alike, the steps of a clip. Where the preset wants cuDNN's search for the fastest
+    algorithm, there is none all the same in float32, where it lasts (H200, SDXL at 2048x2048: 139 s until the first
+    result, 11 s without, and then as fast), nor where memory was named (``bounded``): it tries algorithms that take
+    gigabytes (measured: up to 3 GiB).
     """
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32
     try:
-        narrow = dtype in (torch.bfloat16, torch.float16)
-        search = preset.cudnn_benchmark and narrow and not bounded
+        wanted = steps if preset.cudnn_benchmark == "steps" else bool(preset.cudnn_benchmark)
+        search = wanted and dtype in (torch.bfloat16, torch.float16) and not bounded
         cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = search, False, False
         yield
     finally:

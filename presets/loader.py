@@ -48,8 +48,8 @@ class Preset:
     """Type of the computation: float32, bfloat16 or float16."""
     memory_layout: str
     """Of activations: contiguous (NCHW) or channels_last (NHWC)."""
-    cudnn_benchmark: bool
-    """Let cuDNN try its algorithms on each new shape."""
+    cudnn_benchmark: bool | str
+    """Let cuDNN try its algorithms on each new shape; ``steps``: in the steps of long clips only."""
     cuda_graphs: bool
     """Record runs of one shape as a CUDA graph and replay it."""
     strip_rows: int
@@ -171,8 +171,9 @@ def _check(path: Path, data: Mapping[str, Any]) -> Preset:
         need(key, isinstance(data[key], str), "a text")
     need("dtype", data["dtype"] in DTYPES, f"one of {', '.join(DTYPES)}")
     need("memory_layout", data["memory_layout"] in MEMORY_LAYOUTS, f"one of {', '.join(MEMORY_LAYOUTS)}")
-    for key in ("cudnn_benchmark", "cuda_graphs"):
-        need(key, isinstance(data[key], bool), "true or false")
+    search = data["cudnn_benchmark"]
+    need("cudnn_benchmark", isinstance(search, bool) or search == "steps", "true, false or 'steps'")
+    need("cuda_graphs", isinstance(data["cuda_graphs"], bool), "true or false")
     for key, least in (("strip_rows", 1), ("io_workers", 0), ("queue_frames", 1)):
         need(key, type(data[key]) is int and data[key] >= least, f"a whole number from {least} up")
     share = data["memory_share"]

@@ -3,7 +3,8 @@
 In a process that has measured before, libraries are loaded and kernels built, so that no first call there says what a
 first use costs. Here every way to run a VAE gets a new process twice: the first finds its caches empty (captured
 graphs, built kernels, compiled code), the second finds what the first left, as every later day does. Loading the
-weights is no part of either.
+weights is no part of either. Libraries are set as a new process has them: a search of cuDNN's that a preset wants is
+ours alone.
 """
 
 from __future__ import annotations
@@ -90,17 +91,16 @@ def _measured(rival: str, case: dict[str, Any], subject: dict[str, Any]) -> floa
     from tvae.pipeline.bench.shapes import SHAPES, build
     from tvae.pipeline.bench.timing import call_seconds
     from tvae.pipeline.bench.vae import VaeCase, cast, geometry, input_of
-    from tvae.pipeline.hardware import backend_settings, choose_preset, pick_device
+    from tvae.pipeline.hardware import pick_device
     from tvae.pipeline.models.load import load_module, locate_vae
 
     asked, one = Subject(**subject), VaeCase(**case)
     device, dtype = pick_device(asked.device), getattr(torch, asked.dtype)
-    preset = choose_preset(asked.preset, device)
     found = load_module(locate_vae(asked.vae or "builtin")) if asked.config is None else build(SHAPES[asked.config])
     model = cast(found, device, dtype)
     x = input_of(one, geometry(model)).to(device, dtype)
     way = opened(rival, model, one.side, asked.preset, asked.strip, fresh=False)
-    with torch.no_grad(), backend_settings(preset, dtype), way as run:
+    with torch.no_grad(), way as run:
         return call_seconds(lambda: run(x), device)
 
 

@@ -80,8 +80,8 @@ class Tuner:
         heights = [rows for rows in _STRIPS if rows < 2 * self._rows][-2 if self._quick else 0 :] or [_STRIPS[0]]
         yield from self._choose("strip_rows", {str(rows): {"strip_rows": rows} for rows in heights})
         if self._device.type == "cuda":
-            for key in ("cudnn_benchmark", "cuda_graphs"):
-                yield from self._choose(key, {"off": {key: False}, "on": {key: True}})
+            for key, off in (("cudnn_benchmark", "steps"), ("cuda_graphs", False)):
+                yield from self._choose(key, {"off": {key: off}, "on": {key: True}})
 
     def _levels(self) -> Generator[Trial, None, dict[str, str]]:
         """The fastest level of each operation that gives right results; returned as a preset's table."""

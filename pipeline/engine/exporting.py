@@ -131,6 +131,7 @@ def _innermost_modules() -> Iterator[None]:
         return
 
     def create_node(tracer: Any, *args: Any, **kwargs: Any) -> Any:
+        tracer.record_stack_traces = False  # nor the lines of source that led to it
         node = super(tracer_class, tracer).create_node(*args, **kwargs)
         around = node.meta.get("nn_module_stack") or tracer.module_stack
         path, kind = next(reversed(around.values()), ("", ""))

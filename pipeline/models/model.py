@@ -276,7 +276,7 @@ class Model:
     ) -> tuple[list[Tensor], Spec]:
         """The tensors of a side, or of a step of one; weights never change, so what was prepared for a shape stays."""
         bounded = self.limits.vram is not None
-        settings = backend_settings(self.preset, self.dtype, bounded=bounded)
+        settings = backend_settings(self.preset, self.dtype, bounded=bounded, steps=name.endswith(" step"))
         by_rows = bool(sinks) and not isinstance(inputs[0], Tensor)  # a clip that comes and goes
         with settings, capped(self.device, self.limits.vram, by_rows=by_rows):
             key = (name, *((tuple(x.shape), isinstance(x, Tensor)) for x in inputs), *sinks, call)

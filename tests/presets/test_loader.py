@@ -13,6 +13,7 @@ from tvae.presets import loader
 
 GIB = 1024**3
 LEVEL = 'default = "triton"'
+SEARCH = 'cudnn_benchmark = "steps"'
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +137,8 @@ def test_unknown_names(name: str, reason: str) -> None:
     [
         ('dtype = "bfloat16"', 'dtype = "bf16"', "dtype must be one of float32, bfloat16, float16, found 'bf16'"),
         ('"channels_last"\n', '"nhwc"\n', "memory_layout must be one of contiguous, channels_last"),
-        ("cudnn_benchmark = true", "cudnn_benchmark = 1", "cudnn_benchmark must be true or false"),
+        (SEARCH, "cudnn_benchmark = 1", "cudnn_benchmark must be true, false or 'steps', found 1"),
+        (SEARCH, "cudnn_benchmark = 'step'", "cudnn_benchmark must be true, false or 'steps'"),
         ("strip_rows = 256", "strip_rows = 0", "strip_rows must be a whole number from 1 up"),
         ("strip_rows = 256", "strip_rows = 64.0", "strip_rows must be a whole number"),
         ("strip_rows = 256", "strip_rows = true", "strip_rows must be a whole number"),

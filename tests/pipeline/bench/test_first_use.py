@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from tvae import presets
 from tvae.pipeline.bench import first_use as module
 from tvae.pipeline.bench.first_use import FirstUse, Subject, first_use
 from tvae.pipeline.bench.vae import VaeCase, bench_vae
+from tvae.presets.text import text_of
 
 CASE = VaeCase("decode", 32, 16, 2)
 SUBJECT = Subject("builtin", None, "cpu", "cpu", "float32", 4)
@@ -77,6 +79,24 @@ def test_what_such_a_process_does(rival: str) -> None:
     case = {"side": "encode", "width": 32, "height": 32, "batch": 1, "frames": None}
     subject = {"vae": "builtin", "config": None, "preset": "cpu", "device": "cpu", "dtype": "float32", "strip": None}
     assert module._measured(rival, case, subject) > 0
+
+
+def test_a_rival_runs_as_its_own_call_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that the preset wants would count as theirs."""
+    from tvae.pipeline.bench import rivals
+
+    file, seen, real = tmp_path / "mine.toml", list[bool](), rivals.call_reference
+    file.write_text(text_of(dataclasses.replace(presets.load("cpu"), cudnn_benchmark=True)), encoding="utf-8")
+
+    def call(*args: Any) -> Any:
+        seen.append(torch.backends.cudnn.benchmark)
+        return real(*args)
+
+    monkeypatch.setattr(rivals, "call_reference", call)
+    case = {"side": "encode", "width": 32, "height": 32, "batch": 1, "frames": None}
+    subject = {"vae": "builtin", "config": None, "preset": str(file), "device": "cpu", "dtype": "bfloat16"}
+    module._measured("diffusers", case, subject)
+    assert seen == [False]
 
 
 @pytest.mark.slow
