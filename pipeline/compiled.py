@@ -128,7 +128,7 @@ class Compiled:
             given |= {k: t.to(inputs[0].device) for k, t in captured.graph.constants.items()}
             if not captured.rehearsed:
                 captured.rehearsed = True
-                rehearse(captured.graph, plan.program, given, self._kernels, channels_last=channels_last)
+                rehearse(captured.graph, plan, given, self._kernels, channels_last=channels_last)
             self._runners[id(plan)] = (
                 state,
                 Runner(plan, given, channels_last=channels_last, record=record, spill=limits.spill),

@@ -23,7 +23,6 @@ from tvae.pipeline.engine.execute import execute
 from tvae.pipeline.engine.graph import Graph
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan import explain
-from tvae.pipeline.engine.program import Program
 from tvae.pipeline.engine.schedule import Schedule, schedule
 from tvae.pipeline.errors import TvaeError
 
@@ -62,9 +61,9 @@ def prepared(kernels: Kernels, dtype: torch.dtype, device: torch.device) -> Iter
 
 
 def rehearse(
-    graph: Graph, program: Program, weights: Mapping[str, Tensor], kernels: Kernels, *, channels_last: bool
+    graph: Graph, plan: Schedule, weights: Mapping[str, Tensor], kernels: Kernels, *, channels_last: bool
 ) -> None:
-    """Build the kernels that a program of this graph will ask for, on the weights' CUDA device.
+    """Build the kernels that a run of this graph by this plan will ask for, on the weights' CUDA device.
 
     Whatever stands in its way stands in the run's, too, which says so better.
     """
@@ -72,14 +71,14 @@ def rehearse(
     if device.type != "cuda" or not kernels.rehearsable or why_missing("triton"):
         return
     try:
-        plan = _small_plan(graph, program, kernels, device)
-        if plan is None:
+        small = _small_plan(graph, plan, kernels, device)
+        if small is None:
             return
-        ops = plan.program.ops
-        inputs = [torch.zeros(ops[i].shape, dtype=ops[i].dtype, device=device) for i in plan.program.inputs]
+        ops = small.program.ops
+        inputs = [torch.zeros(ops[i].shape, dtype=ops[i].dtype, device=device) for i in small.program.inputs]
         noise = torch.Generator(device)  # its own: the numbers that the caller's would give are the run's
         with torch.cuda.device(device), _without_search(), _Unconvolved(), rehearsal() as builds:
-            execute(plan, inputs, weights, noise, channels_last=channels_last)
+            execute(small, inputs, weights, noise, channels_last=channels_last)
     except (RuntimeError, TvaeError) as error:
         _log.debug("no rehearsal: %s", error)
     else:
@@ -87,13 +86,16 @@ def rehearse(
     torch.cuda.empty_cache()
 
 
-def _small_plan(graph: Graph, program: Program, kernels: Kernels, device: torch.device) -> Schedule | None:
-    shapes = [program.ops[i].shape for i in program.inputs]
+def _small_plan(graph: Graph, large: Schedule, kernels: Kernels, device: torch.device) -> Schedule | None:
+    """In strips where the large one has strips: they are written into buffers, by other kernels than whole values."""
+    ops, whole = large.program.ops, all(segment.single for segment in large.segments)
+    shapes, results = ([ops[i].shape for i in ids] for ids in (large.program.inputs, large.program.outputs))
     for side in _SIDES:
-        small = small_shapes(shapes, [program.ops[i].shape for i in program.outputs], side)
+        small = small_shapes(shapes, results, side)
         sizes = graph.bind(small) if small else None
         if sizes is not None:
-            plan = schedule(lower(graph, sizes, device, kernels, allow_whole=True), 1 << 30)
+            program = lower(graph, sizes, device, kernels, allow_whole=True)
+            plan = schedule(program, program.rows if whole else -(-program.rows // 2))
             if explain(plan, "").peak_bytes <= _MOST_BYTES:
                 return plan
     return None

@@ -27,7 +27,7 @@ from tvae.kernels.triton.rms import rms_norm_act
 from tvae.kernels.triton.spread import enlarge, pad
 from tvae.kernels.triton.statistics import add_stats, group_stats
 
-__all__ = ["IMPLEMENTATIONS", "missing"]
+__all__ = ["IMPLEMENTATIONS", "missing", "prepare"]
 
 
 def _built(kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,3 +71,10 @@ def missing() -> str | None:
     except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
         return f"Triton does not start ({error})"
     return None
+
+
+def prepare(_dtype: torch.dtype, _device: int) -> None:
+    """Have Triton read itself: it names what it keeps on disk after all of its own files, hundreds of megabytes."""
+    name_of_triton = getattr(triton.runtime.cache, "triton_key", None)
+    if name_of_triton is not None:
+        name_of_triton()

@@ -41,7 +41,11 @@ def _source(at: tl.tensor, before: tl.tensor, size: tl.tensor, MODE: tl.constexp
     return s
 
 
-@triton.jit(do_not_specialize=["samples", "x_t", "x_h", "x_w", "t", "h", "w", "before_t", "before_h", "before_w"])
+@triton.jit(
+    do_not_specialize=[
+        *("samples", "x_t", "x_h", "x_w", "t", "h", "w", "before_t", "before_h", "before_w", "blocks", "tiles"),
+    ]
+)
 def _spread(
     x: tl.tensor,
     affine: tl.tensor,

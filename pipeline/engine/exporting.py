@@ -18,6 +18,7 @@ from torch import Tensor
 
 from tvae.pipeline.engine.known_calls import known_calls
 from tvae.pipeline.engine.known_shapes import known_shapes
+from tvae.pipeline.engine.loading import load_exporter
 
 __all__ = ["exporting"]
 
@@ -46,6 +47,7 @@ def exporting(*, shortcuts: bool = True) -> Iterator[None]:
 
 @contextmanager
 def _shortcuts() -> Iterator[None]:
+    load_exporter()
     import torch.export._trace
     from torch.fx.experimental import proxy_tensor
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from tiny_vaes import TinyVAE
 
+from tvae.kernels import Kernels
 from tvae.pipeline.tiled_vae import TiledVAE
 
 pytestmark = [
@@ -35,9 +36,9 @@ SMALL = TinyVAE(
 
 
 @pytest.mark.parametrize("side", ["decode", "encode"])
-@pytest.mark.parametrize("latent", [(64, 96), (75, 67)])
+@pytest.mark.parametrize(("latent", "strip"), [((64, 96), None), ((75, 67), None), ((80, 96), 16)])
 def test_the_run_builds_nothing_more(
-    side: str, latent: tuple[int, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    side: str, latent: tuple[int, int], strip: int | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """With caches empty; and nothing is built twice. At odd sizes some step may be divisible by 16 by chance."""
     from triton.runtime.jit import JITFunction
@@ -54,7 +55,7 @@ def test_the_run_builds_nothing_more(
         return compile_(self, key, *args, **kwargs)
 
     monkeypatch.setattr(JITFunction, "_do_compile", spied)
-    vae = TiledVAE(SMALL.build().cuda().bfloat16(), "h200")
+    vae = TiledVAE(SMALL.build().cuda().bfloat16(), "h200", strip=strip)
     with torch.no_grad():
         for _ in range(3):  # the second is recorded, the third a replay
             getattr(vae, side)(SMALL.input(side, *latent).cuda().bfloat16())
@@ -62,3 +63,12 @@ def test_the_run_builds_nothing_more(
     late = [kernel for kernel, _, thread in built if not thread.startswith("tvae-build")]
     assert len(late) <= (0 if latent == (64, 96) else 2), late
     assert len({(kernel, key) for kernel, key, _ in built}) == len(built)
+
+
+def test_triton_has_read_itself_before_it_builds() -> None:
+    """Or each thread that builds would."""
+    from triton.runtime.cache import triton_key
+
+    triton_key.cache_clear()
+    Kernels({"default": "triton"}).prepare(torch.bfloat16, 0)
+    assert triton_key.cache_info().currsize == 1

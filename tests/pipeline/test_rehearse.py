@@ -7,9 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_vaes import TINY
 
 from tvae.kernels import Kernels
-from tvae.pipeline.rehearse import _Unconvolved, prepared, small_shapes
+from tvae.pipeline.engine.capture import capture
+from tvae.pipeline.engine.lower import lower
+from tvae.pipeline.engine.passes import optimise
+from tvae.pipeline.engine.schedule import schedule
+from tvae.pipeline.models.reference import call_reference, reference_mode
+from tvae.pipeline.outputs import flatten
+from tvae.pipeline.rehearse import _small_plan, _Unconvolved, prepared, small_shapes
 
 
 @pytest.mark.parametrize(
@@ -30,6 +37,21 @@ from tvae.pipeline.rehearse import _Unconvolved, prepared, small_shapes
 )
 def test_small_shapes(inputs: Any, outputs: Any, small: Any) -> None:
     assert small_shapes(inputs, outputs) == small
+
+
+@pytest.mark.parametrize(("rows", "strips"), [(80, 1), (79, 2), (8, 2)])
+def test_it_has_strips_where_the_run_has(rows: int, strips: int) -> None:
+    tiny = TINY["AutoencoderKL"]
+    module, z = tiny.build(), tiny.input("decode", 80, 96)
+    with torch.no_grad(), reference_mode(module):
+        graph = capture(module, lambda z: flatten(call_reference(module, "decode", z))[0], [z])
+    graph = optimise(graph, subpixel=True, bias=False)
+    cpu = torch.device("cpu")
+    large = schedule(lower(graph, graph.bind([tuple(z.shape)]) or {}, cpu), rows)
+    small = _small_plan(graph, large, Kernels(), cpu)
+    assert small is not None
+    assert [small.program.ops[i].shape for i in small.program.inputs] == [(1, 4, 48, 48)]
+    assert {len(segment.strips) for segment in small.segments} == {strips}
 
 
 def test_levels_are_loaded_beside_a_capture_for_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
