@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tvae.kernels.registry import Failed, Unsupported
 
-__all__ = ["conv_add", "missing"]
+__all__ = ["check", "conv_add", "missing"]
 
 _ALIGNED = 16
 """Bytes; channels and addresses are multiples of it."""
@@ -64,6 +64,20 @@ def conv_add(x: Tensor, weight: Tensor, residual: Tensor, bias: Tensor | None, p
 
     Raises Unsupported before anything is written.
     """
+    check(x, weight, residual, bias, y)
+    at = tuple(_Map(tuple(t.shape), t.stride()) for t in (x, weight, residual, y))
+    found = _plan(_Sum(x.dtype, x.device.index, tuple(pads), at))
+    if isinstance(found, str):
+        raise Unsupported(found)
+    assert bias is not None
+    with torch.cuda.device(x.device):
+        workspace = torch.empty(found.workspace, dtype=torch.uint8, device=x.device)
+        given = dict(zip(found.tensors, (x, weight, residual, bias.to(x.dtype).contiguous(), y), strict=True))
+        found.graph.execute(given, workspace, handle=_handle(x.device))
+
+
+def check(x: Tensor, weight: Tensor, residual: Tensor, bias: Tensor | None, y: Tensor) -> None:
+    """Raise Unsupported for what no engine takes, whatever the sizes."""
     reason = missing()
     if reason:
         raise Failed(reason)
@@ -78,14 +92,6 @@ def conv_add(x: Tensor, weight: Tensor, residual: Tensor, bias: Tensor | None, p
         raise Unsupported("maps of 2^31 elements or more")
     if y.untyped_storage().data_ptr() == residual.untyped_storage().data_ptr():
         raise Unsupported("a sum that is written over the residual")  # which is to be whole while this can fail
-    at = tuple(_Map(tuple(t.shape), t.stride()) for t in maps)
-    found = _plan(_Sum(x.dtype, x.device.index, tuple(pads), at))
-    if isinstance(found, str):
-        raise Unsupported(found)
-    with torch.cuda.device(x.device):
-        workspace = torch.empty(found.workspace, dtype=torch.uint8, device=x.device)
-        given = dict(zip(found.tensors, (x, weight, residual, bias.to(x.dtype).contiguous(), y), strict=True))
-        found.graph.execute(given, workspace, handle=_handle(x.device))
 
 
 @lru_cache(maxsize=1024)

@@ -26,8 +26,10 @@ def conv_add(
 ) -> tuple[Tensor, Tensor | None]:
     """See ``native.conv_add``; the sum is taken in float32 and rounded once. The result has channels innermost."""
     y = torch.empty_like(residual, memory_format=torch.channels_last) if out is None else out
-    if asked() is None:  # there is nothing to build but plans, which are of one size
+    if asked() is None:
         cudnn_sum.conv_add(x, weight, residual, bias, pads, y)
+    else:  # there is nothing to build but plans, which are of one size
+        cudnn_sum.check(x, weight, residual, bias, y)
     if not stats:
         return y, None
     try:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tvae.kernels import Unsupported, cudnn_sum
+from tvae.kernels.ahead import rehearsal
 from tvae.kernels.registry import Failed
 
 Given = dict[str, Any]
@@ -79,6 +80,23 @@ def test_what_is_refused_before_anything_is_written(words: str, asked: list[Any]
     REFUSED[words](given)
     with pytest.raises(Unsupported, match=words):
         cudnn_sum.conv_add(**given)
+    assert not asked
+
+
+def test_a_rehearsal_is_refused_what_the_run_would_be(asked: list[Any]) -> None:
+    """Or the run would ask for kernels of the level below that nobody has built; plans are of one size."""
+    from tvae.kernels.cuda.conv_add import conv_add
+
+    def call(given: Given) -> Any:
+        out = given.pop("y")
+        return conv_add(**given, out=out, stats=False)
+
+    with rehearsal():
+        assert call(sums())[1] is None
+        given = sums()
+        same(given)
+        with pytest.raises(Unsupported, match="over the residual"):
+            call(given)
     assert not asked
 
 
