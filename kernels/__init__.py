@@ -32,6 +32,6 @@ tensor_to_frames  +       e       e        e       e
   fused code divides approximately.
 """
 
-from tvae.kernels.registry import LEVELS, OPERATIONS, Kernels, Unsupported, implementation, why_missing
+from tvae.kernels.registry import LEVELS, OPERATIONS, Kernels, Unsupported, implementation, why_absent, why_missing
 
-__all__ = ["LEVELS", "OPERATIONS", "Kernels", "Unsupported", "implementation", "why_missing"]
+__all__ = ["LEVELS", "OPERATIONS", "Kernels", "Unsupported", "implementation", "why_absent", "why_missing"]

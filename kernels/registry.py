@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -17,9 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tvae.kernels import triton_needs
 from tvae.kernels.ahead import asked
 
-__all__ = ["LEVELS", "OPERATIONS", "Failed", "Kernels", "Unsupported", "implementation", "why_missing"]
+__all__ = ["LEVELS", "OPERATIONS", "Failed", "Kernels", "Unsupported", "implementation", "why_absent", "why_missing"]
 
 LEVELS = ("native", "script", "compile", "triton", "cuda")
 """From the definition (PyTorch operations) to CUDA C++."""
@@ -54,6 +56,11 @@ def why_missing(level: str) -> str | None:
     return found
 
 
+def why_absent(level: str) -> str | None:
+    """The same at a glance, as soon as one is enough: what is there may not start all the same."""
+    return triton_needs.unmet() if level == "triton" else why_missing(level)
+
+
 def implementation(operation: str, level: str) -> Callable[..., Any] | None:
     """A level's function for an operation; None where the level has none, or cannot run here."""
     if operation not in OPERATIONS:
@@ -62,6 +69,12 @@ def implementation(operation: str, level: str) -> Callable[..., Any] | None:
         return None
     found: Callable[..., Any] | None = import_module(f"tvae.kernels.{level}").IMPLEMENTATIONS.get(operation)
     return found
+
+
+def _prepare(level: str, dtype: torch.dtype, device: int) -> None:
+    prepare = None if why_missing(level) else getattr(import_module(f"tvae.kernels.{level}"), "prepare", None)
+    if prepare is not None:
+        prepare(dtype, device)
 
 
 class Kernels:
@@ -87,12 +100,13 @@ class Kernels:
         return not levels.isdisjoint(("triton", "cuda")) and levels.isdisjoint(("script", "compile"))
 
     def prepare(self, dtype: torch.dtype, device: int) -> None:
-        """Load the levels, and build what they have that is the same for every model and size on a CUDA device."""
+        """Load the levels side by side, and build what they have that is the same for every model and size on a CUDA
+        device."""
         levels = set(self.levels.values())
-        for level in levels | {_NEXT.get(level, level) for level in levels}:
-            prepare = None if why_missing(level) else getattr(import_module(f"tvae.kernels.{level}"), "prepare", None)
-            if prepare is not None:
-                prepare(dtype, device)
+        levels |= {_NEXT.get(level, level) for level in levels}
+        with ThreadPoolExecutor(len(levels), thread_name_prefix="tvae-prepare") as pool:
+            for done in [pool.submit(_prepare, level, dtype, device) for level in levels]:
+                done.result()
 
     def group_stats(self, x: Tensor) -> Tensor:
         """See ``native.group_stats``."""

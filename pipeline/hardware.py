@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 
 from tvae import presets
-from tvae.kernels import Kernels, why_missing
+from tvae.kernels import Kernels, why_absent
 from tvae.pipeline.errors import UsageError
 from tvae.presets import Preset
 
@@ -55,7 +55,7 @@ def choose_preset(name: str, device: torch.device) -> Preset:
 
 def _fused(preset: Preset) -> Preset:
     """Where the preset's kernels cannot run, the layout that PyTorch's own are faster in."""
-    missing = why_missing(preset.levels["default"])
+    missing = why_absent(preset.levels["default"])
     if missing is None or preset.memory_layout == "contiguous":
         return preset
     _log.info("no kernels of level %s (%s): PyTorch's own, NCHW", preset.levels["default"], missing)

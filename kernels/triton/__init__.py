@@ -7,6 +7,7 @@ the way to the device.
 from __future__ import annotations
 
 import subprocess
+import threading
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -20,12 +21,13 @@ from tvae.kernels.triton.attention import wide_attention
 from tvae.kernels.triton.conv_add import conv_add
 from tvae.kernels.triton.finish import finish_stats
 from tvae.kernels.triton.interleave import interleave_stats
-from tvae.kernels.triton.launch import INTERPRETED
+from tvae.kernels.triton.launch import INTERPRETED, read_triton
 from tvae.kernels.triton.narrow import conv_from_few, conv_to_few
 from tvae.kernels.triton.norm import norm_act
 from tvae.kernels.triton.rms import rms_norm_act
 from tvae.kernels.triton.spread import enlarge, pad
 from tvae.kernels.triton.statistics import add_stats, group_stats
+from tvae.kernels.triton_needs import unmet
 
 __all__ = ["IMPLEMENTATIONS", "missing", "prepare"]
 
@@ -54,18 +56,14 @@ IMPLEMENTATIONS = {
 }
 """Operation -> its kernel."""
 
-_OLDEST = (8, 0)
-"""The compute capability from which Triton compiles."""
-
 
 def missing() -> str | None:
     """Why this level cannot run on this machine, or None. Triton's interpreter counts: it computes, slowly."""
     if INTERPRETED:
         return None
-    if not torch.cuda.is_available():
-        return "no CUDA GPU"
-    if torch.version.hip is None and torch.cuda.get_device_capability() < _OLDEST:
-        return f"the GPU's compute capability is below {_OLDEST[0]}.{_OLDEST[1]}"
+    reason = unmet()
+    if reason:
+        return reason
     try:
         triton.runtime.driver.active.get_current_target()  # builds its launcher where that is not cached
     except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
@@ -74,7 +72,5 @@ def missing() -> str | None:
 
 
 def prepare(_dtype: torch.dtype, _device: int) -> None:
-    """Have Triton read itself: it names what it keeps on disk after all of its own files, hundreds of megabytes."""
-    name_of_triton = getattr(triton.runtime.cache, "triton_key", None)
-    if name_of_triton is not None:
-        name_of_triton()
+    """Begin what Triton does once before it builds anything; a build waits for it."""
+    threading.Thread(target=read_triton, name="tvae-read", daemon=True).start()

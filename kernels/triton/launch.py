@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
@@ -31,12 +32,14 @@ __all__ = [
     "launch",
     "pixel_block",
     "programs",
+    "read_triton",
     "shared_map",
 ]
 
 INTERPRETED: bool = knobs.runtime.interpret
 """Whether the kernels run in Triton's interpreter on the CPU (TRITON_INTERPRET=1 at import): slow, for tests."""
 
+_READING = threading.Lock()
 _TYPES = (torch.bfloat16, torch.float16, torch.float32)
 FURTHEST = 2**31 - 2**20
 """Offsets inside a tile and numbers of pixels stay below this: they are int32 in the kernels, tile bases are int64."""
@@ -182,7 +185,17 @@ def _like(value: Any) -> Any:
     return torch.empty(32, dtype=value.dtype, device=value.device)[value.data_ptr() % 16 > 0 :]
 
 
+def read_triton() -> None:
+    """Have Triton read itself, by one thread: it names what it keeps on disk after all of its own files, hundreds of
+    megabytes, and each of those that build at the same time would read them."""
+    own_name = getattr(triton.runtime.cache, "triton_key", None)
+    if own_name is not None:
+        with _READING:
+            own_name()  # and keeps it
+
+
 def _build(kernel: Any, device: int, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    read_triton()
     with torch.cuda.device(device):
         made = kernel.warmup(*args, grid=(1,), **options)
         made.run  # noqa: B018  (its launcher is made, and its code loaded, when first asked for)

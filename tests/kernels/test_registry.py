@@ -109,6 +109,21 @@ def test_levels_are_prepared_once_each_and_those_below_them(level: Callable[...,
     assert len(asked) == 2
 
 
+def test_a_level_that_cannot_be_prepared_is_told_when_the_others_are(level: Callable[..., None]) -> None:
+    asked: list[tuple[Any, ...]] = []
+    level("cuda", sample=answer("cuda"))
+    level("triton", sample=answer("triton"))
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no compiler")
+
+    sys.modules["tvae.kernels.cuda"].prepare = fail  # type: ignore[attr-defined]
+    sys.modules["tvae.kernels.triton"].prepare = lambda *args: asked.append(args)  # type: ignore[attr-defined]
+    with pytest.raises(RuntimeError, match="no compiler"):
+        Kernels({"default": "cuda"}).prepare(torch.bfloat16, 2)
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize(
     ("levels", "rehearsable"),
     [
