@@ -29,6 +29,7 @@ PARTS = {
     "planning": ("pipeline/planning.py", "planned"),
     "weights": ("pipeline/weights.py", "__call__"),
     "rehearsal": ("pipeline/rehearse.py", "rehearse"),
+    "waiting": ("kernels/ahead.py", "wait_for"),
     "running": ("engine/execute.py", "execute"),
     "Triton builds": ("triton/compiler/compiler.py", "compile"),
     "NVRTC builds": ("cuda/program.py", "compiled"),
@@ -39,11 +40,20 @@ _EVERY = 0.01
 
 
 class Samples:
-    """within: seconds by file and function, callees included; own: without them, by file, function and line."""
+    """within: seconds by file and function, callees included; own: without them, by file, function and line. beside:
+    when our other threads were first and last seen, in seconds from the beginning, by what they are there for."""
 
     def __init__(self) -> None:
         self.within: Counter[tuple[str, str]] = Counter()
         self.own: Counter[tuple[str, str, int]] = Counter()
+        self.beside: dict[str, tuple[float, float]] = {}
+
+    def look(self, now: float) -> None:
+        """Which of our threads there are."""
+        for thread in threading.enumerate():
+            kind = thread.name.partition("_")[0]
+            if kind.startswith("tvae-"):
+                self.beside[kind] = self.beside.get(kind, (now, now))[0], now
 
     def take(self, thread: int, seconds: float) -> None:
         """What this thread is doing now is what it did in the seconds before."""
@@ -73,10 +83,11 @@ def sampled() -> Iterator[Samples]:
     samples, watched, over = Samples(), threading.get_ident(), threading.Event()
 
     def watch() -> None:
-        before = time.perf_counter()
+        before = start = time.perf_counter()
         while not over.wait(_EVERY):
             now = time.perf_counter()
             samples.take(watched, now - before)
+            samples.look(now - start)
             before = now
 
     other = threading.Thread(target=watch, name="samples", daemon=True)
@@ -109,4 +120,5 @@ def profile(request: dict[str, Any]) -> dict[str, Any]:
         f"{seconds:.2f} s {file.rsplit('/', 1)[-1]}:{line} {name}"
         for (file, name, line), seconds in samples.own.most_common(16)
     ]
+    own += [f"{first:.2f} to {last:.2f} s {kind}" for kind, (first, last) in samples.beside.items()]
     return {"first": seconds, "parts": samples.parts(), "own": own}
