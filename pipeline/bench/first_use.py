@@ -23,7 +23,7 @@ import torch
 if TYPE_CHECKING:
     from tvae.pipeline.bench.vae import VaeCase
 
-__all__ = ["FirstUse", "Subject", "first_use"]
+__all__ = ["FirstUse", "Subject", "caches_in", "first_seconds", "first_use"]
 
 _CACHES = {
     "XDG_CACHE_HOME": "cache",  # ours: graphs, and kernels of the level cuda
@@ -60,11 +60,16 @@ def first_use(rival: str, case: VaeCase, subject: Subject, *, seconds: float = 9
     """Starts two processes, one after the other. RuntimeError for one that fails, or takes longer than this."""
     request = json.dumps({"rival": rival, "case": asdict(case), "subject": asdict(subject)})
     with tempfile.TemporaryDirectory(prefix="tvae-bench-", ignore_cleanup_errors=True) as folder:
-        places = {name: str(Path(folder) / place) for name, place in _CACHES.items()}
-        for place in places.values():
-            Path(place).mkdir(exist_ok=True)
-        env = {**os.environ, "HF_HOME": _hub_home(), **places}
+        env = {**os.environ, "HF_HOME": _hub_home(), **caches_in(Path(folder))}
         return FirstUse(*(_started(request, env, seconds) for _ in range(2)))
+
+
+def caches_in(folder: Path) -> dict[str, str]:
+    """The variables that send all that is kept from one process to the next into a folder."""
+    places = {name: str(folder / place) for name, place in _CACHES.items()}
+    for place in places.values():
+        Path(place).mkdir(exist_ok=True)
+    return places
 
 
 def _started(request: str, env: dict[str, str], seconds: float) -> float:
@@ -85,7 +90,7 @@ def _hub_home() -> str:
     return HF_HOME
 
 
-def _measured(rival: str, case: dict[str, Any], subject: dict[str, Any]) -> float:
+def first_seconds(rival: str, case: dict[str, Any], subject: dict[str, Any]) -> float:
     """Seconds of the first call, in this process."""
     from tvae.pipeline.bench.rivals import opened
     from tvae.pipeline.bench.shapes import SHAPES, build
@@ -105,4 +110,4 @@ def _measured(rival: str, case: dict[str, Any], subject: dict[str, Any]) -> floa
 
 
 if __name__ == "__main__":
-    print(json.dumps({"seconds": _measured(**json.load(sys.stdin))}))
+    print(json.dumps({"seconds": first_seconds(**json.load(sys.stdin))}))

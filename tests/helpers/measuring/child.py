@@ -16,10 +16,19 @@ from measuring.clip import clip
 from measuring.heard import heard
 from measuring.profile import profile
 from measuring.whole import whole
+from tvae.pipeline.bench.first_use import first_seconds
 
 __all__ = ["TASKS", "work"]
 
-TASKS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"whole": whole, "clip": clip, "profile": profile}
+
+def first(request: dict[str, Any]) -> dict[str, Any]:
+    """seconds of the first call, see ``first_use``."""
+    return {"seconds": first_seconds(**request)}
+
+
+TASKS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    **{"whole": whole, "clip": clip, "profile": profile, "first": first}
+}
 
 
 def work(task: str, request: str, env: dict[str, str], folder: str) -> None:

@@ -78,7 +78,7 @@ def test_one_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_such_a_process_does(rival: str) -> None:
     case = {"side": "encode", "width": 32, "height": 32, "batch": 1, "frames": None}
     subject = {"vae": "builtin", "config": None, "preset": "cpu", "device": "cpu", "dtype": "float32", "strip": None}
-    assert module._measured(rival, case, subject) > 0
+    assert module.first_seconds(rival, case, subject) > 0
 
 
 def test_a_rival_runs_as_its_own_call_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_a_rival_runs_as_its_own_call_does(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(rivals, "call_reference", call)
     case = {"side": "encode", "width": 32, "height": 32, "batch": 1, "frames": None}
     subject = {"vae": "builtin", "config": None, "preset": str(file), "device": "cpu", "dtype": "bfloat16"}
-    module._measured("diffusers", case, subject)
+    module.first_seconds("diffusers", case, subject)
     assert seen == [False]
 
 
