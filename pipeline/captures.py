@@ -93,23 +93,32 @@ class Captures:
         """A graph that serves these inputs, and its symbols' values. Raises UnsupportedOp."""
         facts = self._call_facts(inputs, call, rows)
         name = json.dumps(facts, sort_keys=True, default=str)
+        found = self._serving(name, shapes)
+        if found is not None:
+            return found
         store = GraphStore(graph_key(self._digest, {**self._facts, **facts}))
-        if name not in self._graphs:
-            self._graphs[name] = [Captured(self._optimised(g, inputs), s) for g, s in store.load()]
-        for known in self._graphs[name]:
+        with prepared(self._kernels, inputs[0].dtype, inputs[0].device):
+            if name not in self._graphs:
+                self._graphs[name] = [Captured(self._optimised(g, inputs), s) for g, s in store.load()]
+                found = self._serving(name, shapes)
+            if found is not None:
+                return found
+            plain, spec = self._capture(inputs, call, rows)
+        store.save(plain, spec)
+        self._graphs[name].append(Captured(self._optimised(plain, inputs), spec, rehearsed=False))
+        found = self._serving(name, shapes)
+        if found is None:
+            why = f"the capture does not serve its own shape {shapes}"
+            raise UnsupportedOp("torch.export", self._side, why, whole=False)
+        return found
+
+    def _serving(self, name: str, shapes: list[tuple[int, ...]]) -> tuple[Captured, dict[str, int]] | None:
+        """A graph in memory that serves these shapes, and its symbols' values."""
+        for known in self._graphs.get(name, ()):
             sizes = known.graph.bind(shapes)
             if sizes is not None:
                 return known, sizes
-        with prepared(self._kernels, inputs[0].dtype, inputs[0].device):
-            plain, spec = self._capture(inputs, call, rows)
-        store.save(plain, spec)
-        new = Captured(self._optimised(plain, inputs), spec, rehearsed=False)
-        self._graphs[name].append(new)
-        sizes = new.graph.bind(shapes)
-        if sizes is None:
-            why = f"the capture does not serve its own shape {shapes}"
-            raise UnsupportedOp("torch.export", self._side, why, whole=False)
-        return new, sizes
+        return None
 
     def _optimised(self, graph: Graph, inputs: Sequence[Tensor | RowSource]) -> Graph:
         """The graph with every pass that pays on this device, at these levels, in this type."""

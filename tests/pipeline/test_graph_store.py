@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,27 @@ def test_a_second_object_finds_the_graph(folder: Path, captures: list[int]) -> N
     assert torch.equal(first, again)
     assert len(list(folder.glob("*.json"))) == 1
     assert not list(folder.glob("*.tmp"))
+
+
+def test_levels_are_prepared_beside_a_capture_or_a_search_of_the_disk(
+    folder: Path, captures: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+
+    @contextmanager
+    def prepared(*_: object) -> Iterator[None]:
+        begun.append(captures[0])
+        yield
+        begun.append(captures[0])
+
+    monkeypatch.setattr(capturing, "prepared", prepared)
+    vae = TiledVAE(SMALL.build(), strip=4)
+    vae.decode(SMALL.input("decode", 6, 5))
+    assert begun == [0, 1]
+    vae.decode(SMALL.input("decode", 9, 8))
+    assert begun == [0, 1]
+    TiledVAE(SMALL.build(), strip=4).decode(SMALL.input("decode", 6, 5))
+    assert begun == [0, 1, 1, 1]
 
 
 def test_what_a_capture_depends_on_is_in_the_key(folder: Path, captures: list[int]) -> None:
