@@ -40,6 +40,8 @@ INTERPRETED: bool = knobs.runtime.interpret
 """Whether the kernels run in Triton's interpreter on the CPU (TRITON_INTERPRET=1 at import): slow, for tests."""
 
 _READING = threading.Lock()
+_LAUNCHERS: dict[tuple[str, ...], threading.Lock] = {}
+"""Held while a launcher for arguments of these types is compiled; the next finds it on disk."""
 _TYPES = (torch.bfloat16, torch.float16, torch.float32)
 FURTHEST = 2**31 - 2**20
 """Offsets inside a tile and numbers of pixels stay below this: they are int32 in the kernels, tile bases are int64."""
@@ -198,7 +200,9 @@ def _build(kernel: Any, device: int, args: tuple[Any, ...], options: dict[str, A
     read_triton()
     with torch.cuda.device(device):
         made = kernel.warmup(*args, grid=(1,), **options)
-        made.run  # noqa: B018  (its launcher is made, and its code loaded, when first asked for)
+        types = tuple(getattr(made.src, "signature", {}).values())
+        with _LAUNCHERS.setdefault(types, threading.Lock()):  # kernels of the same types share one
+            made.run  # noqa: B018  (its launcher is made, and its code loaded, when first asked for)
 
 
 def device_of(x: Tensor) -> AbstractContextManager[object]:
