@@ -57,8 +57,8 @@ def why_missing(level: str) -> str | None:
 
 
 def why_absent(level: str) -> str | None:
-    """The same at a glance, as soon as one is enough: what is there may not start all the same."""
-    return triton_needs.unmet() if level == "triton" else why_missing(level)
+    """The same without starting Triton where all that it needs is in sight; it may fail to start then all the same."""
+    return None if level == "triton" and triton_needs.all_there() else why_missing(level)
 
 
 def implementation(operation: str, level: str) -> Callable[..., Any] | None:

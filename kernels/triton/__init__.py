@@ -27,7 +27,7 @@ from tvae.kernels.triton.norm import norm_act
 from tvae.kernels.triton.rms import rms_norm_act
 from tvae.kernels.triton.spread import enlarge, pad
 from tvae.kernels.triton.statistics import add_stats, group_stats
-from tvae.kernels.triton_needs import unmet
+from tvae.kernels.triton_needs import OLDEST
 
 __all__ = ["IMPLEMENTATIONS", "missing", "prepare"]
 
@@ -61,9 +61,10 @@ def missing() -> str | None:
     """Why this level cannot run on this machine, or None. Triton's interpreter counts: it computes, slowly."""
     if INTERPRETED:
         return None
-    reason = unmet()
-    if reason:
-        return reason
+    if not torch.cuda.is_available():
+        return "no CUDA GPU"
+    if torch.version.hip is None and torch.cuda.get_device_capability() < OLDEST:
+        return f"the GPU's compute capability is below {OLDEST[0]}.{OLDEST[1]}"
     try:
         triton.runtime.driver.active.get_current_target()  # builds its launcher where that is not cached
     except (RuntimeError, OSError, subprocess.CalledProcessError) as error:

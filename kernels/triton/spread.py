@@ -43,7 +43,8 @@ def _source(at: tl.tensor, before: tl.tensor, size: tl.tensor, MODE: tl.constexp
 
 @triton.jit(
     do_not_specialize=[
-        *("samples", "x_t", "x_h", "x_w", "t", "h", "w", "before_t", "before_h", "before_w", "blocks", "tiles"),
+        *("samples", "x_t", "x_h", "x_w", "t", "h", "w"),
+        *("before_t", "before_h", "before_w", "blocks", "tiles"),
     ]
 )
 def _spread(

@@ -32,14 +32,12 @@ def exporting(*, shortcuts: bool = True) -> Iterator[None]:
     shortcuts: also what reaches into the exporter, and may not suit a release that nobody has tried it with.
     """
     import torch._dynamo.config
-    import torch.fx.config
 
     with _ONE_AT_A_TIME, ExitStack() as settings:
         settings.enter_context(_quiet())
         # with symbols the cache of shapes costs more than it saves (a third of a capture), and its comparisons of keys
         # become guards that no model asked for
         settings.enter_context(_set(torch._dynamo.config, "fake_tensor_cache_enabled", False))
-        settings.enter_context(_set(torch.fx.config, "do_not_emit_stack_traces", True))
         if shortcuts:
             settings.enter_context(_shortcuts())
         yield
@@ -133,7 +131,7 @@ def _innermost_modules() -> Iterator[None]:
         return
 
     def create_node(tracer: Any, *args: Any, **kwargs: Any) -> Any:
-        tracer.record_stack_traces = False  # nor the lines of source that led to it
+        tracer.record_stack_traces = False  # nor the lines of source that led to it, which takes longer than the node
         node = super(tracer_class, tracer).create_node(*args, **kwargs)
         around = node.meta.get("nn_module_stack") or tracer.module_stack
         path, kind = next(reversed(around.values()), ("", ""))

@@ -34,12 +34,12 @@ class _StandIn(ModuleType):
         if name in _ANNOTATIONS and self._thread == threading.get_ident():
             return Any
         self._leave()
-        return getattr(importlib.import_module(_SPARED), name)
+        return getattr(importlib.import_module(self.__name__), name)
 
     def _leave(self) -> None:
         self._thread = None
-        if sys.modules.get(_SPARED) is self:
-            del sys.modules[_SPARED]
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
 
 
 def load_exporter() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 import torch
 from tiny_vaes import TinyVAE
 
-from tvae.kernels import Kernels
 from tvae.pipeline.tiled_vae import TiledVAE
 
 pytestmark = [
@@ -62,19 +60,5 @@ def test_the_run_builds_nothing_more(
             getattr(vae, side)(SMALL.input(side, *latent).cuda().bfloat16())
     assert len(built) > 10
     late = [kernel for kernel, _, thread in built if not thread.startswith("tvae-build")]
-    assert len(late) <= (0 if latent == (64, 96) else 2), late
+    assert len(late) <= (2 if latent == (75, 67) else 0), late
     assert len({(kernel, key) for kernel, key, _ in built}) == len(built)
-
-
-def test_one_thread_reads_triton() -> None:
-    """And whoever builds meanwhile waits for it."""
-    from triton.runtime.cache import triton_key
-
-    from tvae.kernels.triton.launch import read_triton
-
-    triton_key.cache_clear()
-    Kernels({"default": "triton"}).prepare(torch.bfloat16, 0)
-    with ThreadPoolExecutor(4) as pool:
-        for done in [pool.submit(read_triton) for _ in range(4)]:
-            done.result()
-    assert triton_key.cache_info().misses == 1

@@ -14,53 +14,61 @@ import torch
 
 pytest.importorskip("triton")
 
-from tvae.kernels.triton import launch
+from tvae.kernels.triton import launch, prepare
 
 
 class Kernel:
-    """Stands in for a kernel whose arguments have these types."""
+    """Stands in for a kernel whose arguments have these types. beside: whom to meet while the launcher is made."""
 
-    def __init__(self, log: list[tuple[str, str]], *types: str) -> None:
+    def __init__(self, log: list[str], beside: threading.Barrier | None, *types: str) -> None:
         self.src = SimpleNamespace(signature=dict(enumerate(types)))
-        self._log, self._name = log, types[0]
+        self._log, self._beside = log, beside
 
     def warmup(self, *_args: Any, **_options: Any) -> Any:
         return self
 
     @property
     def run(self) -> None:
-        self._log.append((self._name, "begun"))
-        time.sleep(0.1)
-        self._log.append((self._name, "done"))
+        self._log.append("begun")
+        if self._beside is not None:
+            self._beside.wait(20)
+        time.sleep(0.05)
+        self._log.append("done")
 
 
-def test_one_compiles_the_launcher_of_some_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device", lambda _index: nullcontext())
-    log: list[tuple[str, str]] = []
-    kernels = [Kernel(log, "*bf16", "i32"), Kernel(log, "*bf16", "i32"), Kernel(log, "*fp32", "i32")]
-    with ThreadPoolExecutor(3) as pool:
+def built(*kernels: Any) -> None:
+    with ThreadPoolExecutor(len(kernels)) as pool:
         for done in [pool.submit(launch._build, kernel, 0, (), {}) for kernel in kernels]:
             done.result()
-    alike = [what for name, what in log if name == "*bf16"]
-    assert alike == ["begun", "done", "begun", "done"]
-    assert log.index(("*fp32", "begun")) < len(log) - 2  # beside those
+
+
+def test_launchers_of_the_same_types_come_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is on disk when the second is wanted; those of other types are made beside them."""
+    monkeypatch.setattr(torch.cuda, "device", lambda _index: nullcontext())
+    log: list[str] = []
+    built(*(Kernel(log, None, "*bf16", "i32") for _ in range(3)))
+    assert log == 3 * ["begun", "done"]
+    barrier = threading.Barrier(2)
+    built(Kernel(log, barrier, "*fp16", "i32"), Kernel(log, barrier, "*fp32", "i32"))
 
 
 def test_one_reads_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    at_once, most = [0], [0]
+    at_once, most, times = [0], [0], [0]
 
     def read() -> None:
         at_once[0] += 1
+        times[0] += 1
         most[0] = max(most[0], at_once[0])
         time.sleep(0.05)
         at_once[0] -= 1
 
     monkeypatch.setattr(launch.triton.runtime.cache, "triton_key", read)
+    prepare(torch.bfloat16, 0)
     threads = [threading.Thread(target=launch.read_triton) for _ in range(3)]
     for thread in threads:
         thread.start()
-    for thread in threads:
+    for thread in (*threads, *(t for t in threading.enumerate() if t.name == "tvae-read")):
         thread.join()
-    assert most == [1]
+    assert (most, times) == ([1], [4])
     monkeypatch.delattr(launch.triton.runtime.cache, "triton_key")
     launch.read_triton()  # a release that has none

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,15 @@ import pytest
 import torch
 
 from tvae import presets
-from tvae.kernels import registry, triton_needs, why_absent
+from tvae.kernels import registry, triton_needs
 from tvae.pipeline import hardware
+
+Machine = pytest.MonkeyPatch
+CARD = torch.device("cuda", 0)
 
 
 @pytest.fixture
-def card(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+def machine(monkeypatch: Machine, tmp_path: Path) -> Machine:
     """A machine that has all that Triton needs."""
     (tmp_path / "Python.h").touch()
     monkeypatch.setattr(triton_needs, "find_spec", lambda name: name)
@@ -31,38 +35,41 @@ def card(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_a_machine_that_has_it_all(card: pytest.MonkeyPatch) -> None:
-    assert triton_needs.unmet() is None
-    assert why_absent("triton") is None
+LACKING: dict[str, Callable[[Machine], Any]] = {
+    "triton": lambda machine: machine.setattr(triton_needs, "find_spec", lambda _name: None),
+    "card": lambda machine: machine.setattr(torch.cuda, "is_available", lambda: False),
+    "nvidia": lambda machine: machine.setattr(torch.version, "hip", "6.4"),
+    "ampere": lambda machine: machine.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 5)),
+    "compiler": lambda machine: machine.setattr(triton_needs.shutil, "which", lambda _name: None),
+    "named compiler": lambda machine: machine.setenv("CC", "mycc"),
+    "headers": lambda machine: machine.setattr(sysconfig, "get_path", lambda *_: "nowhere"),
+}
 
 
-def test_what_is_missing(card: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "Python.h").unlink()
-    assert triton_needs.unmet() == f"Triton needs Python's headers, and there is no {tmp_path / 'Python.h'}"
-    card.setenv("CC", "mycc")
-    assert triton_needs.unmet() == "Triton needs a C compiler, and there is no mycc"
-    card.delenv("CC")
-    card.setattr(triton_needs.shutil, "which", lambda _name: None)
-    assert triton_needs.unmet() == "Triton needs a C compiler, and there is no gcc or clang"
-    card.setattr(sys, "platform", "win32")
-    assert triton_needs.unmet() is None
-    card.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 5))
-    assert triton_needs.unmet() == "the GPU's compute capability is below 8.0"
-    card.setattr(torch.cuda, "is_available", lambda: False)
-    assert triton_needs.unmet() == "no CUDA GPU"
-    card.setattr(triton_needs, "find_spec", lambda _name: None)
-    assert triton_needs.unmet() == "triton is not installed"
+@pytest.mark.parametrize("what", LACKING)
+def test_what_is_not_in_sight(what: str, machine: Machine) -> None:
+    assert triton_needs.all_there()
+    LACKING[what](machine)
+    assert not triton_needs.all_there()
 
 
-def test_the_layout_follows_from_a_glance(card: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Triton is neither loaded nor started for it; without it PyTorch's operations want the other layout."""
+def test_triton_has_its_own_compiler_on_windows(machine: Machine) -> None:
+    LACKING["compiler"](machine)
+    machine.setattr(sys, "platform", "win32")
+    assert triton_needs.all_there()
 
-    def load(*_: Any) -> Any:
-        raise AssertionError("loaded")
 
-    card.setattr(registry, "import_module", load)
-    assert hardware.choose_preset("auto", torch.device("cuda", 0)) == presets.load("h200")
-    card.setattr(triton_needs, "find_spec", lambda _name: None)
+def test_the_layout_follows_from_a_glance_and_in_doubt_from_starting_triton(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A launcher that is cached needs no compiler. Without Triton PyTorch's operations want the other layout."""
+    reasons: list[str | None] = []
+    machine.setattr(registry, "why_missing", lambda _level: reasons.pop())
+    assert hardware.choose_preset("auto", CARD) == presets.load("h200")
+    LACKING["compiler"](machine)
+    reasons.append(None)
+    assert hardware.choose_preset("auto", CARD).memory_layout == "channels_last"
+    reasons.append("it does not start")
     with caplog.at_level("INFO", "tvae"):
-        assert hardware.choose_preset("auto", torch.device("cuda", 0)).memory_layout == "contiguous"
-    assert caplog.messages == ["no kernels of level triton (triton is not installed): PyTorch's own, NCHW"]
+        assert hardware.choose_preset("auto", CARD).memory_layout == "contiguous"
+    assert caplog.messages == ["no kernels of level triton (it does not start): PyTorch's own, NCHW"]

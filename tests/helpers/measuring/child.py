@@ -26,9 +26,8 @@ def first(request: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": first_seconds(**request)}
 
 
-TASKS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    **{"whole": whole, "clip": clip, "profile": profile, "first": first}
-}
+_Task = Callable[[dict[str, Any]], dict[str, Any]]
+TASKS: dict[str, _Task] = {"whole": whole, "clip": clip, "profile": profile, "first": first}
 
 
 def work(task: str, request: str, env: dict[str, str], folder: str) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from torch._subclasses import fake_impls, fake_tensor
 from torch.export import _trace
 from torch.fx import _lazy_graph_module
 from torch.fx.experimental import proxy_tensor
+from torch.utils._traceback import CapturedTraceback
 
 from tvae.pipeline.engine import capture as capturing
 from tvae.pipeline.engine import known_shapes
@@ -100,6 +103,22 @@ def test_a_loop_over_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     _same(ours, theirs, [(1, 4, 5, 12, 10), (1, 4, 5, 40, 24), (1, 4, 5, 7, 33), (1, 4, 5, 1, 9)])
 
 
+def test_lines_of_source_are_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, summary, askers = Norms(), CapturedTraceback.summary, list[str]()
+
+    def looked_up(self: Any) -> Any:
+        askers.append(Path(sys._getframe(1).f_code.co_filename).name)
+        return summary(self)
+
+    monkeypatch.setattr(CapturedTraceback, "summary", looked_up)
+    run: Callable[[Tensor], list[Tensor]] = lambda x: [module(x)]  # noqa: E731
+    capture(module, run, [torch.randn(1, 8, 12, 10)])
+    assert "proxy.py" not in askers  # where nodes are made
+    monkeypatch.setattr(capturing, "exporting", lambda **_: nullcontext())
+    capture(module, run, [torch.randn(1, 8, 12, 10)])
+    assert "proxy.py" in askers
+
+
 @pytest.mark.parametrize("side", ["encode", "decode"])
 @pytest.mark.parametrize(
     "family",
@@ -152,7 +171,6 @@ def test_sizes_that_depend_on_values_are_found_each_time() -> None:
 
 def test_everything_is_as_before_afterwards() -> None:
     import torch._dynamo.config
-    import torch.fx.config
     from torch.export import exported_program
 
     places = (
@@ -164,7 +182,6 @@ def test_everything_is_as_before_afterwards() -> None:
         (_trace, "_replace_unbacked_bindings"),
         (_lazy_graph_module, "_use_lazy_graph_module_flag"),
         (torch._dynamo.config, "fake_tensor_cache_enabled"),
-        (torch.fx.config, "do_not_emit_stack_traces"),
         (logging.root.manager, "disable"),
     )
 
