@@ -71,10 +71,10 @@ def implementation(operation: str, level: str) -> Callable[..., Any] | None:
     return found
 
 
-def _prepare(level: str, dtype: torch.dtype, device: int) -> None:
+def _prepare(level: str, operations: set[str], dtype: torch.dtype, device: int) -> None:
     prepare = None if why_missing(level) else getattr(import_module(f"tvae.kernels.{level}"), "prepare", None)
     if prepare is not None:
-        prepare(dtype, device)
+        prepare(operations, dtype, device)
 
 
 class Kernels:
@@ -100,12 +100,14 @@ class Kernels:
         return not levels.isdisjoint(("triton", "cuda")) and levels.isdisjoint(("script", "compile"))
 
     def prepare(self, dtype: torch.dtype, device: int) -> None:
-        """Load the levels side by side, and build what they have that is the same for every model and size on a CUDA
-        device."""
-        levels = set(self.levels.values())
-        levels |= {_NEXT.get(level, level) for level in levels}
-        with ThreadPoolExecutor(len(levels), thread_name_prefix="tvae-prepare") as pool:
-            for done in [pool.submit(_prepare, level, dtype, device) for level in levels]:
+        """Load the levels side by side, and build what their operations have that is the same for every model and size
+        on a CUDA device."""
+        wanted: dict[str, set[str]] = {}
+        for operation, chosen in self.levels.items():
+            for level in (chosen, _NEXT.get(chosen, chosen)):
+                wanted.setdefault(level, set()).add(operation)
+        with ThreadPoolExecutor(len(wanted), thread_name_prefix="tvae-prepare") as pool:
+            for done in [pool.submit(_prepare, *each, dtype, device) for each in wanted.items()]:
                 done.result()
 
     def group_stats(self, x: Tensor) -> Tensor:

@@ -47,9 +47,10 @@ def missing() -> str | None:
     return None
 
 
-def prepare(dtype: torch.dtype, device: int) -> None:
-    """Build and load what serves maps of this type, whatever their sizes."""
-    norm.prepare(dtype, device)
-    if cudnn_sum.missing() is None:
+def prepare(operations: set[str], dtype: torch.dtype, device: int) -> None:
+    """Build and load what serves these operations on maps of this type, whatever their sizes."""
+    if operations & {"group_stats", "norm_act", "add_stats"}:
+        norm.prepare(dtype, device)
+    if "conv_add" in operations and cudnn_sum.missing() is None:
         with suppress(Exception):  # a library that cannot be loaded is told where it is used
             import_module("cudnn")

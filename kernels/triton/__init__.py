@@ -72,6 +72,6 @@ def missing() -> str | None:
     return None
 
 
-def prepare(_dtype: torch.dtype, _device: int) -> None:
+def prepare(_operations: set[str], _dtype: torch.dtype, _device: int) -> None:
     """Begin what Triton does once before it builds anything; a build waits for it."""
     threading.Thread(target=read_triton, name="tvae-read", daemon=True).start()

@@ -14,6 +14,8 @@ __all__ = ["finish_stats"]
 
 TILE = 4096
 """Elements [blocks, channels of a group] of one step of a program."""
+NARROWEST = 16
+"""Channels of a group: narrower ones share a kernel with these, which takes a microsecond longer for them."""
 WARPS = 8
 
 
@@ -107,7 +109,7 @@ def finish_stats(
     weight = check_vector("weight", weight, channels, parts.device)
     bias = check_vector("bias", bias, channels, parts.device)
     offset = check_vector("offset", offset, channels, parts.device)
-    width = triton.next_power_of_2(channels // groups)
+    width = max(NARROWEST, triton.next_power_of_2(channels // groups))
     if parts.numel() == 0 or width > TILE or channels > 1 << 16:
         raise Unsupported(f"{n}x{blocks} blocks, {channels} channels in {groups} groups")
     affine = torch.empty((2, n, channels), dtype=torch.float32, device=parts.device)

@@ -25,7 +25,6 @@ from tvae.kernels.triton.launch import (
 __all__ = ["interleave_stats"]
 
 INTERLEAVE = Tuning(tile_bytes=4096, warps=4, per_sm=4, stages=4)
-MOST_CHANNELS = 512
 LONGEST = 1024
 """Tiles of one program at most: what bounds the rounding of its float32 sums."""
 
@@ -143,7 +142,7 @@ def interleave_stats(
     if phases.stride(1) != 1 or (out is not None and channels > 1 and out.stride(1) != 1):
         raise Unsupported("the channels are not innermost")
     y = empty_last(phases, shape) if out is None else out
-    block = channel_block(channels, MOST_CHANNELS)
+    block = channel_block(channels)
     rows = pixel_block(INTERLEAVE, block, phases.element_size())
     split, tiles = triton.cdiv(channels, block), triton.cdiv(height * width, rows)
     blocks = programs(phases.device, INTERLEAVE, n * split, tiles, LONGEST)

@@ -43,6 +43,8 @@ _READING = threading.Lock()
 _LAUNCHERS: dict[tuple[str, ...], threading.Lock] = {}
 """Held while a launcher for arguments of these types is compiled; the next finds it on disk."""
 _TYPES = (torch.bfloat16, torch.float16, torch.float32)
+_MOST_CHANNELS = 128
+"""Of a tile: one kernel serves 128, 256 and 512 channels, and reads them as fast as kernels for all of a pixel's."""
 FURTHEST = 2**31 - 2**20
 """Offsets inside a tile and numbers of pixels stay below this: they are int32 in the kernels, tile bases are int64."""
 
@@ -119,10 +121,10 @@ def check_vector(name: str, vector: Tensor | None, channels: int, device: torch.
     return vector.contiguous()
 
 
-def channel_block(channels: int, most: int) -> int:
-    """Channels of a tile, a power of two of at most ``most``: one that divides them where it is wide enough to load."""
+def channel_block(channels: int) -> int:
+    """Channels of a tile, a power of two: one that divides them where it is wide enough to load."""
     dividing = channels & -channels
-    return min(dividing if dividing >= 64 else triton.next_power_of_2(channels), most)
+    return min(dividing if dividing >= 64 else triton.next_power_of_2(channels), _MOST_CHANNELS)
 
 
 def pixel_block(tuning: Tuning, block: int, item_size: int) -> int:

@@ -22,7 +22,6 @@ from tvae.kernels.triton.launch import (
 __all__ = ["norm_act"]
 
 NORM = Tuning(tile_bytes=8192, warps=4, per_sm=10**6, stages=1)
-MOST_CHANNELS = 512
 
 
 @triton.jit(do_not_specialize=["samples", "outer", "pixels", "blocks", "tiles"])
@@ -87,7 +86,7 @@ def norm_act(x: Tensor, affine: Tensor, act: str | None) -> Tensor:
     whole = shared_map(x)
     y = empty_last(x, x.shape)
     whole = shared_map(x, y)
-    block = channel_block(whole.channels, MOST_CHANNELS)
+    block = channel_block(whole.channels)
     height = pixel_block(NORM, block, x.element_size())
     runs, tiles = whole.samples * whole.outer, triton.cdiv(whole.pixels, height)
     split = triton.cdiv(whole.channels, block)

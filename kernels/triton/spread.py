@@ -25,7 +25,6 @@ from tvae.kernels.triton.launch import (
 __all__ = ["enlarge", "pad"]
 
 SPREAD = Tuning(tile_bytes=8192, warps=4, per_sm=10**6, stages=1)
-MOST_CHANNELS = 512
 _MODES = {"constant": 0, "replicate": 1, "reflect": 2}
 
 
@@ -158,7 +157,7 @@ def _launch(
     strides = [*[0] * missing, *x.stride()[2:]]
     before, factors = [*[0] * missing, *before], [*[1] * missing, *factors]
     pixels, channels = shape[0] * shape[1] * shape[2], x.shape[1]
-    block = channel_block(channels, MOST_CHANNELS)
+    block = channel_block(channels)
     height = pixel_block(SPREAD, block, x.element_size())
     if pixels + height > FURTHEST:
         raise Unsupported(f"{pixels} pixels")

@@ -36,7 +36,6 @@ CACHED = 32 << 20
 """Bytes of such a map."""
 ADD = Tuning(tile_bytes=4096, warps=4, per_sm=2, stages=4)
 """Of the passes that write too."""
-MOST_CHANNELS = 512
 LONGEST = 1024
 """Tiles of one program at most: what bounds the rounding of its float32 sums."""
 
@@ -167,7 +166,7 @@ def _launch(x: Tensor, residual: Tensor | None, bias: Tensor | None, y: Tensor |
     whole = shared_map(x, x if residual is None else residual, x if y is None else y)
     bias = check_vector("bias", bias, whole.channels, x.device)
     tuning = ADD if y is not None else STATS if x.numel() * x.element_size() > CACHED else SMALL
-    block = channel_block(whole.channels, MOST_CHANNELS)
+    block = channel_block(whole.channels)
     height = pixel_block(tuning, block, x.element_size())
     runs, tiles = whole.samples * whole.outer, triton.cdiv(whole.pixels, height)
     split = triton.cdiv(whole.channels, block)

@@ -13,9 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from tvae.pipeline.engine.known_calls import known_calls
 from tvae.pipeline.engine.known_shapes import known_shapes
 from tvae.pipeline.engine.loading import load_exporter
@@ -46,6 +43,7 @@ def exporting(*, shortcuts: bool = True) -> Iterator[None]:
 @contextmanager
 def _shortcuts() -> Iterator[None]:
     load_exporter()
+    import torch._export.utils
     import torch.export._trace
     from torch.fx.experimental import proxy_tensor
 
@@ -55,9 +53,10 @@ def _shortcuts() -> Iterator[None]:
         settings.enter_context(_left_out(proxy_tensor, "_extract_tensor_metadata"))
         # sizes that depend on values are looked for in all that every node holds; a graph with one is no use to us
         settings.enter_context(_left_out(torch.export._trace, "_replace_unbacked_bindings"))
+        # checks of what a graph's types and sizes say already
+        settings.enter_context(_left_out(torch._export.utils, "_insert_aten_to_metadata_assert_pass"))
         settings.enter_context(_innermost_modules())
         settings.enter_context(_code_when_asked_for())
-        settings.enter_context(_plain_group_norm())
         settings.enter_context(known_shapes())
         settings.enter_context(known_calls())
         yield
@@ -141,37 +140,3 @@ def _innermost_modules() -> Iterator[None]:
 
     with _instead(tracer_class, "create_node", create_node):
         yield
-
-
-@contextmanager
-def _plain_group_norm() -> Iterator[None]:
-    """GroupNorm's shapes by themselves. The exporter finds them by going through its arithmetic, step by step on
-    symbols: a third of the capture of an image VAE."""
-    from torch._subclasses import fake_impls
-
-    known: dict[Any, Any] | None = getattr(fake_impls, "get_fast_op_impls", dict)()
-    op = torch.ops.aten.native_group_norm.default
-    if not known or op in known:
-        yield
-        return
-    known[op] = _group_norm_shapes
-    try:
-        yield
-    finally:
-        del known[op]
-
-
-def _group_norm_shapes(
-    mode: Any,
-    x: Tensor,
-    _weight: Tensor | None,
-    _bias: Tensor | None,
-    samples: Any,
-    _channels: Any,
-    _pixels: Any,
-    groups: int,
-    _eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Result, means and deviations."""
-    with mode:
-        return torch.empty_like(x), x.new_empty((samples, groups)), x.new_empty((samples, groups))

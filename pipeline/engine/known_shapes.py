@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from tvae.pipeline.engine.plain_shapes import plain_shape
+
 __all__ = ["Untold", "copy_of", "key_of", "known_shapes"]
 
 _SKIPPED = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
@@ -59,7 +61,9 @@ def known_shapes() -> Iterator[None]:
         found = known.get(key)
         if found is not None:
             return _again(found, mode, tensors)
-        result = original(mode, func, types, args, kwargs)
+        result = plain_shape(func, args, kwargs)
+        if result is None:
+            result = original(mode, func, types, args, kwargs)
         described = _described(result, mode, tensors)
         if described is not None:
             known[key] = described

@@ -63,7 +63,7 @@ def test_one_reads_triton(monkeypatch: pytest.MonkeyPatch) -> None:
         at_once[0] -= 1
 
     monkeypatch.setattr(launch.triton.runtime.cache, "triton_key", read)
-    prepare(torch.bfloat16, 0)
+    prepare(set(), torch.bfloat16, 0)
     threads = [threading.Thread(target=launch.read_triton) for _ in range(3)]
     for thread in threads:
         thread.start()

@@ -1,0 +1,146 @@
+"""Shapes of results that are plain to see: what is computed element by element is shaped like what it comes from.
+
+The exporter finds them by going through each operation's arithmetic step by step, on symbols, and notes every
+comparison on the way in the graph: some ten milliseconds for a norm or a clamp. Results lie in memory as PyTorch's do:
+dense, their dimensions in the order of the argument's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["plain_shape"]
+
+_aten = torch.ops.aten
+
+
+def plain_shape(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The result without values, of fake tensors; None where it is not plain to see."""
+    rule = _RULES.get(func)
+    return None if rule is None else rule(*args, **kwargs)
+
+
+def _alike(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Like x, of this type."""
+    if _contiguous(x):
+        return _dense(x, x.shape, dtype)
+    return _made(x, lambda: torch.empty_like(x, dtype=dtype, device="meta"))
+
+
+def _contiguous(x: Tensor) -> bool:
+    """Beyond doubt; to ask PyTorch takes longer."""
+    expected: Any = 1
+    for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
+        if _expression(stride) != expected:
+            return False
+        expected = expected * _expression(size)
+    return True
+
+
+def _expression(size: Any) -> Any:
+    return size if type(size) is int else size.node._expr
+
+
+def _dense(x: Tensor, shape: Sequence[Any], dtype: torch.dtype | None = None) -> Tensor:
+    """Of this shape, on x's device."""
+    return _made(x, lambda: torch.empty(tuple(shape), dtype=dtype or x.dtype, device="meta"))
+
+
+def _made(x: Any, make: Callable[[], Tensor]) -> Tensor:
+    from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
+
+    with torch._C.DisableTorchFunction(), in_kernel_invocation_manager(x.fake_mode):
+        made: Tensor = FakeTensor(x.fake_mode, make(), x.fake_device)
+    return made
+
+
+def _same(x: Tensor) -> Tensor:
+    return _alike(x)
+
+
+def _clamped(x: Tensor, least: float) -> Tensor | None:
+    return _alike(x) if x.is_floating_point() else None
+
+
+def _copied(x: Tensor, *, dtype: torch.dtype | None = None, **others: Any) -> Tensor | None:
+    return _alike(x, dtype) if all(value is None or value is False for value in others.values()) else None
+
+
+def _cloned(x: Tensor, *, memory_format: torch.memory_format | None = None) -> Tensor | None:
+    if memory_format in (None, torch.preserve_format):
+        return _alike(x)
+    return _dense(x, x.shape) if memory_format is torch.contiguous_format else None
+
+
+def _normed(
+    x: Tensor,
+    order: float = 2,
+    dims: Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Tensor | None:
+    """Of a vector along these dimensions."""
+    if not dims or not keepdim or not x.is_floating_point():
+        return None
+    gone = {d % x.ndim for d in dims}
+    return _dense(x, [1 if d in gone else n for d, n in enumerate(x.shape)], dtype)
+
+
+def _combined(x: Tensor, y: Any, alpha: Any = 1) -> Tensor | None:
+    """A sum, a difference, a product or a quotient."""
+    if not x.is_floating_point() or isinstance(alpha, torch.SymInt):
+        return None
+    if not isinstance(y, Tensor):
+        return _alike(x) if isinstance(y, (int, float)) else None
+    if y.dtype != x.dtype or y.device != x.device:
+        return None
+    if _spreads(y, x):
+        return _alike(x)
+    return _alike(y) if _spreads(x, y) else None
+
+
+def _spreads(small: Tensor, large: Tensor) -> bool:
+    """Is ``small`` broadcast to the shape of ``large``, beyond doubt?"""
+    if small.ndim > large.ndim:
+        return False
+    sizes = zip(reversed(small.shape), reversed(large.shape), strict=False)
+    return all((type(n) is int and n == 1) or _equal(n, m) for n, m in sizes)
+
+
+def _equal(n: Any, m: Any) -> bool:
+    if type(n) is int or type(m) is int:
+        return type(n) is type(m) and n == m
+    return bool(n.node._expr == m.node._expr)
+
+
+def _group_norm(
+    x: Tensor,
+    _weight: Tensor | None,
+    _bias: Tensor | None,
+    samples: Any,
+    _channels: Any,
+    _pixels: Any,
+    groups: int,
+    _eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Result, means and deviations."""
+    return _alike(x), _dense(x, (samples, groups)), _dense(x, (samples, groups))
+
+
+_RULES: dict[Any, Callable[..., Any]] = {
+    _aten.add.Tensor: _combined,
+    _aten.clamp_min.default: _clamped,
+    _aten.clone.default: _cloned,
+    _aten.div.Tensor: _combined,
+    _aten.linalg_vector_norm.default: _normed,
+    _aten.mul.Tensor: _combined,
+    _aten.native_group_norm.default: _group_norm,
+    _aten.silu.default: _same,
+    _aten.sub.Tensor: _combined,
+    _aten._to_copy.default: _copied,
+}
