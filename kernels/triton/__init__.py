@@ -21,9 +21,10 @@ from tvae.kernels.triton.attention import wide_attention
 from tvae.kernels.triton.conv_add import conv_add
 from tvae.kernels.triton.finish import finish_stats
 from tvae.kernels.triton.interleave import interleave_stats
-from tvae.kernels.triton.launch import INTERPRETED, read_triton
+from tvae.kernels.triton.launch import INTERPRETED
 from tvae.kernels.triton.narrow import conv_from_few, conv_to_few
 from tvae.kernels.triton.norm import norm_act
+from tvae.kernels.triton.reading import read_triton
 from tvae.kernels.triton.rms import rms_norm_act
 from tvae.kernels.triton.spread import enlarge, pad
 from tvae.kernels.triton.statistics import add_stats, group_stats

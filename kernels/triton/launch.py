@@ -18,6 +18,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from tvae.kernels.ahead import asked, under_way, wait_for
 from tvae.kernels.layout import as_pixels
 from tvae.kernels.registry import Unsupported
+from tvae.kernels.triton.reading import read_triton, wait_for_reading
 
 __all__ = [
     "FURTHEST",
@@ -32,14 +33,12 @@ __all__ = [
     "launch",
     "pixel_block",
     "programs",
-    "read_triton",
     "shared_map",
 ]
 
 INTERPRETED: bool = knobs.runtime.interpret
 """Whether the kernels run in Triton's interpreter on the CPU (TRITON_INTERPRET=1 at import): slow, for tests."""
 
-_READING = threading.Lock()
 _LAUNCHERS: dict[tuple[str, ...], threading.Lock] = {}
 """Held while a launcher for arguments of these types is compiled; the next finds it on disk."""
 _TYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -154,6 +153,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
     if builds is None:
         if under_way():
             wait_for(_key(kernel, torch.cuda.current_device(), args, options))
+        wait_for_reading()
         kernel[grid](*args, **options)
         return
     device = torch.cuda.current_device()
@@ -187,15 +187,6 @@ def _like(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     return torch.empty(32, dtype=value.dtype, device=value.device)[value.data_ptr() % 16 > 0 :]
-
-
-def read_triton() -> None:
-    """Have Triton read itself, by one thread: it names what it keeps on disk after all of its own files, hundreds of
-    megabytes, and each of those that build at the same time would read them."""
-    own_name = getattr(triton.runtime.cache, "triton_key", None)
-    if own_name is not None:
-        with _READING:
-            own_name()  # and keeps it
 
 
 def _build(kernel: Any, device: int, args: tuple[Any, ...], options: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from tvae.kernels.triton import launch, prepare
+from tvae.kernels.triton import launch
 
 
 class Kernel:
@@ -50,25 +50,3 @@ def test_launchers_of_the_same_types_come_one_after_the_other(monkeypatch: pytes
     assert log == 3 * ["begun", "done"]
     barrier = threading.Barrier(2)
     built(Kernel(log, barrier, "*fp16", "i32"), Kernel(log, barrier, "*fp32", "i32"))
-
-
-def test_one_reads_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    at_once, most, times = [0], [0], [0]
-
-    def read() -> None:
-        at_once[0] += 1
-        times[0] += 1
-        most[0] = max(most[0], at_once[0])
-        time.sleep(0.05)
-        at_once[0] -= 1
-
-    monkeypatch.setattr(launch.triton.runtime.cache, "triton_key", read)
-    prepare(set(), torch.bfloat16, 0)
-    threads = [threading.Thread(target=launch.read_triton) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in (*threads, *(t for t in threading.enumerate() if t.name == "tvae-read")):
-        thread.join()
-    assert (most, times) == ([1], [4])
-    monkeypatch.delattr(launch.triton.runtime.cache, "triton_key")
-    launch.read_triton()  # a release that has none

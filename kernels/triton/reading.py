@@ -1,0 +1,72 @@
+"""Triton reads itself, once in a process: it names what it keeps on disk after all of its own files, 400 megabytes.
+
+It does so when it first builds or finds a kernel. Here one thread does it before, of those that build none does it
+again, and the library is read in one go: a megabyte at a time, each of which gives Python's lock away twice, would take
+seconds beside a capture, and slow that down by half.
+"""
+
+from __future__ import annotations
+
+import builtins
+import mmap
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import triton
+
+__all__ = ["read_triton", "wait_for_reading"]
+
+_LARGE = 1 << 24
+"""Bytes of a file that is read in one go."""
+_reading = threading.Lock()
+
+
+def read_triton() -> None:
+    """Have Triton read itself, unless it has; whoever comes meanwhile waits."""
+    place = triton.runtime.cache
+    own_name = getattr(place, "triton_key", None)
+    if own_name is not None:
+        with _reading, _in_one_go(place):
+            own_name()  # and keeps it
+
+
+def wait_for_reading() -> None:
+    """Until nobody reads; at once as a rule."""
+    if _reading.locked():
+        read_triton()
+
+
+@contextmanager
+def _in_one_go(place: Any) -> Iterator[None]:
+    """A module opens large files in this thread as ones that are read whole; all else as ever."""
+    thread = threading.get_ident()
+
+    def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        whole = threading.get_ident() == thread and mode == "rb" and os.path.getsize(file) >= _LARGE
+        return _Whole(file) if whole else builtins.open(file, mode, *args, **kwargs)
+
+    place.open = opened
+    try:
+        yield
+    finally:
+        del place.open
+
+
+class _Whole:
+    """A file that gives all it has, however little is asked for."""
+
+    def __init__(self, path: Any) -> None:
+        with builtins.open(path, "rb") as file:
+            self._left: list[Any] = [mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)]
+
+    def read(self, _size: int = -1) -> Any:
+        return self._left.pop() if self._left else b""
+
+    def __enter__(self) -> _Whole:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._left.clear()

@@ -1,0 +1,99 @@
+"""Triton reads itself once, in one go, and says what it says by itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from tvae.kernels.triton import prepare, reading
+
+
+def test_the_name_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    class Whole(reading._Whole):
+        def read(self, size: int = -1) -> Any:
+            found = super().read(size)
+            read.append(len(found))
+            return found
+
+    place = reading.triton.runtime.cache
+    own_name = place.triton_key.__wrapped__
+    expected, names = own_name(), []
+    monkeypatch.setattr(reading, "_Whole", Whole)
+    monkeypatch.setattr(place, "triton_key", lambda: names.append(own_name()))
+    reading.read_triton()
+    assert names == [expected]
+    assert max(read) > 1 << 26  # the library, at once
+    assert not hasattr(place, "open")
+
+
+def opened(place: Any, path: Path) -> bytes:
+    with place.open(path, "rb") as file:
+        found: bytes = file.read(3)
+    return found
+
+
+def test_all_else_is_opened_as_ever(tmp_path: Path) -> None:
+    large, small = tmp_path / "large", tmp_path / "small"
+    large.write_bytes(bytes(range(256)) * (reading._LARGE // 256))
+    small.write_bytes(b"small")
+    elsewhere: list[bytes] = []
+    place: Any = type("Module", (), {})
+    with reading._in_one_go(place):
+        thread = threading.Thread(target=lambda: elsewhere.append(opened(place, large)))
+        thread.start()
+        thread.join()
+        with place.open(large, "rb") as file:
+            assert file.read(3)[:] == large.read_bytes()
+            assert file.read(3) == b""
+        assert opened(place, small) == b"sma"
+        with place.open(large, encoding="latin-1") as file:
+            assert file.read(3) == "\x00\x01\x02"
+        with pytest.raises(FileNotFoundError):
+            place.open(tmp_path / "none", "rb")
+    assert elsewhere == [b"\x00\x01\x02"]
+
+
+def test_one_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once, most, times = [0], [0], [0]
+
+    def read() -> None:
+        at_once[0] += 1
+        times[0] += 1
+        most[0] = max(most[0], at_once[0])
+        time.sleep(0.05)
+        at_once[0] -= 1
+
+    monkeypatch.setattr(reading.triton.runtime.cache, "triton_key", read)
+    reading.wait_for_reading()
+    assert times == [0]
+    prepare(set(), torch.bfloat16, 0)
+    threads = [threading.Thread(target=reading.read_triton) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in (*threads, *(t for t in threading.enumerate() if t.name == "tvae-read")):
+        thread.join()
+    assert (most, times) == ([1], [4])
+
+
+def test_a_launch_waits_for_it() -> None:
+    with reading._reading:
+        thread = threading.Thread(target=reading.wait_for_reading)
+        thread.start()
+        thread.join(0.2)
+        assert thread.is_alive()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_release_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(reading.triton.runtime.cache, "triton_key")
+    reading.read_triton()
