@@ -12,7 +12,6 @@ from tvae.kernels.triton.device import median, store_part, tile_count
 from tvae.kernels.triton.launch import (
     FURTHEST,
     Tuning,
-    channel_block,
     check_place,
     check_vector,
     device_of,
@@ -20,6 +19,7 @@ from tvae.kernels.triton.launch import (
     launch,
     pixel_block,
     programs,
+    wide_block,
 )
 
 __all__ = ["interleave_stats"]
@@ -71,7 +71,6 @@ def _interleave(
     y_pixel: tl.tensor,
     BP: tl.constexpr,
     BC: tl.constexpr,
-    RAGGED: tl.constexpr,
     BIAS: tl.constexpr,
     STATS: tl.constexpr,
     STAGES: tl.constexpr,
@@ -109,9 +108,7 @@ def _interleave(
         at = (tiles - 1 - turn) * BP + rows
         row = at // width
         column = at - row * width
-        keep = (at < pixels)[:, None]
-        if RAGGED:
-            keep = keep & c_keep[None, :]
+        keep = (at < pixels)[:, None] & c_keep[None, :]
         v = _value(phases, b[None, :], row[:, None], column[:, None], c[None, :], channels, p_row, p_pixel, keep, BIAS)
         to = tl.cast(row, tl.int64) * y_row + tl.cast(column, tl.int64) * y_pixel
         tl.store(y + (to[:, None] + c[None, :]), v.to(y.dtype.element_ty), mask=keep)
@@ -142,7 +139,7 @@ def interleave_stats(
     if phases.stride(1) != 1 or (out is not None and channels > 1 and out.stride(1) != 1):
         raise Unsupported("the channels are not innermost")
     y = empty_last(phases, shape) if out is None else out
-    block = channel_block(channels)
+    block = wide_block(channels)
     rows = pixel_block(INTERLEAVE, block, phases.element_size())
     split, tiles = triton.cdiv(channels, block), triton.cdiv(height * width, rows)
     blocks = programs(phases.device, INTERLEAVE, n * split, tiles, LONGEST)
@@ -164,7 +161,6 @@ def interleave_stats(
             *(y.stride(d) for d in (0, 2, 3)),
             BP=rows,
             BC=block,
-            RAGGED=channels % block != 0,
             BIAS=bias is not None,
             STATS=stats,
             STAGES=INTERLEAVE.stages,

@@ -34,6 +34,7 @@ __all__ = [
     "pixel_block",
     "programs",
     "shared_map",
+    "wide_block",
 ]
 
 INTERPRETED: bool = knobs.runtime.interpret
@@ -43,7 +44,8 @@ _LAUNCHERS: dict[tuple[str, ...], threading.Lock] = {}
 """Held while a launcher for arguments of these types is compiled; the next finds it on disk."""
 _TYPES = (torch.bfloat16, torch.float16, torch.float32)
 _MOST_CHANNELS = 128
-"""Of a tile: one kernel serves 128, 256 and 512 channels, and reads them as fast as kernels for all of a pixel's."""
+"""Of a tile: one kernel serves 128, 256 and 512 channels, and reads them as fast as kernels for all of a pixel's do. It
+masks what goes beyond, which costs nothing where 16 divides the channels."""
 FURTHEST = 2**31 - 2**20
 """Offsets inside a tile and numbers of pixels stay below this: they are int32 in the kernels, tile bases are int64."""
 
@@ -123,7 +125,12 @@ def check_vector(name: str, vector: Tensor | None, channels: int, device: torch.
 def channel_block(channels: int) -> int:
     """Channels of a tile, a power of two: one that divides them where it is wide enough to load."""
     dividing = channels & -channels
-    return min(dividing if dividing >= 64 else triton.next_power_of_2(channels), _MOST_CHANNELS)
+    return min(dividing, _MOST_CHANNELS) if dividing >= 64 else wide_block(channels)
+
+
+def wide_block(channels: int) -> int:
+    """The same where they need not be divided: what only moves pixels is as fast, with fewer kernels."""
+    return min(int(triton.next_power_of_2(channels)), _MOST_CHANNELS)
 
 
 def pixel_block(tuning: Tuning, block: int, item_size: int) -> int:

@@ -43,7 +43,6 @@ def _norm(
     y_pixel: tl.tensor,
     BP: tl.constexpr,
     BC: tl.constexpr,
-    RAGGED: tl.constexpr,
     SILU: tl.constexpr,
     STAGES: tl.constexpr,
 ) -> None:
@@ -65,9 +64,7 @@ def _norm(
     shift = tl.load(affine + tl.cast(samples, tl.int64) * channels + c, mask=c_keep, other=0.0)
     for tile in tl.range(block, tiles, blocks, num_stages=STAGES):
         base = tl.cast(tile, tl.int64) * BP
-        keep = (tile * BP + rows < pixels)[:, None]
-        if RAGGED:
-            keep = keep & c_keep[None, :]
+        keep = (tile * BP + rows < pixels)[:, None] & c_keep[None, :]
         v = tl.load(x + base * x_pixel + x_in, mask=keep, other=0.0).to(tl.float32)
         v = v * scale[None, :] + shift[None, :]
         if SILU:
@@ -108,7 +105,6 @@ def norm_act(x: Tensor, affine: Tensor, act: str | None) -> Tensor:
             *whole.strides[1],
             BP=height,
             BC=block,
-            RAGGED=whole.channels % block != 0,
             SILU=act == "silu",
             STAGES=NORM.stages,
             num_warps=NORM.warps,

@@ -13,13 +13,13 @@ from tvae.kernels.triton.device import silu
 from tvae.kernels.triton.launch import (
     FURTHEST,
     Tuning,
-    channel_block,
     check_place,
     device_of,
     empty_last,
     launch,
     pixel_block,
     programs,
+    wide_block,
 )
 
 __all__ = ["enlarge", "pad"]
@@ -69,7 +69,6 @@ def _spread(
     x_pixel: tl.tensor,
     BP: tl.constexpr,
     BC: tl.constexpr,
-    RAGGED: tl.constexpr,
     MODE: tl.constexpr,
     FT: tl.constexpr,
     FH: tl.constexpr,
@@ -101,11 +100,8 @@ def _spread(
         inside = at < pixels
         there = inside & (sw >= 0) & (sw < x_w) & (sh >= 0) & (sh < x_h) & (st >= 0) & (st < x_t)
         source = tl.cast(st, tl.int64) * x_frame + tl.cast(sh, tl.int64) * x_row + tl.cast(sw, tl.int64) * x_pixel
-        keep = inside[:, None]
-        take = there[:, None]
-        if RAGGED:
-            keep = keep & c_keep[None, :]
-            take = take & c_keep[None, :]
+        keep = inside[:, None] & c_keep[None, :]
+        take = there[:, None] & c_keep[None, :]
         v = tl.load(x + (source[:, None] + c[None, :]), mask=take, other=0.0)
         if NORM:
             v = v.to(tl.float32) * scale[None, :] + shift[None, :]
@@ -157,7 +153,7 @@ def _launch(
     strides = [*[0] * missing, *x.stride()[2:]]
     before, factors = [*[0] * missing, *before], [*[1] * missing, *factors]
     pixels, channels = shape[0] * shape[1] * shape[2], x.shape[1]
-    block = channel_block(channels)
+    block = wide_block(channels)
     height = pixel_block(SPREAD, block, x.element_size())
     if pixels + height > FURTHEST:
         raise Unsupported(f"{pixels} pixels")
@@ -181,7 +177,6 @@ def _launch(
             *strides,
             BP=height,
             BC=block,
-            RAGGED=channels % block != 0,
             MODE=_MODES[mode],
             FT=factors[0],
             FH=factors[1],

@@ -84,7 +84,6 @@ def _add(
     y_pixel: tl.tensor,
     BP: tl.constexpr,
     BC: tl.constexpr,
-    RAGGED: tl.constexpr,
     RESIDUAL: tl.constexpr,
     BIAS: tl.constexpr,
     STORE: tl.constexpr,
@@ -131,9 +130,7 @@ def _add(
     for turn in tl.range(block, tiles, blocks, num_stages=STAGES):
         tile = tiles - 1 - turn
         base = tl.cast(tile, tl.int64) * BP
-        keep = (tile * BP + rows < pixels)[:, None]
-        if RAGGED:
-            keep = keep & c_keep[None, :]
+        keep = (tile * BP + rows < pixels)[:, None] & c_keep[None, :]
         v = _value(x + base * x_pixel, residual + base * r_pixel, b[None, :], x_in, r_in, keep, RESIDUAL, BIAS)
         if STORE:
             tl.store(y + base * y_pixel + y_in, v.to(y.dtype.element_ty), mask=keep)
@@ -194,7 +191,6 @@ def _launch(x: Tensor, residual: Tensor | None, bias: Tensor | None, y: Tensor |
             *whole.strides[2],
             BP=height,
             BC=block,
-            RAGGED=whole.channels % block != 0,
             RESIDUAL=residual is not None,
             BIAS=bias is not None,
             STORE=y is not None,

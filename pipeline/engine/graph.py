@@ -71,12 +71,21 @@ class Node:
     @property
     def op(self) -> str:
         """The operation's name without namespace and overload: ``conv2d`` for ``aten.conv2d.default``."""
-        return self.target.split(".")[1] if self.kind == "call" and "." in self.target else self.target
+        return _short(self.target) if self.kind == "call" else self.target
 
     @property
     def meta(self) -> Meta:
         """Shape and type of the (first) tensor this node gives."""
         return self.outputs[0]
+
+    def reading(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
+        """The same operation on other values."""
+        return Node(self.kind, self.target, args, kwargs, self.module, self.outputs, self.is_tuple)
+
+
+@lru_cache(maxsize=4096)
+def _short(target: str) -> str:
+    return target.split(".")[1] if "." in target else target
 
 
 @dataclass
@@ -149,17 +158,19 @@ class Graph:
         )
 
 
+_MARKS = {Ref, Size, _Device}
+_NESTED = {tuple, list, dict}
+
+
 # -- arguments ---------------------------------------------------------------------------------------------------------
 def map_refs(arg: Any, fn: Callable[[Any], Any]) -> Any:
     """Rebuild an argument with ``fn`` applied to every leaf that is a Ref, a Size or the device mark."""
-    kind = type(arg)  # exact: passes come by here a million times for a clip
-    if kind is Ref or kind is Size or kind is _Device:
-        return fn(arg)
+    kind = type(arg)  # exact, and of leaves looked at where they lie: passes come by here a million times for a clip
     if kind is tuple or kind is list:
-        return kind([map_refs(a, fn) for a in arg])
+        return kind([fn(a) if type(a) in _MARKS else map_refs(a, fn) if type(a) in _NESTED else a for a in arg])
     if kind is dict:
         return {k: map_refs(a, fn) for k, a in arg.items()}
-    return arg
+    return fn(arg) if kind in _MARKS else arg
 
 
 def refs_in(node: Node) -> Iterator[int]:
@@ -173,12 +184,12 @@ def _collect_refs(arg: Any, seen: dict[int, None]) -> None:
     kind = type(arg)
     if kind is Ref:
         seen[arg.id] = None
-    elif kind is tuple or kind is list:
-        for a in arg:
-            _collect_refs(a, seen)
-    elif kind is dict:
-        for a in arg.values():
-            _collect_refs(a, seen)
+    elif kind in _NESTED:
+        for a in arg.values() if kind is dict else arg:
+            if type(a) is Ref:
+                seen[a.id] = None
+            elif type(a) in _NESTED:
+                _collect_refs(a, seen)
 
 
 # -- size expressions --------------------------------------------------------------------------------------------------

@@ -76,6 +76,30 @@ def _cloned(x: Tensor, *, memory_format: torch.memory_format | None = None) -> T
     return _dense(x, x.shape) if memory_format is torch.contiguous_format else None
 
 
+def _joined(parts: Sequence[Tensor], dim: int = 0) -> Tensor | None:
+    """Side by side along a dimension whose sizes are no symbols."""
+    first = parts[0]
+    dim %= first.ndim
+    sizes = [t.shape[dim] if t.ndim == first.ndim else None for t in parts]
+    if not all(type(n) is int for n in sizes) or any(t.dtype != first.dtype for t in parts):
+        return None
+    others = [d for d in range(first.ndim) if d != dim]
+    if not all(_contiguous(t) and all(_equal(t.shape[d], first.shape[d]) for d in others) for t in parts):
+        return None
+    return _dense(first, [sum(sizes) if d == dim else n for d, n in enumerate(first.shape)])  # type: ignore[arg-type]
+
+
+def _padded(x: Tensor, amounts: Sequence[Any], value: Any = 0) -> Tensor | None:
+    """With a border; amounts: before and after, of the last dimension first."""
+    if not _contiguous(x) or not all(type(n) is int for n in amounts):
+        return None
+    shape = [*x.shape]
+    for n, (before, after) in enumerate(zip(amounts[::2], amounts[1::2], strict=True)):
+        if before or after:
+            shape[x.ndim - 1 - n] += before + after
+    return _dense(x, shape)
+
+
 def _normed(
     x: Tensor,
     order: float = 2,
@@ -134,8 +158,10 @@ def _group_norm(
 
 _RULES: dict[Any, Callable[..., Any]] = {
     _aten.add.Tensor: _combined,
+    _aten.cat.default: _joined,
     _aten.clamp_min.default: _clamped,
     _aten.clone.default: _cloned,
+    _aten.constant_pad_nd.default: _padded,
     _aten.div.Tensor: _combined,
     _aten.linalg_vector_norm.default: _normed,
     _aten.mul.Tensor: _combined,

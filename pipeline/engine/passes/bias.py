@@ -23,7 +23,7 @@ def move_bias(graph: Graph) -> Graph:
     """Move biases of convolutions into ``tvae.norm_act``, ``tvae.rms_norm_act`` and ``tvae.residual``."""
     r = Rewriter(graph)
     moved: dict[int, Ref] = {}  # convolution -> its bias, in new Refs
-    for id_, node in enumerate(graph.nodes):
+    for id_, node in enumerate(r.graph.nodes):
         if _has_bias(node) and (reader := _reader(r, id_)):
             bare = (*node.args[:2], None, *node.args[3:])
             plain = r.keep(id_, args=bare)

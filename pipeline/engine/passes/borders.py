@@ -21,7 +21,7 @@ _DEFAULTS: tuple[Any, ...] = (None, 1, 0, 1, 1)
 def leave_zeros_to_convolutions(graph: Graph) -> Graph:
     """pad with zeros, alike on both sides of a dimension, and a convolution -> the convolution's own padding."""
     r = Rewriter(graph)
-    for id_, node in enumerate(graph.nodes):
+    for id_, node in enumerate(r.graph.nodes):
         pad = r.node(node.args[0]) if node.op in _CONVOLUTIONS and r.read_once(node.args[0]) else None
         found = _split(r, pad, node) if pad is not None and _pads_zeros(pad) else None
         if pad is None or found is None:
@@ -42,7 +42,7 @@ def leave_zeros_to_convolutions(graph: Graph) -> Graph:
 def fuse_norm_pad(graph: Graph) -> Graph:
     """``tvae.norm_act`` and a pad that alone reads it -> ``tvae.norm_pad``."""
     r = Rewriter(graph)
-    for id_, node in enumerate(graph.nodes):
+    for id_, node in enumerate(r.graph.nodes):
         norm = r.node(node.args[0]) if node.op == "pad" and r.read_once(node.args[0]) else None
         if norm is None or norm.op != "norm_act" or len(norm.meta.shape) < 4 or not _is_spread(node):
             r.keep(id_)

@@ -21,7 +21,7 @@ _CASTS = ("to", "_to_copy", "type_as")
 def drop_casts(graph: Graph) -> Graph:
     """to(float32), nearest upsampling and the cast back -> the upsampling: the same bits, in half of the bytes."""
     r = Rewriter(graph)
-    for id_, node in enumerate(graph.nodes):
+    for id_, node in enumerate(r.graph.nodes):
         move = r.node(node.args[0]) if _is_cast(node) and r.read_once(node.args[0]) else None
         widened = r.node(move.args[0]) if move is not None and move.op in _MOVES else None
         source = r.node(widened.args[0]) if widened is not None and _is_cast(widened) else None

@@ -17,7 +17,7 @@ __all__ = ["fuse_conv_add"]
 def fuse_conv_add(graph: Graph) -> Graph:
     """residual(conv2d(x), y, bias) -> ``tvae.conv_add``, where nothing else reads the convolution's result."""
     r = Rewriter(graph)
-    for id_, node in enumerate(graph.nodes):
+    for id_, node in enumerate(r.graph.nodes):
         found = _parts(r, node) if node.op == "residual" and isinstance(node.args[1], Ref) else None
         if found is None:
             r.keep(id_)

@@ -21,7 +21,7 @@ _MANY = 32
 def fuse_narrow_conv(graph: Graph) -> Graph:
     """conv2d of a few channels -> ``tvae.conv_from_few``; to a few of a norm -> ``tvae.conv_to_few``."""
     r = Rewriter(graph)
-    for id_, node in enumerate(graph.nodes):
+    for id_, node in enumerate(r.graph.nodes):
         sizes = same_size(r, node) if node.op == "conv2d" else None
         if sizes is None:
             r.keep(id_)

@@ -13,7 +13,7 @@ _VIEWS = ("view", "reshape", "flatten", "_unsafe_view", "view_copy")
 def fuse_norm_act(graph: Graph) -> Graph:
     """group_norm and silu -> ``tvae.norm_act``, whose statistics can be taken where the normalised value is made."""
     r = Rewriter(graph)
-    for id_, node in enumerate(graph.nodes):
+    for id_, node in enumerate(r.graph.nodes):
         norm = r.node(node.args[0]) if node.op == "silu" else None
         if norm is not None and norm.op == "group_norm" and r.read_once(node.args[0]) and norm.meta == node.meta:
             _write(r, id_, norm, "silu")

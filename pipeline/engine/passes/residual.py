@@ -13,13 +13,13 @@ _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 def fuse_residual(graph: Graph) -> Graph:
     """add(x, y) of a convolution's result, or read by a normalisation -> ``tvae.residual(x, y, None)``."""
     r = Rewriter(graph)
-    for id_, node in enumerate(graph.nodes):
+    for id_, node in enumerate(r.graph.nodes):
         if not _plain_sum(r, node):
             r.keep(id_)
             continue
         x, y = node.args[:2]
         ours = [_is_convolution(r.node(t)) and r.read_once(t) for t in (x, y)]
-        normed = any(i >= 0 and graph.nodes[i].op == "norm_act" for i in r.readers(id_))
+        normed = any(i >= 0 and r.graph.nodes[i].op == "norm_act" for i in r.readers(id_))
         if not any(ours) and not normed:
             r.keep(id_)
             continue

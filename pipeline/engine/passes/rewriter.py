@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tvae.pipeline.engine.graph import Graph, Meta, Node, Ref, map_refs, refs_in
-from tvae.pipeline.engine.passes.unused import needed
+from tvae.pipeline.engine.passes.unused import remove_unused
 
 __all__ = ["Rewriter"]
 
@@ -14,15 +14,16 @@ __all__ = ["Rewriter"]
 class Rewriter:
     """Walks a graph from the first node to the last and writes another one.
 
-    ``old`` graph ids go in, Refs of the new graph come out. A pass calls ``keep`` or ``replace`` once for every node in
-    order; operands that nothing reads any more are left for ``remove_unused``.
+    ``graph`` is the old one without what an earlier pass left behind. Ids of it go in, Refs of the new graph come out.
+    A pass calls ``keep`` or ``replace`` once for every node in order; operands that nothing reads any more are left to
+    ``remove_unused``.
     """
 
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self._readers: list[list[int]] = [[] for _ in graph.nodes]
-        for id_ in sorted(needed(graph)):  # what an earlier pass left behind reads nothing
-            for source in refs_in(graph.nodes[id_]):
+        self.graph = remove_unused(graph)
+        self._readers: list[list[int]] = [[] for _ in self.graph.nodes]
+        for id_, node in enumerate(self.graph.nodes):
+            for source in refs_in(node):
                 self._readers[source].append(id_)
         self._nodes: list[Node] = []
         self._new: dict[int, Ref] = {}
@@ -45,7 +46,8 @@ class Rewriter:
         """Copy a node (with ``changes`` to its fields, in old Refs)."""
         node = self.graph.nodes[id_]
         args, kwargs = self.renamed((changes.pop("args", node.args), changes.pop("kwargs", node.kwargs)))
-        return self._append(id_, replace(node, args=args, kwargs=kwargs, **changes))
+        kept = node.reading(args, kwargs)
+        return self._append(id_, replace(kept, **changes) if changes else kept)
 
     def replace(self, id_: int, name: str, *args: Any, module: str | None = None) -> Ref:
         """Write the fused operation ``tvae.<name>`` with these (new) arguments instead of a node."""

@@ -32,7 +32,7 @@ class _Norm:
 def fuse_rms_norm(graph: Graph) -> Graph:
     """-> ``tvae.rms_norm_act``."""
     r = Rewriter(graph)
-    for id_, node in enumerate(graph.nodes):
+    for id_, node in enumerate(r.graph.nodes):
         inner = r.node(node.args[0]) if node.op == "silu" and r.read_once(node.args[0]) else None
         norm, act = (_found(r, inner), "silu") if inner is not None else (None, None)
         if norm is None:

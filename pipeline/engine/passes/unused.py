@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from tvae.pipeline.engine.graph import Graph, Ref, map_refs, refs_in
 
-__all__ = ["needed", "remove_unused"]
+__all__ = ["remove_unused"]
 
 _NOISE = {"randn", "rand", "randn_like", "rand_like", "normal"}
 
 
-def needed(graph: Graph) -> set[int]:
+def _needed(graph: Graph) -> set[int]:
     """Ids of inputs, noise, and what outputs depend on."""
     found = set(graph.inputs) | set(graph.outputs)
     found |= {i for i, node in enumerate(graph.nodes) if node.op in _NOISE}
@@ -23,7 +23,9 @@ def needed(graph: Graph) -> set[int]:
 
 def remove_unused(graph: Graph) -> Graph:
     """Keep inputs, noise, and what outputs depend on."""
-    kept = sorted(needed(graph))
+    kept = sorted(_needed(graph))
+    if len(kept) == len(graph.nodes):
+        return graph
     new = {old: at for at, old in enumerate(kept)}
 
     def renamed(arg: object) -> object:
@@ -32,6 +34,6 @@ def remove_unused(graph: Graph) -> Graph:
     nodes = []
     for id_ in kept:
         args, kwargs = map_refs((graph.nodes[id_].args, graph.nodes[id_].kwargs), renamed)
-        nodes.append(replace(graph.nodes[id_], args=args, kwargs=kwargs))
+        nodes.append(graph.nodes[id_].reading(args, kwargs))
     inputs, outputs = ([new[i] for i in side] for side in (graph.inputs, graph.outputs))
     return replace(graph, nodes=nodes, inputs=inputs, outputs=outputs)

@@ -16,7 +16,7 @@ _UPSAMPLE = ("upsample_nearest2d", "_upsample_nearest_exact2d")
 def fuse_upsample_conv(graph: Graph) -> Graph:
     """upsample_nearest2d(x, 2) and conv2d 3x3 -> ``tvae.upsample_conv`` of a ``tvae.subpixel_weight``."""
     r = Rewriter(graph)
-    for id_, node in enumerate(graph.nodes):
+    for id_, node in enumerate(r.graph.nodes):
         up = r.node(node.args[0]) if node.op == "conv2d" else None
         if up is None or up.op not in _UPSAMPLE or not _doubles(r, up) or not _three_by_three(r, node):
             r.keep(id_)

@@ -31,8 +31,8 @@ _LARGEST_PROBE, _ENOUGH_PROBES = 4096, 4
 def use_wide_attention(graph: Graph) -> Graph:
     """scaled_dot_product_attention of one head, wider than 256 or under a frame-causal mask -> ``wide_attention``."""
     r = Rewriter(graph)
-    for id_, node in enumerate(graph.nodes):
-        frames = _frames(graph, node) if node.op == "scaled_dot_product_attention" and _is_one_head(r, node) else None
+    for id_, node in enumerate(r.graph.nodes):
+        frames = _frames(r.graph, node) if node.op == "scaled_dot_product_attention" and _is_one_head(r, node) else None
         depth = node.meta.shape[-1] if frames is not None else 0
         if frames is None or (frames == 1 and isinstance(depth, int) and depth <= _NARROW):
             r.keep(id_)

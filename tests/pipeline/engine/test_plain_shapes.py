@@ -36,6 +36,10 @@ CALLS: list[tuple[Any, Callable[[Tensor], tuple[Any, ...]], dict[str, Any]]] = [
     (aten.div.Tensor, lambda x: (x, x[:, :1].expand_as(x)), {}),
     (aten.add.Tensor, lambda x: (torch.rand(1, x.shape[1], 1, 1), x), {}),
     (aten.mul.Tensor, lambda x: (torch.rand(()), x), {}),
+    (aten.constant_pad_nd.default, lambda x: (x.contiguous(), [1, 2, 0, 0, -1, 3]), {}),
+    (aten.constant_pad_nd.default, lambda x: (x.contiguous(), [0, 1], 2.0), {}),
+    (aten.cat.default, lambda x: ([x.contiguous(), x[:1].contiguous()],), {}),
+    (aten.cat.default, lambda x: ([x.contiguous(), x[:, :, :2].contiguous(), x.contiguous()], -2), {}),
 ]
 REFUSED: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     (aten.add.Tensor, (torch.rand(2, 1, 4), torch.rand(1, 3, 4)), {}),  # neither has the result's shape
@@ -48,6 +52,10 @@ REFUSED: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     (aten._to_copy.default, (torch.rand(4),), {"device": torch.device("meta")}),
     (aten.linalg_vector_norm.default, (torch.rand(4, 4),), {}),
     (aten.linalg_vector_norm.default, (torch.rand(4, 4), 2, [1]), {}),
+    (aten.cat.default, ([torch.rand(2, 4), torch.rand(2, 4).T.contiguous().T],), {}),  # laid out otherwise
+    (aten.cat.default, ([torch.rand(2, 4), torch.rand(2, 4).double()],), {}),
+    (aten.cat.default, ([torch.rand(2, 4), torch.rand(0)],), {}),  # an old custom: nothing, of any shape
+    (aten.constant_pad_nd.default, (torch.rand(4, 4).T, [1, 1]), {}),
     (aten.relu.default, (torch.rand(4),), {}),
 ]
 
@@ -57,6 +65,8 @@ def _looks(t: Tensor) -> tuple[object, ...]:
 
 
 def _fake(value: Any, mode: FakeTensorMode) -> Any:
+    if isinstance(value, list):
+        return [_fake(v, mode) for v in value]
     return mode.from_tensor(value) if isinstance(value, Tensor) else value
 
 
