@@ -12,15 +12,21 @@ import logging
 import os
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
-__all__ = ["Builds", "asked", "rehearsal", "under_way", "wait_for", "wait_for_all"]
+__all__ = ["Builds", "asked", "beside", "rehearsal", "under_way", "wait_for", "wait_for_all"]
 
 _THREADS = 8
+_ENOUGH = 150
+"""Launches in a row. A picture's run has as many in all; its last kernel may be a new one."""
 _under_way: dict[Hashable, Future[None]] = {}
 """What is being built, by what it was asked for as."""
 _log = logging.getLogger("tvae")
+
+
+class Enough(Exception):
+    """Raised in a rehearsal that asked for nothing new for long: a clip goes on as it began."""
 
 
 class Builds:
@@ -29,11 +35,17 @@ class Builds:
     def __init__(self, pool: ThreadPoolExecutor) -> None:
         self._pool = pool
         self._asked: set[Hashable] = set()
+        self._since = 0
 
     def want(self, key: Hashable, build: Callable[[], object]) -> None:
-        """Have a thread build what ``key`` stands for, once. A failure is left to the run, which says what it means."""
+        """Have a thread build what ``key`` stands for, once. A failure is left to the run, which says what it means.
+        Raises Enough."""
         if key in self._asked:
+            self._since += 1
+            if self._since >= _ENOUGH:
+                raise Enough
             return
+        self._since = 0
         self._asked.add(key)
         _under_way[key] = future = self._pool.submit(_tried, build)
         future.add_done_callback(lambda _: _under_way.pop(key, None))
@@ -52,17 +64,26 @@ def asked() -> Builds | None:
 
 @contextmanager
 def rehearsal() -> Iterator[Builds]:
-    """This thread's launches ask for their kernels. When it ends some of them may be under way."""
+    """This thread's launches ask for their kernels, until it is enough. When it ends some of them may be under way."""
     pool = ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), thread_name_prefix="tvae-build")
     builds = Builds(pool)
     token = _asked.set(builds)
     try:
-        yield builds
+        with suppress(Enough):
+            yield builds
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     finally:
         _asked.reset(token)
+    pool.shutdown(wait=False)
+
+
+def beside(work: Callable[[], object]) -> None:
+    """Have a thread do this; who waits for all waits for it, too. A failure is left to whoever needs what it is for."""
+    key, pool = object(), ThreadPoolExecutor(1, thread_name_prefix="tvae-beside")
+    _under_way[key] = future = pool.submit(_tried, work)
+    future.add_done_callback(lambda _: _under_way.pop(key, None))
     pool.shutdown(wait=False)
 
 
@@ -87,4 +108,4 @@ def _tried(build: Callable[[], object]) -> None:
     try:
         build()
     except Exception as error:
-        _log.debug("not built ahead: %s", error)
+        _log.debug("not done ahead: %s", error)

@@ -97,7 +97,8 @@ class Captures:
         if found is not None:
             return found
         store = GraphStore(graph_key(self._digest, {**self._facts, **facts}))
-        with prepared(self._kernels, inputs[0].dtype, inputs[0].device):
+        dims = 3 if len(inputs[0].shape) == 5 else 2
+        with prepared(self._kernels, inputs[0].dtype, inputs[0].device, dims):
             if name not in self._graphs:
                 self._graphs[name] = [Captured(self._optimised(g, inputs), s) for g, s in store.load()]
                 found = self._serving(name, shapes)

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,13 +19,14 @@ from torch._prims_common import suggest_memory_format
 from torch.overrides import TorchFunctionMode
 
 from tvae.kernels import Kernels, why_missing
-from tvae.kernels.ahead import rehearsal
+from tvae.kernels.ahead import beside, rehearsal
 from tvae.pipeline.engine.execute import execute
 from tvae.pipeline.engine.graph import Graph
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan import explain
 from tvae.pipeline.engine.schedule import Schedule, schedule
 from tvae.pipeline.errors import TvaeError
+from tvae.pipeline.first_touch import first_touch
 
 __all__ = ["prepared", "rehearse", "small_shapes"]
 
@@ -34,13 +36,19 @@ more of them."""
 _MOST_BYTES = 2 << 30
 """Of activations. What takes more even so (a very long clip) builds its kernels as it goes."""
 
+_touched = False
 _log = logging.getLogger("tvae")
 Shapes = Sequence[tuple[int, ...]]
 
 
 @contextmanager
-def prepared(kernels: Kernels, dtype: torch.dtype, device: torch.device) -> Iterator[None]:
-    """Meanwhile another thread loads the levels of a GPU's kernels, and builds what serves every model."""
+def prepared(kernels: Kernels, dtype: torch.dtype, device: torch.device, dims: int = 2) -> Iterator[None]:
+    """Meanwhile other threads load the levels of a GPU's kernels, build what serves every model, and compute something
+    in ``dims`` dimensions for the first time, unless something was."""
+    global _touched
+    if device.type == "cuda" and not _touched:
+        _touched = True
+        beside(partial(first_touch, dtype, device, dims))
     if device.type != "cuda" or not kernels.rehearsable:
         yield
         return

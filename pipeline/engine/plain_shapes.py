@@ -86,7 +86,7 @@ def _joined(parts: Sequence[Tensor], dim: int = 0) -> Tensor | None:
     others = [d for d in range(first.ndim) if d != dim]
     if not all(_contiguous(t) and all(_equal(t.shape[d], first.shape[d]) for d in others) for t in parts):
         return None
-    return _dense(first, [sum(sizes) if d == dim else n for d, n in enumerate(first.shape)])  # type: ignore[arg-type]
+    return _dense(first, [sum(sizes) if d == dim else n for d, n in enumerate(first.shape)])
 
 
 def _padded(x: Tensor, amounts: Sequence[Any], value: Any = 0) -> Tensor | None:

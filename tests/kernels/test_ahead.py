@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tvae.kernels.ahead import asked, rehearsal, under_way, wait_for, wait_for_all
+from tvae.kernels.ahead import asked, beside, rehearsal, under_way, wait_for, wait_for_all
 
 
 def test_each_is_built_once() -> None:
@@ -95,3 +95,30 @@ def test_a_rehearsal_that_breaks_off_builds_no_more() -> None:
     assert asked() is None
     time.sleep(0.05)
     assert not done
+
+
+def test_a_rehearsal_ends_when_it_asks_for_nothing_new() -> None:
+    built, asked_for = [], 0
+    with rehearsal() as builds:
+        for n in (*range(60), *range(60), *range(100, 160), *[0] * 149, 200, *[0] * 1000):
+            builds.want(n, lambda n=n: built.append(n))  # type: ignore[misc]
+            asked_for += 1
+    assert asked() is None
+    wait_for_all()
+    assert sorted(built) == [*range(60), *range(100, 160), 200]
+    assert asked_for == 60 + 60 + 60 + 149 + 1 + 149
+
+
+def test_what_is_done_beside_is_waited_for() -> None:
+    go, done = threading.Event(), []
+
+    def fail() -> None:
+        raise RuntimeError("no GPU")
+
+    beside(fail)
+    beside(lambda: done.append(go.wait(10)))
+    assert under_way()
+    go.set()
+    wait_for_all()
+    assert done == [True]
+    assert not under_way()

@@ -10,10 +10,13 @@ import torch
 from tiny_vaes import TINY
 
 from tvae.kernels import Kernels
+from tvae.kernels.ahead import wait_for_all
+from tvae.pipeline import rehearse as rehearsing
 from tvae.pipeline.engine.capture import capture
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.passes import optimise
 from tvae.pipeline.engine.schedule import schedule
+from tvae.pipeline.first_touch import first_touch
 from tvae.pipeline.models.reference import call_reference, reference_mode
 from tvae.pipeline.outputs import flatten
 from tvae.pipeline.rehearse import _small_plan, _Unconvolved, prepared, small_shapes
@@ -52,6 +55,40 @@ def test_it_has_strips_where_the_run_has(rows: int, strips: int) -> None:
     assert small is not None
     assert [small.program.ops[i].shape for i in small.program.inputs] == [(1, 4, 48, 48)]
     assert {len(segment.strips) for segment in small.segments} == {strips}
+
+
+@pytest.fixture(autouse=True)
+def touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing computes for the first time while the device is only a name."""
+    monkeypatch.setattr(rehearsing, "_touched", True)
+
+
+@pytest.mark.parametrize("levels", [{"default": "native"}, {"default": "triton"}])
+def test_a_gpu_is_touched_once_beside_a_capture(levels: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(rehearsing, "_touched", False)
+    monkeypatch.setattr(rehearsing, "first_touch", lambda *args: asked.append((*args, threading.current_thread().name)))
+    monkeypatch.setattr(Kernels, "prepare", lambda *_: None)
+    with prepared(Kernels(levels), torch.bfloat16, torch.device("cpu"), 3):
+        pass
+    wait_for_all()
+    assert not asked
+    for _ in range(2):
+        with prepared(Kernels(levels), torch.bfloat16, torch.device("cuda", 0), 3):
+            pass
+    wait_for_all()
+    ((dtype, device, dims, thread),) = asked
+    assert (dtype, device, dims) == (torch.bfloat16, torch.device("cuda", 0), 3)
+    assert str(thread).startswith("tvae-beside")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("dims", [2, 3])
+def test_what_is_touched_can_be(dims: int, dtype: torch.dtype) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA GPU")
+    first_touch(dtype, torch.device("cuda", 0), dims)
 
 
 def test_levels_are_loaded_beside_a_capture_for_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
