@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tvae.kernels import Unsupported, cudnn_sum
-from tvae.kernels.ahead import rehearsal
+from tvae.kernels.ahead import rehearsal, wait_for_all
 from tvae.kernels.registry import Failed
 
 Given = dict[str, Any]
@@ -83,20 +83,31 @@ def test_what_is_refused_before_anything_is_written(words: str, asked: list[Any]
     assert not asked
 
 
-def test_a_rehearsal_is_refused_what_the_run_would_be(asked: list[Any]) -> None:
+def test_a_rehearsal_is_refused_what_the_run_would_be(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the run would ask for kernels of the level below that nobody has built; plans are of one size."""
+    from tvae.kernels.cuda import norm
     from tvae.kernels.cuda.conv_add import conv_add
 
-    def call(given: Given) -> Any:
+    def call(given: Given, stats: bool = False) -> Any:
         out = given.pop("y")
-        return conv_add(**given, out=out, stats=False)
+        return conv_add(**given, out=out, stats=stats)
 
-    with rehearsal():
+    built: list[Any] = []
+    monkeypatch.setattr(norm, "prepare", lambda *args: built.append(args))
+    with rehearsal() as builds:
         assert call(sums())[1] is None
         given = sums()
         same(given)
         with pytest.raises(Unsupported, match="over the residual"):
             call(given)
+        assert len(builds) == 0
+        with pytest.raises(Unsupported, match="one side"):
+            call({**sums(), "pads": (1, 1, 1, 0)}, stats=True)
+        parts = call(sums(), stats=True)[1]
+        assert (parts.shape, parts.dtype) == ((1, 1, 3, 32), torch.float64)
+        assert len(builds) == 1
+    wait_for_all()
+    assert built == [(torch.bfloat16, None)]
     assert not asked
 
 
