@@ -49,7 +49,7 @@ def missing() -> str | None:
 
 def prepare(operations: set[str], dtype: torch.dtype, device: int) -> None:
     """Build and load what serves these operations on maps of this type, whatever their sizes."""
-    if operations & {"group_stats", "norm_act", "add_stats"}:
+    if operations & (IMPLEMENTATIONS.keys() - {"conv_add"}):
         norm.prepare(dtype, device)
     if "conv_add" in operations and cudnn_sum.missing() is None:
         with suppress(Exception):  # a library that cannot be loaded is told where it is used

@@ -158,11 +158,11 @@ class Graph:
         )
 
 
+# -- arguments ---------------------------------------------------------------------------------------------------------
 _MARKS = {Ref, Size, _Device}
 _NESTED = {tuple, list, dict}
 
 
-# -- arguments ---------------------------------------------------------------------------------------------------------
 def map_refs(arg: Any, fn: Callable[[Any], Any]) -> Any:
     """Rebuild an argument with ``fn`` applied to every leaf that is a Ref, a Size or the device mark."""
     kind = type(arg)  # exact, and of leaves looked at where they lie: passes come by here a million times for a clip

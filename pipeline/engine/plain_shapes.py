@@ -58,10 +58,6 @@ def _made(x: Any, make: Callable[[], Tensor]) -> Tensor:
     return made
 
 
-def _same(x: Tensor) -> Tensor:
-    return _alike(x)
-
-
 def _clamped(x: Tensor, least: float) -> Tensor | None:
     return _alike(x) if x.is_floating_point() else None
 
@@ -166,7 +162,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     _aten.linalg_vector_norm.default: _normed,
     _aten.mul.Tensor: _combined,
     _aten.native_group_norm.default: _group_norm,
-    _aten.silu.default: _same,
+    _aten.silu.default: _alike,
     _aten.sub.Tensor: _combined,
     _aten._to_copy.default: _copied,
 }

@@ -111,6 +111,19 @@ def test_a_rehearsal_is_refused_what_the_run_would_be(asked: list[Any], monkeypa
     assert not asked
 
 
+@pytest.mark.parametrize(("operations", "built"), [({"conv_add", "sample"}, 0), ({"conv_add", "norm_act"}, 1)])
+def test_its_statistics_are_not_built_beforehand(
+    operations: set[str], built: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model without such sums would wait for them in vain."""
+    from tvae.kernels import cuda
+
+    log: list[Any] = []
+    monkeypatch.setattr(cuda.norm, "prepare", lambda *args: log.append(args))
+    cuda.prepare(operations, torch.bfloat16, 0)
+    assert log == built * [(torch.bfloat16, 0)]
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here is a card")
 def test_without_a_card_it_is_not_asked_again() -> None:
     assert cudnn_sum.missing() == "no NVIDIA GPU"

@@ -96,8 +96,12 @@ def test_a_loop_over_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Any] = []
     again = known_shapes._again
     monkeypatch.setattr(known_shapes, "_again", lambda *args: found.append(args) or again(*args))
+    plain: list[Any] = []
+    look = known_shapes.plain_shape
+    monkeypatch.setattr(known_shapes, "plain_shape", lambda *args: plain.append(look(*args)) or plain[-1])
     ours = capture(module, module.forward, [x])
     assert len(found) > 100  # of some 200 operations
+    assert sum(shape is not None for shape in plain) > 5  # on shapes that are new
     monkeypatch.setattr(capturing, "exporting", lambda **_: nullcontext())
     theirs = capture(module, module.forward, [x])
     _same(ours, theirs, [(1, 4, 5, 12, 10), (1, 4, 5, 40, 24), (1, 4, 5, 7, 33), (1, 4, 5, 1, 9)])
