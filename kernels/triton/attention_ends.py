@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tvae.kernels.triton.device import exp2
+
 __all__ = ["finish_kernel", "narrow_kernel"]
 
 
@@ -69,7 +71,7 @@ def finish_kernel(
             where = tile.to(tl.int64)[:, None] * stride + rows[None, :]
             part += tl.sum(tl.load(sums + where, mask=(tile < end)[:, None] & inside[None, :], other=0.0), 0)
         peak = tl.load(peaks + (chunk + 1) * stride + rows, mask=inside, other=0.0)
-        total += part * tl.exp2(peak - last)
+        total += part * exp2(peak - last)
     at, mask = rows.to(tl.int64)[:, None], inside[:, None]
     total = tl.where(inside, total, 1.0)
     values = tl.load(wide + at * DEPTH + columns[None, :], mask=mask, other=0.0) / total[:, None]

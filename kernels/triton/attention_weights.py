@@ -9,6 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tvae.kernels.triton.device import exp2
+
 __all__ = ["FEW", "HEADROOM", "LIFT", "peaks_kernel", "repair_kernel", "weights_kernel"]
 
 LIFT = tl.constexpr(3.0)
@@ -92,7 +94,7 @@ def _store_part(
     columns = column + tl.arange(0, WIDTH)
     if MASK:
         above = tl.where((columns < n)[None, :], above, float("-inf"))
-    weights = tl.exp2(above)
+    weights = exp2(above)
     narrow = weights.to(tl.float16)
     if TMA:
         p.store([row, column], narrow)
@@ -255,13 +257,13 @@ def repair_kernel(
         found = tl.load(tops + where, mask=mask, other=float("-inf"))
         top = tl.maximum(top, tl.max(found, 0))
         if EVEN:
-            largest += tl.sum(tl.exp2(found), 0)
+            largest += tl.sum(exp2(found), 0)
     old = tl.load(peaks + rows, mask=inside, other=0.0)
     low = top > HEADROOM
     peak = tl.where(low, old + (top - LIFT), old)
     if EVEN:
         uneven = top - tl.floor(top)
-        moved = (top >= 1.0) & (top <= HEADROOM) & (uneven > 0.0) & (tl.exp2(top) * FEW > largest)
+        moved = (top >= 1.0) & (top <= HEADROOM) & (uneven > 0.0) & (exp2(top) * FEW > largest)
         peak = tl.where(moved, old + uneven, peak)
         low = low | moved
     if tl.program_id(1) == 0:
@@ -271,7 +273,7 @@ def repair_kernel(
             for column in range(0, DEPTH, 64):
                 at = wide + rows.to(tl.int64)[:, None] * DEPTH + (column + tl.arange(0, 64))[None, :]
                 values = tl.load(at, mask=inside[:, None], other=0.0)
-                tl.store(at, values * tl.exp2(old - peak)[:, None], mask=inside[:, None])
+                tl.store(at, values * exp2(old - peak)[:, None], mask=inside[:, None])
         begin = tl.program_id(1) * share
         for tile in range(begin, tl.minimum(begin + share, tiles)):
             column = tile * BN

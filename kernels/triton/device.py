@@ -2,10 +2,37 @@
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 
-__all__ = ["median", "silu", "store_part", "tile_count"]
+from tvae.kernels.triton.launch import INTERPRETED
+
+__all__ = ["exp2", "median", "silu", "sqrt_wide", "store_part", "tile_count"]
+
+PTX = tl.constexpr(not INTERPRETED and torch.version.hip is None)
+"""Whether one instruction of NVIDIA's stands for a function that Triton takes from a library of CUDA's, which it links
+into every kernel that calls one: for 50 ms, in which it keeps Python's lock. The instruction is the library's own."""
+
+
+@triton.jit
+def exp2(v: tl.tensor) -> tl.tensor:
+    """2^v of float32 values."""
+    if PTX:
+        return tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [v], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        return tl.exp2(v)
+
+
+@triton.jit
+def sqrt_wide(v: tl.tensor) -> tl.tensor:
+    """The square root of float64 values; of float32 ones ``tl.sqrt_rn`` is an instruction."""
+    if PTX:
+        return tl.inline_asm_elementwise("sqrt.rn.f64 $0, $1;", "=d,d", [v], dtype=tl.float64, is_pure=True, pack=1)
+    else:
+        return tl.sqrt(v)
 
 
 @triton.jit

@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tvae.kernels.registry import Unsupported
+from tvae.kernels.triton.device import sqrt_wide
 from tvae.kernels.triton.launch import INTERPRETED, check_vector, device_of, launch
 
 __all__ = ["finish_stats"]
@@ -85,7 +86,7 @@ def _finish(
     off_centre = tl.sum(firsts, 0) / n
     var = tl.sum(seconds, 0) / n - off_centre * off_centre
     var = tl.where(var < 0.0, 0.0, var)  # of rounding; not a number stays not a number
-    rstd = 1.0 / tl.sqrt(var + eps)
+    rstd = 1.0 / sqrt_wide(var + eps)
     scale *= rstd
     shift += (moved - (centre + off_centre)) * scale
     to = affine + sample * channels + c

@@ -47,7 +47,6 @@ def _rms(
     y_pixel: tl.tensor,
     BP: tl.constexpr,
     BC: tl.constexpr,
-    RAGGED: tl.constexpr,
     NORMALIZE: tl.constexpr,
     WEIGHT: tl.constexpr,
     BIAS: tl.constexpr,
@@ -77,19 +76,17 @@ def _rms(
         before = tl.load(offset + c, mask=c_keep, other=0.0).to(tl.float32)
     for tile in tl.range(block, tiles, blocks, num_stages=STAGES):
         base = tl.cast(tile, tl.int64) * BP
-        keep = (tile * BP + rows < pixels)[:, None]
-        if RAGGED:
-            keep = keep & c_keep[None, :]
+        keep = (tile * BP + rows < pixels)[:, None] & c_keep[None, :]
         v = tl.load(x + base * x_pixel + x_in, mask=keep, other=0.0).to(tl.float32)
         if OFFSET:
             v += before[None, :]
         square = tl.sum(v * v, 1)
         if NORMALIZE:
-            size = tl.sqrt(square)
+            size = tl.sqrt_rn(square)
             size = tl.where(size < eps, eps, size)  # not a number stays not a number
-            factor = tl.sqrt(tl.cast(channels, tl.float32)) / size
+            factor = tl.sqrt_rn(tl.cast(channels, tl.float32)) / size
         else:
-            factor = 1.0 / tl.sqrt(square / channels + eps)
+            factor = 1.0 / tl.sqrt_rn(square / channels + eps)
         v = v * factor[:, None]
         if WEIGHT:
             v = v * w[None, :]
@@ -145,7 +142,6 @@ def rms_norm_act(
             *whole.strides[1],
             BP=height,
             BC=block,
-            RAGGED=whole.channels % block != 0,
             NORMALIZE=form == "normalize",
             WEIGHT=weight is not None,
             BIAS=bias is not None,
