@@ -110,10 +110,10 @@ def _devices() -> list[dict[str, Any]]:
 
 def _kernels() -> dict[str, str]:
     """Each level, and cuDNN's frontend, which conv_add wants beside its level: whether it runs here."""
-    from tvae.kernels import LEVELS, cudnn_sum, why_missing
+    from tvae.kernels import LEVELS, why_missing
 
     found = {level: why_missing(level) or "runs here" for level in LEVELS}
-    return {**found, "cudnn": why_missing("cuda") or cudnn_sum.missing() or "runs here"}
+    return {**found, "cudnn": why_missing("cuda", "conv_add") or "runs here"}
 
 
 def _torch_faults() -> list[str]:

@@ -1,9 +1,10 @@
 """Which level computes an operation: the preset's choice, or the next one down where that cannot run.
 
 A level is a module with ``IMPLEMENTATIONS`` (operation -> function with the signature of its definition in
-``native.py``) and ``missing()`` (why it cannot run on this machine, or None). An implementation raises ``Unsupported``
-for inputs it does not take, before it has computed anything; the next level down is asked then, and ``native`` takes
-everything. What is passed over is logged once for each operation, level and reason; it never fails a run.
+``native.py``) and ``missing()`` (why it cannot run on this machine, or None); ``NEEDS`` has the same for operations
+that need something else. An implementation raises ``Unsupported`` for inputs it does not take, before it has computed
+anything; the next level down is asked then, and ``native`` takes everything. What is passed over is logged once for
+each operation, level and reason; it never fails a run.
 """
 
 from __future__ import annotations
@@ -45,12 +46,16 @@ class Failed(Unsupported):
 
 
 @cache
-def why_missing(level: str) -> str | None:
-    """Why a level cannot run on this machine, or None. ValueError for an unknown level."""
+def why_missing(level: str, operation: str | None = None) -> str | None:
+    """Why a level, or one of its operations, cannot run on this machine, or None. ValueError for an unknown level."""
     if level not in LEVELS:
         raise ValueError(f"unknown kernel level '{level}'; one of {', '.join(LEVELS)}")
     try:
-        found: str | None = import_module(f"tvae.kernels.{level}").missing()
+        module = import_module(f"tvae.kernels.{level}")
+        own = getattr(module, "NEEDS", {}).get(operation)
+        if operation is not None and own is None:
+            return why_missing(level)
+        found: str | None = (own or module.missing)()
     except ImportError as error:
         return f"{error.name or error} is not installed"
     return found
@@ -65,16 +70,17 @@ def implementation(operation: str, level: str) -> Callable[..., Any] | None:
     """A level's function for an operation; None where the level has none, or cannot run here."""
     if operation not in OPERATIONS:
         raise ValueError(f"unknown operation '{operation}'; one of {', '.join(OPERATIONS)}")
-    if why_missing(level):
+    if why_missing(level, operation):
         return None
     found: Callable[..., Any] | None = import_module(f"tvae.kernels.{level}").IMPLEMENTATIONS.get(operation)
     return found
 
 
 def _prepare(level: str, operations: set[str], dtype: torch.dtype, device: int) -> None:
-    prepare = None if why_missing(level) else getattr(import_module(f"tvae.kernels.{level}"), "prepare", None)
+    here = {operation for operation in operations if why_missing(level, operation) is None}
+    prepare = getattr(import_module(f"tvae.kernels.{level}"), "prepare", None) if here else None
     if prepare is not None:
-        prepare(operations, dtype, device)
+        prepare(here, dtype, device)
 
 
 class Kernels:
@@ -241,7 +247,7 @@ class Kernels:
         chain: list[tuple[str, Callable[..., Any]]] = []
         level: str | None = self.levels[operation]
         while level is not None:
-            missing = why_missing(level)
+            missing = why_missing(level, operation)
             run = implementation(operation, level)
             if run is not None:
                 chain.append((level, run))

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tvae.kernels import Kernels, cudnn_sum, why_missing
+from tvae.kernels import Kernels, why_missing
 from tvae.pipeline.budget import Rows
 from tvae.pipeline.engine.boundary import RowSource
 from tvae.pipeline.engine.capture import capture
@@ -127,7 +127,7 @@ class Captures:
         wide = inputs[0].dtype in (torch.float32, torch.float64)
         bias = inputs[0].device.type != "cpu" and fused["add_stats"]
         narrow = inputs[0].device.type != "cpu" and not wide and fused["conv_from_few"] and fused["conv_to_few"]
-        own = self._kernels.levels["conv_add"] == "cuda" and not (why_missing("cuda") or cudnn_sum.missing())
+        own = self._kernels.levels["conv_add"] == "cuda" and not why_missing("cuda", "conv_add")
         epilogue = inputs[0].device.type == "cuda" and not wide and own
         return optimise(graph, subpixel=wide or fused["norm_act"], bias=bias, narrow=narrow, epilogue=epilogue)
 

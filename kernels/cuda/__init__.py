@@ -20,12 +20,14 @@ from tvae.kernels.cuda import norm
 from tvae.kernels.cuda.conv_add import conv_add
 from tvae.kernels.cuda.norm import add_stats, group_stats, norm_act
 
-__all__ = ["IMPLEMENTATIONS", "missing", "prepare"]
+__all__ = ["IMPLEMENTATIONS", "NEEDS", "missing", "prepare"]
 
 IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
     fn.__name__: fn for fn in (group_stats, norm_act, add_stats, conv_add)
 }
 """Operation -> function, those that this level has."""
+NEEDS = {"conv_add": cudnn_sum.missing}
+"""Operation -> why it cannot run here, where that is another matter than NVRTC."""
 
 
 @cache

@@ -128,7 +128,7 @@ def _row(
 ) -> KernelRow:
     run = implementation(operation, level)
     if run is None:
-        reason = why_missing(level) or "there is none"
+        reason = why_missing(level, operation) or "there is none"
         return KernelRow(operation, level, "missing", chosen, reason)
     try:
         first = deviation(measured, run)

@@ -44,7 +44,7 @@ def _exact_float32(monkeypatch: pytest.MonkeyPatch) -> None:
 def run_of(operation: str, level: str) -> Callable[..., Any]:
     run = implementation(operation, level)
     if run is None:
-        pytest.skip(why_missing(level) or f"{level} has no {operation}")
+        pytest.skip(why_missing(level, operation) or f"{level} has no {operation}")
     return run
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from tvae.kernels import Unsupported, cudnn_sum
-from tvae.kernels.ahead import rehearsal, wait_for_all
+from tvae.kernels import Kernels, Unsupported, cudnn_sum, native
+from tvae.kernels.ahead import rehearsal
 from tvae.kernels.registry import Failed
 
 Given = dict[str, Any]
@@ -84,31 +85,48 @@ def test_what_is_refused_before_anything_is_written(words: str, asked: list[Any]
 
 
 def test_a_rehearsal_is_refused_what_the_run_would_be(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or the run would ask for kernels of the level below that nobody has built; plans are of one size."""
-    from tvae.kernels.cuda import norm
-    from tvae.kernels.cuda.conv_add import conv_add
+    """Or the run would ask for kernels of the level below that nobody has built; plans are of one size. Statistics are
+    asked for as in the run, of those that are refused as well: the run may have a plan for them."""
+    module = import_module("tvae.kernels.cuda.conv_add")
 
     def call(given: Given, stats: bool = False) -> Any:
         out = given.pop("y")
-        return conv_add(**given, out=out, stats=stats)
+        return module.conv_add(**given, out=out, stats=stats)
 
-    built: list[Any] = []
-    monkeypatch.setattr(norm, "prepare", lambda *args: built.append(args))
-    with rehearsal() as builds:
+    counted: list[Tensor] = []
+    monkeypatch.setattr(module, "_statistics", lambda y: counted.append(y) or "parts")
+    with rehearsal():
         assert call(sums())[1] is None
         given = sums()
         same(given)
         with pytest.raises(Unsupported, match="over the residual"):
-            call(given)
-        assert len(builds) == 0
+            call(given, stats=True)
+        assert not counted
         with pytest.raises(Unsupported, match="one side"):
             call({**sums(), "pads": (1, 1, 1, 0)}, stats=True)
-        parts = call(sums(), stats=True)[1]
-        assert (parts.shape, parts.dtype) == ((1, 1, 3, 32), torch.float64)
-        assert len(builds) == 1
-    wait_for_all()
-    assert built == [(torch.bfloat16, None)]
+        assert len(counted) == 1
+        given = sums()
+        y, parts = call({**given}, stats=True)
+        assert (y is given["y"], parts) == (True, "parts")
+    assert len(counted) == 2
     assert not asked
+
+
+def test_statistics_are_the_first_levels_that_takes_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = import_module("tvae.kernels.cuda.conv_add")
+
+    def refused(_y: Tensor) -> Any:
+        raise Unsupported("not today")
+
+    given: dict[str, Any] = {"triton": lambda _y: "triton", "cuda": lambda _y: "cuda"}
+    monkeypatch.setattr(module, "implementation", lambda operation, level: {"group_stats": given[level]}[operation])
+    y = picture()
+    assert module._statistics(y) == "triton"
+    for missing in (refused, None):
+        given["triton"] = missing
+        assert module._statistics(y) == "cuda"
+    given["cuda"] = refused
+    assert torch.equal(module._statistics(y), native.group_stats(y))
 
 
 @pytest.mark.parametrize(("operations", "built"), [({"conv_add", "sample"}, 0), ({"conv_add", "norm_act"}, 1)])
@@ -134,5 +152,29 @@ def test_without_a_card_it_is_not_asked_again() -> None:
 def test_without_the_frontend_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     monkeypatch.setattr(cudnn_sum, "find_spec", lambda _name: None)
     assert cudnn_sum.missing.__wrapped__() == "nvidia-cudnn-frontend is not installed"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 5))
+    assert cudnn_sum.missing.__wrapped__() == "the GPU is older than compute capability 8.0"
+
+
+def test_its_level_is_not_asked_for_what_it_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading NVRTC for it took half a second of a first result."""
+    from tvae.kernels import cuda, registry
+
+    def loads() -> str:
+        raise AssertionError("nobody needs NVRTC")
+
+    monkeypatch.setattr(cuda, "missing", loads)
+    monkeypatch.setitem(cuda.NEEDS, "conv_add", lambda: None)
+    registry.why_missing.cache_clear()
+    try:
+        assert registry.implementation("conv_add", "cuda") is cuda.conv_add
+        kernels = Kernels({"conv_add": "cuda"})
+        kernels.prepare(torch.bfloat16, 0)
+        assert kernels._chain("conv_add")[0][0] == "cuda"
+        with pytest.raises(AssertionError, match="NVRTC"):
+            registry.why_missing("cuda", "norm_act")
+    finally:
+        registry.why_missing.cache_clear()

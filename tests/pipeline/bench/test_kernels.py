@@ -49,9 +49,9 @@ def test_the_definition() -> None:
 
 
 def test_missing(level: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "why_missing", lambda level: None)
+    monkeypatch.setattr(kernels, "why_missing", lambda *_: None)
     assert (level(None).status, level(None).reason) == ("missing", "there is none")
-    monkeypatch.setattr(kernels, "why_missing", lambda level: "no card")
+    monkeypatch.setattr(kernels, "why_missing", lambda *_: "no card")
     assert level(None).reason == "no card"
 
 
