@@ -15,7 +15,7 @@ from typing import Any
 
 from tvae.pipeline.engine.known_calls import known_calls
 from tvae.pipeline.engine.known_shapes import known_shapes
-from tvae.pipeline.engine.loading import load_exporter
+from tvae.pipeline.engine.loading import load_exporter, plain_sizes
 
 __all__ = ["exporting"]
 
@@ -56,7 +56,9 @@ def _shortcuts() -> Iterator[None]:
         # checks of what a graph's types and sizes say already
         settings.enter_context(_left_out(torch._export.utils, "_insert_aten_to_metadata_assert_pass"))
         settings.enter_context(_innermost_modules())
+        settings.enter_context(_sizes_when_asked_for())
         settings.enter_context(_code_when_asked_for())
+        settings.enter_context(plain_sizes())
         settings.enter_context(known_shapes())
         settings.enter_context(known_calls())
         yield
@@ -139,4 +141,38 @@ def _innermost_modules() -> Iterator[None]:
         return node
 
     with _instead(tracer_class, "create_node", create_node):
+        yield
+
+
+@contextmanager
+def _sizes_when_asked_for() -> Iterator[None]:
+    """Sizes of inputs have nodes. Of a tensor whose sizes are multiples of those, what an operation takes as an
+    argument is computed from them, and no node is made ready for every size and every step. Other sizes, computed
+    again, would come out as the same number in other words."""
+    from torch.fx.experimental import proxy_tensor
+
+    note: Any = getattr(proxy_tensor, "set_proxy_slot", None)
+    pair: Any = getattr(proxy_tensor, "_ProxyTensor", None)
+    original: Any = getattr(proxy_tensor, "track_tensor", None)
+    if not (note and pair and original and hasattr(proxy_tensor, "_build_proxy_for_sym_expr")):
+        yield
+        return
+    multiples: set[Any] = set()
+
+    def is_multiple(size: Any, tracer: Any) -> bool:
+        expression = None if type(size) is int else size.node._expr
+        if expression is None or expression in multiples:
+            return True
+        if expression.as_coeff_Mul()[1] not in tracer.sympy_expr_tracker:
+            return False
+        multiples.add(expression)
+        return True
+
+    def track_tensor(tensor: Any, proxy: Any, *, constant: Any, tracer: Any) -> None:
+        if proxy.node.op != "placeholder" and all(is_multiple(size, tracer) for size in tensor.shape):
+            note(tensor, tracer, pair(proxy, constant))
+        else:
+            original(tensor, proxy, constant=constant, tracer=tracer)
+
+    with _instead(proxy_tensor, "track_tensor", track_tensor):
         yield

@@ -12,15 +12,15 @@ import ast
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import CodeType
 from typing import Any
 
 import torch
 
-__all__ = ["DEVICE", "Graph", "Meta", "Node", "Ref", "Size", "evaluate", "map_refs", "refs_in"]
+__all__ = ["DEVICE", "Graph", "Meta", "Node", "Ref", "Size", "evaluate", "map_refs"]
 
 Sizes = Mapping[str, int]
 _MULTIPLE = re.compile(r"(\d+)\*([A-Za-z_]\w*)")
@@ -77,6 +77,13 @@ class Node:
     def meta(self) -> Meta:
         """Shape and type of the (first) tensor this node gives."""
         return self.outputs[0]
+
+    @cached_property
+    def reads(self) -> tuple[int, ...]:
+        """Ids of the nodes that it reads, each once, in the order of its arguments."""
+        seen: dict[int, None] = {}
+        _collect_refs((self.args, self.kwargs), seen)
+        return tuple(seen)
 
     def reading(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
         """The same operation on other values."""
@@ -171,13 +178,6 @@ def map_refs(arg: Any, fn: Callable[[Any], Any]) -> Any:
     if kind is dict:
         return {k: map_refs(a, fn) for k, a in arg.items()}
     return fn(arg) if kind in _MARKS else arg
-
-
-def refs_in(node: Node) -> Iterator[int]:
-    """Ids of the nodes a node reads, each once, in the order of its arguments."""
-    seen: dict[int, None] = {}
-    _collect_refs((node.args, node.kwargs), seen)
-    return iter(seen)
 
 
 def _collect_refs(arg: Any, seen: dict[int, None]) -> None:

@@ -12,6 +12,7 @@ followed as ever: arguments of other kinds, modules that change themselves, tens
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ _LEAST_MODULES = 16
 few milliseconds to tell."""
 
 
+_NUMBER = re.compile(r"_\d+$")
 _PLAIN = {int, bool, str, type(None)}
 _MAPPINGS = {dict, OrderedDict}
 
@@ -137,7 +139,7 @@ class _Call:
         """Write what the known call wrote, do what it did, give what it gave."""
         new = dict(zip(known.given, self._nodes, strict=True))
         for node in known.nodes:
-            new[node] = copied = self._tracer.graph.node_copy(node, lambda n: new.get(n, n))
+            new[node] = copied = self._copied(node, lambda n: new.get(n, n))
             if "nn_module_stack" in node.meta:
                 copied.meta["nn_module_stack"] = self._moved(node.meta["nn_module_stack"], known)
         made: dict[Any, Any] = {}
@@ -149,6 +151,17 @@ class _Call:
             else:
                 container.extend(self._built(after, new, made))
         return self._built(known.result, new, made)
+
+    def _copied(self, node: Any, moved: Callable[[Any], Any]) -> Any:
+        """At the end of the graph. Under a name without its number: from one with it, the next that is free would be
+        looked for from 1 on."""
+        from torch.fx.node import map_arg
+
+        name = _NUMBER.sub("", node.name)
+        arguments = map_arg(node.args, moved), map_arg(node.kwargs, moved)
+        copied = self._tracer.graph.create_node(node.op, node.target, *arguments, name, node.type)
+        copied.meta = dict(node.meta)
+        return copied
 
     def _moved(self, modules: Mapping[str, tuple[str, str]], known: _Known) -> dict[str, tuple[str, str]]:
         """The module of a node of the known call, as that of the same node of this one."""

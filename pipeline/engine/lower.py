@@ -12,7 +12,7 @@ import torch
 
 from tvae.kernels import Kernels
 from tvae.pipeline.engine.axis import Axis
-from tvae.pipeline.engine.graph import Graph, Node, Ref, refs_in
+from tvae.pipeline.engine.graph import Graph, Node, Ref
 from tvae.pipeline.engine.program import Op, Program
 from tvae.pipeline.engine.rules import RULES, Context, NoRule
 from tvae.pipeline.engine.rules.context import no_demand
@@ -34,7 +34,7 @@ def lower(
     ctx = Context(graph, sizes, device, kernels or Kernels())
     params: dict[int, str] = {}
     spread: set[int] = set()  # ops that run whole though their value has rows, by way of allow_whole
-    used = {i for node in graph.nodes for i in refs_in(node)} | set(graph.outputs)
+    used = {i for node in graph.nodes for i in node.reads} | set(graph.outputs)
     for id_, node in enumerate(graph.nodes):
         if node.kind == "param" and id_ not in used:
             continue  # an exported side lists every weight of its model

@@ -58,7 +58,7 @@ def _made(x: Any, make: Callable[[], Tensor]) -> Tensor:
     return made
 
 
-def _clamped(x: Tensor, least: float) -> Tensor | None:
+def _clamped(x: Tensor, least: float | None = None, most: float | None = None) -> Tensor | None:
     return _alike(x) if x.is_floating_point() else None
 
 
@@ -155,6 +155,7 @@ def _group_norm(
 _RULES: dict[Any, Callable[..., Any]] = {
     _aten.add.Tensor: _combined,
     _aten.cat.default: _joined,
+    _aten.clamp.default: _clamped,
     _aten.clamp_min.default: _clamped,
     _aten.clone.default: _cloned,
     _aten.constant_pad_nd.default: _padded,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tvae.pipeline.engine.capture import capture
 from tvae.pipeline.engine.execute import execute
-from tvae.pipeline.engine.graph import Graph, Node, refs_in
+from tvae.pipeline.engine.graph import Graph, Node
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.passes import simplify
 from tvae.pipeline.engine.schedule import schedule
@@ -82,7 +82,7 @@ def live(graph: Graph) -> list[Node]:
     needed = set(graph.outputs)
     for id_ in reversed(range(len(graph.nodes))):
         if id_ in needed:
-            needed.update(refs_in(graph.nodes[id_]))
+            needed.update(graph.nodes[id_].reads)
     return [graph.nodes[i] for i in sorted(needed) if graph.nodes[i].kind == "call"]
 
 

@@ -7,7 +7,7 @@ from functools import reduce
 
 import torch
 
-from tvae.pipeline.engine.graph import Graph, Node, Ref, map_refs, refs_in
+from tvae.pipeline.engine.graph import Graph, Node, Ref, map_refs
 from tvae.pipeline.errors import UnsupportedOp
 
 __all__ = ["functionalise"]
@@ -30,12 +30,12 @@ def functionalise(graph: Graph) -> Graph:
         args, kwargs = map_refs((node.args, node.kwargs), lambda a: _latest(a, current))
         node = replace(node, args=args, kwargs=kwargs)
         base = node.args[0].id if node.args and isinstance(node.args[0], Ref) else None
-        if not stale.isdisjoint(refs_in(node)):
+        if not stale.isdisjoint(node.reads):
             raise _refused(node, "reads a view of a value that was changed in place")
         if node.kind == "call" and node.op.endswith("_") and not node.op.startswith("_") and base is not None:
             if graph.nodes[base].op in _VIEWS:
                 raise _refused(node, "writes in place through a view")
-            types = [graph.nodes[r].meta.dtype for r in refs_in(node)]
+            types = [graph.nodes[r].meta.dtype for r in node.reads]
             if reduce(torch.promote_types, types) != types[0]:
                 raise _refused(node, "writes values of a wider type in place")
             namespace, op, overload = node.target.split(".")

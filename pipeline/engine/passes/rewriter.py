@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tvae.pipeline.engine.graph import Graph, Meta, Node, Ref, map_refs, refs_in
+from tvae.pipeline.engine.graph import Graph, Meta, Node, Ref, map_refs
 from tvae.pipeline.engine.passes.unused import remove_unused
 
 __all__ = ["Rewriter"]
@@ -23,10 +23,11 @@ class Rewriter:
         self.graph = remove_unused(graph)
         self._readers: list[list[int]] = [[] for _ in self.graph.nodes]
         for id_, node in enumerate(self.graph.nodes):
-            for source in refs_in(node):
+            for source in node.reads:
                 self._readers[source].append(id_)
         self._nodes: list[Node] = []
         self._new: dict[int, Ref] = {}
+        self._alike = True  # so far every node has its old number
 
     # -- the old graph
     def node(self, arg: Any) -> Node | None:
@@ -45,6 +46,8 @@ class Rewriter:
     def keep(self, id_: int, **changes: Any) -> Ref:
         """Copy a node (with ``changes`` to its fields, in old Refs)."""
         node = self.graph.nodes[id_]
+        if self._alike and not changes:
+            return self._append(id_, node)
         args, kwargs = self.renamed((changes.pop("args", node.args), changes.pop("kwargs", node.kwargs)))
         kept = node.reading(args, kwargs)
         return self._append(id_, replace(kept, **changes) if changes else kept)
@@ -56,7 +59,7 @@ class Rewriter:
 
     def stand_in(self, id_: int, ref: Ref) -> None:
         """Readers of a node read this new value instead."""
-        self._new[id_] = ref
+        self._new[id_], self._alike = ref, False
 
     def emit(self, node: Node) -> Ref:
         """Write a further node, in new Refs."""
@@ -80,6 +83,7 @@ class Rewriter:
         self._nodes.append(node)
         if id_ is not None:
             self._new[id_] = ref
+        self._alike = self._alike and id_ == ref.id
         return ref
 
 

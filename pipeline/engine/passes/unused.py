@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tvae.pipeline.engine.graph import Graph, Ref, map_refs, refs_in
+from tvae.pipeline.engine.graph import Graph, Ref, map_refs
 
 __all__ = ["remove_unused"]
 
@@ -17,7 +17,7 @@ def _needed(graph: Graph) -> set[int]:
     found |= {i for i, node in enumerate(graph.nodes) if node.op in _NOISE}
     for id_ in reversed(range(len(graph.nodes))):
         if id_ in found:
-            found.update(refs_in(graph.nodes[id_]))
+            found.update(graph.nodes[id_].reads)
     return found
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvae.pipeline.engine.graph import Graph, Node, Ref, Size, evaluate, map_refs, refs_in
+from tvae.pipeline.engine.graph import Graph, Node, Ref, Size, evaluate, map_refs
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 from tvae.pipeline.engine.resolve import resolve
 
@@ -79,7 +79,7 @@ def _ancestors(graph: Graph, id_: int) -> list[int] | None:
         if graph.nodes[at].kind != "call":
             return None
         needed.add(at)
-        stack += refs_in(graph.nodes[at])
+        stack += graph.nodes[at].reads
     return sorted(needed)
 
 

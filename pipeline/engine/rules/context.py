@@ -18,7 +18,7 @@ from torch import Tensor
 from tvae.kernels import Kernels
 from tvae.pipeline.engine.axis import Axis, crop, shape_of_rows
 from tvae.pipeline.engine.fused import fused
-from tvae.pipeline.engine.graph import Graph, Meta, Node, Ref, Size, evaluate, map_refs, refs_in
+from tvae.pipeline.engine.graph import Graph, Meta, Node, Ref, Size, evaluate, map_refs
 from tvae.pipeline.engine.program import Demand, Op, Read, Reduction
 from tvae.pipeline.engine.resolve import resolve
 from tvae.pipeline.engine.rules.registry import NoRule
@@ -55,7 +55,7 @@ class Context:
         self.ops: list[Op] = []
         self.ids: dict[int, int] = {}
         self._probe = _probe_sizes(graph, self.sizes)
-        self._readers = Counter(i for node in graph.nodes for i in refs_in(node)) + Counter(graph.outputs)
+        self._readers = Counter(i for node in graph.nodes for i in node.reads) + Counter(graph.outputs)
 
     # -- sizes
     def number(self, size: int | Size) -> int:
@@ -113,7 +113,7 @@ class Context:
 
     def operands(self, node: Node) -> list[Op]:
         """The ops a node reads, each once."""
-        return [self.ops[i] for i in dict.fromkeys(self.ids[r] for r in refs_in(node))]
+        return [self.ops[i] for i in dict.fromkeys(self.ids[r] for r in node.reads)]
 
     def call(self, node: Node) -> Callable[[Callable[[int], Any]], Any]:
         """The node's own operation on whole values, as a function of a reader of operand ids."""

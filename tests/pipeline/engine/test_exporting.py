@@ -107,6 +107,41 @@ def test_a_loop_over_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     _same(ours, theirs, [(1, 4, 5, 12, 10), (1, 4, 5, 40, 24), (1, 4, 5, 7, 33), (1, 4, 5, 1, 9)])
 
 
+def test_sizes_as_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs' have nodes, all others are made of these where they are wanted: in the graph they are the same."""
+
+    class Sized(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.less = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(3, 8, 3, stride=2)
+
+        def forward(self, x: Tensor) -> list[Tensor]:
+            return [*self.sized(F.interpolate(self.conv(x), scale_factor=2.0), x), *self.sized(self.less(x), x)]
+
+        def sized(self, y: Tensor, x: Tensor) -> list[Tensor]:
+            rows = y.reshape(y.shape[0], y.numel() // y.shape[-1] // y.shape[0], y.shape[-1])
+            steps = y.new_zeros(y.stride(2), y.stride(1) - y.shape[3])
+            return [rows, steps + 1, torch.arange(y.shape[2] // 2 + x.shape[3], dtype=y.dtype)]
+
+    module, x = Sized(), torch.randn(1, 3, 32, 24)
+    ours = capture(module, module.forward, [x])
+    monkeypatch.setattr(capturing, "exporting", lambda **_: nullcontext())
+    theirs = capture(module, module.forward, [x])
+    _same(ours, theirs, [(1, 3, 32, 24), (1, 3, 50, 61)])
+
+
+def test_sizes_that_nobody_asks_for_have_no_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, noted = nn.Sequential(*(nn.Conv2d(3, 3, 3, padding=1) for _ in range(9))), list[object]()
+    note = proxy_tensor.thunkify  # a size that waits for its node
+    monkeypatch.setattr(proxy_tensor, "thunkify", lambda *args, **more: noted.append(args) or note(*args, **more))
+    run: Callable[[Tensor], list[Tensor]] = lambda x: [module(x)]  # noqa: E731
+    capture(module, run, [torch.randn(1, 3, 32, 24)])
+    few = len(noted)
+    monkeypatch.setattr(capturing, "exporting", lambda **_: nullcontext())
+    capture(module, run, [torch.randn(1, 3, 32, 24)])
+    assert 5 * few < len(noted) - few
+
+
 def test_lines_of_source_are_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     module, summary, askers = Norms(), CapturedTraceback.summary, list[str]()
 
@@ -181,6 +216,7 @@ def test_everything_is_as_before_afterwards() -> None:
     places = (
         (fake_tensor.FakeTensorMode, "_dispatch_impl"),
         (proxy_tensor, "_extract_tensor_metadata"),
+        (proxy_tensor, "track_tensor"),
         (proxy_tensor._ModuleStackTracer, "call_module"),
         (proxy_tensor._ModuleStackTracer, "create_node"),
         (torch._export.utils, "_insert_aten_to_metadata_assert_pass"),

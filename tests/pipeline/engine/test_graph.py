@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tvae.pipeline.engine.graph import DEVICE, Graph, Meta, Node, Ref, Size, evaluate, map_refs, refs_in
+from tvae.pipeline.engine.graph import DEVICE, Graph, Meta, Node, Ref, Size, evaluate, map_refs
 
 H, W = Size("h"), Size("w")
 
@@ -121,7 +121,7 @@ def test_json_names_no_part_of_torch_but_its_types(name: str) -> None:
 # -- references --------------------------------------------------------------------------------------------------------
 def test_references_are_found_once_each_in_order() -> None:
     node = Node("call", "aten.f.default", ([Ref(3), (Ref(1), Size("h"))], Ref(3)), {"k": Ref(2)})
-    assert list(refs_in(node)) == [3, 1, 2]
+    assert list(node.reads) == [3, 1, 2]
     assert map_refs({"a": [Ref(1), 2]}, lambda r: r.id + 10) == {"a": [11, 2]}
 
 

@@ -1,4 +1,4 @@
-"""The exporter comes without networkx, and whoever wants that later has it. In processes of their own."""
+"""The exporter comes without what it makes nothing of; whoever wants that later has it. In processes of their own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MEANWHILE = """
         found.append(nx.DiGraph)
         import networkx.algorithms
         found.append(networkx.algorithms.shortest_path)
-    sys.modules["networkx"] = loading._StandIn("networkx")
+    sys.modules["networkx"] = loading._StandIn("networkx", {"DiGraph": None}, True)
     thread = threading.Thread(target=other)
     thread.start()
     thread.join()
@@ -45,16 +45,33 @@ MEANWHILE = """
 MORE = """
     import torch
     from tvae.pipeline.engine import loading
-    loading._ANNOTATIONS.clear()
+    loading._PLANS["networkx"] = ()
     loading.load_exporter()
     assert "networkx" in sys.modules
     import networkx
     networkx.DiGraph().add_edge(1, 2)
 """
+SIZES = """
+    import sympy
+    from tvae.pipeline.engine.loading import plain_sizes
+    n = sympy.Symbol("n", integer=True)
+    with plain_sizes():
+        assert sympy.simplify((2 * n + 4) / 2 + 0 * n) == n + 2
+        assert not hasattr(sys.modules["sympy.tensor.tensor"], "__file__")
+        assert not hasattr(sys.modules["sympy.physics.units"], "__file__")
+    from sympy.physics import units
+    from sympy.tensor.tensor import TensExpr, tensor_indices, TensorIndexType
+    assert units.meter + units.meter == 2 * units.meter
+    assert isinstance(sympy.physics.units.meter, units.Quantity)
+    kind = TensorIndexType("L")
+    i, j = tensor_indices("i,j", kind)
+    assert isinstance(kind.metric(i, j) + kind.metric(j, i), TensExpr)
+    assert sys.modules["sympy.tensor.tensor"].__file__ and sys.modules["sympy.physics.units"].__file__
+"""
 
 
-@pytest.mark.parametrize("script", [LATER, THERE, MEANWHILE, MORE])
-def test_networkx_is_loaded_when_it_is_wanted(script: str) -> None:
+@pytest.mark.parametrize("script", [LATER, THERE, MEANWHILE, MORE, SIZES])
+def test_what_is_spared_is_loaded_when_it_is_wanted(script: str) -> None:
     command = [sys.executable, "-W", "ignore", "-c", "import sys\n" + textwrap.dedent(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -24,6 +24,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 CALLS: list[tuple[Any, Callable[[Tensor], tuple[Any, ...]], dict[str, Any]]] = [
     (aten.silu.default, lambda x: (x,), {}),
     (aten.clamp_min.default, lambda x: (x, 1e-12), {}),
+    (aten.clamp.default, lambda x: (x, -1.0, 1.0), {}),
     (aten._to_copy.default, lambda x: (x,), {"dtype": torch.float64}),
     (aten._to_copy.default, lambda x: (x,), {"dtype": torch.int32}),
     (aten.clone.default, lambda x: (x,), {}),
@@ -48,6 +49,7 @@ REFUSED: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     (aten.div.Tensor, (torch.arange(4), torch.arange(4)), {}),
     (aten.mul.Tensor, (torch.rand(4), 1j), {}),
     (aten.clamp_min.default, (torch.arange(4), 0.5), {}),
+    (aten.clamp.default, (torch.arange(4), 0.5), {}),
     (aten.clone.default, (torch.rand(1, 2, 3, 4),), {"memory_format": torch.channels_last}),
     (aten._to_copy.default, (torch.rand(4),), {"device": torch.device("meta")}),
     (aten.linalg_vector_norm.default, (torch.rand(4, 4),), {}),
