@@ -24,6 +24,7 @@ from tvae.pipeline.engine.execute import execute
 from tvae.pipeline.engine.graph import Graph
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan import explain
+from tvae.pipeline.engine.program import Program
 from tvae.pipeline.engine.schedule import Schedule, schedule
 from tvae.pipeline.errors import TvaeError
 from tvae.pipeline.first_touch import first_touch
@@ -86,12 +87,27 @@ def rehearse(
         inputs = [torch.zeros(ops[i].shape, dtype=ops[i].dtype, device=device) for i in small.program.inputs]
         noise = torch.Generator(device)  # its own: the numbers that the caller's would give are the run's
         with torch.cuda.device(device), _without_search(), _Unconvolved(), rehearsal() as builds:
+            _ask_for_attention(small.program, device)
             execute(small, inputs, weights, noise, channels_last=channels_last)
     except (RuntimeError, TvaeError) as error:
         _log.debug("no rehearsal: %s", error)
     else:
         _log.debug("%d kernels asked for ahead", len(builds))
     torch.cuda.empty_cache()
+
+
+def _ask_for_attention(program: Program, device: torch.device) -> None:
+    """Before all else: its kernels take longest to build, and a run comes to them early."""
+    asked: set[tuple[tuple[int, ...], ...]] = set()
+    for op in program.ops:
+        shapes = tuple(program.ops[i].shape for i in op.inputs)
+        if op.name == "wide_attention" and op.axis is not None and shapes not in asked:
+            asked.add(shapes)
+
+            def read(id_: int, _first: int | None = None, _last: int | None = None) -> Tensor:
+                return torch.zeros(program.ops[id_].shape, dtype=program.ops[id_].dtype, device=device)
+
+            op.run(read, 0, op.axis.rows)
 
 
 def _small_plan(graph: Graph, large: Schedule, kernels: Kernels, device: torch.device) -> Schedule | None:

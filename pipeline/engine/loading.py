@@ -1,8 +1,9 @@
-"""Loads PyTorch's exporter without libraries that it brings along and that no capture makes anything of.
+"""Loads PyTorch's exporter without what it brings along for ``torch.compile`` and training, and no capture uses.
 
-networkx, for plans of training, is hundreds of small files: half of the time that loading the exporter takes, where
-disks are slow most of a second. SymPy loads its tensors and physical units to ask of sizes whether they are some. A
-stand-in takes a library's place meanwhile; who asks it for something later, or for more, is given the library's own.
+Plans of training with networkx, caches of compiled code with Inductor's code generators: three quarters of what
+loading the exporter loads, where disks are slow half a second. SymPy loads its tensors and physical units to ask of
+sizes whether they are some. Stand-ins take their places meanwhile; who asks for something later, or for more, is given
+the modules' own.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -19,28 +21,53 @@ from typing import Any
 __all__ = ["load_exporter", "plain_sizes"]
 
 _EXPORTER = "torch.export._trace"
-_PLANS = {"networkx": ("DiGraph",)}
-"""Names that the exporter's modules ask for when they are loaded: to say what functions return."""
+_COMPILER = {
+    "torch._inductor.codecache": ("resolve_pre_grad_pass_timing",),
+    "torch._functorch.partitioners": ("default_partition",),
+    "torch._functorch._aot_autograd.autograd_cache": (
+        *("AOTAutogradCache", "autograd_cache_key", "should_bundle_autograd_cache"),
+        *("should_use_local_autograd_cache", "should_use_remote_autograd_cache"),
+    ),
+    "torch._functorch._aot_autograd.graph_compile": (
+        *("aot_stage1_graph_capture", "aot_stage2_compile", "aot_stage2_export"),
+    ),
+}
+"""Functions and a class that the exporter's modules ask for when they are loaded, for ``torch.compile`` to use."""
 _OTHER_THAN_SIZES = {"sympy.tensor.tensor": ("TensExpr", "TensAdd"), "sympy.physics.units": ("Quantity",)}
 """Classes that sums, and simplified quotients, of sizes are asked about."""
 
 
+class _Later:
+    """What a module has by some name; it is loaded when this is used."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self._module, self._name = module, name
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_module", "_name"):  # of one that is being copied
+            raise AttributeError(name)
+        return getattr(self._own(), name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._own()(*args, **kwargs)
+
+    def _own(self) -> Any:
+        return getattr(importlib.import_module(self._module), self._name)
+
+
 class _StandIn(ModuleType):
-    """A module that is loaded when it is asked for more than what is given, or by another thread.
+    """A module that is loaded when it is asked for more than what is given, or by another thread."""
 
-    package: whether this thread may ask for parts of it; otherwise, asked for its names, it is none.
-    """
-
-    def __init__(self, name: str, given: Mapping[str, Any], package: bool) -> None:
+    def __init__(self, name: str, given: Mapping[str, Any]) -> None:
         super().__init__(name)
         self.__spec__ = ModuleSpec(name, None)  # to look for its own would load the package that it is in
-        self._given, self._package = given, package
+        self._given = given
         self._thread: int | None = threading.get_ident()
 
     def __getattr__(self, name: str) -> Any:
         own = self._thread == threading.get_ident()
         if self._thread is not None and name.startswith("__"):  # somebody goes through all modules, or imports a part
-            if name != "__path__" or (own and not self._package):
+            if own or name != "__path__":
                 raise AttributeError(name)
         elif own and name in self._given:
             return self._given[name]
@@ -54,9 +81,9 @@ class _StandIn(ModuleType):
 
 
 @contextmanager
-def _without(libraries: Mapping[str, Mapping[str, Any]], package: bool) -> Iterator[None]:
-    """Library -> names that are asked for meanwhile, and what they are then. One that is there stays."""
-    stand_ins = [_StandIn(name, given, package) for name, given in libraries.items() if name not in sys.modules]
+def _without(modules: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
+    """Module -> names that are asked for meanwhile, and what they are then. One that is there stays."""
+    stand_ins = [_StandIn(name, given) for name, given in modules.items() if name not in sys.modules]
     sys.modules.update({each.__name__: each for each in stand_ins})
     try:
         yield
@@ -68,18 +95,20 @@ def _without(libraries: Mapping[str, Mapping[str, Any]], package: bool) -> Itera
 def load_exporter() -> None:
     """Import the exporter, unless it is there."""
     if _EXPORTER not in sys.modules:
-        with _without({name: dict.fromkeys(names, Any) for name, names in _PLANS.items()}, package=True):
+        with _without({module: {name: _Later(module, name) for name in names} for module, names in _COMPILER.items()}):
             importlib.import_module(_EXPORTER)
 
 
 @contextmanager
 def plain_sizes() -> Iterator[None]:
     """Meanwhile this thread computes sizes with SymPy, which are no tensors and have no units."""
+    with _without({module: {name: _empty(name) for name in names} for module, names in _OTHER_THAN_SIZES.items()}):
+        yield
+
+
+@cache
+def _empty(name: str) -> type:
+    """A class that nothing is of."""
     from sympy import Basic
 
-    def empty(name: str) -> type:
-        return type(name, (Basic,), {})
-
-    given = {name: {each: empty(each) for each in names} for name, names in _OTHER_THAN_SIZES.items()}
-    with _without(given, package=False):
-        yield
+    return type(name, (Basic,), {})

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tiny_vaes import TINY
+from torch import Tensor, nn
 
 from tvae.kernels import Kernels
 from tvae.kernels.ahead import wait_for_all
@@ -19,7 +21,7 @@ from tvae.pipeline.engine.schedule import schedule
 from tvae.pipeline.first_touch import first_touch
 from tvae.pipeline.models.reference import call_reference, reference_mode
 from tvae.pipeline.outputs import flatten
-from tvae.pipeline.rehearse import _small_plan, _Unconvolved, prepared, small_shapes
+from tvae.pipeline.rehearse import _ask_for_attention, _small_plan, _Unconvolved, prepared, small_shapes
 
 
 @pytest.mark.parametrize(
@@ -144,3 +146,27 @@ def test_convolutions_give_their_shapes_alone(dims: int, last: bool, device: str
         assert (ours.shape, ours.dtype, ours.device) == (theirs.shape, theirs.dtype, theirs.device)
         if device == "cuda" or last:
             assert ours.stride() == theirs.stride()
+
+
+def test_attention_is_asked_for_before_all_else() -> None:
+    """Once for each shape; with whole queries and keys, whatever strips are."""
+
+    class Heads(nn.Module):
+        def forward(self, x: Tensor) -> list[Tensor]:
+            tokens = x.flatten(2).transpose(1, 2).unsqueeze(1)
+            for _ in range(2):
+                tokens = F.scaled_dot_product_attention(tokens, tokens, tokens)
+            return [F.silu(tokens)]
+
+    asked: list[tuple[int, ...]] = []
+
+    class Spy(Kernels):
+        def wide_attention(self, q: Tensor, *others: Any) -> Tensor:
+            asked.append(tuple(q.shape))
+            return super().wide_attention(q, *others)
+
+    module, x = Heads(), torch.randn(1, 320, 6, 8)
+    graph = optimise(capture(module, module.forward, [x]), subpixel=True, bias=False)
+    program = lower(graph, graph.bind([tuple(x.shape)]) or {}, torch.device("cpu"), Spy())
+    _ask_for_attention(program, torch.device("cpu"))
+    assert asked == [(1, 1, 48, 320)]

@@ -9,47 +9,57 @@ import textwrap
 import pytest
 
 LATER = """
-    from tvae.pipeline.engine.loading import load_exporter
+    import torch
+    before = {*sys.modules}
+    from tvae.pipeline.engine.loading import _COMPILER, load_exporter
     load_exporter()
     load_exporter()
     assert "torch.export._trace" in sys.modules
-    assert "networkx" not in sys.modules
-    from torch._functorch._activation_checkpointing import graph_info_provider
-    assert graph_info_provider.nx.DiGraph().number_of_nodes() == 0
-    import networkx
-    assert graph_info_provider.nx.DiGraph is networkx.DiGraph
-    assert networkx.__file__ == graph_info_provider.nx.__file__
+    assert not {"networkx", *_COMPILER} & sys.modules.keys() - before
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SiLU())
+    x = torch.randn(2, 4, requires_grad=True)
+    compiled = torch.compile(module, backend="aot_eager_decomp_partition")
+    gradient, = torch.autograd.grad(compiled(x).sum(), x)
+    expected, = torch.autograd.grad(module(x).sum(), x)
+    torch.testing.assert_close(gradient, expected)
+    assert _COMPILER.keys() <= sys.modules.keys()
+    from torch._functorch import aot_autograd, partitioners
+    from torch._functorch._aot_autograd import autograd_cache
+    assert aot_autograd.AOTAutogradCache.clear is autograd_cache.AOTAutogradCache.clear
+    assert aot_autograd.default_partition.__code__ is partitioners.default_partition.__code__
+    import copy
+    assert copy.deepcopy(aot_autograd.default_partition).__name__ == "default_partition"
 """
 THERE = """
-    import networkx
+    import torch._functorch.partitioners as there
     from tvae.pipeline.engine.loading import load_exporter
     load_exporter()
-    assert sys.modules["networkx"] is networkx
+    assert sys.modules["torch._functorch.partitioners"] is there
+    from torch._functorch import aot_autograd
+    assert aot_autograd.default_partition is there.default_partition
 """
 MEANWHILE = """
     import threading
     from tvae.pipeline.engine import loading
     found = []
     def other():
-        import networkx as nx
-        found.append(nx.DiGraph)
-        import networkx.algorithms
-        found.append(networkx.algorithms.shortest_path)
-    sys.modules["networkx"] = loading._StandIn("networkx", {"DiGraph": None}, True)
-    thread = threading.Thread(target=other)
-    thread.start()
-    thread.join()
-    import networkx
-    assert found == [networkx.DiGraph, networkx.algorithms.shortest_path]
+        from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
+        found.append((default_partition, min_cut_rematerialization_partition))
+    with loading._without({"torch._functorch.partitioners": {"default_partition": None}}):
+        from torch._functorch.partitioners import default_partition
+        assert default_partition is None
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    from torch._functorch import partitioners
+    assert found == [(partitioners.default_partition, partitioners.min_cut_rematerialization_partition)]
 """
 MORE = """
-    import torch
     from tvae.pipeline.engine import loading
-    loading._PLANS["networkx"] = ()
+    loading._COMPILER["torch._functorch.partitioners"] = ()
     loading.load_exporter()
-    assert "networkx" in sys.modules
-    import networkx
-    networkx.DiGraph().add_edge(1, 2)
+    from torch._functorch import aot_autograd, partitioners
+    assert aot_autograd.default_partition is partitioners.default_partition
 """
 SIZES = """
     import sympy
