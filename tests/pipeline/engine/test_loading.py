@@ -79,7 +79,9 @@ MORE = """
 """
 
 
-@pytest.mark.parametrize("script", [LATER, THERE, MEANWHILE, MORE])
+@pytest.mark.parametrize(
+    "script", [LATER, THERE, *(pytest.param(each, marks=pytest.mark.slow) for each in (MEANWHILE, MORE))]
+)
 def test_what_is_spared_is_loaded_when_it_is_wanted(script: str) -> None:
     command = [sys.executable, "-W", "ignore", "-c", "import sys\n" + textwrap.dedent(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)

@@ -22,6 +22,7 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is asked of the system in its own way")
+@pytest.mark.slow
 def test_many_frames_need_no_more_than_a_few(tmp_path: Path) -> None:
     """Decoding 650 is writing five parts, each by an encoder of its own; their pixels would be 37 MB."""
     rng = np.random.default_rng(0)

@@ -72,7 +72,8 @@ def planning_call() -> Any:
     return Call()
 
 
-@pytest.mark.parametrize("side", ["decode", pytest.param("encode", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("side", ["decode", "encode"])
 def test_the_same_results_in_less_memory(folder: Path, side: str, monkeypatch: pytest.MonkeyPatch) -> None:
     limit(monkeypatch, None)
     free = opened(folder)
