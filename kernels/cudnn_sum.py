@@ -56,8 +56,6 @@ def missing() -> str | None:
     """Why there are no fused engines on this machine, or None."""
     if not torch.cuda.is_available() or torch.version.cuda is None:
         return "no NVIDIA GPU"
-    if torch.cuda.get_device_capability()[0] < 8:
-        return "the GPU is older than compute capability 8.0"
     return None if find_spec("cudnn") else "nvidia-cudnn-frontend is not installed"
 
 

@@ -52,10 +52,10 @@ def why_missing(level: str, operation: str | None = None) -> str | None:
         raise ValueError(f"unknown kernel level '{level}'; one of {', '.join(LEVELS)}")
     try:
         module = import_module(f"tvae.kernels.{level}")
-        own = getattr(module, "NEEDS", {}).get(operation)
-        if operation is not None and own is None:
+        needs = getattr(module, "NEEDS", {})
+        if operation is not None and operation not in needs:
             return why_missing(level)
-        found: str | None = (own or module.missing)()
+        found: str | None = module.missing() if operation is None else needs[operation]()
     except ImportError as error:
         return f"{error.name or error} is not installed"
     return found

@@ -98,15 +98,15 @@ def rehearse(
 
 def _ask_for_attention(program: Program, device: torch.device) -> None:
     """Before all else: its kernels take longest to build, and a run comes to them early."""
-    asked: set[tuple[tuple[int, ...], ...]] = set()
-    for op in program.ops:
-        shapes = tuple(program.ops[i].shape for i in op.inputs)
+    ops, asked = program.ops, set()
+
+    def read(id_: int, _first: int | None = None, _last: int | None = None) -> Tensor:
+        return torch.zeros(ops[id_].shape, dtype=ops[id_].dtype, device=device)
+
+    for op in ops:
+        shapes = tuple(ops[i].shape for i in op.inputs)
         if op.name == "wide_attention" and op.axis is not None and shapes not in asked:
             asked.add(shapes)
-
-            def read(id_: int, _first: int | None = None, _last: int | None = None) -> Tensor:
-                return torch.zeros(program.ops[id_].shape, dtype=program.ops[id_].dtype, device=device)
-
             op.run(read, 0, op.axis.rows)
 
 

@@ -26,17 +26,24 @@ IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
     fn.__name__: fn for fn in (group_stats, norm_act, add_stats, conv_add)
 }
 """Operation -> function, those that this level has."""
-NEEDS = {"conv_add": cudnn_sum.missing}
+NEEDS = {"conv_add": lambda: _no_card() or cudnn_sum.missing()}
 """Operation -> why it cannot run here, where that is another matter than NVRTC."""
+
+
+def _no_card() -> str | None:
+    if not torch.cuda.is_available() or torch.version.cuda is None:
+        return "no NVIDIA GPU"
+    if torch.cuda.get_device_capability()[0] < 8:
+        return "the GPU is older than compute capability 8.0"
+    return None
 
 
 @cache
 def missing() -> str | None:
     """Why this level cannot run on this machine, or None."""
-    if not torch.cuda.is_available() or torch.version.cuda is None:
-        return "no NVIDIA GPU"
-    if torch.cuda.get_device_capability()[0] < 8:
-        return "the GPU is older than compute capability 8.0"
+    reason = _no_card()
+    if reason:
+        return reason
     try:
         import cuda.core  # noqa: F401
         from cuda.bindings import nvrtc
@@ -53,6 +60,6 @@ def prepare(operations: set[str], dtype: torch.dtype, device: int) -> None:
     """Build and load what serves these operations on maps of this type, whatever their sizes."""
     if operations & (IMPLEMENTATIONS.keys() - {"conv_add"}):
         norm.prepare(dtype, device)
-    if "conv_add" in operations and cudnn_sum.missing() is None:
+    if "conv_add" in operations:
         with suppress(Exception):  # a library that cannot be loaded is told where it is used
             import_module("cudnn")

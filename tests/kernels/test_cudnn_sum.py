@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tvae.kernels import Kernels, Unsupported, cudnn_sum, native
+from tvae.kernels import Kernels, Unsupported, cuda, cudnn_sum, native, registry
 from tvae.kernels.ahead import rehearsal
 from tvae.kernels.registry import Failed
 
@@ -134,8 +134,6 @@ def test_its_statistics_are_not_built_beforehand(
     operations: set[str], built: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model without such sums would wait for them in vain."""
-    from tvae.kernels import cuda
-
     log: list[Any] = []
     monkeypatch.setattr(cuda.norm, "prepare", lambda *args: log.append(args))
     cuda.prepare(operations, torch.bfloat16, 0)
@@ -153,15 +151,15 @@ def test_without_the_frontend_it_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    monkeypatch.setattr(cudnn_sum, "missing", cudnn_sum.missing.__wrapped__)
     monkeypatch.setattr(cudnn_sum, "find_spec", lambda _name: None)
-    assert cudnn_sum.missing.__wrapped__() == "nvidia-cudnn-frontend is not installed"
+    assert cuda.NEEDS["conv_add"]() == "nvidia-cudnn-frontend is not installed"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 5))
-    assert cudnn_sum.missing.__wrapped__() == "the GPU is older than compute capability 8.0"
+    assert cuda.NEEDS["conv_add"]() == cuda.missing.__wrapped__() == "the GPU is older than compute capability 8.0"
 
 
 def test_its_level_is_not_asked_for_what_it_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loading NVRTC for it took half a second of a first result."""
-    from tvae.kernels import cuda, registry
 
     def loads() -> str:
         raise AssertionError("nobody needs NVRTC")

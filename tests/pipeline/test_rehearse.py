@@ -148,7 +148,7 @@ def test_convolutions_give_their_shapes_alone(dims: int, last: bool, device: str
             assert ours.stride() == theirs.stride()
 
 
-def test_attention_is_asked_for_before_all_else() -> None:
+def test_attention_is_asked_for_by_itself() -> None:
     """Once for each shape; with whole queries and keys, whatever strips are."""
 
     class Heads(nn.Module):
