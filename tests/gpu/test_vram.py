@@ -44,6 +44,7 @@ SDXL = TinyVAE(
 
 @pytest.fixture(scope="module")
 def model() -> Any:
+    torch.cuda.empty_cache()  # or the weights lie in gigabytes that another module's tests left, and keep them
     return SDXL.build().cuda().bfloat16()
 
 
@@ -144,17 +145,19 @@ def test_budgets_are_kept(model: Any, side: str, size: int) -> None:
 def test_what_recordings_keep_is_not_for_a_budget(model: Any) -> None:
     """Gigabytes that a CUDA graph holds, between calls, too: what is named has to do beside them."""
     x = input_of("encode", 2048)
+    torch.cuda.empty_cache()
+    before = taken()  # of a context and libraries, which hold more after other modules' tests
     other = TiledVAE(model, preset="h200")
     free = [result(other.encode(x)) for _ in range(3)][-1]
     torch.cuda.empty_cache()
     assert taken() - torch.cuda.memory_allocated() > 4 * GIB, "was it recorded?"
-    bounded = TiledVAE(model, preset="h200", vram="8GiB")
-    run = watched(bounded, "encode", x)
-    assert run.device <= 8 * GIB, run.device / GIB
+    named = before + 7 * GIB
+    run = watched(TiledVAE(model, preset="h200", vram=named), "encode", x)
+    assert run.device <= named, run.device / GIB
     assert relative_l2(run.value, free) < 0.03
     assert torch.equal(result(other.encode(x)), free)
     with pytest.raises(PlanError):
-        TiledVAE(model, preset="h200", vram="5GiB").encode(x)
+        TiledVAE(model, preset="h200", vram=before + 4 * GIB).encode(x)
 
 
 def test_law_one_in_the_smallest_budget(model: Any) -> None:
