@@ -29,7 +29,7 @@ def conv_add(
     if asked() is None:
         cudnn_sum.conv_add(x, weight, residual, bias, pads, y)
         return y, _statistics(y) if stats else None
-    parts = _statistics(y) if stats else None  # first: a sum that lies over its residual may lie elsewhere in the run
+    parts = _statistics(y) if stats else None  # also of a sum over its residual: the run's may lie elsewhere
     cudnn_sum.check(x, weight, residual, bias, y)
     if pads[0] != pads[1] or pads[2] != pads[3]:  # cuDNN may have no plan for these: the level below builds its own
         raise Unsupported("a border on one side alone")
