@@ -23,7 +23,7 @@ CLIPS = [
     "cockatoo_720p_yuv444.mp4",
     "vtest_pedestrians_768x576.avi",
 ]
-QUICK = {"decord_rot90_3frames.mov", "phone_1080p_vfrgap_aac.mp4"}
+QUICK = {"decord_rot90_3frames.mov"}
 
 
 @pytest.mark.parametrize("name", [c if c in QUICK else pytest.param(c, marks=pytest.mark.slow) for c in CLIPS])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sys
 import threading
@@ -158,12 +159,15 @@ def test_lines_of_source_are_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> N
     assert "proxy.py" in askers
 
 
-@pytest.mark.parametrize("side", ["encode", "decode"])
+QUICK = {("AutoencoderKL", "encode"), ("AutoencoderKL", "decode"), ("AutoencoderKLMochi", "decode")}
+"""The others are tried in the slow run."""
+
+
 @pytest.mark.parametrize(
-    "family",
+    ("family", "side"),
     [
-        pytest.param(name, marks=() if name in ("AutoencoderKL", "AutoencoderKLMochi") else pytest.mark.slow)
-        for name in TINY
+        pytest.param(*each, marks=() if each in QUICK else pytest.mark.slow)
+        for each in itertools.product(TINY, ("encode", "decode"))
     ],
 )
 def test_every_family(family: str, side: Side, monkeypatch: pytest.MonkeyPatch) -> None:

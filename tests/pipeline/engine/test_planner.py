@@ -27,8 +27,24 @@ from tvae.pipeline.errors import PlanError
 
 MIB = 1 << 20
 HEIGHTS = (16, 8, 4, 2, 1)
-machines = pytest.mark.parametrize("machine", [CPU, CUDA], ids=["disk", "host"])
-kinds = pytest.mark.parametrize("kind", [Residual, TwoNorms, Attention, LinearAttention], ids=lambda k: k.__name__)
+MACHINES = {"disk": CPU, "host": CUDA}
+LONG = {(Attention, "disk"), (LinearAttention, "disk")}
+"""Tried in the slow run."""
+KINDS = [Residual, TwoNorms, Attention, LinearAttention]
+kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.__name__)
+everywhere = pytest.mark.parametrize(
+    ("kind", "machine"),
+    [
+        pytest.param(
+            kind,
+            MACHINES[place],
+            marks=pytest.mark.slow if (kind, place) in LONG else (),
+            id=f"{kind.__name__}-{place}",
+        )
+        for kind in KINDS
+        for place in MACHINES
+    ],
+)
 
 
 @lru_cache
@@ -54,8 +70,7 @@ def refusal(program: Program, heights: tuple[int, ...], budget: int, machine: Ma
     return int(found[1])
 
 
-@kinds
-@machines
+@everywhere
 def test_whatever_the_budget_the_plan_fits_or_is_refused_with_one_that_does(
     kind: type[Block], machine: Machine
 ) -> None:
@@ -105,8 +120,7 @@ def subsets(ids: list[int], most: int) -> list[set[int]]:
     return [set(some) for n in range(most + 1) for some in itertools.combinations(ids, n)]
 
 
-@kinds
-@machines
+@everywhere
 def test_a_budget_changes_no_number(kind: type[Block], machine: Machine) -> None:
     program, x = program_of(kind, 48, 10), image(48, 10)
     weights = dict(built(kind).named_parameters()) | graph_of(kind).constants
@@ -140,8 +154,7 @@ def test_lower_strips_come_before_the_disk() -> None:
     assert plan.strip_rows >= 8  # the highest that fit are the fastest
 
 
-@kinds
-@machines
+@everywhere
 def test_every_segment_takes_the_strips_it_has_room_for(kind: type[Block], machine: Machine) -> None:
     """Where little is stored they are higher; what was promised is kept, and the numbers are the same."""
     program, x = program_of(kind, 48, 10), image(48, 10)

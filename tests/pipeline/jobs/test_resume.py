@@ -280,7 +280,7 @@ def latents(
     return Path(shutil.copytree(made[kind], tmp_path / "lat")) / "c.mkv.latents"
 
 
-@pytest.mark.parametrize("after", [pytest.param(1, marks=pytest.mark.slow), 300, 600])
+@pytest.mark.parametrize("after", [300, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 600))])
 def test_a_killed_decode_goes_on(
     run: Run, model: Run, killed: Run, latents: Path, kind: str, tmp_path: Path, after: int
 ) -> None:
