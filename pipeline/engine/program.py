@@ -129,7 +129,7 @@ class Op:
         return self.bytes / self.axis.rows if self.axis and self.axis.rows else self.bytes
 
 
-@dataclass
+@dataclass(eq=False)
 class Program:
     """Ops in topological order (``ops[i].id == i``), and which of them are inputs, parameters and outputs."""
 

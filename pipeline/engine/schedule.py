@@ -7,10 +7,11 @@ it is cheaper to make again from one that is.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 from tvae.pipeline.engine.axis import Axis
 from tvae.pipeline.engine.bounds import Rows
@@ -21,6 +22,9 @@ __all__ = ["Band", "Place", "Schedule", "Segment", "by_rows", "levels", "movable
 
 Place = Literal["host", "disk", "caller"]
 """Where a buffer lives that is not on the device; *caller*: an input or output that comes or goes by rows."""
+
+_known: WeakKeyDictionary[Program, dict[bool, Mapping[int, int]]] = WeakKeyDictionary()
+"""Levels by depth: planners try a program many times."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +113,10 @@ def schedule(
     given = frozenset(o.id for o in ops if o.kind in ("input", "param", "noise"))
     stored = _stored(program, level, given, again) | given
     strips = strips_of(program, strip_rows)
-    last = 1 + max((level[i] for i in live), default=0)
-    cut = [_members(ops, live, level, stored, given, n) for n in range(last)]
+    members: list[list[Op]] = [[] for _ in range(1 + max((level[i] for i in live), default=0))]
+    for i in sorted(live - given):
+        members[level[i]].append(ops[i])
+    cut = [_members(ops, here, level, stored, given, n) for n, here in enumerate(members)]
     used: dict[int, int] = {}
     for n, (whole, _body, _sinks, reads) in enumerate(cut):
         for id_ in (*reads, *whole, *(j for w in whole for j in ops[w].inputs)):
@@ -232,7 +238,7 @@ def _live(program: Program) -> set[int]:
     return live
 
 
-def levels(program: Program, *, deep: bool = False) -> dict[int, int]:
+def levels(program: Program, *, deep: bool = False) -> Mapping[int, int]:
     """How many barriers lie before each op that some output depends on: the number of the segment that computes it.
 
     What is made of the inputs alone (a map of the latents that one norm of many is scaled with) counts those before
@@ -240,9 +246,12 @@ def levels(program: Program, *, deep: bool = False) -> dict[int, int]:
     fewer than what the model computes earlier. Branches (chunks of a clip) come one after the other then, as the model
     has them, and not side by side with the buffers of all of them alive at once.
     """
-    ops, live = program.ops, _live(program)
-    level = _levels(ops, live, {}, deep)
-    return _levels(ops, live, _first_uses(program, level), deep)
+    known = _known.setdefault(program, {})
+    if deep not in known:
+        ops, live = program.ops, _live(program)
+        level = _levels(ops, live, {}, deep)
+        known[deep] = _levels(ops, live, _first_uses(program, level), deep)
+    return known[deep]
 
 
 def _levels(ops: list[Op], live: set[int], first: Mapping[int, int], deep: bool) -> dict[int, int]:
@@ -287,7 +296,7 @@ def _plain(op: Op) -> bool:
     return op.kind == "call" and op.axis is not None and op.reduction is None and not op.whole_reads
 
 
-def _with_cuts(level: dict[int, int], cuts: Mapping[int, int]) -> dict[int, int]:
+def _with_cuts(level: Mapping[int, int], cuts: Mapping[int, int]) -> dict[int, int]:
     pairs = {i: (n, cuts.get(i, 0)) for i, n in level.items()}
     rank = {pair: at for at, pair in enumerate(sorted(set(pairs.values())))}
     return {i: rank[pair] for i, pair in pairs.items()}
@@ -326,11 +335,9 @@ def _stored(program: Program, level: dict[int, int], given: frozenset[int], agai
 
 
 def _members(
-    ops: list[Op], live: set[int], level: dict[int, int], stored: Iterable[int], given: frozenset[int], n: int
+    ops: list[Op], here: list[Op], level: Mapping[int, int], kept: frozenset[int], given: frozenset[int], n: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], frozenset[int]]:
-    """(whole, body, sinks, reads) of segment ``n``."""
-    kept = set(stored)
-    here = [o for o in ops if o.id in live and level[o.id] == n and o.id not in given]
+    """(whole, body, sinks, reads) of segment ``n``, which the ops ``here`` are of."""
     whole = tuple(o.id for o in here if o.axis is None and o.reduction is None)
     sinks = tuple(o.id for o in here if o.reduction or (o.axis and o.id in kept))
     body: set[int] = set()

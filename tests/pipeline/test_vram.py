@@ -67,7 +67,7 @@ def smallest(model: Any, side: str, **options: Any) -> int:
     return int(found[1])
 
 
-@pytest.mark.parametrize("side", ["decode", "encode"])
+@pytest.mark.parametrize("side", ["decode", pytest.param("encode", marks=pytest.mark.slow)])
 def test_law_one_holds_in_any_budget(
     model: Any, side: str, memory: dict[str, int], spilled: list[Path], tmp_path: Path
 ) -> None:
