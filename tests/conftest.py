@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -51,3 +52,19 @@ def shared_media() -> Path:
     if not folder.is_dir():
         pytest.skip("real media (../shared/media) is not here")
     return folder
+
+
+@pytest.fixture
+def spilled(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The folder of every buffer that went to disk."""
+    from tvae.pipeline.engine import boundary
+
+    folders: list[Path] = []
+    working = boundary._private_file
+
+    def noted(folder: Path, size: int) -> Any:
+        folders.append(folder)
+        return working(folder, size)
+
+    monkeypatch.setattr(boundary, "_private_file", noted)
+    return folders

@@ -15,7 +15,6 @@ from typer.testing import CliRunner, Result
 
 from tvae.cli.app import app
 from tvae.pipeline import budget
-from tvae.pipeline.engine import boundary
 
 MIB, GIB = 1 << 20, 1 << 30
 Tvae = Callable[..., Result]
@@ -36,20 +35,6 @@ def real(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Tvae:
         return CliRunner().invoke(app, [*map(str, arguments), "--device", "cpu", *quiet])
 
     return run
-
-
-@pytest.fixture
-def spilled(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The folder of every buffer that went to disk."""
-    folders: list[Path] = []
-    working = boundary._private_file
-
-    def noted(folder: Path, size: int) -> Any:
-        folders.append(folder)
-        return working(folder, size)
-
-    monkeypatch.setattr(boundary, "_private_file", noted)
-    return folders
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ import torch
 from tiny_vaes import TINY, relative_l2, result
 
 from tvae.pipeline import TiledVAE, budget
-from tvae.pipeline.engine import boundary
 from tvae.pipeline.errors import PlanError, UsageError
 from tvae.pipeline.weights import PreparedWeights
 
@@ -35,20 +34,6 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         "tvae.pipeline.compiled.return_what_is_freed", lambda: None
     )  # the tests' process stays as it is
     return facts
-
-
-@pytest.fixture
-def spilled(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The folder of every buffer that went to disk."""
-    folders: list[Path] = []
-    working = boundary._private_file
-
-    def noted(folder: Path, size: int) -> Any:
-        folders.append(folder)
-        return working(folder, size)
-
-    monkeypatch.setattr(boundary, "_private_file", noted)
-    return folders
 
 
 @pytest.fixture(scope="module")
