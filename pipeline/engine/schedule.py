@@ -23,8 +23,8 @@ __all__ = ["Band", "Place", "Schedule", "Segment", "by_rows", "levels", "movable
 Place = Literal["host", "disk", "caller"]
 """Where a buffer lives that is not on the device; *caller*: an input or output that comes or goes by rows."""
 
-_known: WeakKeyDictionary[Program, dict[bool, Mapping[int, int]]] = WeakKeyDictionary()
-"""Levels by depth: planners try a program many times."""
+_counted: WeakKeyDictionary[Program, dict[bool, Mapping[int, int]]] = WeakKeyDictionary()
+"""What ``levels`` found, by ``deep``: a planner makes many schedules of a program."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,12 +246,12 @@ def levels(program: Program, *, deep: bool = False) -> Mapping[int, int]:
     fewer than what the model computes earlier. Branches (chunks of a clip) come one after the other then, as the model
     has them, and not side by side with the buffers of all of them alive at once.
     """
-    known = _known.setdefault(program, {})
-    if deep not in known:
+    counted = _counted.setdefault(program, {})
+    if deep not in counted:
         ops, live = program.ops, _live(program)
         level = _levels(ops, live, {}, deep)
-        known[deep] = _levels(ops, live, _first_uses(program, level), deep)
-    return known[deep]
+        counted[deep] = _levels(ops, live, _first_uses(program, level), deep)
+    return counted[deep]
 
 
 def _levels(ops: list[Op], live: set[int], first: Mapping[int, int], deep: bool) -> dict[int, int]:

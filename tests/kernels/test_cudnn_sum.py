@@ -86,7 +86,7 @@ def test_what_is_refused_before_anything_is_written(words: str, asked: list[Any]
 
 def test_a_rehearsal_is_refused_what_the_run_would_be(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the run would ask for kernels of the level below that nobody has built; plans are of one size. Statistics are
-    asked for whatever is refused: the run may have a plan for it, or place that does not lie over the residual."""
+    asked for whatever is refused: the run may have a plan for it, or write it elsewhere than over the residual."""
     module = import_module("tvae.kernels.cuda.conv_add")
 
     def call(given: Given, stats: bool = False) -> Any:

@@ -24,7 +24,7 @@ def reference64(model: nn.Module, side: str, x: Tensor, **extra: object) -> Tens
 
 
 LONG = ("Allegro", "CogVideoX", "Cosmos", "HunyuanVideo15", "LTX2Video", "LTXVideo", "Magvit", "Mochi")
-"""Families whose encoder takes many seconds to capture: tried in the slow run, their decoder always."""
+"""Families whose encoder takes seconds to capture: tried in the slow run, their decoder always."""
 SIDES = [
     pytest.param(family, side, marks=pytest.mark.slow if slow else ())
     for family in TINY

@@ -55,7 +55,7 @@ def limit(monkeypatch: pytest.MonkeyPatch, room: int | None) -> None:
 
 def smallest(model: Model, side: str, x: list[Tensor], caches: list[Any], monkeypatch: pytest.MonkeyPatch) -> int:
     """The least that a step needs that holds its caches."""
-    monkeypatch.setattr(budget, "_resident", lambda: 300 << 20)  # the process may grow between the two looks at it
+    monkeypatch.setattr(budget, "_resident", lambda: 300 << 20)  # it may change between the two looks at it
     limit(monkeypatch, 1)
     inputs = [x[1], *(torch.empty(c.shape, device="meta") for c in caches)]
     with pytest.raises(PlanError) as refused:
