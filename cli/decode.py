@@ -42,7 +42,7 @@ def decode(
     video. What was decoded before from the same latents, with the same options, is skipped; what was interrupted is
     gone on with.
     """
-    with reporting(verbose, json):
+    with reporting(verbose, json, resumable=True):
         from tvae.cli import arguments
         from tvae.cli.work import carry_out
         from tvae.pipeline.jobs import Job

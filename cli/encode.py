@@ -42,7 +42,7 @@ def encode(
     An image becomes NAME.safetensors, a video the folder NAME.latents. What is there already and was made from the
     same source, VAE and options is skipped; what was interrupted is gone on with.
     """
-    with reporting(verbose, json):
+    with reporting(verbose, json, resumable=True):
         from tvae.cli import arguments
         from tvae.cli.work import carry_out
         from tvae.pipeline.jobs import Job

@@ -29,11 +29,11 @@ def one_line(message: str) -> str:
 
 
 @contextmanager
-def reporting(verbose: bool = False, as_json: bool = False) -> Iterator[None]:
+def reporting(verbose: bool = False, as_json: bool = False, *, resumable: bool = False) -> Iterator[None]:
     """Turns whatever ends the block into one line on stderr and ``typer.Exit`` with its code.
 
     With ``verbose`` the traceback comes first; with ``as_json`` the line is also an object on stdout. While the block
-    runs, SIGTERM unwinds it like Ctrl-C.
+    runs, SIGTERM unwinds it like Ctrl-C. resumable: the same command goes on where the block was left.
     """
     with _sigterm_raises():
         try:
@@ -45,7 +45,7 @@ def reporting(verbose: bool = False, as_json: bool = False) -> Iterator[None]:
             raise typer.Exit(ExitCode.INTERNAL) from None
         except (Exception, KeyboardInterrupt, Terminated) as error:
             code = code_for(error)
-            message = _describe(error, code)
+            message = _describe(error, code, resumable)
             if verbose:
                 import traceback
 
@@ -56,11 +56,10 @@ def reporting(verbose: bool = False, as_json: bool = False) -> Iterator[None]:
             raise typer.Exit(int(code)) from error
 
 
-def _describe(error: BaseException, code: ExitCode) -> str:
-    if code is ExitCode.INTERRUPTED:
-        return "interrupted; what is complete stays, run the same command to go on"
-    if code is ExitCode.TERMINATED:
-        return "terminated; what is complete stays, run the same command to go on"
+def _describe(error: BaseException, code: ExitCode, resumable: bool) -> str:
+    if code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
+        ended = "interrupted" if code is ExitCode.INTERRUPTED else "terminated"
+        return f"{ended}; what is complete stays, run the same command to go on" if resumable else ended
     if code is ExitCode.INTERNAL:
         return f"internal error: {type(error).__name__}: {error} (-v shows where)"
     return str(error)

@@ -46,7 +46,7 @@ def roundtrip(
     VAE and options is skipped. Quality compares the frames as the VAE got them with what it gave, before any video
     codec.
     """
-    with reporting(verbose, json):
+    with reporting(verbose, json, resumable=True):
         from tvae.cli import arguments
         from tvae.cli.work import carry_out
         from tvae.pipeline.jobs import Job

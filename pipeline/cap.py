@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -21,28 +21,42 @@ _CHANGES = ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set
 """What changes the allocator's settings while it runs: PyTorch's name since 2.10, and the one before."""
 
 
+_LATER = 32 << 20
+"""Bytes that stay free for kernels that libraries load while a run is under way."""
+
+
 @contextmanager
-def capped(device: torch.device, named: int | None, *, by_rows: bool = False) -> Iterator[None]:
+def capped(device: torch.device, named: int | None, *, by_rows: bool = False) -> Iterator[Callable[[], None]]:
     """For the length of a call the process holds at most ``named`` bytes of a CUDA device; elsewhere nothing changes.
 
-    The allocator gets what ``outside`` leaves of it. by_rows: results leave while others are made, so that memory is to
-    stay low though nobody named an amount.
+    The allocator gets what ``outside`` leaves of it. Gives a function that looks at that again, for when libraries have
+    been loaded. by_rows: results leave while others are made, so that memory is to stay low though nobody named an
+    amount.
     """
     if device.type != "cuda" or (named is None and not by_rows):
-        yield
+        yield _nothing
         return
     if named is None:
         with _without_holes():
-            yield
+            yield _nothing
         return
     total = torch.cuda.mem_get_info(device)[1]
     before = torch.cuda.get_per_process_memory_fraction(device)
-    torch.cuda.set_per_process_memory_fraction(min(before, max(0.0, (named - outside(device)) / total)), device)
+
+    def limit() -> None:
+        left = max(0, named - outside(device) - _LATER)
+        torch.cuda.set_per_process_memory_fraction(min(before, left / total), device)
+
+    limit()
     try:
         with _without_holes():
-            yield
+            yield limit
     finally:
         torch.cuda.set_per_process_memory_fraction(before, device)
+
+
+def _nothing() -> None:
+    """There is no limit to look at."""
 
 
 @contextmanager

@@ -145,8 +145,9 @@ class TiledVAE(nn.Module):
         settings = backend_settings(preset, inputs[0].dtype, bounded=limits.vram is not None)
         # what a capture leaves behind is looked through after the first result
         first = nullcontext() if self._ready else without_collector()
-        with settings, capped(x.device, limits.vram), first:
+        with settings, capped(x.device, limits.vram) as limit, first:
             ready = self._ready_for(side, inputs, call, limits, preset)
+            limit()
             tensors, spec = ready.runner.run(inputs, generator), ready.spec
         if inputs[0].dtype != x.dtype:
             tensors = [t.to(x.dtype) if t.is_floating_point() else t for t in tensors]

@@ -278,7 +278,7 @@ class Model:
         bounded = self.limits.vram is not None
         settings = backend_settings(self.preset, self.dtype, bounded=bounded, steps=name.endswith(" step"))
         by_rows = bool(sinks) and not isinstance(inputs[0], Tensor)  # a clip that comes and goes
-        with settings, capped(self.device, self.limits.vram, by_rows=by_rows):
+        with settings, capped(self.device, self.limits.vram, by_rows=by_rows) as limit:
             key = (name, *((tuple(x.shape), isinstance(x, Tensor)) for x in inputs), *sinks, call)
             ready = self._ready.get(key)
             if ready is None or not ready.serves(self.limits, self.device):
@@ -293,6 +293,7 @@ class Model:
                 )
                 while len(self._ready) > _KEPT_RUNS:
                     self._ready.pop(next(iter(self._ready)))
+            limit()
             return ready.runner.run(inputs, sinks=sinks), ready.spec
 
     def _module(self) -> nn.Module:

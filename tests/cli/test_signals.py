@@ -38,8 +38,12 @@ main()
 """
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals of this kind do not exist there")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+SIGNALS = pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+POSIX = pytest.mark.skipif(os.name == "nt", reason="signals of this kind do not exist there")
+
+
+@POSIX
+@SIGNALS
 def test_signals(tvae: Callable[..., Result], tmp_path: Path, number: signal.Signals, code: int) -> None:
     source, out = tmp_path / "c.mkv", tmp_path / "out"
     with av.open(str(source), "w") as container:
@@ -58,6 +62,7 @@ def test_signals(tvae: Callable[..., Result], tmp_path: Path, number: signal.Sig
     _, errors = process.communicate(timeout=120)
     assert process.returncode == code, errors
     assert len(errors.splitlines()) == 1
+    assert "run the same command to go on" in errors
     assert not list(out.rglob("index.json"))
     assert not list(out.rglob("*.tmp"))
     again = tvae(*arguments)
@@ -65,3 +70,18 @@ def test_signals(tvae: Callable[..., Result], tmp_path: Path, number: signal.Sig
     first = next(json.loads(line)["done"] for line in again.stdout.splitlines() if '"progress"' in line)
     assert first > 16
     assert json.loads(next(out.rglob("index.json")).read_text())["frames"] == CLIP
+
+
+@POSIX
+@SIGNALS
+def test_a_benchmark_is_not_gone_on_with(
+    tvae: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
+) -> None:
+    monkeypatch.setattr("tvae.pipeline.bench.io.bench_io", lambda *_args, **_more: signal.raise_signal(number))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        stopped = tvae("bench", "io")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert stopped.exit_code == code
+    assert stopped.stderr in ("tvae: interrupted\n", "tvae: terminated\n")
