@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import torch
 
-from tvae.pipeline.budget import outside
+from tvae.pipeline.budget import CUDA_LATER, outside
 
 __all__ = ["capped"]
 
@@ -21,17 +21,13 @@ _CHANGES = ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set
 """What changes the allocator's settings while it runs: PyTorch's name since 2.10, and the one before."""
 
 
-_LATER = 96 << 20
-"""Bytes that stay free for kernels that libraries load while a run is under way (75 MiB were measured)."""
-
-
 @contextmanager
 def capped(device: torch.device, named: int | None, *, by_rows: bool = False) -> Iterator[Callable[[], None]]:
     """For the length of a call the process holds at most ``named`` bytes of a CUDA device; elsewhere nothing changes.
 
-    The allocator gets what ``outside`` leaves of it. Gives a function that looks at that again, for when libraries have
-    been loaded. by_rows: results leave while others are made, so that memory is to stay low though nobody named an
-    amount.
+    The allocator gets what ``outside`` leaves of it, but for ``CUDA_LATER``. Gives a function that looks at that again,
+    for when libraries have been loaded. by_rows: results leave while others are made, so that memory is to stay low
+    though nobody named an amount.
     """
     if device.type != "cuda" or (named is None and not by_rows):
         yield _nothing
@@ -44,7 +40,7 @@ def capped(device: torch.device, named: int | None, *, by_rows: bool = False) ->
     before = torch.cuda.get_per_process_memory_fraction(device)
 
     def limit() -> None:
-        left = max(0, named - outside(device) - _LATER)
+        left = max(0, named - outside(device) - CUDA_LATER)
         torch.cuda.set_per_process_memory_fraction(min(before, left / total), device)
         if torch.cuda.memory_reserved(device) > left:
             torch.cuda.empty_cache()  # what the allocator has by now it would go on to use

@@ -13,10 +13,11 @@ from functools import partial
 
 from tvae.pipeline.engine.across import Across
 from tvae.pipeline.engine.again import cheaper_again
+from tvae.pipeline.engine.barriers import levels
 from tvae.pipeline.engine.cuts import optional_cuts
 from tvae.pipeline.engine.footprint import Footprint, Known, SegmentFootprint, footprint, segment_footprint
 from tvae.pipeline.engine.program import Program
-from tvae.pipeline.engine.schedule import Place, Schedule, Segment, levels, movable, placed, schedule, strips_of
+from tvae.pipeline.engine.schedule import Place, Schedule, Segment, movable, placed, schedule, strips_of
 from tvae.pipeline.errors import PlanError
 
 __all__ = ["CPU", "CUDA", "Machine", "fitting", "least", "seconds"]

@@ -11,20 +11,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
-from weakref import WeakKeyDictionary
 
 from tvae.pipeline.engine.axis import Axis
+from tvae.pipeline.engine.barriers import levels, read_from_buffer, without_work
 from tvae.pipeline.engine.bounds import Rows
 from tvae.pipeline.engine.program import Op, Program
 from tvae.pipeline.errors import PlanError
 
-__all__ = ["Band", "Place", "Schedule", "Segment", "by_rows", "levels", "movable", "placed", "schedule", "strips_of"]
+__all__ = ["Band", "Place", "Schedule", "Segment", "by_rows", "movable", "placed", "schedule", "strips_of"]
 
 Place = Literal["host", "disk", "caller"]
 """Where a buffer lives that is not on the device; *caller*: an input or output that comes or goes by rows."""
-
-_counted: WeakKeyDictionary[Program, dict[bool, Mapping[int, int]]] = WeakKeyDictionary()
-"""What ``levels`` found, by ``deep``: a planner makes many schedules of a program."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,13 +105,13 @@ def schedule(
     """
     if strip_rows < 1:
         raise PlanError(f"a strip has at least one row, not {strip_rows}")
-    ops, live = program.ops, _live(program)
+    ops = program.ops
     level = _with_cuts(levels(program, deep=deep), cuts or {})
     given = frozenset(o.id for o in ops if o.kind in ("input", "param", "noise"))
     stored = _stored(program, level, given, again) | given
     strips = strips_of(program, strip_rows)
-    members: list[list[Op]] = [[] for _ in range(1 + max((level[i] for i in live), default=0))]
-    for i in sorted(live - given):
+    members: list[list[Op]] = [[] for _ in range(1 + max(level.values(), default=0))]
+    for i in sorted(level.keys() - given):
         members[level[i]].append(ops[i])
     cut = [_members(ops, here, level, stored, given, n) for n, here in enumerate(members)]
     used: dict[int, int] = {}
@@ -226,100 +223,21 @@ def _alike(one: Op, other: Op) -> bool:
     return (one.shape, one.dtype, one.axis) == (other.shape, other.dtype, other.axis)
 
 
-def _live(program: Program) -> set[int]:
-    """Ops some output depends on."""
-    live: set[int] = set()
-    stack = list(program.outputs)
-    while stack:
-        id_ = stack.pop()
-        if id_ not in live:
-            live.add(id_)
-            stack += program.ops[id_].inputs
-    return live
-
-
-def levels(program: Program, *, deep: bool = False) -> Mapping[int, int]:
-    """How many barriers lie before each op that some output depends on: the number of the segment that computes it.
-
-    What is made of the inputs alone (a map of the latents that one norm of many is scaled with) counts those before
-    its first use: the inputs are there all the time, and it need not be kept from the start. deep: an op counts no
-    fewer than what the model computes earlier. Branches (chunks of a clip) come one after the other then, as the model
-    has them, and not side by side with the buffers of all of them alive at once.
-    """
-    counted = _counted.setdefault(program, {})
-    if deep not in counted:
-        ops, live = program.ops, _live(program)
-        level = _levels(ops, live, {}, deep)
-        counted[deep] = _levels(ops, live, _first_uses(program, level), deep)
-    return counted[deep]
-
-
-def _levels(ops: list[Op], live: set[int], first: Mapping[int, int], deep: bool) -> dict[int, int]:
-    level: dict[int, int] = {}
-    reached = 0
-    for op in ops:
-        if op.id not in live:
-            continue
-        at = max((level[i] + _is_barrier(ops[i], op) for i in op.inputs if i in live), default=0)
-        if op.id in first:
-            at = first[op.id]
-        elif deep and op.kind == "call" and not op.constant and (op.axis is not None or op.reduction is not None):
-            at = reached = max(at, reached)
-        level[op.id] = at
-    return level
-
-
-def _first_uses(program: Program, level: Mapping[int, int]) -> dict[int, int]:
-    """What is made of the inputs by work, in one step, and the level of what first uses it."""
-    ops, free = program.ops, _without_work(program)
-    first: dict[int, int] = {}
-    for op in reversed(ops):
-        if op.id in level:
-            at = first.get(op.id, 0) if op.id in free else level[op.id]
-            for i in op.inputs:
-                first[i] = min(first.get(i, at), at - _is_barrier(ops[i], op))
-    late = {o.id for o in ops if o.id in first and _plain(o) and free.issuperset(o.inputs)}
-    return {i: first[i] for i in late - free - set(program.outputs) if first[i] > 0}
-
-
-def _without_work(program: Program) -> set[int]:
-    """What can be had from the inputs at any time without work: they are there, and values are only moved about."""
-    found: set[int] = set()
-    for op in program.ops:
-        moved = _plain(op) and not op.work and found.issuperset(op.inputs) and op.id not in program.outputs
-        if moved or op.constant or op.kind in ("input", "param"):
-            found.add(op.id)
-    return found
-
-
-def _plain(op: Op) -> bool:
-    return op.kind == "call" and op.axis is not None and op.reduction is None and not op.whole_reads
-
-
 def _with_cuts(level: Mapping[int, int], cuts: Mapping[int, int]) -> dict[int, int]:
     pairs = {i: (n, cuts.get(i, 0)) for i, n in level.items()}
     rank = {pair: at for at, pair in enumerate(sorted(set(pairs.values())))}
     return {i: rank[pair] for i, pair in pairs.items()}
 
 
-def _is_barrier(source: Op, reader: Op) -> bool:
-    return source.reduction is not None or (source.id in reader.whole_reads and _read_from_buffer(source, reader))
-
-
-def _read_from_buffer(source: Op, reader: Op) -> bool:
-    """A strip makes the constants that it reads whole for itself; a whole value is made before any strip."""
-    return not source.constant or reader.axis is None
-
-
 def _stored(program: Program, level: dict[int, int], given: frozenset[int], again: Collection[int]) -> frozenset[int]:
     """Tiled values kept across a cut: outputs, whole reads, and what a later segment uses but should not make again."""
     ops = program.ops
     stored = {i for i in program.outputs if ops[i].axis}
-    made = {*again, *_without_work(program)}
+    made = {*again, *without_work(program)}
     uses = [(i, level[o.id]) for o in ops if o.id in level for i in o.inputs if i in level]
     for op in ops:
         if op.id in level:
-            stored |= {i for i in op.whole_reads if ops[i].axis and _read_from_buffer(ops[i], op)}
+            stored |= {i for i in op.whole_reads if ops[i].axis and read_from_buffer(ops[i], op)}
     seen: set[tuple[int, int]] = set()
     while uses:
         id_, at = uses.pop()
