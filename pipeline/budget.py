@@ -31,14 +31,18 @@ _UNITS |= {f"{p}ib": 1024 ** (n + 1) for n, p in enumerate("kmgt")}
 
 _CUDA_OWN = 700 << 20
 """Of a CUDA process before any tensor (context, libraries), and room for cuDNN's workspaces."""
+_CUDA_ALL_OWN = 900 << 20
+"""Of a process with all libraries and kernels there are, as far as was measured."""
 _CUDA_MOST_OWN = 1280 << 20
-"""Of a process with all libraries and kernels there are (0.9 GiB were measured); beyond that others use the device."""
+"""What is more than that is another process's."""
 CUDA_LATER = 96 << 20
 """Room for kernels that libraries load while a run is under way (75 MiB were measured)."""
 _CUDA_WORK = CUDA_LATER + (96 << 20)
 """The same, and room for workspaces, beside what a process is seen to have so far."""
 _CUDA_ROOM = 0.04
 """Share of a GPU's budget that stays free for holes between buffers (plans were measured to be right within 5 %)."""
+_CUDA_SPARE = 32 << 20
+"""What a process may take more of at its next call: pages of 2 and 20 MiB, libraries (26 MiB were measured)."""
 _CPU_OWN = 600 << 20
 """Of a process that has torch imported, where the system does not tell."""
 _CPU_FIRST = 128 << 20
@@ -101,10 +105,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class Besides:
-    """What a process takes beside buffers and strips: bytes, and a share of all that it may take."""
+    """What a process takes beside buffers and strips: bytes, and a share of all that it may take.
+
+    spare: bytes by which that may be more at the next call.
+    """
 
     bytes: int
     share: float = 0.0
+    spare: int = 0
 
     def left(self, named: int) -> int:
         """Of a budget that is named, for buffers and strips; less than zero where the rest takes more."""
@@ -114,6 +122,10 @@ class Besides:
         """What has to be named to have so much left."""
         return max(1, math.ceil((left + self.bytes) / (1 - self.share)))
 
+    def enough(self, left: int) -> int:
+        """What has so much left at the next call, too."""
+        return self.named(left) + self.spare
+
 
 def besides(device: torch.device, weights: int, inputs: int = 0, *, to_come: int | None = None) -> Besides:
     """As of now. weights: bytes of the weights; to_come: of those that have no place yet, None where that is not known.
@@ -122,7 +134,7 @@ def besides(device: torch.device, weights: int, inputs: int = 0, *, to_come: int
         torch.cuda.empty_cache()  # what is left then are tensors, whoever's, what recordings keep, and holes
         held = torch.cuda.memory_reserved(device) - inputs
         held = max(weights, held) if to_come is None else held + _in_pages(to_come)
-        return Besides(max(_CUDA_OWN, outside(device) + _CUDA_WORK) + held, _CUDA_ROOM)
+        return Besides(max(_CUDA_OWN, outside(device) + _CUDA_WORK) + held, _CUDA_ROOM, _CUDA_SPARE)
     if device.type == "cpu":
         resident = _resident()
         more = weights if to_come is None or not resident else to_come
@@ -180,11 +192,11 @@ def _in_pages(tensors: int) -> int:
 def outside(device: torch.device) -> int:
     """Bytes of a CUDA device that are this process's and not PyTorch's allocator's: context, libraries, kernels.
 
-    All that the device lacks beside the allocator's, or what a process usually has where others use the device, too.
+    All that the device lacks beside the allocator's, or the most that a process has where others use the device, too.
     """
     free, total = torch.cuda.mem_get_info(device)
     found: int = total - free - torch.cuda.memory_reserved(device)
-    return found if found <= _CUDA_MOST_OWN else _CUDA_OWN
+    return found if found <= _CUDA_MOST_OWN else _CUDA_ALL_OWN
 
 
 def host_room() -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -75,13 +76,15 @@ def planned(
     taken = _besides(program, device, to_come, places)
     budget = activation_budget(device, limits.vram, limits.share, taken, _given(program, places))
     strips, machine = _strips(program, limits), _machine(device)
-    found = fitting(program, strips, budget, machine, taken.named, places, across)
+    naming = {"named": taken.named, "enough": taken.enough}
+    fit = partial(fitting, program, budget=budget, machine=machine, places=places, across=across, **naming)
+    found = fit(strips)
     cost = footprint(found)
     for frames in (n for n in _LONGER if n <= limits.longest):
         longer = _strips(program, replace(limits, strip=frames))
         if cost.device > _CLIP_BYTES or longer[0] <= strips[0]:
             break
-        way = fitting(program, [longer[0], *strips], budget, machine, taken.named, places, across)
+        way = fit([longer[0], *strips])
         if way.strip_rows != longer[0] or (size := footprint(way)).device > _CLIP_BYTES:
             break
         strips, found, cost = longer, way, size
@@ -95,7 +98,7 @@ def described(found: Planned, limits: Limits, device: torch.device, side: str) -
     given = {i: place for i, place in plan.places.items() if place == "caller"}
     machine = _machine(device)
     most_modest = least(plan.program, _strips(plan.program, limits), machine, given, found.across)
-    budget = _besides(plan.program, device, found.to_come, given).named(most_modest)
+    budget = _besides(plan.program, device, found.to_come, given).enough(most_modest)
     time = seconds(plan, footprint(plan), machine)
     return replace(explain(plan, side), least_bytes=most_modest, least_budget=budget, seconds=time)
 

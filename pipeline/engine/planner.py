@@ -57,14 +57,16 @@ def fitting(
     named: Callable[[int], int] = int,
     places: Mapping[int, Place] | None = None,
     across: Across | None = None,
+    *,
+    enough: Callable[[int], int] | None = None,
 ) -> Schedule:
     """The schedule to run.
 
     strips: heights to choose from, in input rows, the preferred one first; it is taken if it fits as it is. budget:
     bytes on the device for everything but weights and library workspaces; None for any. named: what has to be named to
-    have such a budget. places: of buffers that live elsewhere anyway. across: the height of frames that are strips, for
-    bands inside them where nothing else fits. Raises PlanError with the smallest budget, as it has to be named, that
-    would do.
+    have such a budget; enough: to have it surely, where that is more. places: of buffers that live elsewhere anyway.
+    across: the height of frames that are strips, for bands inside them where nothing else fits. Raises PlanError with
+    the smallest budget, as it has to be named, that would do.
     """
     known = Known()
     ways = _ways(program, strips[0], machine, places or {})
@@ -89,10 +91,10 @@ def fitting(
                 break
             smallest = min(smallest, *(cost.device for _, cost in banded)) if not room else smallest
     if not found:
-        enough = -(-named(smallest) // 2**20)
+        would_do = -(-(enough or named)(smallest) // 2**20)
         raise PlanError(
-            f"a budget of {_size(named(budget))} does not hold this; the smallest that does is {enough} MiB",
-            enough << 20,
+            f"a budget of {_size(named(budget))} does not hold this; the smallest that does is {would_do} MiB",
+            would_do << 20,
         )
     return min(found, key=lambda one: seconds(one[0], one[1], machine))[0]
 

@@ -193,7 +193,7 @@ def test_a_budget_that_is_named_holds_what_was_asked_for(
         patch.setattr(budget, "_resident", lambda: resident)
         taken = besides(device, weights)
     named = taken.named(wanted)
-    assert named >= 1
+    assert taken.enough(wanted) == named >= 1
     assert taken.left(named) >= wanted
     assert named == 1 or taken.left(named - 4) < wanted
 
@@ -228,9 +228,10 @@ def test_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
     assert activation_budget(CUDA, None, 0.5, besides(OTHER, 0)) == 6 * GIB
     left = left_of(8 * GIB, CUDA, GIB)
     assert left is not None
-    assert 3.7 * GIB < left < 4.3 * GIB, "what other tensors take is not for buffers"
+    assert 3.5 * GIB < left < 4.1 * GIB, "what other tensors take is not for buffers"
     assert card.cached == 0, "what is given back leaves no holes"
     assert besides(CUDA, GIB).named(left) == pytest.approx(8 * GIB, abs=4)
+    assert besides(CUDA, GIB).enough(left) == pytest.approx(8 * GIB + 32 * MIB, abs=4), "pages that tensors lie in vary"
     assert besides(CUDA, GIB, inputs=2 * GIB).left(8 * GIB) == left + 2 * GIB, "inputs are counted as buffers"
     assert besides(CUDA, 5 * GIB).left(8 * GIB) == left - 2 * GIB, "weights that are still to come"
     assert besides(CUDA, GIB, to_come=0).left(8 * GIB) == left, "the weights are among the tensors"
@@ -252,6 +253,6 @@ def test_a_process_with_much_beside_its_tensors(monkeypatch: pytest.MonkeyPatch)
         return besides(CUDA, 0).left(8 * GIB)
 
     assert left(300 * MIB) == left(500 * MIB)
-    assert left(3 * GIB) == left(700 * MIB)
+    assert left(3 * GIB) == left(900 * MIB)
     assert left(950 * MIB) == left(900 * MIB) - 50 * MIB
     assert left(900 * MIB) < left(500 * MIB)

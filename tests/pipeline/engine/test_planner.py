@@ -317,6 +317,9 @@ def test_the_budget_is_named_as_the_user_would() -> None:
     message = f"a budget of 150.0 MiB does not hold this; the smallest that does is {enough} MiB"
     assert str(caught.value) == message
     assert 2 * plain + 98 <= enough <= 2 * plain + 100
+    with pytest.raises(PlanError) as caught:
+        fitting(program, HEIGHTS, 25 * MIB, CPU, named, enough=lambda activations: named(activations) + 7 * MIB)
+    assert str(caught.value) == message.replace(f"{enough} MiB", f"{enough + 7} MiB")
 
 
 def test_what_is_at_the_callers_anyway_takes_no_memory() -> None:
