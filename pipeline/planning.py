@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -76,8 +75,10 @@ def planned(
     taken = _besides(program, device, to_come, places)
     budget = activation_budget(device, limits.vram, limits.share, taken, _given(program, places))
     strips, machine = _strips(program, limits), _machine(device)
-    naming = {"named": taken.named, "enough": taken.enough}
-    fit = partial(fitting, program, budget=budget, machine=machine, places=places, across=across, **naming)
+
+    def fit(heights: Sequence[int]) -> Schedule:
+        return fitting(program, heights, budget, machine, taken.named, places, across, enough=taken.enough)
+
     found = fit(strips)
     cost = footprint(found)
     for frames in (n for n in _LONGER if n <= limits.longest):
