@@ -29,12 +29,14 @@ def group_stats(x: Tensor) -> Tensor:
 
 
 def blocks(x: Tensor) -> tuple[Tensor, ...]:
-    """x_nc* in the pieces that its statistics are taken in."""
+    """x_nc* in the pieces that its statistics are taken in: of the outermost dimension that is any, so that pixels that
+    lie one after the other stay together."""
     most = _CPU_BLOCK if x.device.type == "cpu" else _BLOCK
-    if x.numel() <= most:
+    outermost = next((d for d in range(2, x.ndim) if x.shape[d] > 1), None)
+    if x.numel() <= most or outermost is None:
         return (x,)
-    longest = max(range(2, x.ndim), key=lambda d: x.shape[d])
-    return x.split(max(1, x.shape[longest] * most // x.numel()), longest)
+    pieces = x.split(max(1, x.shape[outermost] * most // x.numel()), outermost)
+    return tuple(block for piece in pieces for block in blocks(piece))
 
 
 def block_stats(x: Tensor) -> Tensor:

@@ -173,6 +173,29 @@ def test_a_large_mean_costs_no_digits_of_the_variance(far: float, last: bool) ->
     assert ((var - want) / want).abs().max().item() < 1e-6
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "shape", [(2, 24, 9, 2000), (1, 6, 99999), (2, 8, 5, 80, 99), (1, 300, 65, 47), (1, 400, 1, 1500)]
+)
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("far", [0.0, 500.0])
+def test_blocks_of_any_layout_and_of_crops(shape: tuple[int, ...], last: bool, kind: torch.dtype, far: float) -> None:
+    """Small ones, which together have every pixel once, and each channel's mean and variance."""
+    x = (2 * normal(shape, 0) + far * normal(shape[:2], 1).view(*shape[:2], *[1] * (len(shape) - 2))).to(kind)
+    if last:
+        x = x.movedim(1, -1).contiguous().movedim(-1, 1)
+    for cropped in (x, x[..., : -(-shape[-1] // 2)]):
+        found = native.blocks(cropped)
+        assert all(block.numel() <= 1 << 18 for block in found)
+        assert len(found) > 1
+        count, mean, m2 = native.merge_stats([native.group_stats(cropped)])[:, 0].unbind(1)
+        wide, dims = cropped.double(), tuple(range(2, x.ndim))
+        close = 1e-6 if kind == torch.float32 else 1e-12
+        assert (count == cropped[0, 0].numel()).all()
+        torch.testing.assert_close(mean, wide.mean(dims), rtol=1e-13, atol=close)
+        torch.testing.assert_close((m2 / count).sqrt(), wide.std(dims, correction=0), rtol=close, atol=0)
+
+
 def test_halves_are_summed_in_a_wide_type() -> None:
     x = torch.full((1, 2, 300, 300), 1000.0, dtype=torch.float16)
     x[:, 1, ::2] = -1000.0
