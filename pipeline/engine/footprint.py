@@ -63,6 +63,11 @@ class Footprint:
     segments: tuple[SegmentFootprint, ...]
 
     @property
+    def fullest(self) -> int:
+        """Bytes on the device where it is fullest, without input and output."""
+        return max(segment.stored + segment.strip for segment in self.segments)
+
+    @property
     def moved(self) -> int:
         """Bytes to and from host and disk."""
         return sum(s.moved for s in self.segments)
@@ -115,7 +120,8 @@ def segment_footprint(schedule: Schedule, segment: Segment, stored: int, known: 
 
 def _kind(segment: Segment) -> Hashable:
     """What its strips are, and what each of them does."""
-    return segment.body, segment.sinks, len(segment.strips), segment.strips[0], segment.strips[-1], segment.slides
+    strips = len(segment.strips), segment.strips[0], segment.strips[-1]
+    return segment.body, segment.sinks, strips, segment.slides, segment.single
 
 
 def _strips(schedule: Schedule, segment: Segment, known: Known) -> list[Strip]:

@@ -6,7 +6,7 @@ Under the queue every buffer has a bar, over the segments in which it exists.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +66,7 @@ class Plan:
     dtype: str
     strip_rows: int
     strips: int
+    """Rows of the highest strips, and the fewest that a segment has."""
     segments: tuple[SegmentPlan, ...]
     buffers: tuple[BufferPlan, ...]
     weight_bytes: int
@@ -96,9 +97,10 @@ class Plan:
     def __str__(self) -> str:
         shape = "x".join(map(str, self.input_shape))
         result = "x".join(map(str, self.output_shape))
-        rows = "" if len({s.strip_rows for s in self.segments}) < 2 else "up to "
+        strips = _range(s.strips for s in self.segments)
+        rows = _range(s.strip_rows for s in self.segments)
         lines = [
-            f"{self.side} {shape} -> {result}, {self.dtype}, {self.strips} strips of {rows}{self.strip_rows} rows",
+            f"{self.side} {shape} -> {result}, {self.dtype}, {strips} strips of {rows} rows",
             f"{'#':>3}  {'modules':<42} {'ends with':<22} {'strips':>6} {'halo':>4} {'work':>6} {'stored':>10} "
             f"{'strip':>10}",
         ]
@@ -167,8 +169,8 @@ def explain(schedule: Schedule, side: str) -> Plan:
         first.shape,
         last.shape,
         str(first.dtype).removeprefix("torch."),
-        schedule.strip_rows,
-        min(len(segment.strips) for segment in schedule.segments),
+        max(segment.strip_rows for segment in segments),
+        min(segment.strips for segment in segments),
         segments,
         _buffers(schedule),
         sum(ops[i].bytes for i in program.params),
@@ -232,6 +234,11 @@ def _ending(segment: Segment, ops: list[Op], places: Mapping[int, Place], whole:
     elif not last and not any(ops[i].reduction for i in segment.sinks):
         told.append("cut")
     return ", ".join(told)
+
+
+def _range(numbers: Iterable[int]) -> str:
+    lowest, *_, highest = sorted({*numbers}) * 2
+    return f"{lowest}" if lowest == highest else f"{lowest} to {highest}"
 
 
 def _shortened(text: str, width: int) -> str:

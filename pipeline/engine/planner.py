@@ -26,7 +26,8 @@ __all__ = ["CPU", "CUDA", "Machine", "fitting", "least", "seconds"]
 @dataclass(frozen=True)
 class Machine:
     """What times are estimated from: operations and bytes a second (of the device's memory, of the link to the host, of
-    the disk), seconds to start an operation; where buffers go that leave the device, and how much the host may take."""
+    the disk), seconds to start an operation; where buffers go that leave the device, and how much the host may take.
+    cache: bytes; strips with no larger value are the faster the higher they are."""
 
     operations: float
     memory: float
@@ -35,10 +36,12 @@ class Machine:
     elsewhere: Place
     disk: float = 1e9
     host: int | None = None
+    cache: int = 0
 
 
-CPU = Machine(1e11, 1e10, 1e9, 2e-5, "disk")
-"""A few cores and a local disk."""
+CPU = Machine(1e11, 1e10, 1e9, 2e-5, "disk", cache=8 << 20)
+"""A few cores and a local disk. Low strips of small values take them up to a third longer: each convolution lays out
+its weights anew. From 16 MiB up they take as long or less (two cores of an AMD EPYC, SDXL's shape)."""
 CUDA = Machine(6e14, 3e12, 4.5e10, 1e-5, "host")
 """A data-centre card on PCIe 5; what matters is the proportion, and that differs little between cards."""
 
@@ -62,7 +65,8 @@ def fitting(
 ) -> Schedule:
     """The schedule to run.
 
-    strips: heights to choose from, in input rows, the preferred one first; it is taken if it fits as it is. budget:
+    strips: heights to choose from, in input rows, the preferred one first; it is taken if it fits as it is. Segments of
+    small values then take multiples of it, where there is a choice of heights and strips are not of frames. budget:
     bytes on the device for everything but weights and library workspaces; None for any. named: what has to be named to
     have such a budget; enough: to have it surely, where that is more. places: of buffers that live elsewhere anyway.
     across: the height of frames that are strips, for bands inside them where nothing else fits. Raises PlanError with
@@ -74,7 +78,8 @@ def fitting(
     costs = [(plan, footprint(plan, known)) for plan in first]
     fits = [(plan, cost) for plan, cost in costs if budget is None or cost.device <= budget]
     if fits:
-        return _choice(fits, machine)
+        plan, cost = _choice(fits, machine)
+        return plan if len(strips) == 1 or across else _raised(plan, cost, budget, machine.cache, known)
     assert budget is not None
     found, smallest = [], min(cost.device for _, cost in costs)
     for chain in _chains(program, strips, machine, places or {}, known):
@@ -182,11 +187,32 @@ def _segment_seconds(program: Program, segment: Segment, part: SegmentFootprint,
     return max(computing + part.starts * machine.start, moving)
 
 
-def _choice(plans: Sequence[tuple[Schedule, Footprint]], machine: Machine) -> Schedule:
+def _choice(plans: Sequence[tuple[Schedule, Footprint]], machine: Machine) -> tuple[Schedule, Footprint]:
     """The plan that takes least memory among those expected to be as fast as the fastest, as far as estimates tell."""
     fastest = min(seconds(plan, cost, machine) for plan, cost in plans)
-    alike = [(cost.device, plan) for plan, cost in plans if seconds(plan, cost, machine) <= _ALIKE * fastest]
-    return min(alike, key=lambda sized: sized[0])[1]
+    alike = [(plan, cost) for plan, cost in plans if seconds(plan, cost, machine) <= _ALIKE * fastest]
+    return min(alike, key=lambda sized: sized[1].device)
+
+
+def _raised(plan: Schedule, cost: Footprint, budget: int | None, cache: int, known: Known) -> Schedule:
+    """The same buffers, and in every segment strips as high as its largest value is small."""
+    program, segments = plan.program, []
+    room = None if budget is None else budget - cost.device + cost.fullest
+    steps = -(-program.rows // plan.strip_rows)
+    for segment, part in zip(plan.segments, cost.segments, strict=True):
+        whole = max((program.ops[i].bytes for i in segment.body), default=0)
+        together = max(1, cache * program.rows // (whole * plan.strip_rows)) if whole else 1
+        fewest = -(-steps // together)
+        higher = _in_strips(segment, program, plan.strip_rows * -(-steps // fewest))
+        its = segment_footprint(plan, higher, part.stored, known)
+        segments.append(higher if room is None or its.stored + its.strip <= room else segment)
+    return replace(plan, segments=tuple(segments))
+
+
+def _in_strips(segment: Segment, program: Program, height: int) -> Segment:
+    """The segment in strips of a height of its own among others, whose buffers nothing else may share."""
+    strips = strips_of(program, height)
+    return segment if strips == segment.strips else replace(segment, strips=strips, buffered=True)
 
 
 @dataclass(frozen=True)
@@ -318,18 +344,15 @@ def _spans(plan: Schedule, gone: Collection[int]) -> dict[int, tuple[int, int]]:
 def _filled(
     plan: Schedule, cost: Footprint, heights: Sequence[int], budget: int, machine: Machine, known: Known
 ) -> tuple[Schedule, Footprint]:
-    """The same buffers, and in every segment the strips that are fastest in what they leave of the budget.
-
-    Never a single strip among others: its values become the buffers, and may share memory.
-    """
+    """The same buffers, and in every segment the strips that are fastest in what they leave of the budget."""
     program, segments = plan.program, []
-    room = budget - cost.device + max(part.stored + part.strip for part in cost.segments)
+    room = budget - cost.device + cost.fullest
     for segment, part in zip(plan.segments, cost.segments, strict=True):
         best, fastest = segment, _segment_seconds(program, segment, part, machine)
         for height in heights:
-            if height >= program.rows or len(segment.strips) == 1:
+            if segment.single:
                 continue
-            other = replace(segment, strips=strips_of(program, height))
+            other = _in_strips(segment, program, height)
             its = segment_footprint(plan, other, part.stored, known)
             if its.stored + its.strip <= room and (time := _segment_seconds(program, other, its, machine)) < fastest:
                 best, fastest = other, time

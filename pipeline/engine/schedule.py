@@ -63,19 +63,21 @@ class Segment:
     behind: frozenset[int] = frozenset()
     slides: bool = False
     bands: tuple[Band, ...] = ()
+    buffered: bool = False
 
     @property
     def single(self) -> bool:
         """Is there but one strip, whose values become the buffers?"""
-        return len(self.strips) == 1 and not self.bands
+        return len(self.strips) == 1 and not self.bands and not self.buffered
 
 
 @dataclass(frozen=True)
 class Schedule:
     """Segments in order, and the ops whose whole value is kept in a buffer.
 
-    strip_rows: of the highest strips; segments may have lower ones. places: where those buffers live that are not on
-    the device. lag: write over buffers behind the strips, too.
+    strip_rows: the height that was chosen; segments may have lower strips, where memory is short, or higher ones, where
+    their values are small. places: where those buffers live that are not on the device. lag: write over buffers behind
+    the strips, too.
     """
 
     program: Program

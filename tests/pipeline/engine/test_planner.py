@@ -154,26 +154,6 @@ def test_lower_strips_come_before_the_disk() -> None:
     assert plan.strip_rows >= 8  # the highest that fit are the fastest
 
 
-@everywhere
-def test_every_segment_takes_the_strips_it_has_room_for(kind: type[Block], machine: Machine) -> None:
-    """Where little is stored they are higher; what was promised is kept, and the numbers are the same."""
-    program, x = program_of(kind, 48, 10), image(48, 10)
-    weights = dict(built(kind).named_parameters()) | graph_of(kind).constants
-    (want,) = eager(kind, x)
-    few = least(program, (24, 12, 3, 1), machine, {})
-    seen = set()
-    for budget in range(few, 4 * few, few // 2):
-        plan = fitting(program, (24, 12, 3, 1), budget, machine)
-        heights = [segment.strips[0][1] for segment in plan.segments]
-        seen |= {len(set(heights))}
-        assert plan.strip_rows == max(heights)
-        assert footprint(plan).device <= budget
-        (got,) = execute(plan, [x], weights)
-        assert got is not None
-        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
-    assert max(seen) > 1
-
-
 def nested() -> Program:
     """Where most is alive: six buffers of one size and one of a quarter of it; later a single one of twice the size."""
     g = OneOp(128, 32)
@@ -325,7 +305,7 @@ def test_the_budget_is_named_as_the_user_would() -> None:
 def test_what_is_at_the_callers_anyway_takes_no_memory() -> None:
     program = large(TwoNorms)
     ends = {program.inputs[0]: "caller", program.outputs[0]: "caller"}
-    plan = fitting(program, HEIGHTS, None, CPU, places=ends)
+    plan = fitting(program, HEIGHTS, None, replace(CPU, cache=0), places=ends)
     assert plan.places == ends
     saved = footprint(schedule(program, 16)).device - footprint(plan).device
     whole = sum(program.ops[i].bytes for i in ends)
