@@ -30,7 +30,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tvae.kernels.registry import Unsupported
-from tvae.kernels.triton.attention_ends import finish_kernel, narrow_kernel
+from tvae.kernels.triton.attention_ends import finish_kernel, largest_kernel, narrow_kernel
 from tvae.kernels.triton.attention_weights import peaks_kernel, repair_kernel, weights_kernel
 from tvae.kernels.triton.launch import device_of, launch
 from tvae.kernels.workspace import chunk_of
@@ -42,6 +42,8 @@ _WORTH = 2048
 
 _SAMPLED = 512
 """Keys at most that peaks are guessed from: a thirty-second of them, or a tile where that is more."""
+_SHARE = 128
+"""Values whose largest magnitudes one program finds."""
 _WAVES = 2
 """Of programs that repair: each looks at all of its rows' largest exponents, and they share what is to be done."""
 
@@ -128,9 +130,21 @@ def _narrow(v: Tensor) -> tuple[Tensor, Tensor | None]:
     if v.dtype == torch.float16:
         return v, None
     n, d = v.shape
-    largest = torch.linalg.vector_norm(v, math.inf, 0)
+    largest = torch.zeros(d, device=v.device)
     out = torch.empty((n, d), dtype=torch.float16, device=v.device)
     slab = min(256, d & -d)
+    launch(
+        largest_kernel,
+        (triton.cdiv(n, _SHARE), d // slab),
+        v,
+        largest,
+        n,
+        v.stride(0),
+        SHARE=_SHARE,
+        ROWS=32,
+        SLAB=slab,
+        num_warps=4,
+    )
     launch(
         narrow_kernel,
         (triton.cdiv(n, 32), d // slab),

@@ -141,7 +141,7 @@ def test_graph_capture() -> None:
         assert _error(y, exact) <= BOUND[q.dtype] * _error(F.scaled_dot_product_attention(q, k, v, scale=0.05), exact)
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(16384, 16384), (16384, 262144), (1024, 65536)])
+@pytest.mark.parametrize(("queries", "keys"), [(16384, 16384), (16384, 262144), (1024, 65536), (128, 16384)])
 def test_memory_is_what_plans_count(queries: int, keys: int) -> None:
     """Beside operands and result, and what the library works in where it divides the sum over keys."""
     q, k, v = _noise(1, 1, queries, 512), _noise(1, 1, keys, 512), _noise(1, 1, keys, 512)
