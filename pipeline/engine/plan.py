@@ -6,7 +6,7 @@ Under the queue every buffer has a bar, over the segments in which it exists.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,8 +97,8 @@ class Plan:
     def __str__(self) -> str:
         shape = "x".join(map(str, self.input_shape))
         result = "x".join(map(str, self.output_shape))
-        strips = _range(s.strips for s in self.segments)
-        rows = _range(s.strip_rows for s in self.segments)
+        strips = _range(self.strips, *(s.strips for s in self.segments))
+        rows = _range(self.strip_rows, *(s.strip_rows for s in self.segments))
         lines = [
             f"{self.side} {shape} -> {result}, {self.dtype}, {strips} strips of {rows} rows",
             f"{'#':>3}  {'modules':<42} {'ends with':<22} {'strips':>6} {'halo':>4} {'work':>6} {'stored':>10} "
@@ -130,7 +130,7 @@ class Plan:
 
     def _bars(self) -> list[str]:
         """A line for every buffer, with a bar from left to right over the queue."""
-        count = len(self.segments)
+        count = max(1, len(self.segments))
         width = min(count, _WIDEST_BAR)
         lines = [f"{'buffer':>6}  {'alive':<{max(width + 2, 5)}} {'size':>10}  {'where':<16} made by"]
         for n, b in enumerate(self.buffers):
@@ -169,8 +169,8 @@ def explain(schedule: Schedule, side: str) -> Plan:
         first.shape,
         last.shape,
         str(first.dtype).removeprefix("torch."),
-        max(segment.strip_rows for segment in segments),
-        min(segment.strips for segment in segments),
+        max((segment.strip_rows for segment in segments), default=schedule.program.rows),
+        min((segment.strips for segment in segments), default=1),
         segments,
         _buffers(schedule),
         sum(ops[i].bytes for i in program.params),
@@ -186,7 +186,7 @@ def _buffers(schedule: Schedule) -> tuple[BufferPlan, ...]:
     """Inputs, results and boundaries, in the order in which they are made."""
     program, ops = schedule.program, schedule.program.ops
     shown = [n for n, segment in enumerate(schedule.segments) if segment.body]
-    end = len(shown) - 1
+    end = max(0, len(shown) - 1)
     at = [min(sum(s < n for s in shown), end) for n in range(len(schedule.segments))]
     found = dict.fromkeys(program.inputs, (0, end))
     over: dict[int, int] = {}
@@ -236,8 +236,8 @@ def _ending(segment: Segment, ops: list[Op], places: Mapping[int, Place], whole:
     return ", ".join(told)
 
 
-def _range(numbers: Iterable[int]) -> str:
-    lowest, *_, highest = sorted({*numbers}) * 2
+def _range(*numbers: int) -> str:
+    lowest, highest = min(numbers), max(numbers)
     return f"{lowest}" if lowest == highest else f"{lowest} to {highest}"
 
 

@@ -50,7 +50,8 @@ class Segment:
     written over the buffer of a value that nobody reads after them. behind: those of them whose rows wait until no
     strip needs the old ones any more: later strips read rows beyond their own. slides: its strips keep rows for the
     next one rather than compute them twice. bands: each strip is computed band by band, from top to bottom; () for all
-    of its height at once.
+    of its height at once. buffered: its values are written into buffers, even if there is but one strip: other
+    segments have several, and may write over them.
     """
 
     whole: tuple[int, ...]

@@ -19,6 +19,7 @@ from small_models import (
     image,
     planned,
 )
+from torch import Tensor
 
 from tvae.pipeline.engine.plan import Plan, explain
 from tvae.pipeline.engine.schedule import movable, placed
@@ -141,6 +142,21 @@ def test_a_plan_reads_as_a_table() -> None:
         assert f"{segment.recompute:.2f}x" in lines[2 + n]
     assert "KiB" in lines[-1]
     assert max(map(len, lines)) <= 120
+
+
+class AllOfIt(Block):
+    """Nothing that strips could divide."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.fft.fft2(x).real
+
+
+def test_what_runs_as_a_whole_reads_as_a_table_without_segments() -> None:
+    plan = explain(planned(AllOfIt, image(12), 4, allow_whole=True), "encode")
+    assert (plan.segments, plan.strips) == ((), 1)
+    lines = str(plan).splitlines()
+    assert lines[0] == "encode 2x3x12x6 -> 2x3x12x6, float64, 1 strips of 12 rows"
+    assert [line.count("█") for line in lines if "│" in line] == [1] * len(plan.buffers)
 
 
 def test_every_buffer_has_a_bar_over_the_segments_in_which_it_exists() -> None:
