@@ -53,7 +53,7 @@ class Preset:
     cuda_graphs: bool
     """Record runs of one shape as a CUDA graph and replay it."""
     strip_rows: int
-    """Height of a strip in latent rows, on both sides."""
+    """Height of a strip in latent rows, on both sides; on a CPU, strips of small values are higher."""
     memory_share: float
     """Share of the memory that is free now that a plan may use, above 0 and at most 1."""
     io_workers: int
