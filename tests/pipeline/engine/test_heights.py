@@ -22,7 +22,6 @@ from tvae.pipeline.engine.program import Program
 from tvae.pipeline.engine.schedule import Schedule, movable, placed, schedule, strips_of
 
 MACHINES = {"disk": CPU, "host": CUDA}
-KIB = 1 << 10
 HEIGHT, WIDTH = 48, 10
 MAP = 2 * 8 * HEIGHT * WIDTH * 8  # bytes
 
