@@ -9,10 +9,10 @@ group_stats       +       a       +        +       +
 finish_stats      +       a       +        +       d
 norm_act          +       +       +        +       +
 add_stats         +       +       +        +       +
-interleave_stats  +       a       +        +       d
 rms_norm_act      +       +       +        +       d
 pad               +       f       f        +       d
 enlarge           +       f       f        +       d
+conv3d            +       b       b        b       +
 conv_add          +       b       b        +       +
 conv_from_few     +       b       b        +       d
 conv_to_few       +       b       b        +       d
@@ -22,9 +22,9 @@ frames_to_tensor  +       e       e        e       e
 tensor_to_frames  +       e       e        e       e
 ================  ======  ======  =======  ======  ====
 
-- a: TorchScript's fuser takes no reductions and no writes to every other pixel. Of ``add_stats`` and ``rms_norm_act``
+- a: TorchScript's fuser takes no reductions. Of ``add_stats`` and ``rms_norm_act``
   it fuses what follows or precedes the reduction.
-- b: both would call the very attention or convolution that the definition calls.
+- b: it would call the very attention or convolution that the definition calls.
 - c: one ``addcmul`` is one pass already.
 - d: Triton's pass is bound by memory or by matrix products; CUDA C++ could move no byte less.
 - f: what they could fuse is a copy; its order in memory is what counts, and that the fusers choose for themselves.

@@ -20,8 +20,6 @@ def measured_case(operation: str, dtype: torch.dtype, device: torch.device, size
     small, half = max(2, size // 8), max(1, size // 2)
     if operation == "wide_attention":
         return make.attention("measured", 1, 1, small * small, small * small, 4 * channels)
-    if operation == "interleave_stats":
-        return make.interleave("measured", 1, channels, half, half, into=True)
     if operation == "sample":
         return make.sample("measured", 1, channels, small, small)
     if operation == "finish_stats":
@@ -36,6 +34,8 @@ def measured_case(operation: str, dtype: torch.dtype, device: torch.device, size
         return make.rms("measured", make.picture(1, channels, size, size))
     if operation == "pad":
         return make.padded("measured", make.picture(1, channels, size, size), (1, 1, 1, 1), "replicate", "silu")
+    if operation == "conv3d":
+        return make.conv3d("measured", 1, channels, channels, 6, half, half)
     if operation == "conv_add":
         return make.conv_add("measured", 1, channels, channels, size, size)
     if operation == "conv_from_few":
@@ -79,14 +79,6 @@ def small_cases(operation: str, dtype: torch.dtype, device: torch.device) -> lis
             m.add("into another", picture, into=True),
             m.add("in place", batch, into=True, aliased=True),
         ]
-    if operation == "interleave_stats":
-        return [
-            m.interleave("odd", 1, 32, 7, 11),
-            m.interleave("batch", 2, 16, 8, 6),
-            m.interleave("no bias", 1, 32, 8, 8, bias=False),
-            m.interleave("no statistics", 1, 32, 8, 8, stats=False),
-            m.interleave("into another", 1, 32, 8, 8, into=True),
-        ]
     if operation == "rms_norm_act":
         return [
             *(m.rms(label, x) for label, x in shapes),
@@ -106,6 +98,12 @@ def small_cases(operation: str, dtype: torch.dtype, device: torch.device) -> lis
         return [
             *(m.enlarged(label, x, (2,) * (x.ndim - 2)) for label, x in shapes),
             m.enlarged("wider", clip, (1, 2, 3)),
+        ]
+    if operation == "conv3d":
+        return [
+            m.conv3d("causal", 1, 32, 48, 5, 9, 7),
+            m.conv3d("a bias", 2, 16, 32, 3, 8, 6, bias=True),
+            m.conv3d("every other frame", 1, 32, 16, 5, 8, 8, step=2),
         ]
     if operation == "conv_add":
         return [

@@ -67,14 +67,6 @@ def add_stats(
     return y, group_stats(y) if stats else None
 
 
-def interleave_stats(
-    phases: Tensor, bias: Tensor | None, out: Tensor | None, stats: bool
-) -> tuple[Tensor, Tensor | None]:
-    """See ``native.interleave_stats``; its four copies touch every value once already, so that only statistics gain."""
-    y = native.interleave_stats(phases, bias, out, False)[0]
-    return y, group_stats(y) if stats else None
-
-
 def rms_norm_act(
     x: Tensor,
     weight: Tensor | None,
@@ -143,7 +135,5 @@ def _lacking(device_type: str) -> str | None:
     return None if shutil.which(compiler) else f"torch.compile needs a C++ compiler, and there is no {compiler}"
 
 
-IMPLEMENTATIONS = {
-    fn.__name__: fn for fn in (group_stats, finish_stats, norm_act, add_stats, interleave_stats, rms_norm_act)
-}
+IMPLEMENTATIONS = {fn.__name__: fn for fn in (group_stats, finish_stats, norm_act, add_stats, rms_norm_act)}
 """Operation -> what this level has for it."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tvae.kernels.registry import Failed, Unsupported
 
-__all__ = ["check", "conv_add", "missing"]
+__all__ = ["Map", "check", "conv_add", "handle", "kind_of", "missing"]
 
 _ALIGNED = 16
 """Bytes; channels and addresses are multiples of it."""
@@ -29,7 +29,9 @@ _MOST = 2**31
 _handles = threading.local()
 
 
-class _Map(NamedTuple):
+class Map(NamedTuple):
+    """A tensor without its memory."""
+
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
@@ -40,7 +42,7 @@ class _Sum(NamedTuple):
     dtype: torch.dtype
     device: int
     pads: tuple[int, ...]
-    maps: tuple[_Map, ...]
+    maps: tuple[Map, ...]
 
 
 class _Plan(NamedTuple):
@@ -65,7 +67,7 @@ def conv_add(x: Tensor, weight: Tensor, residual: Tensor, bias: Tensor | None, p
     Raises Unsupported before anything is written.
     """
     check(x, weight, residual, bias, y)
-    at = tuple(_Map(tuple(t.shape), t.stride()) for t in (x, weight, residual, y))
+    at = tuple(Map(tuple(t.shape), t.stride()) for t in (x, weight, residual, y))
     found = _plan(_Sum(x.dtype, x.device.index, tuple(pads), at))
     if isinstance(found, str):
         raise Unsupported(found)
@@ -73,7 +75,7 @@ def conv_add(x: Tensor, weight: Tensor, residual: Tensor, bias: Tensor | None, p
     with torch.cuda.device(x.device):
         workspace = torch.empty(found.workspace, dtype=torch.uint8, device=x.device)
         given = dict(zip(found.tensors, (x, weight, residual, bias.to(x.dtype).contiguous(), y), strict=True))
-        found.graph.execute(given, workspace, handle=_handle(x.device))
+        found.graph.execute(given, workspace, handle=handle(x.device))
 
 
 def check(x: Tensor, weight: Tensor, residual: Tensor, bias: Tensor | None, y: Tensor) -> None:
@@ -101,12 +103,12 @@ def _plan(wanted: _Sum) -> _Plan | str:
         import cudnn
     except Exception as error:  # it looks for the library while it is imported
         return f"cuDNN's frontend cannot be loaded: {error}"
-    kind = {torch.bfloat16: cudnn.data_type.BFLOAT16, torch.float16: cudnn.data_type.HALF}[wanted.dtype]
+    kind = kind_of(wanted.dtype)
     device = torch.device("cuda", wanted.device)
     left, right, top, bottom = wanted.pads
     try:
         graph = cudnn.pygraph(
-            handle=_handle(device),
+            handle=handle(device),
             io_data_type=kind,
             intermediate_data_type=cudnn.data_type.FLOAT,
             compute_data_type=cudnn.data_type.FLOAT,
@@ -135,14 +137,21 @@ def _plan(wanted: _Sum) -> _Plan | str:
         return f"cuDNN has no plan: {str(error).strip().splitlines()[0]}"
 
 
-def _handle(device: torch.device) -> Any:
+def kind_of(dtype: torch.dtype) -> Any:
+    """cuDNN's name for a type."""
+    import cudnn
+
+    return {torch.bfloat16: cudnn.data_type.BFLOAT16, torch.float16: cudnn.data_type.HALF}[dtype]
+
+
+def handle(device: torch.device) -> Any:
     """This thread's handle, set to the stream that its work goes to."""
     import cudnn
 
     if not hasattr(_handles, "of"):
         _handles.of = {}
     if device.index not in _handles.of:
-        _handles.of[device.index] = cudnn.create_handle()
+        _handles.of[device.index] = cudnn.createhandle()
     handle = _handles.of[device.index]
     cudnn.set_stream(handle=handle, stream=torch.cuda.current_stream(device).cuda_stream)
     return handle

@@ -145,30 +145,6 @@ def lie_together(one: Tensor, other: Tensor) -> bool:
     return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
-def interleave_stats(
-    phases: Tensor, bias: Tensor | None, out: Tensor | None, stats: bool
-) -> tuple[Tensor, Tensor | None]:
-    """The four phases of a sub-pixel convolution, [N, 4·C, h+1, w+1], as one picture y [N, C, 2h, 2w], bias added.
-
-    y[n, c, 2i+p, 2j+q] = phases[n, (2p+q)·C + c, i+p, j+q] + bias[c]: a 2x2 convolution with a border of one pixel
-    gives every phase at its own shift. With ``stats`` also the parts_nb3c of y.
-    """
-    n, c, h, w = phases.shape[0], phases.shape[1] // 4, phases.shape[2] - 1, phases.shape[3] - 1
-    if out is None:
-        last = phases.stride(1) == 1
-        layout = torch.channels_last if last else torch.contiguous_format
-        out = torch.empty((n, c, 2 * h, 2 * w), dtype=phases.dtype, device=phases.device, memory_format=layout)
-    for p in (0, 1):
-        for q in (0, 1):
-            at = (2 * p + q) * c
-            part = phases[:, at : at + c, p : p + h, q : q + w]
-            if bias is None:
-                out[:, :, p::2, q::2].copy_(part)
-            else:
-                torch.add(part, bias.to(part.dtype).view(1, -1, 1, 1), out=out[:, :, p::2, q::2])
-    return out, group_stats(out) if stats else None
-
-
 def rms_norm_act(
     x: Tensor,
     weight: Tensor | None,
@@ -212,6 +188,19 @@ def enlarge(x: Tensor, factors: Sequence[int]) -> Tensor:
     """x_nc* with every pixel repeated, by a whole factor for each spatial dimension (nearest upsampling)."""
     size = [n * factor for n, factor in zip(x.shape[2:], factors, strict=True)]
     return F.interpolate(x, size=size, mode="nearest")
+
+
+def conv3d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Tensor:
+    """conv3d of x [N, C, T, H, W], as PyTorch has it; the options are three numbers each."""
+    return F.conv3d(x, weight, bias, list(stride), list(padding), list(dilation), groups)
 
 
 def conv_add(
@@ -275,8 +264,8 @@ def sample(mean: Tensor, std: Tensor, noise: Tensor) -> Tensor:
 IMPLEMENTATIONS = {
     fn.__name__: fn
     for fn in (
-        *(group_stats, finish_stats, norm_act, add_stats, interleave_stats),
-        *(rms_norm_act, pad, enlarge, conv_add, conv_from_few, conv_to_few),
+        *(group_stats, finish_stats, norm_act, add_stats),
+        *(rms_norm_act, pad, enlarge, conv3d, conv_add, conv_from_few, conv_to_few),
         *(wide_attention, sample),
         *(frames_to_tensor, tensor_to_frames),
     )

@@ -155,29 +155,6 @@ class Oracle:
             aliased=0 if aliased else None,
         )
 
-    def interleave(
-        self, label: str, n: int, c: int, h: int, w: int, *, bias: bool = True, stats: bool = True, into: bool = False
-    ) -> Case:
-        phases = self.picture(n, 4 * c, h + 1, w + 1)
-        vector = self.vector(c, 0.5) if bias else None
-        y = phases.new_empty((n, c, 2 * h, 2 * w), dtype=torch.float64)
-        for p in range(2):
-            for q in range(2):
-                from_channel = (2 * p + q) * c
-                y[:, :, p::2, q::2] = phases[:, from_channel : from_channel + c, p : p + h, q : q + w].double()
-        y = y if vector is None else y + vector.double().view(1, -1, 1, 1)
-        empty = torch.empty((n, c, 2 * h, 2 * w), dtype=self.dtype, device=self.device)
-        out = empty.contiguous(memory_format=torch.channels_last) if into else None
-        return self.case(
-            "interleave_stats",
-            label,
-            (phases, vector, out, stats),
-            expected=y,
-            pixels=y if stats else None,
-            moved=_bytes(phases, empty),
-            out=2 if into else None,
-        )
-
     def rms(
         self,
         label: str,
@@ -228,6 +205,19 @@ class Oracle:
             y = y.repeat_interleave(factor, 2 + i)
         moved = _bytes(x) + y.numel() * x.element_size()
         return self.case("enlarge", label, (x, list(factors)), expected=y, moved=moved)
+
+    def conv3d(
+        self, label: str, n: int, inner: int, c: int, t: int, h: int, w: int, *, bias: bool = False, step: int = 1
+    ) -> Case:
+        x, vector = self.picture(n, inner, t, h, w), self.vector(c, 0.5) if bias else None
+        taps = self.noise(c, inner, 3, 3, 3) / (27 * inner) ** 0.5
+        weight = taps.to(self.dtype).contiguous(memory_format=torch.channels_last_3d)
+        frames = x.double().unbind(2)
+        y = torch.stack([self._of_frames(frames[at : at + 3], weight, vector) for at in range(0, t - 2, step)], 2)
+        given = (x, weight, vector, [step, 1, 1], [0, 1, 1], [1, 1, 1], 1)
+        moved = _bytes(x, weight) + y.numel() * x.element_size()
+        flops = 2 * y[:, 0].numel() * weight.numel()
+        return self.case("conv3d", label, given, expected=y, moved=moved, flops=flops)
 
     def conv_add(
         self,
@@ -293,6 +283,12 @@ class Oracle:
         """As runs in this layout have them: channels innermost."""
         taps = self.noise(out, inner, 3, 3) / (3 * inner**0.5)
         return taps.to(self.dtype).contiguous(memory_format=torch.channels_last)
+
+    def _of_frames(self, frames: Sequence[Tensor], weight: Tensor, bias: Tensor | None) -> Tensor:
+        """One frame of a clip's convolution, from as many as the kernel has taps."""
+        taps = [self._convolved(x, w, None) for x, w in zip(frames, weight.unbind(2), strict=True)]
+        y = torch.stack(taps).sum(0)
+        return y if bias is None else y + bias.double().view(1, -1, 1, 1)
 
     @staticmethod
     def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -28,8 +28,8 @@ LEVELS = ("native", "script", "compile", "triton", "cuda")
 """From the definition (PyTorch operations) to CUDA C++."""
 
 OPERATIONS = (
-    *("group_stats", "finish_stats", "norm_act", "add_stats", "interleave_stats"),
-    *("rms_norm_act", "pad", "enlarge", "conv_add", "conv_from_few", "conv_to_few", "wide_attention"),
+    *("group_stats", "finish_stats", "norm_act", "add_stats"),
+    *("rms_norm_act", "pad", "enlarge", "conv3d", "conv_add", "conv_from_few", "conv_to_few", "wide_attention"),
     *("sample", "frames_to_tensor", "tensor_to_frames"),
 )
 
@@ -141,12 +141,6 @@ class Kernels:
         """See ``native.add_stats``."""
         return self._run("add_stats", x, residual, bias, out, stats)
 
-    def interleave_stats(
-        self, phases: Tensor, bias: Tensor | None = None, out: Tensor | None = None, stats: bool = True
-    ) -> tuple[Tensor, Tensor | None]:
-        """See ``native.interleave_stats``."""
-        return self._run("interleave_stats", phases, bias, out, stats)
-
     def rms_norm_act(
         self,
         x: Tensor,
@@ -174,6 +168,19 @@ class Kernels:
     def enlarge(self, x: Tensor, factors: Sequence[int]) -> Tensor:
         """See ``native.enlarge``."""
         return self._run("enlarge", x, factors)
+
+    def conv3d(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        groups: int,
+    ) -> Tensor:
+        """See ``native.conv3d``."""
+        return self._run("conv3d", x, weight, bias, stride, padding, dilation, groups)
 
     def conv_add(
         self,

@@ -86,7 +86,7 @@ def rehearse(
         ops = small.program.ops
         inputs = [torch.zeros(ops[i].shape, dtype=ops[i].dtype, device=device) for i in small.program.inputs]
         noise = torch.Generator(device)  # its own: the numbers that the caller's would give are the run's
-        with torch.cuda.device(device), _without_search(), _Unconvolved(), rehearsal() as builds:
+        with torch.cuda.device(device), _Unconvolved(), rehearsal() as builds:
             _ask_for_attention(small.program, device)
             execute(small, inputs, weights, noise, channels_last=channels_last)
     except (RuntimeError, TvaeError) as error:
@@ -145,26 +145,13 @@ def small_shapes(inputs: Shapes, outputs: Shapes, side: int = _SIDES[0]) -> list
     return [tuple(shape) for shape in found]
 
 
-@contextmanager
-def _without_search() -> Iterator[None]:
-    """cuDNN does not try its algorithms for transposed convolutions: what it finds is for one size."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
-
-
 class _Unconvolved(TorchFunctionMode):
     """Convolutions give what cuDNN's give but for the values: it loads and tries kernels for small sizes that no run
     asks for."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _unconvolved(*args, **kwargs or {}) if func in _CONVOLUTIONS else func(*args, **kwargs or {})
-
-
-_CONVOLUTIONS = {torch.conv1d, torch.conv2d, torch.conv3d}
+        unconvolved = _UNCONVOLVED.get(func, func)
+        return unconvolved(*args, **kwargs or {})
 
 
 def _unconvolved(
@@ -176,11 +163,41 @@ def _unconvolved(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Channels lie innermost where those of x or of the weight do."""
-    dims = x.ndim - 2
-    steps, zeros, gaps = ([n] * dims if isinstance(n, int) else n for n in (stride, padding, dilation))
+    steps, zeros, gaps = _each(x, stride, padding, dilation)
     sizes = zip(x.shape[2:], weight.shape[2:], steps, zeros, gaps, strict=True)
-    shape = (x.shape[0], weight.shape[0], *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes))
+    return _made(x, weight, weight.shape[0], [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes])
+
+
+def _untransposed(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+) -> Tensor:
+    steps, zeros, more, gaps = _each(x, stride, padding, output_padding, dilation)
+    sizes = zip(x.shape[2:], weight.shape[2:], steps, zeros, more, gaps, strict=True)
+    shape = [(n - 1) * s - 2 * p + d * (k - 1) + m + 1 for n, k, s, p, m, d in sizes]
+    return _made(x, weight, weight.shape[1] * groups, shape)
+
+
+_UNCONVOLVED: dict[Any, Any] = {
+    **dict.fromkeys((torch.conv1d, torch.conv2d, torch.conv3d), _unconvolved),
+    **dict.fromkeys((torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d), _untransposed),
+}
+
+
+def _each(x: Tensor, *options: int | Sequence[int]) -> list[Sequence[int]]:
+    """Options of a convolution of x, a number for each dimension."""
+    return [[n] * (x.ndim - 2) if isinstance(n, int) else n for n in options]
+
+
+def _made(x: Tensor, weight: Tensor, channels: int, spatial: Sequence[int]) -> Tensor:
+    """Channels lie innermost where those of x or of the weight do."""
+    shape = (x.shape[0], channels, *spatial)
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.ndim)
     if last is not None and last in (suggest_memory_format(x), suggest_memory_format(weight)):
         return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=last)

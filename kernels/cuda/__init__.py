@@ -1,8 +1,8 @@
 """Level 5: CUDA C++ for NVIDIA cards, compiled at run time by NVRTC; the user's machine needs no toolchain.
 
 Memory-bound passes over pixels with channels innermost. Persistent blocks walk over tiles that flow through a ring of
-shared-memory stages (``bulk.cu``, ``async.cu``); what is done with them is in ``operations.cu``. ``conv_add`` is
-cuDNN's, where its frontend is installed.
+shared-memory stages (``bulk.cu``, ``async.cu``); what is done with them is in ``operations.cu``. ``conv_add`` and
+``conv3d`` are cuDNN's, where its frontend is installed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from tvae.kernels import cudnn_sum
 from tvae.kernels.cuda import norm
 from tvae.kernels.cuda.conv_add import conv_add
 from tvae.kernels.cuda.norm import add_stats, group_stats, norm_act
+from tvae.kernels.cudnn_clip import conv3d
 
 __all__ = ["IMPLEMENTATIONS", "NEEDS", "missing", "prepare"]
 
 IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
-    fn.__name__: fn for fn in (group_stats, norm_act, add_stats, conv_add)
+    fn.__name__: fn for fn in (group_stats, norm_act, add_stats, conv_add, conv3d)
 }
 """Operation -> function, those that this level has."""
-NEEDS = {"conv_add": lambda: _no_card() or cudnn_sum.missing()}
+_BY_CUDNN = ("conv_add", "conv3d")
+NEEDS = dict.fromkeys(_BY_CUDNN, lambda: _no_card() or cudnn_sum.missing())
 """Operation -> why it cannot run here, where that is another matter than NVRTC."""
 
 
@@ -58,8 +60,8 @@ def missing() -> str | None:
 
 def prepare(operations: set[str], dtype: torch.dtype, device: int) -> None:
     """Build and load what serves these operations on maps of this type, whatever their sizes."""
-    if operations & (IMPLEMENTATIONS.keys() - {"conv_add"}):
+    if operations & (IMPLEMENTATIONS.keys() - {*_BY_CUDNN}):
         norm.prepare(dtype, device)
-    if "conv_add" in operations:
+    if not operations.isdisjoint(_BY_CUDNN):
         with suppress(Exception):  # a library that cannot be loaded is told where it is used
             import_module("cudnn")

@@ -20,7 +20,6 @@ from tvae.kernels.registry import Failed
 from tvae.kernels.triton.attention import wide_attention
 from tvae.kernels.triton.conv_add import conv_add
 from tvae.kernels.triton.finish import finish_stats
-from tvae.kernels.triton.interleave import interleave_stats
 from tvae.kernels.triton.launch import INTERPRETED
 from tvae.kernels.triton.narrow import conv_from_few, conv_to_few
 from tvae.kernels.triton.norm import norm_act
@@ -51,7 +50,7 @@ def _built(kernel: Callable[..., Any]) -> Callable[..., Any]:
 IMPLEMENTATIONS = {
     fn.__name__: _built(fn)
     for fn in (
-        *(group_stats, finish_stats, norm_act, add_stats, interleave_stats),
+        *(group_stats, finish_stats, norm_act, add_stats),
         *(rms_norm_act, pad, enlarge, conv_add, conv_from_few, conv_to_few, wide_attention),
     )
 }

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tvae.kernels import Kernels
 
-__all__ = ["fused", "norm_affine", "subpixel_weight", "upsample_conv"]
+__all__ = ["fused", "norm_affine", "subpixel_weight"]
 
 
 def norm_act(
@@ -73,30 +73,23 @@ def residual(kernels: Kernels, x: Tensor, other: Tensor | None, bias: Tensor | N
 
 
 def subpixel_weight(_kernels: Kernels | None, weight: Tensor) -> Tensor:
-    """A 3x3 kernel after nearest 2x upsampling as the four 2x2 kernels of its phases: [O, I, 3, 3] -> [4·O, I, 2, 2].
+    """A 3x3 kernel after nearest 2x upsampling as the one of a transposed convolution: [O, I, 3, 3] -> [I, O, 4, 4].
 
-    Two of the three taps fall on the same low-resolution pixel: they are summed, in at least float32, and the sum is
-    cast once. Phase 2·p + q gives the pixels at (2i + p, 2j + q).
+    Nearest upsampling is a transposed convolution with ones, 2x2, stride 2; the two kernels one after the other are
+    one, their convolution. The stride leaves 2x2 of its taps for each pixel of the result, sums of the nine. They are
+    summed in at least float32, and the sum is cast once.
     """
     wide = weight if weight.dtype == torch.float64 else weight.float()
-    top, middle, bottom = wide.unbind(2)
-    outer, inner = weight.shape[:2]
-    if weight.stride(1) == 1:  # stays channels-last: convolutions that want it would copy it in every strip
-        phases_pqoiyx = weight.new_empty(2, 2, outer, 2, 2, inner).permute(0, 1, 2, 5, 3, 4)
-    else:
-        phases_pqoiyx = weight.new_empty(2, 2, outer, inner, 2, 2)
-    for p, rows in enumerate(((top, middle + bottom), (top + middle, bottom))):
-        for y, row in enumerate(rows):
-            left, centre, right = row.unbind(2)
-            for q, columns in enumerate(((left, centre + right), (left + centre, right))):
-                for x, column in enumerate(columns):
-                    phases_pqoiyx[p, q, ..., y, x] = column
-    return phases_pqoiyx.flatten(0, 2)
+    rows = F.pad(wide.flip(2, 3), (0, 0, 1, 1)).unfold(2, 2, 1).sum(-1)
+    both = F.pad(rows, (1, 1)).unfold(3, 2, 1).sum(-1).transpose(0, 1).to(weight.dtype)
+    # stays channels-last: convolutions that want it would copy it in every strip
+    return both.contiguous(memory_format=torch.channels_last if weight.stride(1) == 1 else torch.contiguous_format)
 
 
-def upsample_conv(kernels: Kernels, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """conv3x3(nearest2x(x)) of x_nchw from the kernels that ``subpixel_weight`` gives."""
-    return kernels.interleave_stats(F.conv2d(x, weight, padding=1), bias, None, False)[0]
+def last_taps(_kernels: Kernels | None, weight: Tensor, first: int) -> Tensor:
+    """The taps in time of [O, I, T, H, W] from this one on, as dense as the weight."""
+    rest = weight[:, :, first:]
+    return rest.contiguous(memory_format=torch.channels_last_3d if weight.stride(1) == 1 else torch.contiguous_format)
 
 
 def conv_add(kernels: Kernels, x: Tensor, weight: Tensor, other: Tensor, bias: Tensor | None) -> Tensor:
@@ -136,6 +129,14 @@ def sum_of(_kernels: Kernels, a: Tensor, b: Tensor) -> Tensor:
     return a + b if a.dtype == torch.float64 else a.float() + b.float()
 
 
+def passed_on(_kernels: Kernels, weight: Tensor, lacking: Tensor, bias: Tensor | None) -> Tensor:
+    """What the result of a convolution of single pixels [O, I, 1, ...] lacks, without its bias, of pixels that lack
+    this: in at least float32."""
+    kind = torch.promote_types(weight.dtype, torch.float32)
+    made = weight.flatten(1).to(kind) @ lacking.to(kind)
+    return made if bias is None else made + bias.to(kind)
+
+
 def rms_norm_act(
     kernels: Kernels,
     x: Tensor,
@@ -160,7 +161,7 @@ def wide_attention(kernels: Kernels, q: Tensor, k: Tensor, v: Tensor, scale: flo
 _FUSED: dict[str, Callable[..., Tensor]] = {
     fn.__name__: fn
     for fn in (
-        *(norm_act, norm_pad, residual, subpixel_weight, upsample_conv, sum_of),
+        *(norm_act, norm_pad, residual, subpixel_weight, last_taps, sum_of, passed_on),
         *(rms_norm_act, wide_attention, conv_add, conv_from_few, conv_to_few),
     )
 }

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvae.kernels.triton import IMPLEMENTATIONS, finish, interleave, norm, rms, statistics
+from tvae.kernels.triton import IMPLEMENTATIONS, finish, norm, rms, statistics
 from tvae.kernels.triton.launch import Tuning
 
 SHAPES = [(1, 128, 1024, 1024), (1, 256, 1024, 1024), (1, 512, 256, 256), (1, 512, 128, 128), (16, 128, 512, 512)]
@@ -80,7 +80,6 @@ def operations() -> Iterator[tuple[str, list[Tuning], Any, str, list[tuple[int, 
     yield "group_stats", READING, statistics, "SMALL", small
     yield "add_stats", ADDING, statistics, "ADD", SHAPES
     yield "norm_act", WRITING, norm, "NORM", SHAPES
-    yield "interleave_stats", ADDING, interleave, "INTERLEAVE", SHAPES
     yield "rms_norm_act", WRITING, rms, "RMS", PIXEL_SHAPES
 
 
@@ -97,11 +96,7 @@ def calls_of(name: str, maps: list[Tensor]) -> tuple[list[Callable[[], Any]], in
     if name == "norm_act":
         affine = torch.randn(2, n, c, device="cuda")
         return [lambda x=x: run(x, affine, "silu") for x in maps], 2 * size
-    if name == "rms_norm_act":
-        return [lambda x=x: run(x, vector, None, 1e-12, "normalize", "silu") for x in maps], 2 * size
-    phases = [torch.empty_permuted((n, 4 * c, shape[2] // 2 + 1, shape[3] // 2 + 1), (0, 2, 3, 1),
-                                   dtype=torch.bfloat16, device="cuda").normal_() for _ in maps]  # fmt: skip
-    return [lambda p=p, x=x: run(p, vector, x, True) for p, x in zip(phases, maps, strict=True)], 2 * size
+    return [lambda x=x: run(x, vector, None, 1e-12, "normalize", "silu") for x in maps], 2 * size
 
 
 def copy_bandwidth() -> float:

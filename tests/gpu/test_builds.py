@@ -38,7 +38,6 @@ def test_no_kernel_has_a_library_linked_into_it(monkeypatch: pytest.MonkeyPatch,
     run["finish_stats"](parts, 32, 1e-6, weight, weight, weight)
     run["norm_act"](x, affine, "silu")
     run["add_stats"](x, x, weight, None, True)
-    run["interleave_stats"](x, weight[:16], None, True)
     for form in ("normalize", "rms"):
         run["rms_norm_act"](x, weight, weight, 1e-6, form, "silu", weight)
     run["pad"](x, (1, 1, 1, 1), "replicate", affine, "silu")

@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 NORMS = (
-    *("group_stats", "finish_stats", "norm_act", "add_stats", "interleave_stats", "rms_norm_act"),
+    *("group_stats", "finish_stats", "norm_act", "add_stats", "rms_norm_act"),
     *("pad", "enlarge", "conv_add", "conv_from_few", "conv_to_few"),
 )
 TYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -95,10 +95,6 @@ def random_case(operation: str, pick: random.Random) -> Case:
         n, blocks = pick.randint(1, 4), pick.choice((1, 2, 3, 100, 264, pick.randint(1, 700)))
         label = f"{blocks} blocks, {c} in {groups}"
         return oracle.finish(label, n, c, blocks, weights=yes["weights"], offset=yes["offset"], groups=groups)
-    if operation == "interleave_stats":
-        n, h, w = pick.randint(1, 3), pick.randint(1, 60), pick.randint(1, 60)
-        more = {name: yes[name] for name in ("bias", "stats", "into")}
-        return oracle.interleave(f"{[n, c, h, w]} {oracle.dtype} {more}", n, c, h, w, **more)
     if operation.startswith("conv"):
         n, few, h, w = pick.randint(1, 3), pick.choice((1, 3, 4)), pick.randint(2, 90), pick.randint(2, 90)
         label = f"{[n, few, c, h, w]} {oracle.dtype}"
@@ -161,7 +157,6 @@ def test_plain_channels_last_is_taken_and_captured(level: str, operation: str, d
         "finish_stats": lambda: oracle.finish("", 1, 128, 264, groups=32),
         "norm_act": lambda: oracle.norm("", x),
         "add_stats": lambda: oracle.add("", x),
-        "interleave_stats": lambda: oracle.interleave("", 1, 128, 48, 40),
         "rms_norm_act": lambda: oracle.rms("", x),
         "pad": lambda: oracle.padded("", x, (0, 1, 0, 1), "constant", "silu"),
         "enlarge": lambda: oracle.enlarged("", x, (2, 2)),
@@ -258,28 +253,6 @@ def test_norms_of_pixels_of_more_than_32_bits_count(large: Tensor, level: str) -
         return x / (x.square().mean(1, keepdim=True) + 1e-6).sqrt()
 
     check_rows(y, expected)
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_phases_of_more_than_32_bits_count(large: Tensor, level: str) -> None:
-    h = ROWS // 2
-    storage = large.permute(0, 2, 3, 1).reshape(-1)
-    more = storage[: (h + 1) * (h + 1) * 512 - storage.numel()]
-    phases = last(torch.cat([storage, more]).view(1, h + 1, h + 1, 512))
-    bias = torch.linspace(-1, 1, 128).cuda()
-    y, parts = _taken(run_of("interleave_stats", level), phases, bias, None, True)
-
-    def expected(rows: slice) -> Tensor:
-        found = torch.empty((1, 128, rows.stop - rows.start, ROWS), dtype=torch.float64, device="cuda")
-        for at, row in enumerate(range(rows.start, rows.stop)):
-            i, p = divmod(row, 2)
-            for q in (0, 1):
-                phase = slice((2 * p + q) * 128, (2 * p + q + 1) * 128)
-                found[:, :, at, q::2] = phases[:, phase, i + p, q : q + h].double()
-        return found + bias.double().view(1, -1, 1, 1)
-
-    check_rows(y, expected)
-    check_sums(parts, y)
 
 
 def _taken(run: Callable[..., Any], *arguments: Any) -> Any:

@@ -119,7 +119,7 @@ def rewritten(fn: Fn, rewrite: Pass, x: Tensor | None = None) -> Graph:
 
 
 @cache
-def all_rewritten(rewrite: Pass, *fns: Fn) -> dict[Fn, Graph]:
+def all_rewritten(rewrite: Pass, *fns: Fn, shape: tuple[int, ...] = ()) -> dict[Fn, Graph]:
     """``rewritten`` for many functions of one picture in one capture: for each, the graph with its results alone."""
     ends: list[int] = []
 
@@ -132,7 +132,7 @@ def all_rewritten(rewrite: Pass, *fns: Fn) -> dict[Fn, Graph]:
             ends.append(len(outputs))
         return tuple(outputs)
 
-    done = rewritten(every, rewrite)
+    done = rewritten(every, rewrite, picture(*shape))
     return {
         fn: replace(done, outputs=done.outputs[first:last])
         for fn, first, last in zip(fns, [0, *ends], ends, strict=False)

@@ -96,12 +96,6 @@ def no_statistics(x: Tensor, residual: Any, bias: Any, out: Any, stats: bool) ->
     return native("add_stats")(x, residual, bias, out, False)
 
 
-def transposed(phases: Tensor, bias: Any, out: Any, stats: bool) -> Any:
-    n, c, h, w = phases.shape
-    swapped = phases.view(n, 2, 2, c // 4, h, w).transpose(1, 2).reshape(n, c, h, w)
-    return native("interleave_stats")(swapped, bias, out, stats)
-
-
 def over_all_pixels(x: Tensor, weight: Any, bias: Any, eps: float, form: str, act: str | None, _: Any) -> Tensor:
     mean = x.square().mean(dim=tuple(range(1, x.ndim)), keepdim=True)
     return native("rms_norm_act")(x / (mean + 1).sqrt(), weight, bias, 1.0, "rms", act)
@@ -148,6 +142,10 @@ def adds_to_itself(x: Tensor, weight: Tensor, residual: Tensor, bias: Any, pads:
     return native("conv_add")(x, weight, torch.zeros_like(residual), bias, pads, out, stats)
 
 
+def a_frame_late(x: Tensor, weight: Tensor, *more: Any) -> Tensor:
+    return native("conv3d")(x.roll(1, 2), weight, *more)
+
+
 def keeps_the_bias(x: Tensor, weight: Tensor, bias: Any, pads: Any, out: Any, stats: bool) -> Any:
     return native("conv_from_few")(x, weight, None, pads, out, stats)
 
@@ -161,10 +159,10 @@ WRONG = {
     "finish_stats": [plain_mean_of_blocks, no_offset],
     "norm_act": [relu, one_wrong_pixel, first_sample_for_all, not_finite],
     "add_stats": [ignores_out, no_bias, statistics_of_the_input, no_statistics],
-    "interleave_stats": [transposed],
     "rms_norm_act": [over_all_pixels, forgets_the_offset],
     "pad": [zeros_for_all, normalises_the_border],
     "enlarge": [by_blocks],
+    "conv3d": [a_frame_late],
     "conv_add": [forgets_the_border, adds_to_itself],
     "conv_from_few": [keeps_the_bias],
     "conv_to_few": [turned],
@@ -208,6 +206,5 @@ def test_traffic_is_what_must_be_moved() -> None:
     assert of["group_stats"].moved == picture
     assert of["norm_act"].moved == of["rms_norm_act"].moved == 2 * picture
     assert of["add_stats"].moved == 3 * picture
-    assert of["interleave_stats"].moved == picture + 4 * 16 * 17 * 17 * 4
     assert of["wide_attention"].flops == 4 * 16 * 16 * 64  # 16 queries, 16 keys, a head of 64: two products
     assert of["frames_to_tensor"].moved == of["tensor_to_frames"].moved == 32 * 32 * 3 * (1 + 4)

@@ -20,7 +20,7 @@ import interpreted  # noqa: F401  (before Triton)
 from kernel_inputs import channels_last, groups_of, images, laid_out, normal, per_channel, rounding, silu
 
 from tvae.kernels import native
-from tvae.kernels.triton import finish, interleave, norm, rms, statistics
+from tvae.kernels.triton import finish, norm, rms, statistics
 from tvae.kernels.triton.launch import INTERPRETED, Tuning
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of overflows that a GPU is silent about
@@ -31,7 +31,7 @@ WIDE = 2.0**-24
 few = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 group_stats, finish_stats = statistics.group_stats, finish.finish_stats
 norm_act, add_stats = norm.norm_act, statistics.add_stats
-interleave_stats, rms_norm_act = interleave.interleave_stats, rms.rms_norm_act
+rms_norm_act = rms.rms_norm_act
 
 
 @pytest.fixture
@@ -47,7 +47,6 @@ def small_tiles() -> Iterator[None]:
             (rms, "RMS"),
         ):
             patch.setattr(module, name, tiny)
-        patch.setattr(interleave, "INTERLEAVE", tiny)
         patch.setattr(finish, "TILE", 32)
         yield
 
@@ -214,35 +213,6 @@ def test_nothing_to_add_copies_nothing() -> None:
     assert y is x
     check_stats(parts, x)
     assert add_stats(x, None, None, x, False) == (x, None)
-
-
-@given(st.data())
-@few
-@pytest.mark.usefixtures("small_tiles")
-def test_phases_interleave(data: Any) -> None:
-    draw = data.draw
-    n, c, h, w = (
-        draw(st.integers(1, 2)),
-        draw(st.sampled_from([1, 3, 16, 40])),
-        *draw(st.tuples(*[st.integers(1, 6)] * 2)),
-    )
-    dtype, layout = (
-        draw(st.sampled_from(TYPES)),
-        draw(st.sampled_from(LAYOUTS)),
-    )
-    phases = laid_out((normal((n, 4 * c, h + 1, w + 1), 1) + 2).to(dtype), layout).to(DEVICE)
-    bias = normal((c,), 2).to(DEVICE) if draw(st.booleans()) else None
-    out = channels_last(torch.zeros(n, c, 6 * h, 2 * w, dtype=dtype)).to(DEVICE) if draw(st.booleans()) else None
-    part = None if out is None else out.narrow(2, 2 * h, 2 * h)
-    want, _ = native.interleave_stats(phases.double(), bias, None, False)
-    y, parts = interleave_stats(phases, None if bias is None else bias.float(), part, True)
-    assert y is part or part is None
-    assert y.shape == (n, c, 2 * h, 2 * w)
-    assert ((y.double() - want).abs() <= once(dtype) * want.abs() + 8 * WIDE * (want.abs() + 8)).all()
-    check_stats(parts, y)
-    if out is not None:
-        part.zero_()
-        assert not out.any()
 
 
 @given(maps(), st.data())

@@ -16,7 +16,6 @@ from tvae.kernels import native
 from tvae.kernels.registry import Unsupported
 from tvae.kernels.triton import IMPLEMENTATIONS, missing
 from tvae.kernels.triton.finish import finish_stats
-from tvae.kernels.triton.interleave import interleave_stats
 from tvae.kernels.triton.norm import norm_act
 from tvae.kernels.triton.rms import rms_norm_act
 from tvae.kernels.triton.statistics import add_stats, group_stats
@@ -43,10 +42,6 @@ def test_what_is_not_taken_is_refused() -> None:
                 rms_norm_act(t, None, None, 1e-6, "rms", None)
     with pytest.raises(Unsupported, match="float64"):
         finish_stats(group_stats(x), 2, 1e-6, torch.ones(4, dtype=torch.float64, device=DEVICE), None, None)
-    with pytest.raises(Unsupported):
-        interleave_stats(x.contiguous(), None, None, True)
-    with pytest.raises(Unsupported):
-        interleave_stats(x[:, :, :1], None, None, True)
 
 
 def test_wrong_shapes_are_told() -> None:
@@ -59,8 +54,6 @@ def test_wrong_shapes_are_told() -> None:
         lambda: finish_stats(group_stats(x), 3, 1e-6, None, None, None),
         lambda: finish_stats(group_stats(x), 2, 1e-6, vector, None, None),
         lambda: finish_stats(x, 2, 1e-6, None, None, None),
-        lambda: interleave_stats(x[:, :3], None, None, True),
-        lambda: interleave_stats(x, None, x, True),
         lambda: rms_norm_act(x, vector, None, 1e-6, "rms", None),
         lambda: rms_norm_act(x, None, None, 1e-6, "layer", None),
     ):

@@ -139,10 +139,18 @@ def test_convolutions_give_their_shapes_alone(dims: int, last: bool, device: str
     x = torch.randn(2, 8, *(9, 12, 14)[:dims], device=device).contiguous(memory_format=order)
     weight = torch.randn(4, 8, *(3, 2, 3)[:dims], device=device).contiguous(memory_format=order)
     conv: Any = (torch.conv1d, torch.conv2d, torch.conv3d)[dims - 1]
-    for more in ({}, {"stride": 2, "padding": 1}, {"padding": [1, 0, 2][:dims], "dilation": 2}):
+    back: Any = (torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)[dims - 1]
+    options = ({}, {"stride": 2, "padding": 1}, {"padding": [1, 0, 2][:dims], "dilation": 2})
+    calls = [lambda more=more: conv(x, weight, None, **more) for more in options]
+    turned = weight.transpose(0, 1).contiguous(memory_format=order)
+    calls += [
+        *(lambda more=more: back(x, turned, None, **more) for more in options),
+        lambda: back(x[:, :4], weight[:, :2], None, stride=3, output_padding=2, groups=2),
+    ]
+    for call in calls:
         with _Unconvolved():
-            ours = conv(x, weight, None, **more)
-        theirs = conv(x, weight, None, **more)
+            ours = call()
+        theirs = call()
         assert (ours.shape, ours.dtype, ours.device) == (theirs.shape, theirs.dtype, theirs.device)
         if device == "cuda" or last:
             assert ours.stride() == theirs.stride()

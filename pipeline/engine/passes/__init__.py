@@ -14,6 +14,7 @@ from tvae.pipeline.engine.passes.rms_norm import fuse_rms_norm
 from tvae.pipeline.engine.passes.unused import remove_unused
 from tvae.pipeline.engine.passes.upsample_conv import fuse_upsample_conv
 from tvae.pipeline.engine.passes.wide_attention import use_wide_attention
+from tvae.pipeline.engine.passes.zero_frames import leave_out_zero_frames
 
 __all__ = ["functionalise", "optimise", "remove_identities", "remove_unused", "simplify"]
 
@@ -31,7 +32,7 @@ def optimise(graph: Graph, *, subpixel: bool, bias: bool, narrow: bool = False, 
     convolutions that would add them in a pass of their own. narrow: where a convolution of few channels has a kernel.
     epilogue: where a convolution adds in its epilogue what is added to its result.
     """
-    for rewrite in (drop_casts, leave_zeros_to_convolutions):
+    for rewrite in (drop_casts, leave_zeros_to_convolutions, leave_out_zero_frames):
         graph = rewrite(graph)
     if subpixel:
         graph = fuse_upsample_conv(graph)

@@ -1,67 +1,116 @@
 """Pass: a convolution's bias is left out where what reads the result can add it for nothing.
 
 On a GPU PyTorch adds it in a pass of its own over the whole map. A normalisation takes it as an offset of its
-statistics, or of the pixels that it measures; a residual sum adds it on its way; where several read the result, the
-sum without residual does, and takes the statistics for the normalisation among them.
+statistics, or of the pixels that it measures; a residual sum adds it on its way; a convolution of single pixels, whose
+own bias is left out, passes it on multiplied by its weight. Where one of several readers cannot, a sum without residual
+adds it, and takes the statistics for the normalisation among them.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from tvae.pipeline.engine.convolutions import CONVOLUTIONS
 from tvae.pipeline.engine.graph import Graph, Meta, Node, Ref
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
 __all__ = ["move_bias"]
 
-_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
-_TAKES = {"norm_act": 5, "rms_norm_act": 6, "residual": 2}
+_PLACES = {"norm_act": 5, "rms_norm_act": 6, "residual": 2}
 """What adds a bias on its way, and the place among its arguments; taken where one is there already."""
+_MOVES = ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute")
+"""The same numbers in another order of dimensions, or in other dimensions."""
 
 
 def move_bias(graph: Graph) -> Graph:
     """Move biases of convolutions into ``tvae.norm_act``, ``tvae.rms_norm_act`` and ``tvae.residual``."""
     r = Rewriter(graph)
-    moved: dict[int, Ref] = {}  # convolution -> its bias, in new Refs
+    moved: dict[int, Ref] = {}  # convolution -> what its result lacks, in new Refs
     for id_, node in enumerate(r.graph.nodes):
-        if _has_bias(node) and (reader := _reader(r, id_)):
-            bare = (*node.args[:2], None, *node.args[3:])
-            plain = r.keep(id_, args=bare)
-            bias = r.renamed(node.args[2])
-            if reader == "one":
-                moved[id_] = bias
-            else:
-                r.stand_in(id_, r.emit_fused("residual", (plain, None, bias), node.meta, node.module))
-        elif node.op == "norm_act" and node.args[0].id in moved:
+        lacking = [moved[arg.id] for arg in node.args[:2] if isinstance(arg, Ref) and arg.id in moved]
+        own = _bias(node)
+        if node.op in CONVOLUTIONS and (lacking or (own is not None and _all_take(r, id_, 1))):
+            r.keep(id_, args=_without_bias(node))
+            moved[id_] = _passed_on(r, node, lacking[0]) if lacking else r.renamed(own)
+        elif node.op in _MOVES and lacking:
+            r.keep(id_)
+            moved[id_] = lacking[0]
+        elif own is not None and "norm_act" in (r.graph.nodes[i].op for i in r.readers(id_) if i >= 0):
+            plain = r.keep(id_, args=_without_bias(node))
+            r.stand_in(id_, r.emit_fused("residual", (plain, None, r.renamed(own)), node.meta, node.module))
+        elif node.op == "norm_act" and lacking:
             x, groups, weight, bias, eps, _, act = node.args
-            r.replace(id_, "norm_act", *r.renamed((x, groups, weight, bias, eps)), moved[x.id], act)
-        elif node.op == "rms_norm_act" and node.args[0].id in moved:
-            r.replace(id_, "rms_norm_act", *r.renamed(node.args[:6]), moved[node.args[0].id])
-        elif node.op == "residual" and node.args[2] is None:
+            r.replace(id_, "norm_act", *r.renamed((x, groups, weight, bias, eps)), lacking[0], act)
+        elif node.op == "rms_norm_act" and lacking:
+            r.replace(id_, "rms_norm_act", *r.renamed(node.args[:6]), lacking[0])
+        elif node.op == "residual" and lacking:
             x, other, _ = node.args
-            biases = [moved[t.id] for t in (x, other) if isinstance(t, Ref) and t.id in moved]
-            r.replace(id_, "residual", *r.renamed((x, other)), _total(r, biases, node))
+            r.replace(id_, "residual", *r.renamed((x, other)), _total(r, lacking, node))
         else:
             r.keep(id_)
     return r.done()
 
 
-def _has_bias(node: Node) -> bool:
-    return node.op in _CONVOLUTIONS and len(node.args) > 2 and isinstance(node.args[2], Ref)
+def _bias(node: Node) -> Ref | None:
+    """The bias of a convolution."""
+    given = node.args[2] if node.op in CONVOLUTIONS and len(node.args) > 2 else None
+    return given if isinstance(given, Ref) else None
 
 
-def _reader(r: Rewriter, id_: int) -> str | None:
-    """``one`` reader that takes the bias, ``many`` with a normalisation among them, or None."""
-    ids = r.readers(id_)
-    ops = [r.graph.nodes[i].op if i >= 0 else "output" for i in ids]
-    if len(ids) == 1:
-        free = ops[0] in _TAKES and r.graph.nodes[ids[0]].args[_TAKES[ops[0]]] is None
-        return "one" if free else None
-    return "many" if "norm_act" in ops else None
+def _without_bias(node: Node) -> tuple[Any, ...]:
+    return (*node.args[:2], None, *node.args[3:])
 
 
-def _total(r: Rewriter, biases: list[Ref], node: Node) -> Ref | None:
-    if len(biases) < 2:
-        return biases[0] if biases else None
-    meta = Meta((node.meta.shape[1],), torch.promote_types(node.meta.dtype, torch.float32))
-    return r.emit_fused("sum_of", tuple(biases), meta, node.module)
+def _all_take(r: Rewriter, id_: int, dim: int) -> bool:
+    """Can everything that reads a value add what it lacks, a number for each channel? dim: where those are."""
+    return all(i >= 0 and _takes(r, i, id_, dim) for i in r.readers(id_)) and len(r.readers(id_)) > 0
+
+
+def _takes(r: Rewriter, id_: int, value: int, dim: int) -> bool:
+    node = r.graph.nodes[id_]
+    if node.op in _MOVES:
+        moved = _moved(r.graph.nodes[value], node, dim)
+        return moved is not None and _all_take(r, id_, moved)
+    if node.op in _PLACES:
+        return dim == 1 and node.args[_PLACES[node.op]] is None
+    return dim == 1 and node.args[0] == Ref(value) and _of_single_pixels(r, node) and _all_take(r, id_, 1)
+
+
+def _moved(source: Node, node: Node, dim: int) -> int | None:
+    """Where the channels are that were in ``dim``; None where they are no dimension any more, or it is hard to tell."""
+    before, after = source.meta.shape, node.meta.shape
+    if node.op == "permute":
+        return [n % len(before) for n in node.args[1]].index(dim)
+    if after[: dim + 1] == before[: dim + 1]:  # those behind were taken together, or apart
+        return dim
+    last = dim - len(before)
+    return dim + len(after) - len(before) if after[last:] == before[last:] else None
+
+
+def _of_single_pixels(r: Rewriter, node: Node) -> bool:
+    """A convolution of which every result sees one pixel, all its channels, and no border."""
+    weight = r.node(node.args[1]) if node.op in ("conv1d", "conv2d", "conv3d") else None
+    if weight is None or node.kwargs or set(weight.meta.shape[2:]) != {1}:
+        return False
+    _stride, padding, _dilation, groups = [*node.args[3:], *[None] * 4][:4]
+    unpadded = padding in (None, 0, "same", "valid") or not any(padding)
+    return unpadded and groups in (None, 1) and weight.meta.dtype == node.meta.dtype
+
+
+def _passed_on(r: Rewriter, node: Node, lacking: Ref) -> Ref:
+    """What the result lacks of a convolution of single pixels that lack this: its own bias too, if it has one."""
+    return _constant(r, "passed_on", (r.renamed(node.args[1]), lacking, r.renamed(_bias(node))), node)
+
+
+def _total(r: Rewriter, biases: list[Ref], node: Node) -> Ref:
+    return biases[0] if len(biases) < 2 else _constant(r, "sum_of", tuple(biases), node)
+
+
+def _constant(r: Rewriter, name: str, args: tuple[Any, ...], node: Node) -> Ref:
+    """A value for each channel of a node's result, made of weights alone."""
+    channels = node.meta.shape[1]
+    assert isinstance(channels, int)
+    wide = torch.promote_types(node.meta.dtype, torch.float32)
+    return r.emit_fused(name, args, Meta((channels,), wide), node.module)

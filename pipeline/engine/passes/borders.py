@@ -11,7 +11,7 @@ from typing import Any
 from tvae.pipeline.engine.graph import Graph, Meta, Node
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
-__all__ = ["fuse_norm_pad", "leave_zeros_to_convolutions"]
+__all__ = ["fuse_norm_pad", "leave_zeros_to_convolutions", "pads_zeros"]
 
 _CONVOLUTIONS = {"conv1d": 1, "conv2d": 2, "conv3d": 3}
 _DEFAULTS: tuple[Any, ...] = (None, 1, 0, 1, 1)
@@ -23,7 +23,7 @@ def leave_zeros_to_convolutions(graph: Graph) -> Graph:
     r = Rewriter(graph)
     for id_, node in enumerate(r.graph.nodes):
         pad = r.node(node.args[0]) if node.op in _CONVOLUTIONS and r.read_once(node.args[0]) else None
-        found = _split(r, pad, node) if pad is not None and _pads_zeros(pad) else None
+        found = _split(r, pad, node) if pad is not None and pads_zeros(pad) else None
         if pad is None or found is None:
             r.keep(id_)
             continue
@@ -52,7 +52,8 @@ def fuse_norm_pad(graph: Graph) -> Graph:
     return r.done()
 
 
-def _pads_zeros(node: Node) -> bool:
+def pads_zeros(node: Node) -> bool:
+    """Is this a padding with zeros, by amounts that are numbers?"""
     if node.op not in ("pad", "constant_pad_nd"):
         return False
     mode = (node.args[2] if len(node.args) > 2 else node.kwargs.get("mode", "constant")) if node.op == "pad" else ""

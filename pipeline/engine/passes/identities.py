@@ -25,7 +25,7 @@ def _changes_nothing(node: Node, graph: Graph) -> bool:
         return node.args[1] in (0, 0.0) and not isinstance(node.args[1], bool) and _same(node, source)
     if node.op in ("pad", "constant_pad_nd"):
         return all(type(amount) is int and amount == 0 for amount in node.args[1])
-    if node.op in ("to", "_to_copy"):
+    if node.op in ("to", "_to_copy", "type_as"):
         return _same(node, source) and "memory_format" not in node.kwargs
     return False
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from tvae.pipeline.engine.convolutions import CONVOLUTIONS
 from tvae.pipeline.engine.graph import Graph, Node
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
 __all__ = ["fuse_residual"]
-
-_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 
 
 def fuse_residual(graph: Graph) -> Graph:
@@ -36,4 +35,4 @@ def _plain_sum(r: Rewriter, node: Node) -> bool:
 
 
 def _is_convolution(node: Node | None) -> bool:
-    return node is not None and node.op in _CONVOLUTIONS
+    return node is not None and node.op in CONVOLUTIONS

@@ -1,6 +1,7 @@
-"""Pass: nearest 2x upsampling and the 3x3 convolution behind it become four 2x2 convolutions of the small picture.
+"""Pass: nearest 2x upsampling and the 3x3 convolution behind it become one transposed convolution of the small picture.
 
-2.25 times fewer operations, the same function in exact arithmetic; the enlarged picture is never written.
+2.25 times fewer operations, the same function in exact arithmetic; the enlarged picture is never written, and the
+result is written once, in place.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _UPSAMPLE = ("upsample_nearest2d", "_upsample_nearest_exact2d")
 
 
 def fuse_upsample_conv(graph: Graph) -> Graph:
-    """upsample_nearest2d(x, 2) and conv2d 3x3 -> ``tvae.upsample_conv`` of a ``tvae.subpixel_weight``."""
+    """upsample_nearest2d(x, 2) and conv2d 3x3 -> ``aten.conv_transpose2d`` of a ``tvae.subpixel_weight``."""
     r = Rewriter(graph)
     for id_, node in enumerate(r.graph.nodes):
         up = r.node(node.args[0]) if node.op == "conv2d" else None
@@ -25,10 +26,10 @@ def fuse_upsample_conv(graph: Graph) -> Graph:
         stored = r.node(weight)
         assert stored is not None
         out, inner = stored.meta.shape[:2]
-        assert isinstance(out, int)
-        phases = Meta((4 * out, inner, 2, 2), stored.meta.dtype)
-        summed = r.emit_fused("subpixel_weight", r.renamed((weight,)), phases, node.module)
-        r.replace(id_, "upsample_conv", *r.renamed((x,)), summed, r.renamed(bias))
+        taps = Meta((inner, out, 4, 4), stored.meta.dtype)
+        summed = r.emit_fused("subpixel_weight", r.renamed((weight,)), taps, node.module)
+        args = (*r.renamed((x,)), summed, r.renamed(bias), [2, 2], [1, 1])
+        r.stand_in(id_, r.emit(Node("call", "aten.conv_transpose2d.input", args, {}, node.module, node.outputs)))
     return r.done()
 
 

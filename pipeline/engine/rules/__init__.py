@@ -10,7 +10,6 @@ from tvae.pipeline.engine.rules import (
     resample,
     residual,
     shape,
-    subpixel,
     window,
 )
 from tvae.pipeline.engine.rules.context import Context
@@ -29,6 +28,5 @@ __all__ = [
     "resample",
     "residual",
     "shape",
-    "subpixel",
     "window",
 ]

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from tvae.pipeline.engine.convolutions import CONVOLUTIONS
 from tvae.pipeline.engine.graph import Node
 from tvae.pipeline.engine.program import Op, Read
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.pointwise import broadcast_axis
 from tvae.pipeline.engine.rules.registry import rule
 from tvae.pipeline.engine.rules.same_size import SameSize
-
-_FRESH = ("conv1d", "conv2d", "conv3d")
-"""Operations whose result is new memory, not a view of something else."""
 
 
 @rule("residual")
@@ -30,7 +28,7 @@ def residual(ctx: Context, node: Node) -> Op:
     op.produce = produce
     op.into = lambda read, a, b, out: produce(read, a, b, out, False)
     op.replaces = tuple(o.id for o in (source, other) if o is not None)
-    if source.name in _FRESH and ctx.readers(node.args[0]) == 1:
+    if source.name in CONVOLUTIONS and ctx.readers(node.args[0]) == 1:
         op.over = source.id
     return op
 

@@ -18,29 +18,8 @@ from tvae.pipeline.engine.axis import Axis
 from tvae.pipeline.engine.graph import Node
 from tvae.pipeline.engine.program import Demand, Op, Read
 from tvae.pipeline.engine.rules.context import Context
+from tvae.pipeline.engine.rules.convolve import CONV_T, by_phases, convolution_in
 from tvae.pipeline.engine.rules.registry import NoRule, rule
-
-
-def _conv3d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-) -> Tensor:
-    """F.conv3d; frames that do not see one another are a batch of pictures, for which libraries have faster kernels."""
-    alone = weight.shape[2] == 1 and stride[0] == 1 and padding[0] == 0 and 0 not in x.shape
-    if not alone or x.stride(1) != 1 or x.shape[1] == 1:
-        return F.conv3d(x, weight, bias, stride, padding, dilation, groups)
-    frames = x.transpose(1, 2).flatten(0, 1)
-    y = F.conv2d(frames, weight.select(2, 0), bias, stride[1:], padding[1:], dilation[1:], groups)
-    return y.unflatten(0, (x.shape[0], x.shape[2])).transpose(1, 2)
-
-
-_CONV: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: _conv3d}
-_CONV_T: dict[int, Callable[..., Tensor]] = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
 
 def _per_dim(value: Any, dims: int, default: int) -> list[int]:
@@ -86,7 +65,7 @@ def convolution(ctx: Context, node: Node) -> Op:
     k, s, p, d, rows = kernel[sp], stride[sp], padding[sp], dilation[sp], axis.rows
     if p > (k - 1) * d:
         raise NoRule("padding wider than the kernel: rows that see nothing of the image")
-    conv = _CONV[dims]
+    conv = convolution_in(dims, ctx.kernels)
 
     def span(a: int, b: int) -> tuple[int, int, int, int]:
         lo, hi = a * s - p, (b - 1) * s - p + (k - 1) * d + 1
@@ -128,8 +107,7 @@ def transposed_convolution(ctx: Context, node: Node) -> Op:
     stride, padding = _per_dim(ctx.value(stride_), dims, 1), _per_dim(ctx.value(padding_), dims, 0)
     extra, dilation = _per_dim(ctx.value(extra_), dims, 0), _per_dim(ctx.value(dilation_), dims, 1)
     k, s, p, d, rows = weight.shape[2 + sp], stride[sp], padding[sp], dilation[sp], axis.rows
-    padding[sp], conv = 0, _CONV_T[dims]
-    extra[sp] = 0  # output_padding only adds rows at the far end, which the span below covers
+    extra[sp], conv = 0, CONV_T[dims]  # output_padding only adds rows at the far end, which the span below covers
 
     def span(a: int, b: int) -> tuple[int, int]:
         # a kernel smaller than the stride leaves rows between two inputs that neither reaches: begin with the one above
@@ -139,8 +117,12 @@ def transposed_convolution(ctx: Context, node: Node) -> Op:
     def run(read: Read, a: int, b: int) -> Tensor:
         first, last = span(a, b)
         bs = read(bias.id) if bias else None
-        out = conv(read(source.id, first, last), read(weight.id), bs, stride, padding, extra, groups or 1, dilation)
         skip = a - (first * s - p)
+        after = (last - first - 1) * s + (k - 1) * d + 1 - skip - (b - a)
+        cut = max(0, min(skip, after, (k - 1) * d))  # padding leaves out as many rows at both ends: they cost nothing
+        pads = [*padding[:sp], cut, *padding[sp + 1 :]]
+        out = conv(read(source.id, first, last), read(weight.id), bs, stride, pads, extra, groups or 1, dilation)
+        skip -= cut
         missing = skip + b - a - out.shape[axis.dim]
         if missing > 0:  # rows no input reaches hold the bias alone
             out = F.pad(out, [0, 0] * (dims - 1 - sp) + [0, missing])
@@ -150,7 +132,10 @@ def transposed_convolution(ctx: Context, node: Node) -> Op:
 
     inputs = [source, weight, *([bias] if bias else [])]
     work, out = 2.0 * math.prod(weight.shape[1:]) * math.prod(source.shape), _out_axis(ctx, node, axis)
-    return ctx.emit(node, inputs, out, lambda a, b: [(source.id, *span(a, b))], run, work=work)
+    op = ctx.emit(node, inputs, out, lambda a, b: [(source.id, *span(a, b))], run, work=work)
+    if dims == 2 and by_phases(ctx.device, source.dtype):
+        op.workspace = lambda rows: int(op.row_bytes * (rows + 2 * k))
+    return op
 
 
 @rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d")

@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 
 class Larger(Block):
-    """A residual block, and its picture at twice the size: a sub-pixel convolution, phases as large as its result."""
+    """A residual block, and its picture at twice the size: by a transposed convolution."""
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.first(x)

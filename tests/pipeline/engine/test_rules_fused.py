@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import subpixel
 import torch
 import torch.nn.functional as F
 from hypothesis import given
@@ -110,19 +109,6 @@ def residual(draw: Draw, op: str) -> OneOp:
     made = g.fused("residual", first, other, bias, value=y)
     outputs = [made, first] if draw(st.booleans()) else [made]
     outputs += [normed(draw, g, made)] if draw(st.booleans()) else []
-    return g.gives(*outputs, tolerance=2 * tolerance, channels_last=draw(st.booleans()))
-
-
-def upsample_conv(draw: Draw, op: str) -> OneOp:
-    """Pictures, and rows in the batch; one row too; with a normalisation behind."""
-    g, tolerance = started(draw)
-    inner, outer = draw(st.integers(1, 3)), 4
-    merged = draw(st.booleans())
-    x = g.input("h", inner, 2, 3) if merged else image(g, inner, draw(st.integers(1, 2)))
-    weight, bias = g.param(outer, inner, 3, 3), maybe_param(draw, g, outer)
-    shape = ("h", outer, 4, 6) if merged else (g.value(x).shape[0], outer, "2*h", "2*w")
-    made = subpixel.upsample_conv(g, x, weight, bias, shape)
-    outputs = [made, normed(draw, g, made)] if draw(st.booleans()) else [made]
     return g.gives(*outputs, tolerance=2 * tolerance, channels_last=draw(st.booleans()))
 
 
@@ -236,7 +222,7 @@ def conv_to_few(draw: Draw, op: str) -> OneOp:
 CASES: dict[str, Case] = {
     f.__name__: f
     for f in (
-        *(norm_act, residual, upsample_conv, rms_norm_act, wide_attention),
+        *(norm_act, residual, rms_norm_act, wide_attention),
         *(norm_pad, conv_add, conv_from_few, conv_to_few),
     )
 }
@@ -264,11 +250,6 @@ def pixel_norm_of_rows_in_channels(g: OneOp) -> Ref:
     return g.fused("rms_norm_act", x, None, None, 1.0, "rms", None, value=g.wide(x) / size)
 
 
-def upsampling_of_merged_rows(g: OneOp) -> Ref:
-    x = g.call("reshape.default", g.input(2, 4, 2, "h", "w"), [2, 4, -1, Size("w")], shape=(2, 4, "2*h", "w"))
-    return subpixel.upsample_conv(g, x, g.param(3, 4, 3, 3), None, (2, 3, "4*h", "2*w"))
-
-
 def frames_that_the_rows_do_not_know(g: OneOp) -> Ref:
     """Queries of the halves of two pictures, as if they were frames."""
     x = g.call("unsqueeze.default", clip_tokens(g), 1, shape=(2, 1, "2*h*w", 4))
@@ -283,7 +264,6 @@ def frames_that_the_rows_do_not_know(g: OneOp) -> Ref:
     [
         (norm_of_rows_in_channels, "merged with the channels"),
         (pixel_norm_of_rows_in_channels, "merged with the channels"),
-        (upsampling_of_merged_rows, "merged rows"),
         (frames_that_the_rows_do_not_know, "other frames"),
     ],
     ids=lambda p: getattr(p, "__name__", ""),
@@ -298,7 +278,23 @@ def test_it_is_refused_by_name_and_exact_when_run_whole(build: Callable[[OneOp],
         execute_strips(lower(g.graph, g.sizes, CPU, allow_whole=True), g, strip)
 
 
-def test_kernels_of_phases_lie_as_the_weight_does() -> None:
+@pytest.mark.parametrize(("h", "w"), [(1, 1), (1, 5), (4, 3), (6, 7)])
+def test_one_weight_upsamples_and_convolves(h: int, w: int) -> None:
+    random = torch.Generator().manual_seed(3)
+    x, weight, bias = (torch.randn(*s, generator=random).double() for s in ((2, 3, h, w), (5, 3, 3, 3), (5,)))
+    want = F.conv2d(F.interpolate(x, scale_factor=2.0, mode="nearest"), weight, bias, padding=1)
+    found = F.conv_transpose2d(x, subpixel_weight(None, weight), bias, 2, 1)
+    torch.testing.assert_close(found, want, rtol=0, atol=1e-13)
+
+
+def test_sums_of_taps_are_rounded_once() -> None:
+    weight = torch.randn(4, 6, 3, 3, generator=torch.Generator().manual_seed(4)).bfloat16()
+    taps = subpixel_weight(None, weight)
+    assert taps.dtype == torch.bfloat16
+    assert torch.equal(taps, subpixel_weight(None, weight.double()).bfloat16())
+
+
+def test_summed_taps_lie_as_the_weight_does() -> None:
     plain = torch.randn(4, 6, 3, 3, generator=torch.Generator().manual_seed(2))
     last = plain.contiguous(memory_format=torch.channels_last)
     of_plain, of_last = subpixel_weight(None, plain), subpixel_weight(None, last)

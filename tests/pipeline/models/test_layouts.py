@@ -16,7 +16,7 @@ from tvae.kernels import Kernels
 from tvae.kernels.layout import as_pixels
 from tvae.pipeline.models.model import open_model
 
-SEEN = {"group_stats", "norm_act", "add_stats", "interleave_stats", "rms_norm_act", "pad"}
+SEEN = {"group_stats", "norm_act", "add_stats", "rms_norm_act", "pad"}
 LTX, MOCHI, WAN, COG = (f"AutoencoderKL{name}" for name in ("LTXVideo", "Mochi", "Wan", "CogVideoX"))
 CASES = [
     *((LTX, strip) for strip in (2, 40)),

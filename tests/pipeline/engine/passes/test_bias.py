@@ -103,6 +103,57 @@ def norm_and_sum(m: Layers, x: Tensor) -> Outputs:
     return h + m.bare(F.silu(m.norm(h)))
 
 
+def two_norms(m: Layers, x: Tensor) -> Outputs:
+    h = m.conv(x)
+    return F.silu(m.norm(h)) * m.norm2(h)
+
+
+def norm_and_single_pixels(m: Layers, x: Tensor) -> Outputs:
+    """A block whose result has other channels than its input."""
+    h = m.conv(x)
+    return m.point(h) + m.mix(F.silu(m.norm(h)))
+
+
+def single_pixels_alone(m: Layers, x: Tensor) -> Outputs:
+    return m.norm(m.point(m.point(m.conv(x))))
+
+
+def single_pixels_at_a_stride(m: Layers, x: Tensor) -> Outputs:
+    return m.norm(F.conv2d(m.conv(x), m.point.weight, stride=2))
+
+
+def an_upsampling(m: Layers, x: Tensor) -> Outputs:
+    h = F.conv_transpose2d(x, m.conv.weight, m.conv.bias, 2, 1)
+    return h + m.bare(F.silu(m.norm(h)))
+
+
+def through_frames(m: Layers, x: Tensor) -> Outputs:
+    """A clip's frames as a batch, and a clip again."""
+    h = m.conv(x).unflatten(0, (1, 2)).permute(0, 2, 1, 3, 4)
+    return h + m.clip(F.silu(m.norm(h)))
+
+
+def through_tokens(m: Layers, x: Tensor) -> Outputs:
+    h = m.conv(x)
+    return m.norm(h.reshape(2, 4, -1)), m.norm2(h.unsqueeze(2)), m.plain(h.unsqueeze(0).squeeze(0))
+
+
+SHARED: dict[Fn, int] = {
+    **{norm_and_sum: 2, two_norms: 2, norm_and_single_pixels: 2, single_pixels_alone: 1},
+    **{single_pixels_at_a_stride: 1, an_upsampling: 2, through_frames: 2, through_tokens: 3},
+}
+
+
+@pytest.mark.parametrize("fn", SHARED, ids=name)
+def test_each_of_several_readers_takes_the_bias(fn: Fn) -> None:
+    done = all_rewritten(fuse, *SHARED)[fn]
+    found = set(biases(done)) - {"clip.bias"}
+    assert found == {None}
+    takers = [node for node in live(done) if node.op in ("norm_act", "residual")]
+    assert sum(taken(done, node) is not None for node in takers) == SHARED[fn]
+    assert [node for node in takers if node.op == "residual" and node.args[1] is None] == []
+
+
 def norm_and_convolution(m: Layers, x: Tensor) -> Outputs:
     h = m.conv(x)
     return m.bare(h) * F.silu(m.norm(h))
@@ -113,12 +164,35 @@ def norm_and_result(m: Layers, x: Tensor) -> Outputs:
     return F.silu(m.norm(h)), h
 
 
-def two_norms(m: Layers, x: Tensor) -> Outputs:
+def norm_and_single_pixels_with_a_border(m: Layers, x: Tensor) -> Outputs:
     h = m.conv(x)
-    return F.silu(m.norm(h)) * m.norm2(h)
+    return m.norm(F.conv2d(h, m.point.weight, padding=(0, 1))), m.norm2(h)
 
 
-MANY = (norm_and_sum, norm_and_convolution, norm_and_result, two_norms)
+def norm_and_single_pixels_in_groups(m: Layers, x: Tensor) -> Outputs:
+    h = m.conv(x)
+    return m.norm(F.conv2d(h, m.point.weight[:, :2], groups=2)), m.norm2(h)
+
+
+def norm_and_single_pixels_of_a_result(m: Layers, x: Tensor) -> Outputs:
+    h = m.conv(x)
+    return F.conv2d(h, m.point.weight), m.norm(h)
+
+
+def norm_and_channels_elsewhere(m: Layers, x: Tensor) -> Outputs:
+    h = m.conv(x)
+    return m.norm(h), F.group_norm(h.permute(0, 3, 2, 1), 1)
+
+
+def norm_and_channels_in_groups(m: Layers, x: Tensor) -> Outputs:
+    h = m.conv(x)
+    return m.norm(h), m.plain(h.reshape(2, 2, 2, -1).reshape(2, 4, -1)) * m.plain(h.reshape(4, 2, -1).reshape(2, 4, -1))
+
+
+MANY = (
+    *(norm_and_convolution, norm_and_result, norm_and_single_pixels_with_a_border, norm_and_single_pixels_in_groups),
+    *(norm_and_single_pixels_of_a_result, norm_and_channels_elsewhere, norm_and_channels_in_groups),
+)
 
 
 @pytest.mark.parametrize("fn", MANY, ids=name)

@@ -15,13 +15,13 @@ from tvae.pipeline.engine.passes import remove_identities
 def identities(m: nn.Module, x: Tensor) -> Tensor:
     h = F.dropout(m.conv(x).detach(), 0.3, training=False)
     h = (h / 1.0 + 0.0) * 1 - 0
-    return h.to(torch.float32).contiguous() * 2
+    return h.to(torch.float32).type_as(x).contiguous() * 2
 
 
 def changes(m: nn.Module, x: Tensor) -> Tensor:
     h = torch.div(m.conv(x) * 8, 1, rounding_mode="floor")
     h = 1 / (h + 0.5) + (h > 0) * 1.0
-    return (h.to(torch.float64) * 1.0).to(torch.float32) - (h * 1).to(torch.int32) + (h > 0).add(0)
+    return (h.to(torch.float64) * 1.0).type_as(x) - (h * 1).to(torch.int32) + (h > 0).add(0)
 
 
 def reached(graph: Graph) -> list[str]:

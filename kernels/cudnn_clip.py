@@ -1,0 +1,150 @@
+"""conv3d by a kernel of cuDNN's that PyTorch does not reach.
+
+For 96 channels (Wan, Qwen-Image) cuDNN suggests kernels of the generation before, and further down in its list has one
+for Hopper whose inner tiles are 32 channels deep: twice as fast on an H200, by the same sums. PyTorch takes the first
+suggestion, or tries all of them for seconds. Here that one alone is tried against PyTorch's choice, once for a size.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tvae.kernels.ahead import asked
+from tvae.kernels.cudnn_sum import Map, handle, kind_of
+
+__all__ = ["conv3d"]
+
+_HOPPER = (9, 0)
+_DEEP, _TILE = 64, 32
+"""Channels of the inner tiles that cuDNN suggests, and of those that are wanted where the former do not divide them."""
+_WANTED = "eng62_k2=0_k13=0_"
+"""What the names of such plans begin with (cuDNN 9.19): 128x128 results, 32 channels deep. Should they mean something
+else in another release, a trial shows whether it is faster."""
+_ENOUGH = 5e10
+"""Operations of a convolution that are worth a trial."""
+_TRIALS = 3
+_MOST = 2**31
+"""Elements of a map that the engines count in 32 bits."""
+
+_log = logging.getLogger("tvae")
+_plans: dict[_Clip, Callable[[Tensor, Tensor], Tensor] | None] = {}
+_lock = threading.Lock()
+
+
+class _Clip(NamedTuple):
+    """What a plan is made for: x and weight as [N, C, T, H, W]."""
+
+    dtype: torch.dtype
+    device: int
+    padding: tuple[int, ...]
+    maps: tuple[Map, ...]
+
+
+def conv3d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Tensor:
+    """See ``native.conv3d``: PyTorch's, where there is nothing faster."""
+    plain = bias is None and groups == 1 and set(stride) == set(dilation) == {1}
+    if plain and asked() is None and _suits(x, weight):
+        maps = tuple(Map(tuple(t.shape), t.stride()) for t in (x, weight))
+        run = _plan(_Clip(x.dtype, x.device.index, tuple(padding), maps), x, weight)
+        if run is not None:
+            return run(x, weight)
+    return F.conv3d(x, weight, bias, list(stride), list(padding), list(dilation), groups)
+
+
+def _suits(x: Tensor, weight: Tensor) -> bool:
+    outer, inner = weight.shape[:2]
+    if inner % _DEEP != _TILE or outer % _TILE or x.dtype not in (torch.bfloat16, torch.float16):
+        return False
+    alike = weight.dtype == x.dtype and weight.device == x.device and x.is_cuda
+    aligned = all(t.stride(1) == 1 and t.data_ptr() % 16 == 0 for t in (x, weight))
+    work = 2.0 * weight.numel() * x[:, 0].numel()
+    small = max(x.numel(), x[:, 0].numel() * outer) < _MOST
+    return alike and aligned and small and work > _ENOUGH and torch.cuda.get_device_capability(x.device) == _HOPPER
+
+
+def _plan(wanted: _Clip, x: Tensor, weight: Tensor) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """How to compute what is wanted, None for PyTorch's way."""
+    with _lock:
+        if wanted not in _plans:
+            if torch.cuda.is_current_stream_capturing():  # nothing can be timed now
+                return None
+            _plans[wanted] = _found(wanted, x, weight)
+        return _plans[wanted]
+
+
+def _found(wanted: _Clip, x: Tensor, weight: Tensor) -> Callable[[Tensor, Tensor], Tensor] | None:
+    try:
+        run = _built(wanted)
+        if run is None:
+            return None
+        theirs = _milliseconds(lambda: F.conv3d(x, weight, None, 1, list(wanted.padding)))
+        ours = _milliseconds(lambda: run(x, weight))
+    except Exception as error:  # the library looks for others while it is imported, and has exceptions of its own
+        _log.debug("conv3d: not by cuDNN's frontend: %s", str(error).strip().splitlines()[:1])
+        return None
+    _log.debug("conv3d of %s: %.2f ms, PyTorch's %.2f ms", list(x.shape), ours, theirs)
+    return run if ours < theirs else None
+
+
+def _milliseconds(call: Callable[[], Tensor]) -> float:
+    call()
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(_TRIALS):
+        call()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / _TRIALS
+
+
+def _built(wanted: _Clip) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """The first plan of the wanted kind that needs no memory to work in."""
+    import cudnn
+
+    device, kind, padding = torch.device("cuda", wanted.device), kind_of(wanted.dtype), list(wanted.padding)
+    graph = cudnn.pygraph(
+        handle=handle(device),
+        io_data_type=kind,
+        intermediate_data_type=cudnn.data_type.FLOAT,
+        compute_data_type=cudnn.data_type.FLOAT,
+    )
+    image, taps = (graph.tensor(dim=list(m.shape), stride=list(m.strides), data_type=kind) for m in wanted.maps)
+    ones = {"stride": [1, 1, 1], "dilation": [1, 1, 1]}
+    result = graph.conv_fprop(image=image, weight=taps, pre_padding=padding, post_padding=padding, **ones)
+    (n, _, *sizes), (outer, _, *kernel) = (m.shape for m in wanted.maps)
+    shape = (n, outer, *(s + 2 * p - k + 1 for s, p, k in zip(sizes, padding, kernel, strict=True)))
+    strides = torch.empty(shape, device="meta").contiguous(memory_format=torch.channels_last_3d).stride()
+    result.set_output(True).set_data_type(kind).set_dim(list(shape)).set_stride(list(strides))
+    graph.validate()
+    graph.build_operation_graph()
+    graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+    for at in range(graph.get_execution_plan_count()):
+        if graph.get_plan_name_at_index(at).startswith(_WANTED):
+            graph.build_plan_at_index(at)
+            if graph.get_workspace_size_plan_at_index(at) == 0:
+                break
+    else:
+        return None
+
+    def run(x: Tensor, weight: Tensor) -> Tensor:
+        y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last_3d)
+        with torch.cuda.device(device):
+            graph.execute_plan_at_index({image: x, taps: weight, result: y}, y, at, handle=handle(device))
+        return y
+
+    return run

@@ -1,0 +1,55 @@
+"""Convolutions that are computed otherwise than PyTorch would: the same numbers, and the same ones every time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tvae.pipeline.engine.rules.convolve import CONV_T, _phases
+
+
+def pair(low: int, high: int) -> st.SearchStrategy[list[int]]:
+    return st.lists(st.integers(low, high), min_size=2, max_size=2)
+
+
+@given(st.data())
+def test_phases_are_a_transposed_convolution(data: Any) -> None:
+    draw = data.draw
+    stride, kernel, size = draw(pair(1, 3)), draw(pair(1, 5)), draw(pair(1, 6))
+    padding = [draw(st.integers(0, k - 1)) for k in kernel]
+    extra = [draw(st.integers(0, s - 1)) for s in stride]
+    sizes = zip(size, stride, padding, kernel, extra, strict=True)
+    assume(all((n - 1) * s - 2 * p + k + e > 0 for n, s, p, k, e in sizes))
+    random = torch.Generator().manual_seed(draw(st.integers(0, 9)))
+    x, weight, bias = (torch.randn(*s, generator=random).double() for s in ((2, 3, *size), (3, 5, *kernel), (5,)))
+    if draw(st.booleans()):
+        x, weight = (t.contiguous(memory_format=torch.channels_last) for t in (x, weight))
+    given_bias = bias if draw(st.booleans()) else None
+    want = F.conv_transpose2d(x, weight, given_bias, stride, padding, extra)
+    found = _phases(x, weight, given_bias, stride, padding, extra)
+    torch.testing.assert_close(found, want, rtol=0, atol=1e-13)
+    assert x.stride(1) != 1 or size == [1, 1] or found.stride(1) == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(("inner", "outer"), [(256, 256), (96, 40), (3, 5)])
+def test_every_call_gives_the_same_bits(inner: int, outer: int, last: bool, dtype: torch.dtype) -> None:
+    order = torch.channels_last if last else torch.contiguous_format
+    random = torch.Generator().manual_seed(1)
+    x, weight = (
+        torch.randn(*s, generator=random).to("cuda", dtype).contiguous(memory_format=order)
+        for s in ((1, inner, 96, 80), (inner, outer, 4, 4))
+    )
+    back = [CONV_T[2](x, weight, None, [2, 2], [1, 1], [0, 0], 1, [1, 1]) for _ in range(6)]
+    for y in back[1:]:
+        assert torch.equal(y, back[0])
+    want = F.conv_transpose2d(x.double(), weight.double(), None, 2, 1)
+    assert float((back[0].double() - want).norm() / want.norm()) < {torch.float32: 2e-6}.get(dtype, 4e-3)
