@@ -132,7 +132,7 @@ def _built(wanted: _Clip) -> Callable[[Tensor, Tensor], Tensor] | None:
     result.set_output(True).set_data_type(kind).set_dim(list(shape)).set_stride(list(strides))
     graph.validate()
     graph.build_operation_graph()
-    graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+    graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.B])
     for at in range(graph.get_execution_plan_count()):
         if graph.get_plan_name_at_index(at).startswith(_WANTED):
             graph.build_plan_at_index(at)

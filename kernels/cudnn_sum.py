@@ -151,7 +151,7 @@ def handle(device: torch.device) -> Any:
     if not hasattr(_handles, "of"):
         _handles.of = {}
     if device.index not in _handles.of:
-        _handles.of[device.index] = cudnn.createhandle()
+        _handles.of[device.index] = cudnn.create_handle()
     handle = _handles.of[device.index]
     cudnn.set_stream(handle=handle, stream=torch.cuda.current_stream(device).cuda_stream)
     return handle
