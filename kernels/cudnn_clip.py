@@ -30,6 +30,8 @@ else in another release, a trial shows whether it is faster."""
 _ENOUGH = 5e10
 """Operations of a convolution that are worth a trial."""
 _TRIALS = 3
+_WORKSPACE = 1 << 20
+"""Bytes at most: plans of memory know nothing of it."""
 _MOST = 2**31
 """Elements of a map that the engines count in 32 bits."""
 
@@ -113,7 +115,7 @@ def _milliseconds(call: Callable[[], Tensor]) -> float:
 
 
 def _built(wanted: _Clip) -> Callable[[Tensor, Tensor], Tensor] | None:
-    """The first plan of the wanted kind that needs no memory to work in."""
+    """The first plan of the wanted kind that needs next to no memory to work in."""
     import cudnn
 
     device, kind, padding = torch.device("cuda", wanted.device), kind_of(wanted.dtype), list(wanted.padding)
@@ -132,19 +134,21 @@ def _built(wanted: _Clip) -> Callable[[Tensor, Tensor], Tensor] | None:
     result.set_output(True).set_data_type(kind).set_dim(list(shape)).set_stride(list(strides))
     graph.validate()
     graph.build_operation_graph()
-    graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.B])
+    graph.create_execution_plans([cudnn.heur_mode.B])
     for at in range(graph.get_execution_plan_count()):
         if graph.get_plan_name_at_index(at).startswith(_WANTED):
             graph.build_plan_at_index(at)
-            if graph.get_workspace_size_plan_at_index(at) == 0:
+            workspace = graph.get_workspace_size_plan_at_index(at)
+            if workspace <= _WORKSPACE:
                 break
     else:
         return None
 
     def run(x: Tensor, weight: Tensor) -> Tensor:
         y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last_3d)
+        work = torch.empty(max(1, workspace), dtype=torch.uint8, device=x.device)
         with torch.cuda.device(device):
-            graph.execute_plan_at_index({image: x, taps: weight, result: y}, y, at, handle=handle(device))
+            graph.execute_plan_at_index({image: x, taps: weight, result: y}, work, at, handle=handle(device))
         return y
 
     return run
