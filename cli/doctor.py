@@ -109,7 +109,7 @@ def _devices() -> list[dict[str, Any]]:
 
 
 def _kernels() -> dict[str, str]:
-    """Each level, and cuDNN's frontend, which conv_add wants beside its level: whether it runs here."""
+    """Each level, and cuDNN's frontend, which conv_add and conv3d want beside their level: whether it runs here."""
     from tvae.kernels import LEVELS, why_missing
 
     found = {level: why_missing(level) or "runs here" for level in LEVELS}
