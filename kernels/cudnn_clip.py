@@ -30,6 +30,8 @@ else in another release, a trial shows whether it is faster."""
 _ENOUGH = 5e10
 """Operations of a convolution that are worth a trial."""
 _TRIALS = 3
+_KEPT = 1024
+"""Sizes whose plans are remembered."""
 _WORKSPACE = 1 << 20
 """Bytes at most: plans of memory know nothing of it."""
 _MOST = 2**31
@@ -85,6 +87,8 @@ def _plan(wanted: _Clip, x: Tensor, weight: Tensor) -> Callable[[Tensor, Tensor]
         if wanted not in _plans:
             if torch.cuda.is_current_stream_capturing():  # nothing can be timed now
                 return None
+            if len(_plans) >= _KEPT:
+                del _plans[next(iter(_plans))]  # the oldest
             _plans[wanted] = _found(wanted, x, weight)
         return _plans[wanted]
 

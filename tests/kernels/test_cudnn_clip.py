@@ -73,6 +73,15 @@ def test_without_a_plan_it_is_pytorchs(error: Exception, plans: Plans, monkeypat
     assert list(plans.values()) == [None]
 
 
+def test_the_oldest_plan_is_forgotten(plans: Plans, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cudnn_clip, "_KEPT", 2)
+    monkeypatch.setattr(cudnn_clip, "_found", lambda *_: None)
+    x, weight = clip()
+    for width in (8, 7, 6):
+        cudnn_clip.conv3d(x[..., :width], weight, None, *ONCE)
+    assert [wanted.maps[0].shape[-1] for wanted in plans] == [7, 6]
+
+
 def with_a_bias(x: Tensor, weight: Tensor) -> Any:
     return x, weight, torch.zeros(96, dtype=x.dtype), *ONCE
 
