@@ -22,8 +22,8 @@ frames_to_tensor  +       e       e        e       e
 tensor_to_frames  +       e       e        e       e
 ================  ======  ======  =======  ======  ====
 
-- a: TorchScript's fuser takes no reductions. Of ``add_stats`` and ``rms_norm_act``
-  it fuses what follows or precedes the reduction.
+- a: TorchScript's fuser takes no reductions. Of ``add_stats`` and ``rms_norm_act`` it fuses what follows or precedes
+  the reduction.
 - b: it would call the very attention or convolution that the definition calls.
 - c: one ``addcmul`` is one pass already.
 - d: Triton's pass is bound by memory or by matrix products; CUDA C++ could move no byte less.

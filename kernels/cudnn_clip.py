@@ -134,7 +134,7 @@ def _built(wanted: _Clip) -> Callable[[Tensor, Tensor], Tensor] | None:
     result = graph.conv_fprop(image=image, weight=taps, pre_padding=padding, post_padding=padding, **ones)
     (n, _, *sizes), (outer, _, *kernel) = (m.shape for m in wanted.maps)
     shape = (n, outer, *(s + 2 * p - k + 1 for s, p, k in zip(sizes, padding, kernel, strict=True)))
-    strides = torch.empty(shape, device="meta").contiguous(memory_format=torch.channels_last_3d).stride()
+    strides = torch.empty(shape, device="meta", memory_format=torch.channels_last_3d).stride()
     result.set_output(True).set_data_type(kind).set_dim(list(shape)).set_stride(list(strides))
     graph.validate()
     graph.build_operation_graph()

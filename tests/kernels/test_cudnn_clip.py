@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, ClassVar
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -60,6 +63,76 @@ def test_a_plan_is_taken_where_it_is_faster(
     assert bool((y == 1).all()) == faster
     assert [wanted.padding for wanted in built] == [(0, 1, 1)]
     assert [m.strides for m in built[0].maps] == [x.stride(), weight.stride()]
+
+
+class Graph:
+    """Stands in for cuDNN's: its plans have names and bytes to work in."""
+
+    plans: ClassVar[list[tuple[str, int]]] = []
+    ran: ClassVar[list[Any]] = []
+
+    def __init__(self, **_options: Any) -> None:
+        self.built: list[int] = []
+
+    def tensor(self, dim: list[int], stride: list[int], data_type: str) -> tuple[str, str]:
+        return data_type, str((dim, stride))
+
+    def conv_fprop(self, **given: Any) -> Any:
+        self.padding = given["pre_padding"], given["post_padding"]
+        result = MagicMock()
+        for step in ("set_output", "set_data_type", "set_dim", "set_stride"):
+            getattr(result, step).return_value = result
+        return result
+
+    def get_execution_plan_count(self) -> int:
+        return len(self.plans)
+
+    def get_plan_name_at_index(self, at: int) -> str:
+        return self.plans[at][0]
+
+    def build_plan_at_index(self, at: int) -> None:
+        self.built.append(at)
+
+    def get_workspace_size_plan_at_index(self, at: int) -> int:
+        assert at in self.built
+        return self.plans[at][1]
+
+    def execute_plan_at_index(self, given: dict[Any, Tensor], work: Tensor, at: int, handle: Any) -> None:
+        assert len(given) == 3
+        self.ran.append((at, work.numel(), handle))
+
+    validate = build_operation_graph = create_execution_plans = lambda self, *_: None
+
+
+OURS = "eng62_k2=0_k13=0_k18=0"
+
+
+@pytest.mark.parametrize(
+    ("plans", "taken"),
+    [
+        ([("eng22_k2=16", 0), ("eng62_k2=0_k13=1", 0), (OURS, 16), (OURS + "_k25=1", 0)], 2),
+        ([(OURS, 2 << 20), (OURS + "_k25=1", 0)], 1),
+        ([("eng62_k2=0_k13=1", 0), (OURS, 2 << 20)], None),
+        ([], None),
+    ],
+)
+def test_the_first_small_plan_of_the_wanted_name_runs(
+    plans: list[tuple[str, int]], taken: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Graph, "plans", plans)
+    monkeypatch.setattr(Graph, "ran", [])
+    monkeypatch.setitem(sys.modules, "cudnn", MagicMock(pygraph=Graph))
+    monkeypatch.setattr(cudnn_clip, "handle", lambda device: f"of {device}")
+    monkeypatch.setattr(torch.cuda, "device", lambda _device: nullcontext())
+    x, weight = (t.as_subclass(Tensor) for t in clip())
+    maps = tuple(cudnn_clip.Map(tuple(t.shape), t.stride()) for t in (x, weight))
+    run = cudnn_clip._built(cudnn_clip._Clip(x.dtype, 1, (0, 1, 1), maps))
+    assert (run is None) == (taken is None)
+    if run is not None:
+        y = run(x, weight)
+        assert y.shape == F.conv3d(x, weight, None, *ONCE).shape
+        assert y.is_contiguous(memory_format=torch.channels_last_3d)
+        assert Graph.ran == [(taken, max(1, plans[taken or 0][1]), "of cuda:1")]
 
 
 @pytest.mark.parametrize("error", [ImportError("no cudnn"), RuntimeError("cuDNN: no plan\nand so on")])

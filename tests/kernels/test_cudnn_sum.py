@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,6 +44,24 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(cudnn_sum, "missing", lambda: None)
     monkeypatch.setattr(cudnn_sum, "_plan", plan)
     return found
+
+
+def test_a_thread_has_one_handle_for_a_device_on_the_stream_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    cudnn = SimpleNamespace(made=0, streams=[])
+
+    def create_handle() -> int:
+        cudnn.made += 1
+        return int(cudnn.made)
+
+    cudnn.create_handle = create_handle
+    cudnn.set_stream = lambda handle, stream: cudnn.streams.append((handle, stream))
+    monkeypatch.setitem(sys.modules, "cudnn", cudnn)
+    monkeypatch.setattr(cudnn_sum, "_handles", threading.local())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=10 + device.index))
+    assert [cudnn_sum.handle(torch.device("cuda", index)) for index in (0, 1, 0)] == [1, 2, 1]
+    assert cudnn.streams == [(1, 10), (2, 11), (1, 10)]
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(cudnn_sum.handle, torch.device("cuda", 0)).result() == 3
 
 
 def test_a_plan_is_asked_for_by_shapes_and_places(asked: list[Any]) -> None:

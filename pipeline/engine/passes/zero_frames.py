@@ -1,7 +1,7 @@
 """Pass: a causal convolution of a clip's first frame does not multiply the zeros before it.
 
-Models that see as many frames of zeros before the first (Wan, Qwen-Image) give a picture, and a clip's first frame, as
-many frames as their kernel has taps: all but those that meet the frame itself are multiplied with zeros.
+Where zeros stand for what was before a clip, a picture, and a clip's first frame, come as many frames as the kernel has
+taps: all taps but those that meet the frame itself are multiplied with zeros.
 """
 
 from __future__ import annotations
