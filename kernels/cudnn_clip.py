@@ -1,6 +1,6 @@
 """conv3d by a kernel of cuDNN's that PyTorch does not reach.
 
-For 96 channels (Wan, Qwen-Image) cuDNN suggests kernels of the generation before, and further down in its list has one
+For 96 channels cuDNN suggests kernels of the generation before, and further down in its list has one
 for Hopper whose inner tiles are 32 channels deep: twice as fast on an H200, by the same sums. PyTorch takes the first
 suggestion, or tries all of them for seconds. Here that one alone is tried against PyTorch's choice, once for a size.
 """
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tvae.kernels.ahead import asked
-from tvae.kernels.cudnn_sum import Map, handle, kind_of
+from tvae.kernels.cudnn_frontend import MOST, Map, handle, kind_of, new_graph
 
 __all__ = ["conv3d"]
 
@@ -34,8 +34,6 @@ _KEPT = 1024
 """Sizes whose plans are remembered."""
 _WORKSPACE = 1 << 20
 """Bytes at most: plans of memory know nothing of it."""
-_MOST = 2**31
-"""Elements of a map that the engines count in 32 bits."""
 
 _log = logging.getLogger("tvae")
 _plans: dict[_Clip, Callable[[Tensor, Tensor], Tensor] | None] = {}
@@ -77,7 +75,7 @@ def _suits(x: Tensor, weight: Tensor) -> bool:
     alike = weight.dtype == x.dtype and weight.device == x.device and x.is_cuda
     aligned = all(t.stride(1) == 1 and t.data_ptr() % 16 == 0 for t in (x, weight))
     work = 2.0 * weight.numel() * x[:, 0].numel()
-    small = max(x.numel(), x[:, 0].numel() * outer) < _MOST
+    small = max(x.numel(), x[:, 0].numel() * outer) < MOST
     return alike and aligned and small and work > _ENOUGH and torch.cuda.get_device_capability(x.device) == _HOPPER
 
 
@@ -123,12 +121,7 @@ def _built(wanted: _Clip) -> Callable[[Tensor, Tensor], Tensor] | None:
     import cudnn
 
     device, kind, padding = torch.device("cuda", wanted.device), kind_of(wanted.dtype), list(wanted.padding)
-    graph = cudnn.pygraph(
-        handle=handle(device),
-        io_data_type=kind,
-        intermediate_data_type=cudnn.data_type.FLOAT,
-        compute_data_type=cudnn.data_type.FLOAT,
-    )
+    graph = new_graph(device, wanted.dtype)
     image, taps = (graph.tensor(dim=list(m.shape), stride=list(m.strides), data_type=kind) for m in wanted.maps)
     ones = {"stride": [1, 1, 1], "dilation": [1, 1, 1]}
     result = graph.conv_fprop(image=image, weight=taps, pre_padding=padding, post_padding=padding, **ones)

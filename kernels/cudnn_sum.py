@@ -6,34 +6,22 @@ the library are taken: one that cuDNN would have to compile first takes a second
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from functools import cache, lru_cache
-from importlib.util import find_spec
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from tvae.kernels.cudnn_frontend import MOST, Map, handle, kind_of, missing, new_graph
 from tvae.kernels.registry import Failed, Unsupported
 
-__all__ = ["Map", "check", "conv_add", "handle", "kind_of", "missing"]
+__all__ = ["check", "conv_add"]
 
 _ALIGNED = 16
 """Bytes; channels and addresses are multiples of it."""
 _WORKSPACE = 32 << 20
 """Bytes at most: plans of memory know nothing of it."""
-_MOST = 2**31
-"""Elements of a map that the engines count in 32 bits."""
-
-_handles = threading.local()
-
-
-class Map(NamedTuple):
-    """A tensor without its memory."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
 
 
 class _Sum(NamedTuple):
@@ -51,14 +39,6 @@ class _Plan(NamedTuple):
     graph: Any
     tensors: tuple[Any, ...]
     workspace: int
-
-
-@cache
-def missing() -> str | None:
-    """Why there are no fused engines on this machine, or None."""
-    if not torch.cuda.is_available() or torch.version.cuda is None:
-        return "no NVIDIA GPU"
-    return None if find_spec("cudnn") else "nvidia-cudnn-frontend is not installed"
 
 
 def conv_add(x: Tensor, weight: Tensor, residual: Tensor, bias: Tensor | None, pads: Sequence[int], y: Tensor) -> None:
@@ -90,7 +70,7 @@ def check(x: Tensor, weight: Tensor, residual: Tensor, bias: Tensor | None, y: T
         raise Unsupported(f"maps of {x.dtype}, or of unlike type or device")
     if any(t.stride(1) != 1 or t.shape[1] % _ALIGNED or t.data_ptr() % _ALIGNED for t in maps):
         raise Unsupported("channels that are not innermost, or not in multiples of 16")
-    if any(t.numel() >= _MOST for t in maps):
+    if any(t.numel() >= MOST for t in maps):
         raise Unsupported("maps of 2^31 elements or more")
     if y.untyped_storage().data_ptr() == residual.untyped_storage().data_ptr():
         raise Unsupported("a sum that is written over the residual")  # which is to be whole while this can fail
@@ -107,12 +87,7 @@ def _plan(wanted: _Sum) -> _Plan | str:
     device = torch.device("cuda", wanted.device)
     left, right, top, bottom = wanted.pads
     try:
-        graph = cudnn.pygraph(
-            handle=handle(device),
-            io_data_type=kind,
-            intermediate_data_type=cudnn.data_type.FLOAT,
-            compute_data_type=cudnn.data_type.FLOAT,
-        )
+        graph = new_graph(device, wanted.dtype)
         x, weight, residual = (
             graph.tensor(dim=list(m.shape), stride=list(m.strides), data_type=kind) for m in wanted.maps[:3]
         )
@@ -135,23 +110,3 @@ def _plan(wanted: _Sum) -> _Plan | str:
         return _Plan(graph, (x, weight, residual, bias, y), max(1, graph.get_workspace_size()))
     except (RuntimeError, ValueError, cudnn.cudnnGraphNotSupportedError) as error:
         return f"cuDNN has no plan: {str(error).strip().splitlines()[0]}"
-
-
-def kind_of(dtype: torch.dtype) -> Any:
-    """cuDNN's name for a type."""
-    import cudnn
-
-    return {torch.bfloat16: cudnn.data_type.BFLOAT16, torch.float16: cudnn.data_type.HALF}[dtype]
-
-
-def handle(device: torch.device) -> Any:
-    """This thread's handle, set to the stream that its work goes to."""
-    import cudnn
-
-    if not hasattr(_handles, "of"):
-        _handles.of = {}
-    if device.index not in _handles.of:
-        _handles.of[device.index] = cudnn.create_handle()
-    handle = _handles.of[device.index]
-    cudnn.set_stream(handle=handle, stream=torch.cuda.current_stream(device).cuda_stream)
-    return handle

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from tvae.kernels import cudnn_sum
+from tvae.kernels import cudnn_frontend
 from tvae.kernels.cuda import norm
 from tvae.kernels.cuda.conv_add import conv_add
 from tvae.kernels.cuda.norm import add_stats, group_stats, norm_act
@@ -28,7 +28,7 @@ IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
 }
 """Operation -> function, those that this level has."""
 _BY_CUDNN = ("conv_add", "conv3d")
-NEEDS = dict.fromkeys(_BY_CUDNN, lambda: _no_card() or cudnn_sum.missing())
+NEEDS = dict.fromkeys(_BY_CUDNN, lambda: _no_card() or cudnn_frontend.missing())
 """Operation -> why it cannot run here, where that is another matter than NVRTC."""
 
 

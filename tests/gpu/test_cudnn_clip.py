@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvae.kernels import cudnn_clip, cudnn_sum
+from tvae.kernels import cudnn_clip, cudnn_frontend
 from tvae.kernels.cudnn_clip import conv3d
 
 pytestmark = [
@@ -38,7 +38,7 @@ def distance(y: Tensor, want: Tensor) -> float:
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> dict[object, object]:
     """What is found, by what it was found for."""
-    if torch.cuda.get_device_capability() != (9, 0) or cudnn_sum.missing():
+    if torch.cuda.get_device_capability() != (9, 0) or cudnn_frontend.missing():
         pytest.skip("needs a Hopper GPU and cuDNN's frontend")
     found: dict[object, object] = {}
     monkeypatch.setattr(cudnn_clip, "_plans", found)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tvae.kernels import cudnn_sum
+from tvae.kernels import cudnn_frontend
 from tvae.kernels.check import deviation
 from tvae.kernels.oracle import Case, Oracle
 from tvae.kernels.registry import LEVELS, Unsupported, implementation, why_missing
@@ -50,7 +50,7 @@ def run_of(operation: str, level: str) -> Callable[..., Any]:
 
 def takes(level: str, operation: str) -> bool:
     """Is the level to take this operation's usual calls? ``conv_add`` of level ``cuda`` is cuDNN's frontend's."""
-    fused = level == "cuda" and operation == "conv_add" and cudnn_sum.missing() is None
+    fused = level == "cuda" and operation == "conv_add" and cudnn_frontend.missing() is None
     return level in ("native", "triton") or fused
 
 

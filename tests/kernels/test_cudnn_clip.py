@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvae.kernels import Kernels, cudnn_clip
+from tvae.kernels import Kernels, cudnn_clip, cudnn_frontend
 from tvae.kernels.ahead import rehearsal
 
 ONCE = ([1, 1, 1], [0, 1, 1], [1, 1, 1], 1)
@@ -122,10 +122,11 @@ def test_the_first_small_plan_of_the_wanted_name_runs(
     monkeypatch.setattr(Graph, "plans", plans)
     monkeypatch.setattr(Graph, "ran", [])
     monkeypatch.setitem(sys.modules, "cudnn", MagicMock(pygraph=Graph))
-    monkeypatch.setattr(cudnn_clip, "handle", lambda device: f"of {device}")
+    for module in (cudnn_clip, cudnn_frontend):
+        monkeypatch.setattr(module, "handle", lambda device: f"of {device}")
     monkeypatch.setattr(torch.cuda, "device", lambda _device: nullcontext())
     x, weight = (t.as_subclass(Tensor) for t in clip())
-    maps = tuple(cudnn_clip.Map(tuple(t.shape), t.stride()) for t in (x, weight))
+    maps = tuple(cudnn_frontend.Map(tuple(t.shape), t.stride()) for t in (x, weight))
     run = cudnn_clip._built(cudnn_clip._Clip(x.dtype, 1, (0, 1, 1), maps))
     assert (run is None) == (taken is None)
     if run is not None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 from torch import Tensor
 
-from tvae.kernels import Kernels, Unsupported, cuda, cudnn_sum, native, registry
+from tvae.kernels import Kernels, Unsupported, cuda, cudnn_frontend, cudnn_sum, native, registry
 from tvae.kernels.ahead import rehearsal
 from tvae.kernels.registry import Failed
 
@@ -46,22 +44,50 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def test_a_thread_has_one_handle_for_a_device_on_the_stream_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    cudnn = SimpleNamespace(made=0, streams=[])
+class NotSupported(Exception):
+    """Stands in for cuDNN's own."""
 
-    def create_handle() -> int:
-        cudnn.made += 1
-        return int(cudnn.made)
 
-    cudnn.create_handle = create_handle
-    cudnn.set_stream = lambda handle, stream: cudnn.streams.append((handle, stream))
-    monkeypatch.setitem(sys.modules, "cudnn", cudnn)
-    monkeypatch.setattr(cudnn_sum, "_handles", threading.local())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=10 + device.index))
-    assert [cudnn_sum.handle(torch.device("cuda", index)) for index in (0, 1, 0)] == [1, 2, 1]
-    assert cudnn.streams == [(1, 10), (2, 11), (1, 10)]
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(cudnn_sum.handle, torch.device("cuda", 0)).result() == 3
+@pytest.fixture
+def graph(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Stands in for cuDNN's, which has a plan that works in 96 bytes."""
+    made = MagicMock()
+    made.tensor.side_effect = lambda dim, stride, data_type: (tuple(dim), tuple(stride))
+    made.get_workspace_size.return_value = 96
+    library = MagicMock(cudnnGraphNotSupportedError=NotSupported, pygraph=MagicMock(return_value=made))
+    monkeypatch.setitem(sys.modules, "cudnn", library)
+    monkeypatch.setattr(cudnn_frontend, "handle", lambda device: f"of {device}")
+    made.library = library
+    return made
+
+
+def wanted(width: int) -> Any:
+    """A sum of which top and bottom rows, left and right columns see zeros unlike."""
+    maps = tuple(cudnn_frontend.Map((1, c, 6, width), (c * 6 * width, 1, width * c, c)) for c in (32, 32, 48, 48))
+    return cudnn_sum._Sum(torch.bfloat16, 1, (0, 1, 2, 3), maps)
+
+
+def test_the_library_is_told_of_the_sum(graph: Any) -> None:
+    found = cudnn_sum._plan(wanted(5))
+    assert isinstance(found, cudnn_sum._Plan)
+    assert graph.library.pygraph.call_args.kwargs["handle"] == "of cuda:1"
+    assert graph.library.pygraph.call_args.kwargs["compute_data_type"] == graph.library.data_type.FLOAT
+    borders = graph.conv_fprop.call_args.kwargs
+    assert (borders["pre_padding"], borders["post_padding"]) == ([2, 0], [3, 1])
+    x, weight, residual, bias, y = found.tensors
+    assert (x, weight, residual) == tuple((m.shape, m.strides) for m in wanted(5).maps[:3])
+    assert bias == ((1, 48, 1, 1), (48, 1, 48, 48))
+    assert [call.kwargs for call in graph.add.call_args_list] == [
+        {"a": graph.conv_fprop.return_value, "b": residual},
+        {"a": graph.add.return_value, "b": bias},
+    ]
+    assert y is graph.add.return_value
+    assert found.workspace == 96
+
+
+def test_what_the_library_does_not_take_is_said(graph: Any) -> None:
+    graph.check_support.side_effect = NotSupported("no engine\nand so on")
+    assert cudnn_sum._plan(wanted(7)) == "cuDNN has no plan: no engine"
 
 
 def test_a_plan_is_asked_for_by_shapes_and_places(asked: list[Any]) -> None:
@@ -164,7 +190,7 @@ def test_its_statistics_are_not_built_beforehand(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here is a card")
 def test_without_a_card_it_is_not_asked_again() -> None:
-    assert cudnn_sum.missing() == "no NVIDIA GPU"
+    assert cudnn_frontend.missing() == "no NVIDIA GPU"
     with pytest.raises(Failed, match="no NVIDIA GPU"):
         cudnn_sum.conv_add(**sums())
 
@@ -173,8 +199,8 @@ def test_without_the_frontend_it_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
-    monkeypatch.setattr(cudnn_sum, "missing", cudnn_sum.missing.__wrapped__)
-    monkeypatch.setattr(cudnn_sum, "find_spec", lambda _name: None)
+    monkeypatch.setattr(cudnn_frontend, "missing", cudnn_frontend.missing.__wrapped__)
+    monkeypatch.setattr(cudnn_frontend, "find_spec", lambda _name: None)
     assert cuda.NEEDS["conv_add"]() == "nvidia-cudnn-frontend is not installed"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 5))
     assert cuda.NEEDS["conv_add"]() == cuda.missing.__wrapped__() == "the GPU is older than compute capability 8.0"

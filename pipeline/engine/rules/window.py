@@ -107,7 +107,8 @@ def transposed_convolution(ctx: Context, node: Node) -> Op:
     stride, padding = _per_dim(ctx.value(stride_), dims, 1), _per_dim(ctx.value(padding_), dims, 0)
     extra, dilation = _per_dim(ctx.value(extra_), dims, 0), _per_dim(ctx.value(dilation_), dims, 1)
     k, s, p, d, rows = weight.shape[2 + sp], stride[sp], padding[sp], dilation[sp], axis.rows
-    extra[sp], conv = 0, CONV_T[dims]  # output_padding only adds rows at the far end, which the span below covers
+    extra[sp] = 0  # output_padding only adds rows at the far end, which the span below covers
+    conv = CONV_T[dims]
 
     def span(a: int, b: int) -> tuple[int, int]:
         # a kernel smaller than the stride leaves rows between two inputs that neither reaches: begin with the one above
