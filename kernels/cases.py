@@ -111,6 +111,8 @@ def small_cases(operation: str, dtype: torch.dtype, device: torch.device) -> lis
             m.conv_add("picture", 1, 32, 48, 20, 12),
             m.conv_add("batch", 2, 16, 32, 9, 7, stats=False),
             m.conv_add("no bias", 1, 32, 32, 8, 8, bias=False),
+            m.conv_add("nothing to add", 1, 32, 32, 8, 8, residual=False, bias=False),
+            m.conv_add("no residual, into another", 1, 32, 32, 8, 8, residual=False, into=True),
             m.conv_add("a band at the top", 1, 32, 32, 9, 8, pads=(1, 1, 1, 0)),
             m.conv_add("a band between", 1, 32, 32, 10, 8, pads=(1, 1, 0, 0)),
             m.conv_add("into another", 1, 32, 32, 8, 8, into=True),

@@ -206,13 +206,14 @@ def conv3d(
 def conv_add(
     x: Tensor,
     weight: Tensor,
-    residual: Tensor,
+    residual: Tensor | None,
     bias: Tensor | None,
     pads: Sequence[int],
     out: Tensor | None,
     stats: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """y = conv2d of x_nchw with zeros around it + residual + bias, and with ``stats`` the parts_nb3c of y.
+    """y = conv2d of x_nchw with zeros around it + residual + bias, and with ``stats`` the parts_nb3c of y. Without a
+    residual or a bias, what there is of the sum.
 
     pads: (left, right, top, bottom). ``out`` takes y; it may be the residual, which is then whole for as long as this
     can fail for want of memory.

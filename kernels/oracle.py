@@ -228,6 +228,7 @@ class Oracle:
         h: int,
         w: int,
         *,
+        residual: bool = True,
         bias: bool = True,
         pads: tuple[int, int, int, int] = (1, 1, 1, 1),
         stats: bool = True,
@@ -237,19 +238,20 @@ class Oracle:
         x, weight, vector = self.picture(n, inner, h, w), self._taps(c, inner), self.vector(c, 0.5) if bias else None
         y = self._convolved(x.double(), weight, vector)
         y = y[:, :, 1 - pads[2] : y.shape[2] - 1 + pads[3]]  # rows whose neighbours are no zeros
-        residual = self.picture(n, c, *y.shape[2:])
-        y = y + residual.double()
-        out = (residual if aliased else torch.empty_like(residual)) if into else None
+        place = self.picture(n, c, *y.shape[2:])
+        y = y + place.double() if residual else y
+        added = place if residual else None
+        out = (place if aliased else torch.empty_like(place)) if into else None
         return self.case(
             "conv_add",
             label,
-            (x, weight, residual, vector, pads, out, stats),
+            (x, weight, added, vector, pads, out, stats),
             expected=y,
             pixels=y if stats else None,
-            moved=_bytes(x, weight, residual, residual),
+            moved=_bytes(x, weight, place, *([place] if residual else [])),
             flops=2 * y[0, 0].numel() * n * weight.numel(),
             out=5 if into else None,
-            aliased=2 if aliased else None,
+            aliased=2 if aliased and residual else None,
         )
 
     def from_few(

@@ -186,7 +186,7 @@ class Kernels:
         self,
         x: Tensor,
         weight: Tensor,
-        residual: Tensor,
+        residual: Tensor | None,
         bias: Tensor | None,
         pads: Sequence[int],
         out: Tensor | None = None,

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tvae.kernels import Kernels, why_missing
+from tvae.kernels.cuda import hopper_conv
 from tvae.pipeline.budget import Rows
 from tvae.pipeline.engine.boundary import RowSource
 from tvae.pipeline.engine.capture import capture
@@ -129,7 +130,9 @@ class Captures:
         narrow = inputs[0].device.type != "cpu" and not wide and fused["conv_from_few"] and fused["conv_to_few"]
         own = self._kernels.levels["conv_add"] == "cuda" and not why_missing("cuda", "conv_add")
         epilogue = inputs[0].device.type == "cuda" and not wide and own
-        return optimise(graph, subpixel=wide or fused["norm_act"], bias=bias, narrow=narrow, epilogue=epilogue)
+        summed = hopper_conv.takes if epilogue and hopper_conv.missing() is None else None
+        subpixel = wide or fused["norm_act"]
+        return optimise(graph, subpixel=subpixel, bias=bias, narrow=narrow, epilogue=epilogue, summed=summed)
 
     def _call_facts(self, inputs: Sequence[Tensor | RowSource], call: Call, rows: Rows) -> dict[str, Any]:
         """What a capture bakes in besides the model: fixed dimensions, types, options."""

@@ -1,8 +1,9 @@
 """Level 5: CUDA C++ for NVIDIA cards, compiled at run time by NVRTC; the user's machine needs no toolchain.
 
 Memory-bound passes over pixels with channels innermost. Persistent blocks walk over tiles that flow through a ring of
-shared-memory stages (``bulk.cu``, ``async.cu``); what is done with them is in ``operations.cu``. ``conv_add`` and
-``conv3d`` are cuDNN's, where its frontend is installed.
+shared-memory stages (``bulk.cu``, ``async.cu``); what is done with them is in ``operations.cu``. ``conv_add`` has a
+kernel of its own for Hopper's tensor cores (``hopper_conv.cu``); elsewhere it, and ``conv3d``, are cuDNN's, where its
+frontend is installed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 
 from tvae.kernels import cudnn_frontend
-from tvae.kernels.cuda import norm
+from tvae.kernels.cuda import hopper_conv, norm, program
 from tvae.kernels.cuda.conv_add import conv_add
 from tvae.kernels.cuda.norm import add_stats, group_stats, norm_act
 from tvae.kernels.cudnn_clip import conv3d
@@ -28,7 +29,10 @@ IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
 }
 """Operation -> function, those that this level has."""
 _BY_CUDNN = ("conv_add", "conv3d")
-NEEDS = dict.fromkeys(_BY_CUDNN, lambda: _no_card() or cudnn_frontend.missing())
+NEEDS: dict[str, Callable[[], str | None]] = {
+    "conv_add": lambda: _no_card() or (cudnn_frontend.missing() if hopper_conv.missing() else None),
+    "conv3d": lambda: _no_card() or cudnn_frontend.missing(),
+}
 """Operation -> why it cannot run here, where that is another matter than NVRTC."""
 
 
@@ -43,19 +47,7 @@ def _no_card() -> str | None:
 @cache
 def missing() -> str | None:
     """Why this level cannot run on this machine, or None."""
-    reason = _no_card()
-    if reason:
-        return reason
-    try:
-        import cuda.core  # noqa: F401
-        from cuda.bindings import nvrtc
-
-        nvrtc.nvrtcVersion()
-    except ImportError as error:
-        return f"{error.name or error} is not installed"
-    except Exception as error:  # the wrapper finds no library, or one that does not fit it
-        return f"NVRTC cannot be loaded: {error}"
-    return None
+    return _no_card() or program.missing()
 
 
 def prepare(operations: set[str], dtype: torch.dtype, device: int) -> None:

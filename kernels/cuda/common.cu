@@ -1,9 +1,6 @@
-// Types, conversions and the shape of the work; shared by both forms of the ring.
+// Types and conversions.
 //
-// Set from outside: ELEMENT (0 float, 1 bfloat16, 2 half), STAGES, PREFETCH.
-//
-// Pixels lie with channels innermost. A thread owns one "group", the 16 bytes of V neighbouring channels, and walks
-// over pixels, so that what belongs to a channel stays in its registers.
+// Set from outside: ELEMENT (0 float, 1 bfloat16, 2 half).
 
 typedef unsigned int u32;
 typedef long long i64;
@@ -15,51 +12,31 @@ constexpr int V = 8;
 #endif
 
 constexpr int VECTOR = 16;          // bytes
-constexpr int NOWHERE = 1 << 30;    // lane of a thread that owns nothing: beyond the pixels of any tile
 
-struct Map {  // strides in bytes
-  char* base;
-  i64 sample, outer, pixel;
-};
+#if ELEMENT != 0
+__device__ __forceinline__ float2 unpack(u32 word) {
+  float2 x;
+#if ELEMENT == 1
+  x.x = __uint_as_float(word << 16);
+  x.y = __uint_as_float(word & 0xffff0000u);
+#else
+  asm("{.reg .b16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high;}"
+      : "=f"(x.x), "=f"(x.y)
+      : "r"(word));
+#endif
+  return x;
+}
 
-struct Work {
-  i64 blocks, outer, pixels, per_run;  // blocks per sample; runs per sample; pixels per run; tiles per run
-  int tile, groups, lanes;  // pixels per tile; groups per pixel; pixels that the block's consumers take at once
-  bool backwards;  // the last tiles first
-
-  __device__ i64 sample() const { return blockIdx.x / blocks; }
-  __device__ i64 first() const { return blockIdx.x % blocks; }
-  __device__ i64 tiles() const { return outer * per_run; }
-  __device__ int tile_bytes() const { return tile * groups * VECTOR; }
-  __device__ int consumers() const { return groups * lanes; }
-};
-
-struct Tile {  // where a tile starts, in units of runs and pixels, and its pixels; i counts as the blocks take them
-  i64 run, start;
-  int count;
-
-  __device__ Tile(const Work& work, i64 i) {
-    if (work.backwards) i = work.tiles() - 1 - i;
-    run = work.outer == 1 ? 0 : i / work.per_run;
-    start = (i - run * work.per_run) * work.tile;
-    const i64 rest = work.pixels - start;
-    count = rest < work.tile ? int(rest) : work.tile;
-  }
-
-  __device__ char* in(const Map& map, i64 sample) const {
-    return map.base + sample * map.sample + run * map.outer + start * map.pixel;
-  }
-};
-
-struct Place {  // which group of which pixels a thread owns
-  int group, lane;
-
-  __device__ explicit Place(const Work& work) {
-    const int t = threadIdx.x;
-    group = t < work.consumers() ? t % work.groups : 0;
-    lane = t < work.consumers() ? t / work.groups : NOWHERE;
-  }
-};
+__device__ __forceinline__ u32 pack(float2 x) {
+  u32 word;
+#if ELEMENT == 1
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(x.y), "f"(x.x));
+#else
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(x.y), "f"(x.x));
+#endif
+  return word;
+}
+#endif
 
 __device__ __forceinline__ void unpack(const uint4& raw, float (&x)[V]) {
   const u32 word[4] = {raw.x, raw.y, raw.z, raw.w};
@@ -67,13 +44,9 @@ __device__ __forceinline__ void unpack(const uint4& raw, float (&x)[V]) {
   for (int i = 0; i < 4; ++i) {
 #if ELEMENT == 0
     x[i] = __uint_as_float(word[i]);
-#elif ELEMENT == 1
-    x[2 * i] = __uint_as_float(word[i] << 16);
-    x[2 * i + 1] = __uint_as_float(word[i] & 0xffff0000u);
 #else
-    asm("{.reg .b16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high;}"
-        : "=f"(x[2 * i]), "=f"(x[2 * i + 1])
-        : "r"(word[i]));
+    const float2 two = unpack(word[i]);
+    x[2 * i] = two.x, x[2 * i + 1] = two.y;
 #endif
   }
 }
@@ -84,10 +57,8 @@ __device__ __forceinline__ uint4 pack(const float (&x)[V]) {
   for (int i = 0; i < 4; ++i) {
 #if ELEMENT == 0
     word[i] = __float_as_uint(x[i]);
-#elif ELEMENT == 1
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word[i]) : "f"(x[2 * i + 1]), "f"(x[2 * i]));
 #else
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word[i]) : "f"(x[2 * i + 1]), "f"(x[2 * i]));
+    word[i] = pack(make_float2(x[2 * i], x[2 * i + 1]));
 #endif
   }
   return make_uint4(word[0], word[1], word[2], word[3]);

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -12,9 +14,11 @@ from tvae.kernels.cuda import program
 from tvae.kernels.cuda.ring import Card
 from tvae.kernels.registry import Unsupported
 
-__all__ = ["Launch", "card", "load", "resident"]
+__all__ = ["Launch", "card", "launch", "load", "resident"]
 
-_building = threading.Lock()
+_lock = threading.Lock()
+_building: dict[tuple[Any, ...], threading.Lock] = {}
+"""Different programs are built side by side."""
 _here = threading.local()
 _streams: dict[int, Any] = {}
 
@@ -30,34 +34,37 @@ def card(device: int) -> Card:
     return Card(capability, of.multiprocessor_count, *shared)
 
 
-def load(name: str, form: str, element: int, stages: int, prefetch: int, device: int) -> Any:
-    """A kernel, allowed all the shared memory that a block can have. Unsupported where it cannot be built or loaded."""
-    with _building:  # who comes second takes what the first has built
-        kernels = _program(form, element, stages, prefetch, device)
+def load(kernel: str, name: str, macros: tuple[tuple[str, int], ...], device: int) -> Any:
+    """A kernel of a program, allowed all the shared memory that a block can have. Unsupported where it cannot be built
+    or loaded."""
+    key = name, macros, device
+    with _lock:
+        building = _building.setdefault(key, threading.Lock())
+    with building:  # who comes second takes what the first has built
+        kernels = _program(*key)
     if isinstance(kernels, str):
         raise Unsupported(kernels)
-    return kernels[name]
+    return kernels[kernel]
 
 
 @cache
-def _program(form: str, element: int, stages: int, prefetch: int, device: int) -> dict[str, Any] | str:
+def _program(name: str, macros: tuple[tuple[str, int], ...], device: int) -> dict[str, Any] | str:
     """Kernel by name, or why there is none: a build that failed is not tried again."""
-    major, minor = card(device).capability
     try:
-        made = program.compiled(form, element, stages, prefetch, f"sm_{major}{minor}")
+        made = program.compiled(name, card(device).capability, macros)
         with torch.cuda.device(device):
             _attach(device)
-            return _loaded(made, device)
+            return _loaded(made, program.PROGRAMS[name].kernels, device)
     except Exception as failure:  # whatever a compiler or a driver says, the level below can do the work
         return f"the CUDA program could not be built: {failure}"
 
 
-def _loaded(made: bytes, device: int) -> dict[str, Any]:
+def _loaded(made: bytes, names: tuple[str, ...], device: int) -> dict[str, Any]:
     from cuda.bindings import driver
     from cuda.core import ObjectCode
 
     code = ObjectCode.from_cubin(made)
-    kernels = {name: code.get_kernel(name) for name in program.NAMES}
+    kernels = {name: code.get_kernel(name) for name in names}
     most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     for kernel in kernels.values():
         (error,) = driver.cuKernelSetAttribute(most, card(device).shared_block, kernel.handle, driver.CUdevice(device))
@@ -93,6 +100,21 @@ class Launch:
     def _run(self, arguments: tuple[int, ...]) -> None:
         _attach(self._device)
         self._launch(_stream(self._device), self._config, self._kernel, *arguments)
+
+
+def launch(kernel: Any, blocks: int, threads: int, shared: int, device: int, arguments: Sequence[int]) -> None:
+    """Run a kernel whose arguments are structures, given by their addresses, on the device's current stream."""
+    from cuda.bindings import driver
+
+    addresses = (ctypes.c_void_p * len(arguments))(*arguments)
+    with torch.cuda.device(device):
+        _attach(device)
+        stream = torch.cuda.current_stream(device).cuda_stream
+        function = driver.CUfunction(int(kernel.handle))
+        grid, block = (blocks, 1, 1), (threads, 1, 1)
+        (error,) = driver.cuLaunchKernel(function, *grid, *block, shared, stream, ctypes.addressof(addresses), 0)
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"a kernel was not launched: {error.name}")
 
 
 def _attach(device: int) -> None:

@@ -32,7 +32,7 @@ class _Call(NamedTuple):
 def prepare(dtype: torch.dtype, device: int) -> None:
     """Build and load the kernels for maps of a type."""
     if dtype in ELEMENTS:
-        load("stats", _form_for(card(device), None), ELEMENTS[dtype], Ring().stages, Ring().prefetch, device)
+        load("stats", _form_for(card(device), None), _macros(dtype, Ring()), device)
 
 
 def group_stats(x: Tensor, *, ring: Ring | None = None, form: str | None = None) -> Tensor:
@@ -137,12 +137,16 @@ def _call(
     reads, stats = 1 if residual is None else 2, name.endswith("stats")
     samples, outer, pixels, _ = maps.size
     cut = geometry(maps.size, dtype.itemsize, reads, stats, ring, form, here)
-    kernel = load(name, form, ELEMENTS[dtype], chosen.stages, chosen.prefetch, device)
+    kernel = load(name, form, _macros(dtype, chosen), device)
     together = here.multiprocessors * min(chosen.blocks, resident(kernel, cut.threads, cut.shared, device))
     blocks = max(1, min(together // samples, outer * cut.per_run))
     launch = Launch(kernel, samples * blocks, cut.threads, cut.shared, device)
     strides = (s for one in maps.strides for s in one)
     return _Call(launch, blocks, (blocks, outer, pixels, cut.per_run, cut.tile, cut.groups, cut.lanes, *strides))
+
+
+def _macros(dtype: torch.dtype, ring: Ring) -> tuple[tuple[str, int], ...]:
+    return ("ELEMENT", ELEMENTS[dtype]), ("STAGES", ring.stages), ("PREFETCH", ring.prefetch)
 
 
 def _form_for(here: Card, wanted: str | None) -> str:

@@ -5,18 +5,34 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import platformdirs
 
-__all__ = ["NAMES", "cache_folder", "compiled", "source"]
+__all__ = ["PROGRAMS", "Source", "cache_folder", "compiled", "missing", "source"]
 
-NAMES = ("norm_plain", "norm_silu", "stats", "add_bias", "add_bias_stats", "add_residual", "add_residual_stats")
-"""The kernels of a program."""
+
+class Source(NamedTuple):
+    """A program: its files, the names of its kernels, and whether it speaks to one generation of cards alone."""
+
+    parts: tuple[str, ...]
+    kernels: tuple[str, ...]
+    specific: bool = False
+
+
+_RING = ("norm_plain", "norm_silu", "stats", "add_bias", "add_bias_stats", "add_residual", "add_residual_stats")
+
+PROGRAMS = {
+    "bulk": Source(("common", "work", "barriers", "bulk", "operations"), _RING),
+    "async": Source(("common", "work", "async", "operations"), _RING),
+    "hopper_conv": Source(("common", "barriers", "hopper", "hopper_conv"), ("conv",), specific=True),
+}
+"""By name: the two forms of the ring, and a convolution."""
 
 _ELF = b"\x7fELF"
 
@@ -27,20 +43,34 @@ def cache_folder() -> Path:
 
 
 @cache
-def source(form: str) -> str:
-    """The text of a program with the ring's form ``bulk`` or ``async``."""
-    parts = ("common", form, "operations")
-    return "\n".join(files("tvae.kernels.cuda").joinpath(f"{part}.cu").read_text("utf-8") for part in parts)
+def missing() -> str | None:
+    """Why nothing can be compiled on this machine, or None."""
+    try:
+        import cuda.core  # noqa: F401
+
+        _nvrtc_version()
+    except ImportError as error:
+        return f"{error.name or error} is not installed"
+    except Exception as error:  # the wrapper finds no library, or one that does not fit it
+        return f"NVRTC cannot be loaded: {error}"
+    return None
 
 
-def compiled(form: str, element: int, stages: int, prefetch: int, arch: str) -> bytes:
-    """The program as a cubin for an architecture such as ``sm_90``: from the disk, or from NVRTC and then kept there.
+@cache
+def source(name: str) -> str:
+    """The text of a program."""
+    folder = files("tvae.kernels.cuda")
+    return "\n".join(folder.joinpath(f"{part}.cu").read_text("utf-8") for part in PROGRAMS[name].parts)
 
-    Raises whatever NVRTC's wrapper raises where the source does not compile, as for an architecture unknown to it.
+
+def compiled(name: str, capability: tuple[int, int], macros: Sequence[tuple[str, int]]) -> bytes:
+    """The program as a cubin for cards of a compute capability: from the disk, or from NVRTC and then kept there.
+
+    macros: name and value of each that the source wants set. Raises whatever NVRTC's wrapper raises where the source
+    does not compile, as for an architecture unknown to it.
     """
-    macros = {"ELEMENT": element, "STAGES": stages, "PREFETCH": prefetch}
-    text = source(form)
-    path = cache_folder() / f"{_key(text, *macros.items(), arch, _nvrtc_version())}.cubin"
+    text, arch = source(name), "sm_{}{}".format(*capability) + ("a" if PROGRAMS[name].specific else "")
+    path = cache_folder() / f"{_key(text, *macros, arch, _nvrtc_version())}.cubin"
     try:
         kept = path.read_bytes()
     except OSError:
@@ -52,10 +82,10 @@ def compiled(form: str, element: int, stages: int, prefetch: int, arch: str) -> 
     return made
 
 
-def _compile(text: str, macros: dict[str, int], arch: str) -> bytes:
+def _compile(text: str, macros: Sequence[tuple[str, int]], arch: str) -> bytes:
     from cuda.core import Program, ProgramOptions
 
-    defined = [(name, str(value)) for name, value in macros.items()]
+    defined = [(name, str(value)) for name, value in macros]
     options = ProgramOptions(name="tvae", std="c++17", arch=arch, define_macro=defined)
     made: Any = Program(text, "c++", options).compile("cubin").code
     return bytes(made)

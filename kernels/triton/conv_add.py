@@ -16,7 +16,7 @@ __all__ = ["conv_add"]
 def conv_add(
     x: Tensor,
     weight: Tensor,
-    residual: Tensor,
+    residual: Tensor | None,
     bias: Tensor | None,
     pads: Sequence[int],
     out: Tensor | None,

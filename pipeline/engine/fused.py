@@ -92,8 +92,8 @@ def last_taps(_kernels: Kernels | None, weight: Tensor, first: int) -> Tensor:
     return rest.contiguous(memory_format=torch.channels_last_3d if weight.stride(1) == 1 else torch.contiguous_format)
 
 
-def conv_add(kernels: Kernels, x: Tensor, weight: Tensor, other: Tensor, bias: Tensor | None) -> Tensor:
-    """conv2d of x_nchw that keeps its size, + other + bias per channel."""
+def conv_add(kernels: Kernels, x: Tensor, weight: Tensor, other: Tensor | None, bias: Tensor | None) -> Tensor:
+    """conv2d of x_nchw that keeps its size, + other + bias per channel, of which either may be none."""
     return kernels.conv_add(x, weight, other, bias, _same(weight), None, False)[0]
 
 

@@ -100,7 +100,7 @@ def random_case(operation: str, pick: random.Random) -> Case:
         label = f"{[n, few, c, h, w]} {oracle.dtype}"
         if operation == "conv_add":
             pads = 1, 1, pick.randint(0, 1), pick.randint(0, 1)
-            more = {name: yes[name] for name in ("bias", "stats", "into", "aliased")}
+            more = {name: yes[name] for name in ("residual", "bias", "stats", "into", "aliased")}
             inner = pick.choice([n for n in CHANNELS if n <= 256])
             return oracle.conv_add(f"{label} {inner} {pads} {more}", n, inner, c, h + 1, w, pads=pads, **more)
         if operation == "conv_from_few":

@@ -132,14 +132,19 @@ def cuts_off(pixels: Tensor, dtype: torch.dtype) -> Tensor:
     return ((pixels.float() + 1) * half).clamp(0, 2 * half).permute(0, 2, 3, 1).to(dtype)
 
 
-def forgets_the_border(x: Tensor, weight: Tensor, residual: Tensor, bias: Any, pads: Any, out: Any, stats: bool) -> Any:
+def forgets_the_border(x: Tensor, weight: Tensor, residual: Any, bias: Any, pads: Any, out: Any, stats: bool) -> Any:
     """Of the convolution that is computed as if the picture ended where the band does."""
-    y = torch.nn.functional.conv2d(x, weight, padding=1)[:, :, : residual.shape[2]]
+    y = torch.nn.functional.conv2d(x, weight, padding=1)[:, :, : x.shape[2] + pads[2] + pads[3] - 2]
     return native("add_stats")(y, residual, bias, y if out is None else out, stats)
 
 
-def adds_to_itself(x: Tensor, weight: Tensor, residual: Tensor, bias: Any, pads: Any, out: Any, stats: bool) -> Any:
-    return native("conv_add")(x, weight, torch.zeros_like(residual), bias, pads, out, stats)
+def adds_nothing(x: Tensor, weight: Tensor, residual: Any, bias: Any, pads: Any, out: Any, stats: bool) -> Any:
+    return native("conv_add")(x, weight, None, bias, pads, out, stats)
+
+
+def needs_a_residual(x: Tensor, weight: Tensor, residual: Any, bias: Any, pads: Any, out: Any, stats: bool) -> Any:
+    y, parts = native("conv_add")(x, weight, residual, bias, pads, out, stats)
+    return (y + 1 if residual is None else y), parts
 
 
 def a_frame_late(x: Tensor, weight: Tensor, *more: Any) -> Tensor:
@@ -163,7 +168,7 @@ WRONG = {
     "pad": [zeros_for_all, normalises_the_border],
     "enlarge": [by_blocks],
     "conv3d": [a_frame_late],
-    "conv_add": [forgets_the_border, adds_to_itself],
+    "conv_add": [forgets_the_border, adds_nothing, needs_a_residual],
     "conv_from_few": [keeps_the_bias],
     "conv_to_few": [turned],
     "wide_attention": [sees_the_future, one_missing_key],

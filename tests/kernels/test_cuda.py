@@ -18,7 +18,7 @@ from tvae.kernels.cuda.ring import FORMS, VECTOR_BYTES, Card, Geometry, Ring, ge
 
 H200 = Card((9, 0), 132, 232448, 233472)
 CARDS = (H200, Card((8, 0), 108, 166912, 167936), Card((8, 6), 28, 101376, 102400), Card((12, 0), 170, 101376, 102400))
-ARCHITECTURES = [("bulk", "sm_90"), ("bulk", "sm_120"), ("async", "sm_80"), ("async", "sm_86"), ("async", "sm_89")]
+CAPABILITIES = [("bulk", (9, 0)), ("bulk", (12, 0)), ("async", (8, 0)), ("async", (8, 6)), ("async", (8, 9))]
 
 
 @pytest.mark.parametrize(("stages", "prefetch"), [(2, 1), (4, 1), (4, 3), (8, 7)])
@@ -147,30 +147,40 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("form", "architecture"), ARCHITECTURES)
-def test_every_program_compiles(form: str, architecture: str, kept: Path) -> None:
+@pytest.mark.parametrize(("form", "capability"), CAPABILITIES)
+def test_every_ring_compiles(form: str, capability: tuple[int, int], kept: Path) -> None:
     for element in range(3):
-        made = program.compiled(form, element, 4, 3, architecture)
-        assert all(name.encode() + b"\0" in made for name in program.NAMES)
+        made = program.compiled(form, capability, [("ELEMENT", element), ("STAGES", 4), ("PREFETCH", 3)])
+        assert all(name.encode() + b"\0" in made for name in program.PROGRAMS[form].kernels)
+
+
+@pytest.mark.parametrize("element", [1, 2])
+def test_every_convolution_compiles(element: int, kept: Path) -> None:
+    for residual, stats in product(range(2), range(2)):
+        macros = [("ELEMENT", element), ("RESIDUAL", residual), ("STATS", stats)]
+        assert b"conv\0" in program.compiled("hopper_conv", (9, 0), macros)
+
+
+ONE = "bulk", (9, 0), [("ELEMENT", 1), ("STAGES", 4), ("PREFETCH", 3)]
 
 
 def test_compiled_programs_are_kept(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = program.compiled("bulk", 1, 4, 3, "sm_90")
+    made = program.compiled(*ONE)
     (file,) = kept.iterdir()
     assert file.read_bytes() == made
     with monkeypatch.context() as patch:
         patch.setattr(program, "_compile", lambda *_: pytest.fail("compiled again"))
-        assert program.compiled("bulk", 1, 4, 3, "sm_90") == made
+        assert program.compiled(*ONE) == made
     file.write_bytes(b"")
-    assert program.compiled("bulk", 1, 4, 3, "sm_90") == made
+    assert program.compiled(*ONE) == made
     assert file.read_bytes() == made
 
 
 def test_programs_do_not_meet_in_the_folder(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "_compile", lambda *_: b"\x7fELF")
-    settings = list(product(["bulk", "async"], range(3), [4, 5], [2, 3], ["sm_90", "sm_100"]))
-    for one in settings:
-        program.compiled(*one)
+    settings = list(product(["bulk", "async", "hopper_conv"], [(9, 0), (10, 0)], range(3), [4, 5], [2, 3]))
+    for name, capability, *values in settings:
+        program.compiled(name, capability, [*zip(("ELEMENT", "STAGES", "PREFETCH"), values, strict=True)])
     assert len(list(kept.iterdir())) == len(settings)
 
 
@@ -178,4 +188,4 @@ def test_a_folder_that_cannot_be_written_does_not_matter(kept: Path, monkeypatch
     kept.parent.joinpath("file").touch()
     monkeypatch.setattr(program, "cache_folder", lambda: kept.parent / "file" / "kernels")
     monkeypatch.setattr(program, "_compile", lambda *_: b"\x7fELF and more")
-    assert program.compiled("bulk", 1, 4, 3, "sm_90") == b"\x7fELF and more"
+    assert program.compiled(*ONE) == b"\x7fELF and more"

@@ -1,10 +1,12 @@
 """Graph -> Graph rewrites. Each is a file of its own; the plain path needs none but ``functionalise``."""
 
+from collections.abc import Callable
+
 from tvae.pipeline.engine.graph import Graph
 from tvae.pipeline.engine.passes.bias import move_bias
 from tvae.pipeline.engine.passes.borders import fuse_norm_pad, leave_zeros_to_convolutions
 from tvae.pipeline.engine.passes.casts import drop_casts
-from tvae.pipeline.engine.passes.conv_add import fuse_conv_add
+from tvae.pipeline.engine.passes.conv_add import fuse_conv_add, fuse_conv_stats
 from tvae.pipeline.engine.passes.functionalise import functionalise
 from tvae.pipeline.engine.passes.identities import remove_identities
 from tvae.pipeline.engine.passes.narrow_conv import fuse_narrow_conv
@@ -24,13 +26,22 @@ def simplify(graph: Graph) -> Graph:
     return remove_identities(functionalise(graph))
 
 
-def optimise(graph: Graph, *, subpixel: bool, bias: bool, narrow: bool = False, epilogue: bool = False) -> Graph:
+def optimise(
+    graph: Graph,
+    *,
+    subpixel: bool,
+    bias: bool,
+    narrow: bool = False,
+    epilogue: bool = False,
+    summed: Callable[[int, int, int], bool] | None = None,
+) -> Graph:
     """The same function in fewer operations and fewer passes over memory.
 
     subpixel: upsampling convolutions at low resolution; in bfloat16 and float16 the summed weights are rounded once
     more, which the model's error affords only where fused normalisation saves a rounding. bias: take biases out of
     convolutions that would add them in a pass of their own. narrow: where a convolution of few channels has a kernel.
-    epilogue: where a convolution adds in its epilogue what is added to its result.
+    epilogue: where a convolution adds in its epilogue what is added to its result. summed: for which of them, by
+    (channels out, channels in, kernel), there is a kernel that takes the statistics of the result there, too.
     """
     for rewrite in (drop_casts, leave_zeros_to_convolutions, leave_out_zero_frames):
         graph = rewrite(graph)
@@ -44,4 +55,6 @@ def optimise(graph: Graph, *, subpixel: bool, bias: bool, narrow: bool = False, 
         graph = move_bias(graph)
     if epilogue:
         graph = fuse_conv_add(graph)
+    if summed is not None:
+        graph = fuse_conv_stats(graph, summed)
     return remove_unused(fuse_norm_pad(graph))

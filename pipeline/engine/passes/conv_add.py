@@ -1,17 +1,19 @@
-"""Pass: a convolution and the sum behind it become one operation, which some libraries compute at once.
+"""Passes: a convolution and the sum behind it become one operation, which some libraries compute at once; and so does
+a convolution alone, where a kernel takes the statistics of its result on the way.
 
-The sum is then added where the convolution's results still are in registers: a pass over the map less.
+What is added then, or summed, still is in registers: a pass over the map less.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvae.pipeline.engine.graph import Graph, Node, Ref
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 from tvae.pipeline.engine.passes.same_size import same_size
 
-__all__ = ["fuse_conv_add"]
+__all__ = ["fuse_conv_add", "fuse_conv_stats"]
 
 
 def fuse_conv_add(graph: Graph) -> Graph:
@@ -23,6 +25,20 @@ def fuse_conv_add(graph: Graph) -> Graph:
             r.keep(id_)
         else:
             r.replace(id_, "conv_add", *r.renamed(found))
+    return r.done()
+
+
+def fuse_conv_stats(graph: Graph, takes: Callable[[int, int, int], bool]) -> Graph:
+    """conv2d(x) -> ``tvae.conv_add`` that adds nothing but the bias, for (channels out, channels in, kernel) which the
+    kernel takes."""
+    r = Rewriter(graph)
+    for id_, node in enumerate(r.graph.nodes):
+        sizes = same_size(r, node) if node.op == "conv2d" else None
+        if sizes is None or not takes(*sizes):
+            r.keep(id_)
+        else:
+            x, weight, bias = [*node.args[:3], None][:3]
+            r.replace(id_, "conv_add", *r.renamed((x, weight, None, bias)))
     return r.done()
 
 

@@ -35,8 +35,9 @@ def residual(ctx: Context, node: Node) -> Op:
 
 @rule("conv_add")
 def conv_add(ctx: Context, node: Node) -> Op:
-    """The same with the convolution in it (see ``fused.conv_add``)."""
-    source, weight, other, bias = (*(ctx.op(arg) for arg in node.args[:3]), ctx.maybe(node.args[3]))
+    """The same with the convolution in it, or a convolution alone (see ``fused.conv_add``)."""
+    source, weight = ctx.op(node.args[0]), ctx.op(node.args[1])
+    other, bias = ctx.maybe(node.args[2]), ctx.maybe(node.args[3])
     assert source.axis is not None
     if source.axis.dim == 0:
         return ctx.local(node, source.axis)
@@ -44,19 +45,19 @@ def conv_add(ctx: Context, node: Node) -> Op:
 
     def produce(read: Read, a: int, b: int, out: Tensor | None, stats: bool) -> tuple[Tensor, Tensor | None]:
         first, last, pads = window.span(a, b)
+        rest = None if other is None else read(other.id, a, b)
         shift = None if bias is None else read(bias.id)
-        rows = read(source.id, first, last), read(weight.id), read(other.id, a, b)
-        return kernels.conv_add(*rows, shift, pads, out, stats)
+        return kernels.conv_add(read(source.id, first, last), read(weight.id), rest, shift, pads, out, stats)
 
     op = ctx.emit(
         node,
-        [source, weight, other, *([bias] if bias else [])],
+        [source, weight, *(op for op in (other, bias) if op is not None)],
         source.axis,
-        lambda a, b: [*window.demand(a, b), (other.id, a, b)],
+        lambda a, b: [*window.demand(a, b), *([] if other is None else [(other.id, a, b)])],
         lambda read, a, b: produce(read, a, b, None, False)[0],
         work=window.work(ctx.shape(node.meta)),
     )
     op.produce = produce
     op.into = lambda read, a, b, out: produce(read, a, b, out, False)
-    op.replaces = (other.id,)
+    op.replaces = () if other is None else (other.id,)
     return op

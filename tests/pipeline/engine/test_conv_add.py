@@ -30,8 +30,10 @@ class Blocks(Block):
         return self.last(F.silu(self.norm2(h)))
 
 
-def fused() -> Graph:
-    return optimise(graph_of(Blocks), subpixel=True, bias=True, epilogue=True)
+def fused(alone: bool = False) -> Graph:
+    """alone: with convolutions that add nothing as the same operation."""
+    summed = (lambda _outer, _inner, kernel: kernel == 3) if alone else None
+    return optimise(graph_of(Blocks), subpixel=True, bias=True, epilogue=True, summed=summed)
 
 
 def planned(graph: Graph, strip: int) -> Schedule:
@@ -46,10 +48,17 @@ def test_both_sums_are_found() -> None:
     assert not [node for node in nodes if node.op == "residual" and node.args[1] is not None]
 
 
+def test_so_are_convolutions_alone() -> None:
+    nodes = fused(alone=True).nodes
+    assert sum(node.op == "conv_add" and node.args[2] is None for node in nodes) == 3
+    assert sum(node.op == "conv2d" for node in nodes) == 1  # of single pixels
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["sums", "alone"])
 @pytest.mark.parametrize("last", [False, True], ids=["plain", "channels-last"])
 @pytest.mark.parametrize("strip", [1, 4, 16, HEIGHT])
-def test_strips_are_the_model(strip: int, last: bool) -> None:
-    graph, x = fused(), image(HEIGHT, WIDTH)
+def test_strips_are_the_model(strip: int, last: bool, alone: bool) -> None:
+    graph, x = fused(alone), image(HEIGHT, WIDTH)
     weights = dict(built(Blocks).named_parameters()) | graph.constants
     (got,) = execute(planned(graph, strip), [x], weights, channels_last=last)
     assert got is not None

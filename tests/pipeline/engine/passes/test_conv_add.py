@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 import torch.nn.functional as F
 from rewrites import Fn, Layers, Outputs, expect, name, rewritten
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from tvae.pipeline.engine.graph import Graph
 from tvae.pipeline.engine.passes import remove_unused
 from tvae.pipeline.engine.passes.bias import move_bias
-from tvae.pipeline.engine.passes.conv_add import fuse_conv_add
+from tvae.pipeline.engine.passes.conv_add import fuse_conv_add, fuse_conv_stats
 from tvae.pipeline.engine.passes.norm_act import fuse_norm_act
 from tvae.pipeline.engine.passes.residual import fuse_residual
 
@@ -83,3 +84,32 @@ def dilated(m: Layers, x: Tensor) -> Outputs:
 @pytest.mark.parametrize("fn", [read_twice, doubled, points, clips, wider, dilated], ids=name)
 def test_what_it_does_not_take(fn: Fn) -> None:
     expect(rewritten(fn, rewrite), {"residual": 1, "conv_add": 0})
+
+
+def summed(graph: Graph) -> Graph:
+    return remove_unused(fuse_conv_stats(rewrite(graph), lambda outer, inner, kernel: kernel == 3))
+
+
+def one_after_the_other(m: Layers, x: Tensor) -> Outputs:
+    return F.silu(m.norm2(m.conv(F.silu(m.norm(m.bare(x))))))
+
+
+def test_what_adds_nothing_is_summed_where_the_kernel_takes_it() -> None:
+    expect(rewritten(one_after_the_other, summed), {"conv2d": 0, "conv_add": 2})
+    expect(rewritten(a_shortcut, summed), {"conv2d": 1, "conv_add": 1})
+    expect(rewritten(two_convolutions, summed), {"conv2d": 0, "conv_add": 2})
+
+
+@pytest.mark.parametrize("fn", [clips, wider, dilated], ids=name)
+def test_what_is_not_summed(fn: Fn) -> None:
+    expect(rewritten(fn, summed), {"conv_add": 0})
+
+
+def with_its_bias(m: Layers, x: Tensor) -> Outputs:
+    return torch.sigmoid(m.conv(x))
+
+
+def test_a_bias_that_nobody_takes_stays_with_the_convolution() -> None:
+    (found,) = [n for n in rewritten(with_its_bias, summed).nodes if n.op == "conv_add"]
+    assert found.args[2] is None
+    assert found.args[3] is not None

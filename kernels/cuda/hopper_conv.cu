@@ -1,0 +1,325 @@
+// A 3x3 convolution of maps with channels innermost on Hopper's tensor cores: y = conv(x) + residual + bias, rounded
+// once, and the statistics of y.
+//
+// Set from outside: ELEMENT (1 bfloat16, 2 half), RESIDUAL, STATS (0 or 1).
+//
+// A block computes tiles of 16x16 pixels and 128 channels. Of 64 channels of x it loads the pixels that a tile sees,
+// 18x18, once, and multiplies them by the nine taps of the weight: a tap's pixels are the same lines of shared memory
+// from another line on. Each of two warpgroups takes 8 rows of the tile; their ends need not coincide, so that one
+// multiplies while the other writes. The last warpgroup, of which one thread works, is the producer.
+//
+// Stages of pixels: those of a tile's channels, 64 after 64, and then two that hold the residual, 64 channels each, where
+// y takes its place and goes out from. Stages of taps: the weight's 128x64 for one tap.
+
+constexpr int TILE = 16, HALO = TILE + 2, LINE = 128, DEEP = 64, WIDE = 128, TAPS = 9;
+constexpr int PITCH = HALO * LINE, SEEN_BYTES = HALO * PITCH, TILE_BYTES = TILE * TILE * LINE, TAP_BYTES = WIDE * LINE;
+constexpr int PIXEL_STAGES = 3, TAP_STAGES = 6, PIXEL_STAGE = (SEEN_BYTES + 1023) / 1024 * 1024;
+constexpr int PIXELS_AT = 0, TAPS_AT = PIXELS_AT + PIXEL_STAGES * PIXEL_STAGE, BIAS_AT = TAPS_AT + TAP_STAGES * TAP_BYTES;
+constexpr int NEAR_AT = BIAS_AT + WIDE * 4, BARRIERS_AT = NEAR_AT + WIDE * 4;
+constexpr int CONSUMERS = 256, WARPS = CONSUMERS / 32, WARP_BYTES = TILE_BYTES / WARPS;
+
+extern __shared__ __align__(1024) unsigned char shared_memory[];
+
+struct Work {  // of y; blocks of WIDE channels, of DEEP channels of x; pixels of zeros in front of x
+  const float* bias;
+  double* parts;
+  int samples, height, width, channels, wide, deep, left, top;
+};
+
+struct Tile {
+  int sample, row, column;
+
+  __device__ Tile(const Work& work, int i) {
+    const int across = (work.width + TILE - 1) / TILE, each = across * ((work.height + TILE - 1) / TILE);
+    sample = i / each;
+    row = i % each / across * TILE;
+    column = i % each % across * TILE;
+  }
+
+  __device__ int pixels(const Work& work) const { return min(TILE, work.height - row) * min(TILE, work.width - column); }
+};
+
+struct Tiles {  // of a block, the last first: what an operation before wrote last is still in the cache
+  int wide, slot, slots, count;
+
+  __device__ explicit Tiles(const Work& work)
+      : wide(blockIdx.x % work.wide), slot(blockIdx.x / work.wide), slots(gridDim.x / work.wide) {
+    count = work.samples * ((work.width + TILE - 1) / TILE) * ((work.height + TILE - 1) / TILE);
+  }
+  __device__ int first() const { return count - 1 - slot; }
+};
+
+struct Stages {  // a ring, as one side of it sees it
+  u32 at, full, empty, bytes, count, stage, phase;
+
+  __device__ Stages(u32 at, u32 barriers, u32 bytes, u32 count, u32 phase)
+      : at(at), full(barriers), empty(barriers + 8 * count), bytes(bytes), count(count), stage(0), phase(phase) {}
+
+  __device__ u32 here() const { return at + stage * bytes; }
+  __device__ u32 is_full() const { return full + 8 * stage; }
+  __device__ u32 is_empty() const { return empty + 8 * stage; }
+  __device__ u32 before_is_empty() const { return empty + 8 * (stage == 0 ? count - 1 : stage - 1); }
+  __device__ void next() {
+    if (++stage == count) stage = 0, phase ^= 1;
+  }
+};
+
+__device__ __forceinline__ void all_consumers() { asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory"); }
+
+__device__ void produce(const Tensor& x, const Tensor& weight, const Tensor& residual, const Work& work, Stages seen,
+                        Stages taps) {
+  const Tiles tiles(work);
+  for (int i = tiles.first(); i >= 0; i -= tiles.slots) {
+    const Tile tile(work, i);
+    for (int k = 0; k < work.deep; ++k) {
+      barrier_wait(seen.is_empty(), seen.phase);
+      barrier_arrive_expecting(seen.is_full(), SEEN_BYTES);
+      load_box(seen.here(), x, seen.is_full(), k * DEEP, tile.column - work.left, tile.row - work.top, tile.sample);
+      seen.next();
+      for (int tap = 0; tap < TAPS; ++tap) {
+        barrier_wait(taps.is_empty(), taps.phase);
+        barrier_arrive_expecting(taps.is_full(), TAP_BYTES);
+        load_box(taps.here(), weight, taps.is_full(), k * DEEP, tap, tiles.wide * WIDE);
+        taps.next();
+      }
+    }
+    for (int half = 0; half < 2; ++half) {
+      barrier_wait(seen.is_empty(), seen.phase);
+#if RESIDUAL
+      barrier_arrive_expecting(seen.is_full(), TILE_BYTES);
+      load_box(seen.here(), residual, seen.is_full(), tiles.wide * WIDE + half * DEEP, tile.column, tile.row, tile.sample);
+#else
+      barrier_arrive(seen.is_full());
+#endif
+      seen.next();
+    }
+  }
+}
+
+// The sums of what consumers have seen of a sample, about a value near each channel's mean.
+struct Sums {
+  float mine[8];
+  int pixels;
+
+  __device__ Sums() { clear(); }
+
+  __device__ void clear() {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) mine[i] = 0.f;
+    pixels = 0;
+  }
+
+  // part: sums of 16 channels' deviations, 8j + lane%4·2 + {0, 1} at 2j + {0, 1}, then of their squares. Lanes that have
+  // the same channels share them out: a lane's 16 says squares, its 8 and 4 say which pair of j.
+  __device__ void add(float (&part)[32], int half) {
+    share<16>(part);
+    share<8>(part);
+    share<4>(part);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) mine[half * 4 + i] += part[i];
+  }
+
+  // Lanes that differ in this bit add what they have, and each keeps one half of it.
+  template <int BIT>
+  static __device__ void share(float (&part)[32]) {
+    const bool upper = threadIdx.x & BIT;
+#pragma unroll
+    for (int i = 0; i < BIT; ++i) {
+      const float other = __shfl_xor_sync(~0u, upper ? part[i] : part[BIT + i], BIT);
+      part[i] = (upper ? part[BIT + i] : part[i]) + other;
+    }
+  }
+
+  // The block's statistics of the sample, by way of shared memory that all consumers are done with.
+  __device__ void write(const Work& work, const Tiles& tiles, int sample, float* all, const float* near) const {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int channel = i / 4 * DEEP + (lane / 4 % 4 * 2 + i / 2 % 2) * 8 + lane % 4 * 2 + i % 2;
+      all[(warp * 2 + lane / 16) * WIDE + channel] = mine[i];
+    }
+    all_consumers();
+    if (threadIdx.x < WIDE) {
+      double sum = 0., squares = 0.;
+      for (int k = 0; k < WARPS; ++k) {
+        sum += all[k * 2 * WIDE + threadIdx.x];
+        squares += all[(k * 2 + 1) * WIDE + threadIdx.x];
+      }
+      double* const to = at(work, tiles, sample);
+      to[0] = pixels;
+      to[work.channels] = near[threadIdx.x] + sum / pixels;
+      to[2 * work.channels] = squares - sum * sum / pixels;
+    }
+    all_consumers();
+  }
+
+  // of this thread's channel, in parts_nb3c
+  static __device__ double* at(const Work& work, const Tiles& tiles, int sample) {
+    return work.parts + (i64(sample) * tiles.slots + tiles.slot) * 3 * work.channels + tiles.wide * WIDE + threadIdx.x;
+  }
+
+  // A block may see no pixel of a sample.
+  static __device__ void nothing(const Work& work, const Tiles& tiles) {
+    for (int sample = 0; sample < work.samples; ++sample) {
+      double* const to = at(work, tiles, sample);
+      to[0] = to[work.channels] = to[2 * work.channels] = 0.;
+    }
+  }
+};
+
+// The products of a warpgroup for its 8 rows of a tile: d[m] has columns 8m to 8m + 7.
+__device__ __forceinline__ void multiply_tile(float (&d)[2][64], const Work& work, Stages& seen, Stages& taps) {
+  const int group = threadIdx.x / 128;
+  const bool one_of_group = threadIdx.x % 128 == 0, one_of_warp = threadIdx.x % 32 == 0;
+  bool add = false;
+  for (int k = 0; k < work.deep; ++k) {
+    barrier_wait(seen.is_full(), seen.phase);
+#pragma unroll
+    for (int tap = 0; tap < TAPS; ++tap) {
+      barrier_wait(taps.is_full(), taps.phase);
+      const u32 pixels = seen.here() + (group * 8 + tap / 3) * PITCH + tap % 3 * LINE;
+      products_begin();
+#pragma unroll
+      for (int inner = 0; inner < LINE; inner += 32) {
+        const u64 b = matrix(taps.here() + inner, 8 * LINE);
+        multiply(d[0], matrix(pixels + inner, PITCH), b, add);
+        multiply(d[1], matrix(pixels + 8 * LINE + inner, PITCH), b, add);
+        add = true;
+      }
+      products_end();
+      products_done<1>();  // those of the tap before
+      if (k + tap > 0 && one_of_group) barrier_arrive(taps.before_is_empty());
+      if (tap == 0 && k > 0 && one_of_warp) barrier_arrive(seen.before_is_empty());
+      taps.next();
+    }
+    seen.next();
+  }
+  products_done<0>();
+  settled(d[0]);
+  settled(d[1]);
+  if (one_of_group) barrier_arrive(taps.before_is_empty());
+  if (one_of_warp) barrier_arrive(seen.before_is_empty());
+}
+
+__device__ void consume(const Tensor& y, const Work& work, Stages seen, Stages taps) {
+  const Tiles tiles(work);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const float* const bias = reinterpret_cast<const float*>(shared_memory + BIAS_AT);
+  float* const near = reinterpret_cast<float*>(shared_memory + NEAR_AT);
+  float d[2][64];
+  Sums sums;
+  for (int i = tiles.first(); i >= 0; i -= tiles.slots) {
+    const Tile tile(work, i);
+    multiply_tile(d, work, seen, taps);
+    // a warp has two rows of the tile, a thread of each row the columns lane/4 and 8 more
+    const int rows = work.height - tile.row - warp * 2, columns = work.width - tile.column - lane / 4;
+    const bool begins = sums.pixels == 0, ends = i < tiles.slots || Tile(work, i - tiles.slots).sample != tile.sample;
+    sums.pixels += tile.pixels(work);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      barrier_wait(seen.is_full(), seen.phase);
+      unsigned char* const stage = shared_memory + PIXELS_AT + seen.stage * PIXEL_STAGE;
+      unsigned char* const mine = stage + warp * WARP_BYTES;
+      float part[32];
+#if STATS
+      if (begins) {  // the values of one pixel: near enough that nothing cancels
+        if (threadIdx.x < 4)
+#pragma unroll
+          for (int j = 0; j < 8; ++j) {
+            const int channel = half * DEEP + j * 8 + lane * 2;
+            float2 v = make_float2(d[0][half * 32 + j * 4] + bias[channel], d[0][half * 32 + j * 4 + 1] + bias[channel + 1]);
+#if RESIDUAL
+            const float2 rest = unpack(*reinterpret_cast<const u32*>(stage + j * 16 + lane * 4));
+            v.x += rest.x, v.y += rest.y;
+#endif
+            near[channel] = v.x, near[channel + 1] = v.y;
+          }
+        all_consumers();
+      }
+#pragma unroll
+      for (int j = 0; j < 32; ++j) part[j] = 0.f;
+#endif
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const int channel = half * DEEP + j * 8 + lane % 4 * 2;
+        const float2 more = *reinterpret_cast<const float2*>(bias + channel);
+        const float2 centre = *reinterpret_cast<const float2*>(near + channel);
+#pragma unroll
+        for (int m = 0; m < 2; ++m)
+#pragma unroll
+          for (int row = 0; row < 2; ++row) {
+            const float* const made = d[m] + half * 32 + j * 4 + row * 2;
+            u32* const word = reinterpret_cast<u32*>(mine + (row * TILE + m * 8 + lane / 4) * LINE +
+                                                     (j ^ lane / 4) * 16 + lane % 4 * 4);
+            float2 v = make_float2(made[0] + more.x, made[1] + more.y);
+#if RESIDUAL
+            const float2 rest = unpack(*word);
+            v.x += rest.x, v.y += rest.y;
+#endif
+            const u32 packed = pack(v);
+            *word = packed;
+#if STATS
+            if (row < rows && m * 8 < columns) {
+              v = unpack(packed);  // the statistics are those of the rounded values
+              v.x -= centre.x, v.y -= centre.y;
+              part[j * 2] += v.x, part[j * 2 + 1] += v.y;
+              part[16 + j * 2] += v.x * v.x, part[16 + j * 2 + 1] += v.y * v.y;
+            }
+#endif
+          }
+      }
+      written_for_copies();
+      __syncwarp();
+      if (lane == 0)
+        store_box(y, shared_address(mine), tiles.wide * WIDE + half * DEEP, tile.column, tile.row + warp * 2, tile.sample);
+#if STATS
+      sums.add(part, half);
+#endif
+      stores_read();
+      __syncwarp();
+#if STATS
+      if (half == 1 && ends) {
+        all_consumers();
+        sums.write(work, tiles, tile.sample, reinterpret_cast<float*>(stage), near);
+        sums.clear();
+        written_for_copies();
+      }
+#endif
+      if (lane == 0) barrier_arrive(seen.is_empty());
+      seen.next();
+    }
+  }
+  stores_written();
+}
+
+extern "C" __global__ void __launch_bounds__(CONSUMERS + 128, 1)
+    conv(const __grid_constant__ Tensor x, const __grid_constant__ Tensor weight, const __grid_constant__ Tensor residual,
+         const __grid_constant__ Tensor y, const Work work) {
+  const u32 memory = shared_address(shared_memory), barriers = memory + BARRIERS_AT;
+  const bool consumer = threadIdx.x < CONSUMERS;
+  // both sides begin in phase 0; waiting for the phase before, producers find every stage empty
+  const Stages seen(memory + PIXELS_AT, barriers, PIXEL_STAGE, PIXEL_STAGES, !consumer);
+  const Stages taps(memory + TAPS_AT, barriers + PIXEL_STAGES * 16, TAP_BYTES, TAP_STAGES, !consumer);
+  if (threadIdx.x < WIDE) {
+    const Tiles tiles(work);
+    reinterpret_cast<float*>(shared_memory + BIAS_AT)[threadIdx.x] =
+        work.bias ? work.bias[tiles.wide * WIDE + threadIdx.x] : 0.f;
+#if STATS
+    Sums::nothing(work, tiles);
+#endif
+  }
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < PIXEL_STAGES; ++i) barrier_init(seen.full + 8 * i, 1), barrier_init(seen.empty + 8 * i, WARPS);
+    for (int i = 0; i < TAP_STAGES; ++i) barrier_init(taps.full + 8 * i, 1), barrier_init(taps.empty + 8 * i, 2);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    written_for_copies();
+  }
+  __syncthreads();
+  if (consumer) {
+    more_registers<232>();
+    consume(y, work, seen, taps);
+  } else {
+    fewer_registers<40>();
+    if (threadIdx.x == CONSUMERS) produce(x, weight, residual, work, seen, taps);
+  }
+}

@@ -1,0 +1,196 @@
+"""The convolutions for Hopper without one: what the kernel is told of maps and work, and what is not given to it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tvae.kernels import Unsupported
+from tvae.kernels.ahead import rehearsal
+from tvae.kernels.cuda import hopper_conv
+from tvae.kernels.cuda.ring import Card
+from tvae.kernels.registry import Failed
+
+ALL = 1, 1, 1, 1
+HOPPER = Card((9, 0), 132, 232448, 233472)
+
+
+def last(*shape: int) -> Tensor:
+    return torch.randn(shape).bfloat16().contiguous(memory_format=torch.channels_last)
+
+
+class Machine:
+    """A Hopper card that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.built: list[Any] = []
+        self.boxes: list[tuple[Any, ...]] = []
+        self.work: dict[str, int] = {}
+        self.blocks = 0
+
+    def box(self, *of: Any) -> Any:
+        self.boxes.append(of)
+        return SimpleNamespace(getPtr=lambda: 1)
+
+    def launch(self, kernel: str, blocks: int, threads: int, shared: int, device: Any, arguments: list[int]) -> None:
+        assert (kernel, threads, device, len(arguments)) == ("kernel", 384, None, 5)
+        assert shared <= HOPPER.shared_block
+        work = hopper_conv._Work.from_address(arguments[-1])
+        self.work, self.blocks = {name: getattr(work, name) for name, *_ in work._fields_}, blocks
+
+
+def machine_of(patch: pytest.MonkeyPatch, busy: float = 0.0) -> Machine:
+    made = Machine()
+    patch.setattr(hopper_conv, "missing", lambda: None)
+    patch.setattr(hopper_conv, "card", lambda _: HOPPER)
+    patch.setattr(hopper_conv, "load", lambda *key: made.built.append(key) or "kernel")
+    patch.setattr(hopper_conv, "boxes", made.box)
+    patch.setattr(hopper_conv, "launch", made.launch)
+    patch.setattr(hopper_conv, "_BUSY", busy)
+    return made
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """One that takes pictures of any size."""
+    return machine_of(monkeypatch)
+
+
+def behind(of: tuple[Any, ...], t: Tensor) -> Tensor:
+    """The elements that a descriptor leads to, outermost dimension first, in the memory of this tensor."""
+    address, dtype, sizes, steps, _ = of
+    assert dtype == t.dtype
+    offset, rest = divmod(address - t.untyped_storage().data_ptr(), t.element_size())
+    strides = [1, *(step // t.element_size() for step in steps)]
+    assert rest == 0
+    assert all(step % 16 == 0 for step in steps)
+    return torch.as_strided(t, sizes[::-1], strides[::-1], offset)
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 2), st.integers(1, 40), st.integers(1, 40), st.data())
+def test_descriptors_lead_to_the_maps(n: int, deep: int, wide: int, h: int, w: int, data: st.DataObject) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        machine = machine_of(patch)
+        top, left = data.draw(st.integers(0, 3)), data.draw(st.integers(0, 3))
+        x = last(n, 64 * deep, h + top, w + left)[:, :, top:, left:]
+        residual = last(n, 128 * wide, 2 * h, w)[:, :, ::2] if data.draw(st.booleans()) else None
+        weight, y = last(128 * wide, 64 * deep, 3, 3), last(n, 128 * wide, h, w + 5)[..., :w]
+        hopper_conv.conv_add(x, weight, residual, None, ALL, y, False)
+        of_x, of_weight, of_residual, of_y = machine.boxes
+        other = y if residual is None else residual
+        for of, t in ((of_x, x), (of_residual, other), (of_y, y)):
+            assert torch.equal(behind(of, t), t.permute(0, 2, 3, 1))
+        assert torch.equal(behind(of_weight, weight), weight.permute(0, 2, 3, 1).flatten(1, 2))
+        assert [of[4] for of in machine.boxes] == [(64, 18, 18, 1), (64, 1, 128), (64, 16, 16, 1), (64, 16, 2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "blocks", "slots"),
+    [
+        ((1, 128, 64, 64), 16, 16),
+        ((1, 128, 256, 256), 132, 132),
+        ((2, 512, 100, 90), 132, 33),
+        ((1, 384, 16, 16), 3, 1),
+    ],
+)
+def test_blocks_and_statistics(shape: tuple[int, ...], blocks: int, slots: int, machine: Machine) -> None:
+    y = last(*shape)
+    n, c, h, w = shape
+    bias = torch.randn(c).bfloat16()
+    x, weight = last(n, 64, h - 1, w), last(c, 64, 3, 3)
+    parts = hopper_conv.conv_add(x, weight, None, bias, (1, 1, 1, 2), y, True)
+    assert parts is not None
+    assert (parts.shape, parts.dtype) == ((n, slots, 3, c), torch.float64)
+    assert machine.blocks == blocks
+    told = {"samples": n, "height": h, "width": w, "channels": c, "wide": c // 128, "deep": 1, "left": 1, "top": 1}
+    assert {name: machine.work[name] for name in told} == told
+    assert machine.work["parts"] == parts.data_ptr()
+    assert machine.work["bias"] not in (None, bias.data_ptr())  # it is read in float32
+    assert machine.built == [("conv", "hopper_conv", (("ELEMENT", 1), ("RESIDUAL", 0), ("STATS", 1)), None)]
+
+
+def test_without_statistics_or_bias_there_is_nothing_to_point_to(machine: Machine) -> None:
+    y = last(1, 128, 40, 40)
+    assert hopper_conv.conv_add(last(1, 64, 40, 40), last(128, 64, 3, 3), y, None, ALL, y, False) is None
+    assert (machine.work["bias"], machine.work["parts"]) == (None, None)
+    assert machine.built[0][2] == (("ELEMENT", 1), ("RESIDUAL", 1), ("STATS", 0))
+
+
+@pytest.mark.parametrize(
+    ("shape", "taken"),
+    [
+        ((1, 512, 64, 64), False),  # half of the multiprocessors
+        ((4, 512, 64, 64), True),
+        ((1, 512, 96, 96), False),  # a turn of all, and one of a few
+        ((1, 128, 208, 208), True),
+        ((1, 512, 128, 128), True),
+    ],
+)
+def test_pictures_that_leave_multiprocessors_idle_are_left_to_cudnn(
+    shape: tuple[int, ...], taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = machine_of(monkeypatch, hopper_conv._BUSY)
+    y, weight = last(*shape), last(shape[1], 64, 3, 3)
+    x = last(shape[0], 64, *shape[2:])
+    if taken:
+        hopper_conv.conv_add(x, weight, None, None, ALL, y, False)
+        assert machine.blocks > 0
+    else:
+        with pytest.raises(Unsupported, match="idle"):
+            hopper_conv.conv_add(x, weight, None, None, ALL, y, False)
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "float32": {"x": last(1, 64, 8, 8).float()},
+    "a weight": {"weight": last(128, 64, 1, 1)},
+    r"a weight \[128, 96": {"x": last(1, 96, 8, 8), "weight": last(128, 96, 3, 3)},
+    r"a weight \[192": {"weight": last(192, 64, 3, 3), "y": last(1, 192, 8, 8)},
+    "not innermost, or": {"x": last(1, 64, 8, 8).contiguous()},
+    "whose channels are not innermost": {"weight": last(128, 64, 3, 3).contiguous()},
+    "multiples of 16": {"x": last(1, 68, 8, 8)[:, 1:65]},
+    "are empty": {"x": last(1, 64, 8, 0), "y": last(1, 128, 8, 0)},
+    "channels are not": {"residual": last(1, 128, 1, 8).expand(1, 128, 8, 8)},
+    "float64, or": {"bias": torch.zeros(128).double()},
+    "a result": {"y": last(1, 128, 7, 8)},
+    "a residual": {"residual": last(1, 128, 7, 8)},
+    "gradients": {"x": last(1, 64, 8, 8).requires_grad_()},
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_is_refused(words: str, machine: Machine) -> None:
+    given = {"x": last(1, 64, 8, 8), "weight": last(128, 64, 3, 3), "residual": None, "bias": None, "y": None}
+    given.update(REFUSED[words])
+    x, weight, residual, bias, y = given.values()
+    with pytest.raises(Unsupported, match=words):
+        hopper_conv.conv_add(x, weight, residual, bias, ALL, last(1, 128, 8, 8) if y is None else y, True)
+    assert not machine.boxes
+
+
+def test_a_rehearsal_builds_and_launches_nothing(machine: Machine) -> None:
+    module = import_module("tvae.kernels.cuda.conv_add")
+    x, weight = last(2, 64, 40, 30), last(256, 64, 3, 3)
+    with rehearsal() as builds:
+        y, parts = module.conv_add(x, weight, None, None, ALL, None, True)
+    assert (y.shape, parts.shape) == ((2, 256, 40, 30), (2, 12, 3, 256))
+    assert len(builds) == 1
+    assert not machine.boxes
+
+
+def test_without_the_card_nothing_that_adds_nothing_is_asked_of_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = import_module("tvae.kernels.cuda.conv_add")
+    monkeypatch.setattr(hopper_conv, "missing", lambda: "no Hopper")
+    x, weight = last(1, 64, 8, 8), last(128, 64, 3, 3)
+    with pytest.raises(Unsupported, match="nothing to add, and no Hopper"):
+        module.conv_add(x, weight, None, None, ALL, None, True)
+    monkeypatch.setattr("tvae.kernels.cudnn_sum.missing", lambda: "no cuDNN")
+    with pytest.raises(Failed, match="no Hopper; no cuDNN"):
+        module.conv_add(x, weight, last(1, 128, 8, 8), None, ALL, None, True)
