@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["convolved", "convolved_shape"]
+__all__ = ["convolved"]
 
 
 def convolved(x: Tensor, weight: Tensor, pads: Sequence[int]) -> Tensor:
@@ -17,10 +17,3 @@ def convolved(x: Tensor, weight: Tensor, pads: Sequence[int]) -> Tensor:
     high, wide = max(top, bottom), max(left, right)
     y = F.conv2d(x, weight, padding=(high, wide))
     return y[:, :, high - top : y.shape[2] - high + bottom, wide - left : y.shape[3] - wide + right]
-
-
-def convolved_shape(x: Tensor, weight: Tensor, pads: Sequence[int]) -> tuple[int, int, int, int]:
-    """The shape of that."""
-    left, right, top, bottom = pads
-    (n, _, h, w), (outer, _, high, wide) = x.shape, weight.shape
-    return n, outer, h + top + bottom - high + 1, w + left + right - wide + 1

@@ -1,8 +1,8 @@
 """Level 5: CUDA C++ for NVIDIA cards, compiled at run time by NVRTC; the user's machine needs no toolchain.
 
 Memory-bound passes over pixels with channels innermost. Persistent blocks walk over tiles that flow through a ring of
-shared-memory stages (``bulk.cu``, ``async.cu``); what is done with them is in ``operations.cu``. ``conv_add`` has a
-kernel of its own for Hopper's tensor cores (``hopper_conv.cu``); elsewhere it, and ``conv3d``, are cuDNN's, where its
+shared-memory stages (``bulk.cu``, ``async.cu``); what is done with them is in ``operations.cu``. ``conv_add`` and
+``conv3d`` have a kernel for Hopper's tensor cores (``hopper_conv.cu``); where it does not suit they are cuDNN's, if its
 frontend is installed.
 """
 
@@ -18,9 +18,9 @@ import torch
 
 from tvae.kernels import cudnn_frontend
 from tvae.kernels.cuda import hopper_conv, norm, program
+from tvae.kernels.cuda.conv3d import conv3d
 from tvae.kernels.cuda.conv_add import conv_add
 from tvae.kernels.cuda.norm import add_stats, group_stats, norm_act
-from tvae.kernels.cudnn_clip import conv3d
 
 __all__ = ["IMPLEMENTATIONS", "NEEDS", "missing", "prepare"]
 
@@ -28,11 +28,10 @@ IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
     fn.__name__: fn for fn in (group_stats, norm_act, add_stats, conv_add, conv3d)
 }
 """Operation -> function, those that this level has."""
-_BY_CUDNN = ("conv_add", "conv3d")
-NEEDS: dict[str, Callable[[], str | None]] = {
-    "conv_add": lambda: _no_card() or (cudnn_frontend.missing() if hopper_conv.missing() else None),
-    "conv3d": lambda: _no_card() or cudnn_frontend.missing(),
-}
+_CONVOLUTIONS = ("conv_add", "conv3d")
+NEEDS = dict.fromkeys(
+    _CONVOLUTIONS, lambda: _no_card() or (cudnn_frontend.missing() if hopper_conv.missing() else None)
+)
 """Operation -> why it cannot run here, where that is another matter than NVRTC."""
 
 
@@ -44,6 +43,10 @@ def _no_card() -> str | None:
     return None
 
 
+def _no_convolutions() -> str | None:
+    return _no_card() or (cudnn_frontend.missing() if hopper_conv.missing() else None)
+
+
 @cache
 def missing() -> str | None:
     """Why this level cannot run on this machine, or None."""
@@ -52,8 +55,8 @@ def missing() -> str | None:
 
 def prepare(operations: set[str], dtype: torch.dtype, device: int) -> None:
     """Build and load what serves these operations on maps of this type, whatever their sizes."""
-    if operations & (IMPLEMENTATIONS.keys() - {*_BY_CUDNN}):
+    if operations & (IMPLEMENTATIONS.keys() - {*_CONVOLUTIONS}):
         norm.prepare(dtype, device)
-    if not operations.isdisjoint(_BY_CUDNN):
+    if not operations.isdisjoint(_CONVOLUTIONS):
         with suppress(Exception):  # a library that cannot be loaded is told where it is used
             import_module("cudnn")

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from tvae.kernels import cudnn_sum, native
 from tvae.kernels.ahead import asked
-from tvae.kernels.convolution import convolved_shape
 from tvae.kernels.cuda import hopper_conv
 from tvae.kernels.registry import Failed, Unsupported, implementation
 
@@ -27,32 +26,39 @@ def conv_add(
     stats: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """See ``native.conv_add``; the sum is taken in float32 and rounded once. The result has channels innermost."""
-    y = out
-    if y is None:
-        shape = convolved_shape(x, weight, pads)
-        y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    # a rehearsal asks for this in any case: what the run computes may be too small for the kernel
-    parts = _statistics(y) if stats and asked() is not None else None
     try:
-        return y, hopper_conv.conv_add(x, weight, residual, bias, pads, y, stats)
+        y, parts = hopper_conv.conv_add(x, weight, residual, bias, pads, out, stats)
     except Unsupported as reason:
         if residual is None:
             raise Unsupported(f"nothing to add, and {reason}") from None
         try:
-            _by_cudnn(x, weight, residual, bias, pads, y)
+            return _by_cudnn(x, weight, residual, bias, pads, out, stats)
         except Unsupported as other:
             lacking = isinstance(reason, Failed) and isinstance(other, Failed)
             raise (Failed if lacking else Unsupported)(f"{reason}; {other}") from None
-    return y, _statistics(y) if stats and asked() is None else parts
+    if asked() is not None and stats:
+        _statistics(y)  # what the run computes may be too small for the kernel
+    return y, parts
 
 
-def _by_cudnn(x: Tensor, weight: Tensor, residual: Tensor, bias: Tensor | None, pads: Sequence[int], y: Tensor) -> None:
+def _by_cudnn(
+    x: Tensor,
+    weight: Tensor,
+    residual: Tensor,
+    bias: Tensor | None,
+    pads: Sequence[int],
+    out: Tensor | None,
+    stats: bool,
+) -> tuple[Tensor, Tensor | None]:
+    y = torch.empty_like(residual, memory_format=torch.channels_last) if out is None else out
     if asked() is None:
         cudnn_sum.conv_add(x, weight, residual, bias, pads, y)
-        return
+        return y, _statistics(y) if stats else None
+    parts = _statistics(y) if stats else None  # also of a sum over its residual: the run's may lie elsewhere
     cudnn_sum.check(x, weight, residual, bias, y)
     if pads[0] != pads[1] or pads[2] != pads[3]:  # cuDNN may have no plan for these: the level below builds its own
         raise Unsupported("a border on one side alone")
+    return y, parts
 
 
 def _statistics(y: Tensor) -> Tensor:

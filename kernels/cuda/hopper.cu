@@ -8,10 +8,10 @@ struct alignas(64) Tensor {  // made by the driver: where a tensor lies, and the
 
 // A box of elements, 128 bytes wide, into lines of 128 bytes whose pieces of 16 are swizzled: piece p of the line at an
 // address whose bits 7 to 9 are s lies at p ^ s. What lies outside the tensor is zero.
-__device__ __forceinline__ void load_box(u32 to, const Tensor& from, u32 barrier, int c, int x, int y, int n) {
+__device__ __forceinline__ void load_box(u32 to, const Tensor& from, u32 barrier, int c, int x, int y, int t, int n) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::
-          "r"(to), "l"(&from), "r"(barrier), "r"(c), "r"(x), "r"(y), "r"(n)
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], "
+      "[%2];" ::"r"(to), "l"(&from), "r"(barrier), "r"(c), "r"(x), "r"(y), "r"(t), "r"(n)
       : "memory");
 }
 
@@ -23,9 +23,9 @@ __device__ __forceinline__ void load_box(u32 to, const Tensor& from, u32 barrier
 }
 
 // What this thread's stores_written() waits for; nothing is written outside the tensor.
-__device__ __forceinline__ void store_box(const Tensor& to, u32 from, int c, int x, int y, int n) {
-  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&to),
-               "r"(from), "r"(c), "r"(x), "r"(y), "r"(n)
+__device__ __forceinline__ void store_box(const Tensor& to, u32 from, int c, int x, int y, int t, int n) {
+  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&to),
+               "r"(from), "r"(c), "r"(x), "r"(y), "r"(t), "r"(n)
                : "memory");
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }

@@ -1,5 +1,5 @@
-// A 3x3 convolution of maps with channels innermost on Hopper's tensor cores: y = conv(x) + residual + bias, rounded
-// once, and the statistics of y.
+// A 3x3 convolution of pictures, or one of clips with 3x3 taps in space, with channels innermost on Hopper's tensor
+// cores: y = conv(x) + residual + bias, rounded once, and the statistics of y.
 //
 // Set from outside: ELEMENT (1 bfloat16, 2 half), RESIDUAL, STATS (0 or 1).
 //
@@ -8,8 +8,8 @@
 // from another line on. Each of two warpgroups takes 8 rows of the tile; their ends need not coincide, so that one
 // multiplies while the other writes. The last warpgroup, of which one thread works, is the producer.
 //
-// Stages of pixels: those of a tile's channels, 64 after 64, and then two that hold the residual, 64 channels each, where
-// y takes its place and goes out from. Stages of taps: the weight's 128x64 for one tap.
+// Stages of pixels: those of a tile's channels, 64 after 64 of every frame that it sees, and then two that hold the
+// residual, 64 channels each, where y takes its place and goes out from. Stages of taps: the weight's 128x64 for one tap.
 
 constexpr int TILE = 16, HALO = TILE + 2, LINE = 128, DEEP = 64, WIDE = 128, TAPS = 9;
 constexpr int PITCH = HALO * LINE, SEEN_BYTES = HALO * PITCH, TILE_BYTES = TILE * TILE * LINE, TAP_BYTES = WIDE * LINE;
@@ -20,18 +20,19 @@ constexpr int CONSUMERS = 256, WARPS = CONSUMERS / 32, WARP_BYTES = TILE_BYTES /
 
 extern __shared__ __align__(1024) unsigned char shared_memory[];
 
-struct Work {  // of y; blocks of WIDE channels, of DEEP channels of x; pixels of zeros in front of x
+struct Work {  // of y; blocks of WIDE channels, of DEEP channels of x; taps in time; zeros in front of x
   const float* bias;
   double* parts;
-  int samples, height, width, channels, wide, deep, left, top;
+  int samples, frames, height, width, channels, wide, deep, times, left, top, front;
 };
 
 struct Tile {
-  int sample, row, column;
+  int sample, frame, row, column;
 
   __device__ Tile(const Work& work, int i) {
     const int across = (work.width + TILE - 1) / TILE, each = across * ((work.height + TILE - 1) / TILE);
-    sample = i / each;
+    sample = i / each / work.frames;
+    frame = i / each % work.frames;
     row = i % each / across * TILE;
     column = i % each % across * TILE;
   }
@@ -44,7 +45,7 @@ struct Tiles {  // of a block, the last first: what an operation before wrote la
 
   __device__ explicit Tiles(const Work& work)
       : wide(blockIdx.x % work.wide), slot(blockIdx.x / work.wide), slots(gridDim.x / work.wide) {
-    count = work.samples * ((work.width + TILE - 1) / TILE) * ((work.height + TILE - 1) / TILE);
+    count = work.samples * work.frames * ((work.width + TILE - 1) / TILE) * ((work.height + TILE - 1) / TILE);
   }
   __device__ int first() const { return count - 1 - slot; }
 };
@@ -71,15 +72,17 @@ __device__ void produce(const Tensor& x, const Tensor& weight, const Tensor& res
   const Tiles tiles(work);
   for (int i = tiles.first(); i >= 0; i -= tiles.slots) {
     const Tile tile(work, i);
-    for (int k = 0; k < work.deep; ++k) {
+    for (int k = 0; k < work.times * work.deep; ++k) {
+      const int time = k / work.deep, channel = k % work.deep * DEEP;
       barrier_wait(seen.is_empty(), seen.phase);
       barrier_arrive_expecting(seen.is_full(), SEEN_BYTES);
-      load_box(seen.here(), x, seen.is_full(), k * DEEP, tile.column - work.left, tile.row - work.top, tile.sample);
+      load_box(seen.here(), x, seen.is_full(), channel, tile.column - work.left, tile.row - work.top,
+               tile.frame + time - work.front, tile.sample);
       seen.next();
       for (int tap = 0; tap < TAPS; ++tap) {
         barrier_wait(taps.is_empty(), taps.phase);
         barrier_arrive_expecting(taps.is_full(), TAP_BYTES);
-        load_box(taps.here(), weight, taps.is_full(), k * DEEP, tap, tiles.wide * WIDE);
+        load_box(taps.here(), weight, taps.is_full(), channel, time * TAPS + tap, tiles.wide * WIDE);
         taps.next();
       }
     }
@@ -87,7 +90,8 @@ __device__ void produce(const Tensor& x, const Tensor& weight, const Tensor& res
       barrier_wait(seen.is_empty(), seen.phase);
 #if RESIDUAL
       barrier_arrive_expecting(seen.is_full(), TILE_BYTES);
-      load_box(seen.here(), residual, seen.is_full(), tiles.wide * WIDE + half * DEEP, tile.column, tile.row, tile.sample);
+      load_box(seen.here(), residual, seen.is_full(), tiles.wide * WIDE + half * DEEP, tile.column, tile.row, tile.frame,
+               tile.sample);
 #else
       barrier_arrive(seen.is_full());
 #endif
@@ -172,7 +176,7 @@ __device__ __forceinline__ void multiply_tile(float (&d)[2][64], const Work& wor
   const int group = threadIdx.x / 128;
   const bool one_of_group = threadIdx.x % 128 == 0, one_of_warp = threadIdx.x % 32 == 0;
   bool add = false;
-  for (int k = 0; k < work.deep; ++k) {
+  for (int k = 0; k < work.times * work.deep; ++k) {
     barrier_wait(seen.is_full(), seen.phase);
 #pragma unroll
     for (int tap = 0; tap < TAPS; ++tap) {
@@ -271,7 +275,8 @@ __device__ void consume(const Tensor& y, const Work& work, Stages seen, Stages t
       written_for_copies();
       __syncwarp();
       if (lane == 0)
-        store_box(y, shared_address(mine), tiles.wide * WIDE + half * DEEP, tile.column, tile.row + warp * 2, tile.sample);
+        store_box(y, shared_address(mine), tiles.wide * WIDE + half * DEEP, tile.column, tile.row + warp * 2, tile.frame,
+                  tile.sample);
 #if STATS
       sums.add(part, half);
 #endif

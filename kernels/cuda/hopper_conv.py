@@ -1,4 +1,4 @@
-"""3x3 convolutions on Hopper's tensor cores that add, and take the statistics of, what they have made.
+"""Convolutions of 3x3 taps in space on Hopper's tensor cores that add, and take the statistics of what they have made.
 
 The kernel is in ``hopper_conv.cu``. It keeps the pixels of a tile in shared memory for all nine taps, so that it reads
 less than a matrix product of the same size, and writes a tile while it computes the next one.
@@ -7,6 +7,7 @@ less than a matrix product of the same size, and writes a tile while it computes
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -15,14 +16,13 @@ import torch
 from torch import Tensor
 
 from tvae.kernels.ahead import asked, wait_for
-from tvae.kernels.convolution import convolved_shape
 from tvae.kernels.cuda import program
 from tvae.kernels.cuda.boxes import boxes
 from tvae.kernels.cuda.launch import card, launch, load
 from tvae.kernels.cuda.maps import ELEMENTS, channels_last
 from tvae.kernels.registry import Failed, Unsupported
 
-__all__ = ["check", "conv_add", "missing", "takes"]
+__all__ = ["conv3d", "conv_add", "missing", "takes"]
 
 _HOPPER = (9, 0)
 _TILE = 16
@@ -34,8 +34,9 @@ _DEEP, _WIDE = 64, 128
 _THREADS = 384
 _SHARED = 3 * 41984 + 6 * 16384 + 2 * 512 + (3 + 6) * 16
 """Bytes: stages of pixels, stages of taps, two vectors, barriers (see the source)."""
-_BUSY = 0.63
-"""Share of the multiprocessors' time that tiles must fill: with less, cuDNN's smaller tiles are faster (H200)."""
+_BUSY, _BUSY_CLIP = 0.63, 0.85
+"""Shares of the multiprocessors' time that the tiles of a picture, and of a clip, must fill: with less, cuDNN's smaller
+tiles are faster (H200)."""
 
 
 class _Work(ctypes.Structure):
@@ -43,7 +44,11 @@ class _Work(ctypes.Structure):
 
     _fields_ = (
         *[(name, ctypes.c_void_p) for name in ("bias", "parts")],
-        *[(name, ctypes.c_int) for name in ("samples", "height", "width", "channels", "wide", "deep", "left", "top")],
+        *[
+            (name, ctypes.c_int)
+            for name in ("samples", "frames", "height", "width", "channels", "wide", "deep", "times")
+        ],
+        *[(name, ctypes.c_int) for name in ("left", "top", "front")],
     )
 
 
@@ -68,32 +73,54 @@ def conv_add(
     residual: Tensor | None,
     bias: Tensor | None,
     pads: Sequence[int],
-    y: Tensor,
+    out: Tensor | None,
     stats: bool,
-) -> Tensor | None:
-    """y = conv2d of x_nchw with zeros around it + residual + bias, in float32, rounded once; with ``stats`` the parts
-    of y. y may be the residual.
+) -> tuple[Tensor, Tensor | None]:
+    """See ``native.conv_add``; the sum is taken in float32 and rounded once. The result has channels innermost.
 
     Raises Unsupported before anything is written.
     """
-    check(x, weight, residual, bias, y)
-    if y.shape != convolved_shape(x, weight, pads) or x.shape[1] != weight.shape[1]:
-        raise Unsupported(f"a result {list(y.shape)} of {list(x.shape)}")
-    if residual is not None and residual.shape != y.shape:
-        raise Unsupported(f"a residual {list(residual.shape)} of {list(y.shape)}")
-    samples, channels, height, width = y.shape
-    wide, tiles = channels // _WIDE, samples * -(-height // _TILE) * -(-width // _TILE)
+    rest, into = (None if t is None else t.unsqueeze(2) for t in (residual, out))
+    y, parts = _convolve(x.unsqueeze(2), weight.unsqueeze(2), rest, bias, (*pads, 0, 0), into, stats, _BUSY)
+    return y.squeeze(2) if out is None else out, parts
+
+
+def conv3d(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Sequence[int]) -> Tensor:
+    """See ``native.conv3d``, every step and group being one; summed in float32 and rounded once. Raises Unsupported."""
+    if x.ndim != 5:
+        raise Unsupported(f"a clip {list(x.shape)}")
+    front, top, left = padding
+    return _convolve(x, weight, None, bias, (left, left, top, top, front, front), None, False, _BUSY_CLIP)[0]
+
+
+def _convolve(
+    x: Tensor,
+    weight: Tensor,
+    residual: Tensor | None,
+    bias: Tensor | None,
+    pads: Sequence[int],
+    out: Tensor | None,
+    stats: bool,
+    busy: float,
+) -> tuple[Tensor, Tensor | None]:
+    """conv_add of maps [N, C, T, H, W] which fill so much of the multiprocessors' time."""
+    shape = _check(x, weight, residual, bias, pads, out)
+    samples, channels, frames, height, width = shape
+    wide, tiles = channels // _WIDE, samples * frames * -(-height // _TILE) * -(-width // _TILE)
     slots = max(1, card(x.device.index).multiprocessors // wide)
-    turns = -(-tiles // slots)
-    if asked() is None and y.numel() < _BUSY * turns * slots * wide * _WIDE * _TILE**2:
+    turns, here = -(-tiles // slots), asked()
+    if here is None and math.prod(shape) < busy * turns * slots * wide * _WIDE * _TILE**2:
         raise Unsupported(f"{height}x{width} of {channels} channels leave multiprocessors idle")
     slots = min(slots, tiles)
+    y = out
+    if y is None:
+        y = torch.empty_strided(shape, channels_last(shape), dtype=x.dtype, device=x.device)
     macros = (("ELEMENT", ELEMENTS[x.dtype]), ("RESIDUAL", int(residual is not None)), ("STATS", int(stats)))
     parts = torch.empty((samples, slots, 3, channels), dtype=torch.float64, device=x.device) if stats else None
-    build, here = ("hopper_conv", macros, x.device.index), asked()
+    build = "hopper_conv", macros, x.device.index
     if here is not None:
         here.want(build, lambda: load("conv", *build))
-        return parts
+        return y, parts
     wait_for(build)
     kernel = load("conv", *build)
     shift = None if bias is None else bias.float().contiguous()
@@ -103,23 +130,32 @@ def conv_add(
         *(_boxes_of(other, _TILE, _TILE), _boxes_of(y, _TILE, _ROWS)),
     )
     addresses = [None if t is None else t.data_ptr() for t in (shift, parts)]
-    work = _Work(*addresses, samples, height, width, channels, wide, x.shape[1] // _DEEP, pads[0], pads[2])
+    left, _, top, _, front, _ = pads
+    cut = wide, x.shape[1] // _DEEP, weight.shape[2]
+    work = _Work(*addresses, samples, frames, height, width, channels, *cut, left, top, front)
     arguments = [*(t.getPtr() for t in tensors), ctypes.addressof(work)]
     launch(kernel, slots * wide, _THREADS, _SHARED, x.device.index, arguments)
-    return parts
+    return y, parts
 
 
-def check(x: Tensor, weight: Tensor, residual: Tensor | None, bias: Tensor | None, y: Tensor) -> None:
-    """Raise Unsupported for what the kernel does not take, whatever the size of the picture."""
+def _check(
+    x: Tensor,
+    weight: Tensor,
+    residual: Tensor | None,
+    bias: Tensor | None,
+    pads: Sequence[int],
+    out: Tensor | None,
+) -> tuple[int, ...]:
+    """The result's shape. Raises Unsupported for what the kernel does not take, whatever the size of the picture."""
     reason = missing()
     if reason:
         raise Failed(reason)
-    maps = [t for t in (x, weight, residual, y) if t is not None]
+    maps = [t for t in (x, weight, residual, out) if t is not None]
     if x.dtype not in (torch.bfloat16, torch.float16) or any(t.dtype != x.dtype or t.device != x.device for t in maps):
         raise Unsupported(f"maps of {x.dtype}, or of unlike type or device")
-    if weight.shape[2] != weight.shape[3] or not takes(*weight.shape[:3]):
+    if weight.shape[3] != weight.shape[4] or not takes(weight.shape[0], weight.shape[1], weight.shape[3]):
         raise Unsupported(f"a weight {list(weight.shape)}")
-    if any(t.stride(1) != 1 or t.data_ptr() % 16 or _steps(t) is None for t in maps) or 0 in y.shape:
+    if any(t.stride(1) != 1 or t.data_ptr() % 16 or _steps(t) is None for t in maps):
         raise Unsupported("maps that are empty, or whose channels are not innermost, or not at multiples of 16 bytes")
     if weight.stride() != channels_last(tuple(weight.shape)):
         raise Unsupported("a weight whose channels are not innermost")
@@ -127,28 +163,36 @@ def check(x: Tensor, weight: Tensor, residual: Tensor | None, bias: Tensor | Non
         raise Unsupported("a bias in float64, or elsewhere")
     if torch.is_grad_enabled() and any(t.requires_grad for t in maps):
         raise Unsupported("no gradients at this level")
+    left, right, top, bottom, front, back = pads
+    sizes = zip(x.shape[2:], (front + back, top + bottom, left + right), weight.shape[2:], strict=True)
+    shape = x.shape[0], weight.shape[0], *(size + more - taps + 1 for size, more, taps in sizes)
+    if min(shape) < 1 or x.shape[1] != weight.shape[1]:
+        raise Unsupported(f"a map {list(x.shape)} for a weight {list(weight.shape)}")
+    if any(t is not None and t.shape != shape for t in (residual, out)):
+        raise Unsupported(f"a sum, or a place for it, that is not {list(shape)}")
+    return shape
 
 
-def _steps(t: Tensor) -> tuple[int, int, int] | None:
-    """Bytes from column to column, row to row, picture to picture; None where boxes cannot be copied so."""
+def _steps(t: Tensor) -> tuple[int, ...] | None:
+    """Bytes from column to column, row to row, frame to frame, sample to sample; None where boxes cannot be copied."""
     steps, dense = [], t.shape[1]
-    for dim in (3, 2, 0):
+    for dim in (4, 3, 2, 0):
         step = dense if t.shape[dim] == 1 else t.stride(dim)
         steps.append(step * t.element_size())
         dense = step * t.shape[dim]
-    return None if any(step <= 0 or step % 16 or step >= 1 << 40 for step in steps) else (steps[0], steps[1], steps[2])
+    return None if any(step <= 0 or step % 16 or step >= 1 << 40 for step in steps) else tuple(steps)
 
 
 def _boxes_of(t: Tensor, columns: int, rows: int) -> Any:
-    """A map, in boxes of 64 channels, so many columns and so many rows."""
-    samples, channels, height, width = t.shape
+    """A map, in boxes of 64 channels, so many columns and so many rows of one frame."""
+    samples, channels, frames, height, width = t.shape
     steps = _steps(t)
     assert steps is not None
-    return boxes(t.data_ptr(), t.dtype, (channels, width, height, samples), steps, (_DEEP, columns, rows, 1))
+    return boxes(t.data_ptr(), t.dtype, (channels, width, height, frames, samples), steps, (_DEEP, columns, rows, 1, 1))
 
 
 def _taps_of(weight: Tensor) -> Any:
     """A weight, in boxes of 128x64 channels of one tap."""
-    outer, inner, size = weight.shape[0], weight.shape[1], weight.element_size()
-    taps = (inner, weight[0, 0].numel(), outer)
-    return boxes(weight.data_ptr(), weight.dtype, taps, (inner * size, weight[0].numel() * size), (_DEEP, 1, _WIDE))
+    outer, inner, size, taps = weight.shape[0], weight.shape[1], weight.element_size(), weight[0, 0].numel()
+    steps = inner * size, inner * taps * size
+    return boxes(weight.data_ptr(), weight.dtype, (inner, taps, outer), steps, (_DEEP, 1, _WIDE))

@@ -15,7 +15,10 @@ from tvae.kernels.cuda import hopper_conv
 from tvae.kernels.cuda.conv_add import conv_add
 from tvae.kernels.oracle import Oracle
 
-pytestmark = pytest.mark.skipif(hopper_conv.missing() is not None, reason=f"{hopper_conv.missing()}")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(hopper_conv.missing() is not None, reason=f"{hopper_conv.missing()}"),
+]
 TYPES = [torch.bfloat16, torch.float16]
 ALL = 1, 1, 1, 1
 
@@ -23,6 +26,7 @@ ALL = 1, 1, 1, 1
 @pytest.fixture(autouse=True)
 def _any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hopper_conv, "_BUSY", 0.0)
+    monkeypatch.setattr(hopper_conv, "_BUSY_CLIP", 0.0)
     monkeypatch.setattr("tvae.kernels.cudnn_sum.check", lambda *_: pytest.fail("left to cuDNN"))
 
 
@@ -44,6 +48,27 @@ def test_random_calls(dtype: torch.dtype) -> None:
         case = oracle.conv_add(f"{[n, inner, outer, h, w]} {pads} {more}", n, inner, outer, h + 1, w, pads=pads, **more)
         found = deviation(case, conv_add)
         assert found.passed, f"{case.label}: {found}"
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_random_clips(dtype: torch.dtype) -> None:
+    pick = random.Random(f"clips {dtype}")
+    for _ in range(30):
+        n, inner, outer = pick.choice((1, 1, 2)), 64 * pick.randint(1, 4), 128 * pick.randint(1, 3)
+        t, h, w = pick.randint(3, 7), pick.randint(3, 50), pick.randint(3, 50)
+        padding, taps = (pick.randint(0, 2), pick.randint(0, 1), pick.randint(0, 1)), pick.randint(1, 3)
+        made = (
+            torch.randn(n, inner, t + 1, h + 2, w),
+            torch.randn(outer, inner, taps, 3, 3) / (3 * (taps * inner) ** 0.5),
+        )
+        x, weight = (m.to("cuda", dtype).contiguous(memory_format=torch.channels_last_3d) for m in made)
+        x, bias = x[:, :, 1:, 1:-1], torch.randn(outer, device="cuda") if pick.random() < 0.5 else None
+        y = hopper_conv.conv3d(x, weight, bias, padding)
+        want = F.conv3d(x.double(), weight.double(), None if bias is None else bias.double(), 1, padding)
+        assert y.shape == want.shape
+        label = f"{[n, inner, outer, t, h, w]} {padding} {taps}"
+        assert float((y.double() - want).norm() / want.norm()) < (2e-3 if dtype == torch.bfloat16 else 3e-4), label
+        assert float((y.double() - want).abs().max()) < 0.05, label
 
 
 def test_columns_and_steps_of_other_maps() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tvae.kernels import cudnn_frontend
 from tvae.kernels.check import deviation
+from tvae.kernels.cuda import hopper_conv
 from tvae.kernels.oracle import Case, Oracle
 from tvae.kernels.registry import LEVELS, Unsupported, implementation, why_missing
 from tvae.kernels.workspace import narrow_bytes
@@ -49,8 +50,9 @@ def run_of(operation: str, level: str) -> Callable[..., Any]:
 
 
 def takes(level: str, operation: str) -> bool:
-    """Is the level to take this operation's usual calls? ``conv_add`` of level ``cuda`` is cuDNN's frontend's."""
-    fused = level == "cuda" and operation == "conv_add" and cudnn_frontend.missing() is None
+    """Is the level to take this operation's usual calls? ``conv_add`` of level ``cuda`` wants Hopper or cuDNN's frontend."""
+    able = cudnn_frontend.missing() is None or hopper_conv.missing() is None
+    fused = level == "cuda" and operation == "conv_add" and able
     return level in ("native", "triton") or fused
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -54,6 +55,7 @@ def machine_of(patch: pytest.MonkeyPatch, busy: float = 0.0) -> Machine:
     patch.setattr(hopper_conv, "boxes", made.box)
     patch.setattr(hopper_conv, "launch", made.launch)
     patch.setattr(hopper_conv, "_BUSY", busy)
+    patch.setattr(hopper_conv, "_BUSY_CLIP", busy)
     return made
 
 
@@ -87,9 +89,43 @@ def test_descriptors_lead_to_the_maps(n: int, deep: int, wide: int, h: int, w: i
         of_x, of_weight, of_residual, of_y = machine.boxes
         other = y if residual is None else residual
         for of, t in ((of_x, x), (of_residual, other), (of_y, y)):
-            assert torch.equal(behind(of, t), t.permute(0, 2, 3, 1))
+            assert torch.equal(behind(of, t).squeeze(1), t.permute(0, 2, 3, 1))
         assert torch.equal(behind(of_weight, weight), weight.permute(0, 2, 3, 1).flatten(1, 2))
-        assert [of[4] for of in machine.boxes] == [(64, 18, 18, 1), (64, 1, 128), (64, 16, 16, 1), (64, 16, 2, 1)]
+        assert [of[4] for of in machine.boxes] == [
+            (64, 18, 18, 1, 1),
+            (64, 1, 128),
+            (64, 16, 16, 1, 1),
+            (64, 16, 2, 1, 1),
+        ]
+
+
+@pytest.mark.parametrize("padding", [(0, 1, 1), (1, 0, 2), (2, 1, 0)])
+def test_clips(padding: tuple[int, int, int], machine: Machine) -> None:
+    x = torch.randn(2, 64, 9, 20, 14).bfloat16().contiguous(memory_format=torch.channels_last_3d)[:, :, 2:7, 1:, :-1]
+    weight = torch.randn(256, 64, 3, 3, 3).bfloat16().contiguous(memory_format=torch.channels_last_3d)
+    y = hopper_conv.conv3d(x, weight, None, padding)
+    assert y.shape == F.conv3d(x.float(), weight.float(), padding=padding).shape
+    assert y.is_contiguous(memory_format=torch.channels_last_3d)
+    of_x, of_weight, _, of_y = machine.boxes
+    for of, t in ((of_x, x), (of_y, y.normal_())):
+        assert torch.equal(behind(of, t), t.permute(0, 2, 3, 4, 1))
+    assert torch.equal(behind(of_weight, weight), weight.permute(0, 2, 3, 4, 1).flatten(1, 3))
+    told = {"samples": 2, "frames": y.shape[2], "height": y.shape[3], "width": y.shape[4], "times": 3}
+    told |= dict(zip(("front", "top", "left"), padding, strict=True))
+    assert {name: machine.work[name] for name in told} == told
+
+
+def test_what_the_kernel_does_not_take_is_left_to_cudnn(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, left = import_module("tvae.kernels.cuda.conv3d"), []
+    monkeypatch.setattr(module.cudnn_clip, "conv3d", lambda *given: left.append(given) or "cuDNN's")
+    x, weight = torch.zeros(1, 64, 5, 8, 8).bfloat16(), torch.zeros(128, 64, 3, 3, 3).bfloat16()
+    last_3d = [t.contiguous(memory_format=torch.channels_last_3d) for t in (x, weight)]
+    once = [1, 1, 1], [0, 1, 1], [1, 1, 1], 1
+    assert module.conv3d(*last_3d, None, *once).shape == (1, 128, 3, 8, 8)
+    assert not left
+    for call in ((x, weight, None, *once), (*last_3d, None, [2, 1, 1], *once[1:]), (*last_3d, None, *once[:3], 2)):
+        assert module.conv3d(*call) == "cuDNN's"
+    assert len(left) == 3
 
 
 @pytest.mark.parametrize(
@@ -106,7 +142,8 @@ def test_blocks_and_statistics(shape: tuple[int, ...], blocks: int, slots: int, 
     n, c, h, w = shape
     bias = torch.randn(c).bfloat16()
     x, weight = last(n, 64, h - 1, w), last(c, 64, 3, 3)
-    parts = hopper_conv.conv_add(x, weight, None, bias, (1, 1, 1, 2), y, True)
+    made, parts = hopper_conv.conv_add(x, weight, None, bias, (1, 1, 1, 2), y, True)
+    assert made is y
     assert parts is not None
     assert (parts.shape, parts.dtype) == ((n, slots, 3, c), torch.float64)
     assert machine.blocks == blocks
@@ -119,7 +156,7 @@ def test_blocks_and_statistics(shape: tuple[int, ...], blocks: int, slots: int, 
 
 def test_without_statistics_or_bias_there_is_nothing_to_point_to(machine: Machine) -> None:
     y = last(1, 128, 40, 40)
-    assert hopper_conv.conv_add(last(1, 64, 40, 40), last(128, 64, 3, 3), y, None, ALL, y, False) is None
+    assert hopper_conv.conv_add(last(1, 64, 40, 40), last(128, 64, 3, 3), y, None, ALL, y, False)[1] is None
     assert (machine.work["bias"], machine.work["parts"]) == (None, None)
     assert machine.built[0][2] == (("ELEMENT", 1), ("RESIDUAL", 1), ("STATS", 0))
 
@@ -156,11 +193,12 @@ REFUSED: dict[str, dict[str, Any]] = {
     "not innermost, or": {"x": last(1, 64, 8, 8).contiguous()},
     "whose channels are not innermost": {"weight": last(128, 64, 3, 3).contiguous()},
     "multiples of 16": {"x": last(1, 68, 8, 8)[:, 1:65]},
-    "are empty": {"x": last(1, 64, 8, 0), "y": last(1, 128, 8, 0)},
+    "are empty": {"x": last(1, 64, 8, 0), "y": None},
+    "a map": {"x": last(1, 128, 8, 8)},
     "channels are not": {"residual": last(1, 128, 1, 8).expand(1, 128, 8, 8)},
     "float64, or": {"bias": torch.zeros(128).double()},
-    "a result": {"y": last(1, 128, 7, 8)},
-    "a residual": {"residual": last(1, 128, 7, 8)},
+    "a place for it": {"y": last(1, 128, 7, 8)},
+    "a sum": {"residual": last(1, 128, 7, 8)},
     "gradients": {"x": last(1, 64, 8, 8).requires_grad_()},
 }
 
@@ -171,7 +209,7 @@ def test_what_is_refused(words: str, machine: Machine) -> None:
     given.update(REFUSED[words])
     x, weight, residual, bias, y = given.values()
     with pytest.raises(Unsupported, match=words):
-        hopper_conv.conv_add(x, weight, residual, bias, ALL, last(1, 128, 8, 8) if y is None else y, True)
+        hopper_conv.conv_add(x, weight, residual, bias, ALL, y, True)
     assert not machine.boxes
 
 

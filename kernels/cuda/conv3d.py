@@ -1,0 +1,30 @@
+"""conv3d: the kernel for Hopper, or what cuDNN has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from torch import Tensor
+
+from tvae.kernels import cudnn_clip
+from tvae.kernels.cuda import hopper_conv
+from tvae.kernels.registry import Unsupported
+
+__all__ = ["conv3d"]
+
+
+def conv3d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Tensor:
+    """See ``native.conv3d``."""
+    if groups == 1 and set(stride) == set(dilation) == {1}:
+        with suppress(Unsupported):
+            return hopper_conv.conv3d(x, weight, bias, padding)
+    return cudnn_clip.conv3d(x, weight, bias, stride, padding, dilation, groups)
