@@ -50,7 +50,7 @@ def run_of(operation: str, level: str) -> Callable[..., Any]:
 
 
 def takes(level: str, operation: str) -> bool:
-    """Is the level to take this operation's usual calls? ``conv_add`` of level ``cuda`` wants Hopper or cuDNN's frontend."""
+    """Is the level to take this operation's usual calls? ``conv_add`` wants Hopper or cuDNN's frontend for ``cuda``."""
     able = cudnn_frontend.missing() is None or hopper_conv.missing() is None
     fused = level == "cuda" and operation == "conv_add" and able
     return level in ("native", "triton") or fused
