@@ -26,30 +26,36 @@ def conv_add(
     stats: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """See ``native.conv_add``; the sum is taken in float32 and rounded once. The result has channels innermost."""
+    given = x, weight, residual, bias, pads, out, stats
     try:
-        y, parts = hopper_conv.conv_add(x, weight, residual, bias, pads, out, stats)
+        made = hopper_conv.conv_add(*given)
     except Unsupported as reason:
-        if residual is None:
-            raise Unsupported(f"nothing to add, and {reason}") from None
         try:
-            return _by_cudnn(x, weight, residual, bias, pads, out, stats)
+            return _by_cudnn(*given)
         except Unsupported as other:
             lacking = isinstance(reason, Failed) and isinstance(other, Failed)
             raise (Failed if lacking else Unsupported)(f"{reason}; {other}") from None
-    if asked() is not None and stats:
-        _statistics(y)  # what the run computes may be too small for the kernel
-    return y, parts
+    if asked() is not None:  # what the run computes may be too small for the kernel, and be left to the others
+        with suppress(Unsupported):
+            _by_cudnn(*given)
+            return made
+        below = implementation("conv_add", "triton")
+        if below is not None:
+            below(*given)
+    return made
 
 
 def _by_cudnn(
     x: Tensor,
     weight: Tensor,
-    residual: Tensor,
+    residual: Tensor | None,
     bias: Tensor | None,
     pads: Sequence[int],
     out: Tensor | None,
     stats: bool,
 ) -> tuple[Tensor, Tensor | None]:
+    if residual is None:
+        raise Unsupported("nothing to add")
     y = torch.empty_like(residual, memory_format=torch.channels_last) if out is None else out
     if asked() is None:
         cudnn_sum.conv_add(x, weight, residual, bias, pads, y)

@@ -8,22 +8,32 @@
 // from another line on. Each of two warpgroups takes 8 rows of the tile; their ends need not coincide, so that one
 // multiplies while the other writes. The last warpgroup, of which one thread works, is the producer.
 //
-// Stages of pixels: those of a tile's channels, 64 after 64 of every frame that it sees, and then two that hold the
-// residual, 64 channels each, where y takes its place and goes out from. Stages of taps: the weight's 128x64 for one tap.
+// Stages of pixels: those of a tile's channels, 64 after 64 of every frame that it sees. Stages of taps: the weight's
+// 128x64 for one tap. Each consumer's warp has a place for its rows of the tile, 64 channels twice: the residual comes
+// there, y takes its place and goes out from it.
 
 constexpr int TILE = 16, HALO = TILE + 2, LINE = 128, DEEP = 64, WIDE = 128, TAPS = 9;
-constexpr int PITCH = HALO * LINE, SEEN_BYTES = HALO * PITCH, TILE_BYTES = TILE * TILE * LINE, TAP_BYTES = WIDE * LINE;
-constexpr int PIXEL_STAGES = 3, TAP_STAGES = 6, PIXEL_STAGE = (SEEN_BYTES + 1023) / 1024 * 1024;
-constexpr int PIXELS_AT = 0, TAPS_AT = PIXELS_AT + PIXEL_STAGES * PIXEL_STAGE, BIAS_AT = TAPS_AT + TAP_STAGES * TAP_BYTES;
-constexpr int NEAR_AT = BIAS_AT + WIDE * 4, BARRIERS_AT = NEAR_AT + WIDE * 4;
-constexpr int CONSUMERS = 256, WARPS = CONSUMERS / 32, WARP_BYTES = TILE_BYTES / WARPS;
+constexpr int CONSUMERS = 256, WARPS = CONSUMERS / 32, ROWS = TILE / WARPS;
+constexpr int PITCH = HALO * LINE, SEEN_BYTES = HALO * PITCH, TAP_BYTES = WIDE * LINE, ROWS_BYTES = ROWS * TILE * LINE;
+constexpr int SEEN_STAGES = 2, TAP_STAGES = 5, SEEN_STAGE = (SEEN_BYTES + 1023) / 1024 * 1024;
+constexpr int SEEN_AT = 0, TAPS_AT = SEEN_AT + SEEN_STAGES * SEEN_STAGE, ROWS_AT = TAPS_AT + TAP_STAGES * TAP_BYTES;
+constexpr int BARRIERS_AT = ROWS_AT + WARPS * 2 * ROWS_BYTES;
+constexpr int TAP_BARRIERS = BARRIERS_AT + SEEN_STAGES * 16, ROWS_BARRIERS = TAP_BARRIERS + TAP_STAGES * 16;
+constexpr int BIAS_AT = SEEN_AT + SEEN_BYTES, NEAR_AT = BIAS_AT + SEEN_STAGE;  // behind the pixels of a stage
+static_assert(SEEN_STAGES > 1 && SEEN_STAGE - SEEN_BYTES >= WIDE * 4, "no room for the vectors");
 
 extern __shared__ __align__(1024) unsigned char shared_memory[];
 
 struct Work {  // of y; blocks of WIDE channels, of DEEP channels of x; taps in time; zeros in front of x
-  const float* bias;
+  const void* bias;  // in x's type, or in float
   double* parts;
-  int samples, frames, height, width, channels, wide, deep, times, left, top, front;
+  int samples, frames, height, width, channels, wide, deep, times, left, top, front, float_bias;
+
+  __device__ float bias_of(int channel) const {
+    if (!bias) return 0.f;
+    if (float_bias) return static_cast<const float*>(bias)[channel];
+    return unpack(u32(static_cast<const unsigned short*>(bias)[channel])).x;
+  }
 };
 
 struct Tile {
@@ -67,8 +77,7 @@ struct Stages {  // a ring, as one side of it sees it
 
 __device__ __forceinline__ void all_consumers() { asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory"); }
 
-__device__ void produce(const Tensor& x, const Tensor& weight, const Tensor& residual, const Work& work, Stages seen,
-                        Stages taps) {
+__device__ void produce(const Tensor& x, const Tensor& weight, const Work& work, Stages seen, Stages taps) {
   const Tiles tiles(work);
   for (int i = tiles.first(); i >= 0; i -= tiles.slots) {
     const Tile tile(work, i);
@@ -85,17 +94,6 @@ __device__ void produce(const Tensor& x, const Tensor& weight, const Tensor& res
         load_box(taps.here(), weight, taps.is_full(), channel, time * TAPS + tap, tiles.wide * WIDE);
         taps.next();
       }
-    }
-    for (int half = 0; half < 2; ++half) {
-      barrier_wait(seen.is_empty(), seen.phase);
-#if RESIDUAL
-      barrier_arrive_expecting(seen.is_full(), TILE_BYTES);
-      load_box(seen.here(), residual, seen.is_full(), tiles.wide * WIDE + half * DEEP, tile.column, tile.row, tile.frame,
-               tile.sample);
-#else
-      barrier_arrive(seen.is_full());
-#endif
-      seen.next();
     }
   }
 }
@@ -205,26 +203,45 @@ __device__ __forceinline__ void multiply_tile(float (&d)[2][64], const Work& wor
   if (one_of_warp) barrier_arrive(seen.before_is_empty());
 }
 
-__device__ void consume(const Tensor& y, const Work& work, Stages seen, Stages taps) {
+__device__ void consume(const Tensor& residual, const Tensor& y, const Work& work, Stages seen, Stages taps, u32 barriers) {
   const Tiles tiles(work);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = tiles.wide * WIDE;
+  unsigned char* const place = shared_memory + ROWS_AT + warp * 2 * ROWS_BYTES;
   const float* const bias = reinterpret_cast<const float*>(shared_memory + BIAS_AT);
   float* const near = reinterpret_cast<float*>(shared_memory + NEAR_AT);
   float d[2][64];
   Sums sums;
-  for (int i = tiles.first(); i >= 0; i -= tiles.slots) {
+  u32 phase = 0;
+  for (int i = tiles.first(); i >= 0; i -= tiles.slots, phase ^= 1) {
     const Tile tile(work, i);
+    const int top = tile.row + warp * ROWS;
+#if RESIDUAL
+    if (lane == 0) {
+      stores_read();
+      for (int half = 0; half < 2; ++half) {
+        const u32 full = barriers + (warp * 2 + half) * 8;
+        barrier_arrive_expecting(full, ROWS_BYTES);
+        load_box(shared_address(place + half * ROWS_BYTES), residual, full, first + half * DEEP, tile.column, top,
+                 tile.frame, tile.sample);
+      }
+    }
+#endif
     multiply_tile(d, work, seen, taps);
+#if !RESIDUAL
+    if (lane == 0) stores_read();
+    __syncwarp();
+#endif
     // a warp has two rows of the tile, a thread of each row the columns lane/4 and 8 more
-    const int rows = work.height - tile.row - warp * 2, columns = work.width - tile.column - lane / 4;
+    const int rows = work.height - top, columns = work.width - tile.column - lane / 4;
     const bool begins = sums.pixels == 0, ends = i < tiles.slots || Tile(work, i - tiles.slots).sample != tile.sample;
     sums.pixels += tile.pixels(work);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      barrier_wait(seen.is_full(), seen.phase);
-      unsigned char* const stage = shared_memory + PIXELS_AT + seen.stage * PIXEL_STAGE;
-      unsigned char* const mine = stage + warp * WARP_BYTES;
+      unsigned char* const mine = place + half * ROWS_BYTES;
       float part[32];
+#if RESIDUAL
+      barrier_wait(barriers + (warp * 2 + half) * 8, phase);
+#endif
 #if STATS
       if (begins) {  // the values of one pixel: near enough that nothing cancels
         if (threadIdx.x < 4)
@@ -233,7 +250,7 @@ __device__ void consume(const Tensor& y, const Work& work, Stages seen, Stages t
             const int channel = half * DEEP + j * 8 + lane * 2;
             float2 v = make_float2(d[0][half * 32 + j * 4] + bias[channel], d[0][half * 32 + j * 4 + 1] + bias[channel + 1]);
 #if RESIDUAL
-            const float2 rest = unpack(*reinterpret_cast<const u32*>(stage + j * 16 + lane * 4));
+            const float2 rest = unpack(*reinterpret_cast<const u32*>(mine + j * 16 + lane * 4));
             v.x += rest.x, v.y += rest.y;
 #endif
             near[channel] = v.x, near[channel + 1] = v.y;
@@ -251,7 +268,7 @@ __device__ void consume(const Tensor& y, const Work& work, Stages seen, Stages t
 #pragma unroll
         for (int m = 0; m < 2; ++m)
 #pragma unroll
-          for (int row = 0; row < 2; ++row) {
+          for (int row = 0; row < ROWS; ++row) {
             const float* const made = d[m] + half * 32 + j * 4 + row * 2;
             u32* const word = reinterpret_cast<u32*>(mine + (row * TILE + m * 8 + lane / 4) * LINE +
                                                      (j ^ lane / 4) * 16 + lane % 4 * 4);
@@ -274,25 +291,21 @@ __device__ void consume(const Tensor& y, const Work& work, Stages seen, Stages t
       }
       written_for_copies();
       __syncwarp();
-      if (lane == 0)
-        store_box(y, shared_address(mine), tiles.wide * WIDE + half * DEEP, tile.column, tile.row + warp * 2, tile.frame,
-                  tile.sample);
+      if (lane == 0) store_box(y, shared_address(mine), first + half * DEEP, tile.column, top, tile.frame, tile.sample);
 #if STATS
       sums.add(part, half);
 #endif
-      stores_read();
-      __syncwarp();
-#if STATS
-      if (half == 1 && ends) {
-        all_consumers();
-        sums.write(work, tiles, tile.sample, reinterpret_cast<float*>(stage), near);
-        sums.clear();
-        written_for_copies();
-      }
-#endif
-      if (lane == 0) barrier_arrive(seen.is_empty());
-      seen.next();
     }
+#if STATS
+    if (ends) {
+      if (lane == 0) stores_read();
+      all_consumers();
+      sums.write(work, tiles, tile.sample, reinterpret_cast<float*>(shared_memory + ROWS_AT), near);
+      sums.clear();
+      written_for_copies();
+      __syncwarp();
+    }
+#endif
   }
   stores_written();
 }
@@ -300,31 +313,31 @@ __device__ void consume(const Tensor& y, const Work& work, Stages seen, Stages t
 extern "C" __global__ void __launch_bounds__(CONSUMERS + 128, 1)
     conv(const __grid_constant__ Tensor x, const __grid_constant__ Tensor weight, const __grid_constant__ Tensor residual,
          const __grid_constant__ Tensor y, const Work work) {
-  const u32 memory = shared_address(shared_memory), barriers = memory + BARRIERS_AT;
+  const u32 memory = shared_address(shared_memory);
   const bool consumer = threadIdx.x < CONSUMERS;
-  // both sides begin in phase 0; waiting for the phase before, producers find every stage empty
-  const Stages seen(memory + PIXELS_AT, barriers, PIXEL_STAGE, PIXEL_STAGES, !consumer);
-  const Stages taps(memory + TAPS_AT, barriers + PIXEL_STAGES * 16, TAP_BYTES, TAP_STAGES, !consumer);
+  // both sides begin in phase 0; waiting for the phase before, the producer finds every stage empty
+  const Stages seen(memory + SEEN_AT, memory + BARRIERS_AT, SEEN_STAGE, SEEN_STAGES, !consumer);
+  const Stages taps(memory + TAPS_AT, memory + TAP_BARRIERS, TAP_BYTES, TAP_STAGES, !consumer);
   if (threadIdx.x < WIDE) {
     const Tiles tiles(work);
-    reinterpret_cast<float*>(shared_memory + BIAS_AT)[threadIdx.x] =
-        work.bias ? work.bias[tiles.wide * WIDE + threadIdx.x] : 0.f;
+    reinterpret_cast<float*>(shared_memory + BIAS_AT)[threadIdx.x] = work.bias_of(tiles.wide * WIDE + threadIdx.x);
 #if STATS
     Sums::nothing(work, tiles);
 #endif
   }
   if (threadIdx.x == 0) {
-    for (int i = 0; i < PIXEL_STAGES; ++i) barrier_init(seen.full + 8 * i, 1), barrier_init(seen.empty + 8 * i, WARPS);
+    for (int i = 0; i < SEEN_STAGES; ++i) barrier_init(seen.full + 8 * i, 1), barrier_init(seen.empty + 8 * i, WARPS);
     for (int i = 0; i < TAP_STAGES; ++i) barrier_init(taps.full + 8 * i, 1), barrier_init(taps.empty + 8 * i, 2);
+    for (int i = 0; i < WARPS * 2; ++i) barrier_init(memory + ROWS_BARRIERS + 8 * i, 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     written_for_copies();
   }
   __syncthreads();
   if (consumer) {
     more_registers<232>();
-    consume(y, work, seen, taps);
+    consume(residual, y, work, seen, taps, memory + ROWS_BARRIERS);
   } else {
     fewer_registers<40>();
-    if (threadIdx.x == CONSUMERS) produce(x, weight, residual, work, seen, taps);
+    if (threadIdx.x == CONSUMERS) produce(x, weight, work, seen, taps);
   }
 }

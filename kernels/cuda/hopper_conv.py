@@ -32,8 +32,8 @@ _ROWS = 2
 _DEEP, _WIDE = 64, 128
 """Channels of x that are loaded at once, and of y that a block computes: these divide what there is."""
 _THREADS = 384
-_SHARED = 3 * 41984 + 6 * 16384 + 2 * 512 + (3 + 6) * 16
-"""Bytes: stages of pixels, stages of taps, two vectors, barriers (see the source)."""
+_SHARED = 2 * 41984 + 5 * 16384 + 16 * 4096 + (2 + 5 + 8) * 16
+"""Bytes: stages of pixels, stages of taps, warps' rows, barriers (see the source)."""
 _BUSY, _BUSY_CLIP = 0.63, 0.85
 """Shares of the multiprocessors' time that the tiles of a picture, and of a clip, must fill: with less, cuDNN's smaller
 tiles are faster (H200)."""
@@ -48,7 +48,7 @@ class _Work(ctypes.Structure):
             (name, ctypes.c_int)
             for name in ("samples", "frames", "height", "width", "channels", "wide", "deep", "times")
         ],
-        *[(name, ctypes.c_int) for name in ("left", "top", "front")],
+        *[(name, ctypes.c_int) for name in ("left", "top", "front", "float_bias")],
     )
 
 
@@ -123,16 +123,17 @@ def _convolve(
         return y, parts
     wait_for(build)
     kernel = load("conv", *build)
-    shift = None if bias is None else bias.float().contiguous()
+    wide_bias = bias is not None and bias.dtype != x.dtype
+    shift = None if bias is None else (bias.float() if wide_bias else bias).contiguous()
     other = y if residual is None else residual  # which the kernel does not look at then
     tensors = (
         *(_boxes_of(x, _TILE + 2, _TILE + 2), _taps_of(weight)),
-        *(_boxes_of(other, _TILE, _TILE), _boxes_of(y, _TILE, _ROWS)),
+        *(_boxes_of(other, _TILE, _ROWS), _boxes_of(y, _TILE, _ROWS)),
     )
     addresses = [None if t is None else t.data_ptr() for t in (shift, parts)]
     left, _, top, _, front, _ = pads
     cut = wide, x.shape[1] // _DEEP, weight.shape[2]
-    work = _Work(*addresses, samples, frames, height, width, channels, *cut, left, top, front)
+    work = _Work(*addresses, samples, frames, height, width, channels, *cut, left, top, front, wide_bias)
     arguments = [*(t.getPtr() for t in tensors), ctypes.addressof(work)]
     launch(kernel, slots * wide, _THREADS, _SHARED, x.device.index, arguments)
     return y, parts

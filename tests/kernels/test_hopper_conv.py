@@ -140,7 +140,7 @@ def test_what_the_kernel_does_not_take_is_left_to_cudnn(machine: Machine, monkey
 def test_blocks_and_statistics(shape: tuple[int, ...], blocks: int, slots: int, machine: Machine) -> None:
     y = last(*shape)
     n, c, h, w = shape
-    bias = torch.randn(c).bfloat16()
+    bias = torch.randn(c).half()
     x, weight = last(n, 64, h - 1, w), last(c, 64, 3, 3)
     made, parts = hopper_conv.conv_add(x, weight, None, bias, (1, 1, 1, 2), y, True)
     assert made is y
@@ -150,8 +150,15 @@ def test_blocks_and_statistics(shape: tuple[int, ...], blocks: int, slots: int, 
     told = {"samples": n, "height": h, "width": w, "channels": c, "wide": c // 128, "deep": 1, "left": 1, "top": 1}
     assert {name: machine.work[name] for name in told} == told
     assert machine.work["parts"] == parts.data_ptr()
-    assert machine.work["bias"] not in (None, bias.data_ptr())  # it is read in float32
+    assert machine.work["bias"] not in (None, bias.data_ptr())  # it is read in float32, where it is not of x's type
+    assert machine.work["float_bias"] == 1
     assert machine.built == [("conv", "hopper_conv", (("ELEMENT", 1), ("RESIDUAL", 0), ("STATS", 1)), None)]
+
+
+def test_a_bias_of_the_maps_type_is_read_as_it_is(machine: Machine) -> None:
+    bias = torch.randn(128).bfloat16()
+    hopper_conv.conv_add(last(1, 64, 40, 40), last(128, 64, 3, 3), None, bias, ALL, None, False)
+    assert (machine.work["bias"], machine.work["float_bias"]) == (bias.data_ptr(), 0)
 
 
 def test_without_statistics_or_bias_there_is_nothing_to_point_to(machine: Machine) -> None:
@@ -213,13 +220,24 @@ def test_what_is_refused(words: str, machine: Machine) -> None:
     assert not machine.boxes
 
 
-def test_a_rehearsal_builds_and_launches_nothing(machine: Machine) -> None:
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_rehearsal_launches_nothing_and_asks_the_others_too(
+    alone: bool, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run's picture may be too small for the kernel."""
     module = import_module("tvae.kernels.cuda.conv_add")
-    x, weight = last(2, 64, 40, 30), last(256, 64, 3, 3)
+    others: list[str] = []
+    monkeypatch.setattr(module, "_statistics", lambda _: others.append("statistics"))
+    monkeypatch.setattr(module.cudnn_sum, "check", lambda *_: others.append("cuDNN"))
+    monkeypatch.setattr(module, "implementation", lambda *_: lambda *_: others.append("the level below"))
+    x, weight, residual = last(2, 64, 40, 30), last(256, 64, 3, 3), last(2, 256, 40, 30)
     with rehearsal() as builds:
-        y, parts = module.conv_add(x, weight, None, None, ALL, None, True)
+        y, parts = module.conv_add(x, weight, None if alone else residual, None, ALL, None, True)
+        assert others == (["the level below"] if alone else ["statistics", "cuDNN"])
+        module.conv_add(x[:, :, 1:], weight, residual, None, (1, 1, 1, 2), None, False)
+    assert others[-1] == "the level below"  # cuDNN may have no plan for borders on one side
     assert (y.shape, parts.shape) == ((2, 256, 40, 30), (2, 12, 3, 256))
-    assert len(builds) == 1
+    assert len(builds) == 2
     assert not machine.boxes
 
 
@@ -227,7 +245,7 @@ def test_without_the_card_nothing_that_adds_nothing_is_asked_of_cudnn(monkeypatc
     module = import_module("tvae.kernels.cuda.conv_add")
     monkeypatch.setattr(hopper_conv, "missing", lambda: "no Hopper")
     x, weight = last(1, 64, 8, 8), last(128, 64, 3, 3)
-    with pytest.raises(Unsupported, match="nothing to add, and no Hopper"):
+    with pytest.raises(Unsupported, match="no Hopper; nothing to add"):
         module.conv_add(x, weight, None, None, ALL, None, True)
     monkeypatch.setattr("tvae.kernels.cudnn_sum.missing", lambda: "no cuDNN")
     with pytest.raises(Failed, match="no Hopper; no cuDNN"):
