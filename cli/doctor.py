@@ -109,11 +109,11 @@ def _devices() -> list[dict[str, Any]]:
 
 
 def _kernels() -> dict[str, str]:
-    """Each level, and cuDNN's frontend, which conv_add and conv3d want beside their level: whether it runs here."""
-    from tvae.kernels import LEVELS, why_missing
+    """Each level, and cuDNN's frontend, for what the level cuda has no kernel of its own for: whether it runs here."""
+    from tvae.kernels import LEVELS, cudnn_frontend, why_missing
 
     found = {level: why_missing(level) or "runs here" for level in LEVELS}
-    return {**found, "cudnn": why_missing("cuda", "conv_add") or "runs here"}
+    return {**found, "cudnn": cudnn_frontend.missing() or "runs here"}
 
 
 def _torch_faults() -> list[str]:

@@ -93,7 +93,8 @@ def test_doctor(tvae: Tvae) -> None:
 
 def test_doctor_says_of_every_kernel_level_whether_it_runs(tvae: Tvae, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = {"triton": "triton is not installed", "cuda": "no NVIDIA GPU"}
-    monkeypatch.setattr("tvae.kernels.why_missing", lambda level, operation=None: operation or missing.get(level))
+    monkeypatch.setattr("tvae.kernels.why_missing", missing.get)
+    monkeypatch.setattr("tvae.kernels.cudnn_frontend.missing", lambda: "the frontend is not installed")
     lines = tvae("doctor").stdout.splitlines()
     begin = lines.index("kernels")
     assert lines[begin + 1 : begin + 7] == [
@@ -102,11 +103,11 @@ def test_doctor_says_of_every_kernel_level_whether_it_runs(tvae: Tvae, monkeypat
         "  compile  runs here",
         "  triton   triton is not installed",
         "  cuda     no NVIDIA GPU",
-        "  cudnn    conv_add",
+        "  cudnn    the frontend is not installed",
     ]
     (report,) = objects(tvae("doctor", "--json"))
     assert report["kernels"] == dict.fromkeys(("native", "script", "compile"), "runs here") | missing | {
-        "cudnn": "conv_add"
+        "cudnn": "the frontend is not installed"
     }
 
 
