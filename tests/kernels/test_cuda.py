@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from tvae.kernels import Unsupported, cuda, native
 from tvae.kernels.cuda import program
+from tvae.kernels.cuda.boxes import boxes
 from tvae.kernels.cuda.maps import channels_last, common
 from tvae.kernels.cuda.ring import FORMS, VECTOR_BYTES, Card, Geometry, Ring, geometry
 
@@ -189,3 +192,32 @@ def test_a_folder_that_cannot_be_written_does_not_matter(kept: Path, monkeypatch
     monkeypatch.setattr(program, "cache_folder", lambda: kept.parent / "file" / "kernels")
     monkeypatch.setattr(program, "_compile", lambda *_: b"\x7fELF and more")
     assert program.compiled(*ONE) == b"\x7fELF and more"
+
+
+@pytest.mark.parametrize(("name", "arch"), [("bulk", "sm_90"), ("hopper_conv", "sm_90a")])
+def test_what_speaks_to_one_generation_is_compiled_for_it(
+    name: str, arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(program, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(program, "_nvrtc_version", lambda: (13, 0))
+    monkeypatch.setattr(program, "_compile", lambda _text, _macros, arch: asked.append(arch) or b"\x7fELF")
+    program.compiled(name, (9, 0), [("ELEMENT", 1)])
+    assert asked == [arch]
+
+
+def test_a_descriptor_says_what_the_driver_wants_to_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = MagicMock(cuuint64_t=int, cuuint32_t=int)
+    driver.CUresult.CUDA_SUCCESS = 0
+    driver.cuTensorMapEncodeTiled.return_value = (0, "made")
+    monkeypatch.setitem(sys.modules, "cuda", MagicMock())
+    monkeypatch.setitem(sys.modules, "cuda.bindings", MagicMock(driver=driver))
+    of = 4096, torch.bfloat16, (64, 9, 128), (128, 1152), (64, 1, 128)
+    assert boxes(*of) == "made"
+    kind, rank, *rest = driver.cuTensorMapEncodeTiled.call_args.args
+    assert kind is driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+    assert (rank, rest[:5]) == (3, [4096, [64, 9, 128], [128, 1152], [64, 1, 128], [1, 1, 1]])
+    assert rest[6] is driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B
+    driver.cuTensorMapEncodeTiled.return_value = (MagicMock(), None)
+    with pytest.raises(RuntimeError, match="no descriptor"):
+        boxes(8192, *of[1:])

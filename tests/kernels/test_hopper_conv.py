@@ -188,40 +188,59 @@ def test_pictures_that_leave_multiprocessors_idle_are_left_to_cudnn(
             hopper_conv.conv_add(x, weight, None, None, ALL, y, False)
 
 
-REFUSED: dict[str, dict[str, Any]] = {
-    "float32": {"x": last(1, 64, 8, 8).float()},
-    "a weight": {"weight": last(128, 64, 1, 1)},
-    r"a weight \[128, 96": {"x": last(1, 96, 8, 8), "weight": last(128, 96, 3, 3)},
-    r"a weight \[192": {"weight": last(192, 64, 3, 3), "y": last(1, 192, 8, 8)},
-    "not innermost, or": {"x": last(1, 64, 8, 8).contiguous()},
-    "whose channels are not innermost": {"weight": last(128, 64, 3, 3).contiguous()},
-    "multiples of 16": {"x": last(1, 68, 8, 8)[:, 1:65]},
-    "are empty": {"x": last(1, 64, 8, 0), "y": None},
-    "a map": {"x": last(1, 128, 8, 8)},
-    "channels are not": {"residual": last(1, 128, 1, 8).expand(1, 128, 8, 8)},
-    "float64, or": {"bias": torch.zeros(128).double()},
-    "a place for it": {"y": last(1, 128, 7, 8)},
-    "a sum": {"residual": last(1, 128, 7, 8)},
-    "gradients": {"x": last(1, 64, 8, 8).requires_grad_()},
+LAID = "not innermost, or not at multiples of 16"
+"""What is said of maps as boxes cannot be copied from."""
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "float32": ({"x": last(1, 64, 8, 8).float()}, "maps of torch.float32"),
+    "another type": ({"weight": last(128, 64, 3, 3).half()}, "of unlike type"),
+    "one tap": ({"weight": last(128, 64, 1, 1)}, r"a weight \[128, 64, 1, 1, 1\]$"),
+    "five columns": ({"weight": last(128, 64, 3, 5)}, r"a weight \[128, 64, 1, 3, 5\]$"),
+    "channels in": ({"x": last(1, 96, 8, 8), "weight": last(128, 96, 3, 3)}, r"a weight \[128, 96"),
+    "channels out": ({"weight": last(192, 64, 3, 3)}, r"a weight \[192, 64"),
+    "planes": ({"x": last(1, 64, 8, 8).contiguous()}, LAID),
+    "every other channel": ({"x": last(1, 128, 8, 8)[:, ::2]}, LAID),
+    "from the second channel": ({"x": last(1, 72, 8, 8)[:, 1:65]}, LAID),
+    "columns at 136 bytes": ({"x": last(1, 68, 8, 8)[:, :64]}, LAID),
+    "no column": ({"x": last(1, 64, 8, 0)}, LAID),
+    "one row for all": ({"residual": last(1, 128, 1, 8).expand(1, 128, 8, 8)}, LAID),
+    "a weight's planes": ({"weight": last(128, 64, 3, 3).contiguous()}, LAID),
+    "half a weight": ({"weight": last(128, 128, 3, 3)[:, :64]}, "a weight whose channels are not innermost"),
+    "more channels than the weight's": ({"x": last(1, 128, 8, 8)}, r"a map \[1, 128, 1, 8, 8\]"),
+    "a float64 bias": ({"bias": torch.zeros(128).double()}, "a bias in float64"),
+    "a bias elsewhere": ({"bias": torch.zeros(128, device="meta")}, "a bias in float64, or elsewhere"),
+    "a smaller place": ({"out": last(1, 128, 7, 8)}, "a sum, or a place for it"),
+    "a smaller residual": ({"residual": last(1, 128, 7, 8)}, "a sum, or a place for it"),
+    "gradients": ({"x": last(1, 64, 8, 8).requires_grad_()}, "no gradients"),
 }
 
 
-@pytest.mark.parametrize("words", REFUSED)
-def test_what_is_refused(words: str, machine: Machine) -> None:
-    given = {"x": last(1, 64, 8, 8), "weight": last(128, 64, 3, 3), "residual": None, "bias": None, "y": None}
-    given.update(REFUSED[words])
-    x, weight, residual, bias, y = given.values()
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused(case: str, machine: Machine) -> None:
+    changed, words = REFUSED[case]
+    call = {"x": last(1, 64, 8, 8), "weight": last(128, 64, 3, 3), "residual": None, "bias": None, "out": None}
     with pytest.raises(Unsupported, match=words):
-        hopper_conv.conv_add(x, weight, residual, bias, ALL, y, True)
+        hopper_conv.conv_add(**{**call, **changed}, pads=ALL, stats=True)
     assert not machine.boxes
+
+
+def test_a_picture_is_no_clip(machine: Machine) -> None:
+    with pytest.raises(Unsupported, match="a clip"):
+        hopper_conv.conv3d(last(1, 64, 8, 8), last(128, 64, 3, 3), None, (0, 1, 1))
+
+
+def test_steps_beyond_what_a_descriptor_holds_are_refused() -> None:
+    far = torch.empty(1, dtype=torch.bfloat16, device="meta").as_strided((2, 64, 1, 8, 8), (1 << 40, 1, 4096, 512, 64))
+    assert hopper_conv._steps(far) is None
+    assert hopper_conv._steps(far[:1]) == (128, 1024, 8192, 8192)
 
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_rehearsal_launches_nothing_and_asks_the_others_too(
     alone: bool, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run's picture may be too small for the kernel."""
+    """The run's picture may be too small for the kernel, the rehearsal's always is."""
     module = import_module("tvae.kernels.cuda.conv_add")
+    monkeypatch.setattr(hopper_conv, "_BUSY", 2.0)
     others: list[str] = []
     monkeypatch.setattr(module, "_statistics", lambda _: others.append("statistics"))
     monkeypatch.setattr(module.cudnn_sum, "check", lambda *_: others.append("cuDNN"))
@@ -246,3 +265,7 @@ def test_without_the_card_nothing_that_adds_nothing_is_asked_of_cudnn(monkeypatc
     monkeypatch.setattr("tvae.kernels.cudnn_sum.missing", lambda: "no cuDNN")
     with pytest.raises(Failed, match="no Hopper; no cuDNN"):
         module.conv_add(x, weight, last(1, 128, 8, 8), None, ALL, None, True)
+    machine_of(monkeypatch, busy=2.0)  # without cuDNN's frontend larger pictures still have the kernel
+    with pytest.raises(Unsupported, match="idle; no cuDNN") as refused:
+        module.conv_add(x, weight, last(1, 128, 8, 8), None, ALL, None, True)
+    assert not isinstance(refused.value, Failed)

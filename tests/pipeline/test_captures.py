@@ -1,0 +1,51 @@
+"""Which passes a captured graph goes through: those that pay at its levels, on its device, in its type."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tvae.kernels import Kernels
+from tvae.kernels.cuda import hopper_conv
+from tvae.pipeline import captures
+
+
+def passes(dtype: torch.dtype, device: str, level: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The options of ``optimise`` where the level of convolutions is this one, on a machine that has them all."""
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(captures, "optimise", lambda graph, **options: given.update(options) or graph)
+    monkeypatch.setattr(captures, "why_missing", lambda *_: None)
+    kernels = Kernels({"default": "triton", "conv_add": level})
+    of = captures.Captures("decode", nn.Identity, None, {}, kernels, None, None)
+    of._optimised("graph", [SimpleNamespace(dtype=dtype, device=torch.device(device))])  # type: ignore[arg-type, list-item]
+    return given
+
+
+@pytest.mark.parametrize(
+    ("dtype", "device", "level", "fused"),
+    [
+        (torch.bfloat16, "cuda", "cuda", True),
+        (torch.float16, "cuda", "cuda", True),
+        (torch.float32, "cuda", "cuda", False),
+        (torch.bfloat16, "cpu", "cuda", False),
+        (torch.bfloat16, "cuda", "triton", False),
+    ],
+)
+def test_convolutions_add_and_sum_where_their_level_does(
+    dtype: torch.dtype, device: str, level: str, fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hopper_conv, "missing", lambda: None)
+    found = passes(dtype, device, level, monkeypatch)
+    assert found["epilogue"] == fused
+    assert found["summed"] is (hopper_conv.takes if fused else None)
+
+
+def test_without_hopper_convolutions_alone_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hopper_conv, "missing", lambda: "not a GPU of compute capability 9.0")
+    found = passes(torch.bfloat16, "cuda", "cuda", monkeypatch)
+    assert found["epilogue"]
+    assert found["summed"] is None
