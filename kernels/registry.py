@@ -105,6 +105,15 @@ class Kernels:
         levels = set(self.levels.values())
         return not levels.isdisjoint(("triton", "cuda")) and levels.isdisjoint(("script", "compile"))
 
+    def sums(self, outer: int, inner: int, kernel: int) -> bool:
+        """Does ``conv_add``'s level take the statistics of such a convolution's result (channels out, in, kernel) as it
+        is made, so that it pays with nothing to add, too?"""
+        level = self.levels["conv_add"]
+        if why_missing(level, "conv_add"):
+            return False
+        module = import_module(f"tvae.kernels.{level}")
+        return hasattr(module, "sums") and bool(module.sums(outer, inner, kernel))
+
     def prepare(self, dtype: torch.dtype, device: int) -> None:
         """Load the levels side by side, and build what their operations have that is the same for every model and size
         on a CUDA device."""

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from tvae.kernels import Kernels, why_missing
-from tvae.kernels.cuda import hopper_conv
 from tvae.pipeline.budget import Rows
 from tvae.pipeline.engine.boundary import RowSource
 from tvae.pipeline.engine.capture import capture
@@ -130,7 +129,7 @@ class Captures:
         narrow = inputs[0].device.type != "cpu" and not wide and fused["conv_from_few"] and fused["conv_to_few"]
         own = self._kernels.levels["conv_add"] == "cuda" and not why_missing("cuda", "conv_add")
         epilogue = inputs[0].device.type == "cuda" and not wide and own
-        summed = hopper_conv.takes if epilogue and hopper_conv.missing() is None else None
+        summed = self._kernels.sums if epilogue else None
         subpixel = wide or fused["norm_act"]
         return optimise(graph, subpixel=subpixel, bias=bias, narrow=narrow, epilogue=epilogue, summed=summed)
 

@@ -20,37 +20,35 @@ from tvae.kernels import cudnn_frontend
 from tvae.kernels.cuda import hopper_conv, norm, program
 from tvae.kernels.cuda.conv3d import conv3d
 from tvae.kernels.cuda.conv_add import conv_add
+from tvae.kernels.cuda.launch import no_card
 from tvae.kernels.cuda.norm import add_stats, group_stats, norm_act
 
-__all__ = ["IMPLEMENTATIONS", "NEEDS", "missing", "prepare"]
+__all__ = ["IMPLEMENTATIONS", "NEEDS", "missing", "prepare", "sums"]
 
 IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
     fn.__name__: fn for fn in (group_stats, norm_act, add_stats, conv_add, conv3d)
 }
 """Operation -> function, those that this level has."""
-_CONVOLUTIONS = ("conv_add", "conv3d")
-NEEDS = dict.fromkeys(
-    _CONVOLUTIONS, lambda: _no_card() or (cudnn_frontend.missing() if hopper_conv.missing() else None)
-)
-"""Operation -> why it cannot run here, where that is another matter than NVRTC."""
-
-
-def _no_card() -> str | None:
-    if not torch.cuda.is_available() or torch.version.cuda is None:
-        return "no NVIDIA GPU"
-    if torch.cuda.get_device_capability()[0] < 8:
-        return "the GPU is older than compute capability 8.0"
-    return None
 
 
 def _no_convolutions() -> str | None:
-    return _no_card() or (cudnn_frontend.missing() if hopper_conv.missing() else None)
+    return no_card() or (cudnn_frontend.missing() if hopper_conv.missing() else None)
+
+
+_CONVOLUTIONS = ("conv_add", "conv3d")
+NEEDS = dict.fromkeys(_CONVOLUTIONS, _no_convolutions)
+"""Operation -> why it cannot run here, where that is another matter than NVRTC."""
 
 
 @cache
 def missing() -> str | None:
     """Why this level cannot run on this machine, or None."""
-    return _no_card() or program.missing()
+    return no_card() or program.missing()
+
+
+def sums(outer: int, inner: int, kernel: int) -> bool:
+    """Does ``conv_add`` take the statistics of such a convolution's result (channels out, in, kernel) as it is made?"""
+    return hopper_conv.missing() is None and hopper_conv.takes(outer, inner, kernel)
 
 
 def prepare(operations: set[str], dtype: torch.dtype, device: int) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from tvae.kernels.registry import Unsupported
+
 __all__ = ["boxes"]
 
 
@@ -17,7 +19,7 @@ def boxes(
     """The descriptor of a tensor at this address in boxes of these sizes, innermost dimension first.
 
     steps: bytes between neighbours along all dimensions but the innermost, whose elements lie side by side. A box is
-    128 bytes wide, and swizzled in shared memory. Raises RuntimeError where the driver refuses it.
+    128 bytes wide, and swizzled in shared memory. Raises Unsupported where the driver refuses it.
     """
     from cuda.bindings import driver
 
@@ -40,5 +42,5 @@ def boxes(
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
     if error != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"no descriptor of {sizes}: {error.name}")
+        raise Unsupported(f"no descriptor of {sizes}: {error.name}")
     return made

@@ -11,7 +11,7 @@ constexpr int V = 4;
 constexpr int V = 8;
 #endif
 
-constexpr int VECTOR = 16;          // bytes
+constexpr int VECTOR = 16;  // bytes
 
 #if ELEMENT != 0
 __device__ __forceinline__ float2 unpack(u32 word) {

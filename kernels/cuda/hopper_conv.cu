@@ -20,6 +20,7 @@ constexpr int SEEN_AT = 0, TAPS_AT = SEEN_AT + SEEN_STAGES * SEEN_STAGE, ROWS_AT
 constexpr int BARRIERS_AT = ROWS_AT + WARPS * 2 * ROWS_BYTES;
 constexpr int TAP_BARRIERS = BARRIERS_AT + SEEN_STAGES * 16, ROWS_BARRIERS = TAP_BARRIERS + TAP_STAGES * 16;
 constexpr int BIAS_AT = SEEN_AT + SEEN_BYTES, NEAR_AT = BIAS_AT + SEEN_STAGE;  // behind the pixels of a stage
+static_assert(ROWS_BARRIERS + WARPS * 16 <= 227 * 1024, "more shared memory than a block can have");
 static_assert(SEEN_STAGES > 1 && SEEN_STAGE - SEEN_BYTES >= WIDE * 4, "no room for the vectors");
 
 extern __shared__ __align__(1024) unsigned char shared_memory[];

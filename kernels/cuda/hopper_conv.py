@@ -18,7 +18,7 @@ from torch import Tensor
 from tvae.kernels.ahead import asked, wait_for
 from tvae.kernels.cuda import program
 from tvae.kernels.cuda.boxes import boxes
-from tvae.kernels.cuda.launch import card, launch, load
+from tvae.kernels.cuda.launch import card, launch, load, no_card
 from tvae.kernels.cuda.maps import ELEMENTS, channels_last
 from tvae.kernels.registry import Failed, Unsupported
 
@@ -32,8 +32,6 @@ _ROWS = 2
 _DEEP, _WIDE = 64, 128
 """Channels of x that are loaded at once, and of y that a block computes: these divide what there is."""
 _THREADS = 384
-_SHARED = 2 * 41984 + 5 * 16384 + 16 * 4096 + (2 + 5 + 8) * 16
-"""Bytes: stages of pixels, stages of taps, warps' rows, barriers (see the source)."""
 _BUSY, _BUSY_CLIP = 0.63, 0.85
 """Shares of the multiprocessors' time that the tiles of a picture, and of a clip, must fill: with less, cuDNN's smaller
 tiles are faster (H200)."""
@@ -55,11 +53,10 @@ class _Work(ctypes.Structure):
 @cache
 def missing() -> str | None:
     """Why the kernel cannot run on this machine, or None."""
-    if not torch.cuda.is_available() or torch.version.cuda is None:
-        return "no NVIDIA GPU"
-    if torch.cuda.get_device_capability() != _HOPPER:
-        return "not a GPU of compute capability 9.0"
-    return program.missing()
+    reason = no_card()
+    if reason is None and torch.cuda.get_device_capability() != _HOPPER:
+        reason = "not a GPU of compute capability 9.0"
+    return reason or program.missing()
 
 
 def takes(outer: int, inner: int, kernel: int) -> bool:
@@ -107,7 +104,8 @@ def _convolve(
     shape = _check(x, weight, residual, bias, pads, out)
     samples, channels, frames, height, width = shape
     wide, tiles = channels // _WIDE, samples * frames * -(-height // _TILE) * -(-width // _TILE)
-    slots = max(1, card(x.device.index).multiprocessors // wide)
+    has = card(x.device.index)
+    slots = max(1, has.multiprocessors // wide)
     turns, here = -(-tiles // slots), asked()
     if here is None and math.prod(shape) < busy * turns * slots * wide * _WIDE * _TILE**2:
         raise Unsupported(f"{height}x{width} of {channels} channels leave multiprocessors idle")
@@ -135,7 +133,7 @@ def _convolve(
     cut = wide, x.shape[1] // _DEEP, weight.shape[2]
     work = _Work(*addresses, samples, frames, height, width, channels, *cut, left, top, front, wide_bias)
     arguments = [*(t.getPtr() for t in tensors), ctypes.addressof(work)]
-    launch(kernel, slots * wide, _THREADS, _SHARED, x.device.index, arguments)
+    launch(kernel, slots * wide, _THREADS, has.shared_block, x.device.index, arguments)
     return y, parts
 
 

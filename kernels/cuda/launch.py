@@ -14,13 +14,22 @@ from tvae.kernels.cuda import program
 from tvae.kernels.cuda.ring import Card
 from tvae.kernels.registry import Unsupported
 
-__all__ = ["Launch", "card", "launch", "load", "resident"]
+__all__ = ["Launch", "card", "launch", "load", "no_card", "resident"]
 
 _lock = threading.Lock()
 _building: dict[tuple[Any, ...], threading.Lock] = {}
 """Different programs are built side by side."""
 _here = threading.local()
 _streams: dict[int, Any] = {}
+
+
+def no_card() -> str | None:
+    """Why there is no card on this machine that this level's kernels run on, or None."""
+    if not torch.cuda.is_available() or torch.version.cuda is None:
+        return "no NVIDIA GPU"
+    if torch.cuda.get_device_capability()[0] < 8:
+        return "the GPU is older than compute capability 8.0"
+    return None
 
 
 @cache

@@ -5,7 +5,7 @@
 // Pixels lie with channels innermost. A thread owns one "group", the 16 bytes of V neighbouring channels, and walks
 // over pixels, so that what belongs to a channel stays in its registers.
 
-constexpr int NOWHERE = 1 << 30;    // lane of a thread that owns nothing: beyond the pixels of any tile
+constexpr int NOWHERE = 1 << 30;  // lane of a thread that owns nothing: beyond the pixels of any tile
 
 struct Map {  // strides in bytes
   char* base;

@@ -219,5 +219,5 @@ def test_a_descriptor_says_what_the_driver_wants_to_know(monkeypatch: pytest.Mon
     assert (rank, rest[:5]) == (3, [4096, [64, 9, 128], [128, 1152], [64, 1, 128], [1, 1, 1]])
     assert rest[6] is driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B
     driver.cuTensorMapEncodeTiled.return_value = (MagicMock(), None)
-    with pytest.raises(RuntimeError, match="no descriptor"):
+    with pytest.raises(Unsupported, match="no descriptor"):
         boxes(8192, *of[1:])

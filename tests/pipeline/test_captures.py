@@ -38,14 +38,22 @@ def passes(dtype: torch.dtype, device: str, level: str, monkeypatch: pytest.Monk
 def test_convolutions_add_and_sum_where_their_level_does(
     dtype: torch.dtype, device: str, level: str, fused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hopper_conv, "missing", lambda: None)
     found = passes(dtype, device, level, monkeypatch)
     assert found["epilogue"] == fused
-    assert found["summed"] is (hopper_conv.takes if fused else None)
+    assert (found["summed"] is not None) == fused
 
 
-def test_without_hopper_convolutions_alone_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hopper_conv, "missing", lambda: "not a GPU of compute capability 9.0")
-    found = passes(torch.bfloat16, "cuda", "cuda", monkeypatch)
-    assert found["epilogue"]
-    assert found["summed"] is None
+@pytest.mark.parametrize(("missing", "takes"), [(None, True), ("not a GPU of compute capability 9.0", False)])
+def test_what_sums_is_asked_of_the_level(missing: str | None, takes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    summed = passes(torch.bfloat16, "cuda", "cuda", monkeypatch)["summed"]
+    monkeypatch.setattr("tvae.kernels.registry.why_missing", lambda *_: None)
+    monkeypatch.setattr(hopper_conv, "missing", lambda: missing)
+    assert [summed(128, 64, 3), summed(96, 64, 3)] == [takes, False]
+
+
+def test_a_level_without_such_a_kernel_sums_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tvae.kernels.registry.why_missing", lambda *_: None)
+    monkeypatch.setattr(hopper_conv, "missing", lambda: None)
+    assert not Kernels({"conv_add": "native"}).sums(128, 64, 3)
+    monkeypatch.setattr("tvae.kernels.registry.why_missing", lambda *_: "no card")
+    assert not Kernels({"conv_add": "cuda"}).sums(128, 64, 3)
