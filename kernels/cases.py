@@ -14,8 +14,8 @@ def measured_case(operation: str, dtype: torch.dtype, device: torch.device, size
     """The call that is timed: one picture of size x size with so many channels, channels-last, everything fused.
 
     wide_attention gets the tokens of an eighth of the size, in one head of four times the channels; ``sample`` the
-    latents of that size; ``conv3d`` six frames of half the size and three quarters of the channels, which are what its
-    levels differ in.
+    latents of that size; ``enlarge`` and ``enlarge_conv`` a picture of half the size; ``conv3d`` six frames of half the
+    size and three quarters of the channels, which are what its levels differ in.
     """
     make = Oracle(dtype, device)
     small, half, narrower = max(2, size // 8), max(1, size // 2), max(1, channels * 3 // 4)
@@ -39,6 +39,8 @@ def measured_case(operation: str, dtype: torch.dtype, device: torch.device, size
         return make.conv3d("measured", 1, narrower, narrower, 6, half, half)
     if operation == "conv_add":
         return make.conv_add("measured", 1, channels, channels, size, size)
+    if operation == "enlarge_conv":
+        return make.enlarging("measured", 1, channels, channels, half, half)
     if operation == "conv_from_few":
         return make.from_few("measured", 1, 3, channels, size, size, into=True)
     if operation == "conv_to_few":
@@ -117,6 +119,15 @@ def small_cases(operation: str, dtype: torch.dtype, device: torch.device) -> lis
             m.conv_add("a band between", 1, 32, 32, 10, 8, pads=(1, 1, 0, 0)),
             m.conv_add("into another", 1, 32, 32, 8, 8, into=True),
             m.conv_add("over the residual", 1, 32, 32, 8, 8, into=True, aliased=True),
+        ]
+    if operation == "enlarge_conv":
+        return [
+            m.enlarging("picture", 1, 32, 48, 20, 12),
+            m.enlarging("batch", 2, 16, 32, 9, 7, stats=False),
+            m.enlarging("no bias", 1, 32, 32, 8, 8, bias=False),
+            m.enlarging("a band at the bottom", 1, 32, 32, 9, 8, pads=(1, 1, 0, 1)),
+            m.enlarging("a part between", 1, 32, 32, 10, 8, pads=(0, 1, 0, 0)),
+            m.enlarging("into another", 1, 32, 32, 8, 8, into=True),
         ]
     if operation == "conv_from_few":
         return [

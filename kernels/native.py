@@ -222,6 +222,22 @@ def conv_add(
     return add_stats(y, residual, bias, y if out is None else out, stats)
 
 
+def enlarge_conv(
+    x: Tensor, taps: Tensor, bias: Tensor | None, pads: Sequence[int], out: Tensor | None, stats: bool
+) -> tuple[Tensor, Tensor | None]:
+    """y = conv2d, 3x3, of x_nchw enlarged twice, with zeros around it, and with ``stats`` the parts_nb3c of y.
+
+    taps: [O, I, 4, 4], of a transposed convolution of stride 2: sums of the nine, as each pixel of x meets them.
+    pads: (left, right, top, bottom), in pixels of x, zero or one; without one the pixels of x at that side are only
+    seen by their neighbours, and have none of y. ``out`` takes y.
+    """
+    left, right, top, bottom = (2 - 2 * pad for pad in pads)
+    whole = F.conv_transpose2d(x, taps.transpose(0, 1), bias, stride=2, padding=1)
+    y = whole[:, :, top : whole.shape[2] - bottom, left : whole.shape[3] - right]
+    y = y if out is None else out.copy_(y)
+    return y, group_stats(y) if stats else None
+
+
 def conv_from_few(
     x: Tensor, weight: Tensor, bias: Tensor | None, pads: Sequence[int], out: Tensor | None, stats: bool
 ) -> tuple[Tensor, Tensor | None]:
@@ -266,7 +282,7 @@ IMPLEMENTATIONS = {
     fn.__name__: fn
     for fn in (
         *(group_stats, finish_stats, norm_act, add_stats),
-        *(rms_norm_act, pad, enlarge, conv3d, conv_add, conv_from_few, conv_to_few),
+        *(rms_norm_act, pad, enlarge, conv3d, conv_add, enlarge_conv, conv_from_few, conv_to_few),
         *(wide_attention, sample),
         *(frames_to_tensor, tensor_to_frames),
     )

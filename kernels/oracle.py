@@ -254,6 +254,44 @@ class Oracle:
             aliased=2 if aliased and residual else None,
         )
 
+    def enlarging(
+        self,
+        label: str,
+        n: int,
+        inner: int,
+        c: int,
+        h: int,
+        w: int,
+        *,
+        bias: bool = True,
+        pads: tuple[int, int, int, int] = (1, 1, 1, 1),
+        stats: bool = True,
+        into: bool = False,
+    ) -> Case:
+        x, vector = self.picture(n, inner, h, w), self.vector(c, 0.5) if bias else None
+        taps = (self.noise(c, inner, 4, 4) / (2 * inner**0.5)).to(self.dtype)
+        taps = taps.contiguous(memory_format=torch.channels_last)
+        big, y = x.new_zeros((n, inner, h + 2, w + 2)).double(), x.new_zeros((n, c, 2 * h, 2 * w)).double()
+        big[:, :, 1:-1, 1:-1] = x
+        for at in range(16):  # of four places in a square of pixels, each sees 2x2 pixels of x
+            p, q, i, j = (at >> bit & 1 for bit in range(4))
+            seen, weight = big[:, :, p + i : p + i + h, q + j : q + j + w], taps[:, :, 3 - p - 2 * i, 3 - q - 2 * j]
+            y[:, :, p::2, q::2] += torch.einsum("nihw,oi->nohw", seen, weight.double())
+        y = y if vector is None else y + vector.double().view(1, -1, 1, 1)
+        left, right, top, bottom = (2 - 2 * pad for pad in pads)
+        y = y[:, :, top : 2 * h - bottom, left : 2 * w - right]
+        out = self.picture(n, c, *y.shape[2:]) if into else None
+        return self.case(
+            "enlarge_conv",
+            label,
+            (x, taps, vector, pads, out, stats),
+            expected=y,
+            pixels=y if stats else None,
+            moved=_bytes(x, taps) + y.numel() * x.element_size(),
+            flops=2 * y.numel() * 4 * inner,
+            out=4 if into else None,
+        )
+
     def from_few(
         self, label: str, n: int, few: int, c: int, h: int, w: int, *, stats: bool = True, into: bool = False
     ) -> Case:

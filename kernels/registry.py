@@ -29,8 +29,8 @@ LEVELS = ("native", "script", "compile", "triton", "cuda")
 
 OPERATIONS = (
     *("group_stats", "finish_stats", "norm_act", "add_stats"),
-    *("rms_norm_act", "pad", "enlarge", "conv3d", "conv_add", "conv_from_few", "conv_to_few", "wide_attention"),
-    *("sample", "frames_to_tensor", "tensor_to_frames"),
+    *("rms_norm_act", "pad", "enlarge", "conv3d", "conv_add", "enlarge_conv", "conv_from_few", "conv_to_few"),
+    *("wide_attention", "sample", "frames_to_tensor", "tensor_to_frames"),
 )
 
 _NEXT = {"cuda": "triton", "triton": "native", "compile": "native", "script": "native"}
@@ -105,11 +105,11 @@ class Kernels:
         levels = set(self.levels.values())
         return not levels.isdisjoint(("triton", "cuda")) and levels.isdisjoint(("script", "compile"))
 
-    def sums(self, outer: int, inner: int, kernel: int) -> bool:
-        """Does ``conv_add``'s level take the statistics of such a convolution's result (channels out, in, kernel) as it
-        is made, so that it pays with nothing to add, too?"""
-        level = self.levels["conv_add"]
-        if why_missing(level, "conv_add"):
+    def sums(self, operation: str, outer: int, inner: int, kernel: int) -> bool:
+        """Does the level of ``conv_add`` or ``enlarge_conv`` take the statistics of such a convolution's result
+        (channels out, in, kernel) as it is made, so that it pays with nothing to add, too?"""
+        level = self.levels[operation]
+        if why_missing(level, operation):
             return False
         module = import_module(f"tvae.kernels.{level}")
         return hasattr(module, "sums") and bool(module.sums(outer, inner, kernel))
@@ -203,6 +203,18 @@ class Kernels:
     ) -> tuple[Tensor, Tensor | None]:
         """See ``native.conv_add``."""
         return self._run("conv_add", x, weight, residual, bias, pads, out, stats)
+
+    def enlarge_conv(
+        self,
+        x: Tensor,
+        taps: Tensor,
+        bias: Tensor | None,
+        pads: Sequence[int],
+        out: Tensor | None = None,
+        stats: bool = True,
+    ) -> tuple[Tensor, Tensor | None]:
+        """See ``native.enlarge_conv``."""
+        return self._run("enlarge_conv", x, taps, bias, pads, out, stats)
 
     def conv_from_few(
         self,

@@ -65,7 +65,8 @@ def _fused(preset: Preset) -> Preset:
 def kernels_of(preset: Preset, *, bounded: bool) -> Kernels:
     """The operations at the preset's levels. Where memory was named (``bounded``) no convolution goes to cuDNN's
     frontend, whose workspaces no plan knows."""
-    return Kernels({**preset.levels, "conv_add": "native", "conv3d": "native"} if bounded else preset.levels)
+    workspaces = dict.fromkeys(("conv_add", "conv3d", "enlarge_conv"), "native") if bounded else {}
+    return Kernels({**preset.levels, **workspaces})
 
 
 @contextmanager

@@ -22,8 +22,8 @@ MEMORY_LAYOUTS = ("contiguous", "channels_last")
 LEVELS = ("native", "script", "compile", "triton", "cuda")
 OPERATIONS = (
     *("group_stats", "finish_stats", "norm_act", "add_stats"),
-    *("rms_norm_act", "pad", "enlarge", "conv3d", "conv_add", "conv_from_few", "conv_to_few", "wide_attention"),
-    *("sample", "frames_to_tensor", "tensor_to_frames"),
+    *("rms_norm_act", "pad", "enlarge", "conv3d", "conv_add", "enlarge_conv", "conv_from_few", "conv_to_few"),
+    *("wide_attention", "sample", "frames_to_tensor", "tensor_to_frames"),
 )
 """Both as in tvae.kernels, which is not imported here."""
 MAX_IO_WORKERS_WINDOWS = 2

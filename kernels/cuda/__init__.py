@@ -1,9 +1,9 @@
 """Level 5: CUDA C++ for NVIDIA cards, compiled at run time by NVRTC; the user's machine needs no toolchain.
 
 Memory-bound passes over pixels with channels innermost. Persistent blocks walk over tiles that flow through a ring of
-shared-memory stages (``bulk.cu``, ``async.cu``); what is done with them is in ``operations.cu``. ``conv_add`` and
-``conv3d`` have a kernel for Hopper's tensor cores (``hopper_conv.cu``); where it does not suit they are cuDNN's, if its
-frontend is installed.
+shared-memory stages (``bulk.cu``, ``async.cu``); what is done with them is in ``operations.cu``. Convolutions have a
+kernel for Hopper's tensor cores (``hopper_conv.cu``); where it does not suit they are cuDNN's, some if its frontend is
+installed.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from tvae.kernels import cudnn_frontend
 from tvae.kernels.cuda import hopper_conv, norm, program
 from tvae.kernels.cuda.conv3d import conv3d
 from tvae.kernels.cuda.conv_add import conv_add
+from tvae.kernels.cuda.enlarge_conv import enlarge_conv
 from tvae.kernels.cuda.launch import no_card
 from tvae.kernels.cuda.norm import add_stats, group_stats, norm_act
 
 __all__ = ["IMPLEMENTATIONS", "NEEDS", "missing", "prepare", "sums"]
 
 IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
-    fn.__name__: fn for fn in (group_stats, norm_act, add_stats, conv_add, conv3d)
+    fn.__name__: fn for fn in (group_stats, norm_act, add_stats, conv_add, conv3d, enlarge_conv)
 }
 """Operation -> function, those that this level has."""
 
@@ -35,8 +36,8 @@ def _no_convolutions() -> str | None:
     return no_card() or (cudnn_frontend.missing() if hopper_conv.missing() else None)
 
 
-_CONVOLUTIONS = ("conv_add", "conv3d")
-NEEDS = dict.fromkeys(_CONVOLUTIONS, _no_convolutions)
+_CONVOLUTIONS = ("conv_add", "conv3d", "enlarge_conv")
+NEEDS = {"conv_add": _no_convolutions, "conv3d": _no_convolutions, "enlarge_conv": hopper_conv.missing}
 """Operation -> why it cannot run here, where that is another matter than NVRTC."""
 
 

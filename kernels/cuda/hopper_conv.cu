@@ -1,7 +1,11 @@
 // A 3x3 convolution of pictures, or one of clips with 3x3 taps in space, with channels innermost on Hopper's tensor
 // cores: y = conv(x) + residual + bias, rounded once, and the statistics of y.
 //
-// Set from outside: ELEMENT (1 bfloat16, 2 half), RESIDUAL, STATS (0 or 1).
+// Set from outside: ELEMENT (1 bfloat16, 2 half), RESIDUAL, STATS, ENLARGE (0 or 1).
+//
+// ENLARGE: of a picture enlarged twice, from its own pixels and the weight's 4x4 sums of taps. A pixel of the small
+// picture becomes two rows of two pixels, and each of these four sees 2x2 pixels by taps of its own. To what follows, y
+// is a clip: its frames are the upper and the lower rows, and its channels those of a left and of a right pixel.
 //
 // A block computes tiles of 16x16 pixels and 128 channels. Of 64 channels of x it loads the pixels that a tile sees,
 // 18x18, once, and multiplies them by the nine taps of the weight: a tap's pixels are the same lines of shared memory
@@ -12,7 +16,8 @@
 // 128x64 for one tap. Each consumer's warp has a place for its rows of the tile, 64 channels twice: the residual comes
 // there, y takes its place and goes out from it.
 
-constexpr int TILE = 16, HALO = TILE + 2, LINE = 128, DEEP = 64, WIDE = 128, TAPS = 9;
+constexpr int TILE = 16, HALO = TILE + 2, LINE = 128, DEEP = 64, WIDE = 128;
+constexpr int ACROSS = ENLARGE ? 2 : 3, TAPS = ACROSS * ACROSS;
 constexpr int CONSUMERS = 256, WARPS = CONSUMERS / 32, ROWS = TILE / WARPS;
 constexpr int PITCH = HALO * LINE, SEEN_BYTES = HALO * PITCH, TAP_BYTES = WIDE * LINE, ROWS_BYTES = ROWS * TILE * LINE;
 constexpr int SEEN_STAGES = 2, TAP_STAGES = 5, SEEN_STAGE = (SEEN_BYTES + 1023) / 1024 * 1024;
@@ -25,7 +30,8 @@ static_assert(SEEN_STAGES > 1 && SEEN_STAGE - SEEN_BYTES >= WIDE * 4, "no room f
 
 extern __shared__ __align__(1024) unsigned char shared_memory[];
 
-struct Work {  // of y; blocks of WIDE channels, of DEEP channels of x; taps in time; zeros in front of x
+// Of y, its channels as in the weight; blocks of WIDE channels, of DEEP channels of x; taps in time; zeros in front of x.
+struct Work {
   const void* bias;  // in x's type, or in float
   double* parts;
   int samples, frames, height, width, channels, wide, deep, times, left, top, front, float_bias;
@@ -42,20 +48,26 @@ struct Tile {
 
   __device__ Tile(const Work& work, int i) {
     const int across = (work.width + TILE - 1) / TILE, each = across * ((work.height + TILE - 1) / TILE);
+    frame = ENLARGE ? i % 2 : i / each % work.frames;  // two that see the same pixels come together
     sample = i / each / work.frames;
-    frame = i / each % work.frames;
-    row = i % each / across * TILE;
-    column = i % each % across * TILE;
+    i = ENLARGE ? i / 2 % each : i % each;
+    row = i / across * TILE;
+    column = i % across * TILE;
   }
 
   __device__ int pixels(const Work& work) const { return min(TILE, work.height - row) * min(TILE, work.width - column); }
 };
 
-struct Tiles {  // of a block, the last first: what an operation before wrote last is still in the cache
-  int wide, slot, slots, count;
+// Of a block, the last first: what an operation before wrote last is still in the cache. wide: its channels of y;
+// channel: the first of these in the weight; right: are they a right pixel's?
+struct Tiles {
+  int wide, slot, slots, count, channel;
+  bool right;
 
   __device__ explicit Tiles(const Work& work)
       : wide(blockIdx.x % work.wide), slot(blockIdx.x / work.wide), slots(gridDim.x / work.wide) {
+    right = wide * WIDE >= work.channels;
+    channel = wide * WIDE - right * work.channels;
     count = work.samples * work.frames * ((work.width + TILE - 1) / TILE) * ((work.height + TILE - 1) / TILE);
   }
   __device__ int first() const { return count - 1 - slot; }
@@ -83,16 +95,16 @@ __device__ void produce(const Tensor& x, const Tensor& weight, const Work& work,
   for (int i = tiles.first(); i >= 0; i -= tiles.slots) {
     const Tile tile(work, i);
     for (int k = 0; k < work.times * work.deep; ++k) {
-      const int time = k / work.deep, channel = k % work.deep * DEEP;
+      const int time = k / work.deep, channel = k % work.deep * DEEP, from = ENLARGE ? 0 : tile.frame + time - work.front;
       barrier_wait(seen.is_empty(), seen.phase);
       barrier_arrive_expecting(seen.is_full(), SEEN_BYTES);
-      load_box(seen.here(), x, seen.is_full(), channel, tile.column - work.left, tile.row - work.top,
-               tile.frame + time - work.front, tile.sample);
+      load_box(seen.here(), x, seen.is_full(), channel, tile.column - work.left, tile.row - work.top, from, tile.sample);
       seen.next();
       for (int tap = 0; tap < TAPS; ++tap) {
         barrier_wait(taps.is_empty(), taps.phase);
         barrier_arrive_expecting(taps.is_full(), TAP_BYTES);
-        load_box(taps.here(), weight, taps.is_full(), channel, time * TAPS + tap, tiles.wide * WIDE);
+        const int which = ENLARGE ? (3 - tile.frame - tap / 2 * 2) * 4 + 3 - tiles.right - tap % 2 * 2 : time * TAPS + tap;
+        load_box(taps.here(), weight, taps.is_full(), channel, which, tiles.channel);
         taps.next();
       }
     }
@@ -156,9 +168,10 @@ struct Sums {
     all_consumers();
   }
 
-  // of this thread's channel, in parts_nb3c
+  // of this thread's channel, in parts_nb3c; those of right pixels are blocks of their own
   static __device__ double* at(const Work& work, const Tiles& tiles, int sample) {
-    return work.parts + (i64(sample) * tiles.slots + tiles.slot) * 3 * work.channels + tiles.wide * WIDE + threadIdx.x;
+    const i64 block = (i64(sample) * tiles.slots + tiles.slot) * (1 + ENLARGE) + tiles.right;
+    return work.parts + block * 3 * work.channels + tiles.channel + threadIdx.x;
   }
 
   // A block may see no pixel of a sample.
@@ -170,8 +183,9 @@ struct Sums {
   }
 };
 
-// The products of a warpgroup for its 8 rows of a tile: d[m] has columns 8m to 8m + 7.
-__device__ __forceinline__ void multiply_tile(float (&d)[2][64], const Work& work, Stages& seen, Stages& taps) {
+// The products of a warpgroup for its 8 rows of a tile, of whose pixels the first tap sees the one at ``begin``: d[m] has
+// columns 8m to 8m + 7.
+__device__ __forceinline__ void multiply_tile(float (&d)[2][64], const Work& work, int begin, Stages& seen, Stages& taps) {
   const int group = threadIdx.x / 128;
   const bool one_of_group = threadIdx.x % 128 == 0, one_of_warp = threadIdx.x % 32 == 0;
   bool add = false;
@@ -180,7 +194,7 @@ __device__ __forceinline__ void multiply_tile(float (&d)[2][64], const Work& wor
 #pragma unroll
     for (int tap = 0; tap < TAPS; ++tap) {
       barrier_wait(taps.is_full(), taps.phase);
-      const u32 pixels = seen.here() + (group * 8 + tap / 3) * PITCH + tap % 3 * LINE;
+      const u32 pixels = seen.here() + begin + (group * 8 + tap / ACROSS) * PITCH + tap % ACROSS * LINE;
       products_begin();
 #pragma unroll
       for (int inner = 0; inner < LINE; inner += 32) {
@@ -227,7 +241,7 @@ __device__ void consume(const Tensor& residual, const Tensor& y, const Work& wor
       }
     }
 #endif
-    multiply_tile(d, work, seen, taps);
+    multiply_tile(d, work, ENLARGE ? tile.frame * PITCH + tiles.right * LINE : 0, seen, taps);
 #if !RESIDUAL
     if (lane == 0) stores_read();
     __syncwarp();
@@ -321,7 +335,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 128, 1)
   const Stages taps(memory + TAPS_AT, memory + TAP_BARRIERS, TAP_BYTES, TAP_STAGES, !consumer);
   if (threadIdx.x < WIDE) {
     const Tiles tiles(work);
-    reinterpret_cast<float*>(shared_memory + BIAS_AT)[threadIdx.x] = work.bias_of(tiles.wide * WIDE + threadIdx.x);
+    reinterpret_cast<float*>(shared_memory + BIAS_AT)[threadIdx.x] = work.bias_of(tiles.channel + threadIdx.x);
 #if STATS
     Sums::nothing(work, tiles);
 #endif

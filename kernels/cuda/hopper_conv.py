@@ -22,7 +22,7 @@ from tvae.kernels.cuda.launch import card, launch, load, no_card
 from tvae.kernels.cuda.maps import ELEMENTS, channels_last
 from tvae.kernels.registry import Failed, Unsupported
 
-__all__ = ["conv3d", "conv_add", "missing", "takes"]
+__all__ = ["conv3d", "conv_add", "enlarge_conv", "missing", "takes"]
 
 _HOPPER = (9, 0)
 _TILE = 16
@@ -82,6 +82,35 @@ def conv_add(
     return y.squeeze(2) if out is None else out, parts
 
 
+def enlarge_conv(
+    x: Tensor, taps: Tensor, bias: Tensor | None, pads: Sequence[int], out: Tensor | None, stats: bool
+) -> tuple[Tensor, Tensor | None]:
+    """See ``native.enlarge_conv``; summed in float32 and rounded once. The result has channels innermost.
+
+    Raises Unsupported before anything is written.
+    """
+    left, right, top, bottom = pads
+    size = 2 * (x.shape[2] + top + bottom - 2), 2 * (x.shape[3] + left + right - 2)
+    if min(size) < 1:
+        raise Unsupported(f"a map {list(x.shape)}")
+    y = out
+    if y is None:
+        shape = x.shape[0], taps.shape[0], *size
+        y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    places = _by_place(y)
+    return y, _convolve(x.unsqueeze(2), taps.unsqueeze(2), None, bias, (*pads, 0, 0), places, stats, _BUSY, True)[1]
+
+
+def _by_place(y: Tensor) -> Tensor:
+    """The pixels of [N, C, 2H, 2W] by their places in squares of 2x2, as [N, 2C, 2, H, W]: channels of a left and a
+    right one; upper and lower rows."""
+    n, c, h, w = y.shape
+    try:
+        return y.movedim(1, 3).view(n, h // 2, 2, w // 2, 2 * c).permute(0, 4, 2, 1, 3)
+    except RuntimeError:
+        raise Unsupported("a place for the result that is odd, or whose columns lie apart") from None
+
+
 def conv3d(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Sequence[int]) -> Tensor:
     """See ``native.conv3d``, every step and group being one; summed in float32 and rounded once. Raises Unsupported."""
     if x.ndim != 5:
@@ -99,11 +128,17 @@ def _convolve(
     out: Tensor | None,
     stats: bool,
     busy: float,
+    enlarge: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """conv_add of maps [N, C, T, H, W] which fill so much of the multiprocessors' time."""
-    shape = _check(x, weight, residual, bias, pads, out)
-    samples, channels, frames, height, width = shape
-    wide, tiles = channels // _WIDE, samples * frames * -(-height // _TILE) * -(-width // _TILE)
+    """conv_add of maps [N, C, T, H, W] which fill so much of the multiprocessors' time; or enlarge_conv, ``out`` being
+    given by place."""
+    shape = _check(x, weight, residual, bias, pads, out, enlarge)
+    samples, _, frames, height, width = shape
+    channels, wide, tiles = (
+        weight.shape[0],
+        shape[1] // _WIDE,
+        samples * frames * -(-height // _TILE) * -(-width // _TILE),
+    )
     has = card(x.device.index)
     slots = max(1, has.multiprocessors // wide)
     turns, here = -(-tiles // slots), asked()
@@ -113,8 +148,10 @@ def _convolve(
     y = out
     if y is None:
         y = torch.empty_strided(shape, channels_last(shape), dtype=x.dtype, device=x.device)
-    macros = (("ELEMENT", ELEMENTS[x.dtype]), ("RESIDUAL", int(residual is not None)), ("STATS", int(stats)))
-    parts = torch.empty((samples, slots, 3, channels), dtype=torch.float64, device=x.device) if stats else None
+    flags = ("RESIDUAL", residual is not None), ("STATS", stats), ("ENLARGE", enlarge)
+    macros = (("ELEMENT", ELEMENTS[x.dtype]), *((name, int(is_so)) for name, is_so in flags))
+    blocks = slots * shape[1] // channels
+    parts = torch.empty((samples, blocks, 3, channels), dtype=torch.float64, device=x.device) if stats else None
     build = "hopper_conv", macros, x.device.index
     if here is not None:
         here.want(build, lambda: load("conv", *build))
@@ -144,15 +181,18 @@ def _check(
     bias: Tensor | None,
     pads: Sequence[int],
     out: Tensor | None,
+    enlarge: bool,
 ) -> tuple[int, ...]:
-    """The result's shape. Raises Unsupported for what the kernel does not take, whatever the size of the picture."""
+    """The result's shape, by place where it is enlarged. Raises Unsupported for what the kernel does not take, whatever
+    the size of the picture."""
     reason = missing()
     if reason:
         raise Failed(reason)
     maps = [t for t in (x, weight, residual, out) if t is not None]
     if x.dtype not in (torch.bfloat16, torch.float16) or any(t.dtype != x.dtype or t.device != x.device for t in maps):
         raise Unsupported(f"maps of {x.dtype}, or of unlike type or device")
-    if weight.shape[3] != weight.shape[4] or not takes(weight.shape[0], weight.shape[1], weight.shape[3]):
+    kernel = weight.shape[3] - enlarge  # of whose taps 4x4 sums were made
+    if weight.shape[3] != weight.shape[4] or not takes(weight.shape[0], weight.shape[1], kernel):
         raise Unsupported(f"a weight {list(weight.shape)}")
     if any(t.stride(1) != 1 or t.data_ptr() % 16 or _steps(t) is None for t in maps):
         raise Unsupported("maps that are empty, or whose channels are not innermost, or not at multiples of 16 bytes")
@@ -163,10 +203,12 @@ def _check(
     if torch.is_grad_enabled() and any(t.requires_grad for t in maps):
         raise Unsupported("no gradients at this level")
     left, right, top, bottom, front, back = pads
-    sizes = zip(x.shape[2:], (front + back, top + bottom, left + right), weight.shape[2:], strict=True)
-    shape = x.shape[0], weight.shape[0], *(size + more - taps + 1 for size, more, taps in sizes)
+    sizes = zip(x.shape[2:], (front + back, top + bottom, left + right), (weight.shape[2], kernel, kernel), strict=True)
+    shape: tuple[int, ...] = x.shape[0], weight.shape[0], *(size + more - taps + 1 for size, more, taps in sizes)
     if min(shape) < 1 or x.shape[1] != weight.shape[1]:
         raise Unsupported(f"a map {list(x.shape)} for a weight {list(weight.shape)}")
+    if enlarge:
+        shape = shape[0], 2 * shape[1], 2, *shape[3:]
     if any(t is not None and t.shape != shape for t in (residual, out)):
         raise Unsupported(f"a sum, or a place for it, that is not {list(shape)}")
     return shape

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tvae.kernels import Kernels
 
-__all__ = ["fused", "norm_affine", "subpixel_weight"]
+__all__ = ["enlarging_taps", "fused", "norm_affine", "subpixel_weight"]
 
 
 def norm_act(
@@ -86,6 +86,11 @@ def subpixel_weight(_kernels: Kernels | None, weight: Tensor) -> Tensor:
     return both.contiguous(memory_format=torch.channels_last if weight.stride(1) == 1 else torch.contiguous_format)
 
 
+def enlarging_taps(_kernels: Kernels | None, weight: Tensor) -> Tensor:
+    """The same for a kernel that reads channels in innermost: [O, I, 3, 3] -> [O, I, 4, 4]."""
+    return subpixel_weight(None, weight).transpose(0, 1).contiguous(memory_format=torch.channels_last)
+
+
 def last_taps(_kernels: Kernels | None, weight: Tensor, first: int) -> Tensor:
     """The taps in time of [O, I, T, H, W] from this one on, as dense as the weight."""
     rest = weight[:, :, first:]
@@ -95,6 +100,11 @@ def last_taps(_kernels: Kernels | None, weight: Tensor, first: int) -> Tensor:
 def conv_add(kernels: Kernels, x: Tensor, weight: Tensor, other: Tensor | None, bias: Tensor | None) -> Tensor:
     """conv2d of x_nchw that keeps its size, + other + bias per channel, of which either may be none."""
     return kernels.conv_add(x, weight, other, bias, _same(weight), None, False)[0]
+
+
+def enlarge_conv(kernels: Kernels, x: Tensor, taps: Tensor, bias: Tensor | None) -> Tensor:
+    """conv2d, 3x3, of x_nchw enlarged twice, from ``enlarging_taps``."""
+    return kernels.enlarge_conv(x, taps, bias, (1, 1, 1, 1), None, False)[0]
 
 
 def conv_from_few(kernels: Kernels, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -161,8 +171,8 @@ def wide_attention(kernels: Kernels, q: Tensor, k: Tensor, v: Tensor, scale: flo
 _FUSED: dict[str, Callable[..., Tensor]] = {
     fn.__name__: fn
     for fn in (
-        *(norm_act, norm_pad, residual, subpixel_weight, last_taps, sum_of, passed_on),
-        *(rms_norm_act, wide_attention, conv_add, conv_from_few, conv_to_few),
+        *(norm_act, norm_pad, residual, subpixel_weight, enlarging_taps, last_taps, sum_of, passed_on),
+        *(rms_norm_act, wide_attention, conv_add, enlarge_conv, conv_from_few, conv_to_few),
     )
 }
 

@@ -13,6 +13,7 @@ from tvae.kernels import Unsupported
 from tvae.kernels.check import deviation
 from tvae.kernels.cuda import hopper_conv
 from tvae.kernels.cuda.conv_add import conv_add
+from tvae.kernels.cuda.enlarge_conv import enlarge_conv
 from tvae.kernels.oracle import Oracle
 
 pytestmark = [
@@ -28,6 +29,7 @@ def _any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hopper_conv, "_BUSY", 0.0)
     monkeypatch.setattr(hopper_conv, "_BUSY_CLIP", 0.0)
     monkeypatch.setattr("tvae.kernels.cudnn_sum.check", lambda *_: pytest.fail("left to cuDNN"))
+    monkeypatch.setattr("tvae.kernels.native.enlarge_conv", lambda *_: pytest.fail("left to PyTorch"))
 
 
 def maps(inner: int, outer: int, h: int, w: int, n: int = 1, dtype: torch.dtype = torch.bfloat16) -> tuple[Tensor, ...]:
@@ -69,6 +71,43 @@ def test_random_clips(dtype: torch.dtype) -> None:
         label = f"{[n, inner, outer, t, h, w]} {padding} {taps}"
         assert float((y.double() - want).norm() / want.norm()) < (2e-3 if dtype == torch.bfloat16 else 3e-4), label
         assert float((y.double() - want).abs().max()) < 0.05, label
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_random_enlarged_pictures(dtype: torch.dtype) -> None:
+    pick = random.Random(f"enlarged {dtype}")
+    oracle = Oracle(dtype, torch.device("cuda"))
+    for _ in range(40):
+        n, inner, outer = pick.choice((1, 1, 2, 5)), 64 * pick.randint(1, 5), 128 * pick.randint(1, 4)
+        h, w = pick.choice((2, 16, 33, pick.randint(2, 90))), pick.choice((2, 7, 16, pick.randint(2, 90)))
+        pads = pick.randint(0, 1), 1, pick.randint(0, 1), pick.randint(0, 1)
+        more = {name: pick.random() < 0.5 for name in ("bias", "stats", "into")}
+        case = oracle.enlarging(
+            f"{[n, inner, outer, h, w]} {pads} {more}", n, inner, outer, h + 1, w, pads=pads, **more
+        )
+        found = deviation(case, enlarge_conv)
+        assert found.passed, f"{case.label}: {found}"
+
+
+def test_bands_of_an_enlarged_picture_have_the_same_bits() -> None:
+    x, _, _ = maps(192, 128, 150, 100, n=2)
+    taps = torch.randn(256, 192, 4, 4) / 28
+    taps = taps.to(x).contiguous(memory_format=torch.channels_last)
+    whole, parts = enlarge_conv(x, taps, None, ALL, None, True)
+    for _ in range(5):
+        again, same = enlarge_conv(x, taps, None, ALL, None, True)
+        assert torch.equal(again, whole)
+        assert parts is not None
+        assert same is not None
+        assert torch.equal(same, parts)
+    for a, b in ((0, 50), (50, 93), (93, 150)):
+        first, last = max(0, a - 1), min(150, b + 1)
+        around = torch.full_like(whole, 7.0)
+        out = around[:, :, 2 * a : 2 * b]
+        enlarge_conv(x[:, :, first:last], taps, None, (1, 1, first - a + 1, b + 1 - last), out, True)
+        assert torch.equal(out, whole[:, :, 2 * a : 2 * b])
+        out.fill_(7.0)
+        assert bool((around == 7).all())
 
 
 def test_columns_and_steps_of_other_maps() -> None:

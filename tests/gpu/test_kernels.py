@@ -25,7 +25,7 @@ pytestmark = [
 
 NORMS = (
     *("group_stats", "finish_stats", "norm_act", "add_stats", "rms_norm_act"),
-    *("pad", "enlarge", "conv_add", "conv_from_few", "conv_to_few"),
+    *("pad", "enlarge", "conv_add", "enlarge_conv", "conv_from_few", "conv_to_few"),
 )
 TYPES = (torch.bfloat16, torch.float16, torch.float32)
 CASES = {"compile": 6}
@@ -50,10 +50,11 @@ def run_of(operation: str, level: str) -> Callable[..., Any]:
 
 
 def takes(level: str, operation: str) -> bool:
-    """Is the level to take this operation's usual calls? ``conv_add`` wants Hopper or cuDNN's frontend for ``cuda``."""
-    able = cudnn_frontend.missing() is None or hopper_conv.missing() is None
-    fused = level == "cuda" and operation == "conv_add" and able
-    return level in ("native", "triton") or fused
+    """Is the level to take this operation's usual calls? ``conv_add`` wants Hopper or cuDNN's frontend for ``cuda``,
+    ``enlarge_conv`` Hopper."""
+    hopper = hopper_conv.missing() is None
+    able = {"conv_add": hopper or cudnn_frontend.missing() is None, "enlarge_conv": hopper}
+    return level in ("native", "triton") or (level == "cuda" and able.get(operation, False))
 
 
 def last(x: Tensor) -> Tensor:
@@ -97,7 +98,7 @@ def random_case(operation: str, pick: random.Random) -> Case:
         n, blocks = pick.randint(1, 4), pick.choice((1, 2, 3, 100, 264, pick.randint(1, 700)))
         label = f"{blocks} blocks, {c} in {groups}"
         return oracle.finish(label, n, c, blocks, weights=yes["weights"], offset=yes["offset"], groups=groups)
-    if operation.startswith("conv"):
+    if "conv" in operation:
         n, few, h, w = pick.randint(1, 3), pick.choice((1, 3, 4)), pick.randint(2, 90), pick.randint(2, 90)
         label = f"{[n, few, c, h, w]} {oracle.dtype}"
         if operation == "conv_add":
@@ -105,6 +106,11 @@ def random_case(operation: str, pick: random.Random) -> Case:
             more = {name: yes[name] for name in ("residual", "bias", "stats", "into", "aliased")}
             inner = pick.choice([n for n in CHANNELS if n <= 256])
             return oracle.conv_add(f"{label} {inner} {pads} {more}", n, inner, c, h + 1, w, pads=pads, **more)
+        if operation == "enlarge_conv":
+            pads = pick.randint(0, 1), 1, pick.randint(0, 1), 1
+            more = {name: yes[name] for name in ("bias", "stats", "into")}
+            inner = pick.choice([n for n in CHANNELS if n <= 256])
+            return oracle.enlarging(f"{label} {inner} {pads} {more}", n, inner, c, h + 1, w, pads=pads, **more)
         if operation == "conv_from_few":
             return oracle.from_few(label, n, few, c, h, w, stats=yes["stats"], into=yes["into"])
         return oracle.to_few(label, n, c, few, h, w, norm=yes["weights"], act=pick.choice((None, "silu")))

@@ -147,6 +147,18 @@ def needs_a_residual(x: Tensor, weight: Tensor, residual: Any, bias: Any, pads: 
     return (y + 1 if residual is None else y), parts
 
 
+def enlarges_first(x: Tensor, taps: Tensor, *more: Any) -> Any:
+    """A pixel late: as if the kernel lay elsewhere."""
+    return native("enlarge_conv")(x, taps.roll(1, 3), *more)
+
+
+def sees_the_nearest(x: Tensor, taps: Tensor, bias: Any, pads: Any, out: Any, stats: bool) -> Any:
+    """Of the picture that is enlarged as if it ended where the band does."""
+    y, parts = native("enlarge_conv")(x, taps, bias, (1, 1, 1, 1), None, stats)
+    y = y[:, :, : 2 * (x.shape[2] + pads[2] + pads[3] - 2), : 2 * (x.shape[3] + pads[0] + pads[1] - 2)]
+    return (y if out is None else out.copy_(y)), parts
+
+
 def a_frame_late(x: Tensor, weight: Tensor, *more: Any) -> Tensor:
     return native("conv3d")(x.roll(1, 2), weight, *more)
 
@@ -169,6 +181,7 @@ WRONG = {
     "enlarge": [by_blocks],
     "conv3d": [a_frame_late],
     "conv_add": [forgets_the_border, adds_nothing, needs_a_residual],
+    "enlarge_conv": [enlarges_first, sees_the_nearest],
     "conv_from_few": [keeps_the_bias],
     "conv_to_few": [turned],
     "wide_attention": [sees_the_future, one_missing_key],

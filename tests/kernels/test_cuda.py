@@ -159,8 +159,8 @@ def test_every_ring_compiles(form: str, capability: tuple[int, int], kept: Path)
 
 @pytest.mark.parametrize("element", [1, 2])
 def test_every_convolution_compiles(element: int, kept: Path) -> None:
-    for residual, stats in product(range(2), range(2)):
-        macros = [("ELEMENT", element), ("RESIDUAL", residual), ("STATS", stats)]
+    for residual, stats, enlarge in [*product(range(2), range(2), [0]), (0, 0, 1), (0, 1, 1)]:
+        macros = [("ELEMENT", element), ("RESIDUAL", residual), ("STATS", stats), ("ENLARGE", enlarge)]
         assert b"conv\0" in program.compiled("hopper_conv", (9, 0), macros)
 
 

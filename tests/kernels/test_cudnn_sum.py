@@ -142,7 +142,7 @@ def test_a_rehearsal_is_refused_what_the_run_would_be(asked: list[Any], monkeypa
         return module.conv_add(**given, out=out, stats=stats)
 
     counted: list[Tensor] = []
-    monkeypatch.setattr(module, "_statistics", lambda y: counted.append(y) or "parts")
+    monkeypatch.setattr(module, "statistics", lambda y: counted.append(y) or "parts")
     with rehearsal():
         assert call(sums())[1] is None
         given = sums()
@@ -161,7 +161,7 @@ def test_a_rehearsal_is_refused_what_the_run_would_be(asked: list[Any], monkeypa
 
 
 def test_statistics_are_the_first_levels_that_takes_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = import_module("tvae.kernels.cuda.conv_add")
+    module = import_module("tvae.kernels.cuda.statistics")
 
     def refused(_y: Tensor) -> Any:
         raise Unsupported("not today")
@@ -169,12 +169,12 @@ def test_statistics_are_the_first_levels_that_takes_the_sum(monkeypatch: pytest.
     given: dict[str, Any] = {"triton": lambda _y: "triton", "cuda": lambda _y: "cuda"}
     monkeypatch.setattr(module, "implementation", lambda operation, level: {"group_stats": given[level]}[operation])
     y = picture()
-    assert module._statistics(y) == "triton"
+    assert module.statistics(y) == "triton"
     for missing in (refused, None):
         given["triton"] = missing
-        assert module._statistics(y) == "cuda"
+        assert module.statistics(y) == "cuda"
     given["cuda"] = refused
-    assert torch.equal(module._statistics(y), native.group_stats(y))
+    assert torch.equal(module.statistics(y), native.group_stats(y))
 
 
 @pytest.mark.parametrize(("operations", "built"), [({"conv_add", "sample"}, 0), ({"conv_add", "norm_act"}, 1)])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -95,6 +95,86 @@ def test_descriptors_lead_to_the_maps(n: int, deep: int, wide: int, h: int, w: i
         assert [of[4] for of in machine.boxes] == sizes
 
 
+def by_place(y: Tensor) -> Tensor:
+    """[N, row of the square, H, W, column of the square and C]."""
+    places = [torch.stack([y[:, :, p::2, q::2] for q in range(2)], -1) for p in range(2)]
+    return torch.stack(places, 1).permute(0, 1, 3, 4, 5, 2).flatten(4)
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 2), st.integers(2, 40), st.integers(2, 40), st.data())
+def test_an_enlarged_picture(n: int, deep: int, wide: int, h: int, w: int, data: st.DataObject) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        machine = machine_of(patch)
+        pads = 1, 1, data.draw(st.integers(0, 1)), data.draw(st.integers(0, 1))
+        stats, rows = data.draw(st.booleans()), h + pads[2] + pads[3] - 2
+        assume(rows > 0)
+        x, taps, c = last(n, 64 * deep, h, w), last(128 * wide, 64 * deep, 4, 4), 128 * wide
+        out = last(n, c, 2 * rows + 7, 2 * w)[:, :, 3:-4] if data.draw(st.booleans()) else None
+        y, parts = hopper_conv.enlarge_conv(x, taps, None, pads, out, stats)
+        assert y.shape == (n, c, 2 * rows, 2 * w)
+        assert y.stride(1) == 1
+        assert out is None or y is out
+        of_x, of_taps, _, of_y = machine.boxes
+        assert torch.equal(behind(of_x, x).squeeze(1), x.permute(0, 2, 3, 1))
+        assert torch.equal(behind(of_taps, taps), taps.permute(0, 2, 3, 1).flatten(1, 2))
+        assert torch.equal(behind(of_y, y.normal_()), by_place(y))
+        assert [of[4] for of in machine.boxes] == [(64, 18, 18, 1, 1), (64, 1, 128), *[(64, 16, 2, 1, 1)] * 2]
+        told = {"samples": n, "frames": 2, "height": rows, "width": w, "channels": c, "wide": 2 * wide, "deep": deep}
+        told |= {"times": 1, "left": 1, "top": pads[2], "front": 0}
+        assert {name: machine.work[name] for name in told} == told
+        slots = machine.blocks // (2 * wide)
+        assert slots == min(132 // (2 * wide), 2 * n * -(-rows // 16) * -(-w // 16))
+        assert (parts is not None) == stats
+        assert parts is None or parts.shape == (n, 2 * slots, 3, c)
+        assert machine.built[0][2] == (("ELEMENT", 1), ("RESIDUAL", 0), ("STATS", int(stats)), ("ENLARGE", 1))
+
+
+ENLARGED = {
+    "an odd weight": ({"taps": last(128, 64, 3, 3)}, r"a weight \[128, 64, 1, 3, 3\]"),
+    "channels": ({"taps": last(96, 64, 4, 4)}, r"a weight \[96, 64"),
+    "nothing left": ({"x": last(1, 64, 1, 8), "pads": (1, 1, 0, 1)}, r"a map \[1, 64, 1, 8\]"),
+    "columns apart": ({"out": last(1, 128, 16, 32)[..., ::2]}, "columns lie apart"),
+    "a smaller place": ({"out": last(1, 128, 14, 16)}, "a place for it"),
+    "a place in planes": ({"out": last(1, 128, 16, 16).contiguous()}, "columns lie apart"),
+    "an odd place": ({"out": last(1, 128, 15, 16)}, "columns lie apart"),
+}
+
+
+@pytest.mark.parametrize("case", ENLARGED)
+def test_what_is_not_enlarged(case: str, machine: Machine) -> None:
+    changed, words = ENLARGED[case]
+    call = {"x": last(1, 64, 8, 8), "taps": last(128, 64, 4, 4), "bias": None, "pads": ALL, "out": None, "stats": True}
+    with pytest.raises(Unsupported, match=words):
+        hopper_conv.enlarge_conv(**{**call, **changed})
+    assert not machine.boxes
+
+
+def test_small_pictures_are_enlarged_by_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the card; elsewhere, and where nobody asks for statistics, that is the level below."""
+    module, counted = import_module("tvae.kernels.cuda.enlarge_conv"), []
+    machine = machine_of(monkeypatch, busy=2.0)
+    monkeypatch.setattr(module, "statistics", lambda y: counted.append(y) or "parts")
+    x, taps = last(1, 64, 8, 8), last(128, 64, 4, 4)
+    with pytest.raises(Unsupported, match="idle"):
+        module.enlarge_conv(x, taps, None, ALL, None, True)
+    monkeypatch.setattr(module, "_on_the_card", lambda _: True)
+    with pytest.raises(Unsupported, match="idle"):
+        module.enlarge_conv(x, taps, None, ALL, None, False)
+    y, parts = module.enlarge_conv(x, taps, None, ALL, None, True)
+    assert parts == "parts"
+    assert counted[0] is y
+    torch.testing.assert_close(y, F.conv_transpose2d(x, taps.transpose(0, 1), stride=2, padding=1))
+    with rehearsal() as builds:
+        made, _ = module.enlarge_conv(x, taps, None, ALL, None, True)
+    assert len(builds) == 1
+    assert counted[1] is made
+    monkeypatch.setattr(hopper_conv, "missing", lambda: "no Hopper")
+    with pytest.raises(Failed, match="no Hopper"):
+        module.enlarge_conv(x, taps, None, ALL, None, True)
+    assert not machine.boxes
+
+
 @pytest.mark.parametrize("padding", [(0, 1, 1), (1, 0, 2), (2, 1, 0)])
 def test_clips(padding: tuple[int, int, int], machine: Machine) -> None:
     x = torch.randn(2, 64, 9, 20, 14).bfloat16().contiguous(memory_format=torch.channels_last_3d)[:, :, 2:7, 1:, :-1]
@@ -148,7 +228,8 @@ def test_blocks_and_statistics(shape: tuple[int, ...], blocks: int, slots: int, 
     assert machine.work["parts"] == parts.data_ptr()
     assert machine.work["bias"] not in (None, bias.data_ptr())  # it is read in float32, where it is not of x's type
     assert machine.work["float_bias"] == 1
-    assert machine.built == [("conv", "hopper_conv", (("ELEMENT", 1), ("RESIDUAL", 0), ("STATS", 1)), None)]
+    macros = (("ELEMENT", 1), ("RESIDUAL", 0), ("STATS", 1), ("ENLARGE", 0))
+    assert machine.built == [("conv", "hopper_conv", macros, None)]
 
 
 def test_a_bias_of_the_maps_type_is_read_as_it_is(machine: Machine) -> None:
@@ -161,7 +242,7 @@ def test_without_statistics_or_bias_there_is_nothing_to_point_to(machine: Machin
     y = last(1, 128, 40, 40)
     assert hopper_conv.conv_add(last(1, 64, 40, 40), last(128, 64, 3, 3), y, None, ALL, y, False)[1] is None
     assert (machine.work["bias"], machine.work["parts"]) == (None, None)
-    assert machine.built[0][2] == (("ELEMENT", 1), ("RESIDUAL", 1), ("STATS", 0))
+    assert machine.built[0][2] == (("ELEMENT", 1), ("RESIDUAL", 1), ("STATS", 0), ("ENLARGE", 0))
 
 
 @pytest.mark.parametrize(
@@ -242,7 +323,7 @@ def test_a_rehearsal_launches_nothing_and_asks_the_others_too(
     module = import_module("tvae.kernels.cuda.conv_add")
     monkeypatch.setattr(hopper_conv, "_BUSY", 2.0)
     others: list[str] = []
-    monkeypatch.setattr(module, "_statistics", lambda _: others.append("statistics"))
+    monkeypatch.setattr(module, "statistics", lambda _: others.append("statistics"))
     monkeypatch.setattr(module.cudnn_sum, "check", lambda *_: others.append("cuDNN"))
     monkeypatch.setattr(module, "implementation", lambda *_: lambda *_: others.append("the level below"))
     x, weight, residual = last(2, 64, 40, 30), last(256, 64, 3, 3), last(2, 256, 40, 30)

@@ -19,7 +19,7 @@ def passes(dtype: torch.dtype, device: str, level: str, monkeypatch: pytest.Monk
     given: dict[str, Any] = {}
     monkeypatch.setattr(captures, "optimise", lambda graph, **options: given.update(options) or graph)
     monkeypatch.setattr(captures, "why_missing", lambda *_: None)
-    kernels = Kernels({"default": "triton", "conv_add": level})
+    kernels = Kernels({"default": "triton", "conv_add": level, "enlarge_conv": "native"})
     of = captures.Captures("decode", nn.Identity, None, {}, kernels, None, None)
     of._optimised("graph", [SimpleNamespace(dtype=dtype, device=torch.device(device))])  # type: ignore[arg-type, list-item]
     return given
@@ -48,12 +48,14 @@ def test_what_sums_is_asked_of_the_level(missing: str | None, takes: bool, monke
     summed = passes(torch.bfloat16, "cuda", "cuda", monkeypatch)["summed"]
     monkeypatch.setattr("tvae.kernels.registry.why_missing", lambda *_: None)
     monkeypatch.setattr(hopper_conv, "missing", lambda: missing)
-    assert [summed(128, 64, 3), summed(96, 64, 3)] == [takes, False]
+    assert [summed("conv_add", 128, 64, 3), summed("conv_add", 96, 64, 3)] == [takes, False]
+    assert not summed("enlarge_conv", 128, 64, 3)  # at level native here
 
 
 def test_a_level_without_such_a_kernel_sums_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tvae.kernels.registry.why_missing", lambda *_: None)
     monkeypatch.setattr(hopper_conv, "missing", lambda: None)
-    assert not Kernels({"conv_add": "native"}).sums(128, 64, 3)
+    assert not Kernels({"conv_add": "native"}).sums("conv_add", 128, 64, 3)
+    assert Kernels({"enlarge_conv": "cuda"}).sums("enlarge_conv", 128, 64, 3)
     monkeypatch.setattr("tvae.kernels.registry.why_missing", lambda *_: "no card")
-    assert not Kernels({"conv_add": "cuda"}).sums(128, 64, 3)
+    assert not Kernels({"conv_add": "cuda"}).sums("conv_add", 128, 64, 3)

@@ -1,6 +1,7 @@
 """Graph -> Graph rewrites. Each is a file of its own; the plain path needs none but ``functionalise``."""
 
 from collections.abc import Callable
+from functools import partial
 
 from tvae.pipeline.engine.graph import Graph
 from tvae.pipeline.engine.passes.bias import move_bias
@@ -14,7 +15,7 @@ from tvae.pipeline.engine.passes.norm_act import fuse_norm_act
 from tvae.pipeline.engine.passes.residual import fuse_residual
 from tvae.pipeline.engine.passes.rms_norm import fuse_rms_norm
 from tvae.pipeline.engine.passes.unused import remove_unused
-from tvae.pipeline.engine.passes.upsample_conv import fuse_upsample_conv
+from tvae.pipeline.engine.passes.upsample_conv import fuse_enlarge_conv, fuse_upsample_conv
 from tvae.pipeline.engine.passes.wide_attention import use_wide_attention
 from tvae.pipeline.engine.passes.zero_frames import leave_out_zero_frames
 
@@ -33,15 +34,16 @@ def optimise(
     bias: bool,
     narrow: bool = False,
     epilogue: bool = False,
-    summed: Callable[[int, int, int], bool] | None = None,
+    summed: Callable[[str, int, int, int], bool] | None = None,
 ) -> Graph:
     """The same function in fewer operations and fewer passes over memory.
 
     subpixel: upsampling convolutions at low resolution; in bfloat16 and float16 the summed weights are rounded once
     more, which the model's error affords only where fused normalisation saves a rounding. bias: take biases out of
     convolutions that would add them in a pass of their own. narrow: where a convolution of few channels has a kernel.
-    epilogue: where a convolution adds in its epilogue what is added to its result. summed: for which of them, by
-    (channels out, channels in, kernel), there is a kernel that takes the statistics of the result there, too.
+    epilogue: where a convolution adds in its epilogue what is added to its result. summed: for which
+    convolutions, by (operation, channels out, channels in, kernel), there is a kernel that takes the statistics of the
+    result there, too.
     """
     for rewrite in (drop_casts, leave_zeros_to_convolutions, leave_out_zero_frames):
         graph = rewrite(graph)
@@ -56,5 +58,6 @@ def optimise(
     if epilogue:
         graph = fuse_conv_add(graph)
     if summed is not None:
-        graph = fuse_conv_stats(graph, summed)
+        graph = fuse_conv_stats(graph, partial(summed, "conv_add"))
+        graph = fuse_enlarge_conv(graph, partial(summed, "enlarge_conv"))
     return remove_unused(fuse_norm_pad(graph))

@@ -2,6 +2,7 @@
 
 from tvae.pipeline.engine.rules import (
     attention,
+    enlarge,
     factory,
     narrow,
     norm,
@@ -20,6 +21,7 @@ __all__ = [
     "Context",
     "NoRule",
     "attention",
+    "enlarge",
     "factory",
     "narrow",
     "norm",

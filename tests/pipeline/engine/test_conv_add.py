@@ -30,10 +30,19 @@ class Blocks(Block):
         return self.last(F.silu(self.norm2(h)))
 
 
-def fused(alone: bool = False) -> Graph:
-    """alone: with convolutions that add nothing as the same operation."""
-    summed = (lambda _outer, _inner, kernel: kernel == 3) if alone else None
-    return optimise(graph_of(Blocks), subpixel=True, bias=True, epilogue=True, summed=summed)
+class Larger(Block):
+    """A picture that is enlarged twice, with a block behind."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.mix(F.interpolate(self.first(x), scale_factor=2.0, mode="nearest"))
+        h = h + self.mix(F.silu(self.norm(h)))
+        return self.last(F.silu(self.norm2(h)))
+
+
+def fused(alone: bool = False, model: type[Block] = Blocks) -> Graph:
+    """alone: with convolutions that add nothing as operations of their own, too."""
+    summed = (lambda _operation, _outer, _inner, kernel: kernel == 3) if alone else None
+    return optimise(graph_of(model), subpixel=True, bias=True, epilogue=True, summed=summed)
 
 
 def planned(graph: Graph, strip: int) -> Schedule:
@@ -52,6 +61,17 @@ def test_so_are_convolutions_alone() -> None:
     nodes = fused(alone=True).nodes
     assert sum(node.op == "conv_add" and node.args[2] is None for node in nodes) == 3
     assert sum(node.op == "conv2d" for node in nodes) == 1  # of single pixels
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["plain", "channels-last"])
+@pytest.mark.parametrize("strip", [1, 3, 16, 2 * HEIGHT])
+def test_strips_of_an_enlarged_picture_are_the_model(strip: int, last: bool) -> None:
+    graph, x = fused(alone=True, model=Larger), image(HEIGHT, WIDTH)
+    assert sum(node.op == "enlarge_conv" for node in graph.nodes) == 1
+    weights = dict(built(Larger).named_parameters()) | graph.constants
+    (got,) = execute(planned(graph, strip), [x], weights, channels_last=last)
+    assert got is not None
+    torch.testing.assert_close(got, built(Larger)(x), rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["sums", "alone"])

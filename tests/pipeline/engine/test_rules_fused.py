@@ -192,6 +192,19 @@ def conv_add(draw: Draw, op: str) -> OneOp:
     return g.gives(*outputs, tolerance=8 * tolerance, channels_last=draw(st.booleans()))
 
 
+def enlarge_conv(draw: Draw, op: str) -> OneOp:
+    """A picture enlarged twice, with a normalisation behind."""
+    g, tolerance = started(draw)
+    shape, inner = size_kept(draw), draw(st.integers(1, 5))
+    x, taps, bias = g.input(*shape(inner)), g.param(4, inner, 4, 4), maybe_param(draw, g, 4)
+    y = F.conv_transpose2d(g.wide(x), g.wide(taps).transpose(0, 1), g.wide(bias), stride=2, padding=1)
+    n, _, h, w = shape(4)
+    larger = n, 4, 12 if h == 6 else f"2*{h}", f"2*{w}"
+    made = g.fused("enlarge_conv", x, taps, bias, value=y, shape=larger)
+    outputs = [made, normed(draw, g, made)] if draw(st.booleans()) else [made]
+    return g.gives(*outputs, tolerance=8 * tolerance, channels_last=draw(st.booleans()))
+
+
 def conv_from_few(draw: Draw, op: str) -> OneOp:
     """A picture that keeps its size, with a normalisation behind."""
     g, tolerance = started(draw)
@@ -223,7 +236,7 @@ CASES: dict[str, Case] = {
     f.__name__: f
     for f in (
         *(norm_act, residual, rms_norm_act, wide_attention),
-        *(norm_pad, conv_add, conv_from_few, conv_to_few),
+        *(norm_pad, conv_add, enlarge_conv, conv_from_few, conv_to_few),
     )
 }
 

@@ -9,7 +9,8 @@ from rewrites import Fn, Layers, Outputs, all_rewritten, count, expect, name, on
 from torch import Tensor
 
 from tvae.pipeline.engine.graph import Graph, Meta, Node, Ref, Size
-from tvae.pipeline.engine.passes.upsample_conv import fuse_upsample_conv
+from tvae.pipeline.engine.passes import remove_unused
+from tvae.pipeline.engine.passes.upsample_conv import fuse_enlarge_conv, fuse_upsample_conv
 
 
 def doubled(x: Tensor) -> Tensor:
@@ -64,6 +65,34 @@ def test_the_summed_weight_is_made_of_the_weight_alone() -> None:
     weight = only(done, "subpixel_weight")
     assert weight.meta.shape == (4, 4, 4, 4)
     assert [done.nodes[a.id].kind for a in weight.args] == ["param"]
+
+
+def enlarged(graph: Graph) -> Graph:
+    return remove_unused(fuse_enlarge_conv(fuse_upsample_conv(graph), lambda outer, inner, kernel: kernel == 3))
+
+
+@pytest.mark.parametrize("fn", DOUBLED, ids=name)
+def test_with_a_kernel_that_sums_they_become_an_operation_of_their_own(fn: Fn) -> None:
+    found = DOUBLED[fn]
+    done = rewritten(fn, enlarged)
+    expect(done, {"enlarge_conv": found, "enlarging_taps": found, "conv_transpose2d": 0, "subpixel_weight": 0})
+
+
+def test_what_the_kernel_does_not_take_stays_a_transposed_convolution() -> None:
+    asked: list[tuple[int, int, int]] = []
+    refuses = rewritten(
+        by_a_factor, lambda graph: fuse_enlarge_conv(fuse_upsample_conv(graph), lambda *of: bool(asked.append(of)))
+    )
+    expect(refuses, {"enlarge_conv": 0, "conv_transpose2d": 1})
+    assert set(asked) == {(4, 4, 3)}
+
+
+def a_transposed_convolution(m: Layers, x: Tensor) -> Outputs:
+    return F.conv_transpose2d(x, m.conv.weight, stride=2, padding=1)
+
+
+def test_a_transposed_convolution_of_the_model_stays() -> None:
+    expect(rewritten(a_transposed_convolution, enlarged), {"enlarge_conv": 0, "conv_transpose2d": 1})
 
 
 def three_times(m: Layers, x: Tensor) -> Outputs:
