@@ -193,6 +193,22 @@ def test_maps_of_more_than_two_to_the_31_elements() -> None:
     assert bool((parts[:, :, 0].sum(1) == 4104 * 4104).all())
 
 
+def test_an_enlarged_picture_of_more_than_two_to_the_31_elements() -> None:
+    if torch.cuda.get_device_properties(0).total_memory < 60e9:
+        pytest.skip("needs 60 GB of GPU memory")
+    x, *_ = maps(64, 128, 2052, 2052)
+    taps = (torch.randn(128, 64, 4, 4) / 16).to(x).contiguous(memory_format=torch.channels_last)
+    y, parts = enlarge_conv(x, taps, None, ALL, None, True)
+    assert y.numel() > 2**31
+    for a in (0, 2**31 // (4104 * 128) // 2 - 2, 2052 - 4):
+        first, last = max(0, a - 1), min(2052, a + 5)
+        band = F.conv_transpose2d(x[:, :, first:last].float(), taps.transpose(0, 1).float(), stride=2, padding=1)
+        band = band[:, :, 2 * (a - first) :][:, :, :8]
+        torch.testing.assert_close(y[:, :, 2 * a : 2 * a + 8].float(), band, rtol=2e-2, atol=2e-2)
+    assert parts is not None
+    assert bool((parts[:, :, 0].sum(1) == 4104 * 4104).all())
+
+
 def test_it_can_be_captured() -> None:
     x, weight, r = maps(128, 128, 64, 64)
     conv_add(x, weight, r, None, ALL, None, True)

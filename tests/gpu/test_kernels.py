@@ -169,6 +169,7 @@ def test_plain_channels_last_is_taken_and_captured(level: str, operation: str, d
         "pad": lambda: oracle.padded("", x, (0, 1, 0, 1), "constant", "silu"),
         "enlarge": lambda: oracle.enlarged("", x, (2, 2)),
         "conv_add": lambda: oracle.conv_add("", 1, 64, 128, 96, 80),
+        "enlarge_conv": lambda: oracle.enlarging("", 1, 64, 128, 96, 80),
         "conv_from_few": lambda: oracle.from_few("", 1, 3, 128, 96, 80),
         "conv_to_few": lambda: oracle.to_few("", 1, 128, 3, 96, 80),
     }[operation]()
