@@ -63,10 +63,10 @@ def _fused(preset: Preset) -> Preset:
 
 
 def kernels_of(preset: Preset, *, bounded: bool) -> Kernels:
-    """The operations at the preset's levels. Where memory was named (``bounded``) no convolution goes to cuDNN's
-    frontend, whose workspaces no plan knows."""
-    workspaces = dict.fromkeys(("conv_add", "conv3d", "enlarge_conv"), "native") if bounded else {}
-    return Kernels({**preset.levels, **workspaces})
+    """The operations at the preset's levels. Where memory was named (``bounded``) convolutions are PyTorch's own, as
+    plans reckon with them: cuDNN's frontend takes workspaces that no plan knows."""
+    own = dict.fromkeys(("conv_add", "conv3d", "enlarge_conv"), "native") if bounded else {}
+    return Kernels({**preset.levels, **own})
 
 
 @contextmanager

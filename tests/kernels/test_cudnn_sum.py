@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tvae.kernels import Kernels, Unsupported, cuda, cudnn_frontend, cudnn_sum, native, registry
 from tvae.kernels.ahead import rehearsal
+from tvae.kernels.cuda import hopper_conv
 from tvae.kernels.registry import Failed
 
 Given = dict[str, Any]
@@ -202,6 +203,9 @@ def test_without_the_frontend_it_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setattr(cudnn_frontend, "missing", cudnn_frontend.missing.__wrapped__)
     monkeypatch.setattr(cudnn_frontend, "find_spec", lambda _name: None)
     assert cuda.NEEDS["conv_add"]() == "nvidia-cudnn-frontend is not installed"
+    monkeypatch.setattr(cudnn_frontend, "missing", lambda: None)
+    assert cuda.NEEDS["conv_add"]() is None
+    assert cuda.NEEDS["enlarge_conv"] is hopper_conv.missing  # the frontend has nothing for it
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 5))
     assert cuda.NEEDS["conv_add"]() == cuda.missing.__wrapped__() == "the GPU is older than compute capability 8.0"
 

@@ -11,7 +11,7 @@ import torch
 from tiny_vaes import TINY
 
 from tvae import presets
-from tvae.pipeline.hardware import backend_settings
+from tvae.pipeline.hardware import backend_settings, kernels_of
 from tvae.pipeline.models.model import open_model
 from tvae.pipeline.runner import Runner
 from tvae.presets.text import text_of
@@ -44,6 +44,15 @@ def test_when_cudnn_searches(wanted: bool | str, dtype: torch.dtype, how: dict[s
     with backend_settings(preset, dtype, **how):
         assert flags() == (search, False, False)
     assert flags() == before
+
+
+def test_convolutions_are_pytorchs_where_memory_is_named() -> None:
+    chosen = presets.load("h200")
+    free, bounded = (kernels_of(chosen, bounded=bounded).levels for bounded in (False, True))
+    differ = {
+        operation: (level, bounded[operation]) for operation, level in free.items() if level != bounded[operation]
+    }
+    assert differ == dict.fromkeys(("conv_add", "conv3d", "enlarge_conv"), ("cuda", "native"))
 
 
 def test_steps_of_a_clip_search_and_whole_clips_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

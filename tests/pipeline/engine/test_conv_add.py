@@ -63,6 +63,14 @@ def test_so_are_convolutions_alone() -> None:
     assert sum(node.op == "conv2d" for node in nodes) == 1  # of single pixels
 
 
+@pytest.mark.parametrize("taken", ["conv_add", "enlarge_conv"])
+def test_each_operation_is_asked_for_itself(taken: str) -> None:
+    found = optimise(graph_of(Larger), subpixel=True, bias=True, summed=lambda operation, *_: operation == taken).nodes
+    expected = {"conv_add": ("conv_add", "conv_transpose2d"), "enlarge_conv": ("conv2d", "enlarge_conv")}[taken]
+    kinds = {"conv2d", "conv_transpose2d", "conv_add", "enlarge_conv"}
+    assert kinds & {node.op for node in found} == set(expected)
+
+
 @pytest.mark.parametrize("last", [False, True], ids=["plain", "channels-last"])
 @pytest.mark.parametrize("strip", [1, 3, 16, 2 * HEIGHT])
 def test_strips_of_an_enlarged_picture_are_the_model(strip: int, last: bool) -> None:
