@@ -134,11 +134,8 @@ def _convolve(
     given by place."""
     shape = _check(x, weight, residual, bias, pads, out, enlarge)
     samples, _, frames, height, width = shape
-    channels, wide, tiles = (
-        weight.shape[0],
-        shape[1] // _WIDE,
-        samples * frames * -(-height // _TILE) * -(-width // _TILE),
-    )
+    channels, wide = weight.shape[0], shape[1] // _WIDE
+    tiles = samples * frames * -(-height // _TILE) * -(-width // _TILE)
     has = card(x.device.index)
     slots = max(1, has.multiprocessors // wide)
     turns, here = -(-tiles // slots), asked()
