@@ -42,7 +42,7 @@ def optimise(
     more, which the model's error affords only where fused normalisation saves a rounding. bias: take biases out of
     convolutions that would add them in a pass of their own. narrow: where a convolution of few channels has a kernel.
     epilogue: where a convolution adds in its epilogue what is added to its result. summed: for which convolutions, by
-    (operation, channels out, channels in, kernel), there is a kernel that takes the statistics of the result there, too.
+    (operation, channels out, channels in, kernel), there is a kernel that takes the statistics of its result, too.
     """
     for rewrite in (drop_casts, leave_zeros_to_convolutions, leave_out_zero_frames):
         graph = rewrite(graph)
