@@ -14,7 +14,7 @@ pad               +       f       f        +       d
 enlarge           +       f       f        +       d
 conv3d            +       b       b        b       +
 conv_add          +       b       b        +       +
-enlarge_conv      +       b       b        b       +
+enlarge_conv      +       b       b        +       +
 conv_from_few     +       b       b        +       d
 conv_to_few       +       b       b        +       d
 wide_attention    +       b       b        +       d

@@ -48,7 +48,8 @@ def missing() -> str | None:
 
 
 def sums(outer: int, inner: int, kernel: int) -> bool:
-    """Does ``conv_add`` take the statistics of such a convolution's result (channels out, in, kernel) as it is made?"""
+    """Do ``conv_add`` and ``enlarge_conv`` take the statistics of the result of such a convolution (channels out, in,
+    kernel) as it is made?"""
     return hopper_conv.missing() is None and hopper_conv.takes(outer, inner, kernel)
 
 

@@ -8,10 +8,9 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from tvae.kernels import cudnn_sum
+from tvae.kernels import cudnn_sum, native
 from tvae.kernels.ahead import asked
 from tvae.kernels.cuda import hopper_conv
-from tvae.kernels.cuda.statistics import statistics
 from tvae.kernels.registry import Failed, Unsupported, implementation
 
 __all__ = ["conv_add"]
@@ -60,9 +59,19 @@ def _by_cudnn(
     y = torch.empty_like(residual, memory_format=torch.channels_last) if out is None else out
     if asked() is None:
         cudnn_sum.conv_add(x, weight, residual, bias, pads, y)
-        return y, statistics(y) if stats else None
-    parts = statistics(y) if stats else None  # also of a sum over its residual: the run's may lie elsewhere
+        return y, _statistics(y) if stats else None
+    parts = _statistics(y) if stats else None  # also of a sum over its residual: the run's may lie elsewhere
     cudnn_sum.check(x, weight, residual, bias, y)
     if pads[0] != pads[1] or pads[2] != pads[3]:  # cuDNN may have no plan for these: the level below builds its own
         raise Unsupported("a border on one side alone")
     return y, parts
+
+
+def _statistics(y: Tensor) -> Tensor:
+    """Triton's, which norms are left to as a rule: NVRTC need not be loaded for these alone."""
+    for level in ("triton", "cuda"):
+        group_stats = implementation("group_stats", level)
+        if group_stats is not None:
+            with suppress(Unsupported):
+                return group_stats(y)
+    return native.group_stats(y)

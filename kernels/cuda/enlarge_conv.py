@@ -1,4 +1,4 @@
-"""enlarge_conv: the kernel for Hopper, or PyTorch's transposed convolution and a pass for the statistics."""
+"""enlarge_conv: the kernel for Hopper."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from tvae.kernels import native
 from tvae.kernels.ahead import asked
 from tvae.kernels.cuda import hopper_conv
-from tvae.kernels.cuda.statistics import statistics
-from tvae.kernels.registry import Failed, Unsupported
+from tvae.kernels.registry import implementation
 
 __all__ = ["enlarge_conv"]
 
@@ -19,19 +17,9 @@ def enlarge_conv(
     x: Tensor, taps: Tensor, bias: Tensor | None, pads: Sequence[int], out: Tensor | None, stats: bool
 ) -> tuple[Tensor, Tensor | None]:
     """See ``native.enlarge_conv``; the result has channels innermost."""
-    try:
-        made = hopper_conv.enlarge_conv(x, taps, bias, pads, out, stats)
-    except Failed:
-        raise
-    except Unsupported:
-        if not stats or not _on_the_card(x):
-            raise
-        y, _ = native.enlarge_conv(x, taps, bias, pads, out, False)
-        return y, statistics(y)
-    if asked() is not None and stats:  # what the run computes may be too small for the kernel
-        statistics(made[0])
+    made = hopper_conv.enlarge_conv(x, taps, bias, pads, out, stats)
+    if stats and asked() is not None:  # what the run computes may be too small: the level below builds but this
+        group_stats = implementation("group_stats", "triton")
+        if group_stats is not None:
+            group_stats(made[0])
     return made
-
-
-def _on_the_card(x: Tensor) -> bool:
-    return x.device.type == "cuda"

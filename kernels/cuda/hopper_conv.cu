@@ -30,7 +30,7 @@ static_assert(SEEN_STAGES > 1 && SEEN_STAGE - SEEN_BYTES >= WIDE * 4, "no room f
 
 extern __shared__ __align__(1024) unsigned char shared_memory[];
 
-// Of y, its channels as in the weight; blocks of WIDE channels, of DEEP channels of x; taps in time; zeros in front of x.
+// Of y, its channels as in the weight; blocks of WIDE channels, of DEEP channels of x; taps in time; zeros in front.
 struct Work {
   const void* bias;  // in x's type, or in float
   double* parts;
@@ -55,7 +55,9 @@ struct Tile {
     column = i % across * TILE;
   }
 
-  __device__ int pixels(const Work& work) const { return min(TILE, work.height - row) * min(TILE, work.width - column); }
+  __device__ int pixels(const Work& work) const {
+    return min(TILE, work.height - row) * min(TILE, work.width - column);
+  }
 };
 
 // Of a block, the last first: what an operation before wrote last is still in the cache. wide: its channels of y;
@@ -95,15 +97,18 @@ __device__ void produce(const Tensor& x, const Tensor& weight, const Work& work,
   for (int i = tiles.first(); i >= 0; i -= tiles.slots) {
     const Tile tile(work, i);
     for (int k = 0; k < work.times * work.deep; ++k) {
-      const int time = k / work.deep, channel = k % work.deep * DEEP, from = ENLARGE ? 0 : tile.frame + time - work.front;
+      const int time = k / work.deep, channel = k % work.deep * DEEP;
+      const int from = ENLARGE ? 0 : tile.frame + time - work.front;
       barrier_wait(seen.is_empty(), seen.phase);
       barrier_arrive_expecting(seen.is_full(), SEEN_BYTES);
-      load_box(seen.here(), x, seen.is_full(), channel, tile.column - work.left, tile.row - work.top, from, tile.sample);
+      load_box(seen.here(), x, seen.is_full(), channel, tile.column - work.left, tile.row - work.top, from,
+               tile.sample);
       seen.next();
       for (int tap = 0; tap < TAPS; ++tap) {
         barrier_wait(taps.is_empty(), taps.phase);
         barrier_arrive_expecting(taps.is_full(), TAP_BYTES);
-        const int which = ENLARGE ? (3 - tile.frame - tap / 2 * 2) * 4 + 3 - tiles.right - tap % 2 * 2 : time * TAPS + tap;
+        const int which =
+            ENLARGE ? (3 - tile.frame - tap / 2 * 2) * 4 + 3 - tiles.right - tap % 2 * 2 : time * TAPS + tap;
         load_box(taps.here(), weight, taps.is_full(), channel, which, tiles.channel);
         taps.next();
       }
@@ -183,9 +188,10 @@ struct Sums {
   }
 };
 
-// The products of a warpgroup for its 8 rows of a tile, of whose pixels the first tap sees the one at ``begin``: d[m] has
-// columns 8m to 8m + 7.
-__device__ __forceinline__ void multiply_tile(float (&d)[2][64], const Work& work, int begin, Stages& seen, Stages& taps) {
+// The products of a warpgroup for its 8 rows of a tile, of whose pixels the first tap sees the one at ``begin``: d[m]
+// has columns 8m to 8m + 7.
+__device__ __forceinline__ void multiply_tile(float (&d)[2][64], const Work& work, int begin, Stages& seen,
+                                              Stages& taps) {
   const int group = threadIdx.x / 128;
   const bool one_of_group = threadIdx.x % 128 == 0, one_of_warp = threadIdx.x % 32 == 0;
   bool add = false;
@@ -218,7 +224,8 @@ __device__ __forceinline__ void multiply_tile(float (&d)[2][64], const Work& wor
   if (one_of_warp) barrier_arrive(seen.before_is_empty());
 }
 
-__device__ void consume(const Tensor& residual, const Tensor& y, const Work& work, Stages seen, Stages taps, u32 barriers) {
+__device__ void consume(const Tensor& residual, const Tensor& y, const Work& work, Stages seen, Stages taps,
+                        u32 barriers) {
   const Tiles tiles(work);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = tiles.wide * WIDE;
   unsigned char* const place = shared_memory + ROWS_AT + warp * 2 * ROWS_BYTES;
@@ -263,7 +270,8 @@ __device__ void consume(const Tensor& residual, const Tensor& y, const Work& wor
 #pragma unroll
           for (int j = 0; j < 8; ++j) {
             const int channel = half * DEEP + j * 8 + lane * 2;
-            float2 v = make_float2(d[0][half * 32 + j * 4] + bias[channel], d[0][half * 32 + j * 4 + 1] + bias[channel + 1]);
+            const float* const made = d[0] + half * 32 + j * 4;
+            float2 v = make_float2(made[0] + bias[channel], made[1] + bias[channel + 1]);
 #if RESIDUAL
             const float2 rest = unpack(*reinterpret_cast<const u32*>(mine + j * 16 + lane * 4));
             v.x += rest.x, v.y += rest.y;
@@ -326,8 +334,8 @@ __device__ void consume(const Tensor& residual, const Tensor& y, const Work& wor
 }
 
 extern "C" __global__ void __launch_bounds__(CONSUMERS + 128, 1)
-    conv(const __grid_constant__ Tensor x, const __grid_constant__ Tensor weight, const __grid_constant__ Tensor residual,
-         const __grid_constant__ Tensor y, const Work work) {
+    conv(const __grid_constant__ Tensor x, const __grid_constant__ Tensor weight,
+         const __grid_constant__ Tensor residual, const __grid_constant__ Tensor y, const Work work) {
   const u32 memory = shared_address(shared_memory);
   const bool consumer = threadIdx.x < CONSUMERS;
   // both sides begin in phase 0; waiting for the phase before, the producer finds every stage empty

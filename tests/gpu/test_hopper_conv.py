@@ -29,7 +29,6 @@ def _any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hopper_conv, "_BUSY", 0.0)
     monkeypatch.setattr(hopper_conv, "_BUSY_CLIP", 0.0)
     monkeypatch.setattr("tvae.kernels.cudnn_sum.check", lambda *_: pytest.fail("left to cuDNN"))
-    monkeypatch.setattr("tvae.kernels.native.enlarge_conv", lambda *_: pytest.fail("left to PyTorch"))
 
 
 def maps(inner: int, outer: int, h: int, w: int, n: int = 1, dtype: torch.dtype = torch.bfloat16) -> tuple[Tensor, ...]:

@@ -50,11 +50,10 @@ def run_of(operation: str, level: str) -> Callable[..., Any]:
 
 
 def takes(level: str, operation: str) -> bool:
-    """Is the level to take this operation's usual calls? ``conv_add`` wants Hopper or cuDNN's frontend for ``cuda``,
-    ``enlarge_conv`` Hopper."""
-    hopper = hopper_conv.missing() is None
-    able = {"conv_add": hopper or cudnn_frontend.missing() is None, "enlarge_conv": hopper}
-    return level in ("native", "triton") or (level == "cuda" and able.get(operation, False))
+    """Is the level to take this operation's usual calls? ``conv_add`` wants Hopper or cuDNN's frontend for ``cuda``."""
+    able = cudnn_frontend.missing() is None or hopper_conv.missing() is None
+    fused = level == "cuda" and operation == "conv_add" and able
+    return level in ("native", "triton") or fused
 
 
 def last(x: Tensor) -> Tensor:

@@ -143,7 +143,7 @@ def test_a_rehearsal_is_refused_what_the_run_would_be(asked: list[Any], monkeypa
         return module.conv_add(**given, out=out, stats=stats)
 
     counted: list[Tensor] = []
-    monkeypatch.setattr(module, "statistics", lambda y: counted.append(y) or "parts")
+    monkeypatch.setattr(module, "_statistics", lambda y: counted.append(y) or "parts")
     with rehearsal():
         assert call(sums())[1] is None
         given = sums()
@@ -162,7 +162,7 @@ def test_a_rehearsal_is_refused_what_the_run_would_be(asked: list[Any], monkeypa
 
 
 def test_statistics_are_the_first_levels_that_takes_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = import_module("tvae.kernels.cuda.statistics")
+    module = import_module("tvae.kernels.cuda.conv_add")
 
     def refused(_y: Tensor) -> Any:
         raise Unsupported("not today")
@@ -170,12 +170,12 @@ def test_statistics_are_the_first_levels_that_takes_the_sum(monkeypatch: pytest.
     given: dict[str, Any] = {"triton": lambda _y: "triton", "cuda": lambda _y: "cuda"}
     monkeypatch.setattr(module, "implementation", lambda operation, level: {"group_stats": given[level]}[operation])
     y = picture()
-    assert module.statistics(y) == "triton"
+    assert module._statistics(y) == "triton"
     for missing in (refused, None):
         given["triton"] = missing
-        assert module.statistics(y) == "cuda"
+        assert module._statistics(y) == "cuda"
     given["cuda"] = refused
-    assert torch.equal(module.statistics(y), native.group_stats(y))
+    assert torch.equal(module._statistics(y), native.group_stats(y))
 
 
 @pytest.mark.parametrize(("operations", "built"), [({"conv_add", "sample"}, 0), ({"conv_add", "norm_act"}, 1)])

@@ -150,29 +150,34 @@ def test_what_is_not_enlarged(case: str, machine: Machine) -> None:
     assert not machine.boxes
 
 
-def test_small_pictures_are_enlarged_by_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the card; elsewhere, and where nobody asks for statistics, that is the level below."""
-    module, counted = import_module("tvae.kernels.cuda.enlarge_conv"), []
+def test_small_pictures_are_left_to_the_level_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, below = import_module("tvae.kernels.cuda.enlarge_conv"), []
     machine = machine_of(monkeypatch, busy=2.0)
-    monkeypatch.setattr(module, "statistics", lambda y: counted.append(y) or "parts")
-    x, taps = last(1, 64, 8, 8), last(128, 64, 4, 4)
+    monkeypatch.setattr(module, "implementation", lambda *of: lambda y: below.append((of, y)))
+    given = last(1, 64, 8, 8), last(128, 64, 4, 4), None, ALL, None, True
     with pytest.raises(Unsupported, match="idle"):
-        module.enlarge_conv(x, taps, None, ALL, None, True)
-    monkeypatch.setattr(module, "_on_the_card", lambda _: True)
-    with pytest.raises(Unsupported, match="idle"):
-        module.enlarge_conv(x, taps, None, ALL, None, False)
-    y, parts = module.enlarge_conv(x, taps, None, ALL, None, True)
-    assert parts == "parts"
-    assert counted[0] is y
-    torch.testing.assert_close(y, F.conv_transpose2d(x, taps.transpose(0, 1), stride=2, padding=1))
-    with rehearsal() as builds:
-        made, _ = module.enlarge_conv(x, taps, None, ALL, None, True)
-    assert len(builds) == 1
-    assert counted[1] is made
+        module.enlarge_conv(*given)
+    assert not below
+    with rehearsal() as builds:  # the run's picture may be as small, or not
+        y, parts = module.enlarge_conv(*given)
+        assert len(below) == 1
+        module.enlarge_conv(*given[:-1], False)
+    assert len(builds) == 2
+    ((of, made),) = below
+    assert of == ("group_stats", "triton")
+    assert made is y
+    assert (y.shape, parts.shape) == ((1, 128, 16, 16), (1, 4, 3, 128))
     monkeypatch.setattr(hopper_conv, "missing", lambda: "no Hopper")
     with pytest.raises(Failed, match="no Hopper"):
-        module.enlarge_conv(x, taps, None, ALL, None, True)
+        module.enlarge_conv(*given)
     assert not machine.boxes
+
+
+def test_a_run_asks_nothing_of_the_level_below(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = import_module("tvae.kernels.cuda.enlarge_conv")
+    monkeypatch.setattr(module, "implementation", lambda *_: pytest.fail("asked"))
+    module.enlarge_conv(last(1, 64, 8, 8), last(128, 64, 4, 4), None, ALL, None, True)
+    assert machine.blocks > 0
 
 
 @pytest.mark.parametrize("padding", [(0, 1, 1), (1, 0, 2), (2, 1, 0)])
@@ -323,7 +328,7 @@ def test_a_rehearsal_launches_nothing_and_asks_the_others_too(
     module = import_module("tvae.kernels.cuda.conv_add")
     monkeypatch.setattr(hopper_conv, "_BUSY", 2.0)
     others: list[str] = []
-    monkeypatch.setattr(module, "statistics", lambda _: others.append("statistics"))
+    monkeypatch.setattr(module, "_statistics", lambda _: others.append("statistics"))
     monkeypatch.setattr(module.cudnn_sum, "check", lambda *_: others.append("cuDNN"))
     monkeypatch.setattr(module, "implementation", lambda *_: lambda *_: others.append("the level below"))
     x, weight, residual = last(2, 64, 40, 30), last(256, 64, 3, 3), last(2, 256, 40, 30)

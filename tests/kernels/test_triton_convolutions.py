@@ -1,0 +1,37 @@
+"""Convolutions by PyTorch with a pass of Triton's behind them, against float64, and what they refuse."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+if find_spec("triton") is None:
+    pytest.skip("needs Triton", allow_module_level=True)
+import interpreted  # noqa: F401  (before Triton)
+from kernel_inputs import channels_last
+
+from tvae.kernels.cases import small_cases
+from tvae.kernels.check import deviation
+from tvae.kernels.registry import Unsupported
+from tvae.kernels.triton import IMPLEMENTATIONS
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("operation", ["conv_add", "enlarge_conv"])
+def test_small_calls(operation: str, dtype: torch.dtype) -> None:
+    for case in small_cases(operation, dtype, DEVICE):
+        found = deviation(case, IMPLEMENTATIONS[operation])
+        assert found.passed, f"{case.label}: {found}"
+
+
+@pytest.mark.parametrize("operation", ["conv_add", "enlarge_conv"])
+def test_other_types_are_left_to_the_level_below(operation: str) -> None:
+    x = channels_last(torch.ones(1, 4, 6, 6)).double().to(DEVICE)
+    sides = {"conv_add": (3, None, None), "enlarge_conv": (4, None)}[operation]
+    weight = torch.ones(4, 4, sides[0], sides[0], device=DEVICE).double()
+    with pytest.raises(Unsupported, match="float64"):
+        IMPLEMENTATIONS[operation](x, weight, *sides[1:], (1, 1, 1, 1), None, True)
