@@ -33,5 +33,12 @@ def test_other_types_are_left_to_the_level_below(operation: str) -> None:
     x = channels_last(torch.ones(1, 4, 6, 6)).double().to(DEVICE)
     sides = {"conv_add": (3, None, None), "enlarge_conv": (4, None)}[operation]
     weight = torch.ones(4, 4, sides[0], sides[0], device=DEVICE).double()
-    with pytest.raises(Unsupported, match="float64"):
-        IMPLEMENTATIONS[operation](x, weight, *sides[1:], (1, 1, 1, 1), None, True)
+    for stats in (True, False):
+        with pytest.raises(Unsupported, match="float64"):
+            IMPLEMENTATIONS[operation](x, weight, *sides[1:], (1, 1, 1, 1), None, stats)
+
+
+@pytest.mark.parametrize("operation", ["conv_add", "enlarge_conv"])
+def test_statistics_are_made_where_they_are_wanted(operation: str) -> None:
+    for case in small_cases(operation, torch.float32, DEVICE):
+        assert (IMPLEMENTATIONS[operation](*case.fresh())[1] is not None) == case.arguments[-1]
