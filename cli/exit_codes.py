@@ -40,4 +40,5 @@ def code_for(error: BaseException) -> ExitCode:
     errors = sys.modules.get("tvae.pipeline.errors")  # not loaded: then none of its errors can have been raised
     if errors is None or not isinstance(error, errors.TvaeError):
         return ExitCode.INTERNAL
-    return ExitCode.SOME_FAILED if isinstance(error, errors.InputError) else ExitCode.USAGE
+    of_one_item = isinstance(error, (errors.InputError, errors.OutputError))
+    return ExitCode.SOME_FAILED if of_one_item else ExitCode.USAGE

@@ -143,7 +143,7 @@ AllowWhole = Annotated[
     bool,
     typer.Option(
         "--allow-whole",
-        help="Run operations the engine has no rule for on the whole picture: exact, but memory is not bounded.",
+        help="Run operations the engine has no rule for on the whole picture: exact, but in more memory than strips.",
         rich_help_panel=MODEL,
     ),
 ]
@@ -242,5 +242,5 @@ Color = Annotated[
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line on stdout.", rich_help_panel=REPORT)]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Errors only.", rich_help_panel=REPORT)]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Tracebacks too.", rich_help_panel=REPORT)]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Tracebacks and logs.", rich_help_panel=REPORT)]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bars.", rich_help_panel=REPORT)]

@@ -68,6 +68,7 @@ def export(
         from pathlib import Path
 
         from tvae import presets
+        from tvae.pipeline.atomic import replacing
         from tvae.pipeline.errors import UsageError
 
         with _usage():
@@ -75,11 +76,11 @@ def export(
         if output is None:
             print(text, end="")
             return
+        if Path(output).exists() and not overwrite:
+            raise UsageError(f"{output} exists; pass --overwrite to replace it")
         try:
-            with open(Path(output), "w" if overwrite else "x", encoding="utf-8") as file:
-                file.write(text)
-        except FileExistsError:
-            raise UsageError(f"{output} exists; pass --overwrite to replace it") from None
+            with replacing(Path(output)) as temporary:
+                temporary.write_text(text, encoding="utf-8")
         except OSError as error:
             raise UsageError(f"cannot write {output}: {error.strerror or error}") from error
 

@@ -44,13 +44,13 @@ class Display:
             _Rate(),
             TimeRemainingColumn(),
         )
-        # Redirecting would send our results on stdout to stderr while a bar is shown.
+        # Redirecting stdout would send our results to stderr while a bar is shown.
         self._progress = Progress(
             *columns,
             console=self._console,
             transient=True,
             redirect_stdout=False,
-            redirect_stderr=False,
+            redirect_stderr=True,
             disable=quiet or not progress or not self._console.is_terminal,
         )
         self._run: TaskID | None = None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 
 import typer
@@ -32,10 +33,11 @@ def one_line(message: str) -> str:
 def reporting(verbose: bool = False, as_json: bool = False, *, resumable: bool = False) -> Iterator[None]:
     """Turns whatever ends the block into one line on stderr and ``typer.Exit`` with its code.
 
-    With ``verbose`` the traceback comes first; with ``as_json`` the line is also an object on stdout. While the block
-    runs, SIGTERM unwinds it like Ctrl-C. resumable: the same command goes on where the block was left.
+    With ``verbose`` the traceback comes first, and what is logged meanwhile is shown; with ``as_json`` the line is also
+    an object on stdout. While the block runs, SIGTERM unwinds it like Ctrl-C. resumable: the same command goes on where
+    the block was left.
     """
-    with _sigterm_raises():
+    with _sigterm_raises(), _log_shown() if verbose else nullcontext():
         try:
             yield
         except typer.Exit:
@@ -43,7 +45,7 @@ def reporting(verbose: bool = False, as_json: bool = False, *, resumable: bool =
         except BrokenPipeError:  # whoever read our output has gone; there is nobody to tell
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or flushing at exit fails again
             raise typer.Exit(ExitCode.INTERNAL) from None
-        except (Exception, KeyboardInterrupt, Terminated) as error:
+        except (Exception, KeyboardInterrupt, Terminated) as error:  # whatever it is, it is told and has its code
             code = code_for(error)
             message = _describe(error, code, resumable)
             if verbose:
@@ -63,6 +65,28 @@ def _describe(error: BaseException, code: ExitCode, resumable: bool) -> str:
     if code is ExitCode.INTERNAL:
         return f"internal error: {type(error).__name__}: {error} (-v shows where)"
     return str(error)
+
+
+class _ToStderr(logging.Handler):
+    """Whatever stderr is when something is logged: a progress bar puts itself before it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _log_shown() -> Iterator[None]:
+    """All that tvae logs, for as long as the block runs."""
+    log, handler = logging.getLogger("tvae"), _ToStderr()
+    handler.setFormatter(logging.Formatter("tvae: %(levelname)s: %(message)s"))
+    before = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+        log.removeHandler(handler)
 
 
 @contextmanager

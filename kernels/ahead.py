@@ -107,5 +107,5 @@ def wait_for_all() -> None:
 def _tried(build: Callable[[], object]) -> None:
     try:
         build()
-    except Exception as error:
-        _log.debug("not done ahead: %s", error)
+    except Exception:  # whatever it is, whoever needs what it is for meets it, too, and says what it means
+        _log.debug("not done ahead", exc_info=True)

@@ -6,6 +6,7 @@ Triton for a GPU. What cannot be compiled is refused, once and for all; no run f
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -23,6 +24,8 @@ from tvae.kernels import native
 from tvae.kernels.registry import Unsupported
 
 __all__ = ["IMPLEMENTATIONS", "missing"]
+
+_log = logging.getLogger("tvae")
 
 _failed: dict[tuple[Callable[..., Any], str], str] = {}
 """Definition and type of device -> why it cannot be compiled."""
@@ -102,7 +105,8 @@ def _run(definition: Callable[..., Any], *args: Any) -> Any:
             return _compiled[kind](*args)
     except (torch.OutOfMemoryError, MemoryError):
         raise
-    except Exception as error:
+    except Exception as error:  # the compiler has many of its own; whatever it is, the level below can do the work
+        _log.debug("%s is not compiled", definition.__name__, exc_info=True)
         reason = "torch.compile fails: " + " ".join(str(error).split("\n")[:2])
         if type(error).__name__ != "FailOnRecompileLimitHit":  # after which what was compiled before goes on
             _failed[definition, device] = reason

@@ -98,8 +98,8 @@ def _found(wanted: _Clip, x: Tensor, weight: Tensor) -> Callable[[Tensor, Tensor
             return None
         theirs = _milliseconds(lambda: F.conv3d(x, weight, None, 1, list(wanted.padding)))
         ours = _milliseconds(lambda: run(x, weight))
-    except Exception as error:  # the library looks for others while it is imported, and has exceptions of its own
-        _log.debug("conv3d: not by cuDNN's frontend: %s", str(error).strip().splitlines()[:1])
+    except Exception:  # the library looks for others while it is imported, and has exceptions of its own
+        _log.debug("conv3d: not by cuDNN's frontend", exc_info=True)
         return None
     _log.debug("conv3d of %s: %.2f ms, PyTorch's %.2f ms", list(x.shape), ours, theirs)
     return run if ours < theirs else None

@@ -39,6 +39,12 @@ def blocks(x: Tensor) -> tuple[Tensor, ...]:
     return tuple(block for piece in pieces for block in blocks(piece))
 
 
+def stats_bytes(elements: int, dtype: torch.dtype, device: torch.device) -> int:
+    """What ``group_stats`` of so many elements holds beside them: a block in float32, and its centred copy."""
+    copies = 1 if dtype in (torch.float32, torch.float64) else 2
+    return copies * max(4, dtype.itemsize) * min(elements, _CPU_BLOCK if device.type == "cpu" else _BLOCK)
+
+
 def block_stats(x: Tensor) -> Tensor:
     """Statistics of x_nc* as parts_nb3c of one block."""
     wide = x if x.dtype in (torch.float32, torch.float64) else x.float()

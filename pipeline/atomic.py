@@ -3,15 +3,22 @@
 A writer fills a temporary file in the *same* folder (renaming across file systems is a copy), the bytes are
 flushed to the disk, and one rename puts them under the final name. A killed process leaves at most a file
 whose name :func:`is_temporary` recognises; it never leaves half a result.
+
+All final files get their names in :func:`publish`.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tvae.pipeline.errors import OutputError
+
+_log = logging.getLogger("tvae")
 
 PREFIX, SUFFIX = ".tvae-", ".tmp"
 
@@ -30,18 +37,45 @@ def is_temporary(name: str) -> bool:
 def replacing(target: Path) -> Iterator[Path]:
     """Yield a temporary path to fill; on a clean exit it becomes `target`, on an error it is removed.
 
-    The file is flushed to the disk before the rename, so that after a power cut the final name does not hold
-    zeros. Errors of the file system (`OSError`) reach the caller as they are.
+    Errors of the file system (`OSError`) reach the caller as they are.
     """
     temporary = temporary_path(target)
     try:
         yield temporary
-        flush_file(temporary)
-        os.replace(temporary, target)
+        publish(temporary, target)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        discard(temporary)
         raise
-    flush_folder(target.parent)
+
+
+def publish(temporary: Path, target: Path) -> None:
+    """Give a complete file its final name, in place of what was there. `OSError`: then `target` is absent, or the old.
+
+    The file is flushed to the disk before the rename, so that after a power cut the final name does not hold
+    zeros; its folder after it, so that the name is still there.
+    """
+    flush_file(temporary)
+    os.replace(temporary, target)
+    try:
+        flush_folder(target.parent)
+    except OSError:
+        discard(target)  # who is told that it failed must not find it
+        raise
+
+
+def discard(path: Path) -> None:
+    """Remove a file of ours if it is there. That it cannot be removed is for the log: something else failed before."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        _log.debug("left behind: %s", error)
+
+
+def write_error(path: Path, error: Exception) -> OutputError:
+    """What to raise when a result cannot be written, for what the system or a library says."""
+    return OutputError(
+        f"cannot write {path}: {getattr(error, 'strerror', None) or error}; check the disk and run again"
+    )
 
 
 def flush_file(path: Path) -> None:

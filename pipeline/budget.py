@@ -7,7 +7,7 @@ import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -24,6 +24,7 @@ __all__ = [
     "host_room",
     "outside",
     "parse_size",
+    "recorded_segments",
 ]
 
 _UNITS = {"": 1, "b": 1, **{f"{p}b": 1000 ** (n + 1) for n, p in enumerate("kmgt")}}
@@ -47,6 +48,8 @@ _CPU_OWN = 600 << 20
 """Of a process that has torch imported, where the system does not tell."""
 _CPU_FIRST = 128 << 20
 """What the first run adds beside its buffers: code that is loaded, oneDNN's copies of weights (measured: 120 MiB)."""
+_CPU_SPARE = 16 << 20
+"""What a process may hold more of at its next call (up to 3 MiB were measured, 30 where it captures anew)."""
 _HOST_SHARE = 0.8
 """Of the host's free memory that buffers of a GPU may take: pinned memory cannot be swapped."""
 _CPU_ROOM = 0.08
@@ -138,7 +141,7 @@ def besides(device: torch.device, weights: int, inputs: int = 0, *, to_come: int
     if device.type == "cpu":
         resident = _resident()
         more = weights if to_come is None or not resident else to_come
-        return Besides((resident or _CPU_OWN) + more + _CPU_FIRST, _CPU_ROOM)
+        return Besides((resident or _CPU_OWN) + more + _CPU_FIRST, _CPU_ROOM, _CPU_SPARE)
     return Besides(weights)
 
 
@@ -177,11 +180,16 @@ def _free(device: torch.device) -> int | None:
     return _available() if device.type == "cpu" else None
 
 
-def _kept_by_recordings(device: torch.device) -> int:
-    """Bytes in the pools of CUDA graphs that no tensor has, and none but the graphs' own can have."""
+def recorded_segments(device: torch.device) -> list[dict[str, Any]]:
+    """The allocator's segments in the pools of CUDA graphs, which nothing else can use."""
     index = torch.cuda.current_device() if device.index is None else device.index
-    pools = (s for s in torch.cuda.memory_snapshot() if s["device"] == index and tuple(s["segment_pool_id"]) != (0, 0))
-    return sum(s["total_size"] - s["allocated_size"] for s in pools)
+    segments = (s for s in torch.cuda.memory_snapshot() if s["device"] == index)
+    return [s for s in segments if tuple(s["segment_pool_id"]) != (0, 0)]
+
+
+def _kept_by_recordings(device: torch.device) -> int:
+    """Bytes in the pools of CUDA graphs that no tensor has."""
+    return sum(s["total_size"] - s["allocated_size"] for s in recorded_segments(device))
 
 
 def _in_pages(tensors: int) -> int:

@@ -1,19 +1,22 @@
 """A budget of a GPU's memory that is kept even where a plan is wrong: PyTorch's allocator refuses what goes beyond it,
 and leaves no holes where many sizes come and go.
 
-Where it refuses, cuDNN takes an algorithm with a smaller workspace, and the engine goes on with half a strip.
+Where it refuses, cuDNN takes an algorithm with a smaller workspace, and the engine goes on with half a strip. The limit
+is the process's: while calls overlap, that of the smallest budget holds for all of them.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache
 
 import torch
 
 from tvae.pipeline.budget import CUDA_LATER, outside
+from tvae.pipeline.session.settings import Shared, Value
 
 __all__ = ["capped"]
 
@@ -32,46 +35,66 @@ def capped(device: torch.device, named: int | None, *, by_rows: bool = False) ->
     if device.type != "cuda" or (named is None and not by_rows):
         yield _nothing
         return
-    if named is None:
-        with _without_holes():
+    with ExitStack() as settings:
+        settings.enter_context(_without_holes.borrowed(None))
+        if named is None:
             yield _nothing
-        return
-    total = torch.cuda.mem_get_info(device)[1]
-    before = torch.cuda.get_per_process_memory_fraction(device)
+            return
+        total = torch.cuda.mem_get_info(device)[1]
+        number = torch.cuda.current_device() if device.index is None else device.index
+        change = settings.enter_context(_share_of(number).borrowed(1.0))
 
-    def limit() -> None:
-        left = max(0, named - outside(device) - CUDA_LATER)
-        torch.cuda.set_per_process_memory_fraction(min(before, left / total), device)
-        if torch.cuda.memory_reserved(device) > left:
-            torch.cuda.empty_cache()  # what the allocator has by now it would go on to use
+        def limit() -> None:
+            left = max(0, named - outside(device) - CUDA_LATER)
+            change(left / total)
+            if torch.cuda.memory_reserved(device) > left:
+                torch.cuda.empty_cache()  # what the allocator has by now it would go on to use
 
-    limit()
-    try:
-        with _without_holes():
-            yield limit
-    finally:
-        torch.cuda.set_per_process_memory_fraction(before, device)
+        limit()
+        yield limit
 
 
 def _nothing() -> None:
     """There is no limit to look at."""
 
 
-@contextmanager
-def _without_holes() -> Iterator[None]:
+@cache
+def _share_of(number: int) -> Value[float, float]:
+    """Of the card's memory, what the allocator may have; a limit that somebody set stays one."""
+    card = torch.device("cuda", number)
+    return Value(
+        lambda: torch.cuda.get_per_process_memory_fraction(card),
+        lambda share: torch.cuda.set_per_process_memory_fraction(share, card),
+        lambda before, wanted: min(before, *wanted),
+    )
+
+
+class _Segments(Shared[None]):
     """Memory in segments that grow and shrink by pages, where the system has them and the user chose nothing else.
 
     In segments of a fixed size a small tensor in the place of a large one keeps the rest of that place from all that is
-    larger: of a budget of 8 GiB, 4 GiB were free and not to be had (measured, SDXL at 4096x4096).
+    larger: of a budget of 8 GiB, 4 GiB were free and not to be had (measured, SDXL at 4096x4096). PyTorch does not tell
+    its settings: what comes back is what the environment says.
     """
-    change = next((getattr(torch._C, name) for name in _CHANGES if hasattr(torch._C, name)), None)
-    chosen = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
-    if sys.platform != "linux" or change is None or "expandable_segments" in chosen or "backend:" in chosen:
-        yield
-        return
-    others = f"{chosen}," if chosen else ""  # what is not named goes back to its default
-    change(f"{others}expandable_segments:True")
-    try:
-        yield
-    finally:
-        change(f"{others}expandable_segments:False")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._back: Callable[[], None] | None = None
+
+    def _set(self, wanted: Sequence[None]) -> None:
+        change = next((getattr(torch._C, name) for name in _CHANGES if hasattr(torch._C, name)), None)
+        chosen = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+        other = sys.platform != "linux" or "expandable_segments" in chosen or "backend:" in chosen
+        if self._back is not None or change is None or other:
+            return
+        others = f"{chosen}," if chosen else ""  # what is not named goes back to its default
+        change(f"{others}expandable_segments:True")
+        self._back = lambda: change(f"{others}expandable_segments:False")
+
+    def _give_back(self) -> None:
+        if self._back is not None:
+            self._back()
+            self._back = None
+
+
+_without_holes = _Segments()

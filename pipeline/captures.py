@@ -7,8 +7,9 @@ frames) is part of its name.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -23,13 +24,20 @@ from tvae.pipeline.engine.passes import optimise, simplify
 from tvae.pipeline.errors import UnsupportedOp
 from tvae.pipeline.graph_store import GraphStore, graph_key
 from tvae.pipeline.models.reference import Side, call_reference, reference_mode
+from tvae.pipeline.output_again import proposed, settled
 from tvae.pipeline.outputs import Spec, flatten
 from tvae.pipeline.rehearse import prepared
+from tvae.pipeline.session.statefulness import StateWatch
 
-__all__ = ["Call", "Captured", "Captures", "Frames", "Step"]
+__all__ = ["Call", "Captured", "Captures", "Fits", "Frames", "Step"]
+
+_ONE_AT_A_TIME = threading.RLock()
+"""While a model is captured its weights and settings are not its own."""
 
 Step = Callable[[nn.Module, Tensor, Sequence[Tensor]], tuple[Tensor, Sequence[Tensor]]]
 """(model, chunk of a clip, caches) -> (its result, the next chunk's caches)."""
+Fits = Callable[[Graph, Spec], bool]
+"""Can a graph from disk, with what its outputs make, be this model's?"""
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,16 @@ class Captured:
     graph: Graph
     spec: Spec
     rehearsed: bool = True
+    _others: dict[int, Captured] = field(default_factory=dict)
+
+    def divided(self, dim: int) -> Captured:
+        """The same, with strips along this dimension of the first input."""
+        symbol = self.graph.symbol_of(dim)
+        if symbol == self.graph.row_symbol:
+            return self
+        if dim not in self._others:
+            self._others[dim] = replace(self, graph=replace(self.graph, row_symbol=symbol), _others={})
+        return self._others[dim]
 
 
 class Captures:
@@ -76,49 +94,52 @@ class Captures:
         self,
         side: Side,
         module: Callable[[], nn.Module],
-        digest: str | None,
-        facts: Mapping[str, Any],
+        key: str | None,
         kernels: Kernels,
         step: Step | None,
         frames: Frames | None,
+        fits: Fits | None = None,
     ) -> None:
         self._side: Side = side
-        self._module, self._digest, self._facts = module, digest, dict(facts)
+        self._module, self._key = module, key
         self._kernels, self._step, self._frames = kernels, step, frames
+        self._fits = fits or (lambda _graph, _spec: True)
         self._graphs: dict[str, list[Captured]] = {}
 
     def of(
         self, inputs: Sequence[Tensor | RowSource], shapes: list[tuple[int, ...]], call: Call, rows: Rows
     ) -> tuple[Captured, dict[str, int]]:
         """A graph that serves these inputs, and its symbols' values. Raises UnsupportedOp."""
-        facts = self._call_facts(inputs, call, rows)
+        frames = self._frames if self._frames is not None and self._frames.serves(inputs[0].shape, call) else None
+        facts = self._call_facts(inputs, call, frames)
         name = json.dumps(facts, sort_keys=True, default=str)
-        found = self._serving(name, shapes)
+        found = self._serving(name, shapes, rows)
         if found is not None:
             return found
-        store = GraphStore(graph_key(self._digest, {**self._facts, **facts}))
+        store = GraphStore(None if self._key is None else graph_key(self._key, facts))
         dims = 3 if len(inputs[0].shape) == 5 else 2
         with prepared(self._kernels, inputs[0].dtype, inputs[0].device, dims):
             if name not in self._graphs:
-                self._graphs[name] = [Captured(self._optimised(g, inputs), s) for g, s in store.load()]
-                found = self._serving(name, shapes)
+                self._graphs[name] = [Captured(self._optimised(g, inputs), s) for g, s in store.load(self._fits)]
+                found = self._serving(name, shapes, rows)
             if found is not None:
                 return found
-            plain, spec = self._capture(inputs, call, rows)
+            plain, spec = self._capture(inputs, call, frames)
         store.save(plain, spec)
         self._graphs[name].append(Captured(self._optimised(plain, inputs), spec, rehearsed=False))
-        found = self._serving(name, shapes)
+        found = self._serving(name, shapes, rows)
         if found is None:
             why = f"the capture does not serve its own shape {shapes}"
             raise UnsupportedOp("torch.export", self._side, why, whole=False)
         return found
 
-    def _serving(self, name: str, shapes: list[tuple[int, ...]]) -> tuple[Captured, dict[str, int]] | None:
-        """A graph in memory that serves these shapes, and its symbols' values."""
+    def _serving(self, name: str, shapes: list[tuple[int, ...]], rows: Rows) -> tuple[Captured, dict[str, int]] | None:
+        """A graph in memory that serves these shapes, with its strips along ``rows``, and its symbols' values."""
         for known in self._graphs.get(name, ()):
             sizes = known.graph.bind(shapes)
             if sizes is not None:
-                return known, sizes
+                dim = self._frames.dim if rows == "time" and self._frames is not None else -2
+                return known.divided(dim), sizes
         return None
 
     def _optimised(self, graph: Graph, inputs: Sequence[Tensor | RowSource]) -> Graph:
@@ -133,15 +154,15 @@ class Captures:
         subpixel = wide or fused["norm_act"]
         return optimise(graph, subpixel=subpixel, bias=bias, narrow=narrow, epilogue=epilogue, summed=summed)
 
-    def _call_facts(self, inputs: Sequence[Tensor | RowSource], call: Call, rows: Rows) -> dict[str, Any]:
-        """What a capture bakes in besides the model: fixed dimensions, types, options."""
+    def _call_facts(self, inputs: Sequence[Tensor | RowSource], call: Call, frames: Frames | None) -> dict[str, Any]:
+        """What a capture bakes in besides the model: fixed dimensions, types, options, and the caller's settings."""
         fixed = [
             [n if d < len(t.shape) - 2 or len(t.shape) < 4 or n == 1 else 0 for d, n in enumerate(t.shape)]
             for t in inputs
         ]
         counting = None
-        if rows == "time" and self._frames is not None:
-            fixed[0][self._frames.dim], counting = 0, self._frames.option
+        if frames is not None:
+            fixed[0][frames.dim], counting = 0, frames.option
         dtypes = [str(t.dtype) for t in inputs]
         device = inputs[0].device.type
         return {
@@ -151,30 +172,46 @@ class Captures:
             "device": device,
             "tensors": list(call.tensors),
             "options": [[k, repr(v)] for k, v in call.options if k != counting],
-            "rows": rows,
+            "frames": frames is not None,
+            "default dtype": str(torch.get_default_dtype()),
+            "default device": str(torch.get_default_device()),
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
         }
 
-    def _capture(self, inputs: Sequence[Tensor | RowSource], call: Call, rows: Rows) -> tuple[Graph, Spec]:
+    def _capture(self, inputs: Sequence[Tensor | RowSource], call: Call, frames: Frames | None) -> tuple[Graph, Spec]:
         module, side, step = self._module(), self._side, self._step
         device = next(iter(module.parameters())).device
         spec: Spec = {}
-        frames = self._frames if rows == "time" else None
 
-        def traced(x: Tensor, *more: Tensor) -> list[Tensor]:
+        watch = StateWatch(module, side)
+
+        def called(x: Tensor, more: Sequence[Tensor]) -> tuple[list[Tensor], Spec]:
             if step is not None:
                 result, caches = step(module, x, more)
-                return [result, *caches]
+                return [result, *caches], {}
             kwargs = dict(call.options) | dict(zip(call.tensors, more, strict=True))
             if frames is not None and frames.option in kwargs:
                 kwargs[frames.option] = x.shape[frames.dim]
-            tensors, found = flatten(call_reference(module, side, x, **kwargs))
-            spec.update(found)
-            return tensors
+            return flatten(call_reference(module, side, x, **kwargs))
 
-        examples = [
-            t if isinstance(t, Tensor) and t.device == device else torch.empty(t.shape, dtype=t.dtype, device=device)
-            for t in inputs
-        ]
-        with reference_mode(module):
-            graph = simplify(capture(module, traced, examples, -2 if frames is None else frames.dim))
-        return graph, spec
+        def traced(x: Tensor, *more: Tensor) -> list[Tensor]:
+            tensors, found = proposed(*watch.called(lambda: called(x, more)))
+            spec.clear()
+            spec.update(found)
+            return [*tensors, *watch.extra]
+
+        examples = [_example(t, device) for t in inputs]
+        rows = -2 if frames is None else frames.dim
+        with _ONE_AT_A_TIME, reference_mode(module):
+            try:
+                graph = simplify(capture(module, traced, examples, rows))
+            finally:
+                watch.restore()
+        return settled(watch.checked(graph), spec)
+
+
+def _example(t: Tensor | RowSource, device: torch.device) -> Tensor:
+    """To trace with: where a size lies in memory other than usual, the exporter may take it for a constant."""
+    if isinstance(t, Tensor) and t.device == device and t.is_contiguous():
+        return t
+    return torch.empty(t.shape, dtype=t.dtype, device=device)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,17 +18,14 @@ from torch import Tensor, nn
 
 from tvae.kernels import Kernels
 from tvae.pipeline.budget import Limits, Rows
-from tvae.pipeline.captures import Call, Captured, Captures, Frames, Step
-from tvae.pipeline.collector import without_collector
+from tvae.pipeline.captures import Call, Captured, Captures, Fits, Frames, Step
 from tvae.pipeline.engine.across import Across
 from tvae.pipeline.engine.boundary import RowSource
-from tvae.pipeline.engine.constants import state_of
 from tvae.pipeline.engine.graph import Graph
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan import Plan
 from tvae.pipeline.engine.program import Program
-from tvae.pipeline.errors import PlanError
-from tvae.pipeline.heap import return_what_is_freed
+from tvae.pipeline.errors import PlanError, TvaeError, UnsupportedOp
 from tvae.pipeline.models.reference import Side
 from tvae.pipeline.outputs import Spec
 from tvae.pipeline.planning import Planned, at_callers, described, planned
@@ -38,7 +35,7 @@ from tvae.pipeline.weights import PreparedWeights
 
 __all__ = ["NO_SINKS", "Compiled", "Ready"]
 
-_KEPT_SHAPES = 8
+_KEPT_SHAPES = 64
 NO_SINKS: Mapping[int, Any] = {}
 
 
@@ -59,31 +56,30 @@ class Compiled:
     """See the module's docstring.
 
     module: gives the model to capture from, on the device and in the type of the computation, or its skeleton; called
-    only when no graph serves. step: a chunk of a clip with its caches in the place of the whole call. frames: where
-    those of a clip are, None for a side whose strips divide the height only. facts: what identifies the model
-    (configuration, weights' names and shapes), for the graphs on disk. digest: that of the model's source, None keeps
-    graphs in memory only. kernels: None for the definitions.
+    only when no graph serves. key: identity of the model, for the graphs on disk; None keeps graphs in memory only.
+    step: a chunk of a clip with its caches in the place of the whole call. frames: where those of a clip are, None for
+    a side whose strips divide the height only. fits: of graphs from disk, those that can be this model's. kernels: None
+    for the definitions.
     """
 
     def __init__(
         self,
         side: Side,
         module: Callable[[], nn.Module],
-        digest: str | None,
-        facts: Mapping[str, Any],
+        key: str | None,
         kernels: Kernels | None = None,
         *,
         allow_whole: bool = False,
         step: Step | None = None,
         frames: Frames | None = None,
+        fits: Fits | None = None,
     ) -> None:
         self._side: Side = side
-        self._frames, self._allow_whole = frames, allow_whole
+        self._frames, self._step, self._allow_whole = frames, step is not None, allow_whole
         self._kernels = kernels or Kernels()
-        self._captures = Captures(side, module, digest, facts, self._kernels, step, frames)
+        self._captures = Captures(side, module, key, self._kernels, step, frames, fits)
         self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._plans: OrderedDict[Any, Planned] = OrderedDict()
-        self._runners: dict[int, tuple[Any, Runner]] = {}  # by the identity of a kept schedule
 
     def ready(
         self,
@@ -101,11 +97,8 @@ class Compiled:
         sinks: of the results that go by rows, by their number, the dimension of those rows. record: replay CUDA graphs
         for repeated shapes. Raises UnsupportedOp, PlanError.
         """
-        if limits.vram is not None and inputs[0].device.type == "cpu":
-            return_what_is_freed()
-        with without_collector():
-            captured, found = self._prepare(inputs, limits, call, sinks, weights)
-            runner = self._runner(inputs, weights, limits, captured, found, channels_last=channels_last, record=record)
+        captured, found = self._prepare(inputs, limits, call, sinks, weights)
+        runner = self._runner(inputs, weights, limits, captured, found, channels_last=channels_last, record=record)
         return Ready(runner, found, captured.spec)
 
     def _runner(
@@ -119,27 +112,15 @@ class Compiled:
         channels_last: bool,
         record: bool,
     ) -> Runner:
-        """The one of this schedule, for the weights as they are now."""
+        """For the weights as they are now."""
         plan = found.schedule
         given = dict(weights([n for n in plan.program.params.values() if n not in captured.graph.constants]))
-        record = record and limits.vram is None  # a recording's memory is its own, beyond what a named budget plans
-        state = (channels_last, record, state_of(list(given.values())))
-        if id(plan) not in self._runners or self._runners[id(plan)][0] != state:
-            given |= {k: t.to(inputs[0].device) for k, t in captured.graph.constants.items()}
-            if not captured.rehearsed:
-                captured.rehearsed = True
-                rehearse(captured.graph, plan, given, self._kernels, channels_last=channels_last)
-            self._runners[id(plan)] = (
-                state,
-                Runner(plan, given, channels_last=channels_last, record=record, spill=limits.spill),
-            )
-            for old in self._runners.keys() - {id(p.schedule) for p in self._plans.values()}:
-                del self._runners[old]
-        return self._runners[id(plan)][1]
-
-    def forget(self) -> None:
-        """Let go of weights and recordings: the model is about to move, or has."""
-        self._runners.clear()
+        given |= {k: t.to(inputs[0].device) for k, t in captured.graph.constants.items()}
+        if not captured.rehearsed:
+            captured.rehearsed = True
+            rehearse(captured.graph, plan, given, self._kernels, channels_last=channels_last)
+        bounded = limits.vram is not None
+        return Runner(plan, given, channels_last=channels_last, record=record, spill=limits.spill, bounded=bounded)
 
     def plan(
         self,
@@ -174,12 +155,11 @@ class Compiled:
         """The graph and the schedule, with strips of the height or of the time. weights: for a run, not only a plan:
         they take their place before the rest is shared out."""
         found: list[tuple[Captured, Planned]] = []
-        refused: list[PlanError] = []
+        refused: list[TvaeError] = []
         for rows in self._choices(inputs, limits, call, sinks):
             try:
-                with without_collector():
-                    way = self._divided(rows, inputs, limits, call, sinks, weights)
-            except PlanError as error:
+                way = self._divided(rows, inputs, limits, call, sinks, weights)
+            except (PlanError, UnsupportedOp) as error:  # of strips of time alone, or of the height
                 refused.append(error)
                 continue
             if way[1].divides or rows == "height":
@@ -188,7 +168,7 @@ class Compiled:
                     break
         if not found:
             try:
-                raise min(refused, key=lambda error: error.enough or math.inf)
+                raise min(refused, key=lambda error: getattr(error, "enough", None) or math.inf)
             finally:
                 refused.clear()  # or this frame and the error would hold each other, and the weights
         return min(found, key=lambda way: way[1].seconds)
@@ -245,8 +225,12 @@ class Compiled:
             return lower(graph, at, device, self._kernels, allow_whole=self._allow_whole)
 
         key = (id(captured.graph), tuple(shapes), device)
-        program = _recall(self._programs, key, lambda: lowered(captured.graph, sizes))
+        program = _recall(self._programs, key, lambda: self._caches_handed_over(lowered(captured.graph, sizes)))
         return captured, program, Across(captured.graph, sizes, program, lowered) if rows == "time" else None
+
+    def _caches_handed_over(self, program: Program) -> Program:
+        """Of a step, whose caches are no longer wanted when it is done."""
+        return replace(program, handed_over=frozenset(program.inputs[1:])) if self._step else program
 
 
 def _have_place(weights: PreparedWeights, names: Sequence[str]) -> bool:

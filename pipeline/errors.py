@@ -5,6 +5,7 @@
     TvaeError
     ├── UsageError      what was asked for cannot be done: flags, names, an unloadable VAE (exit code 2)
     ├── InputError      one input is bad: a damaged file, non-finite values, latents of another VAE (exit code 3)
+    ├── OutputError     one result cannot be written: a full disk, a folder that is gone or closed (exit code 3)
     ├── PlanError       no plan fits: the budget is too small, a shape the model cannot represent (exit code 2)
     └── UnsupportedOp   the captured graph holds an operation the engine has no rule for (exit code 2)
 
@@ -14,7 +15,7 @@ that says what is wrong, where, and what to do.
 
 from __future__ import annotations
 
-__all__ = ["InputError", "PlanError", "TvaeError", "UnsupportedOp", "UsageError"]
+__all__ = ["InputError", "OutputError", "PlanError", "TvaeError", "UnsupportedOp", "UsageError"]
 
 
 class TvaeError(Exception):
@@ -27,6 +28,10 @@ class UsageError(TvaeError):
 
 class InputError(TvaeError):
     """One input is unusable; other inputs of the same run are not affected."""
+
+
+class OutputError(TvaeError):
+    """One result cannot be written; nothing of it stays, and other results of the same run are not affected."""
 
 
 class PlanError(TvaeError):
@@ -46,6 +51,6 @@ class UnsupportedOp(TvaeError):
     def __init__(self, op: str, module: str, why: str = "", *, whole: bool = True) -> None:
         self.op, self.module, self.why = op, module, why
         what = "no rule for" if whole else "cannot capture"
-        remedy = "; pass allow_whole=True (--allow-whole) to run it on the whole value, exact but unbounded in memory"
+        remedy = "; pass allow_whole=True (--allow-whole) to run it on the whole value, exact but in more memory"
         detail = f" ({why})" if why else ""
         super().__init__(f"{what} operation '{op}' in module '{module or '<root>'}'{detail}{remedy if whole else ''}")

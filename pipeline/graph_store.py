@@ -1,41 +1,33 @@
 """Captured graphs on disk, so that a model is traced once per machine and not once per run.
 
-One JSON file per graph, without weights, below the user's cache folder; safe to delete at any time. A file that cannot
-be read, or was written by another version, counts as absent. The key of a graph names everything that its capture
-depended on: the sources of the model and of our own capture, library versions, configuration, weights' names and
-shapes, side, types and fixed dimensions.
+One JSON file per graph, without weights, below the user's cache folder; safe to delete at any time. The key of a graph
+names everything that its capture depended on: the model's identity, our own sources, the libraries' versions, side,
+types, fixed dimensions and the caller's settings. A file's name ends with a digest of its content, so that a damaged
+one is known as such; it counts as absent, and is captured anew.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
+import logging
 import os
 import tempfile
-from collections.abc import Mapping
-from functools import lru_cache
-from importlib.util import find_spec
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import platformdirs
-import torch
 
 from tvae.pipeline.engine.graph import Graph
-from tvae.pipeline.outputs import Spec, importable
+from tvae.pipeline.output_spec import Spec, checked, importable
+from tvae.pipeline.session import library
+from tvae.pipeline.session.sources import own_digest
 
-__all__ = ["GraphStore", "class_source_digest", "graph_key"]
+__all__ = ["GraphStore", "fits_weights", "graph_key"]
 
-_OWN_SOURCES = (
-    "engine/capture.py",
-    "engine/graph.py",
-    "engine/passes",
-    "models/reference.py",
-    "models/seedvr2",
-    "models/steps",
-    "outputs.py",
-)
+_log = logging.getLogger("tvae")
+_told: set[str] = set()
 
 
 class GraphStore:
@@ -45,78 +37,68 @@ class GraphStore:
         """key: from ``graph_key``; None keeps nothing on disk."""
         self._key = key
 
-    def load(self) -> list[tuple[Graph, Spec]]:
-        """Every readable graph of this key."""
+    def load(self, fits: Callable[[Graph, Spec], bool] = lambda _graph, _spec: True) -> list[tuple[Graph, Spec]]:
+        """Every readable graph of this key that fits the model. Of others a warning says so, once."""
         found = []
         for path in sorted(_folder().glob(f"{self._key}-*.json")) if self._key else []:
             try:
-                doc = json.loads(path.read_text(encoding="utf-8"))
-                found.append((Graph.from_json(doc["graph"]), doc["spec"]))
-            except (OSError, ValueError, KeyError, TypeError, AttributeError):
-                continue  # written by a crash or by another version: it will be captured anew
+                text = path.read_text(encoding="utf-8")
+                if path.stem != _name(str(self._key), text):
+                    raise ValueError("its content is not what was written")
+                doc = json.loads(text)
+                graph = Graph.from_json(doc["graph"])
+                ranks = [len(graph.nodes[i].meta.shape) for i in graph.outputs]
+                spec = checked(doc["spec"], ranks) if doc["spec"] != {} else {}
+                if not fits(graph, spec):
+                    raise ValueError("it does not fit the model")
+                found.append((graph, spec))
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+                if path.name not in _told:
+                    _told.add(path.name)
+                    _log.warning(
+                        "captured graph '%s' cannot be used (%s); the model is captured anew", path.name, error
+                    )
         return found
 
     def save(self, graph: Graph, spec: Spec) -> None:
         """Keep a graph. A cache that cannot be written is not an error, and neither is a class of no address."""
         if self._key is None or not importable(spec):
             return
+        temporary: Path | None = None
         try:
-            text = graph.to_json()
-            name = f"{self._key}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
+            text = json.dumps({"graph": graph.to_json(), "spec": spec})
             folder = _folder()
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, suffix=".tmp", delete=False) as file:
-                json.dump({"graph": text, "spec": spec}, file)
+                temporary = Path(file.name)
+                file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(file.name, folder / name)
-        except (OSError, TypeError):
-            return
+            os.replace(temporary, folder / f"{_name(self._key, text)}.json")
+        except (OSError, TypeError) as error:
+            _log.info("a captured graph is not kept on disk: %s", error)
+            if temporary is not None:
+                temporary.unlink(missing_ok=True)
 
 
-def graph_key(source_digest: str | None, facts: Mapping[str, Any]) -> str | None:
-    """Digest of everything a capture depends on; None when the class has no readable source."""
-    if source_digest is None:
-        return None
-    doc = {"model": source_digest, "tvae": _own_digest(), "torch": torch.__version__, **facts}
+def graph_key(model: str, facts: Mapping[str, Any]) -> str:
+    """Digest of everything a capture depends on. model: its identity; facts: what else the capture bakes in."""
+    doc = {"model": model, "tvae": own_digest(), "libraries": library.versions(), **facts}
     return hashlib.sha256(json.dumps(doc, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
-@lru_cache
-def class_source_digest(module: str) -> str | None:
-    """Digest of the file that defines a class and of the version of the package it is in. Nothing is imported.
-
-    module: dotted name, such as ``diffusers.models.autoencoders.autoencoder_kl``.
-    """
-    root = module.partition(".")[0]
-    if root == "tvae":  # our own models are part of every key
-        return _own_digest()
-    try:
-        spec = find_spec(root)
-        if spec is None or spec.origin is None:
-            return None
-        path = Path(spec.origin)
-        if module != root:
-            path = path.parent.joinpath(*module.split(".")[1:]).with_suffix(".py")
-        text = path.read_bytes()
-    except (OSError, ValueError, ImportError):
-        return None
-    try:
-        version = importlib.metadata.version(root)
-    except importlib.metadata.PackageNotFoundError:
-        version = "none"
-    return hashlib.sha256(version.encode() + text).hexdigest()
+def fits_weights(graph: Graph, weights: Mapping[str, Any], *, all_named: bool = True) -> bool:
+    """Are the graph's weights these, by name and shape? all_named: no other name will do."""
+    for node in graph.nodes:
+        if node.kind == "param" and node.target not in graph.constants:
+            weight = weights.get(node.target)
+            if all_named if weight is None else tuple(weight.shape) != node.meta.shape:
+                return False
+    return True
 
 
-@lru_cache
-def _own_digest() -> str:
-    here = Path(__file__).parent
-    digest = hashlib.sha256()
-    for name in _OWN_SOURCES:
-        path = here / name
-        for file in sorted(path.glob("*.py")) if path.is_dir() else [path]:
-            digest.update(file.read_bytes())
-    return digest.hexdigest()
+def _name(key: str, text: str) -> str:
+    return f"{key}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def _folder() -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import torch
@@ -12,6 +12,8 @@ import torch
 from tvae import presets
 from tvae.kernels import Kernels, why_absent
 from tvae.pipeline.errors import UsageError
+from tvae.pipeline.session.precision import exact_float32
+from tvae.pipeline.session.settings import cudnn_search
 from tvae.presets import Preset
 
 __all__ = ["backend_settings", "choose_preset", "kernels_of", "pick_device"]
@@ -71,21 +73,30 @@ def kernels_of(preset: Preset, *, bounded: bool) -> Kernels:
 
 @contextmanager
 def backend_settings(
-    preset: Preset, dtype: torch.dtype, *, bounded: bool = False, steps: bool = False
+    preset: Preset,
+    dtype: torch.dtype,
+    *,
+    bounded: bool = False,
+    steps: bool = False,
+    device: torch.device | None = None,
 ) -> Iterator[None]:
     """cuDNN as the preset wants it, and exact float32 (no TF32), for the length of a call that computes in ``dtype``.
 
     steps: the call is one of many alike, the steps of a clip. Where the preset wants cuDNN's search for the fastest
     algorithm, there is none all the same in float32, where it lasts (H200, SDXL at 2048x2048: 139 s until the first
     result, 11 s without, and then as fast), nor where memory was named (``bounded``): it tries algorithms that take
-    gigabytes (measured: up to 3 GiB).
+    gigabytes (measured: up to 3 GiB). device: where the call computes; None: anywhere. Settings of other devices are
+    left alone, and precision is in the lower types: their products have operands of their own type, and how a GPU adds
+    those up (``allow_bf16_reduced_precision_reduction`` and the like) is the caller's choice, as it is in the model's
+    own call.
     """
-    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32
-    try:
-        wanted = steps if preset.cudnn_benchmark == "steps" else bool(preset.cudnn_benchmark)
-        search = wanted and dtype in (torch.bfloat16, torch.float16) and not bounded
-        cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = search, False, False
+    kinds = ("cuda", "cpu", "xpu") if device is None else (device.type,)
+    wanted = steps if preset.cudnn_benchmark == "steps" else bool(preset.cudnn_benchmark)
+    lower = dtype in (torch.bfloat16, torch.float16)
+    with ExitStack() as settings:
+        if "cuda" in kinds:
+            settings.enter_context(cudnn_search.borrowed(wanted and lower and not bounded))
+        if dtype == torch.float32:
+            for kind in kinds:
+                settings.enter_context(exact_float32.borrowed(kind))
         yield
-    finally:
-        cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = before

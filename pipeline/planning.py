@@ -77,7 +77,11 @@ def planned(
     strips, machine = _strips(program, limits), _machine(device)
 
     def fit(heights: Sequence[int]) -> Schedule:
-        return fitting(program, heights, budget, machine, taken.named, places, across, enough=taken.enough)
+        return fitting(program, heights, budget, machine, taken.named, places, across, enough=enough)
+
+    def enough(left: int) -> int:
+        """As of a refusal: planning takes memory of its own."""
+        return _besides(program, device, to_come, places).enough(left)
 
     found = fit(strips)
     cost = footprint(found)

@@ -58,8 +58,8 @@ def prepared(kernels: Kernels, dtype: torch.dtype, device: torch.device, dims: i
     def prepare() -> None:
         try:
             kernels.prepare(dtype, index)
-        except Exception as error:  # whatever it is, the run meets it, too, and falls back to a lower level
-            _log.debug("not prepared: %s", error)
+        except Exception:  # whatever it is, the run meets it, too, and falls back to a lower level
+            _log.debug("not prepared", exc_info=True)
 
     other = threading.Thread(target=prepare, name="tvae-prepare", daemon=True)
     other.start()
@@ -89,8 +89,8 @@ def rehearse(
         with torch.cuda.device(device), _Unconvolved(), rehearsal() as builds:
             _ask_for_attention(small.program, device)
             execute(small, inputs, weights, noise, channels_last=channels_last)
-    except (RuntimeError, TvaeError) as error:
-        _log.debug("no rehearsal: %s", error)
+    except (RuntimeError, TvaeError):  # see above
+        _log.debug("no rehearsal", exc_info=True)
     else:
         _log.debug("%d kernels asked for ahead", len(builds))
     torch.cuda.empty_cache()

@@ -2,46 +2,57 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
+import logging
+import threading
+import weakref
+from collections import OrderedDict
 from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
-from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tvae.pipeline.budget import Limits, Rows, parse_size
-from tvae.pipeline.cap import capped
+from tvae.pipeline.call_arguments import arguments_of, as_tuple, has_own_tuple
 from tvae.pipeline.captures import Call
-from tvae.pipeline.collector import without_collector
-from tvae.pipeline.compiled import Compiled, Ready
+from tvae.pipeline.clip_plan import ClipPlan
 from tvae.pipeline.engine.plan import Plan
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.graph_store import class_source_digest
-from tvae.pipeline.hardware import backend_settings, choose_preset, kernels_of
-from tvae.pipeline.models.frames import frames_of
-from tvae.pipeline.models.reference import Side, skeleton
+from tvae.pipeline.graph_store import fits_weights
+from tvae.pipeline.hardware import choose_preset
+from tvae.pipeline.models.families import FAMILIES
+from tvae.pipeline.models.outputs import clip_output
+from tvae.pipeline.models.recognise import family_of
+from tvae.pipeline.models.reference import BLENDED, Side, skeleton
+from tvae.pipeline.output_spec import resolvable
 from tvae.pipeline.outputs import rebuild
-from tvae.pipeline.watch import Watch
-from tvae.pipeline.weights import PreparedWeights
+from tvae.pipeline.session.ambient import plain_modes
+from tvae.pipeline.session.identity import Identity, identity_of
+from tvae.pipeline.session.session import Session, Subject
 from tvae.presets import Preset
 
 __all__ = ["TiledVAE"]
 
-_KEPT_RUNS = 8
+_KEPT_SESSIONS = 4
+"""Of models that this one has been: adapters on and off, one type and another."""
 _BAKED = (bool, int, float, str, type(None))
+_LOCKS: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
+_ONE_LOCK_EACH = threading.Lock()
+_log = logging.getLogger("tvae")
 
 
 class TiledVAE(nn.Module):
     """Wraps any module with ``encode(x)`` and ``decode(z)`` and runs both strip by strip.
 
     It keeps the convention of the wrapped class: ``encode(x).latent_dist`` with ``mean``, ``logvar``, ``sample()`` and
-    ``mode()``, ``decode(z).sample``, ``return_dict=False``, extra arguments, and its own output types where there is no
-    posterior. Every other attribute is the wrapped model's, parameters included: ``.to()`` moves both. Blended tiling
-    of the wrapped model is not used, whatever its switches say.
+    ``mode()``, ``decode(z).sample``, ``return_dict=False``, extra arguments, and its own output types. Every other
+    attribute is the wrapped model's, parameters included: ``.to()`` moves both. Blended tiling of the wrapped model is
+    not used, whatever its switches say. Clips of video VAEs that work in steps go through it step by step.
+
+    Every call computes with the model as it is then: changed weights, layers, hooks, methods and settings are seen.
+    ``refresh`` is for what nothing can see. Calls from several threads take turns; a model that changes during a call
+    is the caller's matter. Copies and pickles hold the model and these settings, and begin afresh.
 
     vae: the model; its weights are used where they are, in the type they have. A float16 model whose configuration says
     ``force_upcast`` is computed in float32 from its stored weights, and the result returned in float16.
@@ -50,8 +61,8 @@ class TiledVAE(nn.Module):
     such as ``8GiB``; None takes the preset's share of what is free. What does not fit goes to host memory or disk; a
     budget that cannot hold the work is a PlanError. spill: folder for files of that kind. rows: what strips of a clip
     divide, its ``height`` or its ``time`` (``strip`` counts latent frames then); None for what serves best.
-    allow_whole: run operations the engine has no rule for on whole values (exact, not bounded in memory) rather than
-    raise UnsupportedOp.
+    allow_whole: run operations the engine has no rule for on whole values, and models of which nothing can be cut as
+    they are (exact, in more memory, which the plan counts) rather than raise UnsupportedOp.
     """
 
     def __init__(
@@ -71,18 +82,18 @@ class TiledVAE(nn.Module):
                 raise UsageError(f"{type(vae).__name__} has no {side}(); TiledVAE wraps modules with encode and decode")
         if strip is not None and strip < 1:
             raise UsageError(f"a strip has at least one latent row, not {strip}")
+        if rows not in (None, "height", "time"):
+            raise UsageError(f"strips divide a clip's height or its time, not its '{rows}'")
         # sharing the registries makes this the same tree of weights under the same names
         self._parameters, self._buffers, self._modules = vae._parameters, vae._buffers, vae._modules
         self.__dict__["vae"] = vae
         self.training = vae.training
-        if rows not in (None, "height", "time"):
-            raise UsageError(f"strips divide a clip's height or its time, not its '{rows}'")
         self._preset_name, self._strip, self._rows, self._allow_whole = preset, strip, rows, allow_whole
         self._vram, self._spill = None if vram is None else parse_size(vram), None if spill is None else Path(spill)
-        self._sides: dict[Any, tuple[Compiled, PreparedWeights]] = {}
         self._presets: dict[torch.device, Preset] = {}
-        self._ready: dict[Any, Ready] = {}
-        self._watch: Watch | None = None
+        self._identity: Identity | None = None
+        self._sessions: OrderedDict[Any, Session] = OrderedDict()
+        self._told_of_tiling = False
         if preset != "auto":
             choose_preset(preset, torch.device("cpu"))  # an unknown name is told now, not at the first call
 
@@ -91,6 +102,10 @@ class TiledVAE(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             return getattr(self.__dict__["vae"], name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {"strip": self._strip, "vram": self._vram, "spill": self._spill, "rows": self._rows}
+        return _wrapped, (self.vae, self._preset_name, {**options, "allow_whole": self._allow_whole})
 
     def extra_repr(self) -> str:
         """What ``repr`` adds to the wrapped tree."""
@@ -115,61 +130,69 @@ class TiledVAE(nn.Module):
         """The wrapped class's ``forward``, over this object's ``encode`` and ``decode``."""
         return type(self.vae).forward(self, *args, **kwargs)
 
-    def _apply(self, *args: Any, **kwargs: Any) -> Any:
-        for compiled, weights in self._sides.values():  # copies and recordings would hold on to the memory left behind
-            compiled.forget()
-            weights.forget()
-        self._ready.clear()
-        return super()._apply(*args, **kwargs)
+    def refresh(self) -> None:
+        """Forget all that is known of the model: for a change that cannot be seen from outside, such as of a value that
+        its code looks up in a file, or of a foreign library's state."""
+        with self._lock:
+            self._forget()
+            self._identity = None
+            self._sessions.clear()
 
-    def plan(self, shape: tuple[int, ...], side: Side, **kwargs: Any) -> Plan:
+    def plan(self, shape: tuple[int, ...], side: Side, **kwargs: Any) -> Plan | ClipPlan:
         """What a call with an input of this shape would do; ``str()`` of it is a table. Computes nothing."""
-        weight = next(iter(self.parameters()))
-        example = torch.empty(shape, dtype=weight.dtype, device=weight.device)
-        given = _arguments(side, getattr(self.vae, side), example, (), kwargs)
-        inputs, call, _, limits, preset = self._prepare(side, example, given)
-        settings = backend_settings(preset, inputs[0].dtype, bounded=limits.vram is not None)
-        with settings, capped(example.device, limits.vram):  # weights are laid out for it, as they are for a call
-            compiled, weights = self._compiled(side, inputs, preset)
-            return compiled.plan(inputs, limits, call, weights=weights)
+        with self._lock:
+            weight = next(iter(self.parameters()))
+            example = torch.empty(shape, dtype=weight.dtype, device="meta")
+            given = arguments_of(side, getattr(self.vae, side), example, (), kwargs)
+            given.pop("return_dict", None)
+            tensors, call, _ = _taken_apart(side, given)
+            with plain_modes(weight.device):
+                session = self._session(weight.device, self._compute_dtype(weight.dtype))
+                if self._in_steps(session, side, call, len(shape)):
+                    return session.plan_clip(side, tuple(shape))
+                first = torch.empty((), dtype=session.dtype, device=weight.device).expand(shape)  # takes no memory
+                return session.plan(side, [first, *tensors], call, {})
 
     def _run(self, side: Side, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], return_dict: bool) -> Any:
-        for hooked in (self, self.vae):  # accelerate's CPU offload brings the weights to the device here
-            hook: Any = hooked.__dict__.get("_hf_hook")
-            if hasattr(hook, "pre_forward"):
-                hook.pre_forward(hooked)
-        self._check(side, x)
-        given = _arguments(side, getattr(self.vae, side), x, args, kwargs)
-        return_dict = given.get("return_dict", return_dict)
-        inputs, call, generator, limits, preset = self._prepare(side, x, given)
-        settings = backend_settings(preset, inputs[0].dtype, bounded=limits.vram is not None)
-        # what a capture leaves behind is looked through after the first result
-        first = nullcontext() if self._ready else without_collector()
-        with settings, capped(x.device, limits.vram) as limit, first:
-            ready = self._ready_for(side, inputs, call, limits, preset)
-            limit()
-            tensors, spec = ready.runner.run(inputs, generator), ready.spec
-        if inputs[0].dtype != x.dtype:
-            tensors = [t.to(x.dtype) if t.is_floating_point() else t for t in tensors]
-        value = rebuild(spec, tensors)
-        return value if return_dict else _as_tuple(value)
+        with self._lock:
+            for hooked in (self, self.vae):  # accelerate's CPU offload brings the weights to the device here
+                hook: Any = hooked.__dict__.get("_hf_hook")
+                if hasattr(hook, "pre_forward"):
+                    hook.pre_forward(hooked)
+            self._check(side, x)
+            given = arguments_of(side, getattr(self.vae, side), x, args, kwargs)
+            return_dict = given.pop("return_dict", return_dict)
+            own_tuple = not return_dict and has_own_tuple(getattr(self.vae, side))
+            if own_tuple:
+                given["return_dict"] = False
+            more, call, generator = _taken_apart(side, given)
+            dtype = self._compute_dtype(x.dtype)
+            with plain_modes(x.device):
+                inputs = [t.detach().to(dtype) if t.is_floating_point() else t for t in (x, *more)]
+                session = self._session(x.device, dtype)
+                if self._in_steps(session, side, call, x.ndim):
+                    value = clip_output(side, session.clip(side, inputs[0]).to(x.dtype))
+                else:
+                    tensors, spec = session.compute(side, inputs, call, generator=generator)
+                    if dtype != x.dtype:
+                        tensors = [t.to(x.dtype) if t.is_floating_point() else t for t in tensors]
+                    value = rebuild(spec, tensors)
+            return value if return_dict or own_tuple else as_tuple(value)
 
-    def _ready_for(self, side: Side, inputs: list[Tensor], call: Call, limits: Limits, preset: Preset) -> Ready:
-        """The prepared run; one that was prepared before, while the model is what it was then."""
-        if self._watch is None or not self._watch.unchanged():
-            self._ready.clear()
-            self._watch = Watch(self.vae)
-        device = inputs[0].device
-        key = (side, tuple((t.shape, t.dtype) for t in inputs), device, call)
-        if key not in self._ready or not self._ready[key].serves(limits, device):
-            compiled, weights = self._compiled(side, inputs, preset)
-            last = preset.memory_layout == "channels_last"
-            self._ready[key] = compiled.ready(
-                inputs, weights, limits, call, channels_last=last, record=preset.cuda_graphs
-            )
-            while len(self._ready) > _KEPT_RUNS:
-                self._ready.pop(next(iter(self._ready)))
-        return self._ready[key]
+    @property
+    def _lock(self) -> threading.RLock:
+        """Of the wrapped module: while it is captured, its weights are the exporter's."""
+        with _ONE_LOCK_EACH:
+            return _LOCKS.setdefault(self.vae, threading.RLock())
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            self._forget()  # copies and recordings would hold on to the memory left behind
+            return super()._apply(*args, **kwargs)
+
+    def _forget(self) -> None:
+        for session in self._sessions.values():
+            session.forget()
 
     def _check(self, side: Side, x: Tensor) -> None:
         weight = next(iter(self.parameters()))
@@ -182,23 +205,43 @@ class TiledVAE(nn.Module):
         if x.device != weight.device or x.dtype != weight.dtype:
             have, want = f"{x.dtype} on {x.device}", f"{weight.dtype} on {weight.device}"
             raise UsageError(f"{side}() got {have.replace('torch.', '')}, the VAE is {want.replace('torch.', '')}")
+        if not self._told_of_tiling and any(getattr(self.vae, name, False) is True for name in BLENDED):
+            self._told_of_tiling = True
+            _log.warning("the VAE's own tiling is switched on and not used: strips need no blending")
 
-    def _prepare(
-        self, side: Side, x: Tensor, given: Mapping[str, Any]
-    ) -> tuple[list[Tensor], Call, torch.Generator | None, Limits, Preset]:
-        generator = given.get("generator")
-        tensors = {k: v for k, v in given.items() if isinstance(v, Tensor)}
-        options = {k: v for k, v in given.items() if k not in (*tensors, "generator", "return_dict")}
-        for name, value in options.items():
-            if not isinstance(value, _BAKED):
-                raise UsageError(f"{side}(): argument '{name}' is a {type(value).__name__}, which cannot be captured")
-        dtype = self._compute_dtype(x.dtype)
-        inputs = [t.detach().to(dtype) if t.is_floating_point() else t for t in (x, *tensors.values())]
-        preset = self._preset(x.device)
-        call = Call(tuple(tensors), tuple(sorted(options.items())))
-        strip = self._strip or preset.strip_rows
-        limits = Limits(strip, self._strip is not None, self._vram, preset.memory_share, self._spill, self._rows)
-        return inputs, call, generator, limits, preset
+    def _in_steps(self, session: Session, side: Side, call: Call, dims: int) -> bool:
+        """Does a clip go through this side step by step?"""
+        return dims == 5 and call == Call() and session.steps(side) is not None
+
+    def _session(self, device: torch.device, dtype: torch.dtype) -> Session:
+        """The one for the model as it is now."""
+        if self._identity is None or not self._identity.unchanged():
+            self._forget()
+            self._identity = identity_of(self.vae)
+        identity = self._identity
+        stored = next(iter(self.parameters())).dtype
+        key = (identity.digest, device, dtype, stored)
+        if key not in self._sessions:
+            vae = self.vae  # not self: no cycle
+            family = family_of(vae)
+            subject = Subject(
+                family,
+                identity.digest if identity.portable else None,
+                lambda: skeleton(vae, dtype) if stored != dtype or _made_for_inference(vae) else vae,
+                lambda _names: _weights_of(vae),
+                borrowed=True,
+                geometry=lambda: FAMILIES[str(family)].geometry(_config(vae)),
+                fits=lambda graph, spec: resolvable(spec) and fits_weights(graph, _weights_of(vae)),
+                lock=self._lock,
+            )
+            preset = self._preset(device)
+            strip = self._strip or preset.strip_rows
+            limits = Limits(strip, self._strip is not None, self._vram, preset.memory_share, self._spill, self._rows)
+            self._sessions[key] = Session(subject, preset, dtype, device, limits, allow_whole=self._allow_whole)
+        self._sessions.move_to_end(key)
+        while len(self._sessions) > _KEPT_SESSIONS:
+            self._sessions.popitem(last=False)
+        return self._sessions[key]
 
     def _preset(self, device: torch.device) -> Preset:
         """The preset for a device, chosen once: free memory changes while it is used, and a file takes time to read."""
@@ -210,72 +253,31 @@ class TiledVAE(nn.Module):
         forced = _config(self.vae).get("force_upcast", False)
         return torch.float32 if forced and dtype == torch.float16 else dtype
 
-    def _compiled(self, side: Side, inputs: list[Tensor], preset: Preset) -> tuple[Compiled, PreparedWeights]:
-        """The compiled side for the model as it is now: one whose structure changed is captured anew."""
-        vae, dtype = self.vae, inputs[0].dtype
-        stored = next(iter(self.parameters())).dtype
-        structure = [(n, list(t.shape)) for n, t in _weights_of(vae).items()]
-        processors = [type(p).__name__ for p in getattr(vae, "attn_processors", {}).values()]
-        last = preset.memory_layout == "channels_last"
-        key = (side, dtype, stored, last, repr(structure), tuple(processors), tuple(preset.levels.items()))
-        if key not in self._sides:
-            config = _config(vae)
-            plain = bool(config) and not _customised(vae)
-            facts = {"class": type(vae).__qualname__, "config": config, "weights": structure, "processors": processors}
-            self._sides[key] = (
-                Compiled(
-                    side,
-                    lambda: vae if stored == dtype else skeleton(vae, dtype),
-                    class_source_digest(type(vae).__module__) if plain else None,
-                    facts,
-                    kernels_of(preset, bounded=self._vram is not None),
-                    allow_whole=self._allow_whole,
-                    frames=frames_of(type(vae).__name__, side),
-                ),
-                PreparedWeights(lambda _names: _weights_of(vae), dtype, last),  # not `self`: no cycle
-            )
-        return self._sides[key]
+
+def _wrapped(vae: nn.Module, preset: str, options: dict[str, Any]) -> TiledVAE:
+    """What copies and pickles are made by."""
+    return TiledVAE(vae, preset, **options)
+
+
+def _taken_apart(side: Side, given: Mapping[str, Any]) -> tuple[list[Tensor], Call, torch.Generator | None]:
+    """The arguments after the first: tensors, what a capture bakes in, and the generator. Raises UsageError."""
+    tensors = {k: v for k, v in given.items() if isinstance(v, Tensor)}
+    options = {k: v for k, v in given.items() if k not in (*tensors, "generator")}
+    for name, value in options.items():
+        if not isinstance(value, _BAKED):
+            raise UsageError(f"{side}(): argument '{name}' is a {type(value).__name__}, which cannot be captured")
+    return [*tensors.values()], Call(tuple(tensors), tuple(sorted(options.items()))), given.get("generator")
 
 
 def _weights_of(vae: nn.Module) -> dict[str, Tensor]:
     return dict(vae.named_parameters(remove_duplicate=False)) | dict(vae.named_buffers(remove_duplicate=False))
 
 
-@functools.lru_cache(maxsize=64)
-def _signature(function: Any, bound: bool) -> inspect.Signature:
-    return inspect.signature(MethodType(function, object()) if bound else function)
-
-
-def _arguments(side: Side, method: Any, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """By name, all but the first. Raises UsageError where a method behind ``*args`` does not tell their names."""
-    bound = hasattr(method, "__self__")  # its function is the same for all models of a class, and lives as long
-    signature = _signature(method.__func__ if bound else method, bound)
-    found = dict([*signature.bind(x, *args, **kwargs).arguments.items()][1:])
-    for parameter in signature.parameters.values():
-        if parameter.kind is parameter.VAR_POSITIONAL and args:
-            raise UsageError(f"{side}(): pass all arguments after the first by name")
-        if parameter.kind is parameter.VAR_KEYWORD:
-            found |= found.pop(parameter.name, {})
-    return found
+def _made_for_inference(vae: nn.Module) -> bool:
+    """Has it weights that were made in inference mode? The exporter takes none."""
+    return any(t.is_inference() for t in (*vae.parameters(), *vae.buffers()))
 
 
 def _config(vae: nn.Module) -> Mapping[str, Any]:
-    """The configuration without diffusers' private notes, whose order changes from run to run."""
     config = getattr(vae, "config", None)
-    return {k: v for k, v in config.items() if not k.startswith("_")} if isinstance(config, Mapping) else {}
-
-
-def _customised(vae: nn.Module) -> bool:
-    """Hooks can change what a module computes without changing its configuration: no graph on disk stands for it."""
-    return any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in vae.modules())
-
-
-def _as_tuple(value: Any) -> tuple[Any, ...]:
-    """diffusers' ``return_dict=False``: the fields of the output that are set."""
-    if isinstance(value, tuple):
-        return value
-    if hasattr(value, "to_tuple"):
-        return tuple(value.to_tuple())
-    if hasattr(value, "__dataclass_fields__"):
-        return tuple(v for v in vars(value).values() if v is not None)
-    return (value,)
+    return config if isinstance(config, Mapping) else {}

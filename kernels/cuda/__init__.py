@@ -8,8 +8,8 @@ installed.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -36,6 +36,7 @@ def _no_convolutions() -> str | None:
     return no_card() or (cudnn_frontend.missing() if hopper_conv.missing() else None)
 
 
+_log = logging.getLogger("tvae")
 _CONVOLUTIONS = ("conv_add", "conv3d", "enlarge_conv")
 NEEDS = {"conv_add": _no_convolutions, "conv3d": _no_convolutions, "enlarge_conv": hopper_conv.missing}
 """Operation -> why it cannot run here, where that is another matter than NVRTC."""
@@ -58,5 +59,7 @@ def prepare(operations: set[str], dtype: torch.dtype, device: int) -> None:
     if operations & (IMPLEMENTATIONS.keys() - {*_CONVOLUTIONS}):
         norm.prepare(dtype, device)
     if not operations.isdisjoint(_CONVOLUTIONS):
-        with suppress(Exception):  # a library that cannot be loaded is told where it is used
+        try:
             import_module("cudnn")
+        except Exception:  # a library that cannot be loaded is told where it is used
+            _log.debug("cuDNN's frontend is not loaded", exc_info=True)

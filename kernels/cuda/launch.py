@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import threading
 from collections.abc import Sequence
 from functools import cache
@@ -16,6 +17,7 @@ from tvae.kernels.registry import Unsupported
 
 __all__ = ["Launch", "card", "launch", "load", "no_card", "resident"]
 
+_log = logging.getLogger("tvae")
 _lock = threading.Lock()
 _building: dict[tuple[Any, ...], threading.Lock] = {}
 """Different programs are built side by side."""
@@ -65,6 +67,7 @@ def _program(name: str, macros: tuple[tuple[str, int], ...], device: int) -> dic
             _attach(device)
             return _loaded(made, program.PROGRAMS[name].kernels, device)
     except Exception as failure:  # whatever a compiler or a driver says, the level below can do the work
+        _log.debug("%s is not built", name, exc_info=True)
         return f"the CUDA program could not be built: {failure}"
 
 

@@ -107,7 +107,10 @@ def _keep(path: Path, made: bytes) -> None:
     part = path.with_name(f"{uuid.uuid4().hex}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(made)
+        with open(part, "xb") as file:
+            file.write(made)
+            file.flush()
+            os.fsync(file.fileno())  # or a power cut may leave zeros under the name
         os.replace(part, path)
     except OSError:
         with suppress(OSError):

@@ -90,7 +90,7 @@ def bench_kernels(
 
     ``quick`` checks only the call that is measured. Raises UsageError where the device cannot do it at all.
     """
-    with torch.no_grad(), backend_settings(preset, dtype):
+    with torch.no_grad(), backend_settings(preset, dtype, device=torch.device(device)):
         try:
             torch.ones(1, device=device, dtype=torch.float64)
         except (TypeError, RuntimeError) as error:

@@ -212,7 +212,7 @@ def _reference(model: nn.Module, side: Side, x: Tensor, dtype: torch.dtype) -> T
         with reference_mode(exact):
             found = [tensor_of(call_reference(exact, side, one.to(dtype))) for one in x.split(1)]
         return torch.cat(found)
-    except Exception as error:
+    except Exception as error:  # PyTorch has several for one that is out of memory
         if not is_out_of_memory(error):
             raise
         return None

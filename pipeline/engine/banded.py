@@ -45,7 +45,7 @@ class BandRun:
     """One strip of a segment in bands.
 
     frames: the strip, and how many frames there are. store, away: buffers and whole values by op id. made: gives memory
-    for so many frames of a value.
+    for so many frames of a value; laid_out: a part of an input as the buffers are.
     """
 
     def __init__(
@@ -58,9 +58,10 @@ class BandRun:
         away: Mapping[int, Boundary],
         ring: Ring,
         made: Callable[[Op, int], Tensor],
+        laid_out: Callable[[int, Tensor], Tensor],
     ) -> None:
         self._ops, self._segment, self._share = ops, segment, share
-        self._store, self._away, self._ring = store, away, ring
+        self._store, self._away, self._ring, self._laid_out = store, away, ring, laid_out
         self._last = {i: b for b in segment.body for i in ops[b].inputs}
         self._owned: dict[int, Rows] = {}
         self._into: dict[int, Tensor] = {}  # frames of sinks, of their whole height
@@ -89,7 +90,8 @@ class BandRun:
         self._whole |= fetched
         for id_, (axis, first, last) in band.cuts.items():
             if id_ in wanted and id_ not in values:
-                values[id_] = crop(self._frames(id_, *wanted[id_]), axis, first, last)
+                cut = crop(self._frames(id_, *wanted[id_]), axis, first, last)
+                values[id_] = self._laid_out(id_, cut) if ops[id_].kind == "input" and id_ in self._store else cut
 
         def read(id_: int, lo: int | None = None, hi: int | None = None, /) -> Tensor:
             value = values[id_] if id_ in values else self._store[id_]

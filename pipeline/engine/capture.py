@@ -7,9 +7,11 @@ is the model's own, become ``Graph.guards``: a shape that fails them is captured
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,22 +20,42 @@ from torch.overrides import TorchFunctionMode
 
 from tvae.pipeline.engine.exporting import exporting
 from tvae.pipeline.engine.graph import DEVICE, Graph, Meta, Node, Ref, Size
-from tvae.pipeline.errors import UnsupportedOp
+from tvae.pipeline.engine.made_constant import Constant, Lost, watched
+from tvae.pipeline.errors import UnsupportedOp, UsageError
 
 __all__ = ["capture"]
+
+_log = logging.getLogger("tvae")
 
 # Nodes that check sizes or types but compute nothing.
 _CHECKS = {"_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size"}
 
 
-class _SymbolicNoise(TorchFunctionMode):
-    """Noise factories accept symbolic sizes only in the overload without a generator; who draws it is decided later."""
+class _SymbolicFactories(TorchFunctionMode):
+    """Factories that would make a symbolic size a constant.
+
+    Those of noise accept one only in the overload without a generator (who draws it is decided later), and
+    ``linspace`` accepts none.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         if func in (torch.randn, torch.rand):
             kwargs.pop("generator", None)
+        if func is torch.linspace:
+            return _spaced(*args, **kwargs)
         return func(*args, **kwargs)
+
+
+def _spaced(start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
+    """``torch.linspace`` for any number of steps, rounded once."""
+    wanted = dtype or torch.get_default_dtype()
+    plain = wanted.is_floating_point and not isinstance(start, Tensor) and not isinstance(end, Tensor)
+    if not isinstance(steps, torch.SymInt) or not plain or options.keys() - {"device", "requires_grad"}:
+        return torch.linspace(start, end, steps, dtype=dtype, **options)
+    count: Any = steps
+    at = torch.arange(count, dtype=torch.float64, device=options.get("device"))
+    return (at * ((end - start) / torch.sym_max(steps - 1, 1)) + start).to(wanted)
 
 
 class _Entry(nn.Module):
@@ -45,7 +67,7 @@ class _Entry(nn.Module):
         self._fn = fn
 
     def forward(self, inputs: list[Tensor]) -> tuple[Tensor, ...]:
-        with _SymbolicNoise():
+        with _SymbolicFactories():
             return tuple(self._fn(*inputs))
 
 
@@ -63,9 +85,13 @@ def capture(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Sequ
         for shortcuts in (True, False):
             for shapes in _dynamic(inputs, rows):
                 try:
-                    program = _exported(entry, inputs, shapes, shortcuts)
-                    return _Translator(program, inputs, rows).graph()
+                    with watched(module) as lost:
+                        program = _exported(entry, inputs, shapes, shortcuts)
+                    return _Translator(program, inputs, rows, lost).graph()
+                except UsageError:  # of what the model returns: no other way to trace it changes that
+                    raise
                 except Exception as error:  # sizes that were multiples by chance, or that are constants to the model
+                    _log.debug("not captured with the sizes %s", shapes, exc_info=True)
                     failed.append(error)
     finally:
         del entry.model, entry._fn  # the exporter leaves cycles behind, which would keep them for a while
@@ -129,8 +155,8 @@ def _tied(inputs: Sequence[Tensor]) -> list[dict[int, Any]] | None:
 class _Translator:
     """torch.export's program -> Graph."""
 
-    def __init__(self, program: Any, inputs: Sequence[Tensor], rows: int) -> None:
-        self.program, self.inputs, self.rows = program, inputs, rows
+    def __init__(self, program: Any, inputs: Sequence[Tensor], rows: int, lost: Lost) -> None:
+        self.program, self.inputs, self.rows, self.lost = program, inputs, rows, lost
         self.device = inputs[0].device
         self.nodes: list[Node] = []
         self.ids: dict[Any, int] = {}
@@ -163,10 +189,18 @@ class _Translator:
                 self._call(n)
             else:
                 raise UnsupportedOp(str(n.target), _module_of(n), f"graph node of kind {n.op}", whole=False)
-        first = self.nodes[input_ids[0]].meta.shape
-        rows = first[self.rows] if len(first) >= 4 else None
-        symbol = _symbol_of(rows.expr) if isinstance(rows, Size) else None
-        return Graph(self.nodes, input_ids, outputs, self._guards(input_ids), symbol, self.constants)
+        graph = Graph(self.nodes, input_ids, outputs, self._guards(input_ids), None, self.constants)
+        graph.row_symbol = graph.symbol_of(self.rows)
+        shape = graph.nodes[input_ids[0]].meta.shape
+        return replace(graph, fixed=self._fixed(shape[self.rows] if len(shape) >= 4 else None))
+
+    def _fixed(self, rows: int | Size | None) -> Constant | None:
+        """Who made the rows of the first input, or a product of theirs, a constant."""
+        dim = self.rows % self.inputs[0].ndim
+        who = self.lost.get(f"L['inputs'][0].size()[{dim}]")
+        if isinstance(rows, int) and rows > 1 and who is None:
+            return next(iter(self.lost.values()), Constant("torch.export", ""))  # a size that the rows are tied to
+        return None if rows == 1 else who
 
     def _add(self, n: Any, node: Node) -> None:
         value = n.meta["val"]
@@ -243,12 +277,6 @@ class _Translator:
                 sized = zip(shape, example.shape, strict=True)
                 guards += [f"{size.expr} == {n}" for size, n in sized if isinstance(size, Size)]
         return guards
-
-
-def _symbol_of(expr: str) -> str:
-    """``s0`` of ``s0`` and of ``8*s0``; any other expression as it is."""
-    found = re.fullmatch(r"\d+\*(\w+)", expr)
-    return found[1] if found else expr
 
 
 def _arithmetic(text: str) -> str:

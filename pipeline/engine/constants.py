@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.program import Op, Program
 
-__all__ = ["bytes_from_weights", "from_weights", "state_of"]
+__all__ = ["bytes_from_weights", "from_weights", "made_of_weights"]
 
 
 @torch.no_grad()
@@ -21,7 +20,7 @@ def from_weights(program: Program, weights: Mapping[str, Tensor]) -> dict[int, T
     def read(id_: int, _lo: int | None = None, _hi: int | None = None) -> Tensor:
         return have[id_]
 
-    found = _ops_of_weights(program)
+    found = made_of_weights(program)
     for op in found:
         have[op.id] = op.run(read, 0, 0)
     return {op.id: have[op.id] for op in found}
@@ -29,10 +28,11 @@ def from_weights(program: Program, weights: Mapping[str, Tensor]) -> dict[int, T
 
 def bytes_from_weights(program: Program) -> int:
     """Of the values of ``from_weights``."""
-    return sum(op.bytes for op in _ops_of_weights(program))
+    return sum(op.bytes for op in made_of_weights(program))
 
 
-def _ops_of_weights(program: Program) -> list[Op]:
+def made_of_weights(program: Program) -> list[Op]:
+    """The ops whose values ``from_weights`` gives."""
     have, found = set(program.params), list[Op]()
     for op in program.ops:
         whole = op.axis is None and op.reduction is None and op.kind == "call" and bool(op.inputs)
@@ -40,8 +40,3 @@ def _ops_of_weights(program: Program) -> list[Op]:
             have.add(op.id)
             found.append(op)
     return found
-
-
-def state_of(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
-    """Changes when one of these tensors is another one, moved, or written to."""
-    return tuple((t.data_ptr(), 0 if t.is_inference() else t._version, t.shape, t.dtype) for t in tensors)

@@ -24,6 +24,7 @@ from tvae.pipeline.engine.program import Op, Parts, Read
 from tvae.pipeline.engine.ring import PREFETCH, STAGES, Ring
 from tvae.pipeline.engine.schedule import Schedule, Segment
 from tvae.pipeline.engine.sliding import Share, shares
+from tvae.pipeline.engine.wholes import dying
 
 __all__ = ["execute"]
 
@@ -43,32 +44,35 @@ def execute(
     constants: Mapping[int, Tensor] | None = None,
     channels_last: bool = False,
     spill: Path | None = None,
+    before_strip: Callable[[], None] = lambda: None,
 ) -> list[Tensor | None]:
     """Run a schedule. Gives the outputs, None for those that go to a sink.
 
     inputs: the graph's inputs, on the device and in the type it was captured for; a source where the schedule has the
-    input at the caller's. sinks: by op id, for the outputs that are. weights: parameters, buffers and
-    constants by name. generator: source of the noise a model injects; drawn whole and first, in the model's order.
-    constants: values by op id that need not be computed (``from_weights``). spill: folder for buffers on disk.
-    channels_last: memory layout of inputs and buffers (weights are as given).
+    input at the caller's. A list is emptied where some are handed over, so that these can go. sinks: by op id, for the
+    outputs that are. weights: parameters, buffers and constants by name. generator: source of the noise a model
+    injects; drawn whole and first, in the model's order. constants: values by op id that need not be computed
+    (``from_weights``). spill: folder for buffers on disk. channels_last: memory layout of inputs and buffers (weights
+    are as given). before_strip: called before each.
     """
     program = schedule.program
     device = inputs[0].device
     store: dict[int, Tensor] = {i: weights[name] for i, name in program.params.items()} | dict(constants or {})
     away: dict[int, Boundary] = {i: Callers(sink) for i, sink in (sinks or {}).items()}
-    bands = any(segment.bands for segment in schedule.segments)
     for id_, x in zip(program.inputs, inputs, strict=True):
         if isinstance(x, Tensor):
-            # strips lay out what they read of it, bands take it as the buffers are
-            store[id_] = x.contiguous(memory_format=memory_format(x.ndim, channels_last)) if bands else x
+            store[id_] = x  # strips and bands lay out what they read of it
         else:
             away[id_] = Callers(x)
     for op in program.ops:
         if op.kind == "noise":
             store[op.id] = _noise(op, generator, device)
+    if program.handed_over and isinstance(inputs, list):
+        inputs.clear()
+        del x  # the loop's last
     try:
         for segment in schedule.segments:
-            _Run(schedule, segment, store, away, device, channels_last, spill).run()
+            _Run(schedule, segment, store, away, device, channels_last, spill, before_strip).run()
             for id_ in segment.drops:
                 store.pop(id_, None)
                 if id_ in away:
@@ -97,8 +101,9 @@ class _Run:
         device: torch.device,
         channels_last: bool,
         spill: Path | None,
+        before_strip: Callable[[], None],
     ) -> None:
-        self.channels_last, self.spill = channels_last, spill
+        self.channels_last, self.spill, self.before_strip = channels_last, spill, before_strip
         self.ops, self.total, self.places = schedule.program.ops, schedule.program.rows, schedule.places
         self.segment, self.store, self.away, self.device = segment, store, away, device
         self.heights = heights(schedule)
@@ -120,9 +125,12 @@ class _Run:
 
     def run(self) -> None:
         ops, store, segment = self.ops, self.store, self.segment
+        ends = dying(ops, segment)
         for id_ in segment.whole:
             if id_ not in store:  # what depends on the weights alone may be given
                 store[id_] = ops[id_].run(self._stored, 0, 0)
+            for i in ends.get(id_, ()):
+                store.pop(i, None)
         for id_ in (self.sinks & self.places.keys()) - self.away.keys():
             place, folder = self.places[id_], self.spill or Path(gettempdir())
             self.away[id_] = elsewhere(ops[id_], place, self.device, self.channels_last, folder, self.heights.get(id_))
@@ -159,6 +167,7 @@ class _Run:
         full = False
         for n, share in enumerate(found):
             try:
+                self.before_strip()
                 done, kept = self._strip(strips[0], share, folded)
                 self.behind.hold([later.wanted for later in found[n + 1 :]])
             except torch.OutOfMemoryError:
@@ -195,10 +204,12 @@ class _Run:
     def _stored(self, id_: int, lo: int | None = None, hi: int | None = None) -> Tensor:
         value, op = self.store[id_], self.ops[id_]
         rows = value if lo is None or hi is None or op.axis is None else crop(value, op.axis, lo, hi)
-        if op.kind != "input":
-            return rows
-        layout = memory_format(value.ndim, self.channels_last)
-        return rows if value.is_contiguous(memory_format=layout) else rows.contiguous(memory_format=layout)
+        return self._laid_out(id_, rows) if op.kind == "input" else rows
+
+    def _laid_out(self, id_: int, part: Tensor) -> Tensor:
+        """A part of an input, in the layout of the buffers."""
+        layout = memory_format(part.ndim, self.channels_last)
+        return part if self.store[id_].is_contiguous(memory_format=layout) else part.contiguous(memory_format=layout)
 
     def _strip(
         self, strip: Rows, share: Share, before: Mapping[int, Any]
@@ -213,7 +224,8 @@ class _Run:
         taken: set[int] = set()  # reductions whose source gave their statistics
         if segment.bands:
             frames = strip, self.total
-            BandRun(ops, segment, share, frames, self.store, self.away, self.ring, self._buffer).run(folded)
+            made = self._buffer, self._laid_out
+            BandRun(ops, segment, share, frames, self.store, self.away, self.ring, *made).run(folded)
             return folded, kept
 
         def read(id_: int, lo: int | None = None, hi: int | None = None) -> Tensor:

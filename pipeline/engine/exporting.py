@@ -1,21 +1,21 @@
 """How the exporter is set while it captures: without messages, and without work that a graph has no use for.
 
 All of it changes what an export costs, nothing changes what comes out. What a release of PyTorch does not know is left
-out.
+out. All of it holds in the thread that captures and in no other.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
+from tvae.pipeline.engine.in_thread import instead, left_out, replaced_in
 from tvae.pipeline.engine.known_calls import known_calls
 from tvae.pipeline.engine.known_shapes import known_shapes
 from tvae.pipeline.engine.loading import load_exporter, plain_sizes
+from tvae.pipeline.engine.quiet import quiet
 
 __all__ = ["exporting"]
 
@@ -24,20 +24,131 @@ _ONE_AT_A_TIME = threading.RLock()
 
 @contextmanager
 def exporting(*, shortcuts: bool = True) -> Iterator[None]:
-    """Everything below at once. The settings are the process's: one thread at a time.
+    """Everything below at once. One thread at a time: the exporter itself has notes that are the process's.
 
     shortcuts: also what reaches into the exporter, and may not suit a release that nobody has tried it with.
     """
-    import torch._dynamo.config
-
     with _ONE_AT_A_TIME, ExitStack() as settings:
-        settings.enter_context(_quiet())
-        # with symbols the cache of shapes costs more than it saves (a third of a capture), and its comparisons of keys
-        # become guards that no model asked for
-        settings.enter_context(_set(torch._dynamo.config, "fake_tensor_cache_enabled", False))
+        stay_quiet = settings.enter_context(quiet())
+        settings.enter_context(_shapes_are_not_kept(stay_quiet))
+        settings.enter_context(_backends_as_they_are())
+        settings.enter_context(_own_modules_alone())
+        settings.enter_context(_own_modes())
         if shortcuts:
             settings.enter_context(_shortcuts())
         yield
+
+
+@contextmanager
+def _shapes_are_not_kept(at_every_operation: Callable[[], None]) -> Iterator[None]:
+    """With symbols the exporter's cache of shapes costs more than it saves (a third of a capture), and its comparisons
+    of keys become guards that no model asked for."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    def dispatch(mode: Any, *args: Any) -> Any:
+        at_every_operation()
+        return mode._dispatch_impl(*args)
+
+    with instead(FakeTensorMode, "_cached_dispatch_impl", dispatch):
+        yield
+
+
+@contextmanager
+def _backends_as_they_are() -> Iterator[None]:
+    """The exporter switches cuDNN and oneDNN off while it traces, for the whole process, and writes into settings of
+    precision: a graph is not to depend on them. This thread alone is told that they are off: norms ask whether cuDNN
+    is on, and convolutions whom to choose, by conditions on sizes that would become the graph's."""
+    import torch.export._trace
+
+    backend: Any = type(torch.backends.cudnn)
+    kinds: Any = vars(torch._C)["_ConvBackend"]
+    thread = threading.get_ident()
+    switch: Any = vars(backend)["enabled"]
+    told = type(switch)(lambda: threading.get_ident() != thread and switch.getter(), switch.setter)
+
+    def convolution_by(*args: Any, **kwargs: Any) -> Any:  # (input, weight, ...); releases of PyTorch name them or not
+        weight = kwargs["weight"] if "weight" in kwargs else args[1]
+        return kinds.Slow3d if weight.ndim == 5 else kinds.Slow2d
+
+    with (
+        instead(torch.export._trace, "_ignore_backend_decomps", nullcontext),
+        instead(torch._C, "_select_conv_backend", convolution_by),
+    ):
+        backend.enabled = told
+        try:
+            yield
+        finally:
+            backend.enabled = switch
+
+
+@contextmanager
+def _own_modes() -> Iterator[None]:
+    """Modes that see operators before they are taken apart are the process's: of these, this thread has its own."""
+    import torch._ops
+
+    found: Any = getattr(torch._ops, "mode_stack_state_for_pre_dispatch", None)
+    if found is None:
+        yield
+        return
+    own = type(found())()
+    with instead(torch._ops, "mode_stack_state_for_pre_dispatch", lambda: own):
+        yield
+
+
+@contextmanager
+def _own_modules_alone() -> Iterator[None]:
+    """The exporter takes the place of ``nn.Module.__call__`` while it goes through a model. The modules that other
+    threads call meanwhile are not in that model."""
+    from torch.fx import _symbolic_trace
+
+    patcher_class: Any = getattr(_symbolic_trace, "_Patcher", None)
+    original: Any = getattr(patcher_class, "patch_method", None)
+    if original is None:
+        yield
+        return
+    thread = threading.get_ident()
+
+    def patch_method(
+        patcher: Any, place: type, name: str, function: Callable[..., Any], deduplicate: bool = True
+    ) -> None:
+        there = getattr(place, name)
+        if deduplicate and getattr(there, "__fx_already_patched", False):
+            return
+        patcher.patches_made.append(_Patch(place, name, there, replaced_in(thread, there, function)))
+        patcher.patches_made[-1].patch()
+
+    with instead(patcher_class, "patch_method", patch_method):
+        yield
+
+
+class _Patch:
+    """A method that is replaced until ``revert``."""
+
+    def __init__(self, place: type, name: str, original: Any, function: Callable[..., Any]) -> None:
+        self._place, self._name, self._original = place, name, original
+        self._active = False
+
+        def either(*args: Any, **kwargs: Any) -> Any:
+            if self._active:
+                return function(*args, **kwargs)
+            self._take_out()  # somebody else's had come on top, and has put this one back
+            return original(*args, **kwargs)
+
+        self._either = either
+
+    def patch(self) -> None:
+        """Also again, after ``revert``."""
+        self._active = True
+        setattr(self._place, self._name, self._either)
+
+    def revert(self) -> None:
+        """What was there; where another thread has put its own on top, that one stays."""
+        self._active = False
+        self._take_out()
+
+    def _take_out(self) -> None:
+        if vars(self._place).get(self._name) is self._either:
+            setattr(self._place, self._name, self._original)
 
 
 @contextmanager
@@ -50,11 +161,11 @@ def _shortcuts() -> Iterator[None]:
     with ExitStack() as settings:
         # how every value lies in memory is noted twice: in what we read, and in a description that takes a fifth of the
         # time, with arithmetic on symbols to find out whether it is contiguous
-        settings.enter_context(_left_out(proxy_tensor, "_extract_tensor_metadata"))
+        settings.enter_context(left_out(proxy_tensor, "_extract_tensor_metadata"))
         # sizes that depend on values are looked for in all that every node holds; a graph with one is no use to us
-        settings.enter_context(_left_out(torch.export._trace, "_replace_unbacked_bindings"))
+        settings.enter_context(left_out(torch.export._trace, "_replace_unbacked_bindings"))
         # checks of what a graph's types and sizes say already
-        settings.enter_context(_left_out(torch._export.utils, "_insert_aten_to_metadata_assert_pass"))
+        settings.enter_context(left_out(torch._export.utils, "_insert_aten_to_metadata_assert_pass"))
         settings.enter_context(_innermost_modules())
         settings.enter_context(_sizes_when_asked_for())
         settings.enter_context(_code_when_asked_for())
@@ -65,59 +176,19 @@ def _shortcuts() -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the exporter's warnings and logs: what there is to say of a failed export is in its exception."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
-
-
-@contextmanager
-def _set(settings: Any, name: str, value: object) -> Iterator[None]:
-    if not hasattr(settings, name):
-        yield
-        return
-    before = getattr(settings, name)
-    setattr(settings, name, value)
-    try:
-        yield
-    finally:
-        setattr(settings, name, before)
-
-
-def _instead(place: Any, name: str, function: Callable[..., Any]) -> AbstractContextManager[object]:
-    """This function in this thread; another may be compiling."""
-    original: Any = getattr(place, name, None)
-    thread = threading.get_ident()
-
-    def either(*args: Any, **kwargs: Any) -> Any:
-        return (function if threading.get_ident() == thread else original)(*args, **kwargs)
-
-    return _set(place, name, either)
-
-
-def _left_out(place: Any, name: str) -> AbstractContextManager[object]:
-    """A function that does nothing in this thread."""
-    return _instead(place, name, lambda *_args, **_kwargs: None)
-
-
-@contextmanager
 def _code_when_asked_for() -> Iterator[None]:
     """Python code of a graph is written when somebody runs it, not after each of the exporter's passes."""
     import torch.export.exported_program as programs
     from torch.fx import _lazy_graph_module
 
-    deferred: Any = getattr(_lazy_graph_module, "_use_lazy_graph_module", None)
     lazy: Any = getattr(_lazy_graph_module, "_LazyGraphModule", None)
-    if deferred is None or lazy is None:
+    if lazy is None:
         yield
         return
-    with deferred(True), _instead(programs, "_create_graph_module_for_export", lazy):
+    with (
+        instead(_lazy_graph_module, "_get_graph_module_cls", lambda: lazy),
+        instead(programs, "_create_graph_module_for_export", lazy),
+    ):
         yield
 
 
@@ -140,7 +211,7 @@ def _innermost_modules() -> Iterator[None]:
         node.meta["nn_module_stack"] = {path: (path, name)} if path else {}
         return node
 
-    with _instead(tracer_class, "create_node", create_node):
+    with instead(tracer_class, "create_node", create_node):
         yield
 
 
@@ -174,5 +245,5 @@ def _sizes_when_asked_for() -> Iterator[None]:
         else:
             original(tensor, proxy, constant=constant, tracer=tracer)
 
-    with _instead(proxy_tensor, "track_tensor", track_tensor):
+    with instead(proxy_tensor, "track_tensor", track_tensor):
         yield

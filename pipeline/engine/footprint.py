@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tvae.pipeline.engine.bounds import Rows, owned
@@ -11,6 +11,7 @@ from tvae.pipeline.engine.program import Op, Parts
 from tvae.pipeline.engine.ring import PREFETCH, STAGES
 from tvae.pipeline.engine.schedule import Band, Place, Schedule, Segment
 from tvae.pipeline.engine.strips import Strip, count, memory_of, strips_alike
+from tvae.pipeline.engine.wholes import Held, dying
 
 __all__ = ["Footprint", "Known", "SegmentFootprint", "footprint", "segment_footprint"]
 
@@ -23,7 +24,8 @@ class SegmentFootprint:
     host and disk; spilled: those of them to and from disk; halo: rows beyond a strip's own in the buffer that needs
     most; recompute: rows computed for each row owned, weighted by bytes; work: floating-point operations, halo
     included; starts: operations started; copied: bytes that are read and written once more, to be written behind the
-    strips, joined to rows that were kept, or to attend to keys in parts.
+    strips, joined to rows that were kept, or to attend to keys in parts; held: bytes of whole values beside the
+    strips; whole: the most that those and buffers take before them.
     """
 
     stored: int
@@ -35,10 +37,22 @@ class SegmentFootprint:
     starts: int
     copied: int
     spilled: int
+    held: int = 0
+    whole: int = 0
+
+    @property
+    def kept(self) -> int:
+        """Bytes beside the strips."""
+        return self.stored + self.held
+
+    @property
+    def peak(self) -> int:
+        """Bytes where it is fullest."""
+        return max(self.kept + self.strip, self.whole)
 
 
 _Loop = tuple[int, int, int, float, float, int, int, int]
-"""All of a ``SegmentFootprint`` but what is stored."""
+"""All of a ``SegmentFootprint`` but what is stored, and whole values."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +79,7 @@ class Footprint:
     @property
     def fullest(self) -> int:
         """Bytes on the device where it is fullest, without input and output."""
-        return max(segment.stored + segment.strip for segment in self.segments)
+        return max(segment.peak for segment in self.segments)
 
     @property
     def moved(self) -> int:
@@ -84,27 +98,35 @@ def footprint(schedule: Schedule, known: Known | None = None) -> Footprint:
     known: segments counted before, of schedules of the same program; those counted now are added.
     """
     program, ops = schedule.program, schedule.program.ops
-    known = known or Known()
-    given = set(program.inputs) | set(program.outputs)
+    known, inputs = known or Known(), set(program.inputs)
+    results = {i for i in program.outputs if ops[i].kind != "call" or ops[i].axis is not None}
+    passing = program.handed_over - results - schedule.places.keys()
+    given = (inputs - passing) | results
     base = sum(ops[i].bytes for i in given - schedule.places.keys())
-    live: set[int] = set()
+    live, held = {*passing}, Held(program)
     device, away, most = base, {"host": 0, "disk": 0}, {"host": 0, "disk": 0}
-    segments = []
+    segments: list[SegmentFootprint] = []
+
+    def left(gone: Collection[int]) -> int:
+        return sum(ops[i].bytes for i in live if i not in gone)
+
     for segment in schedule.segments:
+        whole = held.through(segment, left)
+        live -= {i for ids in dying(ops, segment).values() for i in ids}
         made = {i for i in segment.sinks if not ops[i].reduction and i not in given}
         for id_ in made & schedule.places.keys():
             away[schedule.places[id_]] += ops[id_].bytes
         most = {place: max(most[place], away[place]) for place in most}
         here = made - schedule.places.keys()
         live |= set() if segment.single else here - segment.reuse.keys()
-        stored = sum(ops[i].bytes for i in live)
-        part = segment_footprint(schedule, segment, stored, known)
-        device = max(device, base + stored + part.strip)
+        part = replace(segment_footprint(schedule, segment, left(()), known), held=held.bytes, whole=whole)
+        device = max(device, base + part.peak)
         segments.append(part)
         live |= here | (segment.reuse.keys() - given)  # a single strip's values became the buffers
         live -= set(segment.drops)
+        held.drop(segment.drops)
         for id_ in segment.drops:
-            if id_ in schedule.places:
+            if schedule.places.get(id_) in away:
                 away[schedule.places[id_]] -= ops[id_].bytes
     return Footprint(device, most["host"], most["disk"], tuple(segments))
 
@@ -140,8 +162,10 @@ def _segment(schedule: Schedule, segment: Segment, known: Known) -> _Loop:
     sinks, away, single = set(segment.sinks), schedule.places, segment.single
     given, picture = {*schedule.program.inputs, *schedule.program.outputs}, schedule.program.inputs[0]
     behind = {} if single else {id_: segment.reuse[id_] for id_ in segment.behind}
-    staying = {i for i in sinks if i not in away and i not in behind}
+    staying = sinks - away.keys() - behind.keys()
     lasting = {*behind, *(sinks if single else ())}  # no matter who reads it
+    memory = memory_of(ops, segment.body, ())
+    becoming = {memory[i]: ops[i].bytes for i in staying & given if single}  # outputs, which are counted already
     row_bytes = {i: ops[i].row_bytes for i in (*segment.body, *segment.reads)}
     peak, moved, spilled, starts, copied = 0.0, 0, 0, 0, 0.0
     on_disk = {i for i, place in away.items() if place == "disk"}
@@ -170,8 +194,7 @@ def _segment(schedule: Schedule, segment: Segment, known: Known) -> _Loop:
             made, joined, extra = step.made, step.joined, step.workspace
             buffer = id_ in staying
             into_buffer = buffer and not single and exact and op.produce is not None
-            if into_buffer or (buffer and single and id_ in given):
-                made = 0.0
+            made = 0.0 if into_buffer else max(0.0, made - becoming.get(id_, 0))
             over = op.over
             if made and exact and op.produce and over in held and over not in sinks and over not in keeps:
                 made = held.pop(over)  # of this strip alone: the result is written over it

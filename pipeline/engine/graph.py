@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from tvae.pipeline.engine.made_constant import Constant
+
 __all__ = ["DEVICE", "Graph", "Meta", "Node", "Ref", "Size", "evaluate", "map_refs"]
 
 Sizes = Mapping[str, int]
@@ -100,7 +102,7 @@ class Graph:
     """Nodes in order, the ids of inputs and outputs, the conditions on sizes, and small constants by name.
 
     ``guards`` are boolean expressions over the size symbols that must hold for the graph to be the model's own
-    behaviour at that size. ``row_symbol`` is the symbol of the tiled axis, None when the capture fixed it.
+    behaviour at that size. ``row_symbol`` is the symbol of the tiled axis, None when the capture ``fixed`` it.
     """
 
     nodes: list[Node]
@@ -109,6 +111,16 @@ class Graph:
     guards: list[str] = field(default_factory=list)
     row_symbol: str | None = None
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    fixed: Constant | None = None
+
+    def symbol_of(self, dim: int) -> str | None:
+        """The symbol of a dimension of the first input: ``s0`` of sizes ``s0`` and ``8*s0``; None for a constant."""
+        shape = self.nodes[self.inputs[0]].meta.shape
+        size = shape[dim] if len(shape) >= 4 else None
+        if not isinstance(size, Size):
+            return None
+        multiple = _MULTIPLE.fullmatch(size.expr)
+        return multiple[2] if multiple else size.expr
 
     def bind(self, shapes: list[tuple[int, ...]]) -> dict[str, int] | None:
         """Values of the size symbols for these input shapes, or None where the graph does not serve them."""
@@ -134,7 +146,8 @@ class Graph:
     def serves(self, sizes: Sizes) -> bool:
         """Do the guards hold at these sizes?"""
         try:
-            return all(evaluate(Size(g), sizes) for g in self.guards)
+            names = _names(sizes)
+            return all(eval(_compile(guard), names) for guard in dict.fromkeys(self.guards))
         except (NameError, ZeroDivisionError, ValueError):
             return False
 
@@ -148,6 +161,7 @@ class Graph:
                 "guards": self.guards,
                 "row_symbol": self.row_symbol,
                 "constants": {k: _tensor_out(t) for k, t in self.constants.items()},
+                "fixed": self.fixed and [self.fixed.op, self.fixed.module],
             }
         )
 
@@ -162,6 +176,7 @@ class Graph:
             list(doc["guards"]),
             doc["row_symbol"],
             {k: _tensor_in(t) for k, t in doc["constants"].items()},
+            Constant(*doc["fixed"]) if doc["fixed"] else None,
         )
 
 
@@ -232,8 +247,13 @@ def _compile(expr: str) -> CodeType:
 def evaluate(size: int | Size, sizes: Sizes) -> int:
     """The integer a size stands for. Raises NameError for a symbol without a value, ValueError for no arithmetic."""
     if isinstance(size, Size):
-        return eval(_compile(size.expr), {"__builtins__": {}, **_FUNCTIONS, **sizes})
+        return eval(_compile(size.expr), _names(sizes))
     return size
+
+
+def _names(sizes: Sizes) -> dict[str, Any]:
+    """All that an expression may use."""
+    return {"__builtins__": {}, **_FUNCTIONS, **sizes}
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ followed as ever: arguments of other kinds, modules that change themselves, tens
 from __future__ import annotations
 
 import re
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -23,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tvae.pipeline.engine.in_thread import instead
 from tvae.pipeline.engine.known_shapes import Untold, copy_of, key_of
 
 __all__ = ["known_calls"]
@@ -78,14 +78,12 @@ def known_calls() -> Iterator[None]:
         return
     known: dict[Any, _Known] = {}
     called: set[nn.Module] = set()
-    in_chunks, thread = False, threading.get_ident()  # others may be compiling
+    in_chunks = False
 
     def call_module(
         tracer: Any, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         nonlocal in_chunks
-        if threading.get_ident() != thread:
-            return original(tracer, module, forward, args, kwargs)
         if not in_chunks:
             in_chunks = module in called and len([*module.modules()]) >= _LEAST_MODULES
             called.add(module)
@@ -105,11 +103,10 @@ def known_calls() -> Iterator[None]:
             known[call.key] = call.described(before, result)
         return result
 
-    tracer_class.call_module = call_module
     try:
-        yield
+        with instead(tracer_class, "call_module", call_module):  # in this thread: others may be compiling
+            yield
     finally:
-        tracer_class.call_module = original
         known.clear()  # or the exporter's leftovers would hold on to the model
         called.clear()
 

@@ -7,7 +7,6 @@ first time is said again. Conditions on sizes (guards) that arise on the way aro
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 
 import torch
 
+from tvae.pipeline.engine.in_thread import instead
 from tvae.pipeline.engine.plain_shapes import plain_shape
 
 __all__ = ["Untold", "copy_of", "key_of", "known_shapes"]
@@ -46,11 +46,8 @@ def known_shapes() -> Iterator[None]:
         yield
         return
     known: dict[Any, _Result | tuple[_Result, ...]] = {}
-    thread = threading.get_ident()  # others may be compiling
 
     def dispatch(mode: Any, func: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if threading.get_ident() != thread:
-            return original(mode, func, types, args, kwargs)
         try:
             tensors: list[Any] = []
             key = (func, id(mode), key_of(args, mode, tensors), key_of(tuple(kwargs.items()), mode, tensors))
@@ -69,11 +66,8 @@ def known_shapes() -> Iterator[None]:
             known[key] = described
         return result
 
-    mode_class._dispatch_impl = dispatch
-    try:
+    with instead(mode_class, "_dispatch_impl", dispatch):  # in this thread: others may be compiling
         yield
-    finally:
-        mode_class._dispatch_impl = original
 
 
 def _is_function(func: Any) -> bool:

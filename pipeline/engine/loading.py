@@ -59,10 +59,24 @@ class _StandIn(ModuleType):
     """A module that is loaded when it is asked for more than what is given, or by another thread."""
 
     def __init__(self, name: str, given: Mapping[str, Any]) -> None:
-        super().__init__(name)
-        self.__spec__ = ModuleSpec(name, None)  # to look for its own would load the package that it is in
         self._given = given
         self._thread: int | None = threading.get_ident()
+        super().__init__(name)
+
+    @property
+    def __spec__(self) -> Any:
+        """Whoever imports the module looks at this first. Its own would load the package that it is in; another thread
+        is told to look again, and finds the module itself."""
+        spec = ModuleSpec(self.__name__, None)
+        if self._thread != threading.get_ident():
+            self._leave()
+            importlib.import_module(self.__name__)
+            spec._initializing = True  # type: ignore[attr-defined]
+        return spec
+
+    @__spec__.setter
+    def __spec__(self, _spec: Any) -> None:
+        """Not when it is made."""
 
     def __getattr__(self, name: str) -> Any:
         own = self._thread == threading.get_ident()

@@ -13,13 +13,17 @@ import torch
 from tvae.kernels import Kernels
 from tvae.pipeline.engine.axis import Axis
 from tvae.pipeline.engine.graph import Graph, Node, Ref
+from tvae.pipeline.engine.made_constant import Constant
 from tvae.pipeline.engine.program import Op, Program
-from tvae.pipeline.engine.rules import RULES, Context, NoRule
+from tvae.pipeline.engine.rules import BORN, RULES, Context, NoRule
 from tvae.pipeline.engine.rules.context import no_demand
 from tvae.pipeline.engine.rules.shape import SPLITS, taken
 from tvae.pipeline.errors import UnsupportedOp
 
 __all__ = ["lower"]
+
+_ONE_STRIP = 4
+"""Rows of latents that are one strip in any case: so small a picture may be captured at its own size, uncut."""
 
 
 def lower(
@@ -32,6 +36,16 @@ def lower(
 ) -> Program:
     """Lower a graph at the sizes that ``Graph.bind`` gave. kernels: None for the definitions. Raises UnsupportedOp."""
     ctx = Context(graph, sizes, device, kernels or Kernels())
+    whole: list[str] = []
+
+    def without_rule(op: str, module: str, why: str) -> None:
+        if not allow_whole:
+            raise UnsupportedOp(op, module, why) from None
+        whole.append(f"'{op}' in module '{module or '<root>'}'" + (f" ({why})" if why else ""))
+
+    if not ctx.serves_others and _least_rows(ctx) > _ONE_STRIP:
+        by = graph.fixed or Constant("torch.export", "")
+        without_rule(by.op, by.module, "it makes the height a constant: nothing can be cut")
     params: dict[int, str] = {}
     spread: set[int] = set()  # ops that run whole though their value has rows, by way of allow_whole
     used = {i for node in graph.nodes for i in node.reads} | set(graph.outputs)
@@ -46,19 +60,27 @@ def lower(
         elif node.is_tuple and node.op in SPLITS:
             continue  # lowered where one of its results is taken
         else:
+            told = len(whole)
             try:
                 op = _whole_chain(ctx, node, spread) if spread else _lower_call(ctx, node)
             except NoRule as error:
-                if not allow_whole:
-                    raise UnsupportedOp(node.target, node.module, str(error)) from None
+                without_rule(node.target, node.module, str(error))
                 op = _run_whole(ctx, node)
             if op.axis is None and ctx.row_dims(node.meta):
+                if not spread and len(whole) == told:
+                    without_rule(node.target, node.module, "a whole value that grows with the height")
                 spread.add(op.id)
         ctx.ids[id_] = op.id
     inputs = [ctx.ids[i] for i in graph.inputs]
     axis = ctx.ops[inputs[0]].axis
     outputs = [ctx.ids[i] for i in graph.outputs]
-    return Program(ctx.ops, inputs, outputs, params, axis.rows if axis else 1, ctx.ids)
+    return Program(ctx.ops, inputs, outputs, params, axis.rows if axis else 1, ctx.ids, tuple(whole))
+
+
+def _least_rows(ctx: Context) -> int:
+    """Rows of the input or of the result, whichever has fewer."""
+    ends = [ctx.graph.nodes[ids[0]].meta for ids in (ctx.graph.inputs, ctx.graph.outputs)]
+    return min((ctx.shape(meta)[-2] for meta in ends if len(meta.shape) > 3), default=1)
 
 
 def _leaf(ctx: Context, node: Node, axis: Axis | None, *, constant: bool) -> Op:
@@ -81,13 +103,15 @@ def _lower_call(ctx: Context, node: Node) -> Op:
         if source.op in SPLITS:
             return taken(ctx, node, source, node.args[1])
         return _part(ctx, node)
-    tiled = any(o.axis for o in ctx.operands(node)) or bool(ctx.row_dims(node.meta))
-    if not tiled:
+    tiled = any(o.axis for o in ctx.operands(node))
+    if not tiled and not ctx.row_dims(node.meta):
         op = ctx.whole(node)
         op.kind = "noise" if node.op in ("randn", "rand", "randn_like", "rand_like") else "call"
         return op
     if node.op not in RULES:
         raise NoRule("")
+    if not tiled and node.op not in BORN:
+        raise NoRule("rows born of a whole value")
     return RULES[node.op](ctx, node)
 
 

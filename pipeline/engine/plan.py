@@ -85,6 +85,8 @@ class Plan:
     """The smallest budget that works, as it has to be named: with all that the process holds besides."""
     seconds: float = 0.0
     """An estimate, good for comparing plans."""
+    whole: tuple[str, ...] = ()
+    """What makes some of it run on whole values rather than in strips: operations, their modules, and why."""
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able."""
@@ -99,8 +101,9 @@ class Plan:
         result = "x".join(map(str, self.output_shape))
         strips = _range(self.strips, *(s.strips for s in self.segments))
         rows = _range(self.strip_rows, *(s.strip_rows for s in self.segments))
+        loop = f"{strips} strips of {rows} rows" if self.segments else "not in strips"
         lines = [
-            f"{self.side} {shape} -> {result}, {self.dtype}, {strips} strips of {rows} rows",
+            f"{self.side} {shape} -> {result}, {self.dtype}, {loop}",
             f"{'#':>3}  {'modules':<42} {'ends with':<22} {'strips':>6} {'halo':>4} {'work':>6} {'stored':>10} "
             f"{'strip':>10}",
         ]
@@ -110,6 +113,7 @@ class Plan:
                 f"{s.recompute:>5.2f}x {size_text(s.stored_bytes):>10} {size_text(s.strip_bytes):>10}"
             )
         lines += self._bars()
+        lines += [f"runs whole, exact but in more memory than strips: {one}" for one in self.whole]
         lines.append(
             f"weights {size_text(self.weight_bytes)}, predicted peak of activations {size_text(self.peak_bytes)}"
         )
@@ -179,6 +183,7 @@ def explain(schedule: Schedule, side: str) -> Plan:
         cost.disk,
         cost.moved,
         cost.work,
+        whole=program.whole,
     )
 
 

@@ -139,7 +139,7 @@ def _in_bands(
         room = budget - sum(program.ops[i].bytes for i in {*program.inputs, *program.outputs} - plan.places.keys())
         while True:  # a segment in bands writes over nothing, so that the next may have less room than it had
             segments = tuple(
-                _with_bands(plan, segment, part, room, across, known) if part.stored + part.strip > room else segment
+                _with_bands(plan, segment, part, room, across, known) if part.kept + part.strip > room else segment
                 for segment, part in zip(plan.segments, cost.segments, strict=True)
             )
             if segments == plan.segments:
@@ -164,7 +164,7 @@ def _with_bands(
     for halvings in range(1, _MOST_HALVINGS + 1):
         bands = across.bands(plain, -(-across.rows // 2**halvings))
         if bands:
-            its = segment_footprint(plan, other := replace(plain, bands=bands), part.stored, known)
+            its = segment_footprint(plan, other := replace(plain, bands=bands), part.kept, known)
             if its.strip < smallest:
                 found, smallest = other, its.strip
             if its.stored + its.strip <= room:
@@ -204,7 +204,7 @@ def _raised(plan: Schedule, cost: Footprint, budget: int | None, cache: int, kno
         together = max(1, cache * program.rows // (whole * plan.strip_rows)) if whole else 1
         fewest = -(-steps // together)
         higher = _in_strips(segment, program, plan.strip_rows * -(-steps // fewest))
-        its = segment_footprint(plan, higher, part.stored, known)
+        its = segment_footprint(plan, higher, part.kept, known)
         segments.append(higher if room is None or its.stored + its.strip <= room else segment)
     return replace(plan, segments=tuple(segments))
 
@@ -315,7 +315,7 @@ def _ever_smaller(
     while True:
         shown, cost = eased(plan, footprint(plan, known))
         yield shown, cost
-        fullest = max(range(len(cost.segments)), key=lambda n: cost.segments[n].stored + cost.segments[n].strip)
+        fullest = max(range(len(cost.segments)), key=lambda n: cost.segments[n].peak)
         choice = [i for i, (made, dropped) in spans.items() if made <= fullest <= dropped]
         if not choice:
             return
@@ -353,7 +353,7 @@ def _filled(
             if segment.single:
                 continue
             other = _in_strips(segment, program, height)
-            its = segment_footprint(plan, other, part.stored, known)
+            its = segment_footprint(plan, other, part.kept, known)
             if its.stored + its.strip <= room and (time := _segment_seconds(program, other, its, machine)) < fastest:
                 best, fastest = other, time
         segments.append(best)

@@ -92,7 +92,7 @@ class Op:
     replaces: inputs of which row r of the result needs row r alone, so that it may take the place of their buffer.
     parts: set where whole reads may come a few rows at a time. work: floating-point operations of the whole value,
     where they are what takes the time. workspace: bytes that computing so many rows of it holds beside operands and
-    result.
+    result. besides: bytes of the other tensors, where the value is several.
     """
 
     id: int
@@ -117,11 +117,12 @@ class Op:
     parts: Parts | None = field(default=None, repr=False)
     work: float = 0.0
     workspace: Callable[[int], int] = field(default=_nothing, repr=False)
+    besides: int = 0
 
     @cached_property
     def bytes(self) -> int:
         """Size of the full value."""
-        return math.prod(self.shape) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize + self.besides
 
     @cached_property
     def row_bytes(self) -> float:
@@ -141,6 +142,10 @@ class Program:
     """Rows of the first input: what strips divide."""
     values: Mapping[int, int] = field(default_factory=dict)
     """The op whose value a node of the graph has, by the node's number."""
+    whole: tuple[str, ...] = ()
+    """What made some of it run on whole values: operations without a rule, by name and module."""
+    handed_over: frozenset[int] = frozenset()
+    """Inputs that nobody wants back: the caches of a step, which go as soon as nothing reads them any more."""
 
     @property
     def in_parts(self) -> set[int]:

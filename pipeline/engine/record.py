@@ -11,27 +11,52 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["Recording"]
+__all__ = ["Recording", "RecordingPool"]
+
+
+class RecordingPool:
+    """Memory that several recordings work in. Their replays never overlap, whatever streams they are asked for on."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.id = torch.cuda.graph_pool_handle()
+        self._done: torch.cuda.Event | None = None
+
+    def enter(self) -> None:
+        """The current stream waits for the last replay, and for its results to have been copied out."""
+        if self._done is not None:
+            self._done.wait()
+
+    def leave(self) -> None:
+        """The next replay waits for what the current stream was given so far."""
+        if self._done is None:
+            self._done = torch.cuda.Event()
+        self._done.record()
 
 
 class Recording:
     """One run, recorded. ``run`` has been called for this shape before, so that its libraries are warm."""
 
-    def __init__(self, run: Callable[[Sequence[Tensor]], list[Tensor]], inputs: Sequence[Tensor]) -> None:
+    def __init__(
+        self, run: Callable[[Sequence[Tensor]], list[Tensor]], inputs: Sequence[Tensor], pool: RecordingPool
+    ) -> None:
         """Raises RuntimeError (torch.OutOfMemoryError among them) where the run cannot be recorded."""
         self._inputs = [torch.empty_like(x) for x in inputs]
-        self._graph = torch.cuda.CUDAGraph()
-        device = inputs[0].device
-        # other threads read files and copy to and from the device meanwhile: their calls are none of the recording's
-        record = torch.cuda.graph(self._graph, capture_error_mode="thread_local")
-        with torch.cuda.device(device), torch.no_grad(), record:
-            self._outputs = run(self._inputs)
+        self._graph, self._pool = torch.cuda.CUDAGraph(), pool
+        with torch.cuda.device(pool.device), torch.no_grad():
+            pool.enter()
+            # other threads copy to and from the device meanwhile: their calls are none of the recording's
+            with torch.cuda.graph(self._graph, pool=pool.id, capture_error_mode="thread_local"):
+                self._outputs = run(self._inputs)
 
     @torch.no_grad()
     def replay(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The run's outputs for these inputs, in memory of their own."""
-        for ours, given in zip(self._inputs, inputs, strict=True):
-            ours.copy_(given)
-        with torch.cuda.device(self._inputs[0].device):
+        with torch.cuda.device(self._pool.device):
+            self._pool.enter()
+            for ours, given in zip(self._inputs, inputs, strict=True):
+                ours.copy_(given)
             self._graph.replay()
-        return [t.clone() for t in self._outputs]
+            outputs = [t.clone() for t in self._outputs]
+            self._pool.leave()
+        return outputs

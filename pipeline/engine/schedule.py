@@ -124,7 +124,7 @@ def schedule(
     for n, (_whole, body, sinks, _reads) in enumerate(cut):
         for id_ in (*sinks, *(j for b in body for j in ops[b].inputs if ops[j].axis is None or j in stored)):
             used[id_] = max(used.get(id_, n), n)
-    kept = {*program.outputs, *program.inputs, *program.params}
+    kept = {*program.outputs, *program.params} | ({*program.inputs} - program.handed_over)
     segments = []
     for n, (whole, body, sinks, reads) in enumerate(cut):
         drops = tuple(i for i, at in used.items() if at == n and i not in kept)

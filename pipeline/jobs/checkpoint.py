@@ -15,8 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tvae.pipeline.atomic import replacing
-from tvae.pipeline.errors import InputError
+from tvae.pipeline.atomic import replacing, write_error
 from tvae.pipeline.latents.tensor_file import own_memory
 
 __all__ = ["Checkpoint", "Checkpoints", "goes_on"]
@@ -67,7 +66,7 @@ class Checkpoints:
         return time.monotonic() >= self._next
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Replaces the one before; its parts must be written already. InputError for a full disk."""
+        """Replaces the one before; its parts must be written already. OutputError for a full disk."""
         begin = time.monotonic()
         tensors = {CACHE.format(n): own_memory(cache) for n, cache in enumerate(checkpoint.caches)}
         if checkpoint.generator is not None:
@@ -77,7 +76,7 @@ class Checkpoints:
             with replacing(self.path) as temporary:
                 save_file(tensors, temporary, metadata)
         except (OSError, SafetensorError) as error:
-            raise InputError(f"cannot write '{self.path}': {error}") from error
+            raise write_error(self.path, error) from error
         end = time.monotonic()
         self._next = end + (end - begin) / SHARE
 

@@ -6,6 +6,7 @@ name>.latents``; a picture that is written is the source's name plus ``.png`` or
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tempfile
 from collections import Counter
@@ -89,9 +90,10 @@ class Claims:
 
 
 def assign(found: Iterable[Found], job: Job) -> list[Item]:
-    """Gives every input its output and checks that the outputs' folders can be written to.
+    """Gives every input its output and checks that the outputs' folders can be written to; one that cannot is a problem
+    of its items.
 
-    Raises :class:`UsageError`: an ``-o`` that suits no result of this operation, a folder that cannot be written to.
+    Raises :class:`UsageError`: an ``-o`` that suits no result of this operation, no folder that can be written to.
     """
     found = list(found)
     to_latents = job.operation == "encode"
@@ -101,9 +103,16 @@ def assign(found: Iterable[Found], job: Job) -> list[Item]:
     for one, (name, kinds) in zip(found, _identities(found, job), strict=True):
         place = folder if one_file or one.problem is not None else folder / one.relative.with_name(name)
         items.append(Item(one.path, kinds, place, one_file, to_latents, one.problem))
-    for parent in sorted({item.place.parent for item in items if item.problem is None}):
-        _check_writable(parent)
-    return items
+    parents = sorted({item.place.parent for item in items if item.problem is None})
+    closed = {parent: problem for parent in parents if (problem := _why_closed(parent)) is not None}
+    if closed and len(closed) == len(parents):
+        raise UsageError(closed[parents[0]])
+    return [
+        dataclasses.replace(item, problem=closed[item.place.parent])
+        if item.problem is None and item.place.parent in closed
+        else item
+        for item in items
+    ]
 
 
 def _identities(found: list[Found], job: Job) -> list[tuple[str, frozenset[Kind]]]:
@@ -173,13 +182,15 @@ def _key(path: Path) -> str:
     return os.path.normcase(path.resolve())
 
 
-def _check_writable(folder: Path) -> None:
-    """Tries it on the nearest folder that exists: permission bits alone do not tell (read-only mounts, root)."""
+def _why_closed(folder: Path) -> str | None:
+    """Why nothing can be written to a folder, None if something can. It is tried, on the nearest folder that exists:
+    neither permission bits (read-only mounts, root) nor the making of a file (full disks) tell alone."""
     existing = folder
     while not os.path.lexists(existing) and existing != existing.parent:
         existing = existing.parent
     try:
-        with tempfile.TemporaryFile(dir=existing):
-            pass
+        with tempfile.TemporaryFile(dir=existing) as file:
+            file.write(b"\0")
     except OSError as error:
-        raise UsageError(f"cannot write to {folder}: {error.strerror or error} ({existing})") from error
+        return f"cannot write to {folder}: {error.strerror or error} ({existing})"
+    return None

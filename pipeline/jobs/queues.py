@@ -88,7 +88,7 @@ class _Worker(threading.Thread):
             self._work()
         except _Stopped:
             return
-        except BaseException as error:
+        except BaseException as error:  # whatever it is, the caller's thread raises it
             self.error = error
         finally:
             self._channel.finish()

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import av.error
 import numpy as np
 
-from tvae.pipeline.errors import InputError, TvaeError
+from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs.geometry import plan_geometry, prepare
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.latents import Geometry
 from tvae.pipeline.media import Reader, count_frames, open_reader, probe
+from tvae.pipeline.media.container import reason
 
 __all__ = ["Chunk", "Source", "gathered", "kind_of", "open_source"]
 
@@ -83,10 +85,11 @@ def kind_of(path: Path, job: Job) -> Literal["image", "video"]:
 
 @contextmanager
 def blame_input() -> Iterator[None]:
-    """Whatever a decoder throws over damaged media is this input's failure and not ours."""
+    """What the system and FFmpeg raise over a file is this input's failure: lost, closed, damaged, too large to hold.
+
+    Readers tell what they know of as InputError themselves. Anything else is a mistake of ours and passes.
+    """
     try:
         yield
-    except TvaeError:
-        raise
-    except Exception as error:
-        raise InputError(f"cannot be read: {error}") from error
+    except (OSError, MemoryError, av.error.FFmpegError) as error:
+        raise InputError(f"cannot be read: {reason(error)}") from error

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tvae.pipeline.errors import InputError, PlanError
+from tvae.pipeline.errors import InputError, OutputError, PlanError, UsageError
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.decode import decode_item
 from tvae.pipeline.jobs.encode import encode_item
@@ -46,11 +46,36 @@ WORK: dict[Operation, Callable[[Item, Context], Event]] = {
 def run_job(job: Job, on_event: Callable[[Event], None], model: Model | None = None) -> RunDone:
     """Does the whole job in the caller's thread and returns the last event.
 
-    ``model`` takes the place of the job's own VAE. A bad input fails its item alone. What is wrong with the request
-    as a whole raises, before any work where it can be known before: :class:`UsageError`; :class:`PlanError` when the
-    only item cannot be planned; ``UnsupportedOp``. Interrupted by an exception, Ctrl-C included, it leaves complete
-    outputs only.
+    ``model`` takes the place of the job's own VAE. A bad input, and an output that cannot be written, fail their item
+    alone. What is wrong with the request as a whole raises, before any work where it can be known before:
+    :class:`UsageError`, for outputs none of which can be written too; :class:`PlanError` and :class:`UsageError` when
+    the only item cannot be planned or written; ``UnsupportedOp``. Interrupted by an exception, Ctrl-C or one of
+    ``on_event`` included, it leaves complete outputs only.
     """
+    try:
+        return _run(job, _checked(on_event), model)
+    except _Unheard as unheard:
+        raise unheard.error from None
+
+
+class _Unheard(BaseException):
+    """``on_event`` has failed. No item has, whatever was raised: to items it is an interruption."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def _checked(on_event: Callable[[Event], None]) -> Callable[[Event], None]:
+    def emit(event: Event) -> None:
+        try:
+            on_event(event)
+        except Exception as error:  # whatever it is, it comes out of run_job
+            raise _Unheard(error) from None
+
+    return emit
+
+
+def _run(job: Job, on_event: Callable[[Event], None], model: Model | None) -> RunDone:
     begin = time.monotonic()
     items = assign(expand(job), job)
     claims = Claims(items)
@@ -79,14 +104,14 @@ def _attempt(work: Callable[[Item, Context], Event], item: Item, context: Contex
         return ItemFailed(item.source, item.problem)
     try:
         return work(item, context)
-    except PlanError as error:
+    except (PlanError, UsageError) as error:
         if alone:
             raise
         return ItemFailed(item.source, str(error), error)
-    except InputError as error:
+    except (InputError, OutputError) as error:
         return ItemFailed(item.source, str(error), error)
-    except OSError as error:
-        return ItemFailed(item.source, error.strerror or str(error), error)
+    except OSError as error:  # of a source that has gone, say; it names the file
+        return ItemFailed(item.source, str(error), error)
 
 
 def _plan(item: Item, context: Context) -> Event:

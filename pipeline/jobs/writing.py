@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tvae.pipeline.errors import InputError
+from tvae.pipeline.atomic import write_error
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item, Kind
 from tvae.pipeline.media import (
@@ -61,13 +61,13 @@ def open_output(
     *,
     parted: bool = False,
 ) -> Iterator[Writer]:
-    """A Writer in a folder that exists; ``parted``: of a video, one of parts. A full disk or a lost folder fails the
-    item."""
+    """A Writer in a folder that exists; ``parted``: of a video, one of parts. OutputError, from it too, for a full disk
+    or a lost folder."""
     options = dataclasses.replace(write_options(job, kind, audio), fingerprint=fingerprint)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         opened: Writer = (open_parted_writer if parted and kind == "video" else open_writer)(path, like, options)
-        with opened as writer:
-            yield writer
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+        raise write_error(path, error) from error
+    with opened as writer:
+        yield writer

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from tvae.pipeline.atomic import write_error
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.latents.meta import LatentsMeta, PartRecord
 from tvae.pipeline.latents.tensor_file import is_ours, write_tensors
@@ -20,12 +21,12 @@ def write_image_latents(
     """Write [C, h, w] latents under `path` in one step; latents of tvae that are there already are replaced.
 
     Any other file of that name is the user's: `InputError`, unless `overwrite`. `InputError` also for values
-    that are not finite and for a folder that cannot be written. Creates the folder. `repeated`: see `PartRecord`.
+    that are not finite, `OutputError` where it cannot be written. Creates the folder. `repeated`: see `PartRecord`.
     """
     if not overwrite and path.exists() and not is_ours(path):
         raise InputError(f"'{path}' exists and is not latents of tvae; move it away, or pass --overwrite")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot create folder '{path.parent}': {error.strerror or error}") from error
+        raise write_error(path, error) from error
     write_tensors(path, tensors, meta, PartRecord(repeated=repeated))

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tvae.pipeline import safetensors_header
-from tvae.pipeline.atomic import replacing
+from tvae.pipeline.atomic import replacing, write_error
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, PartRecord, from_strings, to_strings
 from tvae.pipeline.safetensors_header import TensorSpec
@@ -25,6 +25,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: LatentsMeta, 
     """Write the file under its final name in one step and return its size in bytes.
 
     `InputError` when a value is not finite: it would decode to garbage, and zeroing it would hide that.
+    `OutputError` when the file cannot be written.
     `ValueError` when the tensors do not fit the metadata (a mistake of the caller, not of the data).
     """
     _check_shapes(tensors, meta, part)
@@ -35,7 +36,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: LatentsMeta, 
             save_file(stored, temporary, metadata=to_strings(meta, part))
             size = temporary.stat().st_size
     except (OSError, SafetensorError) as error:
-        raise InputError(f"cannot write '{path}': {error}") from error
+        raise write_error(path, error) from error
     return size
 
 

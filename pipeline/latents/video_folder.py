@@ -9,6 +9,7 @@ than latents of tvae is not ours to write into.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,11 +18,13 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from tvae.pipeline.atomic import flush_file, flush_folder, is_temporary
+from tvae.pipeline.atomic import flush_file, flush_folder, is_temporary, write_error
 from tvae.pipeline.errors import InputError, TvaeError
 from tvae.pipeline.latents.index import INDEX_NAME, FileEntry, Index, PartEntry, StreamsEntry, read_index, write_index
 from tvae.pipeline.latents.meta import LatentsMeta, PartRecord
 from tvae.pipeline.latents.tensor_file import read_header, write_tensors
+
+_log = logging.getLogger("tvae")
 
 VIDEO_SUFFIX = ".latents"
 PENDING = ".tvae-new"
@@ -35,8 +38,8 @@ class VideoLatentsWriter:
     """Writes one clip. Use as a context manager: leaving it without :meth:`commit` is :meth:`abort`, unless by an
     interruption (Ctrl-C, or a failure that is not the input's): then the parts stay for the next run.
 
-    `InputError` when `folder` cannot be written, or holds something else than latents of tvae; with `overwrite`
-    it is taken over all the same: files that bear our names are replaced, others stay.
+    `OutputError` when `folder` cannot be written, `InputError` when it holds something else than latents of tvae; with
+    `overwrite` it is taken over all the same: files that bear our names are replaced, others stay.
     """
 
     def __init__(self, folder: Path, meta: LatentsMeta, *, overwrite: bool = False) -> None:
@@ -50,7 +53,7 @@ class VideoLatentsWriter:
         try:
             self._work.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"cannot create folder '{self._work}': {error.strerror or error}") from error
+            raise write_error(self._work, error) from error
 
     @property
     def streams_stem(self) -> Path:
@@ -103,7 +106,7 @@ class VideoLatentsWriter:
         """Write the next part: [C, t, h, w] tensors of `len(pts)` frames, in order of presentation.
 
         `repeated`: how often the last frame was repeated to fill the chunk of a video VAE. `InputError` for
-        values that are not finite and for a full disk; the parts before it stay good.
+        values that are not finite, `OutputError` for a full disk; the parts before it stay good.
         """
         first = self.frames
         part = PartRecord(len(self._parts), first, tuple(pts), tuple(durations), repeated)
@@ -125,13 +128,14 @@ class VideoLatentsWriter:
             names = {file.file for file in index.files}
             if self._work != self.folder:
                 (self.folder / INDEX_NAME).unlink()  # the old clip ends here; nothing may take a mixture for it
+                flush_folder(self.folder)
                 for name in sorted(names):
                     (self._work / name).replace(self.folder / name)
             _clear(self.folder, keep=names)
             flush_folder(self.folder)
             write_index(self.folder, index)
         except OSError as error:
-            raise InputError(f"cannot complete '{self.folder}': {error.strerror or error}") from error
+            raise write_error(self.folder, error) from error
         self._open = False
 
     def abort(self) -> None:
@@ -139,6 +143,12 @@ class VideoLatentsWriter:
         if not self._open:
             return
         self._open = False
+        try:
+            self._take_back()
+        except OSError as error:  # the folder is gone, say; something else failed before, and is told
+            _log.debug("left behind: %s", error)
+
+    def _take_back(self) -> None:
         complete = (self.folder / INDEX_NAME).exists()  # the older clip, as long as commit has not begun
         _clear(self._work if complete else self.folder)
         if complete:

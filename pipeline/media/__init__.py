@@ -37,8 +37,8 @@ The other streams (audio, subtitles)::
 
 Pixels: frames_to_tensor and tensor_to_frames convert between frames and [N, 3, H, W] in [-1, 1] on any device.
 
-Raised on purpose, one line each: InputError (this file is bad), UsageError (these options or this output cannot work),
-and TvaeError when a disk fails half-way through writing.
+Raised on purpose, one line each: InputError (this file is bad), UsageError (these options cannot work), and OutputError
+where this output cannot be written, or a disk fails half-way through writing.
 """
 
 from tvae.pipeline.media.colour import parse_colour

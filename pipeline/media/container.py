@@ -60,5 +60,5 @@ def other_streams(container: InputContainer) -> list[Stream]:
 
 
 def describe_stream(stream: Stream) -> StreamInfo:
-    codec = stream.codec_context.codec.canonical_name if stream.codec_context is not None else stream.name
+    codec = stream.codec_context.codec.canonical_name if stream.codec_context is not None else None
     return StreamInfo(stream.index, stream.type, codec or "unknown", stream.language)

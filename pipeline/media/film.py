@@ -12,7 +12,8 @@ import av.error
 from av.container import OutputContainer
 from av.packet import Packet
 
-from tvae.pipeline.media.atomic import publish, reserve, write_error
+from tvae.pipeline.atomic import discard, publish, write_error
+from tvae.pipeline.media.atomic import reserve
 from tvae.pipeline.media.encoder import CONTAINERS, add_encoder
 from tvae.pipeline.media.fingerprint import video_tag
 from tvae.pipeline.media.output_clock import MAX_TIMESCALE, OutputClock
@@ -26,7 +27,8 @@ class Film:
     """Grows in a temporary file beside ``path``; finish() gives it its name.
 
     ``encoder`` is open and belongs to the picture's stream; whoever uses it hands its packets to mux(). ``warnings``
-    takes what the file cannot hold. Raises UsageError or InputError as open_writer does, TvaeError when the disk fails.
+    takes what the file cannot hold. Raises UsageError or InputError as open_writer does, OutputError for a
+    disk that fails.
     """
 
     def __init__(
@@ -93,9 +95,9 @@ class Film:
         try:
             self._streams.finish()
             self._container.close()
+            publish(self._temporary, self.path)
         except (av.error.FFmpegError, OSError) as error:
             raise write_error(self.path, error) from error
-        publish(self._temporary, self.path)
         self._finished = True
 
     def abort(self) -> None:
@@ -107,4 +109,4 @@ class Film:
         if self._container is not None:
             with contextlib.suppress(av.error.FFmpegError, OSError, ValueError):  # it writes a trailer nobody will read
                 self._container.close()
-        self._temporary.unlink(missing_ok=True)
+        discard(self._temporary)

@@ -63,16 +63,19 @@ def read_image_tag(path: Path, image_format: str) -> str | None:
     try:
         with path.open("rb") as file:
             if image_format == "BMP":
-                return _match(_before_pixels(file))
-            # not Image.open: it refuses large pictures, and nothing is decoded here
-            with quiet(), Image.OPEN[image_format][0](file, path.name) as image:
+                text: object = _before_pixels(file)
+            else:
+                # not Image.open: it refuses large pictures, and nothing is decoded here
+                with quiet(), Image.OPEN[image_format][0](file, path.name) as image:
+                    text = image.getexif().get(_DESCRIPTION) if image_format in ("WEBP", "TIFF") else None
+                    known = image.info
                 if image_format == "PNG":
-                    return _match(f"{_KEY}={image.info.get(_KEY)}")
-                if image_format == "JPEG":
-                    return _match(image.info.get("comment"))
-                return _match(image.getexif().get(_DESCRIPTION))
-    except DAMAGE:
+                    text = f"{_KEY}={known.get(_KEY)}"
+                elif image_format == "JPEG":
+                    text = known.get("comment")
+    except DAMAGE:  # of Pillow's on a file that may be anybody's: it does not say that it is ours
         return None
+    return _match(text)
 
 
 def read_video_tag(path: Path) -> str | None:

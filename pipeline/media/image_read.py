@@ -53,6 +53,7 @@ DAMAGE = (
     struct.error,
     zlib.error,
     av.error.FFmpegError,
+    Image.DecompressionBombError,  # of a picture in the file that is larger than its header said
 )
 
 Image.init()
@@ -88,11 +89,8 @@ def is_image(path: Path, max_pixels: int = MAX_PIXELS) -> bool:
 
 
 def _pictures(image: Image.Image, path: Path) -> int:
-    try:
-        with quiet():
-            return getattr(image, "n_frames", 1)
-    except DAMAGE as error:
-        raise _damaged(path, error) from error
+    with _pillow(path):
+        return getattr(image, "n_frames", 1)
 
 
 def _identify(path: Path, max_pixels: int) -> Image.Image | None:
@@ -125,6 +123,17 @@ def _without_pillows_limit() -> Iterator[None]:
         Image.MAX_IMAGE_PIXELS = before
 
 
+@contextlib.contextmanager
+def _pillow(path: Path) -> Iterator[None]:
+    """Around calls of Pillow's and FFmpeg's alone: the like of what they raise on damaged files is our mistake where it
+    is raised by ourselves."""
+    try:
+        with quiet():
+            yield
+    except DAMAGE as error:
+        raise _damaged(path, error) from error
+
+
 def _damaged(path: Path, error: Exception) -> InputError:
     return InputError(f"{path}: the image is damaged ({reason(error)}); fetch it again or convert it to PNG")
 
@@ -139,10 +148,7 @@ class ImageReader:
         if image is None:
             raise InputError(f"{path}: is not an image; check the file")
         with image:
-            try:
-                self._rgb, self.info = self._read(image)
-            except DAMAGE as error:
-                raise _damaged(path, error) from error
+            self._rgb, self.info = self._read(image)
 
     def __iter__(self) -> Iterator[Frame]:
         yield Frame(self._rgb)
@@ -164,8 +170,9 @@ class ImageReader:
 
     def _read(self, image: Image.Image) -> tuple[np.ndarray, MediaInfo]:
         bits = _bits(image, self._path)
-        with quiet():
-            orientation = from_exif(image.getexif().get(_ORIENTATION_TAG))
+        with _pillow(self._path):
+            tag = image.getexif().get(_ORIENTATION_TAG)
+        orientation = from_exif(tag)
         has_alpha = "A" in image.getbands() or "transparency" in image.info
         pix_fmt = _PIX_FMT.get(image.mode, image.mode.lower())
         if image.format not in ("MPO", *_SEQUENCES) and _pictures(image, self._path) > 1:
@@ -176,7 +183,8 @@ class ImageReader:
             turned = False
         else:
             picture = image
-            picture.load()
+            with _pillow(self._path):
+                picture.load()
             # Pillow turns a TIFF upright when it loads it, and takes its tag away
             turned = isinstance(image, TiffImageFile) and _ORIENTATION_TAG not in image.tag_v2
         if has_alpha:
@@ -203,17 +211,24 @@ class ImageReader:
 
     def _read_deep(self) -> tuple[Image.Image, str]:
         """A 16-bit image, each value v rounded to v / 257, and its pixel format."""
-        with self._path.open("rb") as file, av.open(file, "r") as container:
-            frame = next(container.decode(video=0))
-        pix_fmt = frame.format.name
-        if not pix_fmt.startswith(("gray16", "rgb48", "rgba64")):
-            frame = frame.reformat(format="rgb48le")
-        values = frame.to_ndarray()
+        with _pillow(self._path):
+            with self._path.open("rb") as file, av.open(file, "r") as container:
+                frame = next(iter(container.decode(video=0)), None)
+            if frame is None:
+                raise InputError(f"{self._path}: the image is damaged (there is no picture in it); fetch it again")
+            pix_fmt = frame.format.name
+            if not pix_fmt.startswith(("gray16", "rgb48", "rgba64")):
+                frame = frame.reformat(format="rgb48le")
+            values = frame.to_ndarray()
         narrow = ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
         return Image.fromarray(narrow[..., :3] if narrow.ndim == 3 else narrow), pix_fmt
 
     def _in_srgb(self, picture: Image.Image, profile: bytes | None) -> Image.Image:
         """RGB, converted from the embedded ICC profile where there is one that is not sRGB."""
+        with _pillow(self._path):
+            return self._converted(picture, profile)
+
+    def _converted(self, picture: Image.Image, profile: bytes | None) -> Image.Image:
         if "A" in picture.getbands() or "transparency" in picture.info:
             picture = picture.convert("RGBA").convert("RGB")  # straight to RGB Pillow warns about palettes
         if profile and picture.mode in ("RGB", "L", "CMYK"):
@@ -239,11 +254,15 @@ class ImageReader:
 def _bits(image: Image.Image, path: Path) -> int:
     """Bits of one stored component, from the header: Pillow's mode does not tell for RGB."""
     if isinstance(image, TiffImageFile):
-        if image.tag_v2.get(_SUBFILE_TAG, 0) & 1 or _DNG_TAG in image.tag_v2:
+        with _pillow(path):
+            subfile = image.tag_v2.get(_SUBFILE_TAG, 0)
+        if (isinstance(subfile, int) and subfile & 1) or _DNG_TAG in image.tag_v2:
             raise InputError(
                 f"{path}: is a camera's raw file, only its thumbnail would be read; develop it to PNG first"
             )
-        bits = max(image.tag_v2.get(_BITS_TAG) or (1,))
+        with _pillow(path):
+            found = image.tag_v2.get(_BITS_TAG)
+        bits = max((n for n in (found if isinstance(found, tuple) else (found,)) if isinstance(n, int)), default=1)
         if bits > 16 or image.mode == "F":
             raise InputError(f"{path}: {bits}-bit numbers are not supported; convert it to a 16-bit PNG first")
         return bits

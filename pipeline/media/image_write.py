@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from PIL import Image
 
+from tvae.pipeline.atomic import discard, publish, write_error
 from tvae.pipeline.errors import InputError, UsageError
-from tvae.pipeline.media.atomic import publish, reserve, write_error
+from tvae.pipeline.media.atomic import reserve
 from tvae.pipeline.media.fingerprint import image_tag, stamp_bmp
 from tvae.pipeline.media.spec import Frame, PictureSpec, WriteOptions
 
@@ -54,6 +56,14 @@ def image_settings(suffix: str, options: WriteOptions) -> dict[str, Any]:
     return settings
 
 
+class _Checked(io.BufferedRandom):
+    """A file whose every write is Python's. Pillow's own, to a descriptor, do not notice a full disk: of a JPEG half
+    was written, and no error raised."""
+
+    def fileno(self) -> int:
+        raise io.UnsupportedOperation("fileno")
+
+
 class ImageWriter:
     """Holds one frame; commit() writes it."""
 
@@ -78,20 +88,24 @@ class ImageWriter:
         self._image = Image.fromarray(frame.rgb)
 
     def commit(self) -> None:
-        """Write the file under its name. Raises InputError without a frame, TvaeError when it cannot be written."""
+        """Write the file under its name. Raises InputError without a frame, OutputError when it cannot be written."""
         if self._image is None:
             raise InputError(f"{self.path}: there is no frame to write; check the input")
         try:
-            self._image.save(self._temporary, format=self._format, **self._settings)
+            with _Checked(io.FileIO(self._temporary, "r+")) as file:
+                self._image.save(file, format=self._format, **self._settings)
+        except (OSError, ValueError) as error:  # ValueError: more pixels than the format can hold
+            raise write_error(self.path, error) from error
+        try:
             if self._fingerprint is not None and self._format == "BMP":
                 stamp_bmp(self._temporary, self._fingerprint)
-        except (OSError, ValueError) as error:
+            publish(self._temporary, self.path)
+        except OSError as error:
             raise write_error(self.path, error) from error
-        publish(self._temporary, self.path)
 
     def abort(self) -> None:
         """Remove the temporary file; nothing after commit()."""
-        self._temporary.unlink(missing_ok=True)
+        discard(self._temporary)
 
     def __enter__(self) -> Self:
         return self

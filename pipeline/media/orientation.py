@@ -42,9 +42,9 @@ _EXIF = {
 }
 
 
-def from_exif(value: int | None) -> Orientation:
+def from_exif(value: object) -> Orientation:
     """EXIF orientation 1..8; anything else counts as upright, as viewers do."""
-    return _EXIF.get(value, UPRIGHT) if value is not None else UPRIGHT
+    return _EXIF.get(value, UPRIGHT) if isinstance(value, int) else UPRIGHT
 
 
 def from_display_matrix(matrix: bytes) -> Orientation | None:

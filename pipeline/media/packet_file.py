@@ -6,6 +6,7 @@ container does: Matroska rounds times, and none keeps durations and times in any
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from typing import NamedTuple, Self
 
 from av.packet import Packet
 
-from tvae.pipeline.atomic import flush_file, flush_folder, temporary_path
+from tvae.pipeline.atomic import discard, publish, temporary_path
 
 __all__ = ["PacketFile", "StoredPacket", "Table", "read_payloads", "read_table"]
 
@@ -60,14 +61,13 @@ class PacketFile:
         table = json.dumps({"setup": self._setup, "packets": self._packets}).encode()
         self._file.write(table + len(table).to_bytes(8, "little") + _MARK)
         self._file.close()
-        flush_file(self._temporary)
-        os.replace(self._temporary, self._path)
-        flush_folder(self._path.parent)
+        publish(self._temporary, self._path)
 
     def abort(self) -> None:
         """Nothing after finish()."""
-        self._file.close()
-        self._temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it writes what nobody will read, and the disk may be full
+            self._file.close()
+        discard(self._temporary)
 
     def __enter__(self) -> Self:
         return self

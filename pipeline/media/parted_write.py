@@ -8,6 +8,7 @@ the sound, and removes the folder. Whether a film was interrupted or not, its pa
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -16,8 +17,8 @@ from typing import Self
 
 from av.packet import Packet
 
-from tvae.pipeline.errors import InputError, TvaeError
-from tvae.pipeline.media.atomic import write_error
+from tvae.pipeline.atomic import write_error
+from tvae.pipeline.errors import InputError, OutputError, TvaeError
 from tvae.pipeline.media.encoder import CONTAINERS, Encoder, lone_encoder
 from tvae.pipeline.media.film import Film
 from tvae.pipeline.media.frame_encoder import FrameEncoder
@@ -26,6 +27,8 @@ from tvae.pipeline.media.packet_file import PacketFile, StoredPacket, read_paylo
 from tvae.pipeline.media.spec import Frame, PictureSpec, WriteOptions
 
 __all__ = ["PartedVideoWriter"]
+
+_log = logging.getLogger("tvae")
 
 
 class PartedVideoWriter:
@@ -76,7 +79,7 @@ class PartedVideoWriter:
     def write(self, frame: Frame) -> None:
         """Encode one frame; of the spec's size, later than the one before.
 
-        Raises InputError when its timestamp does not increase, TvaeError when the disk fails.
+        Raises InputError when its timestamp does not increase, OutputError when the disk fails.
         """
         pts, duration = self._clock.place(frame.pts, frame.duration, self.path)
         try:
@@ -115,11 +118,13 @@ class PartedVideoWriter:
                 film.mux(packet)
             film.finish()
         except (OSError, ValueError) as error:
-            raise TvaeError(f"cannot put {self.path} together from its parts: {error}; run again") from error
+            raise OutputError(
+                f"cannot write {self.path}: putting it together from its parts failed ({error}); run again"
+            ) from error
         finally:
             film.abort()
         self._open = False
-        self._clear()
+        self._tidy()
 
     def abort(self) -> None:
         """Remove all parts; nothing after commit()."""
@@ -127,7 +132,7 @@ class PartedVideoWriter:
             self._open = False
             if self._part is not None:
                 self._part.file.abort()
-            self._clear()
+            self._tidy()
 
     def __enter__(self) -> Self:
         return self
@@ -165,6 +170,13 @@ class PartedVideoWriter:
                 )
                 packet.is_keyframe = stored.key
                 yield packet
+
+    def _tidy(self) -> None:
+        """The same where the film is done or has failed already: that parts stay is no news beside that."""
+        try:
+            self._clear()
+        except OSError as error:
+            _log.debug("parts left behind: %s", error)
 
     def _clear(self) -> None:
         """Remove all parts of films of this name, older runs' with other options included."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,13 +11,17 @@ import av
 import av.error
 from av.packet import Packet
 
-from tvae.pipeline.media.atomic import publish, reserve, write_error
-from tvae.pipeline.media.container import describe_stream, open_container
+from tvae.pipeline.atomic import discard, publish, write_error
+from tvae.pipeline.errors import InputError
+from tvae.pipeline.media.atomic import reserve
+from tvae.pipeline.media.container import describe_stream, open_container, reason
 from tvae.pipeline.media.packet_times import PacketTime, TimeRuns
 from tvae.pipeline.media.packets import PacketSink, carried_streams, clock, fits, read_packets
 from tvae.pipeline.media.streams import SideStream, SideStreams
 
 __all__ = ["Tally", "copy_streams"]
+
+_log = logging.getLogger("tvae")
 
 # Tried in this order until one gives back what was put in. MP4 plays everywhere and takes mov_text, but regroups PCM,
 # strips ADTS headers and takes no SubRip; Matroska takes PCM and SubRip, NUT takes ADTS.
@@ -49,7 +54,7 @@ def copy_streams(source: str | Path, dest_stem: Path, warnings: list[str]) -> Si
 
     One file where one container takes all, else one file a stream. Each is read back and compared, so payloads are
     identical; the times are in the record. What cannot be kept is named in ``warnings``. Raises InputError when the
-    source cannot be read, UsageError or TvaeError when the files cannot be written.
+    source cannot be read, OutputError when the files cannot be written.
     """
     source = Path(source).absolute()
     with open_container(source) as container:
@@ -74,15 +79,16 @@ def _copy(source: Path, wanted: list[int], stem: Path, warnings: list[str]) -> l
         notes: list[str] = []
         try:
             kept = _fill(source, wanted, temporary, muxer, path.name, notes)
-            if kept and _gives_back(temporary, kept):
+            if kept and _gives_back(temporary, path, kept):
                 publish(temporary, path)
                 warnings += notes
                 return kept
-        except av.error.FFmpegError as error:
-            if isinstance(error, OSError):
-                raise write_error(path, error) from error
+        except OSError as error:
+            raise write_error(path, error) from error
+        except av.error.FFmpegError as error:  # this kind of file does not take the streams; another may
+            _log.debug("%s: not kept as %s: %s", source, muxer, reason(error))
         finally:
-            temporary.unlink(missing_ok=True)
+            discard(temporary)
     return []
 
 
@@ -126,9 +132,12 @@ def _fill(
         return kept
 
 
-def _gives_back(file: Path, kept: list[SideStream]) -> bool:
-    """Whether reading the file gives the packets that were put in."""
+def _gives_back(file: Path, path: Path, kept: list[SideStream]) -> bool:
+    """Whether reading the file, which is to be called ``path``, gives the packets that were put in."""
     tallies = {stream.file_index: Tally() for stream in kept}
-    for packet in read_packets(file, list(tallies), []):
-        tallies[packet.stream_index].add(packet, PacketTime(None, None, 0))
+    try:
+        for packet in read_packets(file, list(tallies), []):
+            tallies[packet.stream_index].add(packet, PacketTime(None, None, 0))
+    except InputError as error:  # of a file that was whole a moment ago
+        raise write_error(path, error) from error
     return all(tallies[s.file_index].payload == (s.packets, s.size, s.crc32) for s in kept)

@@ -32,7 +32,7 @@ class VideoWriter:
     def write(self, frame: Frame) -> None:
         """Encode one frame; of the spec's size, later than the one before.
 
-        Raises InputError when its timestamp does not increase, TvaeError when the disk fails.
+        Raises InputError when its timestamp does not increase, OutputError when the disk fails.
         """
         pts, duration = self._clock.place(frame.pts, frame.duration, self.path)
         if self._clock.count == 1 and self._clock.delay:

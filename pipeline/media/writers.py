@@ -47,7 +47,8 @@ def open_writer(path: str | Path, like: PictureSpec, options: WriteOptions | Non
     Image: ``enc`` only (compress_level for PNG; quality, subsampling, progressive; quality, method, lossless).
     Both: ``fingerprint`` (a sha256 in hex; read_fingerprint finds it again).
 
-    Raises UsageError for what can never be written, InputError when ``audio`` cannot be read.
+    Raises UsageError for what can never be written, InputError when ``audio`` cannot be read, OutputError when the
+    place cannot be written to.
     """
     path, options = Path(path).absolute(), options or WriteOptions()
     suffix = path.suffix.lower()

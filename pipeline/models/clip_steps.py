@@ -53,8 +53,11 @@ class ClipSteps:
         chunk = chunk.to(self._device, self._dtype).contiguous()  # a capture would be bound to other strides
         shapes = [tuple(cache.shape) for cache in caches]
         if not self._too_large(tuple(chunk.shape), shapes):
-            given = [(c.cpu() if isinstance(c, Held) else c).to(self._device) for c in _emptied(caches)]
-            return [*self._compute([chunk, *given], {})]
+            inputs: list[Tensor | RowSource] = [
+                chunk
+            ]  # which the step empties, so that caches go when they are done with
+            inputs += ((c.cpu() if isinstance(c, Held) else c).to(self._device) for c in _emptied(caches))
+            return [*self._compute(inputs, {})]
         made = self._compiled.shapes([chunk, *map(self._example, shapes)], Call())
         sinks = {n: self._held(shape) for n, shape in enumerate(made) if n and holdable(shape)}
         held = [self._elsewhere(cache) for cache in _emptied(caches)]
@@ -63,6 +66,20 @@ class ClipSteps:
             if isinstance(cache, Held):
                 cache.close()
         return [sinks[n] if n in sinks else next(rest) for n in range(len(made))]
+
+    def result_shape(self, shape: tuple[int, ...], sizes: Sequence[int]) -> tuple[int, ...]:
+        """Of the whole clip's result: shape is that of the clip, sizes those of its chunks."""
+        frames, caches, made = 0, list[tuple[int, ...]](), list[tuple[int, ...]]()
+        for size, count in [(sizes[0], 1), *Counter(sizes[1:]).items()]:
+            made = self._made((*shape[:2], size, *shape[3:]), caches)
+            frames += count * made[0][2]
+            caches = caches or made[1:]
+        return (*made[0][:2], frames, *made[0][3:])
+
+    def _made(self, chunk: tuple[int, ...], caches: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        """Shapes of a step's result and of the caches it leaves."""
+        first = Example(chunk, self._dtype, self._device)
+        return self._compiled.shapes([first, *map(self._example, caches)], Call())
 
     def plan(self, shape: tuple[int, ...]) -> ClipPlan:
         """What a clip of this shape would take. Computes nothing."""
@@ -80,7 +97,9 @@ class ClipSteps:
                 away = True
                 inputs[1:] = [self._rows(s) if holdable(s) else self._example(s) for s in caches]
                 sinks = {n: height_of(s) for n, s in enumerate(made) if n and holdable(s)}
-            with backend_settings(self._preset, self._dtype, bounded=self._limits.vram is not None):
+            with backend_settings(
+                self._preset, self._dtype, bounded=self._limits.vram is not None, device=self._device
+            ):
                 steps.append(StepPlan(frames, count, self._compiled.plan(inputs, self._limits, Call(), sinks=sinks)))
             caches = caches or made[1:]
         size = sum(math.prod(s) for s in caches) * self._dtype.itemsize
@@ -93,7 +112,9 @@ class ClipSteps:
         if key not in self._away:
             first = torch.empty(chunk, dtype=self._dtype, device=self._device)
             try:
-                with backend_settings(self._preset, self._dtype, bounded=self._limits.vram is not None):
+                with backend_settings(
+                    self._preset, self._dtype, bounded=self._limits.vram is not None, device=self._device
+                ):
                     self._compiled.check([first, *map(self._example, caches)], self._limits, Call())
                 self._away[key] = False
             except PlanError:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.source import CONFIG_NAME, PICKLED, SUBFOLDERS, pick_weights, pickled_error, shards_of
 
+_log = logging.getLogger("tvae")
 _ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(/[\w-][\w.-]*)*", re.ASCII)
 
 
@@ -28,6 +30,7 @@ def download(spec: str) -> Path:
     try:
         names = huggingface_hub.HfApi().list_repo_files(repository)
     except Exception as error:  # the hub client raises its own, httpx's and OSError's errors alike
+        _log.debug("the hub does not answer for %s", repository, exc_info=True)
         return _downloaded(spec, repository, subfolder, error)
     folder = _vae_folder(spec, names, subfolder)
     prefix = f"{folder}/" if folder else ""
@@ -69,7 +72,7 @@ def _downloaded(spec: str, repository: str, subfolder: str, error: Exception) ->
 
     try:
         snapshot = Path(huggingface_hub.snapshot_download(repository, local_files_only=True))
-    except Exception:  # see `download`; not being in the cache says nothing new
+    except Exception:  # see `download`; not being in the cache says nothing new beside the first error
         raise UsageError(
             f"VAE '{spec}' is neither a local folder nor to be had from the hub: {_first_line(error)}"
         ) from error

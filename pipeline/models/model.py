@@ -16,27 +16,25 @@ import torch
 from torch import Tensor, nn
 
 from tvae.pipeline.budget import Limits, parse_size
-from tvae.pipeline.cap import capped
 from tvae.pipeline.captures import Call
 from tvae.pipeline.clip_plan import ClipPlan
-from tvae.pipeline.compiled import NO_SINKS, Compiled, Ready
 from tvae.pipeline.engine.boundary import ROWS, RowSink, RowSource
 from tvae.pipeline.engine.layout import memory_format
 from tvae.pipeline.engine.plan import Plan
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.graph_store import class_source_digest
-from tvae.pipeline.hardware import backend_settings, choose_preset, kernels_of, pick_device
-from tvae.pipeline.models.clip_steps import ClipSteps
+from tvae.pipeline.graph_store import fits_weights
+from tvae.pipeline.hardware import choose_preset, pick_device
 from tvae.pipeline.models.families import FAMILIES, Geometry, geometry_of
-from tvae.pipeline.models.frames import frames_of, goes_by_frames
+from tvae.pipeline.models.frames import goes_by_frames
 from tvae.pipeline.models.load import load_module, load_weights, locate_vae
-from tvae.pipeline.models.reference import SIDES, Side
+from tvae.pipeline.models.reference import Side
 from tvae.pipeline.models.source import VaeSource
 from tvae.pipeline.models.space import LatentSpace, space_of
-from tvae.pipeline.models.streaming import ClipStream, Cuts, Stepping, stepping_of
-from tvae.pipeline.outputs import Posterior, Spec, posterior_of
-from tvae.pipeline.planning import Example, rows_dim
-from tvae.pipeline.weights import PreparedWeights
+from tvae.pipeline.models.streaming import ClipStream
+from tvae.pipeline.outputs import Posterior, posterior_of
+from tvae.pipeline.planning import Example
+from tvae.pipeline.session.session import Session, Subject
+from tvae.pipeline.session.stored_key import stored_key
 from tvae.presets import Preset
 
 __all__ = ["DTYPES", "Model", "ModelInfo", "Posterior", "open_model"]
@@ -45,7 +43,6 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 _SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _RECORDED_PIXELS = 1 << 24
 """Pictures up to here are whole on the device where runs are recorded: a recording has fixed addresses."""
-_KEPT_RUNS = 8
 _POINTS = {"AutoencoderTiny", "AutoencoderDC", "VQModel", "AutoencoderKLCosmos"}
 """Classes whose encoder gives a point, not a distribution."""
 
@@ -119,33 +116,19 @@ class Model:
     ) -> None:
         self.source, self.preset, self.dtype, self.device, self.limits = source, preset, dtype, device, limits
         self._loaded: nn.Module | None = None
-        self._ready: dict[Any, Ready] = {}
         self._stored: dict[str, Tensor] = {}
-        last = preset.memory_layout == "channels_last"
-        self._weights = PreparedWeights(self._by_name, dtype, last, lambda: self._stored)
         shapes = {name: list(spec.shape) for name, spec in sorted(source.tensors.items())}
         facts = {"class": source.class_name, "config": source.config_sha256, "weights": shapes}
-        digest = class_source_digest(_module_of(source.class_name))
-        self._sides: dict[str, Compiled] = {}
-        self._stepping: dict[Side, Stepping] = {}
-        self._steps: dict[Side, ClipSteps] = {}
-        kernels = kernels_of(preset, bounded=limits.vram is not None)
-        for side in SIDES:
-            self._sides[side] = Compiled(
-                side,
-                self._module,
-                digest,
-                facts,
-                kernels,
-                allow_whole=allow_whole,
-                frames=frames_of(source.class_name, side),
-            )
-            stepping = stepping_of(source.class_name, side)
-            if stepping is not None:
-                self._stepping[side] = stepping
-                self._sides[f"{side} step"] = Compiled(
-                    side, self._module, digest, facts, kernels, allow_whole=allow_whole, step=stepping.step
-                )
+        subject = Subject(
+            source.class_name,
+            stored_key(_module_of(source.class_name), facts),
+            self._module,
+            self._by_name,
+            lambda: self._stored,
+            geometry=lambda: self.geometry,
+            fits=lambda graph, _spec: fits_weights(graph, source.tensors, all_named=False),
+        )
+        self._session = Session(subject, preset, dtype, device, limits, allow_whole=allow_whole)
 
     @cached_property
     def info(self) -> ModelInfo:
@@ -214,7 +197,7 @@ class Model:
         [1, C, t, h, w] for decode, whose sink takes pixels. Each frame is asked for once, or once more with the next
         few; results come in order.
         """
-        self._computed(side, [clip], Call(), {0: sink})
+        self._session.compute(side, [clip], Call(), {0: sink})
 
     def stream(self, side: Side) -> ClipStream | None:
         """A clip chunk by chunk, in memory that does not grow with it; None where the model has no such steps.
@@ -222,25 +205,12 @@ class Model:
         Chunks are [N, 3, T, H, W] for encode (the results are moments, see ``Posterior.from_moments``) and
         [N, C, t, h, w] for decode, of as many frames as the stream's ``cuts`` says.
         """
-        steps = self._steps_of(side)
-        return None if steps is None else ClipStream(steps.run, steps.cuts)
-
-    def _steps_of(self, side: Side) -> ClipSteps | None:
-        stepping, name = self._stepping.get(side), f"{side} step"
-        if stepping is not None and side not in self._steps:
-
-            def compute(inputs: Sequence[Tensor | RowSource], sinks: Mapping[int, RowSink]) -> list[Tensor]:
-                return self._computed(name, inputs, Call(), sinks)[0]
-
-            cuts = stepping.cuts or Cuts(self.geometry.lead, self.geometry.temporal or 1)
-            run = self._sides[name], compute, self.preset, self.limits, self.dtype, self.device
-            self._steps[side] = ClipSteps(side, cuts, *run)
-        return self._steps.get(side)
+        return self._session.stream(side)
 
     def plan(self, shape: tuple[int, ...], side: Side) -> Plan | ClipPlan:
         """What a job would do with an input of this shape: a clip in steps where there are any. Computes nothing."""
-        steps = self._steps_of(side)
-        return self.plan_whole(shape, side) if steps is None else steps.plan(shape)
+        steps = self._session.steps(side)
+        return self.plan_whole(shape, side) if steps is None else self._session.plan_clip(side, shape)
 
     def plan_whole(self, shape: tuple[int, ...], side: Side) -> Plan:
         """What ``encode`` or ``decode`` would do with an input of this shape. Computes nothing."""
@@ -253,9 +223,8 @@ class Model:
         example: Tensor | RowSource = Example(shape, self.dtype, self.device)
         if not by_rows:
             example = torch.empty(shape, dtype=self.dtype, device=self.device)
-        with backend_settings(self.preset, self.dtype, bounded=self.limits.vram is not None):
-            sinks = {0: ROWS} if self.goes_by_frames or (picture and side == "decode") else {}
-            return self._sides[side].plan([example], self.limits, call, sinks=sinks)
+        sinks = {0: ROWS} if self.goes_by_frames or (picture and side == "decode") else {}
+        return self._session.plan(side, [example], call, sinks)
 
     @property
     def _frames_in_batch(self) -> bool:
@@ -266,35 +235,10 @@ class Model:
         """The side's result; pixels come back as the mean of a point, or (an empty one) go to the sink."""
         if isinstance(x, Tensor):
             x = x.to(self.device, self.dtype).contiguous()
-        tensors, spec = self._computed(side, [x], call, {} if sink is None else {0: sink})
+        tensors, spec = self._session.compute(side, [x], call, {} if sink is None else {0: sink})
         if sink is not None:
             return Posterior(torch.empty(0), None)
         return posterior_of(spec, tensors) if side == "encode" else Posterior(tensors[0], None)
-
-    def _computed(
-        self, name: str, inputs: Sequence[Tensor | RowSource], call: Call, sinks: Mapping[int, RowSink] = NO_SINKS
-    ) -> tuple[list[Tensor], Spec]:
-        """The tensors of a side, or of a step of one; weights never change, so what was prepared for a shape stays."""
-        bounded = self.limits.vram is not None
-        settings = backend_settings(self.preset, self.dtype, bounded=bounded, steps=name.endswith(" step"))
-        by_rows = bool(sinks) and not isinstance(inputs[0], Tensor)  # a clip that comes and goes
-        with settings, capped(self.device, self.limits.vram, by_rows=by_rows) as limit:
-            key = (name, *((tuple(x.shape), isinstance(x, Tensor)) for x in inputs), *sinks, call)
-            ready = self._ready.get(key)
-            if ready is None or not ready.serves(self.limits, self.device):
-                ready = self._ready[key] = self._sides[name].ready(
-                    inputs,
-                    self._weights,
-                    self.limits,
-                    call,
-                    sinks={n: rows_dim(sink) for n, sink in sinks.items()},
-                    channels_last=self.preset.memory_layout == "channels_last",
-                    record=self.preset.cuda_graphs,
-                )
-                while len(self._ready) > _KEPT_RUNS:
-                    self._ready.pop(next(iter(self._ready)))
-            limit()
-            return ready.runner.run(inputs, sinks=sinks), ready.spec
 
     def _module(self) -> nn.Module:
         """What graphs are captured from: on the CPU, so that the device holds each weight once, laid out for use."""

@@ -17,18 +17,18 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-__all__ = ["SIDES", "SUBSTITUTIONS", "Side", "Substitution", "call_reference", "reference_mode", "skeleton"]
+__all__ = ["BLENDED", "SIDES", "SUBSTITUTIONS", "Side", "Substitution", "call_reference", "reference_mode", "skeleton"]
 
 Side = Literal["encode", "decode"]
 SIDES: tuple[Side, ...] = get_args(Side)
 
-_BLENDED = ("use_tiling", "use_slicing", "use_framewise_encoding", "use_framewise_decoding")
+BLENDED = ("use_tiling", "use_slicing", "use_framewise_encoding", "use_framewise_decoding")
 
 
 @contextmanager
 def reference_mode(module: nn.Module) -> Iterator[None]:
     """The module as the reference wants it: inference behaviour, no blended tiling. All is restored afterwards."""
-    before = {name: getattr(module, name) for name in _BLENDED if hasattr(module, name)}
+    before = {name: getattr(module, name) for name in BLENDED if hasattr(module, name)}
     training = [m for m in module.modules() if m.training]
     try:
         for name in before:

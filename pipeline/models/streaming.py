@@ -26,12 +26,18 @@ class Cuts:
     """Where a clip is cut into chunks: after ``lead`` frames (0: none apart), then after every ``size``.
 
     What is left over is a shorter last chunk; with ``rest_first`` it makes the first one longer, whose size then
-    depends on the clip's length. Frames are latent frames where the clip is decoded.
+    depends on the clip's length; with ``rest_dropped`` the model's own call leaves it out. Frames are latent frames
+    where the clip is decoded.
     """
 
     lead: int
     size: int
     rest_first: bool = False
+    rest_dropped: bool = False
+
+    def used(self, count: int) -> int:
+        """Of a clip of so many frames, those that the model's own call looks at."""
+        return count - (count - self.lead) % self.size if self.rest_dropped and count > self.lead else count
 
     def sizes(self, count: int | None) -> Iterator[int]:
         """Frames of one chunk after the other for a clip of ``count`` ≥ 1. None: not known; the chunks go on for ever.
@@ -86,7 +92,7 @@ def _own(name: str) -> Step:
 
 _FOURS, _SINGLES = Cuts(1, 4), Cuts(1, 1)
 _WAN: dict[Side, Stepping] = {
-    "encode": Stepping(wan.encode_step, _FOURS),
+    "encode": Stepping(wan.encode_step, Cuts(1, 4, rest_dropped=True)),
     "decode": Stepping(wan.decode_step, _SINGLES),
 }
 _STEPPING: dict[str, dict[Side, Stepping]] = {

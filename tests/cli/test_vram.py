@@ -24,10 +24,8 @@ Tvae = Callable[..., Result]
 def real(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Tvae:
     """Runs the program on a CPU of 4 GiB, in a process of 300 MiB, in a folder of its own."""
     monkeypatch.setattr(budget, "_resident", lambda: 300 * MIB)
+    monkeypatch.setattr(budget, "_CPU_SPARE", 0)
     monkeypatch.setattr(budget, "_available", lambda: 4 * GIB - 300 * MIB)
-    monkeypatch.setattr(
-        "tvae.pipeline.compiled.return_what_is_freed", lambda: None
-    )  # the tests' process stays as it is
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: object) -> Result:

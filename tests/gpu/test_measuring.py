@@ -31,13 +31,13 @@ def _models(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFa
     torch.set_grad_enabled(before)
 
 
-def run(name: str, *arguments: object) -> list[Row]:
+def run(name: str, *arguments: object, tried: tuple[str, ...] = TRIED) -> list[Row]:
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
     script = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    found: list[Row] = script.main([*map(str, arguments), *TRIED])
+    found: list[Row] = script.main([*map(str, arguments), *tried])
     return found
 
 
@@ -203,3 +203,11 @@ def test_the_most_that_is_taken_is_seen(monkeypatch: pytest.MonkeyPatch) -> None
             taken[0] = bytes_
             time.sleep(0.05)
     assert watch.device == 25
+
+
+@pytest.mark.slow
+def test_checksum(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = fine(run("measure_checksum", tried=TRIED[:3]))
+    assert [row["tensors"] for row in rows] == [88, 88]
+    assert rows[1]["MB"] == 2 * rows[0]["MB"]
+    assert len(capsys.readouterr().out.splitlines()) == 4

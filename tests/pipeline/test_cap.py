@@ -88,7 +88,44 @@ def test_a_limit_that_somebody_set_stays(card: Card) -> None:
 
     with pytest.raises(RuntimeError, match="in the call"):
         fails()
-    assert card.told == [pytest.approx(2.4 * GIB), pytest.approx(2.4 * GIB)]
+    assert card.told == []
+    assert card.fraction == 0.1
+
+
+@cards(alone={"outside": 500 * MIB})
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_calls_that_overlap_none_gets_more_than_it_named(card: Card, first: int) -> None:
+    """The smallest budget holds for all, in whatever order they leave, and looks at it again; then all is as before."""
+    calls = [capped(CARD, 8 * GIB), capped(CARD, 4 * GIB)]
+    limits = [call.__enter__() for call in calls]
+    four, eight = (pytest.approx((size * GIB - 596 * MIB) / (24 * GIB)) for size in (4, 8))
+    assert card.fraction == four
+    limits[0]()
+    assert card.fraction == four
+    calls[first].__exit__(None, None, None)
+    assert card.fraction == (four if first == 0 else eight)
+    limits[1 - first]()
+    assert card.fraction == (four if first == 0 else eight)
+    calls[1 - first].__exit__(None, None, None)
+    assert card.fraction == 1.0
+
+
+@cards(alone={"outside": 500 * MIB})
+def test_cards_have_limits_of_their_own(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    fractions = {0: 1.0, 1: 0.9}
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda d: fractions[d.index])
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda f, d: fractions.update({d.index: f}))
+    with capped(torch.device("cuda", 1), 8 * GIB):
+        assert fractions == {0: 1.0, 1: pytest.approx((8 * GIB - 596 * MIB) / (24 * GIB))}
+        with capped(CARD, 4 * GIB):
+            assert fractions[0] < fractions[1] < 0.9
+    assert fractions == {0: 1.0, 1: 0.9}
+
+
+@cards(alone={"outside": 500 * MIB})
+def test_a_limit_that_is_set_meanwhile_stays(card: Card) -> None:
+    with capped(CARD, 8 * GIB):
+        card.fraction = 0.1
     assert card.fraction == 0.1
 
 
@@ -125,6 +162,17 @@ def test_segments_grow_and_shrink_under_a_budget_alone(card: Card, settings: lis
     with capped(CARD, None):
         pass
     assert len(settings) == 2
+
+
+@cards(alone={"outside": 500 * MIB})
+def test_segments_are_asked_for_once_by_calls_that_overlap(card: Card, settings: list[str]) -> None:
+    first, second = capped(CARD, 8 * GIB), capped(CARD, None, by_rows=True)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert settings == ["expandable_segments:True"]
+    second.__exit__(None, None, None)
+    assert settings == ["expandable_segments:True", "expandable_segments:False"]
 
 
 @cards(alone={"outside": 500 * MIB})

@@ -20,7 +20,7 @@ def passes(dtype: torch.dtype, device: str, level: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(captures, "optimise", lambda graph, **options: given.update(options) or graph)
     monkeypatch.setattr(captures, "why_missing", lambda *_: None)
     kernels = Kernels({"default": "triton", "conv_add": level, "enlarge_conv": "native"})
-    of = captures.Captures("decode", nn.Identity, None, {}, kernels, None, None)
+    of = captures.Captures("decode", nn.Identity, None, kernels, None, None)
     of._optimised("graph", [SimpleNamespace(dtype=dtype, device=torch.device(device))])  # type: ignore[arg-type, list-item]
     return given
 

@@ -12,6 +12,7 @@ from tiny_vaes import TINY, relative_l2
 
 from tvae.pipeline import TiledVAE, graph_store
 from tvae.pipeline import captures as capturing
+from tvae.pipeline.session.stored_key import stored_key
 
 SMALL = TINY["AutoencoderTiny"]
 
@@ -96,3 +97,55 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch:
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setattr(graph_store, "_folder", lambda: tmp_path / "file" / "graphs")
     assert TiledVAE(SMALL.build()).decode(SMALL.input("decode", 6, 5)).sample.shape == (1, 3, 48, 40)
+
+
+@pytest.mark.parametrize("left_out", ["own_digest", "torch", "diffusers", "python", "numpy"])
+def test_our_sources_and_the_libraries_are_in_the_key(left_out: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = graph_store.graph_key("model", {"side": "decode"})
+    assert before == graph_store.graph_key("model", {"side": "decode"})
+    if left_out == "own_digest":
+        monkeypatch.setattr(graph_store, "own_digest", lambda: "another")
+    else:
+        versions = {**graph_store.library.versions(), left_out: "0.0"}
+        monkeypatch.setattr(graph_store.library, "versions", lambda: versions)
+    assert graph_store.graph_key("model", {"side": "decode"}) != before
+    assert graph_store.graph_key("model", {"side": "encode"}) != graph_store.graph_key("model", {"side": "decode"})
+    assert graph_store.graph_key("other", {"side": "decode"}) != graph_store.graph_key("model", {"side": "decode"})
+
+
+def test_a_model_on_disk_is_known_by_its_class_its_configuration_and_its_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module, facts = "diffusers.models.autoencoders.vae", {"class": "A", "config": "c", "weights": {"w": [1]}}
+    before = stored_key(module, facts)
+    assert before is not None
+    assert before == stored_key(module, dict(facts))
+    for name, other in (("class", "B"), ("config", "d"), ("weights", {"w": [2]})):
+        assert stored_key(module, {**facts, name: other}) != before
+    assert stored_key("diffusers.models.autoencoders.autoencoder_kl", facts) != before
+    monkeypatch.setattr("tvae.pipeline.session.stored_key.import_closure_digest", lambda _module: None)
+    assert stored_key(module, facts) is None
+
+
+def test_a_graph_of_other_weights_is_captured_anew_with_one_warning(
+    folder: Path, captures: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    model, z = SMALL.build(), SMALL.input("decode", 6, 5)
+    TiledVAE(model, strip=4).decode(z)
+    (path,) = folder.glob("*.json")
+    text = path.read_text(encoding="utf-8").replace("[64, ", "[63, ").replace("[16, ", "[15, ")
+    path.rename(path.with_stem(graph_store._name(path.stem.partition("-")[0], text))).write_text(text, "utf-8")
+    for _ in range(2):
+        with torch.no_grad():
+            assert relative_l2(TiledVAE(model, strip=4).decode(z).sample, model.decode(z).sample) < 1e-5
+    assert captures == [2]
+    assert sum("captured anew" in record.message for record in caplog.records) == 1
+
+
+def test_a_graph_that_cannot_be_kept_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(graph_store.os, "fsync", full)
+    TiledVAE(SMALL.build()).decode(SMALL.input("decode", 6, 5))
+    assert not list(folder.iterdir())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from tiny_vaes import TINY, relative_l2, result
 from torch import Tensor, nn
 
 from tvae.pipeline import TiledVAE
+from tvae.pipeline.clip_plan import ClipPlan
 from tvae.pipeline.models.reference import call_reference, reference_mode
 
 STRIPS = (1, 3, 5, 37)
@@ -45,10 +47,12 @@ def test_every_family_equals_its_reference(family: str, side: str) -> None:
     reference = reference64(model, side, x, **extra)
     tiled, heights = TiledVAE(model, strip=1), set()  # another, with the graph from disk
     for strip in STRIPS:
-        tiled._strip = strip  # rather than a new object, which would prepare the same graph once more
-        tiled._ready.clear()
+        for session in tiled._sessions.values():  # rather than a new object, which would prepare the same graph again
+            session.limits = replace(session.limits, strip=strip)
+            session._steps.clear()
         value = result(getattr(tiled, side)(x, **extra))
-        heights |= {ready.planned.schedule.strip_rows for ready in tiled._ready.values()}
+        plan = tiled.plan(tuple(x.shape), side, **extra)
+        heights.add(max(step.plan.strip_rows for step in plan.steps) if isinstance(plan, ClipPlan) else plan.strip_rows)
         assert value.shape == reference.shape
         assert value.dtype == torch.float32
         assert relative_l2(value, reference) <= TOLERANCE, f"strip {strip}"

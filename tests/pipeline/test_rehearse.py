@@ -125,7 +125,8 @@ def test_what_cannot_be_loaded_is_left_to_the_run(caplog: pytest.LogCaptureFixtu
         prepared(Broken({"default": "cuda"}), torch.bfloat16, torch.device("cuda", 0)),
     ):
         pass
-    assert caplog.messages == ["not prepared: no compiler"]
+    assert caplog.messages == ["not prepared"]
+    assert "no compiler" in caplog.text
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -38,7 +38,7 @@ def module() -> Clips:
 
 @pytest.fixture
 def compiled(module: Clips) -> Compiled:
-    return Compiled("decode", lambda: module, None, {}, frames=Frames())
+    return Compiled("decode", lambda: module, None, frames=Frames())
 
 
 def weights(module: Clips) -> Any:
@@ -85,7 +85,7 @@ def test_height_where_it_fits_and_else_time(compiled: Compiled, monkeypatch: pyt
 def test_time_where_nothing_needs_the_whole_clip(module: Clips, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the height is not even captured, unless time does not fit or somebody named its rows."""
     limit(monkeypatch, None)
-    alone = Compiled("decode", lambda: module, None, {}, frames=Frames(alone=True))
+    alone = Compiled("decode", lambda: module, None, frames=Frames(alone=True))
     x = torch.randn(1, 4, 12, 5, 7)
     ready = alone.ready([x], weights(module), Limits(2), Call())
     assert ready.planned.schedule.program.rows == 12

@@ -13,7 +13,8 @@ from tiny_vaes import TINY
 from tvae import presets
 from tvae.pipeline.hardware import backend_settings, kernels_of
 from tvae.pipeline.models.model import open_model
-from tvae.pipeline.runner import Runner
+from tvae.pipeline.session import session
+from tvae.presets import Preset
 from tvae.presets.text import text_of
 
 BF16, HALF, FULL = torch.bfloat16, torch.float16, torch.float32
@@ -42,7 +43,7 @@ def test_when_cudnn_searches(wanted: bool | str, dtype: torch.dtype, how: dict[s
     preset = dataclasses.replace(presets.load("h200"), cudnn_benchmark=wanted)
     before = flags()
     with backend_settings(preset, dtype, **how):
-        assert flags() == (search, False, False)
+        assert flags() == ((search, False, False) if dtype == FULL else (search, *before[1:]))
     assert flags() == before
 
 
@@ -61,13 +62,13 @@ def test_steps_of_a_clip_search_and_whole_clips_do_not(tmp_path: Path, monkeypat
     file = tmp_path / "mine.toml"
     file.write_text(text_of(dataclasses.replace(presets.load("cpu"), cudnn_benchmark="steps")), encoding="utf-8")
     seen: list[bool] = []
-    real = Runner.run
+    real = session.backend_settings
 
-    def run(self: Runner, *args: Any, **kwargs: Any) -> Any:
-        seen.append(torch.backends.cudnn.benchmark)
-        return real(self, *args, **kwargs)
+    def settings(preset: Preset, dtype: torch.dtype, *, steps: bool = False, **how: Any) -> Any:
+        seen.append(steps and preset.cudnn_benchmark == "steps")
+        return real(preset, dtype, steps=steps, **how)
 
-    monkeypatch.setattr(Runner, "run", run)
+    monkeypatch.setattr(session, "backend_settings", settings)
     model = open_model(str(tmp_path / "vae"), device="cpu", dtype="bfloat16", preset=str(file))
     stream = model.stream("decode")
     assert stream is not None

@@ -20,7 +20,10 @@ _VIEWS = (
 
 
 def functionalise(graph: Graph) -> Graph:
-    """Rewrite ``x.add_(y)`` as ``x = x.add(y)``. Refuses writes through views and reads of views older than a write."""
+    """Rewrite ``x.add_(y)`` as ``x = x.add(y)``.
+
+    Refuses writes into weights and buffers, writes through views, and reads of views older than a write.
+    """
     current: dict[int, int] = {}
     owner: dict[int, int] = {}  # a value that may share memory with an older one -> the oldest of them
     sharing: dict[int, set[int]] = {}  # that oldest -> all of them
@@ -33,6 +36,9 @@ def functionalise(graph: Graph) -> Graph:
         if not stale.isdisjoint(node.reads):
             raise _refused(node, "reads a view of a value that was changed in place")
         if node.kind == "call" and node.op.endswith("_") and not node.op.startswith("_") and base is not None:
+            oldest_node = graph.nodes[owner.get(base, base)]
+            if oldest_node.kind == "param":
+                raise _refused(node, f"changes the model's own '{oldest_node.target}', which the next call would find")
             if graph.nodes[base].op in _VIEWS:
                 raise _refused(node, "writes in place through a view")
             types = [graph.nodes[r].meta.dtype for r in node.reads]

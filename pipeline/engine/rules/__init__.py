@@ -14,9 +14,10 @@ from tvae.pipeline.engine.rules import (
     window,
 )
 from tvae.pipeline.engine.rules.context import Context
-from tvae.pipeline.engine.rules.registry import RULES, NoRule
+from tvae.pipeline.engine.rules.registry import BORN, RULES, NoRule
 
 __all__ = [
+    "BORN",
     "RULES",
     "Context",
     "NoRule",

@@ -57,6 +57,11 @@ class Context:
         self._probe = _probe_sizes(graph, self.sizes)
         self._readers = Counter(i for node in graph.nodes for i in node.reads) + Counter(graph.outputs)
 
+    @property
+    def serves_others(self) -> bool:
+        """Does the graph serve other heights, too?"""
+        return self._probe is not None
+
     # -- sizes
     def number(self, size: int | Size) -> int:
         """A size at the actual input shape."""
@@ -174,7 +179,9 @@ class Context:
         inputs = self.operands(node)
         reads = tuple(i.id for i in inputs if i.axis) if barrier else ()
         invoke = self.call(node)
-        return self.emit(node, inputs, None, no_demand, lambda read, _a, _b: invoke(read), whole_reads=reads)
+        op = self.emit(node, inputs, None, no_demand, lambda read, _a, _b: invoke(read), whole_reads=reads)
+        op.besides = sum(math.prod(self.shape(meta)) * meta.dtype.itemsize for meta in node.outputs[1:])
+        return op
 
     def local(
         self,
@@ -258,7 +265,8 @@ def _probe_sizes(graph: Graph, sizes: dict[str, int]) -> _Probe | None:
     row = graph.row_symbol
     if row is None or row not in sizes:
         return None
-    for height in (sizes[row], *_PROBES, *(n + 1 for n in _PROBES)):
+    lower = [n for n in (sizes[row] >> k for k in range(1, 8)) if n > 1]  # where a guard bounds the size from above
+    for height in (sizes[row], *_PROBES, *(n + 1 for n in _PROBES), *lower):
         for width in (None, *_PROBES):
             base = {s: height if s == row else n if width is None else width for s, n in sizes.items()}
             if not graph.serves(base):

@@ -24,7 +24,7 @@ def _born(ctx: Context, node: Node) -> Axis:
     return Axis(dims[0], 1, rows, ctx.number(size) // rows)
 
 
-@rule(*_FILL, "full", "new_full")
+@rule(*_FILL, "full", "new_full", born=True)
 def constant(ctx: Context, node: Node) -> Op:
     """One value everywhere."""
     filled = "full" in node.op
@@ -52,7 +52,7 @@ def constant(ctx: Context, node: Node) -> Op:
     )
 
 
-@rule("arange")
+@rule("arange", born=True)
 def arange(ctx: Context, node: Node) -> Op:
     """Equally spaced numbers; element i is start + i·step."""
     axis, args = _born(ctx, node), ctx.value(node.args)
@@ -86,7 +86,7 @@ def triangle(ctx: Context, node: Node) -> Op:
     return ctx.local(node, axis, cheap=True, run=run)
 
 
-@rule("randn", "rand", "randn_like", "rand_like")
+@rule("randn", "rand", "randn_like", "rand_like", born=True)
 def noise(ctx: Context, node: Node) -> Op:
     """Noise that the model injects: drawn whole, once, so that it is the draw of the untiled model."""
     axis = _born(ctx, node)

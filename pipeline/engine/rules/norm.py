@@ -7,13 +7,14 @@ done with them is an ordinary local op.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tvae.kernels import Kernels
-from tvae.kernels.native import merge_stats
+from tvae.kernels.native import merge_stats, stats_bytes
 from tvae.pipeline.engine.fused import norm_affine
 from tvae.pipeline.engine.graph import Node
 from tvae.pipeline.engine.program import Op, Produce, Read, Reduction
@@ -54,7 +55,10 @@ def norm_pad(ctx: Context, node: Node) -> Op:
     def around(read: Read, lo: int, hi: int, borders: list[int]) -> Tensor:
         return kernels.pad(read(source.id, lo, hi), borders, mode, read(affine.id), act)
 
-    return padded(ctx, node, [source, affine], list(amounts), mode, around)
+    op = padded(ctx, node, [source, affine], list(amounts), mode, around)
+    if kernels.levels["pad"] == "native":  # which writes the map before it has borders
+        op.workspace = lambda rows: int(rows * source.row_bytes)
+    return op
 
 
 @rule("rms_norm_act")
@@ -101,6 +105,8 @@ def norm_map(ctx: Context, node: Node, source: Op, groups: int, w: Any, b: Any, 
 
     if source.produce is None and source.kind == "call":
         source.produce, source.indirect = _with_stats(source, kernels), True
+    if kernels.levels["add_stats"] == "native":
+        source.workspace = _workspace(source, ctx.device)
     stats = ctx.emit(
         node,
         [source],
@@ -122,6 +128,12 @@ def norm_map(ctx: Context, node: Node, source: Op, groups: int, w: Any, b: Any, 
     shape, kind = (2, *source.shape[:2]), torch.float64 if source.dtype == torch.float64 else torch.float32
     inputs = [stats, *(o for o in given if o)]
     return ctx.emit(node, inputs, None, no_demand, finished, name="finish_stats", shape=shape, dtype=kind)
+
+
+def _workspace(source: Op, device: torch.device) -> Callable[[int], int]:
+    """Of computing rows of a value and their statistics."""
+    before, a_row = source.workspace, int(source.row_bytes) // source.dtype.itemsize
+    return lambda rows: max(before(rows), stats_bytes(rows * a_row, source.dtype, device))
 
 
 def _with_stats(source: Op, kernels: Kernels) -> Produce:

@@ -16,16 +16,22 @@ RULES: dict[str, Rule] = {}
 """Operation name (``conv2d``, without namespace and overload) -> the rule that lowers it."""
 
 
+BORN: set[str] = set()
+"""Those of them that rows may be born in: the result has rows where no operand has."""
+
+
 class NoRule(Exception):
     """Raised by a rule for a case it does not cover; the message says which."""
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register a rule for these operations: it turns a node with a tiled operand (or result) into an Op."""
+def rule(*names: str, born: bool = False) -> Callable[[Rule], Rule]:
+    """Register a rule for these operations: it turns a node with a tiled operand into an Op. born: or one with none,
+    whose result has rows."""
 
     def register(fn: Rule) -> Rule:
         for name in names:
             RULES[name] = fn
+        BORN.update(names if born else ())
         return fn
 
     return register

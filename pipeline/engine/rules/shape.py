@@ -11,6 +11,7 @@ from tvae.pipeline.engine.axis import Axis, reshape_axis
 from tvae.pipeline.engine.graph import Node, Ref
 from tvae.pipeline.engine.layout import joined, reshaped
 from tvae.pipeline.engine.program import Demand, Op, Read
+from tvae.pipeline.engine.rules.born import born_by_repeating, born_by_slicing
 from tvae.pipeline.engine.rules.context import Context, no_demand
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
@@ -56,7 +57,7 @@ def permute(ctx: Context, node: Node) -> Op:
     return ctx.local(node, source.axis.moved(order.index(source.axis.dim)), cheap=True)
 
 
-@rule("expand")
+@rule("expand", born=True)
 def expand(ctx: Context, node: Node) -> Op:
     """Broadcast to a larger shape; the rows may be born here from a dimension of one."""
     source, shape = ctx.op(node.args[0]), ctx.shape(node.meta)
@@ -84,13 +85,13 @@ def expand(ctx: Context, node: Node) -> Op:
     return ctx.emit(node, [source], new, demand, run, cheap=True)
 
 
-@rule("repeat")
+@rule("repeat", born=True)
 def repeat(ctx: Context, node: Node) -> Op:
     """Tiling; along the rows only a single row (a border) can be repeated."""
     source, reps = ctx.op(node.args[0]), list(ctx.value(node.args[1]))
     lead = len(reps) - len(source.shape)
     if source.axis is None:
-        raise NoRule("rows born by repeating")
+        return born_by_repeating(ctx, node, source, reps)
     axis = source.axis.moved(source.axis.dim + lead)
     if reps[axis.dim] == 1:
         return ctx.local(node, axis, cheap=True, run=lambda read, a, b: read(source.id, a, b).repeat(reps))
@@ -104,7 +105,7 @@ def repeat(ctx: Context, node: Node) -> Op:
     return ctx.emit(node, [source], born, lambda a, b: [(source.id, 0, 1)], run, cheap=True)
 
 
-@rule("repeat_interleave")
+@rule("repeat_interleave", born=True)
 def repeat_interleave(ctx: Context, node: Node) -> Op:
     """Every element several times in a row: nearest upsampling, or token indices of H·W equal elements."""
     source, reps = ctx.op(node.args[0]), ctx.value(node.args[1])
@@ -137,7 +138,7 @@ def repeat_interleave(ctx: Context, node: Node) -> Op:
     return ctx.rescale(node, source, wider, lambda t, _rows: t.repeat_interleave(reps, dim))
 
 
-@rule("slice")
+@rule("slice", born=True)
 def slice_(ctx: Context, node: Node) -> Op:
     """x[start:stop:step] in one dimension."""
     source = ctx.op(node.args[0])
@@ -148,7 +149,7 @@ def slice_(ctx: Context, node: Node) -> Op:
     return take(ctx, node, source, dim, start, max(start, stop), step)
 
 
-@rule("narrow")
+@rule("narrow", born=True)
 def narrow(ctx: Context, node: Node) -> Op:
     """x[start : start + length] in one dimension."""
     source, (dim, start, length) = ctx.op(node.args[0]), ctx.value(node.args[1:])
@@ -176,6 +177,8 @@ def take(ctx: Context, node: Node, source: Op, dim: int, start: int, stop: int, 
     """Elements start, start + step, … below stop of dimension ``dim`` of an op's value."""
     axis = source.axis
     if axis is None:
+        if dim in ctx.row_dims(node.meta):
+            return born_by_slicing(ctx, node, source, dim, start, step)
         return ctx.emit(
             node, [source], None, no_demand, lambda read, _a, _b: _sliced(read(source.id), dim, start, stop, step)
         )

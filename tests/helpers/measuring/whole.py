@@ -105,8 +105,8 @@ def _prepared(tiled: TiledVAE) -> int:
     """Bytes of weights in another layout, and of what was computed from them: no activations."""
     own = {p.data_ptr() for p in tiled.parameters()}
     held = {}
-    for _, weights in tiled._sides.values():
-        held |= {t.data_ptr(): t.nbytes for _, t in weights._done.values()}
-    for ready in tiled._ready.values():
-        held |= {t.data_ptr(): t.nbytes for t in ready.runner._constants.values()}
+    for session in tiled._sessions.values():
+        held |= {t.data_ptr(): t.nbytes for _, t in session._weights._done.values()}
+        for ready in session._runs._ready.values():
+            held |= {t.data_ptr(): t.nbytes for t in ready.runner._constants.values()}
     return sum(size for place, size in held.items() if place not in own)

@@ -1,12 +1,14 @@
-"""The exporter's cache of shapes is off while a model is captured, and as it was afterwards, whatever happens."""
+"""The exporter's cache of shapes is passed by while a model is captured, in that thread, and its setting left alone."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tvae.pipeline.engine.capture import capture
 from tvae.pipeline.errors import UnsupportedOp
@@ -23,8 +25,14 @@ def before(request: pytest.FixtureRequest) -> Iterator[bool]:
     settings.fake_tensor_cache_enabled = default
 
 
+def asked() -> int:
+    """How often the cache was."""
+    found = FakeTensorMode.cache_info()
+    return int(found.hits + found.misses + sum(found.bypasses.values()))
+
+
 @pytest.mark.parametrize("fails", [True, False])
-def test_off_within_a_capture_alone(before: bool, fails: bool) -> None:
+def test_never_asked_within_a_capture(before: bool, fails: bool) -> None:
     module, seen = nn.Conv2d(3, 3, 3), list[bool]()
 
     def fn(x: Tensor) -> list[Tensor]:
@@ -33,11 +41,31 @@ def test_off_within_a_capture_alone(before: bool, fails: bool) -> None:
             raise AssertionError("a graph cannot branch on values")
         return [module(x)]
 
+    count = asked()
     if fails:
         with pytest.raises(UnsupportedOp):
             capture(module, fn, [torch.zeros(1, 3, 8, 8)])
     else:
         capture(module, fn, [torch.zeros(1, 3, 8, 8)])
+    assert asked() == count
     assert seen
-    assert not any(seen)
-    assert settings.fake_tensor_cache_enabled == before
+    assert set(seen) == {before}
+
+
+def test_other_threads_ask_it() -> None:
+    counts = list[int]()
+
+    def other() -> None:
+        counts.append(asked())
+        with FakeTensorMode():
+            torch.zeros(3, 5).sum(0).exp()
+        counts.append(asked())
+
+    def fn(x: Tensor) -> list[Tensor]:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        return [x * 2]
+
+    capture(nn.Conv2d(3, 3, 3), fn, [torch.zeros(1, 3, 8, 8)])
+    assert counts[1] > counts[0]

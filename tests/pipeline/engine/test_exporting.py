@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -27,6 +26,7 @@ from tvae.pipeline.engine import known_shapes
 from tvae.pipeline.engine.capture import capture
 from tvae.pipeline.engine.exporting import exporting
 from tvae.pipeline.engine.graph import Graph
+from tvae.pipeline.engine.in_thread import instead
 from tvae.pipeline.models.reference import Side, call_reference, reference_mode
 from tvae.pipeline.outputs import flatten
 
@@ -213,11 +213,12 @@ def test_sizes_that_depend_on_values_are_found_each_time() -> None:
 
 
 def test_everything_is_as_before_afterwards() -> None:
-    import torch._dynamo.config
     import torch._export.utils
     from torch.export import exported_program
+    from torch.fx import _symbolic_trace
 
     places = (
+        (fake_tensor.FakeTensorMode, "_cached_dispatch_impl"),
         (fake_tensor.FakeTensorMode, "_dispatch_impl"),
         (proxy_tensor, "_extract_tensor_metadata"),
         (proxy_tensor, "track_tensor"),
@@ -225,19 +226,37 @@ def test_everything_is_as_before_afterwards() -> None:
         (proxy_tensor._ModuleStackTracer, "create_node"),
         (torch._export.utils, "_insert_aten_to_metadata_assert_pass"),
         (exported_program, "_create_graph_module_for_export"),
+        (_trace, "_ignore_backend_decomps"),
         (_trace, "_replace_unbacked_bindings"),
-        (_lazy_graph_module, "_use_lazy_graph_module_flag"),
-        (torch._dynamo.config, "fake_tensor_cache_enabled"),
-        (logging.root.manager, "disable"),
+        (_lazy_graph_module, "_get_graph_module_cls"),
+        (_symbolic_trace._Patcher, "patch_method"),
     )
+    found = [place for place in places if hasattr(*place)]
 
     def state() -> list[object]:
-        return [getattr(*place) for place in places if hasattr(*place)]
+        return [vars(place).get(name) for place, name in found]  # what is inherited is not left behind
 
     before = state()
     with exporting():
         assert all(now != then for now, then in zip(state(), before, strict=True))
     assert state() == before
+
+
+def test_what_is_inherited_is_so_again_and_what_others_put_there_stays() -> None:
+    class Above:
+        def name(self) -> str:
+            return "above"
+
+    class Below(Above):
+        pass
+
+    with instead(Below, "name", lambda _self: "here"):
+        assert Below().name() == "here"
+    assert "name" not in vars(Below)
+    with instead(Above, "name", lambda _self: "here"), instead(Above, "missing", lambda: None):
+        Above.name = lambda _self: "theirs"  # type: ignore[method-assign]
+    assert Above().name() == "theirs"
+    assert not hasattr(Above, "missing")
 
 
 def test_other_threads_compile_as_ever() -> None:

@@ -278,6 +278,15 @@ def test_it_is_refused_by_name_and_exact_when_run_whole(name: str) -> None:
         execute_strips(lower(g.graph, g.sizes, CPU, allow_whole=True), g, strip)
 
 
+def test_no_rule_takes_a_value_with_rows_out_of_the_strips_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RULES, "relu", lambda ctx, node: ctx.whole(node, barrier=True))
+    g = OneOp(7, 3)
+    g.gives(g.call("relu.default", image(g)))
+    with pytest.raises(UnsupportedOp, match="a whole value that grows with the height"):
+        lower(g.graph, g.sizes, CPU)
+    assert lower(g.graph, g.sizes, CPU, allow_whole=True).whole
+
+
 def test_a_rule_says_no_with_the_exception_that_means_it() -> None:
     assert issubclass(NoRule, Exception)
     assert not issubclass(NoRule, UnsupportedOp)

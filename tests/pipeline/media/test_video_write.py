@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tvae.pipeline.atomic import is_temporary
-from tvae.pipeline.errors import InputError, TvaeError, UsageError
+from tvae.pipeline.errors import InputError, OutputError, UsageError
 from tvae.pipeline.media import Frame, PictureSpec, WriteOptions, check_write_options, open_reader, open_writer, probe
 
 Demux = Callable[[Path], tuple[Fraction, list[tuple[int, int]], list]]
@@ -142,10 +142,10 @@ def test_nothing_is_left_without_commit(tmp_path: Path) -> None:
 def test_unwritable_outputs(tmp_path: Path) -> None:
     like = PictureSpec(48, 32, Fraction(1, 25), Fraction(25))
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(UsageError, match=r"cannot write .*file.a\.mp4"):
+    with pytest.raises(OutputError, match=r"cannot write .*file.a\.mp4"):
         open_writer(tmp_path / "file" / "a.mp4", like)
     (tmp_path / "b.mp4").mkdir()
-    with pytest.raises(UsageError, match="it is a folder"):
+    with pytest.raises(OutputError, match="it is a folder"):
         open_writer(tmp_path / "b.mp4", like)
 
 
@@ -205,6 +205,6 @@ def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", fail)
-    with pytest.raises(TvaeError, match=r"cannot write .*a\.mp4: No space left on device"):
+    with pytest.raises(OutputError, match=r"cannot write .*a\.mp4: No space left on device"):
         write(tmp_path / "a.mp4", [0, 1], Fraction(1, 25))
     assert list(tmp_path.iterdir()) == []

@@ -127,7 +127,7 @@ def test_each_weight_is_held_once_and_as_it_is_used(tmp_path: Path) -> None:
     last = model.preset.memory_layout == "channels_last"
     model.decode(torch.randn(1, 4, 6, 5))
     assert not any(name.startswith("encoder.") for name in model._stored)
-    assert model._weights._done == {}
+    assert model._session._weights._done == {}
     kernels = [t for t in model._stored.values() if t.ndim == 4]
     assert kernels
     assert all(t.is_contiguous(memory_format=torch.channels_last if last else torch.contiguous_format) for t in kernels)

@@ -99,7 +99,7 @@ def test_one_capture_of_a_step_serves_every_size(tmp_path: Path, monkeypatch: py
     model, wide = opened(tmp_path / "vae", 40), module.double()
     made: list[Any] = []
     monkeypatch.setattr(captures, "capture", lambda *args: made.append(args) or capture(*args))
-    monkeypatch.setattr(captures.GraphStore, "load", lambda self: [])
+    monkeypatch.setattr(captures.GraphStore, "load", lambda self, fits: [])
     for height, width in ((4, 6), (5, 3), (7, 8)):
         z = waves((3, 4, height, width)).transpose(0, 1)[None]
         with torch.no_grad():

@@ -1,0 +1,57 @@
+"""Arguments of a model's ``encode`` and ``decode``, and results as tuples, as diffusers' callers give and want them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from types import MethodType
+from typing import Any
+
+from torch import Tensor
+
+from tvae.pipeline.errors import UsageError
+from tvae.pipeline.models.reference import Side
+
+__all__ = ["arguments_of", "as_tuple", "has_own_tuple"]
+
+
+def arguments_of(side: Side, method: Any, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """By name, all but the first and those that name their default.
+
+    Raises UsageError where a method behind ``*args`` does not tell their names.
+    """
+    bound = hasattr(method, "__self__")  # its function is the same for all models of a class, and lives as long
+    signature = _signature(method.__func__ if bound else method, bound)
+    found = dict([*signature.bind(x, *args, **kwargs).arguments.items()][1:])
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL and args:
+            raise UsageError(f"{side}(): pass all arguments after the first by name")
+        if parameter.kind is parameter.VAR_KEYWORD:
+            found |= found.pop(parameter.name, {})
+        elif found.get(parameter.name, parameter.empty) is parameter.default:
+            found.pop(parameter.name, None)
+    return found
+
+
+def as_tuple(value: Any) -> tuple[Any, ...]:
+    """diffusers' ``return_dict=False``: the fields of the output that are set."""
+    if isinstance(value, tuple):
+        return value
+    if hasattr(value, "to_tuple"):
+        return tuple(value.to_tuple())
+    if hasattr(value, "__dataclass_fields__"):
+        return tuple(v for v in vars(value).values() if v is not None)
+    return (value,)
+
+
+def has_own_tuple(method: Any) -> bool:
+    """What ``return_dict=False`` gives is told by diffusers' convention (``as_tuple``), or else asked of the model."""
+    home = str(getattr(method, "__module__", "")).partition(".")[0]
+    bound = hasattr(method, "__self__")
+    named = "return_dict" in _signature(method.__func__ if bound else method, bound).parameters
+    return named and home not in ("diffusers", "tvae")
+
+
+@functools.lru_cache(maxsize=64)
+def _signature(function: Any, bound: bool) -> inspect.Signature:
+    return inspect.signature(MethodType(function, object()) if bound else function)

@@ -1,0 +1,47 @@
+"""Functions of other modules and classes, replaced in one thread: all others go on with the originals."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["instead", "left_out", "replaced_in"]
+
+
+def replaced_in(thread: int, original: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is this one in the thread, and the original in all others."""
+
+    @functools.wraps(original)
+    def either(*args: Any, **kwargs: Any) -> Any:
+        return (function if threading.get_ident() == thread else original)(*args, **kwargs)
+
+    return either
+
+
+@contextmanager
+def instead(place: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """``place.name`` is this function in this thread. What a release of PyTorch does not have is left out; what
+    somebody else puts there meanwhile stays."""
+    original: Any = getattr(place, name, None)
+    if original is None:
+        yield
+        return
+    inherited = name not in vars(place)
+    either = replaced_in(threading.get_ident(), original, function)
+    setattr(place, name, either)
+    try:
+        yield
+    finally:
+        if vars(place).get(name) is either:
+            if inherited:
+                delattr(place, name)
+            else:
+                setattr(place, name, original)
+
+
+def left_out(place: Any, name: str) -> Any:
+    """A function that does nothing in this thread."""
+    return instead(place, name, lambda *_args, **_kwargs: None)

@@ -1,0 +1,31 @@
+"""Modes that a caller has switched on around a call, and that are none of the model's: off for the length of the call.
+
+All of them belong to the calling thread. What belongs to the process (default type, default device, deterministic
+algorithms) is left alone; a capture that it can change is kept under a name that says so (see ``captures``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+from tvae.pipeline.errors import UsageError
+
+__all__ = ["plain_modes"]
+
+
+@contextmanager
+def plain_modes(device: torch.device) -> Iterator[None]:
+    """Without autocast, gradients and inference mode. Raises UsageError inside a transform of ``torch.func``."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise UsageError("a VAE in strips cannot run inside torch.func transforms (vmap, grad, ...): call it outside")
+    with ExitStack() as modes:
+        for kind in {device.type, "cpu"}:
+            if torch.is_autocast_enabled(kind):
+                modes.enter_context(torch.autocast(kind, enabled=False))
+        if torch.is_inference_mode_enabled():
+            modes.enter_context(torch.inference_mode(False))
+        modes.enter_context(torch.no_grad())
+        yield

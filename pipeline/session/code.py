@@ -1,0 +1,54 @@
+"""Plain values and code as text that is the same in every process: no address, no path, no order of a set."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from types import CodeType, EllipsisType, NotImplementedType
+from typing import Any
+
+import torch
+
+__all__ = ["PLAIN", "code_of", "plain"]
+
+PLAIN: set[type] = {
+    *(int, float, complex, bool, str, bytes, type(None), EllipsisType, NotImplementedType, range),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+}
+"""Types whose values nothing can write to, and which their text tells apart."""
+
+
+def plain(value: Any) -> str | None:
+    """A plain value's text; None for what is no plain value."""
+    kind = type(value)
+    if kind is int:
+        return f"int {value:x}"
+    return f"{kind.__name__} {value!r}" if kind in PLAIN else None
+
+
+@lru_cache(maxsize=8192)
+def code_of(code: CodeType) -> tuple[str, tuple[str, ...]]:
+    """Digest of what a code object does, and the names it mentions: strings, as ``getattr`` takes them, too."""
+    names = dict.fromkeys(code.co_names)
+    constants = [_constant(value, names) for value in code.co_consts]
+    parts = (
+        code.co_code,
+        (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags),
+        (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_exceptiontable),
+        constants,
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest(), tuple(names)
+
+
+def _constant(value: Any, names: dict[str, None]) -> str:
+    if isinstance(value, CodeType):
+        digest, inner = code_of(value)
+        names.update(dict.fromkeys(inner))
+        return f"code {digest}"
+    if isinstance(value, tuple):
+        return f"({', '.join(_constant(v, names) for v in value)})"
+    if isinstance(value, frozenset):
+        return f"{{{', '.join(sorted(_constant(v, names) for v in value))}}}"
+    if isinstance(value, str) and value.isidentifier():
+        names.setdefault(value)
+    return plain(value) or repr(value)

@@ -1,0 +1,101 @@
+"""Prepared runs of a session, by what they are for, and the memory that recorded ones keep.
+
+A recorded run (a CUDA graph) has its buffers for as long as it lives. The recordings of one session share one pool:
+they run one after the other and their results are copied out, so that the pool is as large as the largest needs, not as
+large as all of them. The pools of all sessions together keep to a share of the device.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tvae.pipeline.budget import recorded_segments
+from tvae.pipeline.compiled import Ready
+from tvae.pipeline.engine.record import Recording, RecordingPool
+
+__all__ = ["KeptRuns", "drop_recordings"]
+
+RECORDED_SHARE = 0.25
+"""Of a device's memory that recordings may keep."""
+_KEPT = 64
+"""Prepared runs of a session. What they hold beside recordings are Python's objects."""
+
+_lock = threading.Lock()
+_everywhere: weakref.WeakSet[KeptRuns] = weakref.WeakSet()
+
+
+class KeptRuns:
+    """See the module's docstring."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._ready: OrderedDict[Any, Ready] = OrderedDict()
+        self._pool: RecordingPool | None = None
+        with _lock:
+            _everywhere.add(self)
+
+    def get(self, key: Any, make: Callable[[], Ready], serves: Callable[[Ready], bool]) -> Ready:
+        """The run of this key, made where there is none that serves."""
+        with _lock:
+            found = self._ready.get(key)
+            if found is not None:
+                self._ready.move_to_end(key)
+        if found is not None and serves(found):
+            return found
+        return self.put(key, make())
+
+    def put(self, key: Any, ready: Ready) -> Ready:
+        """Keep a run, in the place of the one that has gone unused for longest where there are too many."""
+        with _lock:
+            self._ready[key] = ready
+            while len(self._ready) > _KEPT:
+                self._ready.popitem(last=False)
+        return ready
+
+    def clear(self) -> None:
+        """Let go of all."""
+        with _lock:
+            self._ready.clear()
+            self._pool = None
+
+    def record(self, run: Callable[[Sequence[Tensor]], list[Tensor]], inputs: Sequence[Tensor], size: int) -> Recording:
+        """A recorded run of about so many bytes. Raises RuntimeError where it cannot be recorded."""
+        total = torch.cuda.mem_get_info(self._device)[1]
+        if size > RECORDED_SHARE * total:
+            raise RuntimeError("it would keep more memory than recordings may")
+        if self._kept() + size > RECORDED_SHARE * total:
+            drop_recordings(self._device)
+        if self._pool is None:
+            self._pool = RecordingPool(self._device)
+        return Recording(run, inputs, self._pool)
+
+    def _kept(self) -> int:
+        """Bytes in the pools of recordings, of all sessions."""
+        return sum(s["total_size"] for s in recorded_segments(self._device))
+
+    def drop_recorded(self, device: torch.device) -> bool:
+        """Let go of this session's recordings on a device; were there any? With the lock held."""
+        recorded = (
+            [key for key, ready in self._ready.items() if ready.runner.recorded] if device == self._device else []
+        )
+        for key in recorded:
+            del self._ready[key]
+        if recorded:
+            self._pool = None
+        return bool(recorded)
+
+
+def drop_recordings(device: torch.device) -> bool:
+    """Let go of every session's recordings on a device, so that their memory can be had; were there any?"""
+    with _lock:
+        dropped = [
+            runs.drop_recorded(device) for runs in _everywhere
+        ]  # of every session, not until the first that had any
+        return any(dropped)

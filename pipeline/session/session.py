@@ -1,0 +1,256 @@
+"""One model at work, behind the command line and ``TiledVAE`` alike.
+
+A session holds what computing with one model needs: its captured graphs, its weights laid out for the computation, the
+plans and prepared runs of the sizes that came by, and the limits all of them keep to. Who owns the model (files, or a
+module of the caller's) is the subject's matter. Calls take turns: ``lock`` is held by every one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tvae.pipeline.budget import Limits
+from tvae.pipeline.cap import capped
+from tvae.pipeline.captures import Call, Fits
+from tvae.pipeline.clip_plan import ClipPlan
+from tvae.pipeline.compiled import NO_SINKS, Compiled, Ready
+from tvae.pipeline.engine.boundary import RowSink, RowSource
+from tvae.pipeline.engine.plan import Plan
+from tvae.pipeline.hardware import backend_settings, kernels_of
+from tvae.pipeline.models.clip_steps import ClipSteps
+from tvae.pipeline.models.families import Geometry
+from tvae.pipeline.models.frames import frames_of
+from tvae.pipeline.models.reference import Side
+from tvae.pipeline.models.streaming import ClipStream, Cuts, stepping_of
+from tvae.pipeline.outputs import Spec
+from tvae.pipeline.planning import rows_dim
+from tvae.pipeline.session.kept_runs import KeptRuns, drop_recordings
+from tvae.pipeline.weights import PreparedWeights
+from tvae.presets import Preset
+
+__all__ = ["Session", "Subject"]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model, as a session sees it.
+
+    family: its class among those whose steps and frames are known, None for any other. key: identity of what its graphs
+    depend on, None where they may not go to disk. module: gives what graphs are captured from, in the type of the
+    computation. weights: the current ones, at least those of the names it is given. there: those that asking for takes
+    no memory; None: all. borrowed: others write into the weights whenever they like. geometry: how pixels and latents
+    relate, asked for where steps need it. fits: of graphs from disk, those that can be this model's.
+    """
+
+    family: str | None
+    key: str | None
+    module: Callable[[], nn.Module]
+    weights: Callable[[Sequence[str]], Mapping[str, Tensor]]
+    there: Callable[[], Mapping[str, Tensor]] | None = None
+    borrowed: bool = False
+    geometry: Callable[[], Geometry] | None = None
+    fits: Fits | None = None
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+
+class Session:
+    """See the module's docstring. limits: what every call keeps to. allow_whole: see ``TiledVAE``."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        preset: Preset,
+        dtype: torch.dtype,
+        device: torch.device,
+        limits: Limits,
+        *,
+        allow_whole: bool = False,
+    ) -> None:
+        self.preset, self.dtype, self.device, self.limits = preset, dtype, device, limits
+        self._subject, self._allow_whole = subject, allow_whole
+        self._last = preset.memory_layout == "channels_last"
+        # copies of weights that others write into stay only where checksums watch them
+        self._watched = subject.borrowed and device.type in ("cpu", "cuda")
+        self._fresh = subject.borrowed and not self._watched
+        self._weights = PreparedWeights(subject.weights, dtype, self._last, subject.there)
+        self._kernels = kernels_of(preset, bounded=limits.vram is not None)
+        self._compiled: dict[str, Compiled] = {}
+        self._steps: dict[Side, ClipSteps | None] = {}
+        self._runs = KeptRuns(device)
+        self._within_clip = False
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held during every call."""
+        return self._subject.lock
+
+    def compute(
+        self,
+        name: str,
+        inputs: Sequence[Tensor | RowSource],
+        call: Call,
+        sinks: Mapping[int, RowSink] = NO_SINKS,
+        generator: torch.Generator | None = None,
+    ) -> tuple[list[Tensor], Spec]:
+        """The tensors of a side (``encode``, ``decode``) or of a step of one (``encode step``), and what they make."""
+        bounded = self.limits.vram is not None
+        steps = name.endswith(" step")
+        settings = backend_settings(self.preset, self.dtype, bounded=bounded, steps=steps, device=self.device)
+        by_rows = bool(sinks) and not isinstance(inputs[0], Tensor)  # a clip that comes and goes
+        if bounded:
+            drop_recordings(self.device)  # their memory counts as this process's, too
+        with self.lock, settings, capped(self.device, self.limits.vram, by_rows=by_rows) as limit:
+            dims = {n: rows_dim(sink) for n, sink in sinks.items()}
+            key = (name, *((tuple(x.shape), isinstance(x, Tensor)) for x in inputs), *dims.items(), call)
+
+            def made() -> Ready:
+                return self._made(name, inputs, call, dims)
+
+            try:
+                ready = self._runs.get(key, made, lambda found: found.serves(self.limits, self.device))
+                limit()
+                tensors = self._guarded(ready, lambda: self._runs.put(key, made()), inputs, generator, sinks)
+            finally:
+                if self._fresh:
+                    self.forget()
+            return tensors, ready.spec
+
+    def _made(self, name: str, inputs: Sequence[Tensor | RowSource], call: Call, dims: Mapping[int, int]) -> Ready:
+        def prepare() -> Ready:
+            return self._side(name).ready(
+                inputs,
+                self._weights,
+                self.limits,
+                call,
+                sinks=dims,
+                channels_last=self._last,
+                record=self.preset.cuda_graphs and self.limits.vram is None,
+            )
+
+        ready = prepare()
+        if not ready.planned.at_ease and drop_recordings(self.device):
+            ready = prepare()
+        return ready
+
+    def _guarded(
+        self,
+        ready: Ready,
+        again: Callable[[], Ready],
+        inputs: Sequence[Tensor | RowSource],
+        generator: torch.Generator | None,
+        sinks: Mapping[int, RowSink],
+    ) -> list[Tensor]:
+        """Run. Of watched weights a checksum is taken: on a GPU beside the run, which is made again if need be."""
+        if not self._watched or self._within_clip:
+            return ready.runner.run(inputs, generator, sinks, self._runs)
+        written = self._weights.look()
+        before = self.device.type != "cuda" or ready.runner.noisy or bool(sinks)  # noise is drawn once, rows leave once
+        if before and written():
+            self.forget()
+            ready = again()
+        tensors = ready.runner.run(inputs, generator, sinks, self._runs)
+        if not before and written():
+            self.forget()
+            tensors = again().runner.run(inputs, generator, sinks, self._runs)
+        return tensors
+
+    def forget(self) -> None:
+        """Let go of prepared runs, copies of weights and recordings: the weights are about to change, or have."""
+        self._runs.clear()
+        self._weights.forget()
+
+    def plan(self, name: str, inputs: Sequence[Tensor | RowSource], call: Call, sinks: Mapping[int, int]) -> Plan:
+        """What ``compute`` would do for such inputs; sinks by number, with the dimension of their rows."""
+        bounded = self.limits.vram is not None
+        steps = name.endswith(" step")
+        settings = backend_settings(self.preset, self.dtype, bounded=bounded, steps=steps, device=self.device)
+        with self.lock, settings, capped(self.device, self.limits.vram):
+            weights = self._weights if self._subject.borrowed else None
+            try:
+                return self._side(name).plan(inputs, self.limits, call, sinks=sinks, weights=weights)
+            finally:
+                if self._fresh:
+                    self._weights.forget()
+
+    def stream(self, side: Side) -> ClipStream | None:
+        """A clip chunk by chunk, in memory that does not grow with it; None where the model has no such steps."""
+        steps = self.steps(side)
+        return None if steps is None else ClipStream(steps.run, steps.cuts)
+
+    def steps(self, side: Side) -> ClipSteps | None:
+        """The steps of a side, None where the model has none."""
+        if side not in self._steps:
+            self._steps[side] = self._made_steps(side)
+        return self._steps[side]
+
+    def plan_clip(self, side: Side, shape: tuple[int, ...]) -> ClipPlan:
+        """What a clip of this shape would take in steps, which the side has. Computes nothing."""
+        steps = self.steps(side)
+        assert steps is not None, "the caller asked whether there are steps"
+        with self.lock:
+            return steps.plan(shape)
+
+    def clip(self, side: Side, x: Tensor) -> Tensor:
+        """A whole clip in steps, which the side has, into one tensor: moments [N, 2C, t, h, w] or pixels."""
+        steps = self.steps(side)
+        assert steps is not None, "the caller asked whether there are steps"
+        with self.lock:
+            sizes = [*steps.cuts.sizes(steps.cuts.used(x.shape[2]))]
+            shape = steps.result_shape(tuple(x.shape), sizes)
+            result, stream, at, to = None, ClipStream(steps.run, steps.cuts), 0, 0
+            try:
+                for size in sizes:
+                    part = stream.step(x[:, :, at : at + size])
+                    if result is None:
+                        result = torch.empty(shape, dtype=part.dtype, device=part.device)
+                    result[:, :, to : to + part.shape[2]] = part
+                    at, to = at + size, to + part.shape[2]
+                    self._within_clip = True  # the weights have been looked at
+            finally:
+                self._within_clip = False
+            assert result is not None
+            assert to == shape[2]
+            return result
+
+    def _made_steps(self, side: Side) -> ClipSteps | None:
+        subject, name = self._subject, f"{side} step"
+        stepping = None if subject.family is None else stepping_of(subject.family, side)
+        if stepping is None:
+            return None
+        cuts = stepping.cuts
+        if cuts is None:
+            assert subject.geometry is not None, "a family's geometry is known"
+            geometry = subject.geometry()
+            cuts = Cuts(geometry.lead, geometry.temporal or 1)
+
+        def compute(inputs: Sequence[Tensor | RowSource], sinks: Mapping[int, RowSink]) -> list[Tensor]:
+            return self.compute(name, inputs, Call(), sinks)[0]
+
+        return ClipSteps(side, cuts, self._side(name), compute, self.preset, self.limits, self.dtype, self.device)
+
+    def _side(self, name: str) -> Compiled:
+        if name not in self._compiled:
+            subject, side = self._subject, _side_of(name)
+            family = subject.family
+            stepping = stepping_of(family, side) if family is not None and name.endswith(" step") else None
+            self._compiled[name] = Compiled(
+                side,
+                subject.module,
+                subject.key,
+                self._kernels,
+                allow_whole=self._allow_whole,
+                step=None if stepping is None else stepping.step,
+                frames=None if family is None or stepping is not None else frames_of(family, side),
+                fits=subject.fits,
+            )
+        return self._compiled[name]
+
+
+def _side_of(name: str) -> Any:
+    return name.removesuffix(" step")

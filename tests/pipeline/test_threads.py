@@ -1,0 +1,133 @@
+"""Any number of threads may call: over one object they take turns, over several they do not disturb each other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_vaes import TINY, relative_l2, result
+from torch import Tensor
+
+from tvae.pipeline import TiledVAE
+
+KL, LITTLE = TINY["AutoencoderKL"], TINY["AutoencoderTiny"]
+THREADS, CALLS = 6, 40
+SIZES = ((6, 5), (9, 6), (7, 8), (4, 4))
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def flags() -> tuple[Any, ...]:
+    """What a call might leave behind for others."""
+    return (
+        torch.get_float32_matmul_precision(),
+        torch.backends.cudnn.benchmark,
+        torch.backends.cudnn.enabled,
+        torch.get_num_threads(),
+        torch.get_default_dtype(),
+        torch.is_grad_enabled(),
+    )
+
+
+def together(tasks: list[Callable[[], None]]) -> list[BaseException]:
+    """What went wrong in any of them, each in a thread of its own, all begun at once."""
+    wrong: list[BaseException] = []
+    gate = threading.Barrier(len(tasks))
+
+    def run(task: Callable[[], None]) -> None:
+        gate.wait()
+        try:
+            task()
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=run, args=[task]) for task in tasks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return wrong
+
+
+def calls(tiled: Any, inputs: list[Tensor], expected: list[Tensor], close: float, first: int) -> Callable[[], None]:
+    def run() -> None:
+        for n in range(first, first + CALLS):
+            at = n % len(inputs)
+            assert relative_l2(result(tiled.decode(inputs[at])), expected[at]) <= close
+
+    return run
+
+
+def prepared(tiny: Any, dtype: torch.dtype = torch.float32) -> tuple[Any, list[Tensor], list[Tensor]]:
+    model = tiny.build().to(dtype)
+    inputs = [tiny.input("decode", *size).to(dtype) for size in SIZES]
+    with torch.no_grad():
+        return model, inputs, [result(model.decode(z)) for z in inputs]
+
+
+def test_one_object() -> None:
+    """From its first call on, which captures."""
+    model, inputs, expected = prepared(KL)
+    tiled, before = TiledVAE(model, "cpu", strip=3), flags()
+    assert together([calls(tiled, inputs, expected, 1e-5, n) for n in range(THREADS)]) == []
+    assert flags() == before
+
+
+def test_two_objects_of_one_model_and_two_of_other_types() -> None:
+    model, inputs, expected = prepared(KL)
+    low, low_inputs, low_expected = prepared(LITTLE, torch.bfloat16)
+    objects = [TiledVAE(model, "cpu", strip=3), TiledVAE(model, "cpu", strip=2)]
+    other, before = TiledVAE(low, "cpu", strip=3), flags()
+    tasks = [calls(objects[n % 2], inputs, expected, 1e-5, n) for n in range(4)]
+    tasks += [calls(other, low_inputs, low_expected, 0.05, n) for n in range(2)]
+    assert together(tasks) == []
+    assert flags() == before
+
+
+def test_while_a_third_is_captured() -> None:
+    model, inputs, expected = prepared(KL)
+    tiled = TiledVAE(model, "cpu", strip=3)
+    tiled.decode(inputs[0])
+    third, before = TINY["AutoencoderKLFlux2"].build(), flags()
+    z = TINY["AutoencoderKLFlux2"].input("decode", 4, 5)
+    with torch.no_grad():
+        wanted = result(third.decode(z))  # type: ignore[operator]
+
+    def capture() -> None:
+        assert relative_l2(result(TiledVAE(third, "cpu", strip=2).decode(z)), wanted) <= 1e-5
+
+    assert together([*(calls(tiled, inputs, expected, 1e-5, n) for n in range(THREADS)), capture]) == []
+    assert flags() == before
+
+
+def test_a_model_that_changes_meanwhile_ends_no_process() -> None:
+    """What such calls give is the caller's matter; afterwards all is right again."""
+    model, inputs, _ = prepared(KL)
+    tiled = TiledVAE(model, "cpu", strip=3)
+    stop = threading.Event()
+
+    def change() -> None:
+        while not stop.is_set():
+            for part in model.modules():
+                if isinstance(part, torch.nn.GroupNorm):
+                    part.eps = 1e-6 if part.eps == 1e-5 else 1e-5
+            with torch.no_grad():
+                model.decoder.conv_out.weight.data.mul_(1.0001)
+
+    def call() -> None:
+        try:
+            for n in range(CALLS // 4):
+                tiled.decode(inputs[n % len(inputs)])
+        finally:
+            stop.set()
+
+    together([change, call])  # a call may fail: while a model is captured, its weights are the exporter's
+    with torch.no_grad():
+        assert relative_l2(result(tiled.decode(inputs[0])), result(model.decode(inputs[0]))) <= 1e-5
