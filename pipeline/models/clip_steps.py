@@ -83,7 +83,7 @@ class ClipSteps:
 
     def plan(self, shape: tuple[int, ...]) -> ClipPlan:
         """What a clip of this shape would take. Computes nothing."""
-        sizes = list(self.cuts.sizes(shape[2]))
+        sizes = list(self.cuts.sizes(self.cuts.used(shape[2])))
         caches: list[tuple[int, ...]] = []
         steps: list[StepPlan] = []
         away = False

@@ -1,0 +1,73 @@
+"""TiledVAE takes clips of video VAEs step by step: the model's own numbers at every length, nothing captured twice."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_vaes import TINY, relative_l2, result
+
+from tvae.pipeline import TiledVAE, captures
+from tvae.pipeline.clip_plan import ClipPlan
+from tvae.pipeline.models.reference import call_reference, reference_mode
+
+IN_STEPS = [
+    ("AutoencoderKLWan", "encode", (1, 5, 9, 7, 2)),
+    ("AutoencoderKLWan", "decode", (1, 2, 4)),
+    ("AutoencoderKLQwenImage", "encode", (1, 5)),
+    ("AutoencoderKLQwenImage", "decode", (1, 3)),
+    ("AutoencoderKLCogVideoX", "encode", (1, 9, 17)),
+    ("AutoencoderKLCogVideoX", "decode", (1, 2, 3, 5)),
+    ("AutoencoderKLMagvit", "encode", (1, 5, 9)),
+    ("AutoencoderKLMagvit", "decode", (1, 2, 4)),
+    ("AutoencoderKLMochi", "decode", (1, 2, 4)),
+    ("SeedVR2VAE", "encode", (1, 5, 9)),
+    ("SeedVR2VAE", "decode", (1, 2, 4)),
+]
+SLOW = {"AutoencoderKLCogVideoX", "AutoencoderKLMagvit", "AutoencoderKLQwenImage", "AutoencoderKLMochi"}
+
+
+@pytest.mark.parametrize(
+    ("family", "side", "lengths"),
+    [pytest.param(*case, marks=pytest.mark.slow if case[0] in SLOW else ()) for case in IN_STEPS],
+)
+def test_every_length_is_the_models_own(
+    family: str, side: Any, lengths: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One capture for the first step and one for the others; lengths that the model cuts short are cut short."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made: list[int] = []
+    real = captures.capture
+    monkeypatch.setattr(captures, "capture", lambda *args: made.append(1) or real(*args))
+    tiny = TINY[family]
+    model = tiny.build()
+    wide = copy.deepcopy(model).double()
+    tiled = TiledVAE(model, "cpu", strip=2)
+    frame = tiny.input(side, 5, 4)[:, :, :1]
+    for length in lengths:
+        x = torch.cat([frame * (1 + 0.1 * n) for n in range(length)], 2)
+        with torch.no_grad(), reference_mode(wide):
+            wanted = result(call_reference(wide, side, x.double()))
+        ours = result(getattr(tiled, side)(x))
+        assert ours.shape == wanted.shape
+        assert relative_l2(ours, wanted) <= 1e-5, length
+        assert isinstance(tiled.plan(tuple(x.shape), side), ClipPlan)
+    kinds = 4 if family == "AutoencoderKLCogVideoX" else 2  # its first chunk has several lengths
+    assert len(made) <= kinds
+
+
+def test_a_call_that_is_replaced_is_not_taken_in_steps() -> None:
+    """Steps stand for what the class's own call does."""
+    tiny = TINY["AutoencoderKLWan"]
+    model: Any = tiny.build()
+    plain = model.decode
+    model.decode = lambda z, return_dict=True: plain(z * 0.5, return_dict=return_dict)
+    z = tiny.input("decode", 4, 3)
+    with torch.no_grad():
+        wanted = model.decode(z).sample
+    tiled = TiledVAE(model, "cpu", strip=2)
+    assert relative_l2(tiled.decode(z).sample, wanted) <= 1e-5
+    assert not isinstance(tiled.plan(tuple(z.shape), "decode"), ClipPlan)
