@@ -53,9 +53,8 @@ class ClipSteps:
         chunk = chunk.to(self._device, self._dtype).contiguous()  # a capture would be bound to other strides
         shapes = [tuple(cache.shape) for cache in caches]
         if not self._too_large(tuple(chunk.shape), shapes):
-            inputs: list[Tensor | RowSource] = [
-                chunk
-            ]  # which the step empties, so that caches go when they are done with
+            # a list that the step empties, so that caches can go as soon as they have been read
+            inputs: list[Tensor | RowSource] = [chunk]
             inputs += ((c.cpu() if isinstance(c, Held) else c).to(self._device) for c in _emptied(caches))
             return [*self._compute(inputs, {})]
         made = self._compiled.shapes([chunk, *map(self._example, shapes)], Call())

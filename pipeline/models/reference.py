@@ -17,6 +17,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from tvae.pipeline.models.recognise import family_of
+
 __all__ = ["BLENDED", "SIDES", "SUBSTITUTIONS", "Side", "Substitution", "call_reference", "reference_mode", "skeleton"]
 
 Side = Literal["encode", "decode"]
@@ -46,11 +48,10 @@ def reference_mode(module: nn.Module) -> Iterator[None]:
 
 def call_reference(module: nn.Module, side: Side, *args: Any, **kwargs: Any) -> Any:
     """The model's own ``encode`` or ``decode``, or its substitute. To be called within ``reference_mode``."""
-    for cls in type(module).__mro__:
-        if cls.__name__ in SUBSTITUTIONS:
-            substitute = SUBSTITUTIONS[cls.__name__]
-            run: Callable[..., Any] = substitute.encode if side == "encode" else substitute.decode
-            return run(module, *args, **kwargs)
+    substitute = SUBSTITUTIONS.get(family_of(module) or "")  # of the class's own calls, not of what replaces them
+    if substitute is not None:
+        run: Callable[..., Any] = substitute.encode if side == "encode" else substitute.decode
+        return run(module, *args, **kwargs)
     return getattr(module, side)(*args, **kwargs)
 
 

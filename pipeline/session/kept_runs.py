@@ -82,9 +82,9 @@ class KeptRuns:
 
     def drop_recorded(self, device: torch.device) -> bool:
         """Let go of this session's recordings on a device; were there any? With the lock held."""
-        recorded = (
-            [key for key, ready in self._ready.items() if ready.runner.recorded] if device == self._device else []
-        )
+        if device != self._device:
+            return False
+        recorded = [key for key, ready in self._ready.items() if ready.runner.recorded]
         for key in recorded:
             del self._ready[key]
         if recorded:
@@ -95,7 +95,5 @@ class KeptRuns:
 def drop_recordings(device: torch.device) -> bool:
     """Let go of every session's recordings on a device, so that their memory can be had; were there any?"""
     with _lock:
-        dropped = [
-            runs.drop_recorded(device) for runs in _everywhere
-        ]  # of every session, not until the first that had any
-        return any(dropped)
+        # of every session, not only of the first that has any
+        return sum(runs.drop_recorded(device) for runs in _everywhere) > 0

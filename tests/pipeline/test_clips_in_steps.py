@@ -59,6 +59,13 @@ def test_every_length_is_the_models_own(
     assert len(made) <= kinds
 
 
+def test_a_substitute_does_not_stand_for_a_call_that_is_replaced() -> None:
+    model: Any = TINY["AutoencoderKLAllegro"].build()
+    model.decode = lambda z: z * 3
+    z = TINY["AutoencoderKLAllegro"].input("decode", 4, 3)
+    assert torch.equal(call_reference(model, "decode", z), z * 3)
+
+
 def test_a_call_that_is_replaced_is_not_taken_in_steps() -> None:
     """Steps stand for what the class's own call does."""
     tiny = TINY["AutoencoderKLWan"]
