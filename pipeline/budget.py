@@ -21,6 +21,7 @@ __all__ = [
     "activation_budget",
     "besides",
     "check_budget",
+    "has_room",
     "host_room",
     "outside",
     "parse_size",
@@ -80,7 +81,8 @@ class Limits:
     strip: height of a strip in latent rows; ``fixed``: that and no other. vram: bytes the process may hold on the
     device, None for ``share`` of what is free. spill: folder for buffers on disk, None for the system's. rows: what a
     clip's strips divide, so that ``strip`` counts latent frames where it is time; None for what serves best. longest:
-    what strips may grow to while they take little memory.
+    what strips may grow to while they take little memory. beside: bytes of tensors that are still to come: a clip and
+    its result, of which single steps are planned.
     """
 
     strip: int
@@ -90,6 +92,7 @@ class Limits:
     spill: Path | None = None
     rows: Rows | None = None
     longest: int = 0
+    beside: int = 0
 
     def of_frames(self) -> Limits:
         """For strips of time, of which a few frames are as much as many rows."""
@@ -104,6 +107,13 @@ class Limits:
         while heights[-1] > 1 and not self.fixed:
             heights.append(heights[-1] // 2)
         return heights
+
+
+def has_room(device: torch.device, named: int, more: int) -> bool:
+    """Are so many bytes still to be had of a budget that was planned for before? Asks no library to give back."""
+    if device.type != "cuda":
+        return True
+    return outside(device) + CUDA_LATER + torch.cuda.memory_allocated(device) + more <= named
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
+from typing import Any
 
 import torch
 
 from tvae.pipeline.budget import CUDA_LATER, outside
 from tvae.pipeline.session.settings import Shared, Value
 
-__all__ = ["capped"]
+__all__ = ["capped", "without_holes"]
 
 _CHANGES = ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set_allocator_settings")
 """What changes the allocator's settings while it runs: PyTorch's name since 2.10, and the one before."""
@@ -36,7 +37,7 @@ def capped(device: torch.device, named: int | None, *, by_rows: bool = False) ->
         yield _nothing
         return
     with ExitStack() as settings:
-        settings.enter_context(_without_holes.borrowed(None))
+        settings.enter_context(without_holes())
         if named is None:
             yield _nothing
             return
@@ -98,3 +99,8 @@ class _Segments(Shared[None]):
 
 
 _without_holes = _Segments()
+
+
+def without_holes() -> AbstractContextManager[Any]:
+    """For the length of a block the allocator's segments grow and shrink by pages, where it can have such."""
+    return _without_holes.borrowed(None)

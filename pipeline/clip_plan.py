@@ -31,11 +31,14 @@ class ClipPlan:
     """Of all caches that one step hands to the next."""
     caches_at: str = "device"
     """device: as input and output of a step they are part of its peak. host, disk: their rows come and go."""
+    whole_bytes: int = 0
+    """Of the clip and its result, where both are on the device as a whole."""
 
     @property
     def peak_bytes(self) -> int:
-        """Predicted peak of any step, without weights and library workspaces; a longer clip does not raise it."""
-        return max(s.plan.peak_bytes for s in self.steps)
+        """Predicted peak, without weights and library workspaces: that of any step, beside the whole clip where it is
+        on the device. Of a clip that comes and goes, a longer one does not raise it."""
+        return self.whole_bytes + max(s.plan.peak_bytes for s in self.steps)
 
     @property
     def work(self) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from tvae.pipeline.engine.boundary import RowSource
 from tvae.pipeline.engine.graph import Graph
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan import Plan
+from tvae.pipeline.engine.planner import Prior
 from tvae.pipeline.engine.program import Program
 from tvae.pipeline.errors import PlanError, TvaeError, UnsupportedOp
 from tvae.pipeline.models.reference import Side
@@ -80,6 +81,7 @@ class Compiled:
         self._captures = Captures(side, module, key, self._kernels, step, frames, fits)
         self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._plans: OrderedDict[Any, Planned] = OrderedDict()
+        self._priors: dict[Any, Prior] = {}
 
     def ready(
         self,
@@ -135,9 +137,21 @@ class Compiled:
         found = self._prepare(inputs, limits, call, sinks, weights)[1]
         return described(found, limits, inputs[0].device, self._side)
 
-    def check(self, inputs: Sequence[Tensor | RowSource], limits: Limits, call: Call) -> None:
-        """Raises PlanError where no plan for inputs of these shapes keeps the limits."""
-        self._prepare(inputs, limits, call, {})
+    def capture(self, inputs: Sequence[Tensor | RowSource], call: Call) -> None:
+        """Find or make the graph that serves inputs of these shapes. Raises UnsupportedOp."""
+        self._captures.of(inputs, [tuple(t.shape) for t in inputs], call, "height")
+
+    def check(
+        self,
+        inputs: Sequence[Tensor | RowSource],
+        limits: Limits,
+        call: Call,
+        *,
+        sinks: Mapping[int, int] = NO_SINKS,
+        weights: PreparedWeights | None = None,
+    ) -> None:
+        """Raises PlanError where no plan for inputs of these shapes keeps the limits. weights: as of a run."""
+        self._prepare(inputs, limits, call, sinks, weights)
 
     def shapes(self, inputs: Sequence[Tensor | RowSource], call: Call) -> list[tuple[int, ...]]:
         """Of everything that a run gives: the result first, then the caches of a step."""
@@ -198,19 +212,26 @@ class Compiled:
         limits = limits.of_frames() if rows == "time" else limits
         captured, program, across = self._lowered(rows, inputs, call)
         places, device = at_callers(program, inputs, sinks), inputs[0].device
+        there = _there(program, inputs, places)
         key = (id(captured.graph), *(tuple(t.shape) for t in inputs), device)
         wanted = (*key, limits.strip, limits.longest, limits.fixed, limits.vram, weights is not None, *places)
         if weights is not None:
             params = {n: i for i, n in program.params.items() if n not in captured.graph.constants}
             if not _have_place(weights, [*params]):
                 more = sum(program.ops[params[n]].bytes for n in weights.to_come([*params]))
-                planned(program, limits, device, places, across, to_come=more)  # refuses, and says what would do
+                # refuses, and says what would do
+                planned(program, limits, device, places, across, to_come=more, there=there)
                 weights([*params])
         if wanted in self._plans and not self._plans[wanted].fits(limits, device):
             del self._plans[wanted]
         to_come = None if weights is None else 0
+        cut = (id(captured.graph), rows, device, limits.strip, limits.longest, limits.fixed, *places)
+        # a budget that is named may want every way there is
+        prior = self._priors.setdefault(cut, Prior()) if limits.vram is None else None
         found: Planned = _recall(
-            self._plans, wanted, lambda: planned(program, limits, device, places, across, to_come=to_come)
+            self._plans,
+            wanted,
+            lambda: planned(program, limits, device, places, across, to_come=to_come, there=there, prior=prior),
         )
         return captured, found
 
@@ -231,6 +252,15 @@ class Compiled:
     def _caches_handed_over(self, program: Program) -> Program:
         """Of a step, whose caches are no longer wanted when it is done."""
         return replace(program, handed_over=frozenset(program.inputs[1:])) if self._step else program
+
+
+def _there(program: Program, inputs: Sequence[Tensor | RowSource], places: Collection[int]) -> int:
+    """Bytes of the inputs that are on the device already: of one that is only planned for there may be nothing."""
+    device, found = inputs[0].device, 0
+    for id_, x in zip(program.inputs, inputs, strict=True):
+        if isinstance(x, Tensor) and x.device == device and id_ not in places:
+            found += min(program.ops[id_].bytes, x.untyped_storage().nbytes())
+    return found
 
 
 def _have_place(weights: PreparedWeights, names: Sequence[str]) -> bool:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tvae.pipeline.budget import Besides, Limits, activation_budget, besides, host_room
+from tvae.pipeline.budget import Besides, Limits, activation_budget, besides, has_room, host_room
 from tvae.pipeline.engine.across import Across
 from tvae.pipeline.engine.boundary import ROWS, Pending, RowSink, RowSource
 from tvae.pipeline.engine.constants import bytes_from_weights
-from tvae.pipeline.engine.footprint import footprint
+from tvae.pipeline.engine.footprint import footprint, known_of
 from tvae.pipeline.engine.plan import Plan, explain
-from tvae.pipeline.engine.planner import CPU, CUDA, Machine, fitting, least, seconds
+from tvae.pipeline.engine.planner import CPU, CUDA, Machine, Prior, fitting, least, seconds
 from tvae.pipeline.engine.program import Op, Program
 from tvae.pipeline.engine.schedule import Place, Schedule, by_rows
 
@@ -36,7 +36,7 @@ class Planned:
     """A schedule, the bytes it is expected to hold on the device beside weights and workspaces, and its time.
 
     at_ease: with the strips that are preferred, and no buffer that had to leave the device. across: the height, where
-    strips divide time. to_come: see ``besides``.
+    strips divide time. to_come, there: see ``planned``.
     """
 
     schedule: Schedule
@@ -45,6 +45,7 @@ class Planned:
     at_ease: bool
     across: Across | None = None
     to_come: int | None = None
+    there: int | None = None
 
     @property
     def divides(self) -> bool:
@@ -53,12 +54,12 @@ class Planned:
         return program.ops[program.inputs[0]].axis is not None
 
     def fits(self, limits: Limits, device: torch.device) -> bool:
-        """Does it still, when it was made for the memory that was free then?"""
-        if limits.vram is not None:
-            return True
+        """Is it still valid for the memory that is free now? Its inputs are there."""
         given = _given(self.schedule.program, self.schedule.places)
+        if limits.vram is not None:
+            return has_room(device, limits.vram, self.bytes - given + limits.beside)
         budget = activation_budget(device, None, limits.share, Besides(0), given)
-        return budget is None or self.bytes <= budget
+        return budget is None or self.bytes + limits.beside <= budget
 
 
 def planned(
@@ -69,32 +70,39 @@ def planned(
     across: Across | None = None,
     *,
     to_come: int | None = None,
+    there: int | None = None,
+    prior: Prior | None = None,
 ) -> Planned:
     """The schedule for a program. places: from ``at_callers``. across: the height, where strips divide time. to_come:
-    see ``besides``. Raises PlanError, UsageError for the limits."""
-    taken = _besides(program, device, to_come, places)
-    budget = activation_budget(device, limits.vram, limits.share, taken, _given(program, places))
+    see ``besides``. there: bytes of the inputs that are on the device already; None: all of them. prior: see
+    ``fitting``. Raises PlanError, UsageError for the limits."""
+    there = _given(program, places) if there is None else there
+    taken = _besides(program, device, limits, to_come, there)
+    budget = activation_budget(device, limits.vram, limits.share, taken, there)
+    if limits.vram is None and budget is not None:
+        budget -= limits.beside
     strips, machine = _strips(program, limits), _machine(device)
 
     def fit(heights: Sequence[int]) -> Schedule:
-        return fitting(program, heights, budget, machine, taken.named, places, across, enough=enough)
+        return fitting(program, heights, budget, machine, taken.named, places, across, enough=enough, prior=prior)
 
     def enough(left: int) -> int:
         """As of a refusal: planning takes memory of its own."""
-        return _besides(program, device, to_come, places).enough(left)
+        return _besides(program, device, limits, to_come, there).enough(left)
 
     found = fit(strips)
-    cost = footprint(found)
+    known = known_of(program)
+    cost = footprint(found, known)
     for frames in (n for n in _LONGER if n <= limits.longest):
         longer = _strips(program, replace(limits, strip=frames))
         if cost.device > _CLIP_BYTES or longer[0] <= strips[0]:
             break
         way = fit([longer[0], *strips])
-        if way.strip_rows != longer[0] or (size := footprint(way)).device > _CLIP_BYTES:
+        if way.strip_rows != longer[0] or (size := footprint(way, known)).device > _CLIP_BYTES:
             break
         strips, found, cost = longer, way, size
     at_ease = found.strip_rows == strips[0] and len(found.places) == len(places)
-    return Planned(found, cost.device, seconds(found, cost, machine), at_ease, across, to_come)
+    return Planned(found, cost.device, seconds(found, cost, machine), at_ease, across, to_come, there)
 
 
 def described(found: Planned, limits: Limits, device: torch.device, side: str) -> Plan:
@@ -103,8 +111,9 @@ def described(found: Planned, limits: Limits, device: torch.device, side: str) -
     given = {i: place for i, place in plan.places.items() if place == "caller"}
     machine = _machine(device)
     most_modest = least(plan.program, _strips(plan.program, limits), machine, given, found.across)
-    budget = _besides(plan.program, device, found.to_come, given).enough(most_modest)
-    time = seconds(plan, footprint(plan), machine)
+    there = _given(plan.program, given) if found.there is None else found.there
+    budget = _besides(plan.program, device, limits, found.to_come, there).enough(most_modest)
+    time = seconds(plan, footprint(plan, known_of(plan.program)), machine)
     return replace(explain(plan, side), least_bytes=most_modest, least_budget=budget, seconds=time)
 
 
@@ -151,14 +160,15 @@ def _plain_rows(op: Op, dim: int) -> bool:
     return op.axis is not None and op.axis.plain and op.axis.dim == dim
 
 
-def _besides(program: Program, device: torch.device, to_come: int | None, places: Collection[int]) -> Besides:
+def _besides(program: Program, device: torch.device, limits: Limits, to_come: int | None, there: int) -> Besides:
     made = bytes_from_weights(program)  # by the run, which keeps them
     weights = sum(program.ops[i].bytes for i in program.params) + made
-    return besides(device, weights, _given(program, places), to_come=None if to_come is None else to_come + made)
+    found = besides(device, weights, there, to_come=None if to_come is None else to_come + made)
+    return replace(found, bytes=found.bytes + limits.beside)
 
 
 def _given(program: Program, places: Collection[int]) -> int:
-    """Bytes of the inputs that are on the device already."""
+    """Bytes of the inputs that a run has on the device."""
     return sum(program.ops[i].bytes for i in program.inputs if i not in places)
 
 

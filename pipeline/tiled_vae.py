@@ -149,7 +149,7 @@ class TiledVAE(nn.Module):
             with plain_modes(weight.device):
                 session = self._session(weight.device, self._compute_dtype(weight.dtype))
                 if self._in_steps(session, side, call, len(shape)):
-                    return session.plan_clip(side, tuple(shape))
+                    return session.plan_clip(side, tuple(shape), whole=True)
                 first = torch.empty((), dtype=session.dtype, device=weight.device).expand(shape)  # takes no memory
                 return session.plan(side, [first, *tensors], call, {})
 

@@ -117,6 +117,7 @@ class _Run:
         # had in any order, they can be computed again
         self.joined, self.anew = False, not self.reuse and "caller" not in {self.places.get(i) for i in segment.reads}
         self.last_use = {i: b for b in segment.body for i in self.ops[b].inputs}
+        self.early = segment.goes_early(schedule.program)
         self.statistics: dict[int, list[tuple[int, Take]]] = {i: [] for i in self.sinks}
         for id_ in self.sinks:
             reduction = self.ops[id_].reduction
@@ -288,6 +289,8 @@ class _Run:
             for i in op.inputs:
                 if self.last_use[i] == id_:
                     values.pop(i, None)
+                    if self.single and i in self.early:
+                        self.overwritten |= self.store.pop(i, None) is not None
         return folded, kept
 
     def _ranges(self, parts: Parts) -> list[Rows]:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tvae.pipeline.engine.bounds import Rows, owned
-from tvae.pipeline.engine.program import Op, Parts
+from tvae.pipeline.engine.program import Op, Parts, Program
 from tvae.pipeline.engine.ring import PREFETCH, STAGES
 from tvae.pipeline.engine.schedule import Band, Place, Schedule, Segment
 from tvae.pipeline.engine.strips import Strip, count, memory_of, strips_alike
 from tvae.pipeline.engine.wholes import Held, dying
 
-__all__ = ["Footprint", "Known", "SegmentFootprint", "footprint", "segment_footprint"]
+__all__ = ["Footprint", "Known", "SegmentFootprint", "footprint", "known_of", "segment_footprint"]
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,19 @@ _Loop = tuple[int, int, int, float, float, int, int, int]
 
 @dataclass(frozen=True)
 class Known:
-    """What was counted before, of schedules of one program, by all that it depends on."""
+    """What was counted before, of schedules of one program, by all that it depends on. pays: values that cost less to
+    compute once more than to move, by the rates that decide it."""
 
     loops: dict[Any, _Loop] = field(default_factory=dict)
     strips: dict[Any, list[Strip]] = field(default_factory=dict)
+    pays: dict[Any, frozenset[int]] = field(default_factory=dict)
+
+
+def known_of(program: Program) -> Known:
+    """What earlier plans of a program counted; not the strips themselves, which take more memory than they save."""
+    known: Known = program.memory.setdefault("known", Known())
+    known.strips.clear()
+    return known
 
 
 _STARTS_A_PART = 12
@@ -69,7 +78,7 @@ _STARTS_A_PART = 12
 
 @dataclass(frozen=True)
 class Footprint:
-    """Of a whole schedule, without weights and library workspaces. device counts input and output."""
+    """Of a whole schedule, without weights and library workspaces. device counts inputs and outputs."""
 
     device: int
     host: int
@@ -78,7 +87,7 @@ class Footprint:
 
     @property
     def fullest(self) -> int:
-        """Bytes on the device where it is fullest, without input and output."""
+        """Bytes on the device where it is fullest, without the inputs that stay."""
         return max(segment.peak for segment in self.segments)
 
     @property
@@ -98,11 +107,9 @@ def footprint(schedule: Schedule, known: Known | None = None) -> Footprint:
     known: segments counted before, of schedules of the same program; those counted now are added.
     """
     program, ops = schedule.program, schedule.program.ops
-    known, inputs = known or Known(), set(program.inputs)
-    results = {i for i in program.outputs if ops[i].kind != "call" or ops[i].axis is not None}
-    passing = program.handed_over - results - schedule.places.keys()
-    given = (inputs - passing) | results
-    base = sum(ops[i].bytes for i in given - schedule.places.keys())
+    known = known or Known()
+    passing = program.handed_over - {*program.outputs} - schedule.places.keys()
+    base = sum(ops[i].bytes for i in {*program.inputs} - passing - schedule.places.keys())
     live, held = {*passing}, Held(program)
     device, away, most = base, {"host": 0, "disk": 0}, {"host": 0, "disk": 0}
     segments: list[SegmentFootprint] = []
@@ -113,7 +120,7 @@ def footprint(schedule: Schedule, known: Known | None = None) -> Footprint:
     for segment in schedule.segments:
         whole = held.through(segment, left)
         live -= {i for ids in dying(ops, segment).values() for i in ids}
-        made = {i for i in segment.sinks if not ops[i].reduction and i not in given}
+        made = {i for i in segment.sinks if not ops[i].reduction and schedule.places.get(i) != "caller"}
         for id_ in made & schedule.places.keys():
             away[schedule.places[id_]] += ops[id_].bytes
         most = {place: max(most[place], away[place]) for place in most}
@@ -122,7 +129,7 @@ def footprint(schedule: Schedule, known: Known | None = None) -> Footprint:
         part = replace(segment_footprint(schedule, segment, left(()), known), held=held.bytes, whole=whole)
         device = max(device, base + part.peak)
         segments.append(part)
-        live |= here | (segment.reuse.keys() - given)  # a single strip's values became the buffers
+        live |= here | segment.reuse.keys()  # a single strip's values became the buffers
         live -= set(segment.drops)
         held.drop(segment.drops)
         for id_ in segment.drops:
@@ -134,7 +141,7 @@ def footprint(schedule: Schedule, known: Known | None = None) -> Footprint:
 def segment_footprint(schedule: Schedule, segment: Segment, stored: int, known: Known) -> SegmentFootprint:
     """Of one segment of a schedule, or of one in its place; ``stored`` is given. See ``footprint`` for ``known``."""
     away = frozenset((i, schedule.places[i]) for i in (*segment.reads, *segment.sinks) if i in schedule.places)
-    key = (_kind(segment), segment.behind, segment.bands, away)
+    key = (_kind(segment), segment.behind, segment.bands, away, segment.goes_early(schedule.program))
     if key not in known.loops:
         known.loops[key] = _segment(schedule, segment, known)
     return SegmentFootprint(stored, *known.loops[key])
@@ -160,12 +167,10 @@ def _segment(schedule: Schedule, segment: Segment, known: Known) -> _Loop:
         return _banded(schedule, segment, known)
     ops, total = schedule.program.ops, schedule.program.rows
     sinks, away, single = set(segment.sinks), schedule.places, segment.single
-    given, picture = {*schedule.program.inputs, *schedule.program.outputs}, schedule.program.inputs[0]
+    picture, early = schedule.program.inputs[0], segment.goes_early(schedule.program) - away.keys()
     behind = {} if single else {id_: segment.reuse[id_] for id_ in segment.behind}
     staying = sinks - away.keys() - behind.keys()
     lasting = {*behind, *(sinks if single else ())}  # no matter who reads it
-    memory = memory_of(ops, segment.body, ())
-    becoming = {memory[i]: ops[i].bytes for i in staying & given if single}  # outputs, which are counted already
     row_bytes = {i: ops[i].row_bytes for i in (*segment.body, *segment.reads)}
     peak, moved, spilled, starts, copied = 0.0, 0, 0, 0, 0.0
     on_disk = {i for i, place in away.items() if place == "disk"}
@@ -194,7 +199,7 @@ def _segment(schedule: Schedule, segment: Segment, known: Known) -> _Loop:
             made, joined, extra = step.made, step.joined, step.workspace
             buffer = id_ in staying
             into_buffer = buffer and not single and exact and op.produce is not None
-            made = 0.0 if into_buffer else max(0.0, made - becoming.get(id_, 0))
+            made = 0.0 if into_buffer else made
             over = op.over
             if made and exact and op.produce and over in held and over not in sinks and over not in keeps:
                 made = held.pop(over)  # of this strip alone: the result is written over it
@@ -221,6 +226,8 @@ def _segment(schedule: Schedule, segment: Segment, known: Known) -> _Loop:
             for i in step.last:
                 if i not in lasting:
                     size -= held.pop(i, 0.0)
+                if i in early:
+                    size -= ops[i].bytes  # stored until now
     copied += sum(2 * ops[i].bytes for i in behind)
     computed = sum(strip.times * strip.computed for strip in strips)
     needed = sum(strip.times * strip.owned for strip in strips)

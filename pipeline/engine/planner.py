@@ -15,12 +15,12 @@ from tvae.pipeline.engine.across import Across
 from tvae.pipeline.engine.again import cheaper_again
 from tvae.pipeline.engine.barriers import levels
 from tvae.pipeline.engine.cuts import optional_cuts
-from tvae.pipeline.engine.footprint import Footprint, Known, SegmentFootprint, footprint, segment_footprint
+from tvae.pipeline.engine.footprint import Footprint, Known, SegmentFootprint, footprint, known_of, segment_footprint
 from tvae.pipeline.engine.program import Program
 from tvae.pipeline.engine.schedule import Place, Schedule, Segment, movable, placed, schedule, strips_of
 from tvae.pipeline.errors import PlanError
 
-__all__ = ["CPU", "CUDA", "Machine", "fitting", "least", "seconds"]
+__all__ = ["CPU", "CUDA", "Machine", "Prior", "fitting", "least", "seconds"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ def fitting(
     across: Across | None = None,
     *,
     enough: Callable[[int], int] | None = None,
+    prior: Prior | None = None,
 ) -> Schedule:
     """The schedule to run.
 
@@ -69,18 +70,24 @@ def fitting(
     small values then take multiples of it, where there is a choice of heights and strips are not of frames. budget:
     bytes on the device for everything but weights and library workspaces; None for any. named: what has to be named to
     have such a budget; enough: to have it surely, where that is more. places: of buffers that live elsewhere anyway.
-    across: the height of frames that are strips, for bands inside them where nothing else fits. Raises PlanError with
-    the smallest budget, as it has to be named, that would do.
+    across: the height of frames that are strips, for bands inside them where nothing else fits. prior: how a program of
+    the same graph was cut at another size; tried first, and set where ways were compared. Raises PlanError with the
+    smallest budget, as it has to be named, that would do.
     """
-    known = Known()
-    ways = _ways(program, strips[0], machine, places or {})
-    first = [_built(program, strips[0], places or {}, way, machine, known) for way in ways]
+    known = known_of(program)
+    before = None if prior is None else prior.again(program, strips[0], places or {})
+    ways = _ways(program, strips[0], machine, places or {}) if before is None else []
+    first = [before] if before else [_built(program, strips[0], places or {}, way, machine, known) for way in ways]
     costs = [(plan, footprint(plan, known)) for plan in first]
     fits = [(plan, cost) for plan, cost in costs if budget is None or cost.device <= budget]
     if fits:
         plan, cost = _choice(fits, machine)
+        if prior is not None and before is None:
+            prior.set(plan, next(way for way, built in zip(ways, first, strict=True) if built is plan))
         return plan if len(strips) == 1 or across else _raised(plan, cost, budget, machine.cache, known)
     assert budget is not None
+    if before is not None:
+        return fitting(program, strips, budget, machine, named, places, across, enough=enough)
     found, smallest = [], min(cost.device for _, cost in costs)
     for chain in _chains(program, strips, machine, places or {}, known):
         for plan, cost in chain:
@@ -112,7 +119,7 @@ def least(
     across: Across | None = None,
 ) -> int:
     """Bytes on the device that the most modest schedule needs."""
-    known = Known()
+    known = known_of(program)
     chains = _chains(program, strips, machine, places, known)
     smallest = min(cost.device for chain in chains for _, cost in chain)
     if across is None:
@@ -136,7 +143,7 @@ def _in_bands(
     """
 
     def eased(plan: Schedule, cost: Footprint) -> tuple[Schedule, Footprint]:
-        room = budget - sum(program.ops[i].bytes for i in {*program.inputs, *program.outputs} - plan.places.keys())
+        room = budget - cost.device + cost.fullest
         while True:  # a segment in bands writes over nothing, so that the next may have less room than it had
             segments = tuple(
                 _with_bands(plan, segment, part, room, across, known) if part.kept + part.strip > room else segment
@@ -225,6 +232,39 @@ class _Way:
     slide: bool = False
 
 
+class Prior:
+    """How a program was cut, for others of its graph that are about as large: whatever cuts a graph is right at every
+    size, and comparing the ways takes longer than a small picture."""
+
+    _ALIKE = 2.0
+    """Times that sizes may differ by."""
+
+    def __init__(self) -> None:
+        self._way: _Way | None = None
+        self._slides: tuple[int, ...] = ()
+        self._ops = self._bytes = 0
+        self._single = False
+
+    def set(self, plan: Schedule, way: _Way) -> None:
+        """The plan that was chosen, and how it cuts its program."""
+        program = plan.program
+        self._way, self._ops, self._bytes = way, len(program.ops), _bytes(program)
+        self._slides = tuple(n for n, segment in enumerate(plan.segments) if segment.slides)
+        self._single = plan.strip_rows >= program.rows
+
+    def again(self, program: Program, rows: int, places: Mapping[int, Place]) -> Schedule | None:
+        """A program like that one cut in the same way; None where it is not alike."""
+        like = self._ops == len(program.ops) and self._single == (rows >= program.rows)
+        size = _bytes(program) if like else 0
+        if self._way is None or not self._bytes <= self._ALIKE * size <= self._ALIKE**2 * self._bytes:
+            return None
+        return schedule(program, rows, places, self._way.cuts, deep=self._way.deep, slides=self._slides)
+
+
+def _bytes(program: Program) -> int:
+    return sum(op.bytes for op in program.ops if op.axis is not None)
+
+
 def _ways(program: Program, rows: int, machine: Machine, places: Mapping[int, Place]) -> list[_Way]:
     """With the optional cuts that pay, with fewer of them (what they store takes memory), with none, and sliding.
 
@@ -269,21 +309,25 @@ def _chains(
 ) -> Iterator[Iterator[tuple[Schedule, Footprint]]]:
     """Ways to take less and less memory, over a few of the heights: each segment finds its own in the end."""
     heights = dict.fromkeys((strips[0], strips[len(strips) // 2], strips[-1]))
-    pays: dict[bool, frozenset[int]] = {}
     for rows in heights:
         for way in _ways(program, rows, machine, given):
             yield _ever_smaller(program, rows, machine, given, way, frozenset(), known)
             if way.cuts or way.slide:
                 continue
-            if way.deep not in pays:
-                build = partial(_made_again, program, rows, way.deep)
-                pays[way.deep] = cheaper_again(build, machine.operations, machine.link)
-            if pays[way.deep]:
-                yield _ever_smaller(program, rows, machine, given, way, pays[way.deep], known)
+            if pays := _pays(program, way.deep, machine, known):
+                yield _ever_smaller(program, rows, machine, given, way, pays, known)
 
 
-def _made_again(program: Program, rows: int, deep: bool, again: Collection[int]) -> Schedule:
-    return schedule(program, rows, deep=deep, again=again)
+def _pays(program: Program, deep: bool, machine: Machine, known: Known) -> frozenset[int]:
+    """Values that cost less to compute once more than to move, however high the strips are."""
+    key = deep, machine.operations, machine.link
+    if key not in known.pays:
+        known.pays[key] = cheaper_again(partial(_made_again, program, deep), machine.operations, machine.link)
+    return known.pays[key]
+
+
+def _made_again(program: Program, deep: bool, again: Collection[int]) -> Schedule:
+    return schedule(program, program.rows, deep=deep, again=again)
 
 
 def _ever_smaller(

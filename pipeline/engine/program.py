@@ -146,6 +146,8 @@ class Program:
     """What made some of it run on whole values: operations without a rule, by name and module."""
     handed_over: frozenset[int] = frozenset()
     """Inputs that nobody wants back: the caches of a step, which go as soon as nothing reads them any more."""
+    memory: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+    """What planning has found out about it."""
 
     @property
     def in_parts(self) -> set[int]:

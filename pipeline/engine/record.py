@@ -48,6 +48,11 @@ class Recording:
             # other threads copy to and from the device meanwhile: their calls are none of the recording's
             with torch.cuda.graph(self._graph, pool=pool.id, capture_error_mode="thread_local"):
                 self._outputs = run(self._inputs)
+            # cuBLAS took workspaces from the pool, for good; a replay may write there, and nobody else: given back they
+            # serve the pool's other recordings, and go with it
+            clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+            if clear is not None:
+                clear()
 
     @torch.no_grad()
     def replay(self, inputs: Sequence[Tensor]) -> list[Tensor]:

@@ -71,6 +71,10 @@ class Segment:
         """Is there but one strip, whose values become the buffers?"""
         return len(self.strips) == 1 and not self.bands and not self.buffered
 
+    def goes_early(self, program: Program) -> frozenset[int]:
+        """Inputs handed over that go as soon as a single strip has read them, before the segment is done."""
+        return program.handed_over & self.reads & {*self.drops} if self.single else frozenset()
+
 
 @dataclass(frozen=True)
 class Schedule:

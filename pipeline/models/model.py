@@ -23,7 +23,7 @@ from tvae.pipeline.engine.layout import memory_format
 from tvae.pipeline.engine.plan import Plan
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.graph_store import fits_weights
-from tvae.pipeline.hardware import choose_preset, pick_device
+from tvae.pipeline.hardware import choose_preset, pick_device, uses_channels_last
 from tvae.pipeline.models.families import FAMILIES, Geometry, geometry_of
 from tvae.pipeline.models.frames import goes_by_frames
 from tvae.pipeline.models.load import load_module, load_weights, locate_vae
@@ -259,7 +259,7 @@ class Model:
         return self._stored
 
     def _cast(self, weight: Tensor) -> Tensor:
-        layout = memory_format(weight.ndim, self.preset.memory_layout == "channels_last")
+        layout = memory_format(weight.ndim, uses_channels_last(self.preset, self.dtype, self.device))
         kind = self.dtype if weight.is_floating_point() else weight.dtype
         return weight.to(self.device, kind).contiguous(memory_format=layout)
 

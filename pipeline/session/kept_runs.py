@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.budget import recorded_segments
+from tvae.pipeline.cap import without_holes
 from tvae.pipeline.compiled import Ready
 from tvae.pipeline.engine.record import Recording, RecordingPool
 
@@ -24,6 +25,9 @@ __all__ = ["KeptRuns", "drop_recordings"]
 
 RECORDED_SHARE = 0.25
 """Of a device's memory that recordings may keep."""
+RECORDED_MOST, RECORDED_ROOM = 1.08, 32 << 20
+"""Times the plan, and bytes, that a recording may keep: while one is made, no memory is given back and joined anew, so
+that values of many sizes leave holes. Where those are larger, what was planned is the run's without a recording."""
 _KEPT = 64
 """Prepared runs of a session. What they hold beside recordings are Python's objects."""
 
@@ -74,7 +78,17 @@ class KeptRuns:
             drop_recordings(self._device)
         if self._pool is None:
             self._pool = RecordingPool(self._device)
-        return Recording(run, inputs, self._pool)
+        before = self._kept()
+        with without_holes():
+            recording = Recording(run, inputs, self._pool)
+        more = self._kept() - before
+        if more > RECORDED_MOST * size + RECORDED_ROOM:
+            del recording
+            drop_recordings(self._device)
+            self._pool = None
+            torch.cuda.empty_cache()
+            raise RuntimeError(f"it would keep {more >> 20} MiB, and {size >> 20} were planned")
+        return recording
 
     def _kept(self) -> int:
         """Bytes in the pools of recordings, of all sessions."""

@@ -8,8 +8,9 @@ module of the caller's) is the subject's matter. Calls take turns: ``lock`` is h
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,15 +23,16 @@ from tvae.pipeline.clip_plan import ClipPlan
 from tvae.pipeline.compiled import NO_SINKS, Compiled, Ready
 from tvae.pipeline.engine.boundary import RowSink, RowSource
 from tvae.pipeline.engine.plan import Plan
-from tvae.pipeline.hardware import backend_settings, kernels_of
+from tvae.pipeline.hardware import backend_settings, kernels_of, uses_channels_last
 from tvae.pipeline.models.clip_steps import ClipSteps
 from tvae.pipeline.models.families import Geometry
 from tvae.pipeline.models.frames import frames_of
 from tvae.pipeline.models.reference import Side
-from tvae.pipeline.models.streaming import ClipStream, Cuts, stepping_of
+from tvae.pipeline.models.streaming import Cache, ClipStream, Cuts, stepping_of
 from tvae.pipeline.outputs import Spec
 from tvae.pipeline.planning import rows_dim
 from tvae.pipeline.session.kept_runs import KeptRuns, drop_recordings
+from tvae.pipeline.session.step_runs import StepRuns
 from tvae.pipeline.weights import PreparedWeights
 from tvae.presets import Preset
 
@@ -74,7 +76,7 @@ class Session:
     ) -> None:
         self.preset, self.dtype, self.device, self.limits = preset, dtype, device, limits
         self._subject, self._allow_whole = subject, allow_whole
-        self._last = preset.memory_layout == "channels_last"
+        self._last = uses_channels_last(preset, dtype, device)
         # copies of weights that others write into stay only where checksums watch them
         self._watched = subject.borrowed and device.type in ("cpu", "cuda")
         self._fresh = subject.borrowed and not self._watched
@@ -160,20 +162,50 @@ class Session:
             tensors = again().runner.run(inputs, generator, sinks, self._runs)
         return tensors
 
+    def shapes(self, name: str, inputs: Sequence[Tensor | RowSource]) -> list[tuple[int, ...]]:
+        """Of everything that ``compute`` would give: the result first, then the caches of a step."""
+        return self._side(name).shapes(inputs, Call())
+
     def forget(self) -> None:
         """Let go of prepared runs, copies of weights and recordings: the weights are about to change, or have."""
         self._runs.clear()
         self._weights.forget()
 
-    def plan(self, name: str, inputs: Sequence[Tensor | RowSource], call: Call, sinks: Mapping[int, int]) -> Plan:
-        """What ``compute`` would do for such inputs; sinks by number, with the dimension of their rows."""
+    def plan(
+        self, name: str, inputs: Sequence[Tensor | RowSource], call: Call, sinks: Mapping[int, int], *, beside: int = 0
+    ) -> Plan:
+        """What ``compute`` would do for such inputs; sinks by number, with the dimension of their rows. beside: bytes
+        that are still to come, and not of this call."""
+        with self._planning(name, inputs, call, running=False) as (side, weights):
+            return side.plan(inputs, replace(self.limits, beside=beside), call, sinks=sinks, weights=weights)
+
+    def check(
+        self,
+        name: str,
+        inputs: Sequence[Tensor | RowSource],
+        sinks: Mapping[int, int],
+        *,
+        running: bool,
+        beside: int = 0,
+    ) -> None:
+        """Raises PlanError where ``compute`` would not keep the limits. running: it comes next, with its weights."""
+        with self._planning(name, inputs, Call(), running=running) as (side, weights):
+            side.check(inputs, replace(self.limits, beside=beside), Call(), sinks=sinks, weights=weights)
+
+    @contextmanager
+    def _planning(
+        self, name: str, inputs: Sequence[Tensor | RowSource], call: Call, *, running: bool
+    ) -> Iterator[tuple[Compiled, PreparedWeights | None]]:
+        """A side, and the weights that take their place now; under the settings and the limit of a run."""
         bounded = self.limits.vram is not None
         steps = name.endswith(" step")
         settings = backend_settings(self.preset, self.dtype, bounded=bounded, steps=steps, device=self.device)
-        with self.lock, settings, capped(self.device, self.limits.vram):
-            weights = self._weights if self._subject.borrowed else None
+        side, weights = self._side(name), self._weights if running or self._subject.borrowed else None
+        with self.lock, settings:
+            side.capture(inputs, call)  # what it traces may be as large as the input: a budget would not have it
             try:
-                return self._side(name).plan(inputs, self.limits, call, sinks=sinks, weights=weights)
+                with capped(self.device, self.limits.vram):
+                    yield side, weights
             finally:
                 if self._fresh:
                     self._weights.forget()
@@ -181,7 +213,14 @@ class Session:
     def stream(self, side: Side) -> ClipStream | None:
         """A clip chunk by chunk, in memory that does not grow with it; None where the model has no such steps."""
         steps = self.steps(side)
-        return None if steps is None else ClipStream(steps.run, steps.cuts)
+        if steps is None:
+            return None
+
+        def run(chunk: Tensor, caches: list[Cache]) -> list[Cache]:
+            assert self.steps(side) is steps  # and so the session lives as long as its streams
+            return steps.run(chunk, caches)
+
+        return ClipStream(run, steps.cuts)
 
     def steps(self, side: Side) -> ClipSteps | None:
         """The steps of a side, None where the model has none."""
@@ -189,32 +228,33 @@ class Session:
             self._steps[side] = self._made_steps(side)
         return self._steps[side]
 
-    def plan_clip(self, side: Side, shape: tuple[int, ...]) -> ClipPlan:
-        """What a clip of this shape would take in steps, which the side has. Computes nothing."""
+    def plan_clip(self, side: Side, shape: tuple[int, ...], *, whole: bool = False) -> ClipPlan:
+        """What a clip of this shape would take in steps, which the side has. Computes nothing. whole: the clip and its
+        result are on the device, too, as ``clip`` has them."""
         steps = self.steps(side)
         assert steps is not None, "the caller asked whether there are steps"
         with self.lock:
-            return steps.plan(shape)
+            return steps.plan(shape, whole=whole)
 
     def clip(self, side: Side, x: Tensor) -> Tensor:
         """A whole clip in steps, which the side has, into one tensor: moments [N, 2C, t, h, w] or pixels."""
         steps = self.steps(side)
         assert steps is not None, "the caller asked whether there are steps"
         with self.lock:
+            if self.limits.vram is not None:
+                steps.check(tuple(x.shape))
             sizes = [*steps.cuts.sizes(steps.cuts.used(x.shape[2]))]
             shape = steps.result_shape(tuple(x.shape), sizes)
-            result, stream, at, to = None, ClipStream(steps.run, steps.cuts), 0, 0
+            result = torch.empty(shape, dtype=self.dtype, device=self.device)
+            stream, at, to = ClipStream(steps.run, steps.cuts), 0, 0
             try:
                 for size in sizes:
                     part = stream.step(x[:, :, at : at + size])
-                    if result is None:
-                        result = torch.empty(shape, dtype=part.dtype, device=part.device)
                     result[:, :, to : to + part.shape[2]] = part
                     at, to = at + size, to + part.shape[2]
                     self._within_clip = True  # the weights have been looked at
             finally:
                 self._within_clip = False
-            assert result is not None
             assert to == shape[2]
             return result
 
@@ -229,10 +269,7 @@ class Session:
             geometry = subject.geometry()
             cuts = Cuts(geometry.lead, geometry.temporal or 1)
 
-        def compute(inputs: Sequence[Tensor | RowSource], sinks: Mapping[int, RowSink]) -> list[Tensor]:
-            return self.compute(name, inputs, Call(), sinks)[0]
-
-        return ClipSteps(side, cuts, self._side(name), compute, self.preset, self.limits, self.dtype, self.device)
+        return ClipSteps(side, cuts, StepRuns(self, name), self.preset, self.limits, self.dtype, self.device)
 
     def _side(self, name: str) -> Compiled:
         if name not in self._compiled:

@@ -67,6 +67,9 @@ def linear(ctx: Context, node: Node) -> Op:
     """Mixes the last dimension; every other is untouched."""
     op = _channel_mixing(ctx, node, 1, "features")
     op.work = 2.0 * math.prod(op.shape) * ctx.op(node.args[1]).shape[-1]
+    source = ctx.op(node.args[0])
+    if source.name in ("transpose", "permute", "movedim"):  # tokens of a map: they are copied, to lie in a row
+        op.workspace = lambda rows: int(rows * source.row_bytes)
     return op
 
 

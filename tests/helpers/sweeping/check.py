@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -203,6 +203,8 @@ class Bench:
             model.seen.add(key)
         facts |= {"said": said, "peak": most, "first_peak": first, "kept": kept, "held": held, "again": again}
         facts |= {"ratio": most / said if said else None}
+        facts |= {key: [getattr(c, key) for c in calls] for key in ("outside", "reserved", "pools")}
+        facts |= {"peaks": [c.tensors + beside for c in calls], "helds": [c.held for c in calls]}
         if budget is not None:
             facts["named"] = budget
             if held > budget:
@@ -280,7 +282,7 @@ def _taken(calls: list[Call], which: int) -> Tensor:
     """A call's result on the CPU; the device lets go of it."""
     call = calls[which]
     value = tensor_of(call.result).cpu()
-    calls[which] = Call(None, call.seconds, call.tensors, call.held)
+    calls[which] = replace(call, result=None)
     return value
 
 

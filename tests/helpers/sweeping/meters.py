@@ -23,12 +23,17 @@ _EVERY = 0.004
 @dataclass(frozen=True)
 class Call:
     """One call. tensors: the most that was alive at once beyond what was there before the first of these calls, its
-    memory that recordings keep included. held: the most that the process had of the device, or resident."""
+    memory that recordings keep included. held: the most that the process had of the device, or resident. outside: of
+    that, what is not the allocator's. reserved: the most that the allocator had. pools: what recordings keep
+    afterwards."""
 
     result: Any
     seconds: float
     tensors: int
     held: int
+    outside: int = 0
+    reserved: int = 0
+    pools: int = 0
 
 
 class Meter(Protocol):
@@ -85,7 +90,8 @@ class _Cuda:
 
     def __init__(self, card: Card) -> None:
         self._card, self._device = card, card.device
-        self._others = self._card.used() - self._by_runtime()  # what the driver counts besides
+        own = self._by_runtime()  # asked first: it makes the context, which the driver counts as ours
+        self._others = self._card.used() - own
         self._asks_driver = getattr(card, "_asked", None) is not None
         self._base = self._before = 0
 
@@ -107,8 +113,10 @@ class _Cuda:
             self._card.wait()
             seconds = time.perf_counter() - start
         outside = self._by_runtime() - torch.cuda.memory_reserved(self._device)
-        held = max(sampler.most, outside + torch.cuda.max_memory_reserved(self._device))
-        return Call(result, seconds, torch.cuda.max_memory_allocated(self._device) + idle - self._base, held)
+        reserved = torch.cuda.max_memory_reserved(self._device)
+        held = max(sampler.most, outside + reserved)
+        most = torch.cuda.max_memory_allocated(self._device) + idle - self._base
+        return Call(result, seconds, most, held, outside, reserved, self._pools())
 
     def kept(self) -> int:
         return self._eager() - self._before
@@ -130,8 +138,13 @@ class _Cuda:
 
     def _idle(self) -> int:
         """In pools of recordings, and no tensor's: a replay writes there."""
-        pools = (s for s in self._segments() if tuple(s["segment_pool_id"]) != (0, 0))
-        return sum(s["total_size"] - s["allocated_size"] for s in pools)
+        return sum(s["total_size"] - s["allocated_size"] for s in self._recorded())
+
+    def _pools(self) -> int:
+        return sum(s["total_size"] for s in self._recorded())
+
+    def _recorded(self) -> list[Any]:
+        return [s for s in self._segments() if tuple(s["segment_pool_id"]) != (0, 0)]
 
     def _eager(self) -> int:
         """Of tensors outside these pools."""

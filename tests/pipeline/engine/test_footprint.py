@@ -119,6 +119,37 @@ def test_buffers_that_leave_make_room(kind: type[Block]) -> None:
     assert footprint(here).disk == footprint(here).host == footprint(here).moved == 0
 
 
+@pytest.mark.parametrize("strip", [4, 12, 24])
+def test_inputs_handed_over_go_as_soon_as_they_have_been_read(strip: int) -> None:
+    """A chain of steps, each of which reads one of the inputs and leaves another in its place."""
+    g, count = OneOp(24, 16), 6
+    x, *before = (g.input(1, 4, "h", "w") for _ in range(1 + count))
+    after = []
+    for each in before:
+        x = convolved(g, g.call("add.Tensor", x, each))
+        after.append(g.call("tanh.default", x))
+    g.gives(x, *after)
+    program = lower(g.graph, g.sizes, CPU)
+    said, found = {}, {}
+    for handed_over in (False, True):
+        inputs = [value.clone() for value in g.inputs()]
+        each = replace(program, handed_over=frozenset(program.inputs[1:]) if handed_over else frozenset())
+        plan = schedule(each, strip)
+        with LiveBytes(g.weights.values()) as live:
+            results = execute(plan, inputs, g.weights)
+        said[handed_over], found[handed_over] = footprint(plan).device, live.peak
+        assert found[handed_over] <= 1.05 * said[handed_over]
+        if strip == 24:
+            assert found[handed_over] >= 0.85 * said[handed_over]
+        for result, ref in zip(results, (x, *after), strict=True):
+            assert result is not None
+            torch.testing.assert_close(result, g.value(ref))
+    if strip == 24:  # one strip: what comes takes the place of what goes
+        one = program.ops[program.inputs[1]].bytes
+        assert said[False] - said[True] >= (count - 2) * one
+        assert found[False] - found[True] >= (count - 2) * one
+
+
 def test_a_sum_in_place_takes_no_room() -> None:
     """Both ways as predicted and as measured."""
     g = OneOp(64, 16)

@@ -62,9 +62,8 @@ def smallest(model: Model, side: str, x: list[Tensor], caches: list[Any], monkey
     with pytest.raises(PlanError) as refused:
         model._session._side(f"{side} step").check(inputs, model.limits, planning_call())
     assert refused.value.enough is not None
-    taken = planning._besides(
-        model._session._side(f"{side} step")._lowered("height", inputs, planning_call())[1], CPU, None, ()
-    )
+    program = model._session._side(f"{side} step")._lowered("height", inputs, planning_call())[1]
+    taken = planning._besides(program, CPU, model.limits, None, 0)
     return taken.left(refused.value.enough)
 
 
@@ -118,13 +117,13 @@ def test_caches_have_left_the_device_when_a_step_begins(folder: Path, monkeypatc
     stream.step(x[0])
     left = [weakref.ref(c) for c in stream.caches if isinstance(c, Tensor) and holdable(tuple(c.shape))]
     assert left
-    real, seen = steps._compute, list[bool]()
+    real, seen = steps._runs.compute, list[bool]()
 
     def compute(inputs: Any, sinks: Any) -> list[Tensor]:
         seen.append(any(one() is not None for one in left))
         return real(inputs, sinks)
 
-    monkeypatch.setattr(steps, "_compute", compute)
+    monkeypatch.setattr(steps._runs, "compute", compute)
     stream.step(x[1])
     assert seen == [False]
 

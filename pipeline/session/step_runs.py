@@ -1,0 +1,49 @@
+"""What a side's steps ask of their session, which they do not keep alive: a cycle would hold the weights' copies."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from tvae.pipeline.captures import Call
+from tvae.pipeline.engine.boundary import RowSink, RowSource
+from tvae.pipeline.engine.plan import Plan
+
+if TYPE_CHECKING:
+    from tvae.pipeline.session.session import Session
+
+__all__ = ["StepRuns"]
+
+Inputs = Sequence[Tensor | RowSource]
+"""A chunk, and the caches that the step before left."""
+
+
+class StepRuns:
+    """Steps of one side (``encode step``, ``decode step``), by the session's own methods. Whoever asks holds it."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        self._session, self._name = weakref.ref(session), name
+
+    def compute(self, inputs: Inputs, sinks: Mapping[int, RowSink]) -> list[Tensor]:
+        """The results that no sink takes; sinks by number of the result."""
+        return self._its().compute(self._name, inputs, Call(), sinks)[0]
+
+    def check(self, inputs: Inputs, sinks: Mapping[int, int], *, running: bool, beside: int) -> None:
+        """Raises PlanError where a step with these inputs does not keep the limits. running: it comes next."""
+        self._its().check(self._name, inputs, sinks, running=running, beside=beside)
+
+    def plan(self, inputs: Inputs, sinks: Mapping[int, int], *, beside: int) -> Plan:
+        """What ``compute`` would do; sinks by number, with the dimension of their rows. beside: bytes to come."""
+        return self._its().plan(self._name, inputs, Call(), sinks, beside=beside)
+
+    def shapes(self, inputs: Inputs) -> list[tuple[int, ...]]:
+        """Of the result and of the caches that a step leaves."""
+        return self._its().shapes(self._name, inputs)
+
+    def _its(self) -> Session:
+        session = self._session()
+        assert session is not None, "who runs steps holds their session"
+        return session

@@ -1,0 +1,70 @@
+"""What recorded runs keep of a card's memory, and that all of it comes back."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch
+from sweeping.families import build, swept
+from torch import Tensor, nn
+
+from tvae.pipeline import TiledVAE
+from tvae.pipeline.budget import recorded_segments
+from tvae.pipeline.errors import PlanError
+from tvae.pipeline.session.kept_runs import RECORDED_MOST, RECORDED_ROOM, drop_recordings
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+CARD = torch.device("cuda", 0)
+NAMES = ("taesd", "sdxl", "flux2", "dc")
+
+
+@pytest.fixture
+def nothing_recorded() -> Iterator[None]:
+    drop_recordings(CARD)
+    yield
+    drop_recordings(CARD)
+
+
+def model_of(name: str, dtype: torch.dtype = torch.bfloat16) -> nn.Module:
+    return nn.Module.to(build(swept(False)[name], CARD, seed=1), dtype)
+
+
+def latents(name: str, height: int, width: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    geometry = swept(False)[name].geometry
+    return torch.randn(1, geometry.latent_channels, height, width, device=CARD).to(dtype)
+
+
+def kept() -> int:
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return sum(s["total_size"] for s in recorded_segments(CARD))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_a_recording_keeps_what_was_planned_or_is_not_made(name: str, nothing_recorded: None) -> None:
+    tiled, before = TiledVAE(model_of(name), "h200"), kept()
+    for height, width in ((24, 40), (100, 60), (63, 65)):
+        z, there = latents(name, height, width), kept()
+        first = tiled.decode(z).sample
+        for _ in range(2):
+            assert torch.equal(tiled.decode(z).sample, first)
+        said = tiled.plan(tuple(z.shape), "decode").peak_bytes
+        assert kept() - there <= RECORDED_MOST * said + RECORDED_ROOM
+    drop_recordings(CARD)
+    assert kept() == before  # no library keeps a workspace there
+
+
+@torch.no_grad()
+def test_a_plan_in_a_budget_that_holds_nothing_is_refused_whatever_has_to_be_captured(nothing_recorded: None) -> None:
+    tiled = TiledVAE(model_of("sdxl", torch.float32), "h200", vram="1MiB")
+    with pytest.raises(PlanError) as caught:
+        tiled.plan((3, 3, 2048, 2048), "encode")
+    del tiled
+    assert caught.value.enough is not None
+    gc.collect()
+    x = torch.zeros(3, 3, 2048, 2048, device=CARD)
+    assert TiledVAE(model_of("sdxl", torch.float32), "h200", vram=caught.value.enough + x.nbytes).encode(x) is not None
