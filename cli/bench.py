@@ -194,7 +194,7 @@ def io_(
 
         from tvae.cli import arguments, bench_report, bench_request
         from tvae.pipeline.bench.io import bench_io
-        from tvae.pipeline.hardware import pick_device
+        from tvae.pipeline.device import pick_device
 
         source, where = bench_request.existing(file), bench_request.existing(folder, folder=True)
         found = bench_io(

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 import torch
 
 from tvae.kernels import LEVELS, OPERATIONS
+from tvae.pipeline.device import choose_preset, pick_device
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.hardware import choose_preset, pick_device
-from tvae.pipeline.models.model import DTYPES
+from tvae.pipeline.session.model import DTYPES
 from tvae.presets import Preset
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tvae.pipeline.bench.first_use import Subject
     from tvae.pipeline.bench.vae import VaeCase
-    from tvae.pipeline.models.families import Geometry
+    from tvae.pipeline.models.families import LatentGeometry
     from tvae.pipeline.models.reference import Side
 
 __all__ = [
@@ -183,7 +183,7 @@ def refuse(message: str) -> NoReturn:
     raise UsageError(message)
 
 
-def _usual_sizes(of: Geometry, slow: bool) -> tuple[tuple[int, int], ...]:
+def _usual_sizes(of: LatentGeometry, slow: bool) -> tuple[tuple[int, int], ...]:
     if slow:
         return ((128, 128),)
     return ((512, 512), (1024, 1024)) if of.temporal is None else ((832, 480),)

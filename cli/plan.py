@@ -10,7 +10,7 @@ from tvae.cli import options
 from tvae.cli.reporting import reporting
 
 if TYPE_CHECKING:
-    from tvae.pipeline.models.model import Model
+    from tvae.pipeline.session.model import Model
 
 __all__ = ["plan"]
 
@@ -43,7 +43,7 @@ def plan(
         from tvae.cli import arguments
         from tvae.cli.table import emit
         from tvae.pipeline.errors import UsageError
-        from tvae.pipeline.models.model import open_model
+        from tvae.pipeline.session.model import open_model
 
         if (input is None) == (shape is None):
             raise UsageError("name either an INPUT or a --shape")

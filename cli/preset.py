@@ -68,8 +68,8 @@ def export(
         from pathlib import Path
 
         from tvae import presets
-        from tvae.pipeline.atomic import replacing
         from tvae.pipeline.errors import UsageError
+        from tvae.pipeline.files.atomic import replacing
 
         with _usage():
             text = presets.export(name)

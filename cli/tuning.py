@@ -10,9 +10,9 @@ from pathlib import Path
 from tvae import presets
 from tvae.cli import bench_request, columns
 from tvae.cli.bench_report import teller
-from tvae.pipeline.atomic import replacing
 from tvae.pipeline.bench.tune import Trial, Tuner
 from tvae.pipeline.errors import UsageError
+from tvae.pipeline.files.atomic import replacing
 from tvae.presets.text import text_of
 
 __all__ = ["tune"]

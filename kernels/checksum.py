@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import torch
@@ -53,9 +54,7 @@ class WeightChecksums:
             self._sums = torch.zeros(len(tensors), dtype=torch.int64, device=device)
         self._fused: FusedSums | None = None
         if device.type == "cuda" and why_missing("triton") is None:
-            from tvae.kernels.triton.checksum import FusedSums
-
-            self._fused = FusedSums(self._data)
+            self._fused = import_module("tvae.kernels.triton.checksum").FusedSums(self._data)
 
     def __call__(self) -> Tensor:
         """[tensors] int64 on their device, of what they hold when the current stream comes to it.

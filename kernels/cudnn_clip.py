@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvae.kernels.ahead import asked
 from tvae.kernels.cudnn_frontend import MOST, Map, handle, kind_of, new_graph
+from tvae.kernels.prebuild import asked
 
 __all__ = ["conv3d"]
 

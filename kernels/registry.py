@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from tvae.kernels import triton_needs
-from tvae.kernels.ahead import asked
+from tvae.kernels.prebuild import asked
 
 __all__ = ["LEVELS", "OPERATIONS", "Failed", "Kernels", "Unsupported", "implementation", "why_absent", "why_missing"]
 

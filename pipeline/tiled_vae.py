@@ -13,23 +13,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tvae.pipeline.budget import Limits, Rows, parse_size
-from tvae.pipeline.call_arguments import arguments_of, as_tuple, has_own_tuple
-from tvae.pipeline.captures import Call
-from tvae.pipeline.clip_plan import ClipPlan
-from tvae.pipeline.engine.plan import Plan
+from tvae.pipeline.device import choose_preset
+from tvae.pipeline.engine.plan.report import Plan
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.graph_store import fits_weights
-from tvae.pipeline.hardware import choose_preset
+from tvae.pipeline.memory.limits import Limits, Rows, parse_size
+from tvae.pipeline.models.calls import Call
 from tvae.pipeline.models.families import FAMILIES
 from tvae.pipeline.models.outputs import clip_output
 from tvae.pipeline.models.recognise import family_of
 from tvae.pipeline.models.reference import BLENDED, Side, skeleton
-from tvae.pipeline.output_spec import resolvable
-from tvae.pipeline.outputs import rebuild
-from tvae.pipeline.session.ambient import plain_modes
-from tvae.pipeline.session.identity import Identity, identity_of
+from tvae.pipeline.session.call_arguments import arguments_of, as_tuple, has_own_tuple
+from tvae.pipeline.session.clip_plan import ClipPlan
+from tvae.pipeline.session.graph_cache import fits_weights
+from tvae.pipeline.session.identity.module_identity import Identity, identity_of
+from tvae.pipeline.session.outputs.spec import resolvable
+from tvae.pipeline.session.outputs.taken_apart import rebuild
 from tvae.pipeline.session.session import Session, Subject
+from tvae.pipeline.settings.modes import plain_modes
 from tvae.presets import Preset
 
 __all__ = ["TiledVAE"]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tvae.kernels import cudnn_sum, native
-from tvae.kernels.ahead import asked
 from tvae.kernels.cuda import hopper_conv
+from tvae.kernels.prebuild import asked
 from tvae.kernels.registry import Failed, Unsupported, implementation
 
 __all__ = ["conv_add"]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from tvae.kernels.ahead import asked
 from tvae.kernels.cuda import hopper_conv
+from tvae.kernels.prebuild import asked
 from tvae.kernels.registry import implementation
 
 __all__ = ["enlarge_conv"]

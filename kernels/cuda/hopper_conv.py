@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvae.kernels.ahead import asked, wait_for
 from tvae.kernels.cuda import program
 from tvae.kernels.cuda.boxes import boxes
 from tvae.kernels.cuda.launch import card, launch, load, no_card
 from tvae.kernels.cuda.maps import ELEMENTS, channels_last
+from tvae.kernels.prebuild import asked, wait_for
 from tvae.kernels.registry import Failed, Unsupported
 
 __all__ = ["conv3d", "conv_add", "enlarge_conv", "missing", "takes"]

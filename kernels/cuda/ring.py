@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["FORMS", "VECTOR_BYTES", "Card", "Geometry", "Ring", "geometry"]
+__all__ = ["FORMS", "VECTOR_BYTES", "Card", "Ring", "RingLayout", "geometry"]
 
 FORMS = {"bulk": 9, "async": 8}
 """Form of the ring -> the compute capability it asks for: ``bulk`` has a producer warp and bulk copies, ``async`` every
@@ -59,7 +59,7 @@ class Ring:
             raise ValueError(f"a multiprocessor runs at least 1 block, not {self.blocks}")
 
 
-class Geometry(NamedTuple):
+class RingLayout(NamedTuple):
     """How a sample's pixels are cut: tiles of ``tile`` pixels, ``per_run`` of them in a run of pixels; a pixel has
     ``groups`` of 16 bytes and a block takes ``lanes`` pixels at once; a block's threads; its shared memory in bytes.
     """
@@ -80,7 +80,7 @@ def geometry(
     ring: Ring | None,
     form: str,
     card: Card,
-) -> Geometry:
+) -> RingLayout:
     """The cut of size = (samples, outer, pixels, channels), for an operation that reads ``maps`` maps.
 
     A given ring is taken as it is: ValueError, with the numbers, where a block has not the shared memory. The default
@@ -110,7 +110,7 @@ def geometry(
             f"a ring of {chosen.stages} stages of {maps} x {tile * pixel_bytes} bytes takes {shared(tile)} bytes of "
             f"shared memory; a block of this card has at most {card.shared_block}"
         )
-    return Geometry(tile, -(-pixels // tile), groups, lanes, threads, shared(tile))
+    return RingLayout(tile, -(-pixels // tile), groups, lanes, threads, shared(tile))
 
 
 def _whole(tile: int, lanes: int) -> int:

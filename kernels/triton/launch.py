@@ -15,8 +15,8 @@ from torch import Tensor
 from triton import knobs
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tvae.kernels.ahead import asked, under_way, wait_for
 from tvae.kernels.layout import as_pixels
+from tvae.kernels.prebuild import asked, under_way, wait_for
 from tvae.kernels.registry import Unsupported
 from tvae.kernels.triton.reading import read_triton, wait_for_reading
 

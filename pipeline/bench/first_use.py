@@ -96,7 +96,7 @@ def first_seconds(rival: str, case: dict[str, Any], subject: dict[str, Any]) -> 
     from tvae.pipeline.bench.shapes import SHAPES, build
     from tvae.pipeline.bench.timing import call_seconds
     from tvae.pipeline.bench.vae import VaeCase, cast, geometry, input_of
-    from tvae.pipeline.hardware import pick_device
+    from tvae.pipeline.device import pick_device
     from tvae.pipeline.models.load import load_module, locate_vae
 
     asked, one = Subject(**subject), VaeCase(**case)

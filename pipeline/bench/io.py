@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from tvae.pipeline.atomic import replacing
 from tvae.pipeline.bench.timing import queued_seconds
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.files.atomic import replacing
 from tvae.pipeline.latents import (
     Geometry,
     LatentsMeta,

@@ -13,8 +13,8 @@ from tvae.kernels.cases import measured_case, small_cases
 from tvae.kernels.check import Deviation, deviation
 from tvae.kernels.oracle import Case
 from tvae.pipeline.bench.timing import copy_rate, free_memory, is_out_of_memory, matrix_rate, queued_seconds, recorded
+from tvae.pipeline.device import backend_settings
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.hardware import backend_settings
 from tvae.presets import Preset
 
 __all__ = ["Ceiling", "KernelRow", "bench_kernels", "default_size"]

@@ -7,10 +7,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tvae.pipeline.atomic import replacing
 from tvae.pipeline.bench.kernels import KernelRow
 from tvae.pipeline.bench.vae import VaeRow
 from tvae.pipeline.errors import UsageError
+from tvae.pipeline.files.atomic import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tvae.pipeline import graph_store
 from tvae.pipeline.errors import UnsupportedOp
 from tvae.pipeline.models.reference import Side, call_reference, reference_mode
+from tvae.pipeline.session import graph_cache as graph_store
 from tvae.pipeline.tiled_vae import TiledVAE
 
 __all__ = ["RIVALS", "opened", "tensor_of"]

@@ -15,9 +15,9 @@ from tvae.pipeline.bench.first_use import Subject, first_use
 from tvae.pipeline.bench.memory import Peak
 from tvae.pipeline.bench.rivals import opened, tensor_of
 from tvae.pipeline.bench.timing import call_seconds, free_memory, is_out_of_memory
+from tvae.pipeline.device import backend_settings
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.hardware import backend_settings
-from tvae.pipeline.models.families import FAMILIES, Geometry, geometry_of
+from tvae.pipeline.models.families import FAMILIES, LatentGeometry, geometry_of
 from tvae.pipeline.models.reference import Side, call_reference, reference_mode
 from tvae.presets import Preset
 
@@ -68,7 +68,7 @@ class VaeRow:
         return {**values.pop("case"), **values}
 
 
-def geometry(model: nn.Module) -> Geometry:
+def geometry(model: nn.Module) -> LatentGeometry:
     """How pixels and latents of this model relate. Raises UsageError for a model that takes clips as batches."""
     name = type(model).__name__
     family = FAMILIES.get(name)
@@ -77,7 +77,7 @@ def geometry(model: nn.Module) -> Geometry:
     return geometry_of(name, dict(getattr(model, "config", {})), lambda: model)
 
 
-def make_case(of: Geometry, side: Side, width: int, height: int, batch: int, frames: int | None) -> VaeCase:
+def make_case(of: LatentGeometry, side: Side, width: int, height: int, batch: int, frames: int | None) -> VaeCase:
     """A case that the model can represent: frames are rounded up to the next number it takes. Raises UsageError."""
     if width % of.spatial or height % of.spatial:
         raise UsageError(f"{width}x{height}: this VAE needs multiples of {of.spatial}")
@@ -94,7 +94,7 @@ def cast(model: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Modul
     return nn.Module.to(model, device, dtype)
 
 
-def input_of(case: VaeCase, of: Geometry, seed: int = 3) -> Tensor:
+def input_of(case: VaeCase, of: LatentGeometry, seed: int = 3) -> Tensor:
     """float32 on the CPU: noise on a slow wave and a ramp, so that statistics differ from band to band."""
     scale = of.spatial if case.side == "decode" else 1
     spatial = (case.height // scale, case.width // scale)

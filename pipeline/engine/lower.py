@@ -11,10 +11,9 @@ from collections.abc import Mapping
 import torch
 
 from tvae.kernels import Kernels
-from tvae.pipeline.engine.axis import Axis
-from tvae.pipeline.engine.graph import Graph, Node, Ref
-from tvae.pipeline.engine.made_constant import Constant
-from tvae.pipeline.engine.program import Op, Program
+from tvae.pipeline.engine.ir.axis import Axis
+from tvae.pipeline.engine.ir.graph import Constant, Graph, Node, Ref
+from tvae.pipeline.engine.ir.program import Op, Program
 from tvae.pipeline.engine.rules import BORN, RULES, Context, NoRule
 from tvae.pipeline.engine.rules.context import no_demand
 from tvae.pipeline.engine.rules.shape import SPLITS, taken
@@ -134,7 +133,7 @@ def _run_whole(ctx: Context, node: Node) -> Op:
 
 
 def _whole_chain(ctx: Context, node: Node, spread: set[int]) -> Op:
-    """Behind an op that ran whole: whole as well if it reads any such value."""
+    """DeferredWrites an op that ran whole: whole as well if it reads any such value."""
     reads = ctx.operands(node) if node.op != "getitem" or node.args[0].id in ctx.ids else []
     if node.op == "getitem" and not reads:
         source = ctx.graph.nodes[node.args[0].id]

@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tvae.pipeline.engine.boundary import Done
+from tvae.pipeline.engine.run.storage import Done
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs.compute import enough_memory
 from tvae.pipeline.jobs.lengths import LengthFit
-from tvae.pipeline.jobs.queues import ahead
+from tvae.pipeline.jobs.queues import prefetched
 from tvae.pipeline.jobs.reading import Chunk, Source
 from tvae.pipeline.media import frames_to_tensor, tensor_to_frames
 
 if TYPE_CHECKING:
-    from tvae.pipeline.models.model import Model
+    from tvae.pipeline.session.model import Model
 
 __all__ = ["FrameRows", "LatentRows", "LatentSink", "PictureSink", "encode_by_frames"]
 
@@ -117,7 +117,7 @@ def encode_by_frames(
     The model has to know how many there are: they are counted before. InputError where the count was another.
     """
     counted = source.count()
-    with ahead(source.frames(), queue_frames) as read:
+    with prefetched(source.frames(), queue_frames) as read:
         fitted = fit.through(read)
         first = next(fitted)
 

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tvae.pipeline.atomic import replacing, write_error
+from tvae.pipeline.files.atomic import replacing, write_error
 from tvae.pipeline.latents.tensor_file import own_memory
 
 __all__ = ["Checkpoint", "Checkpoints", "goes_on"]

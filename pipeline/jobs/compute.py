@@ -19,9 +19,9 @@ from tvae.pipeline.jobs.job import PosteriorKind, Space
 from tvae.pipeline.media import PixelRows, PixelSink, frames_to_tensor, tensor_to_frames
 
 if TYPE_CHECKING:
-    from tvae.pipeline.models.model import Model
     from tvae.pipeline.models.streaming import ClipStream
-    from tvae.pipeline.outputs import Posterior
+    from tvae.pipeline.session.model import Model
+    from tvae.pipeline.session.outputs.taken_apart import Posterior
 
 __all__ = [
     "decode_clip",

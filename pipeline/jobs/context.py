@@ -13,7 +13,7 @@ from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Claims, Item, Kind
 
 if TYPE_CHECKING:
-    from tvae.pipeline.models.model import Model
+    from tvae.pipeline.session.model import Model
 
 __all__ = ["Context"]
 

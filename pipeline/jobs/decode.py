@@ -25,10 +25,10 @@ from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted,
 from tvae.pipeline.jobs.existing import picture_serves, reason_to_skip
 from tvae.pipeline.jobs.fingerprints import of_decoded
 from tvae.pipeline.jobs.geometry import restore
-from tvae.pipeline.jobs.lengths import frames_of
+from tvae.pipeline.jobs.lengths import frame_count
 from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.outputs import Item
-from tvae.pipeline.jobs.queues import ahead, behind
+from tvae.pipeline.jobs.queues import prefetched, written_behind
 from tvae.pipeline.jobs.steps import latents_in_steps
 from tvae.pipeline.jobs.writing import open_output
 from tvae.pipeline.latents import LatentsReader
@@ -37,8 +37,8 @@ from tvae.pipeline.models.hub import is_hub_id
 from tvae.pipeline.models.load import BUILTIN
 
 if TYPE_CHECKING:
-    from tvae.pipeline.models.model import Model
     from tvae.pipeline.models.streaming import ClipStream
+    from tvae.pipeline.session.model import Model
 
 __all__ = ["decode_item"]
 
@@ -99,8 +99,8 @@ def _decode_chunks(
     if start.frames:
         context.notify(item, [goes_on(start.frames)])
     with (
-        ahead(_clips(reader, model, stream), context.queue_frames) as clips,
-        behind(_do, context.queue_frames) as put,
+        prefetched(_clips(reader, model, stream), context.queue_frames) as clips,
+        written_behind(_do, context.queue_frames) as put,
     ):
         for number, clip in enumerate(clips, 1):
             times.extend(zip(clip.pts, clip.durations, strict=True))
@@ -139,8 +139,8 @@ def _decode_by_frames(item: Item, reader: LatentsReader, model: Model, writer: W
             yield from latents_to_decode(model, part.tensors, meta.space.name).unbind(1)
 
     with (
-        ahead(latent_frames(), context.queue_frames) as read,
-        behind(writer.write, context.queue_frames) as put,
+        prefetched(latent_frames(), context.queue_frames) as read,
+        written_behind(writer.write, context.queue_frames) as put,
     ):
         first = next(read)
         clip = LatentRows(chain([first], read), reader.latent_frames, (first.shape[1], first.shape[2]), model)
@@ -195,7 +195,7 @@ def _clips(reader: LatentsReader, model: Model, stream: ClipStream | None) -> It
         sizes = repeat(1) if model.info.temporal_factor is None else iter([reader.latent_frames])
     begins = True
     for chunk in latents_in_steps(pieces(), sizes):
-        count = frames_of(model.info, chunk.shape[1], begins)
+        count = frame_count(model.info, chunk.shape[1], begins)
         known, times[:count], begins = times[:count], [], False
         yield _Clip(chunk, [pts for pts, _ in known], [duration for _, duration in known])
     if times:

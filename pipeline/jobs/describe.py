@@ -17,7 +17,7 @@ from tvae.pipeline.latents import (
 )
 
 if TYPE_CHECKING:
-    from tvae.pipeline.models.model import Model
+    from tvae.pipeline.session.model import Model
 
 __all__ = ["describe", "framing", "identity", "tool"]
 

@@ -22,15 +22,15 @@ from tvae.pipeline.jobs.lengths import LengthFit
 from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.parts import Part, PartGatherer
-from tvae.pipeline.jobs.queues import ahead, behind
+from tvae.pipeline.jobs.queues import prefetched, written_behind
 from tvae.pipeline.jobs.reading import Chunk, Source, gathered, open_source
 from tvae.pipeline.jobs.steps import StepPart, in_steps
 from tvae.pipeline.media import copy_streams, frames_to_tensor
-from tvae.pipeline.outputs import Posterior
+from tvae.pipeline.session.outputs.taken_apart import Posterior
 
 if TYPE_CHECKING:
-    from tvae.pipeline.models.model import Model
     from tvae.pipeline.models.streaming import ClipStream
+    from tvae.pipeline.session.model import Model
 
 __all__ = ["encode_item"]
 
@@ -110,7 +110,7 @@ def _encode_clip(clip: _Clip, model: Model, context: Context) -> None:
     elif model.goes_by_frames:
         _encode_by_frames(clip, model, context)
     else:
-        with ahead(clip.source.frames(), context.queue_frames) as read:
+        with prefetched(clip.source.frames(), context.queue_frames) as read:
             whole = gathered(clip.fit.through(read))
         tensors = _encoded(whole, model, context, clip.generator)
         clip.writer.add(tensors, whole.pts, whole.durations, clip.fit.repeated)
@@ -127,7 +127,7 @@ def _encode_frames(clip: _Clip, model: Model, context: Context) -> None:
         clip.writer.add(part.tensors, part.pts, part.durations)
         clip.reached(clip.writer.frames, None, part.generator)
 
-    with ahead(clip.source.frames(), context.queue_frames) as read, behind(write, PARTS_WAITING) as put:
+    with prefetched(clip.source.frames(), context.queue_frames) as read, written_behind(write, PARTS_WAITING) as put:
         for chunk in islice(clip.fit.through(read), start, None):
             tensors = _encoded(chunk, model, context, clip.generator)
             part = gatherer.add(tensors, chunk.pts[0], chunk.durations[0])
@@ -148,7 +148,7 @@ def _encode_steps(clip: _Clip, stream: ClipStream, model: Model, context: Contex
     start = clip.begin(context, stream)
     done = clip.writer.frames
     count = clip.fit.fitted(clip.source.count()) if stream.cuts.rest_first else None
-    with ahead(clip.source.frames(), context.queue_frames) as read:
+    with prefetched(clip.source.frames(), context.queue_frames) as read:
         steps = in_steps(clip.fit.through(read), stream.cuts.sizes(count))
         for number, chunk in enumerate(islice(steps, start, None), start + 1):
             with enough_memory(model):

@@ -17,7 +17,7 @@ from tvae.pipeline.jobs.writing import write_options
 from tvae.pipeline.latents import LatentsReader, PosteriorRecord, SourceRecord
 
 if TYPE_CHECKING:
-    from tvae.pipeline.models.model import Model
+    from tvae.pipeline.session.model import Model
 
 __all__ = ["of_decoded", "of_reconstructed"]
 

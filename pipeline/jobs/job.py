@@ -7,10 +7,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Literal, get_args
 
-from tvae.pipeline.budget import parse_size
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.geometry import ALIGNS, FITS, Align, Fit, Size
 from tvae.pipeline.media.image_read import MAX_PIXELS
+from tvae.pipeline.memory.limits import parse_size
 
 __all__ = [
     "AUDIOS",

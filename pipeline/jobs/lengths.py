@@ -15,9 +15,9 @@ from tvae.pipeline.jobs.geometry import Align
 from tvae.pipeline.jobs.reading import Chunk
 
 if TYPE_CHECKING:
-    from tvae.pipeline.models.model import ModelInfo
+    from tvae.pipeline.session.model import ModelInfo
 
-__all__ = ["LengthFit", "frames_of", "missing_frames"]
+__all__ = ["LengthFit", "frame_count", "missing_frames"]
 
 
 def missing_frames(info: ModelInfo, frames: int) -> int:
@@ -29,7 +29,7 @@ def missing_frames(info: ModelInfo, frames: int) -> int:
     return min((lead - frames) % period for lead in leads)
 
 
-def frames_of(info: ModelInfo, latents: int, begins: bool) -> int:
+def frame_count(info: ModelInfo, latents: int, begins: bool) -> int:
     """How many frames this many latent frames stand for that are decoded together. begins: they are a clip's first."""
     lead = info.lead_frames if begins and info.temporal_factor else 0
     if (latents - lead) % info.latent_group:

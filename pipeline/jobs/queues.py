@@ -1,9 +1,9 @@
-"""Two bounded hand-overs that let reading, computing and writing overlap: :func:`ahead` and :func:`behind`.
+"""Two bounded hand-overs that let reading, computing and writing overlap: ``prefetched`` and ``written_behind``.
 
-The computing stays in the caller's thread. ``ahead`` runs an iterator in a thread and keeps at most ``depth`` of its
-items waiting; ``behind`` runs a sink in a thread and lets at most ``depth`` items wait for it. Whoever is too fast
-waits. An exception on either side comes out in the caller's thread; leaving the ``with`` block for any reason,
-Ctrl-C included, stops and joins the thread, so nothing runs on behind the caller's back.
+The computing stays in the caller's thread. ``prefetched`` runs an iterator in a thread and keeps at most ``depth`` of
+its items waiting. ``written_behind`` runs a sink in a thread and lets at most ``depth`` items wait for it. Whoever is
+too fast waits. An exception on either side comes out in the caller's thread. Leaving the ``with`` block for any reason,
+Ctrl-C included, stops and joins the thread, so nothing goes on after it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-__all__ = ["ahead", "behind"]
+__all__ = ["prefetched", "written_behind"]
 
 T = TypeVar("T")
 
@@ -99,7 +99,7 @@ class _Worker(threading.Thread):
 
 
 @contextmanager
-def ahead(source: Iterable[T], depth: int) -> Iterator[Iterator[T]]:
+def prefetched(source: Iterable[T], depth: int) -> Iterator[Iterator[T]]:
     """Items of ``source``, produced in a thread, at most ``depth`` waiting. With ``depth`` 0 there is no thread."""
     if depth == 0:
         yield iter(source)
@@ -132,7 +132,7 @@ def ahead(source: Iterable[T], depth: int) -> Iterator[Iterator[T]]:
 
 
 @contextmanager
-def behind(sink: Callable[[T], None], depth: int) -> Iterator[Callable[[T], None]]:
+def written_behind(sink: Callable[[T], None], depth: int) -> Iterator[Callable[[T], None]]:
     """A function that hands its argument to ``sink`` in a thread, at most ``depth`` waiting. With ``depth`` 0 there is
     no thread. On normal exit everything handed over has been through ``sink``; on an exception what waits is dropped.
     """

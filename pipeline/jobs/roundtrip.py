@@ -23,16 +23,16 @@ from tvae.pipeline.jobs.lengths import LengthFit
 from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.metrics import QualityMeter
 from tvae.pipeline.jobs.outputs import Item
-from tvae.pipeline.jobs.queues import ahead, behind
+from tvae.pipeline.jobs.queues import prefetched, written_behind
 from tvae.pipeline.jobs.reading import Chunk, Source, gathered, open_source
 from tvae.pipeline.jobs.steps import in_steps
 from tvae.pipeline.jobs.writing import open_output
 from tvae.pipeline.media import Frame, frames_to_tensor
 from tvae.pipeline.models.reference import SIDES
-from tvae.pipeline.outputs import Posterior
+from tvae.pipeline.session.outputs.taken_apart import Posterior
 
 if TYPE_CHECKING:
-    from tvae.pipeline.models.model import Model
+    from tvae.pipeline.session.model import Model
 
 __all__ = ["roundtrip_item"]
 
@@ -69,7 +69,7 @@ def roundtrip_item(item: Item, context: Context) -> Event:
                 meter.add(reference, frame)
                 writer.write(dataclasses.replace(pair[1], rgb=frame))
 
-            with behind(finish, context.queue_frames) as put:
+            with written_behind(finish, context.queue_frames) as put:
 
                 def give(pair: tuple[np.ndarray, Frame]) -> None:
                     nonlocal done
@@ -91,7 +91,7 @@ def _by_chunks(source: Source, fit: LengthFit, model: Model, context: Context, g
     """What goes through the encoder together goes on through the decoder."""
     reconstruct = _Reconstruction(model)
     count = fit.fitted(source.count()) if reconstruct.counts else None
-    with ahead(source.frames(), context.queue_frames) as read:
+    with prefetched(source.frames(), context.queue_frames) as read:
         for chunk in reconstruct.chunks(fit.through(read), count):
             for pair in reconstruct(chunk):
                 give(pair)
@@ -107,7 +107,7 @@ def _by_frames(item: Item, source: Source, fit: LengthFit, model: Model, context
 
     encode_by_frames(source, fit, model, context.queue_frames, take)
     factor, depth = model.info.spatial_factor, context.queue_frames
-    with open_source(item.source, context.job, factor) as again, ahead(again.frames(), depth) as read:
+    with open_source(item.source, context.job, factor) as again, prefetched(again.frames(), depth) as read:
         references = LengthFit(model.info, context.job.align).through(read)
 
         def shown(picture: np.ndarray) -> None:

@@ -32,7 +32,7 @@ from tvae.pipeline.jobs.writing import check_writing
 from tvae.pipeline.latents import open_latents
 
 if TYPE_CHECKING:
-    from tvae.pipeline.models.model import Model
+    from tvae.pipeline.session.model import Model
 
 __all__ = ["run_job"]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tvae.pipeline.budget import check_budget, parse_size
+from tvae.pipeline.device import choose_preset, pick_device
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.hardware import choose_preset, pick_device
 from tvae.pipeline.jobs.job import Job
-from tvae.pipeline.models.model import Model, open_model
+from tvae.pipeline.memory.limits import check_budget, parse_size
+from tvae.pipeline.session.model import Model, open_model
 
 __all__ = ["Vaes"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tvae.pipeline.atomic import write_error
+from tvae.pipeline.files.atomic import write_error
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item, Kind
 from tvae.pipeline.media import (

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from tvae.pipeline.atomic import write_error
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.files.atomic import write_error
 from tvae.pipeline.latents.meta import LatentsMeta, PartRecord
 from tvae.pipeline.latents.tensor_file import is_ours, write_tensors
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tvae.pipeline.atomic import replacing
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.files.atomic import replacing
 from tvae.pipeline.latents.meta import LatentsMeta
 from tvae.pipeline.latents.record import from_json, to_json
 

@@ -14,11 +14,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tvae.pipeline import safetensors_header
-from tvae.pipeline.atomic import replacing, write_error
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.files.atomic import replacing, write_error
 from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, PartRecord, from_strings, to_strings
-from tvae.pipeline.safetensors_header import TensorSpec
+from tvae.pipeline.models import safetensors_header
+from tvae.pipeline.models.safetensors_header import TensorSpec
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: LatentsMeta, part: PartRecord) -> int:

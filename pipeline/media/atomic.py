@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tvae.pipeline.atomic import temporary_path, write_error
 from tvae.pipeline.errors import OutputError
+from tvae.pipeline.files.atomic import temporary_path, write_error
 
 __all__ = ["reserve"]
 

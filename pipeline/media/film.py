@@ -12,7 +12,7 @@ import av.error
 from av.container import OutputContainer
 from av.packet import Packet
 
-from tvae.pipeline.atomic import discard, publish, write_error
+from tvae.pipeline.files.atomic import discard, publish, write_error
 from tvae.pipeline.media.atomic import reserve
 from tvae.pipeline.media.encoder import CONTAINERS, add_encoder
 from tvae.pipeline.media.fingerprint import video_tag

@@ -10,7 +10,7 @@ import numpy as np
 from av.packet import Packet
 from av.video.frame import VideoFrame
 
-from tvae.pipeline.atomic import write_error
+from tvae.pipeline.files.atomic import write_error
 from tvae.pipeline.media.colour import FromRgb
 from tvae.pipeline.media.encoder import Encoder
 from tvae.pipeline.media.spec import PictureSpec

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from PIL import Image
 
-from tvae.pipeline.atomic import discard, publish, write_error
 from tvae.pipeline.errors import InputError, UsageError
+from tvae.pipeline.files.atomic import discard, publish, write_error
 from tvae.pipeline.media.atomic import reserve
 from tvae.pipeline.media.fingerprint import image_tag, stamp_bmp
 from tvae.pipeline.media.spec import Frame, PictureSpec, WriteOptions

@@ -17,7 +17,7 @@ from typing import NamedTuple, Self
 
 from av.packet import Packet
 
-from tvae.pipeline.atomic import discard, publish, temporary_path
+from tvae.pipeline.files.atomic import discard, publish, temporary_path
 
 __all__ = ["PacketFile", "StoredPacket", "Table", "read_payloads", "read_table"]
 

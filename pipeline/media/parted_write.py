@@ -17,8 +17,8 @@ from typing import Self
 
 from av.packet import Packet
 
-from tvae.pipeline.atomic import write_error
 from tvae.pipeline.errors import InputError, OutputError, TvaeError
+from tvae.pipeline.files.atomic import write_error
 from tvae.pipeline.media.encoder import CONTAINERS, Encoder, lone_encoder
 from tvae.pipeline.media.film import Film
 from tvae.pipeline.media.frame_encoder import FrameEncoder

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tvae.pipeline.engine.boundary import Done
+from tvae.pipeline.engine.run.storage import Done
 from tvae.pipeline.media.pixels import frames_to_tensor, tensor_to_frames
 
 __all__ = ["PixelRows", "PixelSink"]

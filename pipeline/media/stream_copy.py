@@ -11,8 +11,8 @@ import av
 import av.error
 from av.packet import Packet
 
-from tvae.pipeline.atomic import discard, publish, write_error
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.files.atomic import discard, publish, write_error
 from tvae.pipeline.media.atomic import reserve
 from tvae.pipeline.media.container import describe_stream, open_container, reason
 from tvae.pipeline.media.packet_times import PacketTime, TimeRuns

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tvae.pipeline.atomic import replacing
+from tvae.pipeline.files.atomic import replacing
 
 SETTLED_NS = 2_000_000_000
 """The coarsest mtime of file systems in use is FAT's: two seconds."""

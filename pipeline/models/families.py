@@ -16,13 +16,13 @@ from torch import nn
 
 from tvae.pipeline.errors import UsageError
 
-__all__ = ["FAMILIES", "Family", "Geometry", "describe", "geometry_of"]
+__all__ = ["FAMILIES", "Family", "LatentGeometry", "describe", "geometry_of"]
 
 Config = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Geometry:
+class LatentGeometry:
     """How pixels and latents relate.
 
     spatial: pixels per latent in height and width. temporal: frames per latent frame, None for an image VAE.
@@ -44,7 +44,7 @@ class Family:
     """A class of diffusers or our own. ``frames_in_batch``: it takes a clip as a batch and is told how many frames."""
 
     kind: Literal["image", "video"]
-    geometry: Callable[[Config], Geometry]
+    geometry: Callable[[Config], LatentGeometry]
     note: str = ""
     frames_in_batch: bool = False
 
@@ -54,9 +54,9 @@ def _blocks(config: Config, key: str, default: int) -> int:
     return len(config.get(key) or range(default))
 
 
-def _halvings(key: str, default: int, latent: int) -> Callable[[Config], Geometry]:
+def _halvings(key: str, default: int, latent: int) -> Callable[[Config], LatentGeometry]:
     """Every level but the last halves height and width."""
-    return lambda c: Geometry(
+    return lambda c: LatentGeometry(
         2 ** (_blocks(c, key, default) - 1),
         latent_channels=c.get("latent_channels", latent),
         in_channels=c.get("in_channels", 3),
@@ -65,46 +65,46 @@ def _halvings(key: str, default: int, latent: int) -> Callable[[Config], Geometr
 
 def _causal(
     spatial: Callable[[Config], int], temporal: Callable[[Config], int], latent: int
-) -> Callable[[Config], Geometry]:
+) -> Callable[[Config], LatentGeometry]:
     """First frame apart, then ``temporal`` frames to a latent frame."""
-    return lambda c: Geometry(spatial(c), temporal(c), 1, c.get("latent_channels", c.get("z_dim", latent)))
+    return lambda c: LatentGeometry(spatial(c), temporal(c), 1, c.get("latent_channels", c.get("z_dim", latent)))
 
 
 def _given(key: str, default: int) -> Callable[[Config], int]:
     return lambda c: int(c.get(key) or default)
 
 
-def _dc(c: Config) -> Geometry:
-    return Geometry(
+def _dc(c: Config) -> LatentGeometry:
+    return LatentGeometry(
         2 ** (_blocks(c, "encoder_block_out_channels", 6) - 1), latent_channels=c.get("latent_channels", 32)
     )
 
 
-def _wan(c: Config) -> Geometry:
+def _wan(c: Config) -> LatentGeometry:
     halving = c.get("temperal_downsample", [False, True, True])
     # Wan 2.2 folds 2x2 pixels into channels before the first convolution
     spatial = 2 ** len(halving) * int(c.get("patch_size") or 1)
-    return Geometry(spatial, 2 ** sum(map(bool, halving)), 1, c.get("z_dim", 16), 3)
+    return LatentGeometry(spatial, 2 ** sum(map(bool, halving)), 1, c.get("z_dim", 16), 3)
 
 
-def _ltx(c: Config) -> Geometry:
+def _ltx(c: Config) -> LatentGeometry:
     scaling = c.get("spatio_temporal_scaling", (True, True, True, False))
     kinds = c.get("downsample_type", ("conv",) * 4)
     space = sum(map(bool, scaling)) - sum(k == "temporal" for k in kinds)
     time = sum(map(bool, scaling)) - sum(k == "spatial" for k in kinds)
     spatial = c.get("spatial_compression_ratio") or c.get("patch_size", 4) * 2**space
     temporal = c.get("temporal_compression_ratio") or c.get("patch_size_t", 1) * 2**time
-    return Geometry(int(spatial), int(temporal), 1, c.get("latent_channels", 128))
+    return LatentGeometry(int(spatial), int(temporal), 1, c.get("latent_channels", 128))
 
 
-def _cogvideox(c: Config) -> Geometry:
+def _cogvideox(c: Config) -> LatentGeometry:
     temporal = int(c.get("temporal_compression_ratio") or 4)
-    return Geometry(_levels(c), temporal, 1, c.get("latent_channels", 16), latent_group=2)
+    return LatentGeometry(_levels(c), temporal, 1, c.get("latent_channels", 16), latent_group=2)
 
 
-def _mochi(c: Config) -> Geometry:
+def _mochi(c: Config) -> LatentGeometry:
     # the encoder adds 12 Fourier features to the 3 colours itself
-    return Geometry(
+    return LatentGeometry(
         prod(c.get("spatial_expansions", (2, 2, 2))),
         prod(c.get("temporal_expansions", (1, 2, 3))),
         1,
@@ -112,13 +112,15 @@ def _mochi(c: Config) -> Geometry:
     )
 
 
-def _allegro(c: Config) -> Geometry:
+def _allegro(c: Config) -> LatentGeometry:
     levels = _blocks(c, "block_out_channels", 4)
-    return Geometry(2 ** (levels - 1), int(c.get("temporal_compression_ratio", 4)), 0, c.get("latent_channels", 4))
+    return LatentGeometry(
+        2 ** (levels - 1), int(c.get("temporal_compression_ratio", 4)), 0, c.get("latent_channels", 4)
+    )
 
 
-def _svd(c: Config) -> Geometry:
-    return Geometry(2 ** (_blocks(c, "block_out_channels", 1) - 1), 1, 0, c.get("latent_channels", 4))
+def _svd(c: Config) -> LatentGeometry:
+    return LatentGeometry(2 ** (_blocks(c, "block_out_channels", 1) - 1), 1, 0, c.get("latent_channels", 4))
 
 
 _levels = lambda c: 2 ** (_blocks(c, "block_out_channels", 4) - 1)  # noqa: E731 - one of the geometry functions below
@@ -170,8 +172,8 @@ def describe() -> list[dict[str, Any]]:
     return [{"class_name": name, "kind": f.kind, "note": f.note} for name, f in FAMILIES.items()]
 
 
-def geometry_of(class_name: str, config: Config, module: Callable[[], nn.Module]) -> Geometry:
-    """Geometry of a VAE. An unlisted class is measured on shapes alone; ``module`` gives it. Raises UsageError."""
+def geometry_of(class_name: str, config: Config, module: Callable[[], nn.Module]) -> LatentGeometry:
+    """Of a VAE. An unlisted class is measured on shapes alone; ``module`` gives it. Raises UsageError."""
     if class_name in FAMILIES:
         return FAMILIES[class_name].geometry(config)
     channels = int(config.get("in_channels", 3))
@@ -187,4 +189,4 @@ def geometry_of(class_name: str, config: Config, module: Callable[[], nn.Module]
         raise UsageError(
             f"'{class_name}' is not among the VAEs the command line knows (see `tvae models`), and takes no image"
         ) from error
-    return Geometry(256 // shape[-1], latent_channels=shape[1], in_channels=channels)
+    return LatentGeometry(256 // shape[-1], latent_channels=shape[1], in_channels=channels)

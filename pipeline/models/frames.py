@@ -6,10 +6,10 @@ by their own reference (see ``streaming``), and Mochi's encoder attends over all
 
 from __future__ import annotations
 
-from tvae.pipeline.captures import Frames
+from tvae.pipeline.models.calls import Frames
 from tvae.pipeline.models.reference import Side
 
-__all__ = ["frames_of", "goes_by_frames"]
+__all__ = ["frames_axis_of", "goes_by_frames"]
 
 _IN_BATCH: dict[Side, Frames] = {"encode": Frames(0), "decode": Frames(0, "num_frames")}
 _CLIP: dict[Side, Frames] = {"encode": Frames(), "decode": Frames()}
@@ -26,12 +26,12 @@ _FRAMES: dict[str, dict[Side, Frames]] = {
 }
 
 
-def frames_of(class_name: str, side: Side) -> Frames | None:
+def frames_axis_of(class_name: str, side: Side) -> Frames | None:
     """Where a class of models has the frames of a clip, None for those that strips of time do not serve."""
     return _FRAMES.get(class_name, {}).get(side)
 
 
 def goes_by_frames(class_name: str) -> bool:
     """Can a clip come and go frame by frame, in memory that does not grow with it?"""
-    frames = frames_of(class_name, "decode")
+    frames = frames_axis_of(class_name, "decode")
     return frames is not None and frames.alone

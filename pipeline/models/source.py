@@ -15,8 +15,8 @@ import torch
 
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.checksum import sha256_of_files
+from tvae.pipeline.models.safetensors_header import TensorSpec, read_header
 from tvae.pipeline.models.seedvr2 import checkpoint
-from tvae.pipeline.safetensors_header import TensorSpec, read_header
 
 CONFIG_NAME = "config.json"
 WEIGHTS_STEM = "diffusion_pytorch_model"

@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from tvae.pipeline.captures import Step
-from tvae.pipeline.held import Held
+from tvae.pipeline.memory.offloaded_cache import OffloadedCache
+from tvae.pipeline.models.calls import Step
 from tvae.pipeline.models.reference import Side
 from tvae.pipeline.models.steps import cogvideox, magvit, mochi, wan
 
@@ -114,7 +114,7 @@ _STEPPING: dict[str, dict[Side, Stepping]] = {
 }
 
 
-Cache = Tensor | Held
+Cache = Tensor | OffloadedCache
 """On the device, or where there is room for it."""
 
 

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvae.pipeline.budget import recorded_segments
-from tvae.pipeline.cap import without_holes
-from tvae.pipeline.compiled import Ready
-from tvae.pipeline.engine.record import Recording, RecordingPool
+from tvae.pipeline.engine.run.cuda_graph import Recording, RecordingPool
+from tvae.pipeline.memory.allocator import without_holes
+from tvae.pipeline.memory.limits import recorded_segments
+from tvae.pipeline.session.prepared import Ready
 
 __all__ = ["KeptRuns", "drop_recordings"]
 

@@ -16,24 +16,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tvae.pipeline.budget import Limits
-from tvae.pipeline.cap import capped
-from tvae.pipeline.captures import Call, Fits
-from tvae.pipeline.clip_plan import ClipPlan
-from tvae.pipeline.compiled import NO_SINKS, Compiled, Ready
-from tvae.pipeline.engine.boundary import RowSink, RowSource
-from tvae.pipeline.engine.plan import Plan
-from tvae.pipeline.hardware import backend_settings, kernels_of, uses_channels_last
-from tvae.pipeline.models.clip_steps import ClipSteps
-from tvae.pipeline.models.families import Geometry
-from tvae.pipeline.models.frames import frames_of
+from tvae.pipeline.device import backend_settings, kernels_of, uses_channels_last
+from tvae.pipeline.engine.plan.report import Plan
+from tvae.pipeline.engine.run.storage import RowSink, RowSource
+from tvae.pipeline.memory.allocator import capped
+from tvae.pipeline.memory.limits import Limits
+from tvae.pipeline.models.calls import Call
+from tvae.pipeline.models.families import LatentGeometry
+from tvae.pipeline.models.frames import frames_axis_of
 from tvae.pipeline.models.reference import Side
 from tvae.pipeline.models.streaming import Cache, ClipStream, Cuts, stepping_of
-from tvae.pipeline.outputs import Spec
-from tvae.pipeline.planning import rows_dim
+from tvae.pipeline.session.captures import Fits
+from tvae.pipeline.session.choose_plan import rows_dim
+from tvae.pipeline.session.clip_plan import ClipPlan
+from tvae.pipeline.session.clip_steps import ClipSteps
 from tvae.pipeline.session.kept_runs import KeptRuns, drop_recordings
+from tvae.pipeline.session.outputs.taken_apart import Spec
+from tvae.pipeline.session.prepared import NO_SINKS, Compiled, Ready
 from tvae.pipeline.session.step_runs import StepRuns
-from tvae.pipeline.weights import PreparedWeights
+from tvae.pipeline.session.weights import PreparedWeights
 from tvae.presets import Preset
 
 __all__ = ["Session", "Subject"]
@@ -56,7 +57,7 @@ class Subject:
     weights: Callable[[Sequence[str]], Mapping[str, Tensor]]
     there: Callable[[], Mapping[str, Tensor]] | None = None
     borrowed: bool = False
-    geometry: Callable[[], Geometry] | None = None
+    geometry: Callable[[], LatentGeometry] | None = None
     fits: Fits | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -283,7 +284,7 @@ class Session:
                 self._kernels,
                 allow_whole=self._allow_whole,
                 step=None if stepping is None else stepping.step,
-                frames=None if family is None or stepping is not None else frames_of(family, side),
+                frames=None if family is None or stepping is not None else frames_axis_of(family, side),
                 fits=subject.fits,
             )
         return self._compiled[name]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from tvae.pipeline.captures import Call
-from tvae.pipeline.engine.boundary import RowSink, RowSource
-from tvae.pipeline.engine.plan import Plan
+from tvae.pipeline.engine.plan.report import Plan
+from tvae.pipeline.engine.run.storage import RowSink, RowSource
+from tvae.pipeline.models.calls import Call
 
 if TYPE_CHECKING:
     from tvae.pipeline.session.session import Session

@@ -63,7 +63,7 @@ import sys, time
 begin = time.process_time()
 import torch
 after_torch = time.process_time()
-import tvae.pipeline.runner as runner
+import tvae.pipeline.session.runner as runner
 execute = runner.execute
 def first(*arguments, **options):
     started = time.process_time()

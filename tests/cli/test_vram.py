@@ -14,7 +14,7 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from tvae.cli.app import app
-from tvae.pipeline import budget
+from tvae.pipeline.memory import limits as budget
 
 MIB, GIB = 1 << 20, 1 << 30
 Tvae = Callable[..., Result]

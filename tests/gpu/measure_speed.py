@@ -44,7 +44,7 @@ from tvae.kernels import LEVELS
 from tvae.pipeline.bench.first_use import Subject, caches_in
 from tvae.pipeline.bench.kernels import Ceiling, bench_kernels
 from tvae.pipeline.bench.vae import bench_vae, make_case
-from tvae.pipeline.hardware import choose_preset
+from tvae.pipeline.device import choose_preset
 from tvae.presets import Preset
 from tvae.presets.text import text_of
 

@@ -11,8 +11,8 @@ from sweeping.families import build, swept
 from torch import Tensor, nn
 
 from tvae.pipeline import TiledVAE
-from tvae.pipeline.budget import recorded_segments
 from tvae.pipeline.errors import PlanError
+from tvae.pipeline.memory.limits import recorded_segments
 from tvae.pipeline.session.kept_runs import RECORDED_MOST, RECORDED_ROOM, drop_recordings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -15,9 +15,9 @@ import torch
 from tiny_vaes import TinyVAE, relative_l2, result, waves
 
 from tvae.pipeline import TiledVAE
-from tvae.pipeline.engine import boundary
-from tvae.pipeline.engine.axis import Axis, crop
-from tvae.pipeline.engine.boundary import OnDisk, OnHost
+from tvae.pipeline.engine.ir.axis import Axis, crop
+from tvae.pipeline.engine.run import storage as boundary
+from tvae.pipeline.engine.run.storage import OnDisk, OnHost
 from tvae.pipeline.errors import PlanError
 
 pytestmark = [

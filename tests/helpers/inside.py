@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tvae.pipeline import TiledVAE
-from tvae.pipeline.compiled import Compiled
-from tvae.pipeline.runner import Runner
+from tvae.pipeline.session.prepared import Compiled
+from tvae.pipeline.session.runner import Runner
 
 __all__ = ["compiled_of", "runners_of"]
 

@@ -19,16 +19,16 @@ from row_reader import reader, same
 from torch import Tensor
 
 from tvae.kernels import Kernels
-from tvae.pipeline.engine.axis import crop
-from tvae.pipeline.engine.execute import execute
-from tvae.pipeline.engine.fused import fused
-from tvae.pipeline.engine.graph import Graph, Meta, Node, Ref, Size, evaluate, map_refs
-from tvae.pipeline.engine.layout import memory_format
+from tvae.pipeline.engine.ir.axis import crop
+from tvae.pipeline.engine.ir.fused_ops import fused
+from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Ref, Size, evaluate, map_refs
+from tvae.pipeline.engine.ir.layout import memory_format
+from tvae.pipeline.engine.ir.program import Op, Program
+from tvae.pipeline.engine.ir.resolve import resolve
 from tvae.pipeline.engine.lower import lower
-from tvae.pipeline.engine.program import Op, Program
-from tvae.pipeline.engine.resolve import resolve
+from tvae.pipeline.engine.plan.schedule import schedule
 from tvae.pipeline.engine.rules import RULES
-from tvae.pipeline.engine.schedule import schedule
+from tvae.pipeline.engine.run.execute import execute
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 Case = Callable[[Draw, str], "OneOp"]

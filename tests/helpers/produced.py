@@ -6,9 +6,9 @@ import torch
 from row_reader import reader, same
 from torch import Tensor
 
-from tvae.pipeline.engine.axis import crop, shape_of_rows
-from tvae.pipeline.engine.layout import memory_format
-from tvae.pipeline.engine.program import Op
+from tvae.pipeline.engine.ir.axis import crop, shape_of_rows
+from tvae.pipeline.engine.ir.layout import memory_format
+from tvae.pipeline.engine.ir.program import Op
 
 
 def check_produced(

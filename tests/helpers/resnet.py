@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from one_op import OneOp
 from torch import Tensor
 
-from tvae.pipeline.engine.boundary import Done
-from tvae.pipeline.engine.graph import Ref
-from tvae.pipeline.engine.schedule import Schedule
+from tvae.pipeline.engine.ir.graph import Ref
+from tvae.pipeline.engine.plan.schedule import Schedule
+from tvae.pipeline.engine.run.storage import Done
 
 __all__ = ["Rows", "convolved", "normed", "resnet_block", "summed", "without_reuse"]
 

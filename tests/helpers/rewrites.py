@@ -10,12 +10,12 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from tvae.pipeline.engine.capture import capture
-from tvae.pipeline.engine.execute import execute
-from tvae.pipeline.engine.graph import Graph, Node
+from tvae.pipeline.engine.capture.capture import capture
+from tvae.pipeline.engine.ir.graph import Graph, Node
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.passes import simplify
-from tvae.pipeline.engine.schedule import schedule
+from tvae.pipeline.engine.plan.schedule import schedule
+from tvae.pipeline.engine.run.execute import execute
 
 Outputs = Tensor | tuple[Tensor, ...]
 Fn = Callable[["Layers", Tensor], Outputs]

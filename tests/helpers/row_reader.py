@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tvae.pipeline.engine.axis import crop
-from tvae.pipeline.engine.program import Op, Read
+from tvae.pipeline.engine.ir.axis import crop
+from tvae.pipeline.engine.ir.program import Op, Read
 
 
 def reader(op: Op, ops: list[Op], full: dict[int, Tensor], demands: Sequence[tuple[int, int, int]]) -> Read:

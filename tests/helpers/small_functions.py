@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from tvae.pipeline.engine.capture import capture
-from tvae.pipeline.engine.execute import execute
-from tvae.pipeline.engine.graph import Graph
+from tvae.pipeline.engine.capture.capture import capture
+from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.engine.lower import lower
-from tvae.pipeline.engine.schedule import schedule
+from tvae.pipeline.engine.plan.schedule import schedule
+from tvae.pipeline.engine.run.execute import execute
 
 Fn = Callable[[nn.Module, Tensor], Tensor]
 

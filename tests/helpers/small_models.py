@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tvae.pipeline.engine.capture import capture
-from tvae.pipeline.engine.execute import execute
-from tvae.pipeline.engine.graph import Graph
+from tvae.pipeline.engine.capture.capture import capture
+from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.passes import simplify
-from tvae.pipeline.engine.schedule import Schedule, schedule
+from tvae.pipeline.engine.plan.schedule import Schedule, schedule
+from tvae.pipeline.engine.run.execute import execute
 
 Outputs = Tensor | tuple[Tensor, ...]
 

@@ -17,7 +17,7 @@ from tvae.kernels import Unsupported, cuda, native
 from tvae.kernels.cuda import program
 from tvae.kernels.cuda.boxes import boxes
 from tvae.kernels.cuda.maps import channels_last, common
-from tvae.kernels.cuda.ring import FORMS, VECTOR_BYTES, Card, Geometry, Ring, geometry
+from tvae.kernels.cuda.ring import FORMS, VECTOR_BYTES, Card, Ring, RingLayout, geometry
 
 H200 = Card((9, 0), 132, 232448, 233472)
 CARDS = (H200, Card((8, 0), 108, 166912, 167936), Card((8, 6), 28, 101376, 102400), Card((12, 0), 170, 101376, 102400))
@@ -82,7 +82,7 @@ def test_the_default_ring_fits_every_card(
 
 
 def test_small_maps_are_cut_smaller() -> None:
-    def cut(side: int) -> Geometry:
+    def cut(side: int) -> RingLayout:
         return geometry((1, 1, side * side, 512), 2, 1, True, None, "bulk", H200)
 
     assert cut(256).tile == 16

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tvae.kernels import Kernels, cudnn_clip, cudnn_frontend
-from tvae.kernels.ahead import rehearsal
+from tvae.kernels.prebuild import rehearsal
 
 ONCE = ([1, 1, 1], [0, 1, 1], [1, 1, 1], 1)
 Plans = dict[Any, Any]

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from tvae.kernels import Kernels, Unsupported, cuda, cudnn_frontend, cudnn_sum, native, registry
-from tvae.kernels.ahead import rehearsal
 from tvae.kernels.cuda import hopper_conv
+from tvae.kernels.prebuild import rehearsal
 from tvae.kernels.registry import Failed
 
 Given = dict[str, Any]

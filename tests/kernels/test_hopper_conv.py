@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tvae.kernels import Unsupported
-from tvae.kernels.ahead import rehearsal
 from tvae.kernels.cuda import hopper_conv
 from tvae.kernels.cuda.ring import Card
+from tvae.kernels.prebuild import rehearsal
 from tvae.kernels.registry import Failed
 
 ALL = 1, 1, 1, 1

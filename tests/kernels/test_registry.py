@@ -14,7 +14,7 @@ import torch
 
 import tvae.kernels
 from tvae.kernels import LEVELS, OPERATIONS, Kernels, Unsupported, implementation, native, registry, why_missing
-from tvae.kernels.ahead import rehearsal
+from tvae.kernels.prebuild import rehearsal
 
 ARGUMENTS = (torch.ones(3), torch.ones(3), torch.full((3,), 2.0))
 

@@ -15,7 +15,7 @@ if find_spec("triton") is None:
     pytest.skip("needs Triton", allow_module_level=True)
 import interpreted  # noqa: F401  (before Triton)
 
-from tvae.kernels.ahead import rehearsal, wait_for_all
+from tvae.kernels.prebuild import rehearsal, wait_for_all
 from tvae.kernels.triton.launch import launch
 
 

@@ -13,7 +13,7 @@ import torch
 
 from tvae import presets
 from tvae.kernels import registry, triton_needs
-from tvae.pipeline import hardware
+from tvae.pipeline import device as hardware
 
 Machine = pytest.MonkeyPatch
 CARD = torch.device("cuda", 0)

@@ -10,9 +10,10 @@ import pytest
 import torch
 from tiny_vaes import TINY, relative_l2, result
 
-from tvae.pipeline import TiledVAE, captures
-from tvae.pipeline.clip_plan import ClipPlan
+from tvae.pipeline import TiledVAE
 from tvae.pipeline.models.reference import call_reference, reference_mode
+from tvae.pipeline.session import captures
+from tvae.pipeline.session.clip_plan import ClipPlan
 
 IN_STEPS = [
     ("AutoencoderKLWan", "encode", (1, 5, 9, 7, 2)),

@@ -11,8 +11,8 @@ from tiny_vaes import TINY, relative_l2, result
 from torch import Tensor, nn
 
 from tvae.pipeline import TiledVAE
-from tvae.pipeline.clip_plan import ClipPlan
 from tvae.pipeline.models.reference import call_reference, reference_mode
+from tvae.pipeline.session.clip_plan import ClipPlan
 
 STRIPS = (1, 3, 5, 37)
 TOLERANCE = 1e-5

@@ -8,9 +8,10 @@ import pytest
 import torch
 from tiny_vaes import TINY, relative_l2, result
 
-from tvae.pipeline import TiledVAE, planning
-from tvae.pipeline.compiled import Compiled
+from tvae.pipeline import TiledVAE
 from tvae.pipeline.models.reference import call_reference, reference_mode
+from tvae.pipeline.session import choose_plan as planning
+from tvae.pipeline.session.prepared import Compiled
 
 TOLERANCE = 1e-5
 CASES = [

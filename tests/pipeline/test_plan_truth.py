@@ -16,9 +16,10 @@ from live_bytes import LiveBytes
 from tiny_vaes import TINY
 from torch import Tensor, nn
 
-from tvae.pipeline import TiledVAE, budget
-from tvae.pipeline.engine.plan import Plan
+from tvae.pipeline import TiledVAE
+from tvae.pipeline.engine.plan.report import Plan
 from tvae.pipeline.errors import PlanError, TvaeError
+from tvae.pipeline.memory import limits as budget
 from tvae.pipeline.models.reference import Side
 
 MIB = 1 << 20

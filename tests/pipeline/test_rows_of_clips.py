@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tvae.pipeline import planning
-from tvae.pipeline.budget import Limits, Rows
-from tvae.pipeline.captures import Call, Frames
-from tvae.pipeline.compiled import Compiled
-from tvae.pipeline.engine.boundary import Done
+from tvae.pipeline.engine.run.storage import Done
 from tvae.pipeline.errors import PlanError
+from tvae.pipeline.memory.limits import Limits, Rows
+from tvae.pipeline.models.calls import Call, Frames
+from tvae.pipeline.session import choose_plan as planning
+from tvae.pipeline.session.prepared import Compiled
 
 
 class Clips(nn.Module):

@@ -16,9 +16,10 @@ from tiny_vaes import relative_l2, waves
 from torch import Tensor, nn
 from uncut_models import CUT, UNCUT, Uncut
 
-from tvae.pipeline import TiledVAE, budget
-from tvae.pipeline.engine.graph import Graph
+from tvae.pipeline import TiledVAE
+from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.errors import PlanError, UnsupportedOp
+from tvae.pipeline.memory import limits as budget
 
 MIB = 1 << 20
 

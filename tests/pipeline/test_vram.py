@@ -14,9 +14,10 @@ import pytest
 import torch
 from tiny_vaes import TINY, relative_l2, result
 
-from tvae.pipeline import TiledVAE, budget
+from tvae.pipeline import TiledVAE
 from tvae.pipeline.errors import PlanError, UsageError
-from tvae.pipeline.weights import PreparedWeights
+from tvae.pipeline.memory import limits as budget
+from tvae.pipeline.session.weights import PreparedWeights
 
 MIB, GIB = 1 << 20, 1 << 30
 KL = TINY["AutoencoderKL"]
@@ -139,7 +140,7 @@ def test_without_a_budget_it_is_what_is_free_now(model: Any, memory: dict[str, i
 def test_freed_memory_goes_back_where_resident_memory_counts(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a budget was named, and nowhere else: it takes time."""
     asked: list[str] = []
-    monkeypatch.setattr("tvae.pipeline.runner.return_what_is_free", lambda: asked.append("asked"))
+    monkeypatch.setattr("tvae.pipeline.session.runner.return_what_is_free", lambda: asked.append("asked"))
     x = KL.input("decode", 4, 4)
     TiledVAE(model).decode(x)
     assert asked == []

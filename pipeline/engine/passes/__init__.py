@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from tvae.pipeline.engine.graph import Graph
+from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.engine.passes.bias import move_bias
 from tvae.pipeline.engine.passes.borders import fuse_norm_pad, leave_zeros_to_convolutions
 from tvae.pipeline.engine.passes.casts import drop_casts

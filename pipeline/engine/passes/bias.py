@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from tvae.pipeline.engine.convolutions import CONVOLUTIONS
-from tvae.pipeline.engine.graph import Graph, Meta, Node, Ref
+from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Ref
+from tvae.pipeline.engine.ir.op_names import CONVOLUTIONS
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
 __all__ = ["move_bias"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvae.pipeline.engine.graph import Graph, Meta, Node
+from tvae.pipeline.engine.ir.graph import Graph, Meta, Node
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
 __all__ = ["fuse_norm_pad", "leave_zeros_to_convolutions", "pads_zeros"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from tvae.pipeline.engine.graph import Graph, Meta, Node
+from tvae.pipeline.engine.ir.graph import Graph, Meta, Node
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
 __all__ = ["drop_casts"]

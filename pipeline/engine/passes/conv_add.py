@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tvae.pipeline.engine.graph import Graph, Node, Ref
+from tvae.pipeline.engine.ir.graph import Graph, Node, Ref
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 from tvae.pipeline.engine.passes.same_size import same_size
 

@@ -7,7 +7,7 @@ from functools import reduce
 
 import torch
 
-from tvae.pipeline.engine.graph import Graph, Node, Ref, map_refs
+from tvae.pipeline.engine.ir.graph import Graph, Node, Ref, map_refs
 from tvae.pipeline.errors import UnsupportedOp
 
 __all__ = ["functionalise"]

@@ -6,7 +6,7 @@ compute mostly zeros. The last normalisation and its activation join the convolu
 
 from __future__ import annotations
 
-from tvae.pipeline.engine.graph import Graph, Node
+from tvae.pipeline.engine.ir.graph import Graph, Node
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 from tvae.pipeline.engine.passes.same_size import same_size
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tvae.pipeline.engine.graph import Graph, Node, Ref
+from tvae.pipeline.engine.ir.graph import Graph, Node, Ref
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
 __all__ = ["fuse_norm_act"]

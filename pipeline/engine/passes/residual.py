@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tvae.pipeline.engine.convolutions import CONVOLUTIONS
-from tvae.pipeline.engine.graph import Graph, Node
+from tvae.pipeline.engine.ir.graph import Graph, Node
+from tvae.pipeline.engine.ir.op_names import CONVOLUTIONS
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
 __all__ = ["fuse_residual"]

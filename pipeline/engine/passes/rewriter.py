@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tvae.pipeline.engine.graph import Graph, Meta, Node, Ref, map_refs
+from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Ref, map_refs
 from tvae.pipeline.engine.passes.unused import remove_unused
 
 __all__ = ["Rewriter"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tvae.pipeline.engine.graph import Graph, Node, Ref
+from tvae.pipeline.engine.ir.graph import Graph, Node, Ref
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
 __all__ = ["fuse_rms_norm"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvae.pipeline.engine.graph import Node
+from tvae.pipeline.engine.ir.graph import Node
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
 __all__ = ["same_size"]

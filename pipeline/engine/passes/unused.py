@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tvae.pipeline.engine.graph import Graph, Ref, map_refs
+from tvae.pipeline.engine.ir.graph import Graph, Ref, map_refs
 
 __all__ = ["remove_unused"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tvae.pipeline.engine.graph import Graph, Meta, Node, Size
+from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Size
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
 __all__ = ["fuse_enlarge_conv", "fuse_upsample_conv"]

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvae.pipeline.engine.graph import Graph, Node, Ref, Size, evaluate, map_refs
+from tvae.pipeline.engine.ir.graph import Graph, Node, Ref, Size, evaluate, map_refs
+from tvae.pipeline.engine.ir.resolve import resolve
 from tvae.pipeline.engine.passes.rewriter import Rewriter
-from tvae.pipeline.engine.resolve import resolve
 
 __all__ = ["use_wide_attention"]
 

@@ -6,7 +6,7 @@ taps: all taps but those that meet the frame itself are multiplied with zeros.
 
 from __future__ import annotations
 
-from tvae.pipeline.engine.graph import Graph, Meta, Node
+from tvae.pipeline.engine.ir.graph import Graph, Meta, Node
 from tvae.pipeline.engine.passes.borders import pads_zeros
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 

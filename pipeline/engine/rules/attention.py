@@ -12,8 +12,8 @@ from torch import Tensor
 
 from tvae.kernels.attention_parts import Part, attention_part, merge_parts, part_bytes, passed_bytes
 from tvae.kernels.workspace import attention_bytes
-from tvae.pipeline.engine.graph import Node
-from tvae.pipeline.engine.program import Demand, Op, Parts, Read, Reduction
+from tvae.pipeline.engine.ir.graph import Node
+from tvae.pipeline.engine.ir.program import Demand, Op, Parts, Read, Reduction
 from tvae.pipeline.engine.rules.context import Context, no_rows
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 

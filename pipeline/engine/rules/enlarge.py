@@ -6,9 +6,9 @@ import math
 
 from torch import Tensor
 
-from tvae.pipeline.engine.axis import Axis
-from tvae.pipeline.engine.graph import Node
-from tvae.pipeline.engine.program import Op, Read
+from tvae.pipeline.engine.ir.axis import Axis
+from tvae.pipeline.engine.ir.graph import Node
+from tvae.pipeline.engine.ir.program import Op, Read
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from tvae.kernels.workspace import narrow_bytes
-from tvae.pipeline.engine.graph import Node
-from tvae.pipeline.engine.program import Op, Read
+from tvae.pipeline.engine.ir.graph import Node
+from tvae.pipeline.engine.ir.program import Op, Read
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.norm import norm_map
 from tvae.pipeline.engine.rules.registry import rule

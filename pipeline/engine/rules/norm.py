@@ -15,9 +15,9 @@ from torch import Tensor
 
 from tvae.kernels import Kernels
 from tvae.kernels.native import merge_stats, stats_bytes
-from tvae.pipeline.engine.fused import norm_affine
-from tvae.pipeline.engine.graph import Node
-from tvae.pipeline.engine.program import Op, Produce, Read, Reduction
+from tvae.pipeline.engine.ir.fused_ops import norm_affine
+from tvae.pipeline.engine.ir.graph import Node
+from tvae.pipeline.engine.ir.program import Op, Produce, Read, Reduction
 from tvae.pipeline.engine.rules.context import Context, no_demand, no_rows
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 from tvae.pipeline.engine.rules.window import padded

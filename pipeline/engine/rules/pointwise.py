@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from tvae.pipeline.engine.axis import Axis
-from tvae.pipeline.engine.graph import Node, Ref
-from tvae.pipeline.engine.layout import dense
-from tvae.pipeline.engine.program import Op
+from tvae.pipeline.engine.ir.axis import Axis
+from tvae.pipeline.engine.ir.graph import Node, Ref
+from tvae.pipeline.engine.ir.layout import dense
+from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 

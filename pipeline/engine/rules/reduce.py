@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvae.pipeline.engine.graph import Node
-from tvae.pipeline.engine.program import Op, Read, Reduction
+from tvae.pipeline.engine.ir.graph import Node
+from tvae.pipeline.engine.ir.program import Op, Read, Reduction
 from tvae.pipeline.engine.rules.context import Context, no_rows
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tvae.pipeline.engine.graph import Node
-    from tvae.pipeline.engine.program import Op
+    from tvae.pipeline.engine.ir.graph import Node
+    from tvae.pipeline.engine.ir.program import Op
     from tvae.pipeline.engine.rules.context import Context
 
 Rule = Callable[["Context", "Node"], "Op"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvae.pipeline.engine.axis import Axis
-from tvae.pipeline.engine.graph import Node
-from tvae.pipeline.engine.program import Op
-from tvae.pipeline.engine.resolve import resolve
+from tvae.pipeline.engine.ir.axis import Axis
+from tvae.pipeline.engine.ir.graph import Node
+from tvae.pipeline.engine.ir.program import Op
+from tvae.pipeline.engine.ir.resolve import resolve
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from tvae.pipeline.engine.convolutions import CONVOLUTIONS
-from tvae.pipeline.engine.graph import Node
-from tvae.pipeline.engine.program import Op, Read
+from tvae.pipeline.engine.ir.graph import Node
+from tvae.pipeline.engine.ir.op_names import CONVOLUTIONS
+from tvae.pipeline.engine.ir.program import Op, Read
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.pointwise import broadcast_axis
 from tvae.pipeline.engine.rules.registry import rule

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tvae.pipeline.engine.program import Demand, Op
+from tvae.pipeline.engine.ir.program import Demand, Op
 from tvae.pipeline.engine.rules.registry import NoRule
 
 __all__ = ["SameSize"]

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvae.pipeline.engine.axis import Axis, reshape_axis
-from tvae.pipeline.engine.graph import Node, Ref
-from tvae.pipeline.engine.layout import joined, reshaped
-from tvae.pipeline.engine.program import Demand, Op, Read
+from tvae.pipeline.engine.ir.axis import Axis, reshape_axis
+from tvae.pipeline.engine.ir.graph import Node, Ref
+from tvae.pipeline.engine.ir.layout import joined, reshaped
+from tvae.pipeline.engine.ir.program import Demand, Op, Read
 from tvae.pipeline.engine.rules.born import born_by_repeating, born_by_slicing
 from tvae.pipeline.engine.rules.context import Context, no_demand
 from tvae.pipeline.engine.rules.registry import NoRule, rule

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvae.pipeline.engine.axis import Axis
-from tvae.pipeline.engine.graph import Node
-from tvae.pipeline.engine.program import Demand, Op, Read
+from tvae.pipeline.engine.ir.axis import Axis
+from tvae.pipeline.engine.ir.graph import Node
+from tvae.pipeline.engine.ir.program import Demand, Op, Read
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.convolve import CONV_T, by_phases, convolution_in
 from tvae.pipeline.engine.rules.registry import NoRule, rule

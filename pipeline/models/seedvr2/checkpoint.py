@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.errors import UsageError
+from tvae.pipeline.models.safetensors_header import TensorSpec
 from tvae.pipeline.models.seedvr2.vae import SeedVR2Config, SeedVR2VAE
-from tvae.pipeline.safetensors_header import TensorSpec
 
 CLASS_NAME = "SeedVR2VAE"
 

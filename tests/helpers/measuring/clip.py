@@ -13,11 +13,11 @@ from torch import Tensor
 from measuring.card import card_of
 from measuring.compare import kept
 from measuring.models import clip_of, folder_of, module_of
-from tvae.pipeline.engine.boundary import Done
+from tvae.pipeline.device import backend_settings, choose_preset
+from tvae.pipeline.engine.run.storage import Done
 from tvae.pipeline.errors import PlanError
-from tvae.pipeline.hardware import backend_settings, choose_preset
-from tvae.pipeline.models.model import Model, open_model
 from tvae.pipeline.models.streaming import Cuts
+from tvae.pipeline.session.model import Model, open_model
 
 __all__ = ["clip"]
 

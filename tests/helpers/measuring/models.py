@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tvae.pipeline.bench.shapes import SHAPES, Shape, build
 from tvae.pipeline.bench.vae import VaeCase, cast, input_of, make_case
-from tvae.pipeline.models.families import Geometry
+from tvae.pipeline.models.families import LatentGeometry
 from tvae.pipeline.models.reference import Side
 
 __all__ = ["Clip", "clip_of", "folder_of", "geometry_of", "module_of", "shape_of"]
@@ -44,7 +44,7 @@ def module_of(name: str, tiny: bool, dtype: str, device: str) -> nn.Module:
 
 
 @cache
-def geometry_of(name: str, tiny: bool) -> Geometry:
+def geometry_of(name: str, tiny: bool) -> LatentGeometry:
     """How its pixels and latents relate."""
     cls, config = shape_of(name, tiny).class_name, shape_of(name, tiny).config
     from tvae.pipeline.models.families import FAMILIES

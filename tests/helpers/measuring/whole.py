@@ -14,9 +14,9 @@ from measuring.compare import kept
 from measuring.models import clip_of, module_of
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.bench.rivals import opened, tensor_of
-from tvae.pipeline.engine.plan import Plan
+from tvae.pipeline.device import backend_settings, choose_preset
+from tvae.pipeline.engine.plan.report import Plan
 from tvae.pipeline.errors import PlanError
-from tvae.pipeline.hardware import backend_settings, choose_preset
 
 __all__ = ["whole"]
 

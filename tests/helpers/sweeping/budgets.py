@@ -9,8 +9,8 @@ from torch import nn
 
 from sweeping.meters import Meter
 from tvae.pipeline import TiledVAE
-from tvae.pipeline.budget import parse_size
 from tvae.pipeline.errors import PlanError
+from tvae.pipeline.memory.limits import parse_size
 from tvae.pipeline.models.reference import Side
 
 __all__ = ["Asked"]

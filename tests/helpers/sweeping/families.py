@@ -13,7 +13,7 @@ import torch
 from tiny_vaes import TINY
 from torch import nn
 
-from tvae.pipeline.models.families import FAMILIES, Geometry
+from tvae.pipeline.models.families import FAMILIES, LatentGeometry
 from tvae.pipeline.models.reference import Side
 
 __all__ = ["PUBLIC", "Cost", "Swept", "build", "swept"]
@@ -46,7 +46,7 @@ class Swept:
     weight: float = 1.0
 
     @property
-    def geometry(self) -> Geometry:
+    def geometry(self) -> LatentGeometry:
         """How its pixels and latents relate."""
         return FAMILIES[self.class_name].geometry(self.config)
 

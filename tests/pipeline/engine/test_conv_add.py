@@ -9,11 +9,11 @@ from small_models import Block, built, graph_of, image
 from torch import Tensor
 
 from tvae.kernels import Kernels, native
-from tvae.pipeline.engine.execute import execute
-from tvae.pipeline.engine.graph import Graph
+from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.passes import optimise
-from tvae.pipeline.engine.schedule import Schedule, schedule
+from tvae.pipeline.engine.plan.schedule import Schedule, schedule
+from tvae.pipeline.engine.run.execute import execute
 
 CPU = torch.device("cpu")
 HEIGHT, WIDTH = 37, 20

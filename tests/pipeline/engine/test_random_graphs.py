@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from one_op import CPU, Draw, OneOp, execute_strips, whole_values
 from resnet import without_reuse
 
-from tvae.pipeline.engine.cuts import optional_cuts
-from tvae.pipeline.engine.execute import execute
-from tvae.pipeline.engine.graph import Graph, Ref, Size
+from tvae.pipeline.engine.ir.graph import Graph, Ref, Size
+from tvae.pipeline.engine.ir.program import Program
 from tvae.pipeline.engine.lower import lower
-from tvae.pipeline.engine.program import Program
-from tvae.pipeline.engine.schedule import Schedule, levels, movable, schedule
-from tvae.pipeline.engine.sliding import shares
+from tvae.pipeline.engine.plan.cuts import optional_cuts
+from tvae.pipeline.engine.plan.schedule import Schedule, levels, movable, schedule
+from tvae.pipeline.engine.plan.sliding import shares
+from tvae.pipeline.engine.run.execute import execute
 
 CHANNELS, WIDTH = 4, 3
 

@@ -13,7 +13,7 @@ import pytest
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, Notice, Progress
-from tvae.pipeline.jobs.lengths import LengthFit, frames_of
+from tvae.pipeline.jobs.lengths import LengthFit, frame_count
 from tvae.pipeline.jobs.reading import Chunk
 from tvae.pipeline.latents import open_latents
 
@@ -205,4 +205,4 @@ def test_an_image_vae_takes_any_length(run: Run, clip: Run, tmp_path: Path, alig
 def test_frames_of_latents_that_are_decoded_together(group: int, counts: dict[tuple[int, bool], int]) -> None:
     """As Wan's and CogVideoX's decoders give them."""
     info: Any = SimpleNamespace(temporal_factor=4, lead_frames=1, latent_group=group)
-    assert {case: frames_of(info, *case) for case in counts} == counts
+    assert {case: frame_count(info, *case) for case in counts} == counts

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tvae.pipeline.jobs.queues import ahead, behind
+from tvae.pipeline.jobs.queues import prefetched, written_behind
 
 
 def our_threads() -> list[str]:
@@ -19,7 +19,7 @@ def our_threads() -> list[str]:
 @pytest.mark.parametrize("depth", [0, 1, 3])
 def test_everything_arrives_in_order(depth: int) -> None:
     got: list[int] = []
-    with ahead(range(50), depth) as numbers, behind(got.append, depth) as put:
+    with prefetched(range(50), depth) as numbers, written_behind(got.append, depth) as put:
         for number in numbers:
             put(number)
     assert got == list(range(50))
@@ -28,7 +28,7 @@ def test_everything_arrives_in_order(depth: int) -> None:
 
 def test_the_reader_waits_for_the_caller() -> None:
     source = iter(range(100))
-    with ahead(source, 2) as numbers:
+    with prefetched(source, 2) as numbers:
         next(numbers)
         time.sleep(0.1)
         assert next(source) <= 4  # one taken, two waiting, one in hand
@@ -43,7 +43,7 @@ def test_the_caller_waits_for_the_writer() -> None:
         written.append(item)
 
     begin = time.monotonic()
-    with behind(sink, 2) as put:
+    with written_behind(sink, 2) as put:
         for item in range(3):
             put(item)
         threading.Timer(0.2, release.set).start()
@@ -58,7 +58,7 @@ def test_an_error_of_the_reader_comes_after_what_it_read() -> None:
         raise RuntimeError("broken file")
 
     got: list[int] = []
-    with pytest.raises(RuntimeError, match="broken file"), ahead(source(), 4) as numbers:
+    with pytest.raises(RuntimeError, match="broken file"), prefetched(source(), 4) as numbers:
         got.extend(numbers)
     assert got == [1]
     assert not our_threads()
@@ -69,7 +69,7 @@ def test_an_error_of_the_writer_stops_the_caller() -> None:
         raise OSError("disk full")
 
     numbers = iter(range(1000))
-    with pytest.raises(OSError, match="disk full"), behind(sink, 1) as put:
+    with pytest.raises(OSError, match="disk full"), written_behind(sink, 1) as put:
         deque(map(put, numbers), maxlen=0)
     assert next(numbers) < 10
     assert not our_threads()
@@ -80,7 +80,7 @@ def test_an_error_of_the_writer_at_the_very_end_is_not_lost() -> None:
         time.sleep(0.05)
         raise OSError("disk full")
 
-    with pytest.raises(OSError, match="disk full"), behind(sink, 4) as put:
+    with pytest.raises(OSError, match="disk full"), written_behind(sink, 4) as put:
         put(1)
 
 
@@ -93,7 +93,7 @@ def test_leaving_early_ends_both_threads(interruption: type[BaseException]) -> N
         written.append(item)
 
     def leave() -> None:
-        with ahead(range(10**9), 2) as numbers, behind(slow, 2) as put:
+        with prefetched(range(10**9), 2) as numbers, written_behind(slow, 2) as put:
             for number in numbers:
                 put(number)
                 if number == 4:

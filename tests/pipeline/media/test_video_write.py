@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tvae.pipeline.atomic import is_temporary
 from tvae.pipeline.errors import InputError, OutputError, UsageError
+from tvae.pipeline.files.atomic import is_temporary
 from tvae.pipeline.media import Frame, PictureSpec, WriteOptions, check_write_options, open_reader, open_writer, probe
 
 Demux = Callable[[Path], tuple[Fraction, list[tuple[int, int]], list]]

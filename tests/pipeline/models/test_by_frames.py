@@ -13,9 +13,9 @@ from live_bytes import LiveBytes
 from tiny_vaes import TINY, relative_l2, result
 from torch import Tensor, nn
 
-from tvae.pipeline.engine.boundary import Done
-from tvae.pipeline.models.model import Model, open_model
+from tvae.pipeline.engine.run.storage import Done
 from tvae.pipeline.models.reference import Side, call_reference, reference_mode
+from tvae.pipeline.session.model import Model, open_model
 
 TINY_LTX = TINY["AutoencoderKLLTXVideo"]
 CPU = torch.device("cpu")

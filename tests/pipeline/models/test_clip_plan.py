@@ -10,9 +10,9 @@ import torch
 from live_bytes import LiveBytes
 from tiny_vaes import TINY, waves
 
-from tvae.pipeline.clip_plan import ClipPlan
-from tvae.pipeline.engine.plan import Plan
-from tvae.pipeline.models.model import Model, open_model
+from tvae.pipeline.engine.plan.report import Plan
+from tvae.pipeline.session.clip_plan import ClipPlan
+from tvae.pipeline.session.model import Model, open_model
 
 MOCHI = "AutoencoderKLMochi"
 

@@ -12,10 +12,11 @@ from live_bytes import LiveBytes
 from tiny_vaes import TINY, relative_l2
 from torch import Tensor
 
-from tvae.pipeline import budget, planning
 from tvae.pipeline.errors import PlanError
-from tvae.pipeline.held import Held, holdable
-from tvae.pipeline.models.model import Model, open_model
+from tvae.pipeline.memory import limits as budget
+from tvae.pipeline.memory.offloaded_cache import OffloadedCache, holdable
+from tvae.pipeline.session import choose_plan as planning
+from tvae.pipeline.session.model import Model, open_model
 
 CPU = torch.device("cpu")
 SIZE = (12, 20)  # latent rows and columns
@@ -68,7 +69,7 @@ def smallest(model: Model, side: str, x: list[Tensor], caches: list[Any], monkey
 
 
 def planning_call() -> Any:
-    from tvae.pipeline.captures import Call
+    from tvae.pipeline.models.calls import Call
 
     return Call()
 
@@ -95,7 +96,7 @@ def test_the_same_results_in_less_memory(folder: Path, side: str, monkeypatch: p
         assert relative_l2(got, expected) < 2e-6  # strips round as they are cut, by machine
         if n > 1:  # captured, and weights loaded
             assert live.peak <= enough
-    assert all(isinstance(c, Held) == holdable(tuple(c.shape)) for c in held.caches)
+    assert all(isinstance(c, OffloadedCache) == holdable(tuple(c.shape)) for c in held.caches)
     for cache, other in zip(held.caches, stream.caches, strict=True):
         torch.testing.assert_close(cache.cpu(), other.cpu(), rtol=1e-4, atol=1e-5)
 
@@ -146,7 +147,7 @@ def test_a_stream_goes_on_with_what_another_saved(folder: Path, monkeypatch: pyt
         assert stream is not None
         stream.restore(saved)
         torch.testing.assert_close(stream.step(part), expected, rtol=1e-5, atol=1e-5)
-        assert any(isinstance(cache, Held) for cache in stream.caches) == bool(n % 2)
+        assert any(isinstance(cache, OffloadedCache) for cache in stream.caches) == bool(n % 2)
         saved = stream.saved()
 
 
@@ -172,7 +173,7 @@ def test_a_plan_says_where_they_are(folder: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_a_cache_comes_and_goes_by_rows(channels_last: bool, tmp_path: Path) -> None:
     value = torch.randn(1, 6, 2, 9, 5)
-    held = Held(tuple(value.shape), value.dtype, CPU, channels_last, tmp_path).take(value)
+    held = OffloadedCache(tuple(value.shape), value.dtype, CPU, channels_last, tmp_path).take(value)
     assert held.nbytes == value.nbytes
     assert torch.equal(held.cpu(), value)
     assert torch.equal(held.fetch(2, 5).result(), value[..., 2:5, :])

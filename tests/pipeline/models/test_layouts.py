@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tvae.kernels import Kernels
 from tvae.kernels.layout import as_pixels
-from tvae.pipeline.models.model import open_model
+from tvae.pipeline.session.model import open_model
 
 SEEN = {"group_stats", "norm_act", "add_stats", "rms_norm_act", "pad"}
 LTX, MOCHI, WAN, COG = (f"AutoencoderKL{name}" for name in ("LTXVideo", "Mochi", "Wan", "CogVideoX"))

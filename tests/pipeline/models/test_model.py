@@ -12,8 +12,8 @@ import torch
 from tiny_vaes import TINY, TinyVAE, relative_l2, result
 
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.models.model import open_model
 from tvae.pipeline.models.reference import call_reference, reference_mode
+from tvae.pipeline.session.model import open_model
 
 
 def _saved(tiny: TinyVAE, folder: Path) -> Any:
@@ -110,7 +110,7 @@ def test_from_the_second_run_on_diffusers_is_not_imported(tmp_path: Path) -> Non
     model.decode(torch.zeros(1, 4, 16, 12))
     code = f"""
 import sys, torch
-from tvae.pipeline.models.model import open_model
+from tvae.pipeline.session.model import open_model
 model = open_model({str(tmp_path)!r}, device="cpu")
 assert model.decode(model.encode(torch.zeros(1, 3, 32, 80)).mean).shape == (1, 3, 32, 80)
 print([m for m in ("diffusers", "torch.export", "sympy") if m in sys.modules])

@@ -19,10 +19,10 @@ from tvae.cli.app import app
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.latents import open_latents
 from tvae.pipeline.models.load import load_module, locate_vae
-from tvae.pipeline.models.model import open_model
+from tvae.pipeline.models.safetensors_header import TensorSpec
 from tvae.pipeline.models.seedvr2 import SeedVR2VAE
 from tvae.pipeline.models.seedvr2.checkpoint import config_of
-from tvae.pipeline.safetensors_header import TensorSpec
+from tvae.pipeline.session.model import open_model
 
 NAME = "ema_vae_fp16.safetensors"
 CONFIG = {"block_out_channels": (32, 64, 32), "layers_per_block": 1, "latent_channels": 4}

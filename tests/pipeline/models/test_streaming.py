@@ -11,12 +11,12 @@ from safetensors.torch import save_file
 from tiny_vaes import TINY, relative_l2, waves
 from torch import Tensor
 
-from tvae.pipeline import captures
-from tvae.pipeline.engine.capture import capture
-from tvae.pipeline.models.model import Model, open_model
+from tvae.pipeline.engine.capture.capture import capture
 from tvae.pipeline.models.reference import Side
 from tvae.pipeline.models.seedvr2 import SeedVR2VAE
-from tvae.pipeline.outputs import Posterior
+from tvae.pipeline.session import captures
+from tvae.pipeline.session.model import Model, open_model
+from tvae.pipeline.session.outputs.taken_apart import Posterior
 
 CONFIG = {"block_out_channels": (32, 64, 32), "layers_per_block": 1, "latent_channels": 4}
 TOLERANCE = 1e-5

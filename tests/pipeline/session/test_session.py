@@ -12,9 +12,9 @@ import torch
 from sweeping.families import build, swept
 
 from tvae.pipeline import TiledVAE
-from tvae.pipeline.clip_plan import ClipPlan
-from tvae.pipeline.engine import planner
+from tvae.pipeline.engine.plan import planner
 from tvae.pipeline.errors import PlanError
+from tvae.pipeline.session.clip_plan import ClipPlan
 
 CPU = torch.device("cpu")
 
@@ -75,7 +75,7 @@ def test_a_whole_clip_and_its_result_are_in_the_plan(name: str) -> None:
 @pytest.mark.parametrize("name", ["wan21", "cogvideox"])
 @torch.no_grad()
 def test_a_refusal_names_what_does_for_every_step_and_the_result(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tvae.pipeline import budget
+    from tvae.pipeline.memory import limits as budget
 
     monkeypatch.setattr(budget, "_resident", lambda: 300 << 20)  # so that nothing but the plan counts
     module, z = model_and_input(name, "decode", 17)
@@ -98,8 +98,8 @@ def test_a_refusal_names_what_does_for_every_step_and_the_result(name: str, monk
 @torch.no_grad()
 def test_sizes_alike_are_cut_alike_without_comparing_again(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[int] = []
-    ways = planner._ways
-    monkeypatch.setattr(planner, "_ways", lambda *a: compared.append(1) or ways(*a))  # type: ignore[func-returns-value]
+    ways = planner.ways
+    monkeypatch.setattr(planner, "ways", lambda *a: compared.append(1) or ways(*a))  # type: ignore[func-returns-value]
     module, x = model_and_input("sdxl", "encode")
     tiled = TiledVAE(module, "cpu", strip=2)
 

@@ -9,7 +9,7 @@ from one_op import CPU, OneOp, execute_strips, image
 from rewrites import Fn, Layers, Outputs, all_rewritten, live, name, only, rewritten
 from torch import Tensor
 
-from tvae.pipeline.engine.graph import Graph, Node
+from tvae.pipeline.engine.ir.graph import Graph, Node
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.passes import remove_unused
 from tvae.pipeline.engine.passes.bias import move_bias

@@ -8,15 +8,15 @@ import torch.nn.functional as F
 from rewrites import Fn, Layers, Outputs, count, expect, name, only, picture, rewritten
 from torch import Tensor, nn
 
-from tvae.pipeline.engine.capture import capture
-from tvae.pipeline.engine.execute import execute
-from tvae.pipeline.engine.graph import Graph
+from tvae.pipeline.engine.capture.capture import capture
+from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.passes import simplify
 from tvae.pipeline.engine.passes.borders import fuse_norm_pad, leave_zeros_to_convolutions
 from tvae.pipeline.engine.passes.casts import drop_casts
 from tvae.pipeline.engine.passes.norm_act import fuse_norm_act
-from tvae.pipeline.engine.schedule import schedule
+from tvae.pipeline.engine.plan.schedule import schedule
+from tvae.pipeline.engine.run.execute import execute
 
 
 def around(m: Layers, x: Tensor) -> Outputs:

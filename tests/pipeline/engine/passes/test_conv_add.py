@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from rewrites import Fn, Layers, Outputs, expect, name, rewritten
 from torch import Tensor
 
-from tvae.pipeline.engine.graph import Graph
+from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.engine.passes import remove_unused
 from tvae.pipeline.engine.passes.bias import move_bias
 from tvae.pipeline.engine.passes.conv_add import fuse_conv_add, fuse_conv_stats

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from small_functions import Fn, captured, run
 from torch import Tensor, nn
 
-from tvae.pipeline.engine.graph import Graph, Meta, Node, Ref
+from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Ref
 from tvae.pipeline.engine.passes import functionalise, simplify
 from tvae.pipeline.errors import UnsupportedOp
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from rewrites import Fn, Layers, Outputs, expect, name, rewritten
 from torch import Tensor
 
-from tvae.pipeline.engine.graph import Graph
+from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.engine.passes import narrow_conv
 from tvae.pipeline.engine.passes.norm_act import fuse_norm_act
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from rewrites import Fn, Layers, Outputs, all_rewritten, expect, live, name, only, picture, rewritten
 from torch import Tensor
 
-from tvae.pipeline.engine.graph import Graph
+from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.engine.passes.norm_act import fuse_norm_act
 from tvae.pipeline.engine.passes.residual import fuse_residual
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from one_op import CPU, OneOp, execute_strips, image
 
-from tvae.pipeline.engine.graph import Graph, Meta, Node, Ref
+from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Ref
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.passes import remove_unused
 

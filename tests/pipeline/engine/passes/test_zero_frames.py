@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from rewrites import Fn, Layers, Outputs, all_rewritten, expect, name, only, picture, rewritten
 from torch import Tensor
 
-from tvae.pipeline.engine.fused import last_taps
-from tvae.pipeline.engine.graph import Graph
+from tvae.pipeline.engine.ir.fused_ops import last_taps
+from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.engine.passes.borders import leave_zeros_to_convolutions
 from tvae.pipeline.engine.passes.zero_frames import leave_out_zero_frames
 

@@ -1,0 +1,1 @@
+"""Module -> graph, by torch.export."""

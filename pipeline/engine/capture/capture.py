@@ -1,0 +1,290 @@
+"""Capture: a callable over a module -> our Graph, through ``torch.export``.
+
+The export is symbolic in the height and width of the first input (and in those dimensions of the others that are tied
+to them), and in the frames of a clip whose strips divide those. Its guards, the conditions under which the traced path
+is the model's own, become ``Graph.guards``: a shape that fails them is captured anew, never run on the wrong graph.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from tvae.pipeline.engine.capture.export_settings import exporting
+from tvae.pipeline.engine.capture.made_constant import Lost, watched
+from tvae.pipeline.engine.ir.graph import DEVICE, Constant, Graph, Meta, Node, Ref, Size
+from tvae.pipeline.errors import UnsupportedOp, UsageError
+
+__all__ = ["capture"]
+
+_log = logging.getLogger("tvae")
+
+# Nodes that check sizes or types but compute nothing.
+_CHECKS = {"_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size"}
+
+
+class _SymbolicFactories(TorchFunctionMode):
+    """Factories that would make a symbolic size a constant.
+
+    Those of noise accept one only in the overload without a generator (who draws it is decided later), and
+    ``linspace`` accepts none.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in (torch.randn, torch.rand):
+            kwargs.pop("generator", None)
+        if func is torch.linspace:
+            return _spaced(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _spaced(start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
+    """``torch.linspace`` for any number of steps, rounded once."""
+    wanted = dtype or torch.get_default_dtype()
+    plain = wanted.is_floating_point and not isinstance(start, Tensor) and not isinstance(end, Tensor)
+    if not isinstance(steps, torch.SymInt) or not plain or options.keys() - {"device", "requires_grad"}:
+        return torch.linspace(start, end, steps, dtype=dtype, **options)
+    count: Any = steps
+    at = torch.arange(count, dtype=torch.float64, device=options.get("device"))
+    return (at * ((end - start) / torch.sym_max(steps - 1, 1)) + start).to(wanted)
+
+
+class _Entry(nn.Module):
+    """Gives the exporter a module whose parameters carry the names they have in the model."""
+
+    def __init__(self, module: nn.Module, fn: Callable[..., Sequence[Tensor]]) -> None:
+        super().__init__()
+        self.model = module
+        self._fn = fn
+
+    def forward(self, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+        with _SymbolicFactories():
+            return tuple(self._fn(*inputs))
+
+
+def capture(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], rows: int = -2) -> Graph:
+    """Trace ``fn(*inputs)``, a function that computes with ``module``, into a Graph.
+
+    inputs: the tensors that vary from call to call; only shapes and types matter, no value is read. The last two
+    dimensions of each that has at least four are symbolic, unless they are 1 (the exporter treats 1 as a constant).
+    rows: the dimension of the first input that strips are to divide; symbolic, too, where the model allows it.
+    Raises UnsupportedOp where the model cannot be captured (data-dependent Python control flow, say).
+    """
+    entry = _Entry(module, fn)
+    failed: list[Exception] = []
+    try:
+        for shortcuts in (True, False):
+            for shapes in _dynamic(inputs, rows):
+                try:
+                    with watched(module) as lost:
+                        program = _exported(entry, inputs, shapes, shortcuts)
+                    return _Translator(program, inputs, rows, lost).graph()
+                except UsageError:  # of what the model returns: no other way to trace it changes that
+                    raise
+                except Exception as error:  # sizes that were multiples by chance, or that are constants to the model
+                    _log.debug("not captured with the sizes %s", shapes, exc_info=True)
+                    failed.append(error)
+    finally:
+        del entry.model, entry._fn  # the exporter leaves cycles behind, which would keep them for a while
+    last = failed[-1]
+    if isinstance(last, UnsupportedOp):
+        raise last
+    line = (str(last) or type(last).__name__).strip().splitlines()[0]
+    raise UnsupportedOp("torch.export", type(module).__name__, line, whole=False) from failed[0]
+
+
+def _exported(entry: nn.Module, inputs: Sequence[Tensor], shapes: Any, shortcuts: bool) -> Any:
+    with torch.no_grad(), exporting(shortcuts=shortcuts):
+        return torch.export.export(entry, (list(inputs),), dynamic_shapes={"inputs": shapes}, strict=False)
+
+
+def _dynamic(inputs: Sequence[Tensor], rows: int) -> Iterator[Sequence[dict[int, Any] | None]]:
+    """Which sizes are symbols, the most general choice first; one that is a constant to the model (a reshape by a
+    literal) makes a choice fail, and what the last of them gives serves one shape."""
+    from torch.export import Dim
+
+    def every(kind: Any, of_rows: Any) -> list[dict[int, Any] | None]:
+        found: list[dict[int, Any] | None] = []
+        for n, t in enumerate(inputs):
+            kinds = {t.ndim - 2: kind, t.ndim - 1: kind} if t.ndim >= 4 else {}
+            if not n and t.ndim >= 4:
+                kinds |= {rows % t.ndim: of_rows}
+            found.append({d: k for d, k in kinds.items() if k is Dim.AUTO or t.shape[d] != 1} or None)
+        return found
+
+    tied = _tied(inputs)
+    if tied is not None:
+        yield tied
+    yield every(Dim.DYNAMIC, Dim.DYNAMIC)
+    if rows != -2:
+        yield every(Dim.AUTO, Dim.DYNAMIC)
+    yield every(Dim.AUTO, Dim.AUTO)
+
+
+def _tied(inputs: Sequence[Tensor]) -> list[dict[int, Any]] | None:
+    """Heights and widths of several inputs as multiples of one height and one width: the caches of a streaming step.
+
+    None for a single input, and where the sizes have nothing in common.
+    """
+    from torch.export import Dim
+
+    if len(inputs) < 2 or any(t.ndim < 4 for t in inputs):
+        return None
+    height, width = (math.gcd(*(t.shape[d] for t in inputs)) for d in (-2, -1))
+    if height < 2 or width < 2:
+        return None
+    rows, columns = Dim("rows"), Dim("columns")
+
+    def times(size: int, unit: int, dim: Any) -> Any:
+        return dim if size == unit else (size // unit) * dim
+
+    return [
+        {t.ndim - 2: times(t.shape[-2], height, rows), t.ndim - 1: times(t.shape[-1], width, columns)} for t in inputs
+    ]
+
+
+class _Translator:
+    """torch.export's program -> Graph."""
+
+    def __init__(self, program: Any, inputs: Sequence[Tensor], rows: int, lost: Lost) -> None:
+        self.program, self.inputs, self.rows, self.lost = program, inputs, rows, lost
+        self.device = inputs[0].device
+        self.nodes: list[Node] = []
+        self.ids: dict[Any, int] = {}
+        self.constants: dict[str, Tensor] = {}
+        self.symbols: set[Any] = set()  # those that the shapes of the inputs give
+        self.printed: dict[Any, Size] = {}
+
+    def graph(self) -> Graph:
+        signature = self.program.graph_signature
+        weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+        lifted = signature.inputs_to_lifted_tensor_constants
+        input_ids: list[int] = []
+        outputs: list[int] = []
+        for n in self.program.graph.nodes:
+            if n.op == "placeholder":
+                if n.name in weights:
+                    node = Node("param", weights[n.name].removeprefix("model."))
+                elif n.name in lifted:
+                    self.constants[lifted[n.name]] = self.program.constants[lifted[n.name]].detach()
+                    node = Node("param", lifted[n.name])
+                else:
+                    input_ids.append(len(self.nodes))
+                    for size in n.meta["val"].shape:
+                        self.symbols |= size.node.expr.free_symbols if isinstance(size, torch.SymInt) else set()
+                    node = Node("input", n.name)
+                self._add(n, node)
+            elif n.op == "output":
+                outputs = [self.ids[a] for a in n.args[0]]
+            elif n.op == "call_function":
+                self._call(n)
+            else:
+                raise UnsupportedOp(str(n.target), _module_of(n), f"graph node of kind {n.op}", whole=False)
+        graph = Graph(self.nodes, input_ids, outputs, self._guards(input_ids), None, self.constants)
+        graph.row_symbol = graph.symbol_of(self.rows)
+        shape = graph.nodes[input_ids[0]].meta.shape
+        return replace(graph, fixed=self._fixed(shape[self.rows] if len(shape) >= 4 else None))
+
+    def _fixed(self, rows: int | Size | None) -> Constant | None:
+        """Who made the rows of the first input, or a product of theirs, a constant."""
+        dim = self.rows % self.inputs[0].ndim
+        who = self.lost.get(f"L['inputs'][0].size()[{dim}]")
+        if isinstance(rows, int) and rows > 1 and who is None:
+            return next(iter(self.lost.values()), Constant("torch.export", ""))  # a size that the rows are tied to
+        return None if rows == 1 else who
+
+    def _add(self, n: Any, node: Node) -> None:
+        value = n.meta["val"]
+        node.is_tuple = isinstance(value, (tuple, list))
+        tensors = value if node.is_tuple else [value]
+        node.outputs = tuple(Meta(tuple(self._size(s, n) for s in t.shape), t.dtype) for t in tensors)
+        self.ids[n] = len(self.nodes)
+        self.nodes.append(node)
+
+    def _call(self, n: Any) -> None:
+        value = n.meta.get("val")
+        if value is None or isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)):
+            return  # size arithmetic: it is in the expressions of those who use it
+        name = f"{n.target.__module__}.{n.target.__name__}"
+        if isinstance(n.target, torch._ops.OpOverload):
+            name = str(n.target)
+        elif name == "_operator.getitem":
+            name = "operator.getitem"
+        if name.split(".")[1] in _CHECKS:
+            return
+        args = tuple(self._arg(a, n) for a in n.args)
+        kwargs = {k: self._arg(a, n) for k, a in n.kwargs.items()}
+        self._add(n, Node("call", name, args, kwargs, _module_of(n)))
+
+    def _arg(self, arg: Any, user: Any) -> Any:
+        if isinstance(arg, torch.fx.Node):
+            return Ref(self.ids[arg]) if arg in self.ids else self._size(arg.meta["val"], user)
+        if isinstance(arg, (torch.SymInt, torch.SymFloat)):
+            return self._size(arg, user)
+        if isinstance(arg, torch.device):
+            return DEVICE if arg.type == self.device.type else str(arg)
+        if isinstance(arg, (list, tuple)):
+            return tuple(self._arg(a, user) for a in arg)
+        if isinstance(arg, torch.fx.immutable_collections.immutable_dict):
+            raise UnsupportedOp(str(user.target), _module_of(user), "a dictionary argument", whole=False)
+        return arg
+
+    def _size(self, size: Any, user: Any) -> Any:
+        """int, or the expression of a symbolic integer (or float) in Python's syntax."""
+        if not isinstance(size, (torch.SymInt, torch.SymFloat)):
+            return size
+        from torch.utils._sympy.printers import PythonPrinter
+
+        expr = size.node.expr
+        if not expr.free_symbols:
+            return int(expr) if isinstance(size, torch.SymInt) else float(expr)
+        if not expr.free_symbols <= self.symbols:
+            raise UnsupportedOp(str(user.target), _module_of(user), "a size that depends on values", whole=False)
+        if expr not in self.printed:
+            self.printed[expr] = Size(_arithmetic(PythonPrinter().doprint(expr)))
+        return self.printed[expr]
+
+    def _guards(self, input_ids: list[int]) -> list[str]:
+        """The export's guards as expressions over size symbols."""
+        shapes = [self.nodes[i].meta.shape for i in input_ids]
+
+        def dimension(match: re.Match[str]) -> str:
+            size = shapes[int(match[1])][int(match[2])]
+            return f"({size.expr})" if isinstance(size, Size) else str(size)
+
+        codes = getattr(self.program, "_guards_code", None)
+        size = r"L\['inputs'\]\[(\d+)\]\.size\(\)\[(\d+)\]"
+        guards = [re.sub(size, dimension, _arithmetic(code)) for code in codes or []]
+        for symbol, bounds in self.program.range_constraints.items():
+            if symbol not in self.symbols:
+                continue
+            guards.append(f"{symbol} >= {int(bounds.lower)}")
+            if getattr(bounds.upper, "is_Integer", False):  # otherwise it is the exporter's infinity
+                guards.append(f"{symbol} <= {int(bounds.upper)}")
+        if codes is None or any("L[" in guard for guard in guards):
+            # an exporter that does not tell its guards, or one about more than sizes: serve the captured shape only
+            guards = [guard for guard in guards if "L[" not in guard]
+            for shape, example in zip(shapes, self.inputs, strict=True):
+                sized = zip(shape, example.shape, strict=True)
+                guards += [f"{size.expr} == {n}" for size, n in sized if isinstance(size, Size)]
+        return guards
+
+
+def _arithmetic(text: str) -> str:
+    """An expression as the exporter prints it, in the names that size expressions know."""
+    return re.sub(r"\b(?:math\.|torch\.sym_)(?=\w+\()", "", text)
+
+
+def _module_of(n: Any) -> str:
+    stack = list((n.meta.get("nn_module_stack") or {}).values())
+    path: str = stack[-1][0] if stack else "model"
+    return "" if path == "model" else path.removeprefix("model.")

@@ -1,0 +1,95 @@
+"""Where a capture made a symbolic size a constant: the operation, and the module that asked for it.
+
+The exporter gives up a symbol without a word when somebody needs its number (``int(h)``, a loop over rows, an operation
+that takes no symbol). What the caller was doing then is found on the stack.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from tvae.pipeline.engine.ir.graph import Constant
+
+__all__ = ["Lost", "watched"]
+
+
+Lost = dict[str, Constant]
+"""By the exporter's name of a size, such as ``L['inputs'][0].size()[2]``: who made it a constant first."""
+
+_TORCH = str(Path(torch.__file__).parent)
+_OURS = str(Path(__file__).parents[1])
+
+
+@contextmanager
+def watched(model: nn.Module) -> Iterator[Lost]:
+    """Sizes that become constants meanwhile, in this thread; none with a release of PyTorch that is built otherwise."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    environment: Any = ShapeEnv
+    originals: dict[str, Any] = {name: getattr(environment, name, None) for name in ("_set_replacement", "_log_guard")}
+    lost: Lost = {}
+    if None in originals.values():
+        yield lost
+        return
+    thread = threading.get_ident()  # others may be compiling
+    names = {id(module): name for name, module in model.named_modules()}
+
+    def note(env: Any, symbols: Iterable[Any]) -> None:
+        if threading.get_ident() != thread:
+            return
+        sources = [s for symbol in symbols for s in getattr(env, "var_to_sources", {}).get(symbol, ())]
+        sizes = [source.name() if callable(source.name) else source.name for source in sources]
+        for size in set(sizes) - lost.keys():
+            lost[size] = _whoever_asked(sys._getframe(2), names)
+
+    def replaced(env: Any, symbol: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(value, "is_number", False):
+            note(env, [symbol])
+        return originals["_set_replacement"](env, symbol, value, *args, **kwargs)
+
+    def guarded(env: Any, prefix: str, guard: Any, *args: Any, **kwargs: Any) -> Any:
+        if _pins(guard):
+            note(env, guard.free_symbols)
+        return originals["_log_guard"](env, prefix, guard, *args, **kwargs)
+
+    environment._set_replacement, environment._log_guard = replaced, guarded
+    try:
+        yield lost
+    finally:
+        for name, original in originals.items():
+            setattr(environment, name, original)
+
+
+def _pins(guard: Any) -> bool:
+    """Does it hold at one number of elements alone (H·W = 3072)?"""
+    import sympy
+
+    if not isinstance(guard, sympy.Eq):
+        return False
+    number, product = sorted(guard.args, key=lambda side: not side.is_number)
+    return bool(number.is_number and len(product.free_symbols) > 1 and product.is_Mul)
+
+
+def _whoever_asked(frame: FrameType | None, names: dict[int, str]) -> Constant:
+    """The outermost operation of PyTorch's that the model called, else its own line; and its innermost module."""
+    op, line = "", ""
+    while frame is not None:
+        file, inside = frame.f_code.co_filename, frame.f_locals
+        if not file.startswith((_TORCH, _OURS)):
+            line = linecache.getline(file, frame.f_lineno).strip() or f"{Path(file).name}:{frame.f_lineno}"
+        elif not line and isinstance(inside.get("func"), torch._ops.OpOverload):
+            op = str(inside["func"])
+        if id(inside.get("self")) in names:
+            return Constant(op or line, names[id(inside["self"])])
+        frame = frame.f_back
+    return Constant(op or line, "")

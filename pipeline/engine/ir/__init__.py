@@ -1,0 +1,1 @@
+"""The data structures: graphs, programs, rows along an axis."""

@@ -1,0 +1,1 @@
+"""Program + budget -> schedule: segments, strips, buffers, and what all of it costs."""

@@ -1,0 +1,307 @@
+"""What a schedule costs, before it runs: bytes alive at once on device, host and disk, bytes moved, and work."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tvae.pipeline.engine.ir.program import Op, Parts, Program
+from tvae.pipeline.engine.plan.bounds import Rows, owned
+from tvae.pipeline.engine.plan.schedule import PREFETCH, STAGES, Band, Place, Schedule, Segment
+from tvae.pipeline.engine.plan.strip_cost import Strip, count, memory_of, strips_alike
+from tvae.pipeline.engine.plan.whole_values import WholeValues, last_uses
+
+__all__ = ["Footprint", "Known", "SegmentFootprint", "footprint", "known_of", "segment_footprint"]
+
+
+@dataclass(frozen=True)
+class SegmentFootprint:
+    """Of one segment.
+
+    stored: bytes of buffers on the device; strip: what its fullest strip needs beside them; moved: bytes to and from
+    host and disk; spilled: those of them to and from disk; halo: rows beyond a strip's own in the buffer that needs
+    most; recompute: rows computed for each row owned, weighted by bytes; work: floating-point operations, halo
+    included; starts: operations started; copied: bytes that are read and written once more, to be written behind the
+    strips, joined to rows that were kept, or to attend to keys in parts; held: bytes of whole values beside the
+    strips; whole: the most that those and buffers take before them.
+    """
+
+    stored: int
+    strip: int
+    moved: int
+    halo: int
+    recompute: float
+    work: float
+    starts: int
+    copied: int
+    spilled: int
+    held: int = 0
+    whole: int = 0
+
+    @property
+    def kept(self) -> int:
+        """Bytes beside the strips."""
+        return self.stored + self.held
+
+    @property
+    def peak(self) -> int:
+        """Bytes where it is fullest."""
+        return max(self.kept + self.strip, self.whole)
+
+
+_Loop = tuple[int, int, int, float, float, int, int, int]
+"""All of a ``SegmentFootprint`` but what is stored, and whole values."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What was counted before, of schedules of one program, by all that it depends on. pays: values that cost less to
+    compute once more than to move, by the rates that decide it."""
+
+    loops: dict[Any, _Loop] = field(default_factory=dict)
+    strips: dict[Any, list[Strip]] = field(default_factory=dict)
+    pays: dict[Any, frozenset[int]] = field(default_factory=dict)
+
+
+def known_of(program: Program) -> Known:
+    """What earlier plans of a program counted; not the strips themselves, which take more memory than they save."""
+    known: Known = program.memory.setdefault("known", Known())
+    known.strips.clear()
+    return known
+
+
+_STARTS_A_PART = 12
+"""Operations of one part of an attention and its merge."""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Of a whole schedule, without weights and library workspaces. device counts inputs and outputs."""
+
+    device: int
+    host: int
+    disk: int
+    segments: tuple[SegmentFootprint, ...]
+
+    @property
+    def fullest(self) -> int:
+        """Bytes on the device where it is fullest, without the inputs that stay."""
+        return max(segment.peak for segment in self.segments)
+
+    @property
+    def moved(self) -> int:
+        """Bytes to and from host and disk."""
+        return sum(s.moved for s in self.segments)
+
+    @property
+    def work(self) -> float:
+        """Floating-point operations."""
+        return sum(s.work for s in self.segments)
+
+
+def footprint(schedule: Schedule, known: Known | None = None) -> Footprint:
+    """Walk the schedule as the executor does, and count.
+
+    known: segments counted before, of schedules of the same program; those counted now are added.
+    """
+    program, ops = schedule.program, schedule.program.ops
+    known = known or Known()
+    passing = program.handed_over - {*program.outputs} - schedule.places.keys()
+    base = sum(ops[i].bytes for i in {*program.inputs} - passing - schedule.places.keys())
+    live, held = {*passing}, WholeValues(program)
+    device, away, most = base, {"host": 0, "disk": 0}, {"host": 0, "disk": 0}
+    segments: list[SegmentFootprint] = []
+
+    def left(gone: Collection[int]) -> int:
+        return sum(ops[i].bytes for i in live if i not in gone)
+
+    for segment in schedule.segments:
+        whole = held.through(segment, left)
+        live -= {i for ids in last_uses(ops, segment).values() for i in ids}
+        made = {i for i in segment.sinks if not ops[i].reduction and schedule.places.get(i) != "caller"}
+        for id_ in made & schedule.places.keys():
+            away[schedule.places[id_]] += ops[id_].bytes
+        most = {place: max(most[place], away[place]) for place in most}
+        here = made - schedule.places.keys()
+        live |= set() if segment.single else here - segment.reuse.keys()
+        part = replace(segment_footprint(schedule, segment, left(()), known), held=held.bytes, whole=whole)
+        device = max(device, base + part.peak)
+        segments.append(part)
+        live |= here | segment.reuse.keys()  # a single strip's values became the buffers
+        live -= set(segment.drops)
+        held.drop(segment.drops)
+        for id_ in segment.drops:
+            if schedule.places.get(id_) in away:
+                away[schedule.places[id_]] -= ops[id_].bytes
+    return Footprint(device, most["host"], most["disk"], tuple(segments))
+
+
+def segment_footprint(schedule: Schedule, segment: Segment, stored: int, known: Known) -> SegmentFootprint:
+    """Of one segment of a schedule, or of one in its place; ``stored`` is given. See ``footprint`` for ``known``."""
+    away = frozenset((i, schedule.places[i]) for i in (*segment.reads, *segment.sinks) if i in schedule.places)
+    key = (_kind(segment), segment.deferred, segment.bands, away, segment.goes_early(schedule.program))
+    if key not in known.loops:
+        known.loops[key] = _segment(schedule, segment, known)
+    return SegmentFootprint(stored, *known.loops[key])
+
+
+def _kind(segment: Segment) -> Hashable:
+    """What its strips are, and what each of them does."""
+    strips = len(segment.strips), segment.strips[0], segment.strips[-1]
+    return segment.body, segment.sinks, strips, segment.slides, segment.single
+
+
+def _strips(schedule: Schedule, segment: Segment, known: Known) -> list[Strip]:
+    fetched = frozenset(segment.reads & schedule.places.keys() if segment.slides else ())
+    key = (_kind(segment), fetched)
+    if key not in known.strips:
+        slid = {*segment.body, *fetched} if segment.slides else ()
+        known.strips[key] = strips_alike(schedule.program, segment, slid)
+    return known.strips[key]
+
+
+def _segment(schedule: Schedule, segment: Segment, known: Known) -> _Loop:
+    if segment.bands:
+        return _banded(schedule, segment, known)
+    ops, total = schedule.program.ops, schedule.program.rows
+    sinks, away, single = set(segment.sinks), schedule.places, segment.single
+    picture, early = schedule.program.inputs[0], segment.goes_early(schedule.program) - away.keys()
+    behind = {} if single else {id_: segment.reuse[id_] for id_ in segment.deferred}
+    staying = sinks - away.keys() - behind.keys()
+    lasting = {*behind, *(sinks if single else ())}  # no matter who reads it
+    row_bytes = {i: ops[i].row_bytes for i in (*segment.body, *segment.reads)}
+    peak, moved, spilled, starts, copied = 0.0, 0, 0, 0, 0.0
+    on_disk = {i for i, place in away.items() if place == "disk"}
+    strips = _strips(schedule, segment, known)
+    for strip in strips:
+        share, times = strip.share, strip.times
+        wanted, keeps = share.wanted, share.keeps
+        elsewhere = segment.reads & wanted.keys() & away.keys()
+        fetched = {i: row_bytes[i] * count(share.fresh[i]) for i in elsewhere}
+        leaving = {i: row_bytes[i] * count(share.held[i]) for i in sinks & wanted.keys() & away.keys()}
+        kept = sum(leaving.values())
+        waiting = sum(row_bytes[i] * _above(ops[old], wanted, old, strip.rows, total) for i, old in behind.items())
+        beside = PREFETCH * sum(fetched.values()) + (STAGES - PREFETCH) * kept + 2 * waiting
+        beside += sum(row_bytes[i] * count(rows) for i, rows in strip.before.items())
+        beside += sum(row_bytes[i] * count(keeps[i]) for i in elsewhere & keeps.keys())
+        moved += int(times * (sum(fetched.values()) + kept))
+        spilled += int(times * sum(n for one in (fetched, leaving) for i, n in one.items() if i in on_disk))
+        starts += times * len(segment.body)
+        copied += times * strip.copied
+        # the picture is laid out as the buffers are
+        laid_out = row_bytes[picture] * count(wanted[picture]) if picture in wanted and picture not in away else 0.0
+        held: dict[int, float] = {i: row_bytes[i] * count(share.held[i]) for i in elsewhere}
+        size = sum(held.values())
+        for step in strip.steps:
+            op, id_, exact = step.op, step.op.id, step.exact
+            made, joined, extra = step.made, step.joined, step.workspace
+            buffer = id_ in staying
+            into_buffer = buffer and not single and exact and op.produce is not None
+            made = 0.0 if into_buffer else made
+            over = op.over
+            if made and exact and op.produce and over in held and over not in sinks and over not in keeps:
+                made = held.pop(over)  # of this strip alone: the result is written over it
+                size -= made
+            if joined is None:
+                held[id_] = made
+            else:
+                held[id_] = joined
+                peak = max(peak, size + joined + made + beside)
+            size += held[id_]
+            beside += step.kept
+            if into_buffer and op.indirect:
+                extra += step.bytes
+            if laid_out and picture in op.inputs:
+                extra += laid_out
+            if step.rows and op.parts and any(i in away for i in op.parts.over):
+                extra, through, pieces, passed = _in_parts(ops, op.parts, step.rows, segment.strips, away, total)
+                copied += times * passed
+                moved += int(times * through)
+                spilled += int(times * through) if on_disk.intersection(op.parts.over) else 0
+                starts += times * pieces * _STARTS_A_PART
+            if size + extra + beside > peak:
+                peak = size + extra + beside
+            for i in step.last:
+                if i not in lasting:
+                    size -= held.pop(i, 0.0)
+                if i in early:
+                    size -= ops[i].bytes  # stored until now
+    copied += sum(2 * ops[i].bytes for i in behind)
+    computed = sum(strip.times * strip.computed for strip in strips)
+    needed = sum(strip.times * strip.owned for strip in strips)
+    work = sum(strip.times * strip.work for strip in strips)
+    halo = max(strip.halo for strip in strips)
+    return (int(peak), moved, halo, computed / needed if needed else 1.0, work, starts, int(copied), spilled)
+
+
+def _banded(schedule: Schedule, segment: Segment, known: Known) -> _Loop:
+    """Of a segment in bands: rows that come and go are whole in their height, all else is of one band."""
+    ops, total, away = schedule.program.ops, schedule.program.rows, schedule.places
+    memory = memory_of(ops, segment.body, ())
+    last = {memory[i]: b for b in segment.body for i in ops[b].inputs}
+    on_disk = {i for i, place in away.items() if place == "disk"}
+    peak, halo, moved, spilled, starts, computed, needed, work = 0, 0, 0.0, 0.0, 0, 0.0, 0.0, 0.0
+    by_bands = {i for i in {*segment.bands[0].cuts, *segment.bands[0].owns} if away.get(i) in ("host", "disk")}
+    for each in _strips(schedule, segment, known):
+        wanted, strip, times = each.share.wanted, each.rows, each.times
+        own = {i: owned(axis.rows, strip, total) for i in wanted if (axis := ops[i].axis) is not None}
+        comes, goes = segment.reads & wanted.keys() & away.keys(), set(segment.sinks) & wanted.keys() & away.keys()
+        frames = {i: ops[i].row_bytes * count(wanted[i]) for i in comes}
+        frames |= {i: ops[i].row_bytes * count(own[i]) for i in goes}  # of their whole height
+        moved += times * sum(frames.values())
+        spilled += times * sum(n for i, n in frames.items() if i in on_disk)
+        at_once = (1 + PREFETCH) * sum(frames[i] for i in comes - by_bands) + sum(frames[i] for i in goes - by_bands)
+        for band, alike in _bands_alike(segment.bands):
+            held = {i: band.program.ops[i].row_bytes * count(wanted[i]) for i in band.cuts.keys() & wanted.keys()}
+            beside = at_once + PREFETCH * sum(held[i] for i in comes & by_bands)
+            for i in goes & by_bands:
+                axis, lo, hi, _ = band.owns[i]
+                beside += (STAGES - PREFETCH) * frames[i] * (hi - lo) / ops[i].shape[axis.dim]
+            size = sum(held.values())
+            starts += times * alike * len(segment.body)
+            for id_ in segment.body:
+                op, whole = band.program.ops[id_], ops[id_]
+                if id_ not in wanted or op.reduction or op.axis is None:
+                    continue
+                rows = count(wanted[id_])
+                held[id_] = 0 if memory[id_] != id_ else op.row_bytes * rows
+                size += held[id_]
+                computed += times * alike * op.row_bytes * rows
+                needed += times * alike * whole.row_bytes * count(own[id_]) / len(segment.bands)
+                work += times * alike * op.work * rows / op.axis.rows if op.axis.rows else 0.0
+                peak = max(peak, int(size + op.workspace(rows) + beside))
+                for i in op.inputs:
+                    if last[memory[i]] == id_:
+                        size -= held.pop(memory[i], 0)
+    for band in segment.bands:
+        halo = max(halo, band.units[1] - band.units[0])
+    return peak, int(moved), halo, computed / needed if needed else 1.0, work, starts, 0, int(spilled)
+
+
+def _bands_alike(bands: Sequence[Band]) -> list[tuple[Band, int]]:
+    """Bands to look at, and how many each stands for: those of one height that see as much."""
+    kinds: dict[tuple[int, tuple[int, int]], list[Band]] = {}
+    for band in bands:
+        kinds.setdefault((id(band.program), band.units), []).append(band)
+    return [(alike[0], len(alike)) for alike in kinds.values()]
+
+
+def _above(op: Op, wanted: Mapping[int, Rows], id_: int, strip: Rows, total: int) -> int:
+    """Rows above a strip's own that it reads of a buffer: as many wait to be written over it."""
+    assert op.axis is not None
+    return max(0, owned(op.axis.rows, strip, total)[0] - wanted[id_][0]) if id_ in wanted else 0
+
+
+def _in_parts(
+    ops: Sequence[Op], parts: Parts, rows: int, strips: Sequence[Rows], away: Mapping[int, Place], total: int
+) -> tuple[float, float, int, int]:
+    """Of an op that reads in parts: bytes beside the strip, those that come from elsewhere, number of parts, bytes that
+    are passed over."""
+    here = [i for i in parts.over if i in away]
+    axis = ops[here[0]].axis
+    assert axis is not None
+    seen = max(count(owned(axis.rows, strip, total)) for strip in strips)
+    a_row = sum(ops[i].row_bytes for i in here)
+    beside = (1 + PREFETCH) * a_row * seen + parts.bytes(rows, seen)
+    return beside, a_row * axis.rows, len(strips), parts.passed(rows, axis.rows)

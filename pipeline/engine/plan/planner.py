@@ -1,0 +1,299 @@
+"""Planner: Program + budget -> the Schedule that is expected to be fastest among those that fit.
+
+Two things are chosen apart from each other: how high the strips are, and which buffers are not kept on the device any
+more. Those that go are the largest alive where most is alive, one after the other until the rest fits: they are written
+over, made again where they are read, or moved. Then every segment takes the strips that are fastest in the room it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from tvae.pipeline.engine.ir.program import Program
+from tvae.pipeline.engine.plan.footprint import (
+    Footprint,
+    Known,
+    SegmentFootprint,
+    footprint,
+    known_of,
+    segment_footprint,
+)
+from tvae.pipeline.engine.plan.height_bands import HeightBands
+from tvae.pipeline.engine.plan.machine import Machine, seconds, segment_seconds
+from tvae.pipeline.engine.plan.recompute import worth_recomputing
+from tvae.pipeline.engine.plan.schedule import Place, Schedule, Segment, movable, placed, schedule, strips_of
+from tvae.pipeline.engine.plan.ways import Prior, Way, built, ways
+from tvae.pipeline.errors import PlanError
+
+__all__ = ["fitting", "least"]
+
+
+_MOST_HALVINGS = 6
+"""Of the height of frames, for bands: what they see beyond their own soon is more than that."""
+_ALIKE = 1.2
+"""Estimated times that differ by less count as equal."""
+
+
+def fitting(
+    program: Program,
+    strips: Sequence[int],
+    budget: int | None,
+    machine: Machine,
+    named: Callable[[int], int] = int,
+    places: Mapping[int, Place] | None = None,
+    height_bands: HeightBands | None = None,
+    *,
+    enough: Callable[[int], int] | None = None,
+    prior: Prior | None = None,
+) -> Schedule:
+    """The schedule to run.
+
+    strips: heights to choose from, in input rows, the preferred one first; it is taken if it fits as it is. Segments of
+    small values then take multiples of it, where there is a choice of heights and strips are not of frames. budget:
+    bytes on the device for everything but weights and library workspaces; None for any. named: what has to be named to
+    have such a budget; enough: to have it surely, where that is more. places: of buffers that live elsewhere anyway.
+    height_bands: where strips are of frames, for bands inside them when nothing else fits. prior: how a program of the
+    same graph was cut at another size; tried first, and set where ways were compared. Raises PlanError with the
+    smallest budget, as it has to be named, that would do.
+    """
+    known = known_of(program)
+    before = None if prior is None else prior.again(program, strips[0], places or {})
+    tried = ways(program, strips[0], machine, places or {}) if before is None else []
+    first = [before] if before else [built(program, strips[0], places or {}, way, machine, known) for way in tried]
+    costs = [(plan, footprint(plan, known)) for plan in first]
+    fits = [(plan, cost) for plan, cost in costs if budget is None or cost.device <= budget]
+    if fits:
+        plan, cost = _choice(fits, machine)
+        if prior is not None and before is None:
+            prior.set(plan, next(way for way, its in zip(tried, first, strict=True) if its is plan))
+        return plan if len(strips) == 1 or height_bands else _raised(plan, cost, budget, machine.cache, known)
+    assert budget is not None
+    if before is not None:
+        return fitting(program, strips, budget, machine, named, places, height_bands, enough=enough)
+    found, smallest = [], min(cost.device for _, cost in costs)
+    for chain in _chains(program, strips, machine, places or {}, known):
+        for plan, cost in chain:
+            smallest = min(smallest, cost.device)
+            if cost.device <= budget:
+                found.append(_filled(plan, cost, strips, budget, machine, known))
+                break
+    if not found and height_bands is not None:
+        for room in (budget, 0):
+            banded = list(_in_bands(program, strips[-1], room, machine, places or {}, height_bands, known))
+            found += [(plan, cost) for plan, cost in banded if cost.device <= budget]
+            if found:
+                break
+            smallest = min(smallest, *(cost.device for _, cost in banded)) if not room else smallest
+    if not found:
+        would_do = -(-(enough or named)(smallest) // 2**20)
+        raise PlanError(
+            f"a budget of {_size(named(budget))} does not hold this; the smallest that does is {would_do} MiB",
+            would_do << 20,
+        )
+    return min(found, key=lambda one: seconds(one[0], one[1], machine))[0]
+
+
+def least(
+    program: Program,
+    strips: Sequence[int],
+    machine: Machine,
+    places: Mapping[int, Place],
+    height_bands: HeightBands | None = None,
+) -> int:
+    """Bytes on the device that the most modest schedule needs."""
+    known = known_of(program)
+    chains = _chains(program, strips, machine, places, known)
+    smallest = min(cost.device for chain in chains for _, cost in chain)
+    if height_bands is None:
+        return smallest
+    banded = _in_bands(program, strips[-1], 0, machine, places, height_bands, known)
+    return min(smallest, *(cost.device for _, cost in banded))
+
+
+def _in_bands(
+    program: Program,
+    rows: int,
+    budget: int,
+    machine: Machine,
+    given: Mapping[int, Place],
+    height_bands: HeightBands,
+    known: Known,
+) -> Iterator[tuple[Schedule, Footprint]]:
+    """The lowest strips, and inside those that do not fit bands of their height: the highest that do.
+
+    Of each way to cut the program the first that fits is the last: what comes after it moves more.
+    """
+
+    def eased(plan: Schedule, cost: Footprint) -> tuple[Schedule, Footprint]:
+        room = budget - cost.device + cost.fullest
+        while True:  # a segment in bands writes over nothing, so that the next may have less room than it had
+            segments = tuple(
+                _with_bands(plan, segment, part, room, height_bands, known)
+                if part.kept + part.strip > room
+                else segment
+                for segment, part in zip(plan.segments, cost.segments, strict=True)
+            )
+            if segments == plan.segments:
+                return plan, cost
+            plan = replace(plan, segments=segments)
+            cost = footprint(plan, known)
+
+    for way in ways(program, rows, machine, given):
+        if way.slide:
+            continue
+        for plan, cost in _ever_smaller(program, rows, machine, given, way, frozenset(), known, eased):
+            yield plan, cost
+            if cost.device <= budget:
+                break
+
+
+def _with_bands(
+    plan: Schedule, segment: Segment, part: SegmentFootprint, room: int, height_bands: HeightBands, known: Known
+) -> Segment:
+    """The segment in bands as high as there is room for, or in the lowest; as it is where there are none."""
+    plain, found, smallest = replace(segment, reuse={}, deferred=frozenset()), segment, part.strip
+    for halvings in range(1, _MOST_HALVINGS + 1):
+        bands = height_bands.bands(plain, -(-height_bands.rows // 2**halvings))
+        if bands:
+            its = segment_footprint(plan, other := replace(plain, bands=bands), part.kept, known)
+            if its.strip < smallest:
+                found, smallest = other, its.strip
+            if its.stored + its.strip <= room:
+                break
+    return found
+
+
+def _choice(plans: Sequence[tuple[Schedule, Footprint]], machine: Machine) -> tuple[Schedule, Footprint]:
+    """The plan that takes least memory among those expected to be as fast as the fastest, as far as estimates tell."""
+    fastest = min(seconds(plan, cost, machine) for plan, cost in plans)
+    alike = [(plan, cost) for plan, cost in plans if seconds(plan, cost, machine) <= _ALIKE * fastest]
+    return min(alike, key=lambda sized: sized[1].device)
+
+
+def _raised(plan: Schedule, cost: Footprint, budget: int | None, cache: int, known: Known) -> Schedule:
+    """The same buffers, and in every segment strips as high as its largest value is small."""
+    program, segments = plan.program, []
+    room = None if budget is None else budget - cost.device + cost.fullest
+    steps = -(-program.rows // plan.strip_rows)
+    for segment, part in zip(plan.segments, cost.segments, strict=True):
+        whole = max((program.ops[i].bytes for i in segment.body), default=0)
+        together = max(1, cache * program.rows // (whole * plan.strip_rows)) if whole else 1
+        fewest = -(-steps // together)
+        higher = _in_strips(segment, program, plan.strip_rows * -(-steps // fewest))
+        its = segment_footprint(plan, higher, part.kept, known)
+        segments.append(higher if room is None or its.stored + its.strip <= room else segment)
+    return replace(plan, segments=tuple(segments))
+
+
+def _in_strips(segment: Segment, program: Program, height: int) -> Segment:
+    """The segment in strips of a height of its own among others, whose buffers nothing else may share."""
+    strips = strips_of(program, height)
+    return segment if strips == segment.strips else replace(segment, strips=strips, buffered=True)
+
+
+def _chains(
+    program: Program, strips: Sequence[int], machine: Machine, given: Mapping[int, Place], known: Known
+) -> Iterator[Iterator[tuple[Schedule, Footprint]]]:
+    """Ways to take less and less memory, over a few of the heights: each segment finds its own in the end."""
+    heights = dict.fromkeys((strips[0], strips[len(strips) // 2], strips[-1]))
+    for rows in heights:
+        for way in ways(program, rows, machine, given):
+            yield _ever_smaller(program, rows, machine, given, way, frozenset(), known)
+            if way.cuts or way.slide:
+                continue
+            if pays := _pays(program, way.deep, machine, known):
+                yield _ever_smaller(program, rows, machine, given, way, pays, known)
+
+
+def _pays(program: Program, deep: bool, machine: Machine, known: Known) -> frozenset[int]:
+    """Values that cost less to compute once more than to move, however high the strips are."""
+    key = deep, machine.operations, machine.link
+    if key not in known.pays:
+        known.pays[key] = worth_recomputing(partial(_made_again, program, deep), machine.operations, machine.link)
+    return known.pays[key]
+
+
+def _made_again(program: Program, deep: bool, again: Collection[int]) -> Schedule:
+    return schedule(program, program.rows, deep=deep, again=again)
+
+
+def _ever_smaller(
+    program: Program,
+    rows: int,
+    machine: Machine,
+    given: Mapping[int, Place],
+    way: Way,
+    pays: frozenset[int],
+    known: Known,
+    eased: Callable[[Schedule, Footprint], tuple[Schedule, Footprint]] = lambda plan, cost: (plan, cost),
+) -> Iterator[tuple[Schedule, Footprint]]:
+    """Schedules with strips of this height, each meant to take less than the one before.
+
+    First what dies is written over. Then buffers go from the device, the largest of those that are alive where it is
+    fullest: values that ``pays`` names are made again where they are read, the others move, until none is left; among
+    equals, last those that attention would see in parts then, several times as slow. (What waits on its way out takes
+    memory too, and so does what is made again: a step need not help.) eased: gives what is tried in the place of each.
+    """
+    again = frozenset[int]()
+    plan = built(program, rows, given, way, machine, known)
+    if way.slide and not any(segment.slides for segment in plan.segments):
+        return  # the same as without
+    yield eased(plan, footprint(plan, known))
+    places = dict(given)
+    plan = placed(plan, places, lag=True)
+    spans = _spans(plan, given)
+    in_parts = program.in_parts
+    while True:
+        shown, cost = eased(plan, footprint(plan, known))
+        yield shown, cost
+        fullest = max(range(len(cost.segments)), key=lambda n: cost.segments[n].peak)
+        choice = [i for i, (made, dropped) in spans.items() if made <= fullest <= dropped]
+        if not choice:
+            return
+        largest = max(choice, key=lambda i: (i in pays, program.ops[i].bytes, i not in in_parts))
+        if largest in pays:
+            again |= {largest}
+            plan = placed(schedule(program, rows, given, way.cuts, deep=way.deep, again=again), places, lag=True)
+            spans = _spans(plan, places)
+        else:
+            places[largest] = machine.elsewhere
+            plan = placed(plan, places, lag=True)
+            if machine.host is not None and footprint(plan, known).host > machine.host:
+                places[largest] = "disk"
+                plan = placed(plan, places, lag=True)
+            del spans[largest]
+
+
+def _spans(plan: Schedule, gone: Collection[int]) -> dict[int, tuple[int, int]]:
+    """The first and the last segment that each buffer exists in, of those that may leave the device."""
+    made = {i: n for n, segment in enumerate(plan.segments) for i in segment.sinks}
+    dropped = {i: n for n, segment in enumerate(plan.segments) for i in segment.drops}
+    end = len(plan.segments)
+    return {i: (made[i], dropped.get(i, end)) for i in movable(plan) if i not in gone}
+
+
+def _filled(
+    plan: Schedule, cost: Footprint, heights: Sequence[int], budget: int, machine: Machine, known: Known
+) -> tuple[Schedule, Footprint]:
+    """The same buffers, and in every segment the strips that are fastest in what they leave of the budget."""
+    program, segments = plan.program, []
+    room = budget - cost.device + cost.fullest
+    for segment, part in zip(plan.segments, cost.segments, strict=True):
+        best, fastest = segment, segment_seconds(program, segment, part, machine)
+        for height in heights:
+            if segment.single:
+                continue
+            other = _in_strips(segment, program, height)
+            its = segment_footprint(plan, other, part.kept, known)
+            if its.stored + its.strip <= room and (time := segment_seconds(program, other, its, machine)) < fastest:
+                best, fastest = other, time
+        segments.append(best)
+    highest = max(segment.strips[0][1] for segment in segments)
+    filled = replace(plan, segments=tuple(segments), strip_rows=highest)
+    return filled, footprint(filled, known)
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"

@@ -1,0 +1,173 @@
+"""What each strip of a segment computes and holds, wherever the buffers are: counted once, for many schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from tvae.pipeline.engine.ir.program import Op, Program
+from tvae.pipeline.engine.plan.bounds import Rows, owned
+from tvae.pipeline.engine.plan.schedule import Segment
+from tvae.pipeline.engine.plan.sliding import Share, shares
+
+__all__ = ["VIEWS", "Step", "Strip", "count", "memory_of", "strips_alike"]
+
+VIEWS = {
+    *("view", "reshape", "flatten", "unflatten", "permute", "transpose", "movedim", "slice", "select", "narrow"),
+    *("squeeze", "unsqueeze", "expand", "getitem", "split", "chunk", "alias", "detach"),
+}
+"""Operations whose result is their operand's memory."""
+
+_TURNED = {"permute", "transpose", "movedim", "expand", "slice", "narrow"}
+"""Views whose elements do not lie in a row any more: another shape of them is a copy."""
+
+
+class Step(NamedTuple):
+    """One operation of a strip, which computes so many rows.
+
+    bytes: of these rows; owned: of those that are the strip's own; made: of these rows in memory of their own, none for
+    a view or for rows written right behind kept ones. exact: they are all that is stored of it, or all that its tensor
+    has. joined: bytes of kept rows and new ones together, None where they are not put together; copied: bytes read and
+    written once more for that. kept: bytes kept for later strips, less those that were kept before. workspace: bytes
+    while it runs. last: whose memory nobody reads after it.
+    """
+
+    op: Op
+    rows: int
+    bytes: float
+    owned: float
+    made: float
+    exact: bool
+    joined: float | None
+    copied: float
+    kept: float
+    workspace: float
+    last: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Strip:
+    """One strip, or several that are alike.
+
+    before: rows that were kept when it begins. rows: of the input. times: how many strips it stands for. halo: rows
+    beyond its own in the buffer that needs most.
+    """
+
+    share: Share
+    before: Mapping[int, Rows]
+    rows: Rows
+    times: int
+    halo: int
+    steps: Sequence[Step]
+
+    @cached_property
+    def computed(self) -> float:
+        """Bytes of the rows that it computes."""
+        return sum(step.bytes for step in self.steps)
+
+    @cached_property
+    def owned(self) -> float:
+        """Bytes of the rows among them that are its own."""
+        return sum(step.owned for step in self.steps)
+
+    @cached_property
+    def work(self) -> float:
+        """Floating-point operations."""
+        return sum(s.op.work * s.rows / s.op.axis.rows for s in self.steps if s.op.axis and s.op.axis.rows)
+
+    @cached_property
+    def copied(self) -> float:
+        """Bytes that are read and written once more to join rows."""
+        return sum(step.copied for step in self.steps)
+
+
+def strips_alike(program: Program, segment: Segment, slid: Collection[int]) -> list[Strip]:
+    """The strips of a segment to look at. slid: values of which rows are kept from strip to strip."""
+    ops, total = program.ops, program.rows
+    looked_at = [*_shares(program, segment, slid)]
+    joined = {i for share, *_ in looked_at for i in share.wanted if share.joined(i)}
+    memory = memory_of(ops, segment.body, joined)
+    last = {memory[i]: b for b in segment.body for i in ops[b].inputs}
+    sinks, found = set(segment.sinks), []
+    for share, before, rows, times in looked_at:
+        steps, halo = [], 0
+        for id_ in segment.body:
+            op = ops[id_]
+            if id_ not in share.wanted or op.reduction or op.axis is None:
+                continue
+            ends = tuple(memory[i] for i in op.inputs if last[memory[i]] == id_)
+            due = count(owned(op.axis.rows, rows, total))
+            steps.append(_step(op, share, before, due, id_ in sinks, memory[id_] != id_, ends))
+        for id_ in segment.reads & share.wanted.keys():
+            axis = ops[id_].axis
+            if axis is not None:
+                own, seen = owned(axis.rows, rows, total), share.wanted[id_]
+                halo = max(halo, own[0] - seen[0], seen[1] - own[1])
+        found.append(Strip(share, before, rows, times, halo, steps))
+    return found
+
+
+def _step(
+    op: Op, share: Share, before: Mapping[int, Rows], due: int, sink: bool, view: bool, last: tuple[int, ...]
+) -> Step:
+    """due: rows that are the strip's own."""
+    id_, rows, a_row = op.id, count(share.fresh[op.id]), op.row_bytes
+    joined = a_row * count(share.held[id_]) if share.joined(id_) else None
+    behind_kept = not sink and share.appended(id_, op)
+    viewed = view or (op.name in VIEWS and joined is not None)
+    return Step(
+        op=op,
+        rows=rows,
+        bytes=a_row * rows,
+        owned=a_row * due,
+        made=0.0 if viewed or behind_kept else a_row * rows,
+        exact=rows == due if sink else joined is None,
+        joined=joined,
+        copied=0.0 if joined is None else 2 * (joined - (a_row * rows if behind_kept else 0.0)),
+        kept=a_row * (count(share.keeps.get(id_, (0, 0))) - count(before.get(id_, (0, 0)))),
+        workspace=float(op.workspace(rows)) if rows else 0.0,
+        last=last,
+    )
+
+
+def _shares(
+    program: Program, segment: Segment, slid: Collection[int]
+) -> Iterator[tuple[Share, Mapping[int, Rows], Rows, int]]:
+    """(share, rows kept before it, strip, how many strips it stands for).
+
+    Of strips that slide, one that begins anew goes before each of these, and one comes after it, which says what is
+    kept.
+    """
+    strips = segment.strips
+    for strip, times in _alike(strips):
+        at = strips.index(strip)
+        first = max(0, at - 1) if slid else at
+        around = strips[first : at + 2] if slid else [strip]
+        made = shares(program.ops, segment.body, segment.sinks, segment.reads, around, program.rows, slid)
+        before = made[at - 1 - first].keeps if at > first else {}
+        yield made[at - first], before, strip, times
+
+
+def _alike(strips: Sequence[Rows]) -> list[tuple[Rows, int]]:
+    """Strips to look at, and how many others each stands for: those far from both borders are all alike."""
+    if len(strips) < 8:
+        return [(strip, 1) for strip in strips]
+    return [*((s, 1) for s in strips[:2]), (strips[len(strips) // 2], len(strips) - 4), *((s, 1) for s in strips[-2:])]
+
+
+def memory_of(ops: Sequence[Op], body: Sequence[int], joined: Collection[int]) -> dict[int, int]:
+    """Whose memory each value of a segment lies in: a view keeps what it looks at alive, unless it was joined."""
+    found = {i: i for b in body for i in (b, *ops[b].inputs)}
+    for id_ in body:
+        op = ops[id_]
+        turned = op.name in ("reshape", "flatten") and ops[op.inputs[0]].name in _TURNED
+        if op.name in VIEWS and not turned and id_ not in joined:
+            found[id_] = found[op.inputs[0]]
+    return found
+
+
+def count(rows: Rows) -> int:
+    """How many they are."""
+    return rows[1] - rows[0]

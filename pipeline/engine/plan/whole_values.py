@@ -1,0 +1,126 @@
+"""Whole values: what a segment computes before its strips, when each may go, and the memory all of them take.
+
+An operation without a rule runs whole, and so does everything behind it; of a program that cannot be cut that is all.
+Each value goes as soon as nobody reads it any more, as it does in the model itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from tvae.pipeline.engine.ir.constants import made_of_weights
+from tvae.pipeline.engine.ir.program import Op, Program
+from tvae.pipeline.engine.plan.schedule import Segment
+from tvae.pipeline.engine.plan.strip_cost import VIEWS, memory_of
+
+__all__ = ["WholeValues", "last_uses"]
+
+_PARTS = {"split_with_sizes", "tensor_split", "unbind"}
+"""Operations beside those in ``VIEWS`` whose results are their operand's memory, where they are whole."""
+
+
+def last_uses(ops: Sequence[Op], segment: Segment) -> dict[int, list[int]]:
+    """By whole op of a segment: the values that nobody reads after it."""
+    read = {i for b in segment.body for i in ops[b].inputs}
+    last = {i: w for w in segment.whole for i in (w, *ops[w].inputs)}
+    found: dict[int, list[int]] = {}
+    for id_ in segment.drops:
+        if id_ in last and id_ not in read:
+            found.setdefault(last[id_], []).append(id_)
+    return found
+
+
+class WholeValues:
+    """Bytes of whole values that are alive, as a run goes through its segments: noise, which is drawn at the start, and
+    what is computed whole. Values of weights alone count as weights."""
+
+    def __init__(self, program: Program) -> None:
+        self._ops, self._inputs = program.ops, set(program.inputs)
+        wholes = [o.id for o in program.ops if o.axis is None and o.reduction is None and o.kind == "call"]
+        self._memory = _memory(program.ops, wholes)
+        self._rows_last = _rows_last(program.ops, wholes)
+        self._free = {*program.params, *(o.id for o in made_of_weights(program))}
+        self._alive: dict[int, set[int]] = {}
+        for op in program.ops:
+            if op.kind == "noise":
+                self._alive[op.id] = {op.id}
+
+    @property
+    def bytes(self) -> int:
+        """All of them now."""
+        return sum(self._ops[root].bytes for root in self._alive)
+
+    def through(self, segment: Segment, goes: Callable[[Collection[int]], int]) -> int:
+        """Compute a segment's whole values one after the other. Gives the most that was alive at once.
+
+        goes: told of the buffers that go on the way, gives the bytes that are left of those.
+        """
+        most, gone, ends = 0, set[int](), last_uses(self._ops, segment)
+        for id_ in segment.whole:
+            self._make(id_)
+            most = max(most, self.bytes + self._workspace(self._ops[id_]) + goes(gone))
+            gone |= {*ends.get(id_, ())}
+            self.drop(ends.get(id_, ()))
+        return most
+
+    def drop(self, ids: Iterable[int]) -> None:
+        """These are read no more."""
+        for id_ in ids:
+            root = self._memory.get(id_, id_)
+            if id_ in self._alive.get(root, ()):
+                self._alive[root].remove(id_)
+                if not self._alive[root]:
+                    del self._alive[root]
+
+    def _make(self, id_: int) -> None:
+        root = self._memory[id_]
+        alone = self._ops[root].axis is None and root not in self._free and root not in self._inputs
+        if alone:  # a view of a buffer takes nothing of its own
+            self._alive.setdefault(root, set()).add(id_)
+
+    def _workspace(self, op: Op) -> int:
+        """Bytes that PyTorch takes beside operands and results (measured on a CPU), and the picture laid out anew."""
+        laid_out = sum(self._ops[i].bytes for i in op.inputs if i in self._inputs)
+        first = self._ops[op.inputs[0]] if op.inputs else None
+        if first is None:
+            return laid_out
+        turned = first.name in VIEWS  # most operations take what does not lie in order as a copy
+        last = first.id in self._rows_last and not turned
+        if op.name.startswith("conv_transpose") and not last:
+            return laid_out + 2 * op.bytes
+        if (op.name.startswith("conv") and not last) or (op.name in _NORMS and turned):
+            return laid_out + first.bytes
+        if op.name in _ALONG_A_DIMENSION and (last or turned):
+            return laid_out + first.bytes
+        if op.name.startswith("max_pool"):
+            return laid_out + 8 * math.prod(op.shape)  # of the largest elements the numbers, too
+        if op.name == "scaled_dot_product_attention":
+            return laid_out + sum(self._ops[i].bytes for i in op.inputs[3:])
+        operand, result = _RECURRENT.get(op.name, (0, 0))
+        return laid_out + operand * first.bytes + result * op.bytes
+
+
+_NORMS = {"batch_norm", "group_norm", "instance_norm", "native_group_norm"}
+_ALONG_A_DIMENSION = {"layer_norm", "log_softmax", "native_layer_norm", "softmax"}
+_RECURRENT = {"gru": (1, 3), "lstm": (1, 1), "rnn_tanh": (1, 1), "rnn_relu": (1, 1)}
+"""How often they take the bytes of their operand and of their result."""
+
+
+def _memory(ops: Sequence[Op], wholes: Sequence[int]) -> dict[int, int]:
+    found = memory_of(ops, wholes, ())
+    for id_ in wholes:
+        if ops[id_].name in _PARTS or (ops[id_].name in VIEWS and found[id_] != id_):
+            found[id_] = found[ops[id_].inputs[0]]
+    return found
+
+
+def _rows_last(ops: Sequence[Op], wholes: Sequence[int]) -> set[int]:
+    """Values whose channels lie together, as those of pictures and buffers do: until something turns them."""
+    found = {o.id for o in ops if o.axis is not None or o.kind == "input"}
+    for id_ in wholes:
+        op = ops[id_]
+        alike = [i for i in op.inputs if len(ops[i].shape) == len(op.shape) and ops[i].kind != "param"]
+        if op.name not in VIEWS - {"slice", "narrow"} and len(op.shape) > 3 and alike and found.issuperset(alike):
+            found.add(id_)
+    return found

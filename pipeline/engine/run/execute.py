@@ -1,0 +1,383 @@
+"""Execute: Schedule + tensors -> tensors, segment by segment, strip by strip. The plain path, on one device."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tvae.pipeline.engine.ir.axis import crop, join, place, shape_of_rows
+from tvae.pipeline.engine.ir.layout import memory_format
+from tvae.pipeline.engine.ir.program import Op, Parts, Read
+from tvae.pipeline.engine.plan.bounds import Rows, owned
+from tvae.pipeline.engine.plan.schedule import PREFETCH, STAGES, Schedule, Segment
+from tvae.pipeline.engine.plan.sliding import Share, shares
+from tvae.pipeline.engine.plan.whole_values import last_uses
+from tvae.pipeline.engine.run.band_storage import elsewhere
+from tvae.pipeline.engine.run.chunked_attention import attend_in_chunks
+from tvae.pipeline.engine.run.deferred_writes import DeferredWrites
+from tvae.pipeline.engine.run.ring import Ring
+from tvae.pipeline.engine.run.run_bands import BandRun, heights, reads_by_bands
+from tvae.pipeline.engine.run.storage import Boundary, Callers, RowSink, RowSource
+
+__all__ = ["execute"]
+
+_log = logging.getLogger("tvae")
+
+Take = Callable[[Any, Tensor], Any]
+
+
+@torch.no_grad()
+def execute(
+    schedule: Schedule,
+    inputs: Sequence[Tensor | RowSource],
+    weights: Mapping[str, Tensor],
+    generator: torch.Generator | None = None,
+    *,
+    sinks: Mapping[int, RowSink] | None = None,
+    constants: Mapping[int, Tensor] | None = None,
+    channels_last: bool = False,
+    spill: Path | None = None,
+    before_strip: Callable[[], None] = lambda: None,
+) -> list[Tensor | None]:
+    """Run a schedule. Gives the outputs, None for those that go to a sink.
+
+    inputs: the graph's inputs, on the device and in the type it was captured for; a source where the schedule has the
+    input at the caller's. A list is emptied where some are handed over, so that these can go. sinks: by op id, for the
+    outputs that are. weights: parameters, buffers and constants by name. generator: source of the noise a model
+    injects; drawn whole and first, in the model's order. constants: values by op id that need not be computed
+    (``from_weights``). spill: folder for buffers on disk. channels_last: memory layout of inputs and buffers (weights
+    are as given). before_strip: called before each.
+    """
+    program = schedule.program
+    device = inputs[0].device
+    store: dict[int, Tensor] = {i: weights[name] for i, name in program.params.items()} | dict(constants or {})
+    away: dict[int, Boundary] = {i: Callers(sink) for i, sink in (sinks or {}).items()}
+    for id_, x in zip(program.inputs, inputs, strict=True):
+        if isinstance(x, Tensor):
+            store[id_] = x  # strips and bands lay out what they read of it
+        else:
+            away[id_] = Callers(x)
+    for op in program.ops:
+        if op.kind == "noise":
+            store[op.id] = _noise(op, generator, device)
+    if program.handed_over and isinstance(inputs, list):
+        inputs.clear()
+        del x  # the loop's last
+    try:
+        for segment in schedule.segments:
+            _Run(schedule, segment, store, away, device, channels_last, spill, before_strip).run()
+            for id_ in segment.drops:
+                store.pop(id_, None)
+                if id_ in away:
+                    away.pop(id_).close()
+    finally:
+        for boundary in away.values():
+            boundary.close()
+    return [store.get(i) for i in program.outputs]
+
+
+def _noise(op: Op, generator: torch.Generator | None, device: torch.device) -> Tensor:
+    draw = torch.randn if op.name.startswith("randn") else torch.rand
+    source = generator.device if generator is not None else device
+    return draw(op.shape, generator=generator, dtype=op.dtype, device=source).to(device)
+
+
+class _Run:
+    """One segment over all its strips."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        segment: Segment,
+        store: dict[int, Tensor],
+        away: dict[int, Boundary],
+        device: torch.device,
+        channels_last: bool,
+        spill: Path | None,
+        before_strip: Callable[[], None],
+    ) -> None:
+        self.channels_last, self.spill, self.before_strip = channels_last, spill, before_strip
+        self.ops, self.total, self.places = schedule.program.ops, schedule.program.rows, schedule.places
+        self.segment, self.store, self.away, self.device = segment, store, away, device
+        self.heights = heights(schedule)
+        self.sinks, self.single, self.overwritten = set(segment.sinks), segment.single, False
+        # one strip's values became the buffers, and may share memory with others: nothing is written over those
+        self.reuse: Mapping[int, int] = {} if self.single else segment.reuse
+        self.deferred = DeferredWrites({i: self.reuse[i] for i in segment.deferred & self.reuse.keys()}, self.ops)
+        self.slid = {*segment.body, *(segment.reads & away.keys())} if segment.slides else set()
+        self.kept: dict[int, tuple[Rows, Any]] = {}  # rows that the next strips see again
+        # of those some are gone as soon as a strip has joined them to its own; what is read being all there, and to be
+        # had in any order, they can be computed again
+        self.joined, self.anew = False, not self.reuse and "caller" not in {self.places.get(i) for i in segment.reads}
+        self.last_use = {i: b for b in segment.body for i in self.ops[b].inputs}
+        self.early = segment.goes_early(schedule.program)
+        self.statistics: dict[int, list[tuple[int, Take]]] = {i: [] for i in self.sinks}
+        for id_ in self.sinks:
+            reduction = self.ops[id_].reduction
+            if reduction is not None and reduction.take is not None and reduction.source in self.sinks:
+                self.statistics[reduction.source].append((id_, reduction.take))
+
+    def run(self) -> None:
+        ops, store, segment = self.ops, self.store, self.segment
+        ends = last_uses(ops, segment)
+        for id_ in segment.whole:
+            if id_ not in store:  # what depends on the weights alone may be given
+                store[id_] = ops[id_].run(self._stored, 0, 0)
+            for i in ends.get(id_, ()):
+                store.pop(i, None)
+        for id_ in (self.sinks & self.places.keys()) - self.away.keys():
+            place, folder = self.places[id_], self.spill or Path(gettempdir())
+            self.away[id_] = elsewhere(ops[id_], place, self.device, self.channels_last, folder, self.heights.get(id_))
+        if not self.single:
+            self._allocate()
+        folded: dict[int, Any] = {}
+        strips = deque(segment.strips)
+        while strips:
+            self._work_off(strips, folded)
+        for id_, acc in folded.items():
+            reduction = ops[id_].reduction
+            assert reduction is not None
+            store[id_] = reduction.finish(acc)
+
+    def _allocate(self) -> None:
+        """Buffers for the sinks; a single strip's values need none, they become the buffers."""
+        for id_ in self.sinks - self.places.keys():
+            if id_ in self.reuse:
+                self.store[id_] = self.store[self.reuse[id_]]
+            elif not self.ops[id_].reduction:
+                self.store[id_] = self._buffer(self.ops[id_])
+
+    def _work_off(self, strips: deque[Rows], folded: dict[int, Any]) -> None:
+        """Run strips until none is left, or one does not fit into memory: it is put back in two halves."""
+        ops, segment = self.ops, self.segment
+        have = {i: rows for i, (rows, _) in self.kept.items()}
+        what = ops, segment.body, segment.sinks, segment.reads, list(strips), self.total
+        found = shares(*what, self.slid, have)
+        elsewhere = segment.reads & self.away.keys()
+        reads = [{i: s.fresh[i] for i in elsewhere & s.fresh.keys() if s.fresh[i][0] < s.fresh[i][1]} for s in found]
+        if segment.bands:
+            reads = reads_by_bands(segment, found, self.away)
+        self.ring = Ring(self.away, reads, STAGES, PREFETCH)
+        full = False
+        for n, share in enumerate(found):
+            try:
+                self.before_strip()
+                done, kept = self._strip(strips[0], share, folded)
+                self.deferred.hold([later.wanted for later in found[n + 1 :]])
+            except torch.OutOfMemoryError:
+                lo, hi = strips[0]
+                if hi - lo < 2 or self.overwritten:  # it cannot be made smaller, or what it read is gone
+                    raise
+                if self.joined:
+                    if not self.anew:
+                        raise
+                    self.kept.clear()
+                full = True
+                break
+            self.deferred.write(self.store)
+            folded.update(done)
+            self.kept = kept
+            strips.popleft()
+        self.ring.drain()
+        if full:
+            strips.popleft()
+            strips.extendleft([((lo + hi) // 2, hi), (lo, (lo + hi) // 2)])
+            _log.info("out of memory in a strip of %d rows: going on with half of that", hi - lo)
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            if self.single:
+                self.single = False
+                self._allocate()
+
+    def _buffer(self, op: Op, rows: int | None = None) -> Tensor:
+        """Memory for a value, or for so many rows of it."""
+        layout = memory_format(len(op.shape), self.channels_last)
+        shape = op.shape if rows is None or op.axis is None else shape_of_rows(op.shape, op.axis, rows)
+        return torch.empty(shape, dtype=op.dtype, device=self.device, memory_format=layout)
+
+    def _stored(self, id_: int, lo: int | None = None, hi: int | None = None) -> Tensor:
+        value, op = self.store[id_], self.ops[id_]
+        rows = value if lo is None or hi is None or op.axis is None else crop(value, op.axis, lo, hi)
+        return self._laid_out(id_, rows) if op.kind == "input" else rows
+
+    def _laid_out(self, id_: int, part: Tensor) -> Tensor:
+        """A part of an input, in the layout of the buffers."""
+        layout = memory_format(part.ndim, self.channels_last)
+        return part if self.store[id_].is_contiguous(memory_format=layout) else part.contiguous(memory_format=layout)
+
+    def _strip(
+        self, strip: Rows, share: Share, before: Mapping[int, Any]
+    ) -> tuple[dict[int, Any], dict[int, tuple[Rows, Any]]]:
+        """Compute one strip. Returns the statistics ``before`` it with its own folded in, and the rows to keep."""
+        ops, segment = self.ops, self.segment
+        self.overwritten = self.joined = False
+        self.deferred.forget()
+        folded = {i: before[i] for i in self.sinks if i in before}
+        values: dict[int, Any] = {}
+        kept = {i: (rows, self._carried(i, rows)) for i, rows in share.keeps.items() if i not in share.wanted}
+        taken: set[int] = set()  # reductions whose source gave their statistics
+        if segment.bands:
+            frames = strip, self.total
+            made = self._buffer, self._laid_out
+            BandRun(ops, segment, share, frames, self.store, self.away, self.ring, *made).run(folded)
+            return folded, kept
+
+        def read(id_: int, lo: int | None = None, hi: int | None = None) -> Tensor:
+            if id_ not in values:
+                return self._stored(id_, lo, hi)
+            axis = ops[id_].axis
+            if lo is None or hi is None or axis is None:
+                return values[id_]
+            first = share.held[id_][0]
+            return crop(values[id_], axis, lo - first, hi - first)
+
+        def hold(id_: int, value: Any) -> None:
+            """Take a value into the strip, behind the rows of it that were kept."""
+            have(id_, self._joined(id_, share, value))
+
+        def have(id_: int, value: Any) -> None:
+            """Take all that the strip holds of a value; save the rows that are seen again."""
+            values[id_] = value
+            if id_ in share.keeps:
+                rows, axis = share.keeps[id_], ops[id_].axis
+                assert axis is not None
+                kept[id_] = rows, _copy(crop(value, axis, *(r - share.held[id_][0] for r in rows)))
+
+        fetched = self.ring.take()
+        for id_ in tuple(fetched):
+            hold(id_, fetched.pop(id_))
+        for id_ in self.slid & segment.reads & share.wanted.keys() - values.keys():
+            hold(id_, None)
+        for id_ in segment.body:
+            if id_ not in share.wanted:
+                continue
+            op, (lo, hi) = ops[id_], share.fresh[id_]
+            if id_ in taken:
+                pass
+            elif op.reduction:
+                folded[id_] = op.reduction.fold(folded.get(id_), read, lo, hi)
+            elif lo >= hi:  # an earlier strip saw as far
+                hold(id_, None)
+                if id_ in self.sinks:
+                    self._keep(op, values[id_], share.held[id_][0], strip)
+            elif op.parts and any(i in self.away for i in op.parts.over):
+                hold(id_, attend_in_chunks(op.parts, read, (lo, hi), self._ranges(op.parts), self.away))
+                if id_ in self.sinks:
+                    self._keep(op, values[id_], share.held[id_][0], strip)
+            elif id_ in self.sinks and share.joined(id_):
+                hold(id_, op.run(read, lo, hi))
+                self._keep(op, values[id_], share.held[id_][0], strip)
+            elif id_ in self.sinks:
+                value, parts = self._sink(op, read, lo, hi, strip, self._dying(op, read, lo, hi, values))
+                hold(id_, value)
+                del value
+                if parts is not None:
+                    for reader, take in self.statistics[id_]:
+                        folded[reader] = take(folded.get(reader), parts)
+                        taken.add(reader)
+            elif share.appended(id_, op):
+                have(id_, self._appended(op, share, read, lo, hi))
+            else:
+                hold(id_, self._value(op, read, lo, hi, self._dying(op, read, lo, hi, values)))
+            for i in op.inputs:
+                if self.last_use[i] == id_:
+                    values.pop(i, None)
+                    if self.single and i in self.early:
+                        self.overwritten |= self.store.pop(i, None) is not None
+        return folded, kept
+
+    def _ranges(self, parts: Parts) -> list[Rows]:
+        """The strips' own rows of what an op reads in parts."""
+        axis = self.ops[parts.over[0]].axis
+        assert axis is not None
+        return [rows for s in self.segment.strips if (rows := owned(axis.rows, s, self.total))[0] < rows[1]]
+
+    def _joined(self, id_: int, share: Share, value: Any) -> Any:
+        """What a strip holds of a value: kept rows and the fresh ones, None where there are none of those."""
+        (lo, _), (first, last), axis = share.held[id_], share.fresh[id_], self.ops[id_].axis
+        if lo >= first and first < last:
+            return value
+        assert axis is not None
+        before = self._carried(id_, (lo, share.held[id_][1] if value is None else first))
+        del self.kept[id_]  # its memory is wanted
+        self.joined = True
+        return before if value is None else join(before, value, axis)
+
+    def _appended(self, op: Op, share: Share, read: Read, lo: int, hi: int) -> Tensor:
+        """What a strip holds of a value whose fresh rows are written right behind those that were kept."""
+        (first, last), axis = share.held[op.id], op.axis
+        assert axis is not None
+        assert op.into is not None
+        value = self._buffer(op, last - first)
+        crop(value, axis, 0, lo - first).copy_(self._carried(op.id, (first, lo)))
+        del self.kept[op.id]
+        self.joined = True
+        op.into(read, lo, hi, crop(value, axis, lo - first, last - first))
+        return value
+
+    def _carried(self, id_: int, rows: Rows) -> Any:
+        """Rows that were kept from the strips before."""
+        (first, _), value = self.kept[id_]
+        axis = self.ops[id_].axis
+        assert axis is not None
+        return crop(value, axis, rows[0] - first, rows[1] - first)
+
+    def _dying(self, op: Op, read: Read, lo: int, hi: int, values: Mapping[int, Tensor]) -> Tensor | None:
+        """The rows of an input that the op may write over: of this strip alone, and read by nothing else."""
+        i = op.over
+        ours = i is not None and i in values and i not in self.sinks and i not in self.away and i not in self.kept
+        return read(i, lo, hi) if i is not None and ours else None
+
+    @staticmethod
+    def _value(op: Op, read: Read, lo: int, hi: int, over: Tensor | None) -> Any:
+        """Compute a value that only its strip needs."""
+        return op.run(read, lo, hi) if op.produce is None or over is None else op.produce(read, lo, hi, over, False)[0]
+
+    def _sink(
+        self, op: Op, read: Read, lo: int, hi: int, strip: Rows, over: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute a value that is kept, owned rows into its buffer; halo rows belong to the neighbours.
+
+        With one strip the value becomes the buffer. Statistics are taken on the way where only owned rows are computed.
+        """
+        assert op.axis is not None
+        single, exact = self.single, (lo, hi) == owned(op.axis.rows, strip, self.total)
+        if not exact or op.produce is None:
+            value, parts = op.run(read, lo, hi), None
+        elif single:
+            value, parts = op.produce(read, lo, hi, over, bool(self.statistics[op.id]))
+        else:
+            inside = op.axis.outer == 1 and op.id not in self.away and op.id not in self.deferred.over
+            place_in = crop(self.store[op.id], op.axis, lo, hi) if inside else over
+            value, parts = op.produce(read, lo, hi, place_in, bool(self.statistics[op.id]))
+            if inside:
+                self.overwritten |= op.id in self.reuse
+                return value, parts
+        self._keep(op, value, lo, strip)
+        return value, parts
+
+    def _keep(self, op: Op, value: Tensor, lo: int, strip: Rows) -> None:
+        """Store a strip's own rows of a value that begins with row ``lo``."""
+        assert op.axis is not None
+        first, last = owned(op.axis.rows, strip, self.total)
+        if op.id in self.away:
+            self.ring.keep(op.id, first, last, crop(value, op.axis, first - lo, last - lo))
+        elif self.single:
+            self.store[op.id] = value
+        elif op.id in self.deferred.over:
+            self.deferred.take(op.id, first, last, crop(value, op.axis, first - lo, last - lo))
+        else:
+            self.overwritten |= op.id in self.reuse
+            place(self.store[op.id], op.axis, first, last, crop(value, op.axis, first - lo, last - lo))
+
+
+def _copy(value: Any) -> Any:
+    """Memory of its own for rows of a value, which would hold all of it."""
+    return value.clone() if isinstance(value, Tensor) else type(value)(_copy(part) for part in value)

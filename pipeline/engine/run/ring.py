@@ -1,0 +1,56 @@
+"""The circular buffer that strips flow through: rows fetched ahead of the computation, rows kept behind it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from tvae.pipeline.engine.run.storage import Boundary, Pending
+from tvae.pipeline.errors import PlanError
+
+__all__ = ["Ring"]
+
+Wanted = Mapping[int, tuple[Any, ...]]
+"""Rows by boundary: (lo, hi), or (lo, hi, band) of one whose frames come in bands."""
+
+
+class Ring:
+    """Brings what the strips of one segment read, in their order, and takes away what they write."""
+
+    def __init__(self, boundaries: Mapping[int, Boundary], reads: Sequence[Wanted], stages: int, prefetch: int) -> None:
+        """reads: what each strip needs. Raises PlanError unless 0 <= prefetch < stages."""
+        if not 0 <= prefetch < stages:
+            raise PlanError(f"a ring of {stages} stages cannot fetch {prefetch} strips ahead: one stage is computed in")
+        self._boundaries, self._reads, self._prefetch = boundaries, reads, prefetch
+        self._behind = stages - prefetch
+        self._ahead: deque[dict[int, Pending]] = deque()
+        self._next = 0
+        self._keeping: deque[list[Pending]] = deque()
+
+    def take(self) -> dict[int, Tensor]:
+        """The rows of the next strip, by boundary; those of the strips after it are on their way."""
+        self._keeping.append([])
+        while len(self._keeping) > self._behind:
+            self._wait(self._keeping.popleft())
+        while self._next < len(self._reads) and len(self._ahead) <= self._prefetch:
+            wanted = self._reads[self._next]
+            self._ahead.append({i: self._boundaries[i].fetch(*rows) for i, rows in wanted.items()})
+            self._next += 1
+        return {i: pending.result() for i, pending in self._ahead.popleft().items()}
+
+    def keep(self, id_: int, lo: int, hi: int, rows: Tensor, *band: Any) -> None:
+        """Store rows of the current strip."""
+        self._keeping[-1].append(self._boundaries[id_].keep(lo, hi, rows, *band))
+
+    def drain(self) -> None:
+        """Wait until everything is stored."""
+        while self._keeping:
+            self._wait(self._keeping.popleft())
+
+    @staticmethod
+    def _wait(strip: list[Pending]) -> None:
+        for pending in strip:
+            pending.result()

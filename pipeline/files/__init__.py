@@ -1,0 +1,1 @@
+"""Files: written under another name first, and complete or not there."""

@@ -1,0 +1,1 @@
+"""How much memory a run may take, what it takes, and where what does not fit goes."""

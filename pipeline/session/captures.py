@@ -1,0 +1,189 @@
+"""The captured graphs of one side of one VAE: those in memory, those on disk, and new ones.
+
+A graph serves every input that its guards admit; what a capture bakes in besides the model (types, options, how many
+frames) is part of its name.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tvae.kernels import Kernels, why_missing
+from tvae.pipeline.engine.capture.capture import capture
+from tvae.pipeline.engine.ir.graph import Graph
+from tvae.pipeline.engine.passes import optimise, simplify
+from tvae.pipeline.engine.run.storage import RowSource
+from tvae.pipeline.errors import UnsupportedOp
+from tvae.pipeline.memory.limits import Rows
+from tvae.pipeline.models.calls import Call, Frames, Step
+from tvae.pipeline.models.reference import Side, call_reference, reference_mode
+from tvae.pipeline.session.graph_cache import GraphStore, graph_key
+from tvae.pipeline.session.identity.statefulness import StateWatch
+from tvae.pipeline.session.outputs.rebuilding import proposed, settled
+from tvae.pipeline.session.outputs.taken_apart import Spec, flatten
+from tvae.pipeline.session.warmup import prepared
+
+__all__ = ["Captured", "Captures", "Fits"]
+
+_ONE_AT_A_TIME = threading.RLock()
+"""While a model is captured its weights and settings are not its own."""
+
+Fits = Callable[[Graph, Spec], bool]
+"""Can a graph from disk, with what its outputs make, be this model's?"""
+
+
+@dataclass
+class Captured:
+    """spec: rebuilds the return value from the graph's outputs. rehearsed: its kernels have been asked for; those of a
+    graph that was found on disk are taken to be there, too."""
+
+    graph: Graph
+    spec: Spec
+    rehearsed: bool = True
+    _others: dict[int, Captured] = field(default_factory=dict)
+
+    def divided(self, dim: int) -> Captured:
+        """The same, with strips along this dimension of the first input."""
+        symbol = self.graph.symbol_of(dim)
+        if symbol == self.graph.row_symbol:
+            return self
+        if dim not in self._others:
+            self._others[dim] = replace(self, graph=replace(self.graph, row_symbol=symbol), _others={})
+        return self._others[dim]
+
+
+class Captures:
+    """See the module's docstring; the arguments are those of ``Compiled``."""
+
+    def __init__(
+        self,
+        side: Side,
+        module: Callable[[], nn.Module],
+        key: str | None,
+        kernels: Kernels,
+        step: Step | None,
+        frames: Frames | None,
+        fits: Fits | None = None,
+    ) -> None:
+        self._side: Side = side
+        self._module, self._key = module, key
+        self._kernels, self._step, self._frames = kernels, step, frames
+        self._fits = fits or (lambda _graph, _spec: True)
+        self._graphs: dict[str, list[Captured]] = {}
+
+    def of(
+        self, inputs: Sequence[Tensor | RowSource], shapes: list[tuple[int, ...]], call: Call, rows: Rows
+    ) -> tuple[Captured, dict[str, int]]:
+        """A graph that serves these inputs, and its symbols' values. Raises UnsupportedOp."""
+        frames = self._frames if self._frames is not None and self._frames.serves(inputs[0].shape, call) else None
+        facts = self._call_facts(inputs, call, frames)
+        name = json.dumps(facts, sort_keys=True, default=str)
+        found = self._serving(name, shapes, rows)
+        if found is not None:
+            return found
+        store = GraphStore(None if self._key is None else graph_key(self._key, facts))
+        dims = 3 if len(inputs[0].shape) == 5 else 2
+        with prepared(self._kernels, inputs[0].dtype, inputs[0].device, dims):
+            if name not in self._graphs:
+                self._graphs[name] = [Captured(self._optimised(g, inputs), s) for g, s in store.load(self._fits)]
+                found = self._serving(name, shapes, rows)
+            if found is not None:
+                return found
+            plain, spec = self._capture(inputs, call, frames)
+        store.save(plain, spec)
+        self._graphs[name].append(Captured(self._optimised(plain, inputs), spec, rehearsed=False))
+        found = self._serving(name, shapes, rows)
+        if found is None:
+            why = f"the capture does not serve its own shape {shapes}"
+            raise UnsupportedOp("torch.export", self._side, why, whole=False)
+        return found
+
+    def _serving(self, name: str, shapes: list[tuple[int, ...]], rows: Rows) -> tuple[Captured, dict[str, int]] | None:
+        """A graph in memory that serves these shapes, with its strips along ``rows``, and its symbols' values."""
+        for known in self._graphs.get(name, ()):
+            sizes = known.graph.bind(shapes)
+            if sizes is not None:
+                dim = self._frames.dim if rows == "time" and self._frames is not None else -2
+                return known.divided(dim), sizes
+        return None
+
+    def _optimised(self, graph: Graph, inputs: Sequence[Tensor | RowSource]) -> Graph:
+        """The graph with every pass that pays on this device, at these levels, in this type."""
+        fused = {op: level != "native" for op, level in self._kernels.levels.items()}
+        wide = inputs[0].dtype in (torch.float32, torch.float64)
+        bias = inputs[0].device.type != "cpu" and fused["add_stats"]
+        narrow = inputs[0].device.type != "cpu" and not wide and fused["conv_from_few"] and fused["conv_to_few"]
+        own = self._kernels.levels["conv_add"] == "cuda" and not why_missing("cuda", "conv_add")
+        epilogue = inputs[0].device.type == "cuda" and not wide and own
+        summed = self._kernels.sums if epilogue else None
+        subpixel = wide or fused["norm_act"]
+        return optimise(graph, subpixel=subpixel, bias=bias, narrow=narrow, epilogue=epilogue, summed=summed)
+
+    def _call_facts(self, inputs: Sequence[Tensor | RowSource], call: Call, frames: Frames | None) -> dict[str, Any]:
+        """What a capture bakes in besides the model: fixed dimensions, types, options, and the caller's settings."""
+        fixed = [
+            [n if d < len(t.shape) - 2 or len(t.shape) < 4 or n == 1 else 0 for d, n in enumerate(t.shape)]
+            for t in inputs
+        ]
+        counting = None
+        if frames is not None:
+            fixed[0][frames.dim], counting = 0, frames.option
+        dtypes = [str(t.dtype) for t in inputs]
+        device = inputs[0].device.type
+        return {
+            "side": self._side if self._step is None else f"{self._side} step",
+            "fixed": fixed,
+            "dtypes": dtypes,
+            "device": device,
+            "tensors": list(call.tensors),
+            "options": [[k, repr(v)] for k, v in call.options if k != counting],
+            "frames": frames is not None,
+            "default dtype": str(torch.get_default_dtype()),
+            "default device": str(torch.get_default_device()),
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+        }
+
+    def _capture(self, inputs: Sequence[Tensor | RowSource], call: Call, frames: Frames | None) -> tuple[Graph, Spec]:
+        module, side, step = self._module(), self._side, self._step
+        device = next(iter(module.parameters())).device
+        spec: Spec = {}
+
+        watch = StateWatch(module, side)
+
+        def called(x: Tensor, more: Sequence[Tensor]) -> tuple[list[Tensor], Spec]:
+            if step is not None:
+                result, caches = step(module, x, more)
+                return [result, *caches], {}
+            kwargs = dict(call.options) | dict(zip(call.tensors, more, strict=True))
+            if frames is not None and frames.option in kwargs:
+                kwargs[frames.option] = x.shape[frames.dim]
+            return flatten(call_reference(module, side, x, **kwargs))
+
+        def traced(x: Tensor, *more: Tensor) -> list[Tensor]:
+            tensors, found = proposed(*watch.called(lambda: called(x, more)))
+            spec.clear()
+            spec.update(found)
+            return [*tensors, *watch.extra]
+
+        examples = [_example(t, device) for t in inputs]
+        rows = -2 if frames is None else frames.dim
+        with _ONE_AT_A_TIME, reference_mode(module):
+            try:
+                graph = simplify(capture(module, traced, examples, rows))
+            finally:
+                watch.restore()
+        return settled(watch.checked(graph), spec)
+
+
+def _example(t: Tensor | RowSource, device: torch.device) -> Tensor:
+    """To trace with: where a size lies in memory other than usual, the exporter may take it for a constant."""
+    if isinstance(t, Tensor) and t.device == device and t.is_contiguous():
+        return t
+    return torch.empty(t.shape, dtype=t.dtype, device=device)

@@ -1,0 +1,204 @@
+"""From a program and the limits of a run to the schedule that keeps them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from tvae.pipeline.engine.ir.constants import bytes_from_weights
+from tvae.pipeline.engine.ir.program import Op, Program
+from tvae.pipeline.engine.plan.footprint import footprint, known_of
+from tvae.pipeline.engine.plan.height_bands import HeightBands
+from tvae.pipeline.engine.plan.machine import CPU, CUDA, Machine, seconds
+from tvae.pipeline.engine.plan.planner import fitting, least
+from tvae.pipeline.engine.plan.report import Plan, explain
+from tvae.pipeline.engine.plan.schedule import Place, Schedule, by_rows
+from tvae.pipeline.engine.plan.ways import Prior
+from tvae.pipeline.engine.run.storage import ROWS, Pending, RowSink, RowSource
+from tvae.pipeline.memory.limits import Besides, Limits, activation_budget, besides, has_room, host_room
+
+__all__ = ["Example", "Planned", "at_callers", "described", "planned", "rows_dim"]
+
+
+_CLIP_BYTES = 768 << 20
+"""Strips of a clip's time are as long as this much memory allows, where nobody named an amount: longer ones bring
+little on a card that those keep busy, and a long clip takes no more than a short one."""
+_LONGER = (3, 4, 6, 8, 12, 16, 24, 32)
+"""Latent frames of a strip, to try while there is room."""
+_MOST_ELEMENTS = 1 << 30
+"""Of a value in one strip: libraries count with 32 bits, and take long to try their algorithms on more."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A schedule, the bytes it is expected to hold on the device beside weights and workspaces, and its time.
+
+    at_ease: with the strips that are preferred, and no buffer that had to leave the device. height_bands: those inside
+    strips that divide time. to_come, there: see ``planned``.
+    """
+
+    schedule: Schedule
+    bytes: int
+    seconds: float
+    at_ease: bool
+    height_bands: HeightBands | None = None
+    to_come: int | None = None
+    there: int | None = None
+
+    @property
+    def divides(self) -> bool:
+        """Is there anything for strips to divide?"""
+        program = self.schedule.program
+        return program.ops[program.inputs[0]].axis is not None
+
+    def fits(self, limits: Limits, device: torch.device) -> bool:
+        """Is it still valid for the memory that is free now? Its inputs are there."""
+        given = _given(self.schedule.program, self.schedule.places)
+        if limits.vram is not None:
+            return has_room(device, limits.vram, self.bytes - given + limits.beside)
+        budget = activation_budget(device, None, limits.share, Besides(0), given)
+        return budget is None or self.bytes + limits.beside <= budget
+
+
+def planned(
+    program: Program,
+    limits: Limits,
+    device: torch.device,
+    places: Mapping[int, Place],
+    height_bands: HeightBands | None = None,
+    *,
+    to_come: int | None = None,
+    there: int | None = None,
+    prior: Prior | None = None,
+) -> Planned:
+    """The schedule for a program.
+
+    places: from ``at_callers``. height_bands: of strips that divide time. to_come: see ``besides``. there: bytes of the
+    inputs that are on the device already; None: all of them. prior: see ``fitting``. Raises PlanError, UsageError for
+    the limits.
+    """
+    there = _given(program, places) if there is None else there
+    taken = _besides(program, device, limits, to_come, there)
+    budget = activation_budget(device, limits.vram, limits.share, taken, there)
+    if limits.vram is None and budget is not None:
+        budget -= limits.beside
+    strips, machine = _strips(program, limits), _machine(device)
+
+    def fit(heights: Sequence[int]) -> Schedule:
+        return fitting(program, heights, budget, machine, taken.named, places, height_bands, enough=enough, prior=prior)
+
+    def enough(left: int) -> int:
+        """As of a refusal: planning takes memory of its own."""
+        return _besides(program, device, limits, to_come, there).enough(left)
+
+    found = fit(strips)
+    known = known_of(program)
+    cost = footprint(found, known)
+    for frames in (n for n in _LONGER if n <= limits.longest):
+        longer = _strips(program, replace(limits, strip=frames))
+        if cost.device > _CLIP_BYTES or longer[0] <= strips[0]:
+            break
+        way = fit([longer[0], *strips])
+        if way.strip_rows != longer[0] or (size := footprint(way, known)).device > _CLIP_BYTES:
+            break
+        strips, found, cost = longer, way, size
+    at_ease = found.strip_rows == strips[0] and len(found.places) == len(places)
+    return Planned(found, cost.device, seconds(found, cost, machine), at_ease, height_bands, to_come, there)
+
+
+def described(found: Planned, limits: Limits, device: torch.device, side: str) -> Plan:
+    """The plan as it is told, with the least that any plan would need."""
+    plan = found.schedule
+    given = {i: place for i, place in plan.places.items() if place == "caller"}
+    machine = _machine(device)
+    most_modest = least(plan.program, _strips(plan.program, limits), machine, given, found.height_bands)
+    there = _given(plan.program, given) if found.there is None else found.there
+    budget = _besides(plan.program, device, limits, found.to_come, there).enough(most_modest)
+    time = seconds(plan, footprint(plan, known_of(plan.program)), machine)
+    return replace(explain(plan, side), least_bytes=most_modest, least_budget=budget, seconds=time)
+
+
+def at_callers(program: Program, inputs: Sequence[Tensor | RowSource], sinks: Mapping[int, int]) -> dict[int, Place]:
+    """The inputs and outputs that come and go by rows, where nothing needs them as a whole.
+
+    sinks: of the outputs that are to go, by their number, the dimension of the rows they go by.
+    """
+    if not sinks and all(isinstance(x, Tensor) for x in inputs):
+        return {}
+    free = by_rows(program)
+    places: dict[int, Place] = {}
+    for id_, x in zip(program.inputs, inputs, strict=True):
+        if not isinstance(x, Tensor) and id_ in free and _plain_rows(program.ops[id_], rows_dim(x)):
+            places[id_] = "caller"
+    for n, dim in sinks.items():
+        out = program.ops[program.outputs[n]]
+        alone = program.outputs.count(out.id) == 1
+        if alone and _plain_rows(out, dim) and out.id in free and out.kind == "call":
+            places[out.id] = "caller"
+    return places
+
+
+@dataclass(frozen=True)
+class Example:
+    """A source that is only planned for: it has no rows yet."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    dim: int = ROWS
+
+    def fetch(self, lo: int, hi: int) -> Pending:
+        """Only a run asks for rows."""
+        raise AssertionError("a plan computes nothing")
+
+
+def rows_dim(rows: RowSource | RowSink) -> int:
+    """The dimension of the rows that come from a source or go to a sink."""
+    return getattr(rows, "dim", ROWS)
+
+
+def _plain_rows(op: Op, dim: int) -> bool:
+    return op.axis is not None and op.axis.plain and op.axis.dim == dim
+
+
+def _besides(program: Program, device: torch.device, limits: Limits, to_come: int | None, there: int) -> Besides:
+    made = bytes_from_weights(program)  # by the run, which keeps them
+    weights = sum(program.ops[i].bytes for i in program.params) + made
+    found = besides(device, weights, there, to_come=None if to_come is None else to_come + made)
+    return replace(found, bytes=found.bytes + limits.beside)
+
+
+def _given(program: Program, places: Collection[int]) -> int:
+    """Bytes of the inputs that a run has on the device."""
+    return sum(program.ops[i].bytes for i in program.inputs if i not in places)
+
+
+def _machine(device: torch.device) -> Machine:
+    return replace(CUDA, host=host_room()) if device.type == "cuda" else CPU
+
+
+def _strips(program: Program, limits: Limits) -> list[int]:
+    heights = list(dict.fromkeys(_in_input_rows(program, n) for n in limits.strips()))
+    if limits.fixed:
+        return heights
+    widest = max((math.prod(op.shape) for op in program.ops if op.axis is not None), default=1)
+    highest = max(1, _MOST_ELEMENTS * program.rows // widest)
+    low_enough = [rows for rows in heights if rows <= highest]
+    return low_enough or [min(highest, heights[-1])]
+
+
+def _in_input_rows(program: Program, strip: int) -> int:
+    """Rows of the input that ``strip`` latent rows are; the latent is the lower of input and output.
+
+    Of a clip whose first frame stands apart: as many as a later latent frame has.
+    """
+    out = program.ops[program.outputs[0]].axis
+    rows_out = out.rows if out else program.rows
+    latent = max(1, min(rows_out, program.rows))
+    if latent > 1 and program.rows % latent and (program.rows - 1) % (latent - 1) == 0:
+        return strip * ((program.rows - 1) // (latent - 1))
+    return -(-strip * program.rows // latent)

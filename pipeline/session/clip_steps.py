@@ -1,0 +1,206 @@
+"""The steps of one side of a model: computed and planned, with the caches between them where there is room for them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from tvae.pipeline.device import uses_channels_last
+from tvae.pipeline.engine.plan.report import Plan
+from tvae.pipeline.engine.run.storage import RowSink, RowSource
+from tvae.pipeline.errors import PlanError
+from tvae.pipeline.memory.limits import Limits
+from tvae.pipeline.memory.offloaded_cache import OffloadedCache, height_of, holdable
+from tvae.pipeline.models.reference import Side
+from tvae.pipeline.models.streaming import Cache, Cuts
+from tvae.pipeline.session.choose_plan import Example
+from tvae.pipeline.session.clip_plan import ClipPlan, StepPlan
+from tvae.presets import Preset
+
+__all__ = ["ClipSteps"]
+
+
+class Runs(Protocol):
+    """Runs and plans single steps; see ``session.step_runs``."""
+
+    def compute(self, inputs: Sequence[Tensor | RowSource], sinks: Mapping[int, RowSink]) -> list[Tensor]:
+        """The results that no sink takes."""
+
+    def check(
+        self, inputs: Sequence[Tensor | RowSource], sinks: Mapping[int, int], *, running: bool, beside: int
+    ) -> None:
+        """Raises PlanError."""
+
+    def plan(self, inputs: Sequence[Tensor | RowSource], sinks: Mapping[int, int], *, beside: int) -> Plan:
+        """What ``compute`` would do."""
+
+    def shapes(self, inputs: Sequence[Tensor | RowSource]) -> list[tuple[int, ...]]:
+        """Of all results."""
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One kind of step: frames of its chunk, how often it comes, what it is given, and the caches behind it."""
+
+    frames: int
+    count: int
+    inputs: Sequence[Tensor | RowSource]
+    sinks: Mapping[int, int]
+    caches: Sequence[tuple[int, ...]]
+
+
+class ClipSteps:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        side: Side,
+        cuts: Cuts,
+        runs: Runs,
+        preset: Preset,
+        limits: Limits,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.cuts = cuts
+        self._side: Side = side
+        self._runs = runs
+        self._preset, self._limits, self._dtype, self._device = preset, limits, dtype, device
+        self._away: dict[tuple[tuple[int, ...], ...], bool] = {}
+        self._checked: set[tuple[int, ...]] = set()
+
+    def run(self, chunk: Tensor, caches: list[Cache]) -> list[Cache]:
+        """[result, *caches] of a step, which empties the list it is given; what does not fit lives elsewhere."""
+        chunk = chunk.to(self._device, self._dtype).contiguous()  # a capture would be bound to other strides
+        shapes = [tuple(cache.shape) for cache in caches]
+        if not self._too_large(tuple(chunk.shape), shapes, running=True):
+            # a list that the step empties, so that caches can go as soon as they have been read
+            inputs: list[Tensor | RowSource] = [chunk]
+            inputs += ((c.cpu() if isinstance(c, OffloadedCache) else c).to(self._device) for c in _emptied(caches))
+            return [*self._runs.compute(inputs, {})]
+        made = self._runs.shapes([chunk, *map(self._example, shapes)])
+        sinks = {n: self._held(shape) for n, shape in enumerate(made) if n and holdable(shape)}
+        held = [self._elsewhere(cache) for cache in _emptied(caches)]
+        rest = iter(self._runs.compute([chunk, *held], sinks))
+        for cache in held:
+            if isinstance(cache, OffloadedCache):
+                cache.close()
+        return [sinks[n] if n in sinks else next(rest) for n in range(len(made))]
+
+    def result_shape(self, shape: tuple[int, ...], sizes: Sequence[int]) -> tuple[int, ...]:
+        """Of the whole clip's result: shape is that of the clip, sizes those of its chunks."""
+        frames, caches, made = 0, list[tuple[int, ...]](), list[tuple[int, ...]]()
+        for size, count in [(sizes[0], 1), *Counter(sizes[1:]).items()]:
+            made = self._made((*shape[:2], size, *shape[3:]), caches)
+            frames += count * made[0][2]
+            caches = caches or made[1:]
+        return (*made[0][:2], frames, *made[0][3:])
+
+    def _made(self, chunk: tuple[int, ...], caches: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        """Shapes of a step's result and of the caches it leaves."""
+        first = Example(chunk, self._dtype, self._device)
+        return self._runs.shapes([first, *map(self._example, caches)])
+
+    def plan(self, shape: tuple[int, ...], *, whole: bool = False) -> ClipPlan:
+        """What a clip of this shape would take. Computes nothing. whole: it and its result are on the device, too."""
+        beside = self._whole_bytes(shape) if whole else 0
+        steps: list[StepPlan] = []
+
+        def planned(step: _Step) -> None:
+            steps.append(StepPlan(step.frames, step.count, self._runs.plan(step.inputs, step.sinks, beside=beside)))
+
+        each = self._each(shape, beside, planned, running=False)
+        caches = each[-1].caches
+        size = sum(math.prod(s) for s in caches) * self._dtype.itemsize
+        away = any(step.sinks for step in each)
+        place = ("disk" if self._device.type == "cpu" else "host") if away else "device"
+        return ClipPlan(self._side, shape, tuple(steps), len(caches), size, place, beside)
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Raises PlanError where a step of such a clip, which is there, does not keep the limits beside its result."""
+        if shape not in self._checked:
+            beside = self._whole_bytes(shape) - math.prod(shape) * self._dtype.itemsize
+
+            def check(step: _Step) -> None:
+                self._runs.check(step.inputs, step.sinks, running=True, beside=beside)
+
+            self._each(shape, beside, check, running=True)
+            self._checked.add(shape)
+
+    def _each(self, shape: tuple[int, ...], beside: int, do: Callable[[_Step], None], *, running: bool) -> list[_Step]:
+        """Every kind of step of a clip. Raises the refusal that names most, if there is any."""
+        sizes = list(self.cuts.sizes(self.cuts.used(shape[2])))
+        caches: list[tuple[int, ...]] = []
+        found, refused = list[_Step](), list[PlanError]()
+        for frames, count in [(sizes[0], 1), *Counter(sizes[1:]).items()]:
+            chunk = (*shape[:2], frames, *shape[3:])
+            inputs: list[Tensor | RowSource] = [self._chunk(chunk), *map(self._example, caches)]
+            made = self._runs.shapes(inputs)
+            sinks: dict[int, int] = {}
+            if self._too_large(chunk, caches, running=running, beside=beside):
+                inputs[1:] = [self._rows(s) if holdable(s) else self._example(s) for s in caches]
+                sinks = {n: height_of(s) for n, s in enumerate(made) if n and holdable(s)}
+            caches = caches or made[1:]
+            found.append(_Step(frames, count, inputs, sinks, caches))
+            try:
+                do(found[-1])
+            except PlanError as error:
+                refused.append(error)
+        if refused:
+            try:
+                raise max(refused, key=lambda error: error.enough or 0)
+            finally:
+                refused.clear()  # or this frame and the error would hold each other
+        return found
+
+    def _whole_bytes(self, shape: tuple[int, ...]) -> int:
+        """Of a clip and its result."""
+        result = self.result_shape(shape, [*self.cuts.sizes(self.cuts.used(shape[2]))])
+        return (math.prod(shape) + math.prod(result)) * self._dtype.itemsize
+
+    def _too_large(
+        self, chunk: tuple[int, ...], caches: Sequence[tuple[int, ...]], *, running: bool, beside: int = 0
+    ) -> bool:
+        """Can a step not hold the caches it reads and those it leaves on the device?"""
+        key = chunk, *caches
+        if key not in self._away:
+            inputs: list[Tensor | RowSource] = [self._chunk(chunk), *map(self._example, caches)]
+            try:
+                self._runs.check(inputs, {}, running=running, beside=beside)
+                self._away[key] = False
+            except PlanError:
+                self._away[key] = True
+        return self._away[key]
+
+    def _elsewhere(self, cache: Cache) -> Cache:
+        if isinstance(cache, OffloadedCache):
+            return cache
+        shape = tuple(cache.shape)
+        return self._held(shape).take(cache) if holdable(shape) else cache.to(self._device)
+
+    def _held(self, shape: tuple[int, ...]) -> OffloadedCache:
+        last = uses_channels_last(self._preset, self._dtype, self._device)
+        return OffloadedCache(shape, self._dtype, self._device, last, self._limits.spill)
+
+    def _chunk(self, shape: tuple[int, ...]) -> Tensor:
+        """Stands for a chunk that is only planned for: takes no memory."""
+        return torch.empty((), dtype=self._dtype, device=self._device).expand(shape)
+
+    def _example(self, shape: tuple[int, ...]) -> Tensor:
+        """Stands for a tensor on the device that is only planned for."""
+        return torch.empty(shape, dtype=self._dtype, device="meta")
+
+    def _rows(self, shape: tuple[int, ...]) -> RowSource:
+        return Example(shape, self._dtype, self._device, height_of(shape))
+
+
+def _emptied(caches: list[Cache]) -> Iterator[Cache]:
+    """One after the other, each without a place in the list."""
+    while caches:
+        yield caches.pop(0)

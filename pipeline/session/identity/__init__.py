@@ -1,0 +1,1 @@
+"""What a model is, to the last attribute that its graphs depend on."""

@@ -1,0 +1,53 @@
+"""What a live module computes, as a digest, and whether that has changed since.
+
+Two modules of equal digests compute the same function of their weights (by name) and inputs. The digest covers, for
+every part of the module: its class and the code that it may run, every attribute, functions and objects held by
+attributes, hooks, patched methods, parametrisations, and types, shapes and strides of its tensors: not their values,
+not where they lie. It does not cover what changes no result without gradients (``training`` flags, state-dict hooks),
+nor what accelerate puts into a model to move it. Writes through ``.data`` or NumPy are not seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Collection
+
+from torch import nn
+
+from tvae.pipeline.models.reference import BLENDED
+from tvae.pipeline.session.identity import library
+from tvae.pipeline.session.identity.sources import closure_digests
+from tvae.pipeline.session.identity.walk import Walk
+
+__all__ = ["Identity", "identity_of"]
+
+
+class Identity:
+    """digest: see the module's docstring. portable: it holds in every process. why: what stands against that.
+
+    Where something cannot be digested, it is told by its id: the digest holds for that very object, as long as this
+    identity is kept, and nothing that it names may be kept on disk.
+    """
+
+    def __init__(self, module: nn.Module, ignored: Collection[str]) -> None:
+        walk = Walk(module, ignored)
+        walk.run()
+        self.why = walk.why
+        self.portable = not self.why
+        self._watch, self._held = walk.watch, walk.held
+        sources = closure_digests(frozenset(walk.reach.sources))
+        walk.close()
+        doc = [library.versions(), sources, None if self.portable else os.getpid()]
+        text = "\n".join([json.dumps(doc, sort_keys=True), *walk.lines])
+        self.digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+    def unchanged(self) -> bool:
+        """True while nothing that the digest covers has changed, nor a weight been written to; quick."""
+        return self._watch.unchanged()
+
+
+def identity_of(module: nn.Module, ignored: Collection[str] = BLENDED) -> Identity:
+    """What the module computes, now. ignored: attributes of the module itself that do not matter."""
+    return Identity(module, ignored)

@@ -1,0 +1,270 @@
+"""The code that a module may run: functions, classes, and what their names stand for.
+
+From the functions of every class that is met, those are followed whose names some followed function mentions; so a
+model's way of saving itself, and all that it imports, is no part of what it computes. A name that is put together at
+run time (``getattr(self, "con" + "v")``) and an import inside a function are not followed; the digest of the sources
+covers both. Libraries are named, not read: but what stands under one of their names and is not theirs is followed.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections import defaultdict
+from collections.abc import Mapping
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from tvae.pipeline.session.identity.code import code_of, plain
+from tvae.pipeline.session.identity.library import library_class, library_function, library_module
+
+if TYPE_CHECKING:
+    from tvae.pipeline.session.identity.walk import Walk
+
+__all__ = ["CODE", "Reach"]
+
+_WRAPPERS = (staticmethod, classmethod, property, functools.cached_property, functools._lru_cache_wrapper)
+_NATIVE = (
+    *(BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType),
+    *(types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType),
+    *(types.GenericAlias, types.UnionType),
+)
+CODE = (FunctionType, MethodType, ModuleType, type, *_WRAPPERS, *_NATIVE)
+
+_ENTRIES = ("encode", "decode", "forward")
+_UNUSED = {
+    *("__module__", "__qualname__", "__name__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__slots__"),
+    *("__repr__", "__str__", "__dir__", "__sizeof__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__"),
+    *("__copy__", "__deepcopy__", "__init_subclass__", "__subclasshook__", "__class_getitem__", "__abstractmethods__"),
+    *("__parameters__", "__orig_bases__", "__match_args__", "__dataclass_fields__", "__dataclass_params__", "__del__"),
+    *("__static_attributes__", "__firstlineno__", "__annotate__", "__annotations_cache__", "__annotate_func__"),
+    *("__type_params__", "__jit_unused_properties__", "__constants__", "__ignored__"),
+}
+"""Names of classes that Python does not look up while a model runs."""
+_CONSTRUCTION = {"__init__", "__new__", "__post_init__"}
+
+
+class Reach:
+    """See the module's docstring. sources: modules that hold the code that was met, other than libraries'."""
+
+    def __init__(self, walk: Walk) -> None:
+        self.sources: set[str] = set()
+        self._walk = walk
+        self._mentioned: set[str] = set()
+        self._spaces: dict[type, Mapping[str, Any]] = {}  # vars() of a class is another object each time
+        self._holders: dict[str, list[type]] = defaultdict(list)
+        self._members: set[tuple[type, str]] = set()
+        self._followed: set[Any] = set()
+        self.mention(_ENTRIES)
+        self.alive(Tensor)
+
+    def module(self, name: Any) -> None:
+        """Code of this module was met."""
+        if isinstance(name, str) and not library_module(name):
+            self.sources.add(name)
+
+    def mention(self, names: tuple[str, ...]) -> None:
+        """Some code mentions these names: members of these names may be used."""
+        for name in names:
+            if name not in self._mentioned:
+                self._mentioned.add(name)
+                for kind in self._holders.get(name, ()):
+                    self._member(kind, name)
+
+    def alive(self, kind: type) -> None:
+        """There are instances of this class, or there may be."""
+        for base in kind.__mro__:
+            if base in self._spaces or base is object:
+                continue
+            self.module(base.__module__)
+            space = self._spaces[base] = vars(base)
+            self._walk.watch.size(space)
+            for name in sorted(space):
+                self._holders[name].append(base)
+                if name in self._mentioned or (name.startswith("__") and name.endswith("__")):
+                    self._member(base, name)
+
+    def described(self, value: Any, path: str) -> str:
+        """The text of a function, class, module, or of what wraps one."""
+        if isinstance(value, FunctionType):
+            return self._function(value, path)
+        if isinstance(value, type):
+            self.alive(value)
+            bases = ", ".join([f"{base.__module__}.{base.__qualname__}" for base in value.__mro__])
+            return f"class {bases} of {type(value).__module__}.{type(value).__qualname__}"
+        if isinstance(value, MethodType):
+            return f"method {self._walk.value(value.__func__, path)} of {self._walk.value(value.__self__, path)}"
+        if isinstance(value, ModuleType):
+            return f"module {value.__name__}"
+        if isinstance(value, _WRAPPERS):
+            inner = [self._walk.value(f, path) for f in _wrapped(value)]
+            return f"{type(value).__qualname__} {inner}"
+        holder = getattr(value, "__self__", None)
+        of = "" if holder is None or isinstance(holder, (ModuleType, type)) else self._walk.value(holder, path)
+        where = getattr(value, "__module__", None)
+        self.module(where)
+        return f"native {where}.{getattr(value, '__qualname__', type(value).__qualname__)} {of}"
+
+    # -- classes ---------------------------------------------------------------------------------------------------
+    def _member(self, base: type, name: str) -> None:
+        if (base, name) in self._members or name in _UNUSED:
+            return
+        if name in _CONSTRUCTION and issubclass(base, nn.Module):
+            return  # a model that runs is made, and makes no other
+        self._members.add((base, name))
+        value = self._spaces[base][name]
+        self._walk.watch.name(self._spaces[base], name, value)
+        self._walk.later(lambda: self._tell(base, name, value))
+
+    def _tell(self, base: type, name: str, value: Any) -> None:
+        where = f"{base.__module__}.{base.__qualname__}"
+        if library_class(base):
+            self._library_value(where, name, value)
+        else:
+            self._walk.lines.append(f"{where}.{name} = {self._walk.value(value, f'{base.__qualname__}.{name}')}")
+
+    # -- functions -------------------------------------------------------------------------------------------------
+    def _function(self, function: FunctionType, path: str) -> str:
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        if library_function(function):
+            self._follow(function)
+            held = [f"{name}: {self._walk.value(v, f'{path}: {name}')}" for name, v in _contents(cells) if _told(v)]
+            return f"library {function.__module__}.{function.__qualname__} {held}"
+        walk, watch = self._walk, self._walk.watch
+        self.module(function.__globals__.get("__name__"))
+        watch.function(function)
+        digest, names = code_of(function.__code__)
+        for cell in cells.values():
+            watch.cell(cell)
+        if function.__kwdefaults__:
+            watch.container(function.__kwdefaults__)
+        held = [f"{name}: {walk.value(v, f'{path}: a closure over {name}')}" for name, v in _contents(cells)]
+        given = walk.value(function.__defaults__, f"{path}: a default")
+        named = walk.attributes(function.__kwdefaults__ or {}, f"{path}: a default")
+        kept = {k: v for k, v in vars(function).items() if k != "__wrapped__"}
+        if kept:
+            watch.container(vars(function))
+        text = f"function {function.__module__}.{function.__qualname__} {digest} {held} {given} {named}"
+        text += f" {walk.attributes(kept, path)} {self._globals(function.__globals__, names, path)}"
+        self.mention(names)
+        return text
+
+    def _globals(self, space: dict[str, Any], names: tuple[str, ...], path: str) -> list[str]:
+        """What the names that a function mentions stand for in its module."""
+        told = []
+        for name in names:
+            if name in space:
+                value = space[name]
+                self._walk.watch.name(space, name, value)
+                told.append(f"{name}={self._named(name, value, names, path)}")
+        return told
+
+    def _named(self, name: str, value: Any, names: tuple[str, ...], path: str) -> str:
+        if not isinstance(value, ModuleType):
+            return self._walk.value(value, f"{path}: {name}")
+        if library_module(value.__name__):
+            self._library_module(value, names)
+            return f"module {value.__name__}"
+        return f"module {value.__name__} {self._attributes(value, names, path, set())}"
+
+    def _attributes(self, module: ModuleType, names: tuple[str, ...], path: str, seen: set[int]) -> list[str]:
+        """What a function may take from a module that it mentions."""
+        seen.add(id(module))
+        space, told = vars(module), []
+        for name in names:
+            value = space.get(name, self)
+            if value is self or id(value) in seen:
+                continue
+            self._walk.watch.name(space, name, value)
+            if isinstance(value, ModuleType) and not library_module(value.__name__):
+                told.append(f"{name}: {self._attributes(value, names, path, seen)}")
+            else:
+                told.append(f"{name}={self._named(name, value, names, path)}")
+        return told
+
+    # -- libraries -------------------------------------------------------------------------------------------------
+    def _library_module(self, module: ModuleType, names: tuple[str, ...]) -> None:
+        if (id(module), names) in self._followed:
+            return
+        self._followed.add((id(module), names))
+        space = vars(module)
+        for name in names:
+            value = space.get(name)
+            if isinstance(value, ModuleType):
+                if library_module(value.__name__):
+                    self._library_module(value, names)
+            elif callable(value):
+                self._walk.watch.name(space, name, value)
+                self._library_value(module.__name__, name, value)
+
+    def _library_value(self, where: str, name: str, value: Any) -> None:
+        """Something under a name of a library: nothing is told of what the library put there itself."""
+        if _ours(value) or getattr(value, "__name__", name) != name:
+            self._walk.lines.append(f"{where}.{name} = {self._walk.value(value, f'{where}.{name}')}")
+        for function in (value, *_wrapped(value)):
+            if isinstance(function, FunctionType):
+                self._follow(function)
+
+    def _follow(self, function: FunctionType) -> None:
+        """Look up the names that PyTorch's own layers use: someone may have put something else there."""
+        if not str(function.__module__).startswith("torch.nn.") or function in self._followed:
+            return
+        self._followed.add(function)
+        self._walk.later(lambda: self._look_up(function.__globals__, code_of(function.__code__)[1]))
+
+    def _look_up(self, space: dict[str, Any], names: tuple[str, ...]) -> None:
+        self.mention(names)
+        for name in names:
+            value = space.get(name)
+            if isinstance(value, ModuleType):
+                if library_module(value.__name__):
+                    self._library_module(value, names)
+            elif isinstance(value, (FunctionType, BuiltinFunctionType)):
+                self._walk.watch.name(space, name, value)
+                self._library_value(str(space.get("__name__")), name, value)
+
+
+def _wrapped(value: Any) -> list[Any]:
+    """The functions in a descriptor or a wrapper."""
+    if isinstance(value, property):
+        return [f for f in (value.fget, value.fset, value.fdel) if f is not None]
+    inner = getattr(value, "func", None) if isinstance(value, functools.cached_property) else None
+    inner = getattr(value, "__wrapped__", None) if inner is None and isinstance(value, _WRAPPERS) else inner
+    return [] if inner is None else [inner]
+
+
+def _contents(cells: Mapping[str, types.CellType]) -> list[tuple[str, Any]]:
+    found = []
+    for name, cell in sorted(cells.items()):
+        try:
+            found.append((name, cell.cell_contents))
+        except ValueError:  # not filled yet
+            found.append((name, "<empty>"))
+    return found
+
+
+def _told(value: Any) -> bool:
+    """Is it what makes one closure of a library's function differ from another?"""
+    return plain(value) is not None or isinstance(value, (FunctionType, BuiltinFunctionType)) or _ours(value)
+
+
+def _ours(value: Any, depth: int = 3) -> bool:
+    """Is it code that is no library's, or does it hold some?"""
+    if isinstance(value, FunctionType):
+        if not library_function(value):
+            return True
+        cells = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
+        return depth > 0 and any(_ours(v, depth - 1) for _, v in _contents(cells))
+    if isinstance(value, type):
+        return not library_class(value)
+    if isinstance(value, MethodType):
+        return _ours(value.__func__, depth) or _ours(value.__self__, depth)
+    if isinstance(value, functools.partial):
+        return _ours(value.func, depth) or any(_ours(v, depth) for v in (*value.args, *value.keywords.values()))
+    if isinstance(value, _WRAPPERS):
+        return any(_ours(f, depth) for f in _wrapped(value))
+    if isinstance(value, (ModuleType, *_NATIVE)):
+        return False
+    return not library_class(type(value))

@@ -1,0 +1,190 @@
+"""The state of a module before a capture: what was written since, by name, and everything put back.
+
+A capture calls the model with tensors that stand for others; what a model keeps of them (``self.prev = x``) must not
+stay. Covered are the attributes of every part, the containers and objects they hold, registries, hooks, and tensors. A
+value that was exchanged for an equal one is no change. A parameter whose values were written in place is named, but its
+values are not put back: there is no copy of them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from tvae.pipeline.session.identity.code import plain
+from tvae.pipeline.session.identity.library import library_class
+from tvae.pipeline.session.identity.tree import FORWARD_HOOKS, REGISTRIES, derived
+from tvae.pipeline.session.identity.watchlist import copied
+
+__all__ = ["Snapshot"]
+
+_CONTAINERS = (dict, list, set, deque)
+_MISSING = object()
+
+
+class _Held(NamedTuple):
+    """A container, and what it held. inside: its keys are told as parts of the path. expected: keys that may change."""
+
+    path: str
+    live: Any
+    before: Any
+    inside: bool
+    expected: frozenset[str] = frozenset()
+
+
+class _Kept(NamedTuple):
+    """A tensor, the memory it had, the count of its writes, and a copy of its values where one was made."""
+
+    path: str
+    tensor: Tensor
+    memory: Tensor
+    version: int
+    values: Tensor | None
+
+
+class Snapshot:
+    """See the module's docstring. traced: inside of a trace, where tensors have no memory to look at."""
+
+    def __init__(self, module: nn.Module, *, traced: bool = False) -> None:
+        self._traced = traced
+        self._held: list[_Held] = []
+        self._kept: list[_Kept] = []
+        self._seen: dict[int, Any] = {}  # kept alive, so that no id comes twice
+        self._look(module, "")
+
+    def changed(self) -> list[str]:
+        """Names of what is not as it was, such as ``decoder.prev``."""
+        names = {name for held in self._held for name in self._differing(held)}
+        return sorted(names | {kept.path for kept in self._kept if _written(kept)})
+
+    def restore(self) -> None:
+        """Everything as it was."""
+        for held in self._held:
+            _put_back(held.live, held.before)
+        with torch.no_grad():
+            for kept in self._kept:
+                if _written(kept):
+                    kept.tensor.data = kept.memory
+                    if kept.values is not None:
+                        kept.memory.copy_(kept.values)
+
+    # -- looking ---------------------------------------------------------------------------------------------------
+    def _look(self, value: Any, path: str) -> None:
+        if plain(value) is not None or id(value) in self._seen:
+            return
+        if isinstance(value, tuple):
+            for n, v in enumerate(value):
+                self._look(v, f"{path}[{n}]")
+        elif isinstance(value, Tensor):
+            self._keep(value, path)
+        elif isinstance(value, nn.Module):
+            self._look_at_module(value, path)
+        elif isinstance(value, _CONTAINERS):
+            self._hold(_Held(path, value, copied(value), False))
+        elif isinstance(getattr(value, "__dict__", None), dict) and not isinstance(value, type) and _is_object(value):
+            self._seen[id(value)] = value
+            self._hold(_Held(path, vars(value), vars(value).copy(), True))
+
+    def _look_at_module(self, part: nn.Module, path: str) -> None:
+        self._seen[id(part)] = part
+        state = vars(part)
+        apart = (*REGISTRIES, *FORWARD_HOOKS)
+        self._hold(_Held(path, state, state.copy(), True, frozenset(derived(part))), apart)
+        for name in apart:
+            container = state.get(name)
+            if isinstance(container, dict):
+                inside = name in REGISTRIES
+                self._hold(_Held(path if inside else _join(path, name), container, container.copy(), inside))
+
+    def _hold(self, held: _Held, apart: tuple[str, ...] = ()) -> None:
+        self._held.append(held)
+        self._seen[id(held.live)] = held.live
+        entries = held.before.items() if isinstance(held.before, dict) else enumerate(held.before)
+        for key, value in entries:
+            if not (held.inside and key in apart):
+                self._look(value, _join(held.path, key) if held.inside else f"{held.path}[{key!r}]")
+
+    def _keep(self, tensor: Tensor, path: str) -> None:
+        self._seen[id(tensor)] = tensor
+        if self._traced:
+            return
+        values = None if isinstance(tensor, nn.Parameter) else tensor.detach().clone()
+        self._kept.append(_Kept(path, tensor, tensor.detach(), _version(tensor), values))
+
+    # -- comparing -------------------------------------------------------------------------------------------------
+    def _differing(self, held: _Held) -> Iterator[str]:
+        live, before = held.live, held.before
+        if not held.inside:
+            if not self._alike(before, live):
+                yield held.path
+            return
+        for key in {**before, **live}:
+            if key not in held.expected and not self._same(before.get(key, _MISSING), live.get(key, _MISSING)):
+                yield _join(held.path, key)
+
+    def _same(self, before: Any, now: Any) -> bool:
+        """Is it the same thing, or an equal one?"""
+        if before is now:
+            return True
+        text = plain(before)
+        if text is not None:
+            return text == plain(now)
+        if isinstance(before, FakeTensor) and isinstance(now, FakeTensor):  # left by two calls in a trace
+            return (before.shape, before.dtype) == (now.shape, now.dtype)
+        if type(before) is not type(now) or not isinstance(before, (tuple, *_CONTAINERS)):
+            return False
+        return self._alike(before, now)
+
+    def _alike(self, before: Any, now: Any) -> bool:
+        """Do two containers hold the same?"""
+        if len(before) != len(now):
+            return False
+        if isinstance(before, set):
+            return before == now
+        if isinstance(before, dict):
+            return all(key in now and self._same(value, now[key]) for key, value in before.items())
+        return all(self._same(a, b) for a, b in zip(before, now, strict=True))
+
+
+def _is_object(value: Any) -> bool:
+    """Does it hold state that a model's own code writes? Functions, modules and classes are no such thing."""
+    return not library_class(type(value))
+
+
+def _written(kept: _Kept) -> bool:
+    same = kept.tensor.data_ptr() == kept.memory.data_ptr() and kept.tensor.shape == kept.memory.shape
+    return not same or kept.tensor.dtype != kept.memory.dtype or _version(kept.tensor) != kept.version
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _put_back(live: Any, before: Any) -> None:
+    """What a container held, written only where it differs: another thread may be reading it."""
+    if [*map(id, live)] == [*map(id, before)]:
+        if isinstance(live, dict):
+            for key in [key for key, value in before.items() if live[key] is not value]:
+                _base(live).__setitem__(live, key, before[key])
+        return
+    base = _base(live)
+    base.clear(live)
+    if isinstance(live, dict):
+        for key, value in before.items():
+            base.__setitem__(live, key, value)
+    else:
+        (base.update if isinstance(live, set) else base.extend)(live, before)
+
+
+def _base(live: Any) -> Any:
+    """The class that does the work: one derived from it may forbid to write (diffusers' configuration does)."""
+    return next(kind for kind in (OrderedDict, *_CONTAINERS) if isinstance(live, kind))
+
+
+def _join(path: str, name: Any) -> str:
+    return f"{path}.{name}" if path else str(name)

@@ -1,0 +1,74 @@
+"""Models that keep state between calls have no place in a graph: they are recognised while they are captured.
+
+A capture runs the model's own code. If that leaves an attribute other than it was, the next call may read it. So the
+model is called a second time within the same trace: where that leaves another value again, or computes its result in
+another way, a result depends on the calls before it. Attributes that each call only writes (scratch) do no harm.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+
+from torch import Tensor, nn
+
+from tvae.pipeline.engine.ir.graph import Graph
+from tvae.pipeline.engine.passes import remove_unused
+from tvae.pipeline.errors import TvaeError, UsageError
+from tvae.pipeline.session.identity.snapshot import Snapshot
+from tvae.pipeline.session.outputs.rebuilding import SameComputations
+from tvae.pipeline.session.outputs.spec import Spec
+
+__all__ = ["StateWatch"]
+
+Returned = tuple[list[Tensor], Spec]
+
+
+class StateWatch:
+    """See the module's docstring. One for a capture, which may trace several times."""
+
+    def __init__(self, module: nn.Module, side: str) -> None:
+        self._module, self._side = module, side
+        self._before = Snapshot(module)
+        self._written: list[str] = []
+        self._stays = True
+        self._again: list[Tensor] = []
+
+    def called(self, call: Callable[[], Returned]) -> Returned:
+        """What the call returns, made once more where it wrote anything. To be called while tracing."""
+        before = Snapshot(self._module, traced=True)
+        tensors, spec = call()
+        self._written, self._stays, self._again = before.changed(), True, []
+        if self._written:
+            after, described = Snapshot(self._module, traced=True), copy.deepcopy(spec)
+            try:
+                self._again, again = call()
+                self._stays = again == described and not after.changed()
+            except (RuntimeError, TypeError, ValueError, TvaeError):  # it met what the first call left
+                self._stays = False
+        return tensors, spec
+
+    @property
+    def extra(self) -> list[Tensor]:
+        """To be given by the traced function behind all its own outputs."""
+        return self._again
+
+    def checked(self, graph: Graph) -> Graph:
+        """The graph without the extra outputs. Raises UsageError for a model that keeps state, and names it."""
+        count = len(self._again)
+        if self._written:
+            proof = SameComputations(graph)
+            start = len(graph.outputs) - count
+            if not self._stays or not all(proof.same(n, start + n) for n in range(count)):
+                names = ", ".join(self._written[:3])
+                raise UsageError(
+                    f"{type(self._module).__name__} keeps state between calls: {self._side}() changes {names}; "
+                    "tvae runs models whose result depends on their arguments alone"
+                )
+            graph = remove_unused(replace(graph, outputs=graph.outputs[:start]))
+        return graph
+
+    def restore(self) -> None:
+        """The module as it was before."""
+        self._before.restore()

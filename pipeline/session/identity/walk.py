@@ -1,0 +1,178 @@
+"""Walks over everything that decides what a module computes, writes it down as text, and puts it on a watchlist.
+
+Whatever is not plain gets a number when it is met first, and a line of text of its own; later it is told by its number.
+That ends cycles and tells one object in two places from two equal ones. Things are looked at in the order in which they
+are met; sets and names are sorted: the text is the same in every process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+from tvae.pipeline.session.identity.code import plain
+from tvae.pipeline.session.identity.library import library_class
+from tvae.pipeline.session.identity.objects import described_object
+from tvae.pipeline.session.identity.reach import CODE, Reach
+from tvae.pipeline.session.identity.tree import (
+    FORWARD_HOOKS,
+    GLOBAL_HOOKS,
+    NO_PART,
+    REGISTRIES,
+    derived,
+    moved_by_accelerate,
+)
+from tvae.pipeline.session.identity.watchlist import Watchlist
+
+__all__ = ["Walk"]
+
+_TENSORS = (Tensor, nn.Parameter, nn.Buffer)
+_FOREIGN_PARTS = 32
+"""A module that is no part of the tree is looked into up to this many parts."""
+
+
+class Walk:
+    """lines: the text. why: what could not be digested; that is told by its id and kept alive in ``held``."""
+
+    def __init__(self, root: nn.Module, ignored: Collection[str]) -> None:
+        self.lines: list[str] = []
+        self.why = ""
+        self.held: list[Any] = []
+        self.watch = Watchlist()
+        self._root, self._ignored = root, frozenset(ignored)
+        self._numbers: dict[int, int] = {}
+        self._met: list[Any] = []  # keeps what is numbered alive, so that no id comes twice
+        self._queue: deque[Callable[[], None]] = deque()
+        self._tree = {id(part): name for name, part in root.named_modules()}
+        self.reach = Reach(self)
+
+    def run(self) -> None:
+        """Look at everything."""
+        for part in self._root.modules():
+            self.value(part, self._tree[id(part)])
+        for name in GLOBAL_HOOKS:
+            self.lines.append(self._hooks(vars(torch_module), name, name))
+        while self._queue:
+            self._queue.popleft()()
+        self.watch.seal()
+
+    def close(self) -> None:
+        """Let go of what follows code, which holds on to this: together they would keep the model for a while."""
+        del self.reach
+
+    def later(self, task: Callable[[], None]) -> None:
+        """Do this after what was met before."""
+        self._queue.append(task)
+
+    def value(self, value: Any, path: str) -> str:
+        """A value as its holder tells it. path: where it is, for people."""
+        text = plain(value)
+        if text is not None:
+            return text
+        kind = type(value)
+        if kind is tuple or kind is torch.Size:
+            return f"({', '.join([self.value(v, f'{path}[{n}]') for n, v in enumerate(value)])})"
+        if isinstance(value, type) and library_class(value):
+            self.reach.alive(value)
+            return f"class {value.__module__}.{value.__qualname__}"
+        number = self._numbers.get(id(value))
+        if number is None:
+            number = self._number(value)
+            self._queue.append(lambda: self.lines.append(f"#{number} {self._described(value, path)}"))
+        return f"#{number}"
+
+    def opaque(self, value: Any, path: str, what: str = "") -> str:
+        """A value that is told by nothing but its identity."""
+        self.why = self.why or f"{path or 'the model'}: {what or f'an object of class {type(value).__qualname__}'}"
+        self.held.append(value)
+        return f"object {id(value)}"
+
+    def kind(self, value: Any) -> str:
+        """An object's class."""
+        kind = type(value)
+        return self.value(kind, kind.__qualname__)
+
+    def attributes(self, state: Mapping[str, Any], path: str, leave: Collection[str] = ()) -> str:
+        """What an object holds by name."""
+        names = sorted([name for name in state if name not in leave]) if leave else sorted(state)
+        dot = "." if path else ""
+        return ", ".join([f"{name}={self.value(state[name], f'{path}{dot}{name}')}" for name in names])
+
+    def tensor(self, value: Tensor | None, path: str) -> str:
+        """A tensor without its values: its number, type and layout."""
+        if value is None:
+            return "None"
+        self.watch.tensor(value)
+        if type(value) not in _TENSORS or value.layout is not torch.strided:
+            return self.opaque(value, path, f"a tensor of class {type(value).__qualname__}")
+        number = self._numbers.get(id(value))
+        number = self._number(value) if number is None else number
+        return f"tensor {number} {tuple(value.shape)} {value.stride()} {value.dtype}"
+
+    def _number(self, value: Any) -> int:
+        number = self._numbers[id(value)] = len(self._met)
+        self._met.append(value)
+        return number
+
+    def _described(self, value: Any, path: str) -> str:
+        if isinstance(value, nn.Module):
+            return self._module(value, path)
+        if isinstance(value, Tensor):
+            return self._constant(value, path)
+        if isinstance(value, CODE):
+            return self.reach.described(value, path)
+        return described_object(self, value, path)
+
+    def _constant(self, value: Tensor, path: str) -> str:
+        """A tensor that is neither parameter nor buffer: its values are part of what is computed."""
+        text = self.tensor(value, path)
+        if value.is_meta or text.startswith("object"):
+            return text
+        flat = value.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1).view(torch.uint8)
+        return f"{text} {hashlib.sha256(flat.numpy().tobytes()).hexdigest()}"
+
+    def _module(self, part: nn.Module, path: str) -> str:
+        if isinstance(part, torch.jit.ScriptModule):
+            return self.opaque(part, path, "a scripted module")
+        told = []
+        if id(part) not in self._tree and any(True for _ in part.parameters()):
+            told.append(self.opaque(part, path, f"weights of a {type(part).__qualname__} that is no part of the model"))
+            if sum(1 for _ in part.modules()) > _FOREIGN_PARTS:
+                return told[0]
+        state: dict[str, Any] = vars(part)
+        root = part is self._root
+        leave = derived(part) | self._ignored if root else derived(part)
+
+        def left_out(state: dict[str, Any]) -> set[str]:
+            return leave | moved_by_accelerate(state) if root and "_hf_hook" in state else leave
+
+        self.watch.kind(part)
+        self.watch.container(state, left_out)
+        for name in REGISTRIES:
+            self.watch.container(state[name])
+        self.watch.order(part._modules)
+        dot = "." if path else ""
+        lines = [*told, self.kind(part), self.attributes(state, path, NO_PART | left_out(state))]
+        for tensors in (part._parameters, part._buffers):
+            lines += [f"{name}: {self.tensor(t, f'{path}{dot}{name}')}" for name, t in sorted(tensors.items())]
+        lines += [f"{name}: {self.value(child, f'{path}{dot}{name}')}" for name, child in part._modules.items()]
+        return " | ".join(lines + [self._hooks(state, name, f"{path}{dot}{name}") for name in FORWARD_HOOKS])
+
+    def _hooks(self, state: Mapping[str, Any], name: str, path: str) -> str:
+        """Hooks in their order; their keys are counted through the life of the process."""
+        hooks = state[name]
+        self.watch.container(hooks)
+        flags = [state.get(f"{name}_with_kwargs", {}), state.get(f"{name}_always_called", {})]
+        for kept in flags if hooks else ():
+            self.watch.container(kept)
+        told = [
+            (self.value(hook, f"{path}[{n}]"), *(key in f for f in flags))
+            for n, (key, hook) in enumerate(hooks.items())
+        ]
+        return f"hooks {told}"

@@ -1,0 +1,162 @@
+"""Has anything changed that was looked at? Answered within microseconds, before every call.
+
+Dictionaries are compared with copies of themselves, all of them in one comparison that runs in C and stops at the
+identity of what they hold. What must not be compared by value (tensors, arrays, objects whose ``==`` is their own) is
+compared by identity. Not seen: an equal value of another type (1 for True), and ``p.data = `` another view of the very
+memory that ``p`` has; both take as long to look for as the rest together.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from itertools import chain
+from operator import attrgetter, itemgetter
+from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
+from typing import Any
+
+from torch import Tensor, nn
+
+from tvae.pipeline.session.identity.code import PLAIN
+
+__all__ = ["Watchlist", "copied"]
+
+_log = logging.getLogger("tvae")
+
+_COMPARED: set[type] = {*PLAIN, dict, list, set, frozenset, tuple, type, FunctionType, BuiltinFunctionType, ModuleType}
+_data_ptr, _version, _dtype = Tensor.data_ptr, attrgetter("_version"), attrgetter("dtype")
+_parts_of_function = attrgetter("__code__", "__defaults__", "__kwdefaults__")
+
+
+def copied(container: Any) -> Any:
+    """A container's contents; classes derived from Python's own may have a ``copy`` that does something else."""
+    if type(container).__module__ in ("builtins", "collections"):
+        return container.copy()
+    if isinstance(container, dict):
+        return dict(container.items())
+    return set(container) if isinstance(container, set) else [*container]
+
+
+class Watchlist:
+    """Filled while a module is looked at; ``seal`` ends that."""
+
+    def __init__(self) -> None:
+        self._empty: list[Any] = []
+        self._live: list[Any] = []
+        self._copies: list[Any] = []
+        self._same: list[tuple[Any, Any, Any]] = []
+        self._ordered: list[dict[Any, Any]] = []
+        self._objects: list[Any] = []
+        self._functions: list[FunctionType] = []
+        self._cells: list[tuple[CellType, Any]] = []
+        self._views: list[tuple[Callable[[], Any], Any]] = []
+        self._tensors: dict[int, Tensor] = {}
+        self._names: dict[int, tuple[Mapping[str, Any], dict[str, Any]]] = {}
+        self._sized: list[Mapping[str, Any]] = []
+        self._safe: dict[type, bool] = dict.fromkeys(_COMPARED, True)
+
+    # -- what to watch ---------------------------------------------------------------------------------------------
+    def container(self, live: Any, leave_out: Callable[[Any], Collection[str]] | None = None) -> None:
+        """A dictionary, list, set or deque: what it holds, but for names that do not matter."""
+        left: Collection[str] = ()
+        if leave_out is not None and (left := leave_out(live)):
+            self.view(lambda: {k: v for k, v in live.items() if k not in leave_out(live)})
+        elif not live:
+            self._empty.append(live)
+        else:
+            self._live.append(live)
+            self._copies.append(copied(live))
+        held = live.items() if isinstance(live, dict) else () if isinstance(live, set) else enumerate(live)
+        for key, value in held:
+            if not self._compares(value) and key not in left:
+                self._same.append((live, key, value))
+
+    def order(self, live: dict[Any, Any]) -> None:
+        """The order of a dictionary's keys."""
+        if len(live) > 1:
+            self._ordered.append(live)
+
+    def view(self, look: Callable[[], Any]) -> None:
+        """What a function returns."""
+        self._views.append((look, look()))
+
+    def kind(self, thing: Any) -> None:
+        """An object's class."""
+        self._objects.append(thing)
+
+    def name(self, space: Mapping[str, Any], name: str, value: Any) -> None:
+        """What a name stands for in a module or class."""
+        if self._compares(value):
+            self._names.setdefault(id(space), (space, {}))[1][name] = value
+        else:
+            self._same.append((space, name, value))
+
+    def size(self, space: Mapping[str, Any]) -> None:
+        """How many names a class has: one that is added may hide another."""
+        self._sized.append(space)
+
+    def function(self, function: FunctionType) -> None:
+        """A function's code, defaults and cells."""
+        self._functions.append(function)
+
+    def cell(self, cell: CellType) -> None:
+        """What a closure holds."""
+        try:
+            self._cells.append((cell, cell.cell_contents))
+        except ValueError:  # not filled yet
+            self.view(lambda: cell == CellType())
+
+    def tensor(self, tensor: Tensor) -> None:
+        """Where a tensor lies (one that lies nowhere: its type), and that nothing was written to it."""
+        self._tensors[id(tensor)] = tensor
+
+    def _compares(self, value: Any) -> bool:
+        """May it be compared with ``==``? Where that is the default, it is identity."""
+        kind = type(value)
+        if issubclass(kind, Tensor):
+            return value.numel() != 1  # the truth of a comparison of several raises: a change
+        known = self._safe.get(kind)
+        if known is None:
+            known = self._safe[kind] = kind.__eq__ is object.__eq__ or issubclass(kind, dict | list | tuple | set)
+        return known
+
+    # -- the answer ------------------------------------------------------------------------------------------------
+    def seal(self) -> None:
+        """Everything has been named; from now on ``unchanged`` may be asked."""
+        tensors = [t for t in self._tensors.values() if type(t) in (Tensor, nn.Parameter, nn.Buffer)]
+        self._placed = [t for t in tensors if t.data_ptr()]
+        self._unplaced = [t for t in tensors if not t.data_ptr()]  # meta, or empty: nothing but its type tells
+        self._counted = [t for t in self._tensors.values() if not t.is_inference()]  # the others count no writes
+        self._getters: list[tuple[Callable[[Any], Any], Mapping[str, Any]]] = [
+            (itemgetter(*names), space) for space, names in self._names.values()
+        ]
+        self._got = [get(space) for get, space in self._getters]
+        self._fast = self._facts()
+
+    def unchanged(self) -> bool:
+        """True while nothing that was named has changed."""
+        try:
+            return (
+                not any(self._empty)
+                and self._live == self._copies
+                and self._facts() == self._fast
+                and [get(space) for get, space in self._getters] == self._got
+                and all(space[name] is value for space, name, value in self._same)
+                and all(cell.cell_contents is value for cell, value in self._cells)
+                and all(look() == seen for look, seen in self._views)
+            )
+        except Exception as error:  # a name is gone, or a class of the model's own cannot be compared: a change, too
+            _log.debug("a model has changed: %s", error)
+            return False
+
+    def _facts(self) -> list[list[Any]]:
+        """Told apart by ``==`` in any case."""
+        return [
+            [*map(_data_ptr, self._placed)],
+            [*map(_version, self._counted)],
+            [*map(_dtype, self._unplaced)],
+            [*map(type, self._objects)],
+            [*chain(*self._ordered)],
+            [*map(len, self._sized)],
+            [*map(_parts_of_function, self._functions)],
+        ]

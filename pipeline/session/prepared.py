@@ -1,0 +1,282 @@
+"""One side (encode or decode) of one VAE, ready to run at any size: captured graphs, programs and schedules.
+
+A graph is captured when none in memory or on disk serves the input; a program and a schedule are kept for the last few
+shapes. Weights are given at every call, so a model that moved or changed its weights needs nothing done. What strips of
+a clip divide, its height or its time, is a matter of the plan: each has a graph of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tvae.kernels import Kernels
+from tvae.pipeline.engine.ir.graph import Graph
+from tvae.pipeline.engine.ir.program import Program
+from tvae.pipeline.engine.lower import lower
+from tvae.pipeline.engine.plan.height_bands import HeightBands
+from tvae.pipeline.engine.plan.report import Plan
+from tvae.pipeline.engine.plan.ways import Prior
+from tvae.pipeline.engine.run.storage import RowSource
+from tvae.pipeline.errors import PlanError, TvaeError, UnsupportedOp
+from tvae.pipeline.memory.limits import Limits, Rows
+from tvae.pipeline.models.calls import Call, Frames, Step
+from tvae.pipeline.models.reference import Side
+from tvae.pipeline.session.captures import Captured, Captures, Fits
+from tvae.pipeline.session.choose_plan import Planned, at_callers, described, planned
+from tvae.pipeline.session.outputs.taken_apart import Spec
+from tvae.pipeline.session.runner import Runner
+from tvae.pipeline.session.warmup import rehearse
+from tvae.pipeline.session.weights import PreparedWeights
+
+__all__ = ["NO_SINKS", "Compiled", "Ready"]
+
+_KEPT_SHAPES = 64
+NO_SINKS: Mapping[int, Any] = {}
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A run that is prepared, for inputs of one shape. spec: rebuilds the return value from its tensors."""
+
+    runner: Runner
+    planned: Planned
+    spec: Spec
+
+    def serves(self, limits: Limits, device: torch.device) -> bool:
+        """Does it, still? What is recorded has its memory; other runs take theirs anew."""
+        return self.runner.recorded or self.planned.fits(limits, device)
+
+
+class Compiled:
+    """See the module's docstring.
+
+    module: gives the model to capture from, on the device and in the type of the computation, or its skeleton; called
+    only when no graph serves. key: identity of the model, for the graphs on disk; None keeps graphs in memory only.
+    step: a chunk of a clip with its caches in the place of the whole call. frames: where those of a clip are, None for
+    a side whose strips divide the height only. fits: of graphs from disk, those that can be this model's. kernels: None
+    for the definitions.
+    """
+
+    def __init__(
+        self,
+        side: Side,
+        module: Callable[[], nn.Module],
+        key: str | None,
+        kernels: Kernels | None = None,
+        *,
+        allow_whole: bool = False,
+        step: Step | None = None,
+        frames: Frames | None = None,
+        fits: Fits | None = None,
+    ) -> None:
+        self._side: Side = side
+        self._frames, self._step, self._allow_whole = frames, step is not None, allow_whole
+        self._kernels = kernels or Kernels()
+        self._captures = Captures(side, module, key, self._kernels, step, frames, fits)
+        self._programs: OrderedDict[Any, Program] = OrderedDict()
+        self._plans: OrderedDict[Any, Planned] = OrderedDict()
+        self._priors: dict[Any, Prior] = {}
+
+    def ready(
+        self,
+        inputs: Sequence[Tensor | RowSource],
+        weights: PreparedWeights,
+        limits: Limits,
+        call: Call,
+        *,
+        sinks: Mapping[int, int] = NO_SINKS,
+        channels_last: bool = False,
+        record: bool = False,
+    ) -> Ready:
+        """What runs for inputs of these shapes, with these weights.
+
+        sinks: of the results that go by rows, by their number, the dimension of those rows. record: replay CUDA graphs
+        for repeated shapes. Raises UnsupportedOp, PlanError.
+        """
+        captured, found = self._prepare(inputs, limits, call, sinks, weights)
+        runner = self._runner(inputs, weights, limits, captured, found, channels_last=channels_last, record=record)
+        return Ready(runner, found, captured.spec)
+
+    def _runner(
+        self,
+        inputs: Sequence[Tensor | RowSource],
+        weights: PreparedWeights,
+        limits: Limits,
+        captured: Captured,
+        found: Planned,
+        *,
+        channels_last: bool,
+        record: bool,
+    ) -> Runner:
+        """For the weights as they are now."""
+        plan = found.schedule
+        given = dict(weights([n for n in plan.program.params.values() if n not in captured.graph.constants]))
+        given |= {k: t.to(inputs[0].device) for k, t in captured.graph.constants.items()}
+        if not captured.rehearsed:
+            captured.rehearsed = True
+            rehearse(captured.graph, plan, given, self._kernels, channels_last=channels_last)
+        bounded = limits.vram is not None
+        return Runner(plan, given, channels_last=channels_last, record=record, spill=limits.spill, bounded=bounded)
+
+    def plan(
+        self,
+        inputs: Sequence[Tensor | RowSource],
+        limits: Limits,
+        call: Call,
+        *,
+        sinks: Mapping[int, int] = NO_SINKS,
+        weights: PreparedWeights | None = None,
+    ) -> Plan:
+        """What ``run`` would do. Only shapes, type and device of the inputs matter. weights: where they are there."""
+        found = self._prepare(inputs, limits, call, sinks, weights)[1]
+        return described(found, limits, inputs[0].device, self._side)
+
+    def capture(self, inputs: Sequence[Tensor | RowSource], call: Call) -> None:
+        """Find or make the graph that serves inputs of these shapes. Raises UnsupportedOp."""
+        self._captures.of(inputs, [tuple(t.shape) for t in inputs], call, "height")
+
+    def check(
+        self,
+        inputs: Sequence[Tensor | RowSource],
+        limits: Limits,
+        call: Call,
+        *,
+        sinks: Mapping[int, int] = NO_SINKS,
+        weights: PreparedWeights | None = None,
+    ) -> None:
+        """Raises PlanError where no plan for inputs of these shapes keeps the limits. weights: as of a run."""
+        self._prepare(inputs, limits, call, sinks, weights)
+
+    def shapes(self, inputs: Sequence[Tensor | RowSource], call: Call) -> list[tuple[int, ...]]:
+        """Of everything that a run gives: the result first, then the caches of a step."""
+        program = self._lowered("height", inputs, call)[1]
+        return [program.ops[i].shape for i in program.outputs]
+
+    def _prepare(
+        self,
+        inputs: Sequence[Tensor | RowSource],
+        limits: Limits,
+        call: Call,
+        sinks: Mapping[int, int],
+        weights: PreparedWeights | None = None,
+    ) -> tuple[Captured, Planned]:
+        """The graph and the schedule, with strips of the height or of the time. weights: for a run, not only a plan:
+        they take their place before the rest is shared out."""
+        found: list[tuple[Captured, Planned]] = []
+        refused: list[TvaeError] = []
+        for rows in self._choices(inputs, limits, call, sinks):
+            try:
+                way = self._divided(rows, inputs, limits, call, sinks, weights)
+            except (PlanError, UnsupportedOp) as error:  # of strips of time alone, or of the height
+                refused.append(error)
+                continue
+            if way[1].divides or rows == "height":
+                found.append(way)
+                if way[1].at_ease:
+                    break
+        if not found:
+            try:
+                raise min(refused, key=lambda error: getattr(error, "enough", None) or math.inf)
+            finally:
+                refused.clear()  # or this frame and the error would hold each other, and the weights
+        return min(found, key=lambda way: way[1].seconds)
+
+    def _choices(
+        self, inputs: Sequence[Tensor | RowSource], limits: Limits, call: Call, sinks: Mapping[int, int]
+    ) -> list[Rows]:
+        """What strips may divide, in the order of trial. Frames that come or go one by one are strips of time."""
+        clip = self._frames is not None and self._frames.serves(inputs[0].shape, call)
+        if not clip or limits.rows == "height":
+            return ["height"]
+        if limits.rows == "time" or sinks or not isinstance(inputs[0], Tensor):
+            return ["time", "height"]
+        if limits.fixed:
+            return ["height"]
+        return ["time", "height"] if self._frames is not None and self._frames.alone else ["height", "time"]
+
+    def _divided(
+        self,
+        rows: Rows,
+        inputs: Sequence[Tensor | RowSource],
+        limits: Limits,
+        call: Call,
+        sinks: Mapping[int, int],
+        weights: PreparedWeights | None,
+    ) -> tuple[Captured, Planned]:
+        limits = limits.of_frames() if rows == "time" else limits
+        captured, program, height_bands = self._lowered(rows, inputs, call)
+        places, device = at_callers(program, inputs, sinks), inputs[0].device
+        there = _there(program, inputs, places)
+        key = (id(captured.graph), *(tuple(t.shape) for t in inputs), device)
+        wanted = (*key, limits.strip, limits.longest, limits.fixed, limits.vram, weights is not None, *places)
+        if weights is not None:
+            params = {n: i for i, n in program.params.items() if n not in captured.graph.constants}
+            if not _have_place(weights, [*params]):
+                more = sum(program.ops[params[n]].bytes for n in weights.to_come([*params]))
+                # refuses, and says what would do
+                planned(program, limits, device, places, height_bands, to_come=more, there=there)
+                weights([*params])
+        if wanted in self._plans and not self._plans[wanted].fits(limits, device):
+            del self._plans[wanted]
+        to_come = None if weights is None else 0
+        cut = (id(captured.graph), rows, device, limits.strip, limits.longest, limits.fixed, *places)
+        # a budget that is named may want every way there is
+        prior = self._priors.setdefault(cut, Prior()) if limits.vram is None else None
+        found: Planned = _recall(
+            self._plans,
+            wanted,
+            lambda: planned(program, limits, device, places, height_bands, to_come=to_come, there=there, prior=prior),
+        )
+        return captured, found
+
+    def _lowered(
+        self, rows: Rows, inputs: Sequence[Tensor | RowSource], call: Call
+    ) -> tuple[Captured, Program, HeightBands | None]:
+        """The graph, its program at these shapes, and the height of one whose strips divide time."""
+        shapes, device = [tuple(t.shape) for t in inputs], inputs[0].device
+        captured, sizes = self._captures.of(inputs, shapes, call, rows)
+
+        def lowered(graph: Graph, at: Mapping[str, int]) -> Program:
+            return lower(graph, at, device, self._kernels, allow_whole=self._allow_whole)
+
+        key = (id(captured.graph), tuple(shapes), device)
+        program = _recall(self._programs, key, lambda: self._caches_handed_over(lowered(captured.graph, sizes)))
+        return captured, program, HeightBands(captured.graph, sizes, program, lowered) if rows == "time" else None
+
+    def _caches_handed_over(self, program: Program) -> Program:
+        """Of a step, whose caches are no longer wanted when it is done."""
+        return replace(program, handed_over=frozenset(program.inputs[1:])) if self._step else program
+
+
+def _there(program: Program, inputs: Sequence[Tensor | RowSource], places: Collection[int]) -> int:
+    """Bytes of the inputs that are on the device already: of one that is only planned for there may be nothing."""
+    device, found = inputs[0].device, 0
+    for id_, x in zip(program.inputs, inputs, strict=True):
+        if isinstance(x, Tensor) and x.device == device and id_ not in places:
+            found += min(program.ops[id_].bytes, x.untyped_storage().nbytes())
+    return found
+
+
+def _have_place(weights: PreparedWeights, names: Sequence[str]) -> bool:
+    try:
+        weights(names)
+    except torch.OutOfMemoryError:
+        return False
+    return True
+
+
+def _recall(cache: OrderedDict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
+    if key in cache:
+        cache.move_to_end(key)
+        return cache[key]
+    cache[key] = made = make()
+    if len(cache) > _KEPT_SHAPES:
+        cache.popitem(last=False)
+    return made

@@ -1,0 +1,204 @@
+"""A first run on a small picture, which asks for Triton's kernels, to be built side by side (``kernels.prebuild``).
+
+Kernels are specialised for types, channels and for numbers that 16 divides, hardly ever for a size. A picture of some
+hundred pixels therefore asks for what large ones do.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._prims_common import suggest_memory_format
+from torch.overrides import TorchFunctionMode
+
+from tvae.kernels import Kernels, why_missing
+from tvae.kernels.prebuild import beside, rehearsal
+from tvae.pipeline.engine.ir.graph import Graph
+from tvae.pipeline.engine.ir.program import Program
+from tvae.pipeline.engine.lower import lower
+from tvae.pipeline.engine.plan.report import explain
+from tvae.pipeline.engine.plan.schedule import Schedule, schedule
+from tvae.pipeline.engine.run.execute import execute
+from tvae.pipeline.errors import TvaeError
+from tvae.pipeline.session.load_libraries import first_touch
+
+__all__ = ["prepared", "rehearse", "small_shapes"]
+
+_SIDES = (48, 32, 16)
+"""Latent pixels, each way, the first that fits: enough keys for the kernels of wide attention; a clip's frames have
+more of them."""
+_MOST_BYTES = 2 << 30
+"""Of activations. What takes more even so (a very long clip) builds its kernels as it goes."""
+
+_touched = False
+_log = logging.getLogger("tvae")
+Shapes = Sequence[tuple[int, ...]]
+
+
+@contextmanager
+def prepared(kernels: Kernels, dtype: torch.dtype, device: torch.device, dims: int = 2) -> Iterator[None]:
+    """Meanwhile other threads load the levels of a GPU's kernels, build what serves every model, and compute something
+    in ``dims`` dimensions for the first time, unless something was."""
+    global _touched
+    if device.type == "cuda" and not _touched:
+        _touched = True
+        beside(partial(first_touch, dtype, device, dims))
+    if device.type != "cuda" or not kernels.rehearsable:
+        yield
+        return
+    index = torch.cuda.current_device() if device.index is None else device.index
+
+    def prepare() -> None:
+        try:
+            kernels.prepare(dtype, index)
+        except Exception:  # whatever it is, the run meets it, too, and falls back to a lower level
+            _log.debug("not prepared", exc_info=True)
+
+    other = threading.Thread(target=prepare, name="tvae-prepare", daemon=True)
+    other.start()
+    try:
+        yield
+    finally:
+        other.join()
+
+
+def rehearse(
+    graph: Graph, plan: Schedule, weights: Mapping[str, Tensor], kernels: Kernels, *, channels_last: bool
+) -> None:
+    """Build the kernels that a run of this graph by this plan will ask for, on the weights' CUDA device.
+
+    Whatever stands in its way stands in the run's, too, which says so better.
+    """
+    device = next((t.device for t in weights.values()), torch.device("cpu"))
+    if device.type != "cuda" or not kernels.rehearsable or why_missing("triton"):
+        return
+    try:
+        small = _small_plan(graph, plan, kernels, device)
+        if small is None:
+            return
+        ops = small.program.ops
+        inputs = [torch.zeros(ops[i].shape, dtype=ops[i].dtype, device=device) for i in small.program.inputs]
+        noise = torch.Generator(device)  # its own: the numbers that the caller's would give are the run's
+        with torch.cuda.device(device), _Unconvolved(), rehearsal() as builds:
+            _ask_for_attention(small.program, device)
+            execute(small, inputs, weights, noise, channels_last=channels_last)
+    except (RuntimeError, TvaeError):  # see above
+        _log.debug("no rehearsal", exc_info=True)
+    else:
+        _log.debug("%d kernels asked for ahead", len(builds))
+    torch.cuda.empty_cache()
+
+
+def _ask_for_attention(program: Program, device: torch.device) -> None:
+    """Before all else: its kernels take longest to build, and a run comes to them early."""
+    ops, asked = program.ops, set()
+
+    def read(id_: int, _first: int | None = None, _last: int | None = None) -> Tensor:
+        return torch.zeros(ops[id_].shape, dtype=ops[id_].dtype, device=device)
+
+    for op in ops:
+        shapes = tuple(ops[i].shape for i in op.inputs)
+        if op.name == "wide_attention" and op.axis is not None and shapes not in asked:
+            asked.add(shapes)
+            op.run(read, 0, op.axis.rows)
+
+
+def _small_plan(graph: Graph, large: Schedule, kernels: Kernels, device: torch.device) -> Schedule | None:
+    """In strips where the large one has strips: they are written into buffers, by other kernels than whole values."""
+    ops, whole = large.program.ops, all(segment.single for segment in large.segments)
+    shapes, results = ([ops[i].shape for i in ids] for ids in (large.program.inputs, large.program.outputs))
+    for side in _SIDES:
+        small = small_shapes(shapes, results, side)
+        sizes = graph.bind(small) if small else None
+        if sizes is not None:
+            program = lower(graph, sizes, device, kernels, allow_whole=True)
+            plan = schedule(program, program.rows if whole else -(-program.rows // 2))
+            if explain(plan, "").peak_bytes <= _MOST_BYTES:
+                return plan
+    return None
+
+
+def small_shapes(inputs: Shapes, outputs: Shapes, side: int = _SIDES[0]) -> list[tuple[int, ...]] | None:
+    """The inputs' shapes with heights and widths cut down together, to about ``side`` latent pixels; None where they
+    are no multiples of one another.
+
+    16 divides the small sizes where it divides the large ones.
+    """
+    maps = [shape for shape in (*inputs, *outputs) if len(shape) >= 4]
+    if not maps or any(len(shape) < 4 for shape in inputs):
+        return None
+    found = [list(shape) for shape in inputs]
+    for dim in (-2, -1):
+        least = min(shape[dim] for shape in maps)
+        less = least if least < side + 16 else side + least % 16
+        if any(shape[dim] % least for shape in inputs):
+            return None
+        for shape, new in zip(inputs, found, strict=True):
+            new[dim] = shape[dim] // least * less
+    return [tuple(shape) for shape in found]
+
+
+class _Unconvolved(TorchFunctionMode):
+    """Convolutions give what cuDNN's give but for the values: it loads and tries kernels for small sizes that no run
+    asks for."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        unconvolved = _UNCONVOLVED.get(func, func)
+        return unconvolved(*args, **kwargs or {})
+
+
+def _unconvolved(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Tensor:
+    steps, zeros, gaps = _each(x, stride, padding, dilation)
+    sizes = zip(x.shape[2:], weight.shape[2:], steps, zeros, gaps, strict=True)
+    return _made(x, weight, weight.shape[0], [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes])
+
+
+def _untransposed(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+) -> Tensor:
+    steps, zeros, more, gaps = _each(x, stride, padding, output_padding, dilation)
+    sizes = zip(x.shape[2:], weight.shape[2:], steps, zeros, more, gaps, strict=True)
+    shape = [(n - 1) * s - 2 * p + d * (k - 1) + m + 1 for n, k, s, p, m, d in sizes]
+    return _made(x, weight, weight.shape[1] * groups, shape)
+
+
+_UNCONVOLVED: dict[Any, Any] = {
+    **dict.fromkeys((torch.conv1d, torch.conv2d, torch.conv3d), _unconvolved),
+    **dict.fromkeys((torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d), _untransposed),
+}
+
+
+def _each(x: Tensor, *options: int | Sequence[int]) -> list[Sequence[int]]:
+    """Options of a convolution of x, a number for each dimension."""
+    return [[n] * (x.ndim - 2) if isinstance(n, int) else n for n in options]
+
+
+def _made(x: Tensor, weight: Tensor, channels: int, spatial: Sequence[int]) -> Tensor:
+    """Channels lie innermost where those of x or of the weight do."""
+    shape = (x.shape[0], channels, *spatial)
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.ndim)
+    if last is not None and last in (suggest_memory_format(x), suggest_memory_format(weight)):
+        return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=last)
+    return torch.empty(shape, dtype=x.dtype, device=x.device)

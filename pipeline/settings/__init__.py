@@ -1,0 +1,1 @@
+"""Settings of the whole process that a call needs otherwise: borrowed, and given back."""

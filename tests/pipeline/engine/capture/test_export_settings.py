@@ -1,0 +1,275 @@
+"""What the exporter is spared makes no difference to what it gives, and leaves no trace."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny_vaes import TINY
+from torch import Tensor, nn
+from torch._subclasses import fake_tensor
+from torch.export import _trace
+from torch.fx import _lazy_graph_module
+from torch.fx.experimental import proxy_tensor
+from torch.utils._traceback import CapturedTraceback
+
+from tvae.pipeline.engine.capture import capture as capturing
+from tvae.pipeline.engine.capture.capture import capture
+from tvae.pipeline.engine.capture.export_settings import exporting
+from tvae.pipeline.engine.capture.in_thread import instead
+from tvae.pipeline.engine.capture.shortcuts import known_shapes
+from tvae.pipeline.engine.ir.graph import Graph
+from tvae.pipeline.models.reference import Side, call_reference, reference_mode
+from tvae.pipeline.session.outputs.taken_apart import flatten
+
+
+class Norms(nn.Module):
+    """A norm with an affine map and one without, among operations that ask how values lie in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.plain = nn.GroupNorm(2, 8), nn.GroupNorm(4, 8, affine=False)
+        self.conv = nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.plain(self.conv(F.silu(self.norm(x))))
+        b, c, h, w = y.shape
+        return (y.reshape(b, c, h * w).transpose(1, 2).reshape(b, h, w, c).permute(0, 3, 1, 2) + x).contiguous()
+
+
+class Loop(nn.Module):
+    """A clip frame by frame, what was kept of the frame before among the operands: the same operations on the same
+    shapes again and again, and nearly the same. Factories, views, values written in place, several results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.gain = nn.Conv3d(4, 4, (2, 3, 3), padding=(0, 1, 1)), nn.Parameter(torch.ones(4, 1, 1, 1))
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        kept, frames = None, []
+        for n in range(x.shape[2]):
+            y = x[:, :, n : n + 1]
+            before = torch.zeros_like(y) if kept is None else kept
+            kept = y.clone()
+            joined = F.pad(torch.cat([before, y], dim=2), (1, 0, 0, 1, 0, 0), mode="replicate")[..., 1:, :-1]
+            y = F.normalize(self.conv(joined), dim=1) * self.gain + torch.zeros(y.shape[-2:], dtype=y.dtype)
+            y[:, 0] *= 2
+            low, high = y.chunk(2, dim=1)
+            rows = F.interpolate((low + high.mean(dim=(-2, -1), keepdim=True))[:, :, 0], scale_factor=2.0)
+            most = rows.amax(dim=1, keepdim=True).expand(-1, 2, -1, -1).contiguous()
+            frames.append(torch.stack([rows, most.to(torch.float32).to(rows.dtype)], dim=2))
+        return [torch.cat(frames, dim=2), *([] if kept is None else [kept])]
+
+
+def _same(ours: Graph, theirs: Graph, shapes: Sequence[tuple[int, ...]]) -> None:
+    assert ours.nodes == theirs.nodes
+    assert (ours.inputs, ours.outputs, ours.row_symbol) == (theirs.inputs, theirs.outputs, theirs.row_symbol)
+    assert ours.constants.keys() == theirs.constants.keys()
+    for shape in shapes:
+        assert ours.bind([shape]) == theirs.bind([shape])
+    assert ours.bind([shapes[0]]) is not None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_the_graph_is_the_exporters_own(
+    dtype: torch.dtype, layout: torch.memory_format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = Norms().to(dtype)
+    x = torch.randn(1, 8, 12, 10).to(dtype).contiguous(memory_format=layout)
+    run: Callable[[Tensor], list[Tensor]] = lambda x: [module(x)]  # noqa: E731
+    ours = capture(module, run, [x])
+    monkeypatch.setattr(capturing, "exporting", lambda **_: nullcontext())
+    theirs = capture(module, run, [x])
+    _same(ours, theirs, [(1, 8, 12, 10), (1, 8, 40, 24), (1, 8, 7, 33)])
+
+
+def test_a_loop_over_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = Loop(), torch.randn(1, 4, 5, 12, 10)
+    found: list[Any] = []
+    again = known_shapes._again
+    monkeypatch.setattr(known_shapes, "_again", lambda *args: found.append(args) or again(*args))
+    plain: list[Any] = []
+    look = known_shapes.plain_shape
+    monkeypatch.setattr(known_shapes, "plain_shape", lambda *args: plain.append(look(*args)) or plain[-1])
+    ours = capture(module, module.forward, [x])
+    assert len(found) > 100  # of some 200 operations
+    assert sum(shape is not None for shape in plain) > 5  # on shapes that are new
+    monkeypatch.setattr(capturing, "exporting", lambda **_: nullcontext())
+    theirs = capture(module, module.forward, [x])
+    _same(ours, theirs, [(1, 4, 5, 12, 10), (1, 4, 5, 40, 24), (1, 4, 5, 7, 33), (1, 4, 5, 1, 9)])
+
+
+def test_sizes_as_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs' have nodes, all others are made of these where they are wanted: in the graph they are the same."""
+
+    class Sized(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.less = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(3, 8, 3, stride=2)
+
+        def forward(self, x: Tensor) -> list[Tensor]:
+            return [*self.sized(F.interpolate(self.conv(x), scale_factor=2.0), x), *self.sized(self.less(x), x)]
+
+        def sized(self, y: Tensor, x: Tensor) -> list[Tensor]:
+            rows = y.reshape(y.shape[0], y.numel() // y.shape[-1] // y.shape[0], y.shape[-1])
+            steps = y.new_zeros(y.stride(2), y.stride(1) - y.shape[3])
+            return [rows, steps + 1, torch.arange(y.shape[2] // 2 + x.shape[3], dtype=y.dtype)]
+
+    module, x = Sized(), torch.randn(1, 3, 32, 24)
+    ours = capture(module, module.forward, [x])
+    monkeypatch.setattr(capturing, "exporting", lambda **_: nullcontext())
+    theirs = capture(module, module.forward, [x])
+    _same(ours, theirs, [(1, 3, 32, 24), (1, 3, 50, 61)])
+
+
+def test_sizes_that_nobody_asks_for_have_no_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, noted = nn.Sequential(*(nn.Conv2d(3, 3, 3, padding=1) for _ in range(9))), list[object]()
+    note = proxy_tensor.thunkify  # a size that waits for its node
+    monkeypatch.setattr(proxy_tensor, "thunkify", lambda *args, **more: noted.append(args) or note(*args, **more))
+    run: Callable[[Tensor], list[Tensor]] = lambda x: [module(x)]  # noqa: E731
+    capture(module, run, [torch.randn(1, 3, 32, 24)])
+    few = len(noted)
+    monkeypatch.setattr(capturing, "exporting", lambda **_: nullcontext())
+    capture(module, run, [torch.randn(1, 3, 32, 24)])
+    assert 5 * few < len(noted) - few
+
+
+def test_lines_of_source_are_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, summary, askers = Norms(), CapturedTraceback.summary, list[str]()
+
+    def looked_up(self: Any) -> Any:
+        askers.append(Path(sys._getframe(1).f_code.co_filename).name)
+        return summary(self)
+
+    monkeypatch.setattr(CapturedTraceback, "summary", looked_up)
+    run: Callable[[Tensor], list[Tensor]] = lambda x: [module(x)]  # noqa: E731
+    capture(module, run, [torch.randn(1, 8, 12, 10)])
+    assert "proxy.py" not in askers  # where nodes are made
+    monkeypatch.setattr(capturing, "exporting", lambda **_: nullcontext())
+    capture(module, run, [torch.randn(1, 8, 12, 10)])
+    assert "proxy.py" in askers
+
+
+QUICK = {("AutoencoderKL", "encode"), ("AutoencoderKL", "decode"), ("AutoencoderKLMochi", "decode")}
+"""The others are tried in the slow run."""
+
+
+@pytest.mark.parametrize(
+    ("family", "side"),
+    [
+        pytest.param(*each, marks=() if each in QUICK else pytest.mark.slow)
+        for each in itertools.product(TINY, ("encode", "decode"))
+    ],
+)
+def test_every_family(family: str, side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = TINY[family]
+    module, x = tiny.build(), tiny.input(side, 8, 12)
+
+    def run(x: Tensor) -> list[Tensor]:
+        return flatten(call_reference(module, side, x, **tiny.extra(side)))[0]
+
+    with torch.no_grad(), reference_mode(module):
+        ours = capture(module, run, [x])
+        monkeypatch.setattr(capturing, "exporting", lambda **_: nullcontext())
+        theirs = capture(module, run, [x])
+    _same(ours, theirs, [tuple(x.shape), tuple(tiny.input(side, 24, 16).shape)])
+
+
+def test_a_release_that_is_built_otherwise_is_captured_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = Norms(), torch.randn(1, 8, 12, 10)
+    ours = capture(module, lambda x: [module(x)], [x])
+    monkeypatch.setattr(known_shapes, "_again", lambda *_: 1 / 0)
+    monkeypatch.setattr(known_shapes, "copy_of", lambda *_: 1 / 0)
+    _same(ours, capture(module, lambda x: [module(x)], [x]), [(1, 8, 12, 10), (1, 8, 7, 33)])
+
+
+def test_sizes_that_depend_on_values_are_found_each_time() -> None:
+    class Picked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+
+        def forward(self, x: Tensor) -> list[Tensor]:
+            low, high = x[x > 0], (-x)[-x > 0]
+            return [torch.cat([low * self.weight, high * self.weight])]
+
+    from torch.export import Dim
+
+    with exporting(), torch.no_grad():
+        program = torch.export.export(
+            Picked(), (torch.randn(1, 3, 8, 8),), dynamic_shapes=({2: Dim.AUTO, 3: Dim.AUTO},), strict=False
+        )
+    (size,) = program.graph.find_nodes(op="output")[0].args[0][0].meta["val"].shape
+    assert len(size.node.expr.free_symbols) == 2  # how many were picked, twice
+
+
+def test_everything_is_as_before_afterwards() -> None:
+    import torch._export.utils
+    from torch.export import exported_program
+    from torch.fx import _symbolic_trace
+
+    places = (
+        (fake_tensor.FakeTensorMode, "_cached_dispatch_impl"),
+        (fake_tensor.FakeTensorMode, "_dispatch_impl"),
+        (proxy_tensor, "_extract_tensor_metadata"),
+        (proxy_tensor, "track_tensor"),
+        (proxy_tensor._ModuleStackTracer, "call_module"),
+        (proxy_tensor._ModuleStackTracer, "create_node"),
+        (torch._export.utils, "_insert_aten_to_metadata_assert_pass"),
+        (exported_program, "_create_graph_module_for_export"),
+        (_trace, "_ignore_backend_decomps"),
+        (_trace, "_replace_unbacked_bindings"),
+        (_lazy_graph_module, "_get_graph_module_cls"),
+        (_symbolic_trace._Patcher, "patch_method"),
+    )
+    found = [place for place in places if hasattr(*place)]
+
+    def state() -> list[object]:
+        return [vars(place).get(name) for place, name in found]  # what is inherited is not left behind
+
+    before = state()
+    with exporting():
+        assert all(now != then for now, then in zip(state(), before, strict=True))
+    assert state() == before
+
+
+def test_what_is_inherited_is_so_again_and_what_others_put_there_stays() -> None:
+    class Above:
+        def name(self) -> str:
+            return "above"
+
+    class Below(Above):
+        pass
+
+    with instead(Below, "name", lambda _self: "here"):
+        assert Below().name() == "here"
+    assert "name" not in vars(Below)
+    with instead(Above, "name", lambda _self: "here"), instead(Above, "missing", lambda: None):
+        Above.name = lambda _self: "theirs"  # type: ignore[method-assign]
+    assert Above().name() == "theirs"
+    assert not hasattr(Above, "missing")
+
+
+def test_other_threads_compile_as_ever() -> None:
+    x, found = torch.randn(1, 8, 12, 10), []
+
+    def other() -> None:
+        traced = proxy_tensor.make_fx(lambda x: F.silu(x * 2).mean(1) + x, tracing_mode="fake")(x)
+        found.extend(n.meta["tensor_meta"] for n in traced.graph.nodes if n.op == "call_function")
+
+    with exporting():
+        assert proxy_tensor._extract_tensor_metadata(x) is None
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert len(found) > 3
+    assert None not in found

@@ -1,0 +1,71 @@
+"""Copies that keep channels innermost: the values of PyTorch's own, in the layout that fused operations take."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tvae.pipeline.engine.ir.layout import dense, joined, reshaped
+
+LAST = torch.channels_last_3d
+
+
+def clip(*shape: int) -> Tensor:
+    """Channels innermost."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(4)).contiguous(memory_format=LAST)
+
+
+def shuffled(x: Tensor, reshape: object) -> Tensor:
+    """Pixels and frames out of channels, spelled as views, as LTX does; ``reshape`` makes each."""
+    n, c, t, h, w = x.shape
+    y = x.reshape(n, c // 8, 2, 2, 2, t, h, w).permute(0, 1, 5, 2, 6, 3, 7, 4)
+    for shape in ((n, c // 8, t, 2, h, 2, 2 * w), (n, c // 8, t, 2, 2 * h, 2 * w), (n, c // 8, 2 * t, 2 * h, 2 * w)):
+        y = reshape(y, shape)  # type: ignore[operator]
+    return y
+
+
+def test_a_pixel_shuffle_of_views_keeps_its_layout() -> None:
+    x = clip(1, 24, 3, 4, 5)
+    found, want = shuffled(x, reshaped), shuffled(x, Tensor.reshape)
+    assert torch.equal(found, want)
+    assert found.is_contiguous(memory_format=LAST)
+    assert not want.is_contiguous(memory_format=LAST)
+    plain = x.contiguous()
+    assert torch.equal(shuffled(plain, reshaped), want)
+    assert shuffled(plain, reshaped).is_contiguous()
+
+
+@pytest.mark.parametrize("dim", [0, 2, 3, 4])
+@pytest.mark.parametrize("given", [False, True])
+def test_pieces_in_several_layouts_take_that_of_the_largest(dim: int, given: bool) -> None:
+    shapes = [[2, 4, 3, 5, 6] for _ in range(3)]
+    shapes[0][dim] = shapes[2][dim] = 1
+    pieces = [clip(*shape) for shape in shapes]
+    pieces[0] = pieces[0].contiguous()
+    want = torch.cat(pieces, dim)
+    out = torch.empty(want.shape).contiguous(memory_format=LAST) if given else None
+    found = joined(pieces, dim, out)
+    assert torch.equal(found, want)
+    assert found.is_contiguous(memory_format=LAST)
+    if out is not None:
+        assert found.data_ptr() == out.data_ptr()
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 4), (1, 1, 2, 3), (2, 5, 1, 1), (1, 4, 2, 3, 5)])
+def test_what_has_no_channels_inside_is_as_ever(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape)
+    assert torch.equal(joined([x, x], 1), torch.cat([x, x], 1))
+    assert torch.equal(joined([x, x], 0), torch.cat([x, x], 0))
+    assert dense(x).is_contiguous()
+    assert torch.equal(reshaped(x, (x.numel(),)), x.reshape(-1))
+
+
+def test_dense_leaves_dense_channels_where_they_are() -> None:
+    x = clip(1, 4, 3, 5, 6)
+    assert dense(x).data_ptr() == x.data_ptr()
+    part = x[:, :, :, 1:4]
+    found = dense(part)
+    assert torch.equal(found, part)
+    assert found.is_contiguous(memory_format=LAST)
+    assert dense(x.contiguous()[..., 1:4]).is_contiguous()

@@ -1,0 +1,172 @@
+"""Rules of operations that treat every position alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from one_op import LAYOUTS, ROWS_IN, Case, Draw, OneOp, any_layout, check, heights, image, tokens, widths
+
+from tvae.pipeline.engine.ir.graph import DEVICE, Ref
+
+_UNARY = (
+    "square abs neg sin cos exp relu silu gelu elu mish sigmoid tanh softplus leaky_relu hardtanh hardswish relu6 "
+    "round floor ceil sign nan_to_num logical_not clone alias detach lift_fresh_copy contiguous zeros_like ones_like"
+)
+_POSITIVE = "sqrt rsqrt reciprocal log"
+_BINARY = (
+    "add.Tensor sub.Tensor mul.Tensor div.Tensor rsub.Tensor maximum.default minimum.default lt.Tensor le.Tensor "
+    "gt.Tensor ge.Tensor eq.Tensor ne.Tensor logical_and.default pow.Tensor_Tensor clamp_min.Tensor clamp_max.Tensor"
+)
+_SCALAR = "clamp masked_fill where bitwise_and logical_or to _to_copy dropout full_like type_as"
+
+
+def _layout(draw: Draw, g: OneOp) -> tuple[str, Ref]:
+    name = draw(any_layout)
+    return name, LAYOUTS[name](g)
+
+
+def unary(draw: Draw, op: str) -> OneOp:
+    """One operand in any layout."""
+    g = OneOp(draw(heights), draw(widths))
+    _, x = _layout(draw, g)
+    if op in _POSITIVE.split():
+        x = g.call("add.Tensor", g.call("abs.default", x), 0.1)
+    return g.gives(g.call(f"{op}.default", x))
+
+
+def binary(draw: Draw, op: str) -> OneOp:
+    """Two operands: alike, broadcast from a weight, from one row, from fewer dimensions, or the same one twice."""
+    target = next(t for t in _BINARY.split() if t.startswith(f"{op}."))
+    g = OneOp(draw(heights), draw(widths))
+    kind = draw(st.sampled_from(["alike", "weight", "row", "rank", "itself"]))
+    if kind == "alike":
+        name, x = _layout(draw, g)
+        y = LAYOUTS[name](g)
+    elif kind == "weight":
+        name, x = _layout(draw, g)
+        y = g.param(4, 1, 1) if name == "image" else g.param(1)
+    elif kind == "row":
+        x = image(g)
+        y = g.call("slice.Tensor", image(g), 2, 0, 1, shape=(2, 4, 1, "w"))
+    elif kind == "rank":
+        x, y = image(g), g.input("h", "w")
+    else:
+        _, x = _layout(draw, g)
+        y = x
+    if op == "pow":
+        x, y = (g.call("add.Tensor", g.call("abs.default", v), 0.1) for v in (x, y))
+    shape = x
+    if draw(st.booleans()):
+        x, y = y, x
+    return g.gives(g.call(target, x, y, shape=shape))
+
+
+def scalar(draw: Draw, op: str) -> OneOp:
+    """Arguments that are plain numbers."""
+    g = OneOp(draw(heights), draw(widths))
+    _, x = _layout(draw, g)
+    calls: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
+        "clamp": ("clamp.default", (x, -0.5, 0.5), {}),
+        "masked_fill": ("masked_fill.Scalar", (x, g.call("gt.Scalar", x, 0.0), float("-inf")), {}),
+        "where": ("where.self", (g.call("le.Scalar", x, 0.1), x, g.param(1)), {}),
+        "bitwise_and": ("bitwise_and.Tensor", (g.call("gt.Scalar", x, 0.0), g.call("lt.Scalar", x, 1.0)), {}),
+        "logical_or": ("logical_or.default", (g.call("gt.Scalar", x, 1.0), g.call("lt.Scalar", x, 0.0)), {}),
+        "to": ("to.dtype", (x, torch.float32), {}),
+        "_to_copy": ("_to_copy.default", (x,), {"dtype": torch.float32, "device": DEVICE}),
+        "dropout": ("dropout.default", (x, 0.5, False), {}),
+        "full_like": ("full_like.default", (x, 2.5), {"pin_memory": False}),
+        "type_as": ("type_as.default", (x, g.param(value=torch.zeros(1, dtype=torch.float32))), {}),
+    }
+    target, args, kwargs = calls[op]
+    return g.gives(g.call(target, *args, shape=x, **kwargs), tolerance=0)
+
+
+def expand_as(draw: Draw, op: str) -> OneOp:
+    """The second operand gives the shape."""
+    g = OneOp(draw(heights), draw(widths))
+    x, y = g.input(2, 1, "h", "w"), image(g)
+    return g.gives(g.call("expand_as.default", x, y, shape=y), tolerance=0)
+
+
+def linear(draw: Draw, op: str) -> OneOp:
+    """Mixes the features of tokens."""
+    g = OneOp(draw(heights), draw(widths))
+    x = LAYOUTS[draw(st.sampled_from(["tokens", "clip_tokens", "folded"]))](g)
+    bias = [g.param(5)] if draw(st.booleans()) else []
+    return g.gives(g.call("linear.default", x, g.param(5, 4), *bias, shape=[*g.shape_of(x)[:-1], 5]))
+
+
+def softmax(draw: Draw, op: str) -> OneOp:
+    """Over any dimension without rows."""
+    g = OneOp(draw(heights), draw(widths))
+    name, x = _layout(draw, g)
+    ndim = len(g.shape_of(x))
+    dim = draw(st.sampled_from([d for d in range(-ndim, ndim) if d % ndim != ROWS_IN[name]]))
+    extra = (False,) if op == "_softmax" else (None,)
+    return g.gives(g.call(f"{op}.{'default' if op == '_softmax' else 'int'}", x, dim, *extra))
+
+
+def trailing_norm(draw: Draw, op: str) -> OneOp:
+    """Over the features of tokens."""
+    g = OneOp(draw(heights), draw(widths))
+    x = LAYOUTS[draw(st.sampled_from(["tokens", "clip_tokens", "folded"]))](g)
+    affine = [g.param(4), g.param(4)][: 2 if op == "layer_norm" else 1] if draw(st.booleans()) else [None, None]
+    eps = [1e-5] if draw(st.booleans()) or op == "rms_norm" else []
+    return g.gives(g.call(f"{op}.default", x, [4], *affine[: 2 if op == "layer_norm" else 1], *eps))
+
+
+def embedding(draw: Draw, op: str) -> OneOp:
+    """The indices carry the rows."""
+    g = OneOp(draw(heights), draw(widths), torch.int64)
+    x = LAYOUTS[draw(any_layout)](g)
+    table = g.param(value=torch.randn(5, 3, generator=g.random))
+    return g.gives(g.call("embedding.default", table, x, shape=[*g.shape_of(x), 3]), tolerance=0)
+
+
+def cdist(draw: Draw, op: str) -> OneOp:
+    """Tokens to the entries of a codebook, with and without a batch."""
+    g = OneOp(draw(heights), draw(widths))
+    if draw(st.booleans()):
+        x = tokens(g)
+        shape: list[int | str] = [2, "h*w", 6]
+        codes = g.param(2, 6, 4)
+    else:
+        x = g.call("view.default", g.input("h", "w", 4), [-1, 4], shape=("h*w", 4))
+        shape = ["h*w", 6]
+        codes = g.param(6, 4)
+    extra = {"cdist": (2.0,), "_cdist_forward": (2.0, None), "_euclidean_dist": ()}[op]
+    return g.gives(g.call(f"{op}.default", x, codes, *extra, shape=shape), tolerance=1e-6)
+
+
+def batch_norm(draw: Draw, op: str) -> OneOp:
+    """With running statistics."""
+    g = OneOp(draw(heights), draw(widths))
+    x = draw(st.sampled_from([LAYOUTS["image"], LAYOUTS["clip"]]))(g)
+    variance = g.param(value=torch.rand(4, generator=g.random, dtype=torch.float64) + 0.5)
+    affine = (g.param(4), g.param(4)) if draw(st.booleans()) else (None, None)
+    return g.gives(g.call("batch_norm.default", x, *affine, g.param(4), variance, False, 0.1, 1e-5, True))
+
+
+CASES: dict[str, Case] = {
+    **dict.fromkeys([*_UNARY.split(), *_POSITIVE.split()], unary),
+    **dict.fromkeys([t.split(".")[0] for t in _BINARY.split()], binary),
+    **dict.fromkeys(_SCALAR.split(), scalar),
+    "expand_as": expand_as,
+    "linear": linear,
+    **dict.fromkeys(["softmax", "_softmax", "log_softmax"], softmax),
+    **dict.fromkeys(["layer_norm", "rms_norm"], trailing_norm),
+    "embedding": embedding,
+    **dict.fromkeys(["cdist", "_cdist_forward", "_euclidean_dist"], cdist),
+    "batch_norm": batch_norm,
+}
+
+
+@pytest.mark.parametrize("op", CASES)
+@given(data=st.data())
+@settings(max_examples=settings.default.max_examples // 2)  # of each of many operations, in a few forms
+def test_rows_of_what_was_asked_for_equal_the_op_on_everything(op: str, data: Any) -> None:
+    check(CASES[op], op, data)

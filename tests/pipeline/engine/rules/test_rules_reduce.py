@@ -1,0 +1,105 @@
+"""Rules of statistics: local where the rows are not among what is summed, folded over every row once where they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from one_op import CPU, LAYOUTS, ROWS_IN, Case, Draw, OneOp, any_layout, check, heights, widths
+
+from tvae.pipeline.engine.lower import lower
+from tvae.pipeline.engine.plan.schedule import schedule
+from tvae.pipeline.engine.run.execute import execute
+
+
+def group_norm(draw: Draw, op: str) -> OneOp:
+    """With and without affine, over images, clips and tokens, rows folded into the batch, far from zero too."""
+    dtype = draw(st.sampled_from([torch.float64, torch.float32]))
+    g = OneOp(draw(heights), draw(st.integers(2, 4)), dtype)
+    name = draw(st.sampled_from(["image", "clip", "folded", "tokens"]))
+    groups = draw(st.sampled_from([1, 2, 4]))
+    if name == "folded":
+        x, channels = g.call("transpose.int", LAYOUTS["folded"](g), 1, 2, shape=("2*h", 4, "w")), 4
+    elif name == "tokens":
+        x, channels = g.call("transpose.int", LAYOUTS["tokens"](g, 8), 1, 2, shape=(2, 8, "h*w")), 8
+    else:
+        x, channels = LAYOUTS[name](g, 4 * draw(st.integers(1, 2))), 0
+        channels = g.value(x).shape[1]
+    affine = [g.param(channels), g.param(channels)] if draw(st.booleans()) else [None, None]
+    more = draw(st.sampled_from([[], [1e-5], [1e-6, False]]))
+    tolerance = 1e-9 if dtype == torch.float64 else 2e-5
+    return g.gives(g.call("group_norm.default", x, groups, *affine, *more), tolerance=tolerance)
+
+
+def statistic(draw: Draw, op: str) -> OneOp:
+    """Any set of dimensions of any layout, with and without keeping them."""
+    g = OneOp(draw(heights), draw(widths))
+    name = draw(any_layout)
+    x = LAYOUTS[name](g)
+    shape, rows = list(g.shape_of(x)), ROWS_IN[name]
+    keep = draw(st.booleans())
+    if op in ("argmin", "argmax", "var"):  # never over the rows
+        free = [d for d in range(len(shape)) if d != rows]
+        dims = (
+            [draw(st.sampled_from(free))] if op != "var" else sorted(draw(st.sets(st.sampled_from(free), min_size=1)))
+        )
+    else:
+        dims = sorted(draw(st.sets(st.integers(0, len(shape) - 1), min_size=1)))
+    everything = len(dims) == len(shape)
+    listed: Any = [d - len(shape) * draw(st.integers(0, 1)) for d in dims]
+    left = [1 if d in dims else n for d, n in enumerate(shape) if keep or d not in dims]
+    if op in ("argmin", "argmax"):
+        return g.gives(g.call(f"{op}.default", x, listed[0], keep, shape=left), tolerance=0)
+    if op == "var":
+        if any(g.number(shape[d]) == 1 for d in dims):
+            return g.gives(g.call("var.dim", x, listed, False, keep, shape=left))
+        if draw(st.booleans()):
+            return g.gives(g.call("var.dim", x, listed, draw(st.booleans()), keep, shape=left))
+        return g.gives(g.call("var.correction", x, listed, correction=0, keepdim=keep, shape=left))
+    if op in ("amax", "amin"):
+        return g.gives(g.call(f"{op}.default", x, [] if everything else listed, keep, shape=left), tolerance=0)
+    if op == "linalg_vector_norm":
+        order = 2 if rows in dims else draw(st.sampled_from([1, 2.0, 3]))
+        return g.gives(g.call("linalg_vector_norm.default", x, order, None if everything else listed, keep, shape=left))
+    if everything and not keep and draw(st.booleans()):
+        return g.gives(g.call(f"{op}.default", x, shape=[]))
+    if op == "sum" and draw(st.booleans()):
+        x = g.call("gt.Scalar", x, 0.0)
+        return g.gives(g.call("sum.dim_IntList", x, listed, keep, shape=left), tolerance=0)
+    extra = {"dtype": torch.float32} if draw(st.booleans()) else {}
+    overload = "dim" if op == "mean" else "dim_IntList"
+    call = g.call(f"{op}.{overload}", x, listed, keep, shape=left, **extra)
+    return g.gives(call, tolerance=1e-5 if extra else 1e-9)
+
+
+CASES: dict[str, Case] = {
+    "group_norm": group_norm,
+    **dict.fromkeys(["mean", "sum", "linalg_vector_norm", "amax", "amin", "argmin", "argmax", "var"], statistic),
+}
+
+
+@pytest.mark.parametrize("op", CASES)
+@given(data=st.data())
+def test_rows_of_what_was_asked_for_equal_the_op_on_everything(op: str, data: Any) -> None:
+    check(CASES[op], op, data)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("strip", [1, 3, 16])
+def test_a_group_norm_far_from_zero_is_as_near_to_float64_as_torchs(strip: int, affine: bool) -> None:
+    """At a mean of 1e3 sums of squares would leave a variance of two digits in float32."""
+    g = OneOp(16, 16, torch.float32)
+    x = g.call("add.Tensor", LAYOUTS["image"](g, 8), 1e3)
+    weights = (g.param(8), g.param(8)) if affine else (None, None)
+    g.gives(g.call("group_norm.default", x, 4, *weights, 1e-6))
+    wide = [None if w is None else g.value(w).double() for w in weights]
+    want = F.group_norm(g.value(x).double(), 4, *wide, 1e-6)
+    torchs = (g.values[-1] - want).norm()
+    plan = schedule(lower(g.graph, g.sizes, CPU), strip)
+    (got,) = execute(plan, [g.values[i] for i in g.graph.inputs], g.weights)
+    assert (got - want).norm() <= 2 * torchs
+    assert (got - want).norm() / want.norm() < 5e-5

@@ -1,0 +1,293 @@
+"""What a rule does not cover it refuses by name, and with ``allow_whole`` it is exact all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from one_op import CPU, OneOp, clip_tokens, execute_strips, folded, image, tokens
+
+from tvae.pipeline.engine.ir.graph import Ref, Size
+from tvae.pipeline.engine.lower import lower
+from tvae.pipeline.engine.rules import RULES, NoRule
+from tvae.pipeline.errors import UnsupportedOp
+
+Build = Callable[[OneOp], Ref]
+
+
+def _token_image(g: OneOp) -> Ref:
+    """[N, C, T·h, w]: rows with an outer factor in a spatial dimension."""
+    x = g.input(2, 4, 2, "h", "w")
+    return g.call("view.default", x, [2, 4, -1, Size("w")], shape=(2, 4, "2*h", "w"))
+
+
+def _rows_in_channels(g: OneOp) -> Ref:
+    return g.call("transpose.int", image(g), 1, 2, shape=(2, "h", 4, "w"))
+
+
+def _square(g: OneOp, x: Ref) -> tuple[Ref, Ref]:
+    """A value with rows down and one with rows across."""
+    return x, g.call("transpose.int", x, -2, -1, shape=(2, 1, 1, "h"))
+
+
+REFUSED: dict[str, tuple[str, Build]] = {}
+
+
+def refused(why: str) -> Callable[[Build], Build]:
+    """Register a graph that must be refused, and a word of the reason."""
+
+    def register(build: Build) -> Build:
+        REFUSED[build.__name__] = (why, build)
+        return build
+
+    return register
+
+
+@refused("different dimensions")
+def rows_down_plus_rows_across(g: OneOp) -> Ref:
+    down, across = _square(g, g.input(2, 1, "h", 1))
+    return g.call("sub.Tensor", down, across, shape=(2, 1, "h", "h"))
+
+
+@refused("whole")
+def rows_plus_a_weight_with_as_many(g: OneOp) -> Ref:
+    first = g.call("slice.Tensor", image(g), 2, 0, 3, shape=(2, 4, 3, "w"))
+    return g.call("add.Tensor", first, g.param(3, 1))
+
+
+@refused("differently")
+def tokens_plus_rows_merged_otherwise(g: OneOp) -> Ref:
+    return g.call("add.Tensor", clip_tokens(g), g.input(2, "2*h*w", 4))
+
+
+@refused("softmax over the tiled")
+def softmax_over_the_rows(g: OneOp) -> Ref:
+    return g.call("softmax.int", image(g), 2)
+
+
+@refused("rows lie in the features")
+def linear_over_the_rows(g: OneOp) -> Ref:
+    x = g.call("transpose.int", tokens(g), 1, 2, shape=(2, 4, "h*w"))
+    return g.call("linear.default", x, g.param(2, g.number("h*w")), shape=(2, 4, 2))
+
+
+@refused("rows lie in the normalised")
+def layer_norm_over_the_rows(g: OneOp) -> Ref:
+    return g.call("layer_norm.default", image(g), [Size("h"), Size("w")])
+
+
+@refused("own statistics")
+def batch_norm_in_training(g: OneOp) -> Ref:
+    return g.call("batch_norm.default", image(g), None, None, None, None, True, 0.1, 1e-5, True)
+
+
+@refused("wider than the kernel")
+def padding_wider_than_the_kernel(g: OneOp) -> Ref:
+    x, w = image(g), g.param(3, 4, 1, 1)
+    return g.call("conv2d.default", x, w, None, [1, 1], [1, 0], shape=(2, 3, "h + 2", "w"))
+
+
+@refused("merged rows")
+def window_over_merged_rows(g: OneOp) -> Ref:
+    x, w = _token_image(g), g.param(3, 4, 3, 1)
+    return g.call("conv2d.default", x, w, None, [1, 1], [1, 0], shape=(2, 3, "2*h", "w"))
+
+
+@refused("channels")
+def convolution_over_rows_in_channels(g: OneOp) -> Ref:
+    x, w = _rows_in_channels(g), g.param(3, g.sizes["h"], 1, 1)
+    return g.call("conv2d.default", x, w, shape=(2, 3, 4, "w"))
+
+
+@refused("padded pooling")
+def pooling_with_padding(g: OneOp) -> Ref:
+    return g.call("avg_pool2d.default", image(g), [2, 1], [1, 1], [1, 0], shape=(2, 4, "h + 1", "w"))
+
+
+@refused("ceil mode")
+def pooling_in_ceil_mode(g: OneOp) -> Ref:
+    shape = (2, 4, "(h + 1)//2", "w")
+    return g.call("max_pool2d.default", image(g), [2, 1], [2, 1], [0, 0], [1, 1], True, shape=shape)
+
+
+@refused("dilated pooling")
+def pooling_with_dilation(g: OneOp) -> Ref:
+    return g.call("max_pool2d.default", image(g), [2, 1], [1, 1], [0, 0], [2, 1], shape=(2, 4, "h - 2", "w"))
+
+
+@refused("circular")
+def circular_padding(g: OneOp) -> Ref:
+    return g.call("pad.default", image(g), [0, 0, 1, 1], "circular", shape=(2, 4, "h + 2", "w"))
+
+
+@refused("integer ratio")
+def upsampling_by_a_fraction(g: OneOp) -> Ref:
+    x = g.input(2, 4, "2*h", "w")
+    return g.call("upsample_nearest2d.vec", x, [Size("3*h"), Size("w")], None, shape=(2, 4, "3*h", "w"))
+
+
+@refused("scale")
+def upsampling_by_a_scale_that_is_not_the_ratio(g: OneOp) -> Ref:
+    first = g.call("slice.Tensor", image(g), 2, 0, 3, shape=(2, 4, 3, "w"))
+    return g.call("upsample_nearest2d.vec", first, None, [2.3, 1.0], shape=(2, 4, 6, "w"))
+
+
+@refused("merged rows")
+def upsampling_of_merged_rows(g: OneOp) -> Ref:
+    return g.call("upsample_nearest2d.vec", _token_image(g), None, [2.0, 1.0], shape=(2, 4, "4*h", "w"))
+
+
+@refused("merged rows")
+def pixel_shuffle_of_merged_rows(g: OneOp) -> Ref:
+    return g.call("pixel_unshuffle.default", _token_image(g), 1, shape=(2, 4, "2*h", "w"))
+
+
+@refused("channels")
+def pixel_shuffle_of_rows_in_channels(g: OneOp) -> Ref:
+    x = g.input(2, "4*h", 2, 3)
+    return g.call("pixel_shuffle.default", x, 2, shape=(2, "h", 4, 6))
+
+
+@refused("scatters the rows")
+def a_view_that_mixes_rows(g: OneOp) -> Ref:
+    x = g.call("permute.default", image(g, 4), [0, 2, 1, 3], shape=(2, "h", 4, "w"))
+    return g.call("reshape.default", x, [8, Size("h"), -1], shape=(8, "h", "w"))
+
+
+@refused("another type")
+def a_view_as_another_type(g: OneOp) -> Ref:
+    return g.call("view.dtype", image(g), torch.int64)
+
+
+@refused("selecting one row")
+def one_row_selected(g: OneOp) -> Ref:
+    return g.call("select.int", image(g), 2, -1, shape=(2, 4, "w"))
+
+
+@refused("slice along merged")
+def slice_along_merged_rows(g: OneOp) -> Ref:
+    return g.call("slice.Tensor", clip_tokens(g), 1, 1, shape=(2, "2*h*w - 1", 4))
+
+
+@refused("repeating the image")
+def image_repeated_along_its_rows(g: OneOp) -> Ref:
+    return g.call("repeat.default", image(g), [1, 1, 2, 1], shape=(2, 4, "2*h", "w"))
+
+
+@refused("joining merged rows")
+def merged_rows_joined(g: OneOp) -> Ref:
+    x = clip_tokens(g)
+    return g.call("cat.default", [x, x], 1, shape=(2, "4*h*w", 4))
+
+
+@refused("differently")
+def rows_of_two_kinds_joined(g: OneOp) -> Ref:
+    return g.call("cat.default", [tokens(g), g.input(2, "h*w", 4)], 2, shape=(2, "h*w", 8))
+
+
+@refused("stacking")
+def rows_stacked_on_a_weight(g: OneOp) -> Ref:
+    return g.call("stack.default", [image(g), g.param(2, 4, g.sizes["h"], g.sizes["w"])], shape=(2, 2, 4, "h", "w"))
+
+
+@refused("unbinding the rows")
+def rows_unbound(g: OneOp) -> Ref:
+    x = g.call("slice.Tensor", image(g), 2, 0, 2, shape=(2, 4, 2, "w"))
+    return g.part(g.call("unbind.int", x, 2, shape=[(2, 4, "w")] * 2), 1)
+
+
+@refused("over the rows")
+def extremes_by_index_over_the_rows(g: OneOp) -> Ref:
+    return g.call("argmax.default", image(g), 2, shape=(2, 4, "w"))
+
+
+@refused("over the rows")
+def variance_over_everything(g: OneOp) -> Ref:
+    return g.call("var.default", image(g), True, shape=())
+
+
+@refused("over the rows")
+def a_norm_that_does_not_add_up(g: OneOp) -> Ref:
+    return g.call("linalg_vector_norm.default", image(g), 3, [2], shape=(2, 4, "w"))
+
+
+@refused("causal")
+def causal_attention(g: OneOp) -> Ref:
+    x = tokens(g)
+    return g.call("scaled_dot_product_attention.default", x, x, x, None, 0.0, True)
+
+
+@refused("whole queries")
+def whole_queries(g: OneOp) -> Ref:
+    x = tokens(g)
+    return g.call("scaled_dot_product_attention.default", g.param(2, 3, 4), x, x, shape=(2, 3, 4))
+
+
+@refused("mask")
+def a_mask_that_splits_its_rows_otherwise(g: OneOp) -> Ref:
+    x, mask = clip_tokens(g), g.input("2*h*w", 1)
+    return g.call("scaled_dot_product_attention.default", x, x, x, mask)
+
+
+@refused("whole value")
+def a_sum_over_rows_of_a_weight(g: OneOp) -> Ref:
+    return g.call("matmul.default", g.param(2, 3, g.number("h*w")), tokens(g), shape=(2, 3, 4))
+
+
+@refused("vector")
+def a_product_with_a_vector(g: OneOp) -> Ref:
+    return g.call("matmul.default", tokens(g), g.param(4), shape=(2, "h*w"))
+
+
+@refused("no rule for operation")
+def rows_in_the_batch_of_one_side_only(g: OneOp) -> Ref:
+    y = g.call("transpose.int", folded(g), 1, 2, shape=("2*h", 4, "w"))
+    x = g.call("reshape.default", tokens(g), [-1, 4], shape=("2*h*w", 4))
+    return g.call("matmul.default", x, y, shape=("2*h", "2*h*w", "w"))
+
+
+@refused("keys alone")
+def grid_of_tiled_keys_alone(g: OneOp) -> Ref:
+    rows = g.call("arange.default", Size("h"), dtype=torch.float64, shape=("h",))
+    grid = g.call("meshgrid.indexing", [g.param(3), rows], indexing="ij", shape=[(3, "h")] * 2)
+    return g.call("add.Tensor", g.part(grid, 1), g.call("sum.default", image(g), shape=()))
+
+
+@refused("no rule for operation")
+def an_operation_nobody_knows(g: OneOp) -> Ref:
+    return g.call("cumsum.default", image(g), 2)
+
+
+@refused("no rule for operation")
+def an_operation_with_two_results_nobody_knows(g: OneOp) -> Ref:
+    return g.part(g.call("max.dim", image(g), 1, shape=[(2, "h", "w")] * 2), 0)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_is_refused_by_name_and_exact_when_run_whole(name: str) -> None:
+    why, build = REFUSED[name]
+    g = OneOp(7, 3)
+    g.gives(build(g))
+    with pytest.raises(UnsupportedOp, match=why) as caught:
+        lower(g.graph, g.sizes, CPU)
+    assert caught.value.module == "block.0"
+    assert "\n" not in str(caught.value)
+    assert "allow_whole" in str(caught.value)
+    for strip in (1, 4, 6):
+        execute_strips(lower(g.graph, g.sizes, CPU, allow_whole=True), g, strip)
+
+
+def test_no_rule_takes_a_value_with_rows_out_of_the_strips_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RULES, "relu", lambda ctx, node: ctx.whole(node, barrier=True))
+    g = OneOp(7, 3)
+    g.gives(g.call("relu.default", image(g)))
+    with pytest.raises(UnsupportedOp, match="a whole value that grows with the height"):
+        lower(g.graph, g.sizes, CPU)
+    assert lower(g.graph, g.sizes, CPU, allow_whole=True).whole
+
+
+def test_a_rule_says_no_with_the_exception_that_means_it() -> None:
+    assert issubclass(NoRule, Exception)
+    assert not issubclass(NoRule, UnsupportedOp)
+    assert "cumsum" not in RULES

@@ -1,0 +1,92 @@
+"""Folders import one way: drawn from the sources, without importing them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("cli", "kernels", "pipeline", "presets")
+MOST = 330
+"""Lines of a file."""
+LONG = {"kernels/oracle.py", "pipeline/engine/run/execute.py"}
+"""Those that have more: one float64 definition an operation, which belong side by side; one loop with its state."""
+
+
+def sources() -> dict[str, Path]:
+    """Every module of ours, by its dotted name."""
+    found = {}
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(("tvae", *(parts[:-1] if parts[-1] == "__init__" else parts)))] = path
+    return found
+
+
+SOURCES = sources()
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Modules of ours that a module imports, anywhere in it, but for its types."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield name if name in SOURCES else node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        yield from imported(node)
+
+
+def folder(module: str) -> str:
+    """Of the engine and of a session the folders inside, too; a file beside folders counts by itself."""
+    parts = SOURCES[module].relative_to(ROOT).with_suffix("").parts
+    depth = 3 if parts[:2] in (("pipeline", "engine"), ("pipeline", "session")) else 2
+    return "/".join(parts[:-1][:depth] if len(parts) > depth else parts[:depth])
+
+
+def graph() -> dict[str, dict[str, str]]:
+    """By folder: the folders that it imports, and one module that does."""
+    found: dict[str, dict[str, str]] = {}
+    for module, path in SOURCES.items():
+        here = folder(module)
+        for name in imported(ast.parse(path.read_text(encoding="utf-8"))):
+            if name in SOURCES and folder(name) != here:
+                found.setdefault(here, {}).setdefault(folder(name), f"{module} imports {name}")
+    return found
+
+
+def test_folders_import_one_way() -> None:
+    edges = graph()
+    try:
+        order = [*TopologicalSorter({here: [*others] for here, others in edges.items()}).static_order()]
+    except CycleError as cycle:
+        ring = cycle.args[1][::-1]
+        pytest.fail("\n".join(edges[a][b] for a, b in pairwise(ring)))
+    for low, high in (("engine/ir", "engine/plan"), ("engine/plan", "engine/run"), ("memory", "models")):
+        assert order.index(f"pipeline/{low}") < order.index(f"pipeline/{high}")
+
+
+def test_the_cycle_would_be_seen() -> None:
+    assert folder("tvae.pipeline.engine.plan.schedule") == "pipeline/engine/plan"
+    assert folder("tvae.pipeline.engine.lower") == "pipeline/engine/lower"
+    assert folder("tvae.pipeline.errors") == "pipeline/errors"
+    assert [*imported(ast.parse("def f():\n    from tvae.pipeline import errors"))] == ["tvae.pipeline.errors"]
+    assert "pipeline/engine/ir" in graph()["pipeline/engine/run"]
+
+
+def test_the_top_of_the_pipeline_has_few_files() -> None:
+    here = {path.name for path in (ROOT / "pipeline").glob("*.py")} - {"__init__.py"}
+    assert here <= {"tiled_vae.py", "errors.py", "device.py"}
+
+
+def test_files_are_short() -> None:
+    lines = {path.relative_to(ROOT).as_posix(): len(path.read_text("utf-8").splitlines()) for path in SOURCES.values()}
+    assert {name for name, count in lines.items() if count > MOST} == LONG
