@@ -39,8 +39,8 @@ def pixel_limit(megapixels: int | None) -> int:
 
 
 def parse_shape(text: str) -> tuple[int, int, int]:
-    """``HxW`` or ``HxWxT`` to (height, width, frames)."""
-    height, width, *frames = _numbers(text, 2, 3, "--shape", "HxW or HxWxT, such as 720x1280 or 720x1280x33")
+    """``WxH`` or ``WxHxT`` to (height, width, frames)."""
+    width, height, *frames = _numbers(text, 2, 3, "--shape", "WxH or WxHxT, such as 1280x720 or 1280x720x33")
     return height, width, frames[0] if frames else 1
 
 

@@ -18,7 +18,8 @@ Input = Annotated[
     str | None, typer.Argument(metavar="INPUT", help="An image, a video, or latents.", show_default=False)
 ]
 Shape = Annotated[
-    str | None, typer.Option("--shape", metavar="HxW[xT]", help="Size of the picture, instead of an input.")
+    str | None,
+    typer.Option("--shape", metavar="WxH[xT]", help="Size of the picture or clip, instead of an input."),
 ]
 Side = Annotated[Literal["encode", "decode", "both"], typer.Option("--side", help="Which way to plan.")]
 
@@ -33,15 +34,17 @@ def plan(
     device: options.Device = None,
     strip: options.Strip = None,
     vram: options.Vram = None,
+    spill: options.Spill = None,
     allow_whole: options.AllowWhole = False,
     max_megapixels: options.MaxMegapixels = None,
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """What the engine would do for an input or a shape: segments, barriers, strips, memory."""
+    """Does an input or a shape fit, how long would it take, and what bounds it? -v: segments, strips and buffers."""
     with reporting(verbose, json):
         from tvae.cli import arguments
         from tvae.cli.table import emit
+        from tvae.cli.verdict import LEGEND, verdict
         from tvae.pipeline.errors import UsageError
         from tvae.pipeline.session.model import open_model
 
@@ -59,14 +62,20 @@ def plan(
             device=device,
             strip=strip,
             vram=vram,
+            spill=spill,
             allow_whole=allow_whole,
         )
         for one in ("encode", "decode") if side == "both" else (side,):
             found = model.plan(tensor_shape(model, wanted, one), one)
             if json:
                 emit("plan", {"side": one, **found.to_json()}, as_json=True)
-            else:
+                continue
+            for line in verdict(found, model):
+                print(line)
+            if verbose:
                 print(found)
+        if verbose and not json:
+            print(LEGEND)
 
 
 def tensor_shape(model: Model, wanted: tuple[int, int, int], side: Literal["encode", "decode"]) -> tuple[int, ...]:

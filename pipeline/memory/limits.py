@@ -21,6 +21,7 @@ __all__ = [
     "activation_budget",
     "besides",
     "check_budget",
+    "free_bytes",
     "has_room",
     "host_room",
     "outside",
@@ -164,7 +165,7 @@ def activation_budget(
     free now, and of what its inputs take already. Raises PlanError for more than the device has.
     """
     if named is None:
-        free = _free(device)
+        free = free_bytes(device)
         return None if free is None else int(share * (free + inputs))
     check_budget(device, named)
     return taken.left(named)
@@ -182,7 +183,7 @@ def check_budget(device: torch.device, named: int) -> None:
         raise PlanError(f"a budget of {named / 2**30:.2f} GiB is more than {device} has ({total / 2**30:.2f} GiB)")
 
 
-def _free(device: torch.device) -> int | None:
+def free_bytes(device: torch.device) -> int | None:
     """What new tensors can take, where it is known."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

@@ -13,7 +13,7 @@ from tvae.pipeline.engine.ir.constants import bytes_from_weights
 from tvae.pipeline.engine.ir.program import Op, Program
 from tvae.pipeline.engine.plan.footprint import footprint, known_of
 from tvae.pipeline.engine.plan.height_bands import HeightBands
-from tvae.pipeline.engine.plan.machine import CPU, CUDA, Machine, seconds
+from tvae.pipeline.engine.plan.machine import CPU, CUDA, Machine, bound, seconds
 from tvae.pipeline.engine.plan.planner import fitting, least
 from tvae.pipeline.engine.plan.report import Plan, explain
 from tvae.pipeline.engine.plan.schedule import Place, Schedule, by_rows
@@ -118,8 +118,9 @@ def described(found: Planned, limits: Limits, device: torch.device, side: str) -
     most_modest = least(plan.program, _strips(plan.program, limits), machine, given, found.height_bands)
     there = _given(plan.program, given) if found.there is None else found.there
     budget = _besides(plan.program, device, limits, found.to_come, there).enough(most_modest)
-    time = seconds(plan, footprint(plan, known_of(plan.program)), machine)
-    return replace(explain(plan, side), least_bytes=most_modest, least_budget=budget, seconds=time)
+    cost = footprint(plan, known_of(plan.program))
+    time, most = seconds(plan, cost, machine), bound(plan, cost, machine)
+    return replace(explain(plan, side), least_bytes=most_modest, least_budget=budget, seconds=time, bound=most)
 
 
 def at_callers(program: Program, inputs: Sequence[Tensor | RowSource], sinks: Mapping[int, int]) -> dict[int, Place]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tvae.pipeline.engine.plan.machine import Bound
 from tvae.pipeline.engine.plan.report import Plan, size_text
 
 __all__ = ["ClipPlan", "StepPlan"]
@@ -41,6 +42,41 @@ class ClipPlan:
         return self.whole_bytes + max(s.plan.peak_bytes for s in self.steps)
 
     @property
+    def weight_bytes(self) -> int:
+        """Of the weights."""
+        return self.steps[0].plan.weight_bytes
+
+    @property
+    def seconds(self) -> float:
+        """An estimate for the whole clip, good for comparing plans."""
+        return sum(s.count * s.plan.seconds for s in self.steps)
+
+    @property
+    def bound(self) -> Bound:
+        """What takes most of it."""
+        return max(self.steps, key=lambda s: s.count * s.plan.seconds).plan.bound
+
+    @property
+    def host_bytes(self) -> int:
+        """Predicted peak on the host."""
+        return max(s.plan.host_bytes for s in self.steps) + (self.cache_bytes if self.caches_at == "host" else 0)
+
+    @property
+    def disk_bytes(self) -> int:
+        """Predicted peak on disk."""
+        return max(s.plan.disk_bytes for s in self.steps) + (self.cache_bytes if self.caches_at == "disk" else 0)
+
+    @property
+    def least_budget(self) -> int:
+        """The smallest budget that works."""
+        return max(s.plan.least_budget for s in self.steps)
+
+    @property
+    def whole(self) -> tuple[str, ...]:
+        """What makes some of it run on whole values."""
+        return tuple(dict.fromkeys(one for s in self.steps for one in s.plan.whole))
+
+    @property
     def work(self) -> float:
         """Floating-point operations of the whole clip, counted as a ``Plan`` counts them."""
         return sum(s.count * s.plan.work for s in self.steps)
@@ -61,7 +97,7 @@ class ClipPlan:
             "caches": self.caches,
             "cache_bytes": self.cache_bytes,
             "caches_at": self.caches_at,
-            "weight_bytes": first.weight_bytes,
+            "weight_bytes": self.weight_bytes,
             "peak_bytes": self.peak_bytes,
             "least_bytes": max(s.plan.least_bytes for s in self.steps),
             "work": self.work,

@@ -31,6 +31,7 @@ from tvae.pipeline.session.choose_plan import rows_dim
 from tvae.pipeline.session.clip_plan import ClipPlan
 from tvae.pipeline.session.clip_steps import ClipSteps
 from tvae.pipeline.session.kept_runs import KeptRuns, drop_recordings
+from tvae.pipeline.session.load_libraries import load_libraries
 from tvae.pipeline.session.outputs.taken_apart import Spec
 from tvae.pipeline.session.prepared import NO_SINKS, Compiled, Ready
 from tvae.pipeline.session.step_runs import StepRuns
@@ -107,7 +108,7 @@ class Session:
         settings = backend_settings(self.preset, self.dtype, bounded=bounded, steps=steps, device=self.device)
         by_rows = bool(sinks) and not isinstance(inputs[0], Tensor)  # a clip that comes and goes
         if bounded:
-            drop_recordings(self.device)  # their memory counts as this process's, too
+            self._take_stock(inputs)
         with self.lock, settings, capped(self.device, self.limits.vram, by_rows=by_rows) as limit:
             dims = {n: rows_dim(sink) for n, sink in sinks.items()}
             key = (name, *((tuple(x.shape), isinstance(x, Tensor)) for x in inputs), *dims.items(), call)
@@ -202,6 +203,8 @@ class Session:
         steps = name.endswith(" step")
         settings = backend_settings(self.preset, self.dtype, bounded=bounded, steps=steps, device=self.device)
         side, weights = self._side(name), self._weights if running or self._subject.borrowed else None
+        if bounded:
+            self._take_stock(inputs)
         with self.lock, settings:
             side.capture(inputs, call)  # what it traces may be as large as the input: a budget would not have it
             try:
@@ -210,6 +213,12 @@ class Session:
             finally:
                 if self._fresh:
                     self._weights.forget()
+
+    def _take_stock(self, inputs: Sequence[Tensor | RowSource]) -> None:
+        """Before memory is counted: what recordings keep goes, and libraries have taken theirs."""
+        if self.device.type == "cuda":
+            load_libraries(self.dtype, self.device, len(inputs[0].shape) - 2)
+        drop_recordings(self.device)
 
     def stream(self, side: Side) -> ClipStream | None:
         """A clip chunk by chunk, in memory that does not grow with it; None where the model has no such steps."""

@@ -27,7 +27,7 @@ from tvae.pipeline.engine.plan.report import explain
 from tvae.pipeline.engine.plan.schedule import Schedule, schedule
 from tvae.pipeline.engine.run.execute import execute
 from tvae.pipeline.errors import TvaeError
-from tvae.pipeline.session.load_libraries import first_touch
+from tvae.pipeline.session.load_libraries import load_libraries
 
 __all__ = ["prepared", "rehearse", "small_shapes"]
 
@@ -37,7 +37,6 @@ more of them."""
 _MOST_BYTES = 2 << 30
 """Of activations. What takes more even so (a very long clip) builds its kernels as it goes."""
 
-_touched = False
 _log = logging.getLogger("tvae")
 Shapes = Sequence[tuple[int, ...]]
 
@@ -46,10 +45,8 @@ Shapes = Sequence[tuple[int, ...]]
 def prepared(kernels: Kernels, dtype: torch.dtype, device: torch.device, dims: int = 2) -> Iterator[None]:
     """Meanwhile other threads load the levels of a GPU's kernels, build what serves every model, and compute something
     in ``dims`` dimensions for the first time, unless something was."""
-    global _touched
-    if device.type == "cuda" and not _touched:
-        _touched = True
-        beside(partial(first_touch, dtype, device, dims))
+    if device.type == "cuda":
+        beside(partial(load_libraries, dtype, device, dims))
     if device.type != "cuda" or not kernels.rehearsable:
         yield
         return

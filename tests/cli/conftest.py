@@ -28,6 +28,9 @@ class StandIn:
     device: torch.device = torch.device("cpu")  # noqa: RUF009 - immutable
     goes_by_frames: bool = False
 
+    device = torch.device("cpu")
+    limits = SimpleNamespace(vram=None, spill=None)
+
     @property
     def info(self) -> Any:
         return SimpleNamespace(
@@ -59,14 +62,27 @@ class StandIn:
         sink.keep(0, 8 * z.shape[-2], self.decode(z)).result()
 
     def plan(self, shape: tuple[int, ...], side: str) -> Any:
-        class Plan:
-            def __str__(self) -> str:
-                return f"{side} {shape}"
+        return _Plan(side, shape)
 
-            def to_json(self) -> dict[str, Any]:
-                return {"shape": list(shape)}
 
-        return Plan()
+@dataclass
+class _Plan:
+    side: str
+    input_shape: tuple[int, ...]
+    peak_bytes: int = 3 << 20
+    weight_bytes: int = 1 << 20
+    least_budget: int = 2 << 20
+    seconds: float = 0.25
+    bound: str = "arithmetic"
+    host_bytes: int = 0
+    disk_bytes: int = 0
+    whole: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"table of {self.side} {self.input_shape}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"shape": list(self.input_shape)}
 
 
 @pytest.fixture

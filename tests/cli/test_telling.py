@@ -60,13 +60,20 @@ def test_inspect_a_vae(tvae: Tvae, tmp_path: Path) -> None:
 
 
 def test_plan(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
-    result = tvae("plan", "--shape", "100x200")
-    assert result.stdout.splitlines() == ["encode (1, 3, 104, 200)", "decode (1, 3, 13, 25)"]
+    result = tvae("plan", "--shape", "200x100")
+    told = [line for line in result.stdout.splitlines() if not line.startswith(" ")]
+    assert [line.split(":")[0] for line in told] == ["encode 1x3x104x200", "decode 1x3x13x25"]
+    assert all("fits in" in line for line in told)
+    assert "  time    about 0.25 s, bound by the device's arithmetic" in result.stdout
+    assert "table" not in result.stdout
+    result = tvae("plan", "--shape", "200x100", "--side", "encode", "-v")
+    assert "table of encode (1, 3, 104, 200)" in result.stdout
+    assert result.stdout.count("halo") == 1, "the legend"
     (line,) = objects(tvae("plan", photo, "--side", "encode", "--json"))
     assert (line["side"], line["shape"]) == ("encode", [1, 3, 24, 32])
     tvae("encode", photo, "-o", tmp_path / "lat")
     result = tvae("plan", tmp_path / "lat" / "photo.png.safetensors", "--side", "decode")
-    assert result.stdout == "decode (1, 3, 3, 4)\n"
+    assert result.stdout.startswith("decode 1x3x3x4: fits in ")
     for arguments in (
         [],
         [photo, "--shape", "8x8"],

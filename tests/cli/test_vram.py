@@ -151,7 +151,13 @@ def test_a_plan_shows_what_goes_where(real: Tvae, latents: Path) -> None:
     assert tight["disk_bytes"] > 0
     assert tight["moved_bytes"] > 2 * tight["disk_bytes"]
     assert tight["work"] >= 0.99 * free["work"]
-    text = real(*arguments, "--vram", f"{enough}MiB").stdout
+    short = real(*arguments, "--vram", f"{enough}MiB").stdout
+    assert re.search(
+        r"fits in the budget of .*\n  memory  .* of activations beside .* of weights; --vram \d+MiB", short
+    )
+    assert re.search(r"  disk    .* of buffers in .*, where .* are free", short)
+    assert "█" not in short
+    text = real(*arguments, "-v", "--vram", f"{enough}MiB").stdout
     assert "on disk" in text
     assert re.search(r"buffers elsewhere: .* on disk; .* moved", text)
     assert re.search(rf"the smallest budget that works: {enough} MiB", text)
@@ -159,3 +165,18 @@ def test_a_plan_shows_what_goes_where(real: Tvae, latents: Path) -> None:
     assert tight["seconds"] > 0
     assert {"disk", "caller"} <= {buffer["place"] for buffer in tight["buffers"]}
     assert "█" in text
+
+
+def test_a_plan_that_wants_more_disk_than_there_is_says_so(
+    real: Tvae, latents: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import shutil
+    from collections import namedtuple
+
+    arguments = ("plan", latents, "--side", "decode")
+    enough = smallest(real(*arguments, "--vram", "1MiB"))
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(1 << 30, 1 << 30, 4096))
+    result = real(*arguments, "--vram", f"{enough}MiB")
+    assert result.exit_code == 2
+    assert re.search(r"needs .* on disk, and .* has .* free; name another folder with --spill", result.stderr)

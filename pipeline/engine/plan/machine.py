@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from tvae.pipeline.engine.ir.program import Program
 from tvae.pipeline.engine.plan.footprint import Footprint, SegmentFootprint
 from tvae.pipeline.engine.plan.schedule import Place, Schedule, Segment
 
-__all__ = ["CPU", "CUDA", "Machine", "seconds", "segment_seconds"]
+__all__ = ["CPU", "CUDA", "Bound", "Machine", "bound", "seconds", "segment_seconds"]
+
+Bound = Literal["arithmetic", "memory", "starts", "link", "disk"]
+"""What takes most of a run's time: computing, the device's memory, starting operations, the host, the disk."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,25 @@ def seconds(plan: Schedule, cost: Footprint, machine: Machine) -> float:
     )
 
 
+def bound(plan: Schedule, cost: Footprint, machine: Machine) -> Bound:
+    """What takes most of the estimated time."""
+    times: dict[Bound, float] = dict.fromkeys(("arithmetic", "memory", "starts", "link", "disk"), 0.0)
+    for segment, part in zip(plan.segments, cost.segments, strict=True):
+        times["arithmetic"] += part.work / machine.operations
+        times["memory"] += _touched(plan.program, segment, part) / machine.memory
+        times["starts"] += part.starts * machine.start
+        times["link"] += (part.moved - part.spilled) / machine.link
+        times["disk"] += part.spilled / machine.disk
+    return max(times, key=lambda kind: times[kind])
+
+
 def segment_seconds(program: Program, segment: Segment, part: SegmentFootprint, machine: Machine) -> float:
-    touched = sum(program.ops[i].bytes for i in segment.body) * part.recompute + part.copied
-    computing = part.work / machine.operations + touched / machine.memory
+    """Of one segment: computing and moving overlap."""
+    computing = part.work / machine.operations + _touched(program, segment, part) / machine.memory
     moving = (part.moved - part.spilled) / machine.link + part.spilled / machine.disk
     return max(computing + part.starts * machine.start, moving)
+
+
+def _touched(program: Program, segment: Segment, part: SegmentFootprint) -> float:
+    """Bytes of the device's memory that are read or written."""
+    return sum(program.ops[i].bytes for i in segment.body) * part.recompute + part.copied

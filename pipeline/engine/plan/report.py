@@ -12,9 +12,10 @@ from typing import Any
 
 from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.engine.plan.footprint import footprint
+from tvae.pipeline.engine.plan.machine import Bound
 from tvae.pipeline.engine.plan.schedule import Place, Schedule, Segment
 
-__all__ = ["BufferPlan", "Plan", "SegmentPlan", "explain", "size_text"]
+__all__ = ["BufferPlan", "Plan", "SegmentPlan", "explain", "size_text", "time_text"]
 
 _WIDEST_BAR = 48
 """Characters; a bar of more segments is drawn smaller."""
@@ -85,6 +86,8 @@ class Plan:
     """The smallest budget that works, as it has to be named: with all that the process holds besides."""
     seconds: float = 0.0
     """An estimate, good for comparing plans."""
+    bound: Bound = "arithmetic"
+    """What takes most of it."""
     whole: tuple[str, ...] = ()
     """What makes some of it run on whole values rather than in strips: operations, their modules, and why."""
 
@@ -127,7 +130,7 @@ class Plan:
             )
             lines.append(f"buffers elsewhere: {away}; {size_text(self.moved_bytes)} moved")
         if self.seconds:
-            lines.append(f"{self.work / 1e12:.3g} TFLOP; estimated time {_time(self.seconds)}")
+            lines.append(f"{self.work / 1e12:.3g} TFLOP; estimated time {time_text(self.seconds)}")
         if self.least_budget:
             lines.append(f"the smallest budget that works: {-(-self.least_budget // 2**20)} MiB")
         return "\n".join(lines)
@@ -259,5 +262,6 @@ def size_text(count: float) -> str:
     return f"{count:.2f} GiB"
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
+    """Of an estimate."""
     return f"{seconds:.3g} s" if seconds < 100 else f"{seconds / 60:.3g} min"

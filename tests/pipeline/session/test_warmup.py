@@ -18,8 +18,7 @@ from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.passes import optimise
 from tvae.pipeline.engine.plan.schedule import schedule
 from tvae.pipeline.models.reference import call_reference, reference_mode
-from tvae.pipeline.session import warmup as rehearsing
-from tvae.pipeline.session.load_libraries import first_touch
+from tvae.pipeline.session import load_libraries as loading
 from tvae.pipeline.session.outputs.taken_apart import flatten
 from tvae.pipeline.session.warmup import _ask_for_attention, _small_plan, _Unconvolved, prepared, small_shapes
 
@@ -59,17 +58,20 @@ def test_it_has_strips_where_the_run_has(rows: int, strips: int) -> None:
     assert {len(segment.strips) for segment in small.segments} == {strips}
 
 
+TOUCH = loading._touch
+
+
 @pytest.fixture(autouse=True)
 def touched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing computes for the first time while the device is only a name."""
-    monkeypatch.setattr(rehearsing, "_touched", True)
+    monkeypatch.setattr(loading, "_touch", lambda *_: None)
+    monkeypatch.setattr(loading, "_loaded", set())
 
 
 @pytest.mark.parametrize("levels", [{"default": "native"}, {"default": "triton"}])
 def test_a_gpu_is_touched_once_beside_a_capture(levels: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[object, ...]] = []
-    monkeypatch.setattr(rehearsing, "_touched", False)
-    monkeypatch.setattr(rehearsing, "first_touch", lambda *args: asked.append((*args, threading.current_thread().name)))
+    monkeypatch.setattr(loading, "_touch", lambda *args: asked.append((*args, threading.current_thread().name)))
     monkeypatch.setattr(Kernels, "prepare", lambda *_: None)
     with prepared(Kernels(levels), torch.bfloat16, torch.device("cpu"), 3):
         pass
@@ -90,7 +92,7 @@ def test_a_gpu_is_touched_once_beside_a_capture(levels: dict[str, str], monkeypa
 def test_what_is_touched_can_be(dims: int, dtype: torch.dtype) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")
-    first_touch(dtype, torch.device("cuda", 0), dims)
+    TOUCH(dtype, torch.device("cuda", 0), dims)
 
 
 def test_levels_are_loaded_beside_a_capture_for_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,68 @@
+"""What a plan comes to, in a few lines: does it fit, how long it takes, and what bounds it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import gettempdir
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tvae.pipeline.engine.plan.report import Plan
+    from tvae.pipeline.session.clip_plan import ClipPlan
+    from tvae.pipeline.session.model import Model
+
+__all__ = ["LEGEND", "verdict"]
+
+_BOUND = {
+    "arithmetic": "the device's arithmetic",
+    "memory": "the device's memory",
+    "starts": "starting many small operations",
+    "link": "moving buffers to the host and back",
+    "disk": "moving buffers to the disk and back",
+}
+
+LEGEND = """\
+ends with   what ends the segment: buffers that are kept, or an operation that needs every row (whole read, statistics)
+strips      bands of rows, one after the other (AxB: A strips of frames, each in B bands of rows)
+halo        rows beyond its own that a strip reads of the buffer that needs most
+work        rows computed for every row of the result
+stored      buffers on the device meanwhile; strip: what the fullest strip takes beside them
+alive       the segments in which a buffer exists"""
+
+
+def verdict(plan: Plan | ClipPlan, model: Model) -> Iterator[str]:
+    """Lines. Raises PlanError where buffers do not fit on the disk that they would go to."""
+    from tvae.pipeline.engine.plan.report import size_text, time_text
+    from tvae.pipeline.errors import PlanError
+
+    shape = "x".join(map(str, plan.input_shape))
+    yield f"{plan.side} {shape}: fits in {_room(model)}"
+    peak = f"{size_text(plan.peak_bytes)} of activations beside {size_text(plan.weight_bytes)} of weights"
+    yield f"  memory  {peak}; --vram {-(-plan.least_budget // 2**20)}MiB would do"
+    yield f"  time    about {time_text(plan.seconds)}, bound by {_BOUND[plan.bound]}"
+    if plan.host_bytes:
+        yield f"  host    {size_text(plan.host_bytes)} of buffers in the host's memory"
+    if plan.disk_bytes:
+        folder = Path(model.limits.spill or gettempdir())
+        free = shutil.disk_usage(folder).free
+        if plan.disk_bytes > free:
+            raise PlanError(
+                f"{plan.side} {shape} needs {size_text(plan.disk_bytes)} on disk, and {folder} has {size_text(free)} "
+                "free; name another folder with --spill, or more memory with --vram"
+            )
+        yield f"  disk    {size_text(plan.disk_bytes)} of buffers in {folder}, where {size_text(free)} are free"
+    for one in plan.whole:
+        yield f"  whole   {one}: exact, but in more memory than strips"
+
+
+def _room(model: Model) -> str:
+    """What a run may take."""
+    from tvae.pipeline.engine.plan.report import size_text
+    from tvae.pipeline.memory.limits import free_bytes
+
+    if model.limits.vram is not None:
+        return f"the budget of {size_text(model.limits.vram)}"
+    free = free_bytes(model.device)
+    return f"what is free on {model.device}" + ("" if free is None else f" ({size_text(free)})")
