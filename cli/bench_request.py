@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from tvae.pipeline.bench.first_use import Subject
     from tvae.pipeline.bench.vae import VaeCase
+    from tvae.pipeline.models.calls import Side
     from tvae.pipeline.models.families import LatentGeometry
-    from tvae.pipeline.models.reference import Side
 
 __all__ = [
     "Setting",

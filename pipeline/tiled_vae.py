@@ -17,11 +17,11 @@ from tvae.pipeline.device import choose_preset
 from tvae.pipeline.engine.plan.report import Plan
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.memory.limits import Limits, Rows, parse_size
-from tvae.pipeline.models.calls import Call
+from tvae.pipeline.models.calls import Call, Side
 from tvae.pipeline.models.families import FAMILIES
 from tvae.pipeline.models.outputs import clip_output
 from tvae.pipeline.models.recognise import family_of
-from tvae.pipeline.models.reference import BLENDED, Side, skeleton
+from tvae.pipeline.models.reference import BLENDED, skeleton
 from tvae.pipeline.session.call_arguments import arguments_of, as_tuple, has_own_tuple
 from tvae.pipeline.session.clip_plan import ClipPlan
 from tvae.pipeline.session.graph_cache import fits_weights

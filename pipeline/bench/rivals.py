@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from tvae.pipeline.errors import UnsupportedOp
-from tvae.pipeline.models.reference import Side, call_reference, reference_mode
+from tvae.pipeline.models.calls import Side
+from tvae.pipeline.models.reference import call_reference, reference_mode
 from tvae.pipeline.session import graph_cache as graph_store
 from tvae.pipeline.tiled_vae import TiledVAE
 

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from tvae.pipeline.models.families import FAMILIES
+
 __all__ = ["SHAPES", "Shape", "build"]
 
 
@@ -21,27 +23,11 @@ class Shape:
 
 
 SHAPES = {
-    "sdxl": Shape(
-        "AutoencoderKL",
-        {
-            "down_block_types": ("DownEncoderBlock2D",) * 4,
-            "up_block_types": ("UpDecoderBlock2D",) * 4,
-            "block_out_channels": (128, 256, 512, 512),
-            "layers_per_block": 2,
-            "latent_channels": 4,
-            "norm_num_groups": 32,
-            "sample_size": 1024,
-            "force_upcast": False,  # or float16 would be computed in float32
-        },
-        "Stable Diffusion XL",
-    ),
-    "wan21": Shape("AutoencoderKLWan", {}, "Wan 2.1"),
-    "hunyuan": Shape("AutoencoderKLHunyuanVideo", {}, "HunyuanVideo"),
-    "cogvideox": Shape("AutoencoderKLCogVideoX", {}, "CogVideoX"),
-    "mochi": Shape("AutoencoderKLMochi", {}, "Mochi 1"),
-    "ltx": Shape("AutoencoderKLLTXVideo", {}, "LTX-Video"),
-    "seedvr2": Shape("SeedVR2VAE", {}, "SeedVR2"),
+    name: Shape(family.class_name, one.config, one.note)
+    for family in FAMILIES.values()
+    for name, one in family.checkpoints.items()
 }
+"""By the name that ``--config`` takes."""
 
 
 def build(shape: Shape, seed: int = 0) -> nn.Module:

@@ -17,8 +17,10 @@ from tvae.pipeline.bench.rivals import opened, tensor_of
 from tvae.pipeline.bench.timing import call_seconds, free_memory, is_out_of_memory
 from tvae.pipeline.device import backend_settings
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.models.families import FAMILIES, LatentGeometry, geometry_of
-from tvae.pipeline.models.reference import Side, call_reference, reference_mode
+from tvae.pipeline.models.calls import Side
+from tvae.pipeline.models.families import FAMILIES, LatentGeometry
+from tvae.pipeline.models.geometry import geometry_of
+from tvae.pipeline.models.reference import call_reference, reference_mode
 from tvae.presets import Preset
 
 __all__ = ["VaeCase", "VaeRow", "bench_vae", "cast", "geometry", "input_of", "make_case"]

@@ -28,7 +28,7 @@ from tvae.pipeline.jobs.reading import Chunk, Source, gathered, open_source
 from tvae.pipeline.jobs.steps import in_steps
 from tvae.pipeline.jobs.writing import open_output
 from tvae.pipeline.media import Frame, frames_to_tensor
-from tvae.pipeline.models.reference import SIDES
+from tvae.pipeline.models.calls import SIDES
 from tvae.pipeline.session.outputs.taken_apart import Posterior
 
 if TYPE_CHECKING:

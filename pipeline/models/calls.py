@@ -1,14 +1,17 @@
-"""How a model is called: what a side is given beside its first input, where a clip's frames are, and single steps."""
+"""How a model is called: its two sides, what one is given beside its first input, where a clip's frames are, steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
-__all__ = ["Call", "Frames", "Step"]
+__all__ = ["SIDES", "Call", "Frames", "Side", "Step"]
+
+Side = Literal["encode", "decode"]
+SIDES: tuple[Side, ...] = get_args(Side)
 
 Step = Callable[[nn.Module, Tensor, Sequence[Tensor]], tuple[Tensor, Sequence[Tensor]]]
 """(model, chunk of a clip, caches) -> (its result, the next chunk's caches)."""

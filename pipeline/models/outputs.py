@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tvae.pipeline.models.reference import Side
+from tvae.pipeline.models.calls import Side
 
 __all__ = ["clip_output"]
 

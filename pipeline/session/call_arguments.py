@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.models.reference import Side
+from tvae.pipeline.models.calls import Side
 
 __all__ = ["arguments_of", "as_tuple", "has_own_tuple"]
 

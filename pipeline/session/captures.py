@@ -22,8 +22,8 @@ from tvae.pipeline.engine.passes import optimise, simplify
 from tvae.pipeline.engine.run.storage import RowSource
 from tvae.pipeline.errors import UnsupportedOp
 from tvae.pipeline.memory.limits import Rows
-from tvae.pipeline.models.calls import Call, Frames, Step
-from tvae.pipeline.models.reference import Side, call_reference, reference_mode
+from tvae.pipeline.models.calls import Call, Frames, Side, Step
+from tvae.pipeline.models.reference import call_reference, reference_mode
 from tvae.pipeline.session.graph_cache import GraphStore, graph_key
 from tvae.pipeline.session.identity.statefulness import StateWatch
 from tvae.pipeline.session.outputs.rebuilding import proposed, settled

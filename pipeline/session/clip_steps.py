@@ -17,8 +17,9 @@ from tvae.pipeline.engine.run.storage import RowSink, RowSource
 from tvae.pipeline.errors import PlanError
 from tvae.pipeline.memory.limits import Limits
 from tvae.pipeline.memory.offloaded_cache import OffloadedCache, height_of, holdable
-from tvae.pipeline.models.reference import Side
-from tvae.pipeline.models.streaming import Cache, Cuts
+from tvae.pipeline.models.calls import Side
+from tvae.pipeline.models.stepping import Cuts
+from tvae.pipeline.models.streaming import Cache
 from tvae.pipeline.session.choose_plan import Example
 from tvae.pipeline.session.clip_plan import ClipPlan, StepPlan
 from tvae.presets import Preset

@@ -21,13 +21,13 @@ from tvae.pipeline.engine.plan.report import Plan
 from tvae.pipeline.engine.run.storage import ROWS, RowSink, RowSource
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.memory.limits import Limits, parse_size
-from tvae.pipeline.models.calls import Call
-from tvae.pipeline.models.families import FAMILIES, LatentGeometry, geometry_of
-from tvae.pipeline.models.frames import goes_by_frames
+from tvae.pipeline.models.calls import Call, Side
+from tvae.pipeline.models.families import FAMILIES, LatentGeometry, goes_by_frames
+from tvae.pipeline.models.geometry import geometry_of
+from tvae.pipeline.models.latent_space import LatentSpace
 from tvae.pipeline.models.load import load_module, load_weights, locate_vae
-from tvae.pipeline.models.reference import Side
 from tvae.pipeline.models.source import VaeSource
-from tvae.pipeline.models.space import LatentSpace, space_of
+from tvae.pipeline.models.space import space_of
 from tvae.pipeline.models.streaming import ClipStream
 from tvae.pipeline.session.choose_plan import Example
 from tvae.pipeline.session.clip_plan import ClipPlan

@@ -26,8 +26,7 @@ from tvae.pipeline.engine.plan.ways import Prior
 from tvae.pipeline.engine.run.storage import RowSource
 from tvae.pipeline.errors import PlanError, TvaeError, UnsupportedOp
 from tvae.pipeline.memory.limits import Limits, Rows
-from tvae.pipeline.models.calls import Call, Frames, Step
-from tvae.pipeline.models.reference import Side
+from tvae.pipeline.models.calls import Call, Frames, Side, Step
 from tvae.pipeline.session.captures import Captured, Captures, Fits
 from tvae.pipeline.session.choose_plan import Planned, at_callers, described, planned
 from tvae.pipeline.session.outputs.taken_apart import Spec

@@ -21,11 +21,10 @@ from tvae.pipeline.engine.plan.report import Plan
 from tvae.pipeline.engine.run.storage import RowSink, RowSource
 from tvae.pipeline.memory.allocator import capped
 from tvae.pipeline.memory.limits import Limits
-from tvae.pipeline.models.calls import Call
-from tvae.pipeline.models.families import LatentGeometry
-from tvae.pipeline.models.frames import frames_axis_of
-from tvae.pipeline.models.reference import Side
-from tvae.pipeline.models.streaming import Cache, ClipStream, Cuts, stepping_of
+from tvae.pipeline.models.calls import Call, Side
+from tvae.pipeline.models.families import LatentGeometry, frames_axis_of, stepping_of
+from tvae.pipeline.models.stepping import Cuts
+from tvae.pipeline.models.streaming import Cache, ClipStream
 from tvae.pipeline.session.captures import Fits
 from tvae.pipeline.session.choose_plan import rows_dim
 from tvae.pipeline.session.clip_plan import ClipPlan

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from typer.testing import CliRunner, Result
 
 from tvae.cli.app import app
-from tvae.pipeline.models.space import LatentSpace
+from tvae.pipeline.models.latent_space import LatentSpace
 
 
 @dataclass

@@ -20,7 +20,7 @@ from tvae.pipeline import TiledVAE
 from tvae.pipeline.engine.plan.report import Plan
 from tvae.pipeline.errors import PlanError, TvaeError
 from tvae.pipeline.memory import limits as budget
-from tvae.pipeline.models.reference import Side
+from tvae.pipeline.models.calls import Side
 
 MIB = 1 << 20
 RESIDENT, FIRST, ROOM = 300 * MIB, 128 * MIB, 0.08

@@ -126,7 +126,8 @@ def test_costs_are_what_models_cost(name: str) -> None:
     """Operations counted on shapes alone."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    from tvae.pipeline.models.reference import SIDES, call_reference, reference_mode
+    from tvae.pipeline.models.calls import SIDES
+    from tvae.pipeline.models.reference import call_reference, reference_mode
 
     of = PUBLIC[name]
     model = build(of, torch.device("meta"))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tvae.pipeline.models.steps.memory import Memory
+from tvae.pipeline.models.step_memory import Memory
 
 EPSILON = 1e-6
 """Of every normalisation."""

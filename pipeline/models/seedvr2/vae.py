@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.seedvr2.blocks import CausalConv, DownBlock, FrameNorm, Middle, UpBlock
-from tvae.pipeline.models.steps.memory import Caches, Memory
+from tvae.pipeline.models.step_memory import Caches, Memory
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,11 @@ from typing import NamedTuple
 
 __all__ = ["closure_digests", "import_closure", "import_closure_digest", "own_digest", "package_version"]
 
-_CAPTURE = ("tvae.pipeline.session.captures", "tvae.pipeline.models.frames", "tvae.pipeline.models.streaming")
+_FAMILIES = Path(__file__).parents[2] / "models" / "families"
+_CAPTURE = (
+    "tvae.pipeline.session.captures",
+    *(f"tvae.pipeline.models.families.{path.stem}" for path in sorted(_FAMILIES.glob("*.py")) if path.stem[0] != "_"),
+)
 """Where our own part of a key begins: what captures, and what hands it functions of ours to be captured."""
 
 _WORD = re.compile(rb"import\b[ \t]*")

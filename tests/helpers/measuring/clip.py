@@ -16,7 +16,7 @@ from measuring.models import clip_of, folder_of, module_of
 from tvae.pipeline.device import backend_settings, choose_preset
 from tvae.pipeline.engine.run.storage import Done
 from tvae.pipeline.errors import PlanError
-from tvae.pipeline.models.streaming import Cuts
+from tvae.pipeline.models.stepping import Cuts
 from tvae.pipeline.session.model import Model, open_model
 
 __all__ = ["clip"]

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from tvae.pipeline.bench.shapes import SHAPES, Shape, build
 from tvae.pipeline.bench.vae import VaeCase, cast, input_of, make_case
+from tvae.pipeline.models.calls import Side
 from tvae.pipeline.models.families import LatentGeometry
-from tvae.pipeline.models.reference import Side
 
 __all__ = ["Clip", "clip_of", "folder_of", "geometry_of", "module_of", "shape_of"]
 

@@ -11,7 +11,7 @@ from sweeping.meters import Meter
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.errors import PlanError
 from tvae.pipeline.memory.limits import parse_size
-from tvae.pipeline.models.reference import Side
+from tvae.pipeline.models.calls import Side
 
 __all__ = ["Asked"]
 

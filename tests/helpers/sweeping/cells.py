@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sweeping.families import Swept
-from tvae.pipeline.models.reference import SIDES, Side
+from tvae.pipeline.models.calls import SIDES, Side
 
 __all__ = ["LARGE", "Cell", "Scale", "cells_of"]
 

@@ -13,8 +13,8 @@ import torch
 from tiny_vaes import TINY
 from torch import nn
 
+from tvae.pipeline.models.calls import Side
 from tvae.pipeline.models.families import FAMILIES, LatentGeometry
-from tvae.pipeline.models.reference import Side
 
 __all__ = ["PUBLIC", "Cost", "Swept", "build", "swept"]
 

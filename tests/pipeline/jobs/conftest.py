@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tvae.pipeline.jobs import Event, Job, RunDone, run_job
-from tvae.pipeline.models.space import LatentSpace
-from tvae.pipeline.models.streaming import Cuts
+from tvae.pipeline.models.latent_space import LatentSpace
+from tvae.pipeline.models.stepping import Cuts
 
 FACTOR = 8
 

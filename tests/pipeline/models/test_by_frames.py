@@ -14,7 +14,8 @@ from tiny_vaes import TINY, relative_l2, result
 from torch import Tensor, nn
 
 from tvae.pipeline.engine.run.storage import Done
-from tvae.pipeline.models.reference import Side, call_reference, reference_mode
+from tvae.pipeline.models.calls import Side
+from tvae.pipeline.models.reference import call_reference, reference_mode
 from tvae.pipeline.session.model import Model, open_model
 
 TINY_LTX = TINY["AutoencoderKLLTXVideo"]

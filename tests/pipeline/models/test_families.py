@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,9 @@ from tiny_vaes import TINY, result
 from torch import nn
 
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.models.families import FAMILIES, describe, geometry_of
+from tvae.pipeline.models import families
+from tvae.pipeline.models.families import FAMILIES, describe
+from tvae.pipeline.models.geometry import geometry_of
 from tvae.pipeline.models.reference import call_reference, reference_mode
 
 
@@ -78,3 +82,22 @@ def test_an_unlisted_video_vae_is_refused() -> None:
 
     with pytest.raises(UsageError, match=r"Clips.*tvae models"):
         geometry_of("Clips", {}, Clips)
+
+
+def test_a_family_is_found_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from tvae.pipeline.models.families.family import Family, LatentGeometry\n"
+        "FAMILIES = [Family('MyVAE', 'image', lambda config: LatentGeometry(8))]\n"
+    )
+    monkeypatch.setattr(families, "__path__", [*families.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "tvae.pipeline.models.families.mine", raising=False)
+    found = families._found()
+    assert found.keys() - FAMILIES.keys() == {"MyVAE"}
+    assert found["MyVAE"].geometry({}).spatial == 8
+
+
+def test_every_family_says_what_it_is() -> None:
+    for name, family in FAMILIES.items():
+        assert family.class_name == name
+        assert family.note
+        assert not (family.steps.keys() & family.frames.keys()), "in steps, or as a whole"

@@ -12,10 +12,10 @@ from tiny_vaes import TINY, relative_l2, waves
 from torch import Tensor
 
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.models.reference import SIDES
-from tvae.pipeline.models.steps import cogvideox, magvit, mochi
-from tvae.pipeline.models.steps.memory import Caches
-from tvae.pipeline.models.streaming import Cuts, stepping_of
+from tvae.pipeline.models.calls import SIDES
+from tvae.pipeline.models.families import cogvideox, magvit, mochi, stepping_of
+from tvae.pipeline.models.step_memory import Caches
+from tvae.pipeline.models.stepping import Cuts
 
 Step = Callable[..., tuple[Tensor, Caches]]
 

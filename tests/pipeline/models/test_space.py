@@ -20,7 +20,9 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.errors import InputError, UsageError
-from tvae.pipeline.models.space import COSMOS_SIGMA_DATA, LatentSpace
+from tvae.pipeline.models.families.cosmos import COSMOS_SIGMA_DATA
+from tvae.pipeline.models.latent_space import LatentSpace
+from tvae.pipeline.models.space import latent_space
 
 ORACLE = {"torch": torch, "get_module_execution_device": lambda module: "cpu", "retrieve_latents": lambda z, **_: z}
 
@@ -46,7 +48,7 @@ class Vae(SimpleNamespace):
         return type("Output", (tuple,), {"sample": frames})((frames,))
 
     def space(self, weights: dict[str, Tensor] | None = None) -> LatentSpace:
-        return LatentSpace.of(self.class_name, vars(self.config), weights or {})
+        return latent_space(self.class_name, vars(self.config), weights or {})
 
 
 def parse(file: str) -> ast.Module:
@@ -229,20 +231,20 @@ def test_flux2_folds_patches() -> None:
 
 
 def test_old_configurations_take_their_class_default() -> None:
-    assert LatentSpace.of("AutoencoderKL", {"latent_channels": 4}, {}).scale == (0.18215,)
-    assert LatentSpace.of("AutoencoderKL", {"scaling_factor": 0.5}, {}).scale == (0.5,)
-    assert LatentSpace.of("SomethingElse", {"latent_channels": 4}, {}) == LatentSpace()
+    assert latent_space("AutoencoderKL", {"latent_channels": 4}, {}).scale == (0.18215,)
+    assert latent_space("AutoencoderKL", {"scaling_factor": 0.5}, {}).scale == (0.5,)
+    assert latent_space("SomethingElse", {"latent_channels": 4}, {}) == LatentSpace()
 
 
 def test_rae_normalises_by_itself() -> None:
     config = {"latents_mean": [1.0], "latents_std": [2.0], "scaling_factor": 3.0}
-    assert LatentSpace.of("AutoencoderRAE", config, {}) == LatentSpace()
+    assert latent_space("AutoencoderRAE", config, {}) == LatentSpace()
 
 
 @pytest.mark.parametrize("config", [{"scaling_factor": "large"}, {"latents_mean": [0.0], "latents_std": [0.0]}])
 def test_constants_of_no_use(config: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="AutoencoderKL: its configuration's latent statistics are of no use"):
-        LatentSpace.of("AutoencoderKL", config, {})
+        latent_space("AutoencoderKL", config, {})
 
 
 def test_more_frames_than_statistics() -> None:

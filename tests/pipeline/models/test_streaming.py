@@ -12,7 +12,7 @@ from tiny_vaes import TINY, relative_l2, waves
 from torch import Tensor
 
 from tvae.pipeline.engine.capture.capture import capture
-from tvae.pipeline.models.reference import Side
+from tvae.pipeline.models.calls import Side
 from tvae.pipeline.models.seedvr2 import SeedVR2VAE
 from tvae.pipeline.session import captures
 from tvae.pipeline.session.model import Model, open_model

@@ -14,8 +14,8 @@ from tiny_vaes import TINY, TinyVAE, relative_l2, waves
 from torch import Tensor, nn
 
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.models.steps.memory import Caches
-from tvae.pipeline.models.steps.wan import decode_step, encode_step
+from tvae.pipeline.models.families.wan import decode_step, encode_step
+from tvae.pipeline.models.step_memory import Caches
 
 WAN_2_2 = TinyVAE(
     "AutoencoderKLWan",

@@ -27,7 +27,8 @@ from tvae.pipeline.engine.capture.export_settings import exporting
 from tvae.pipeline.engine.capture.in_thread import instead
 from tvae.pipeline.engine.capture.shortcuts import known_shapes
 from tvae.pipeline.engine.ir.graph import Graph
-from tvae.pipeline.models.reference import Side, call_reference, reference_mode
+from tvae.pipeline.models.calls import Side
+from tvae.pipeline.models.reference import call_reference, reference_mode
 from tvae.pipeline.session.outputs.taken_apart import flatten
 
 

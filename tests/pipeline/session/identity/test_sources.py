@@ -177,7 +177,9 @@ def test_our_own_part_of_a_key_leaves_out_nothing_that_a_capture_runs() -> None:
     shortcuts = {f"capture.shortcuts.{name}" for name in ("known_calls", "known_shapes", "plain_shapes", "loading")}
     named = {"capture.export_settings", "capture.capture", "passes.functionalise"} | shortcuts
     assert {f"tvae.pipeline.engine.{name}" for name in named} < set(own)
-    assert {f"tvae.pipeline.models.{name}" for name in ("reference", "steps.wan", "frames")} < set(own)
+    assert {
+        f"tvae.pipeline.models.{name}" for name in ("reference", "families.wan", "families.cosmos", "stepping")
+    } < set(own)
     assert {
         "tvae.pipeline.session.captures",
         "tvae.pipeline.session.outputs.taken_apart",
@@ -186,7 +188,8 @@ def test_our_own_part_of_a_key_leaves_out_nothing_that_a_capture_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["engine.capture.export_settings", "engine.capture.shortcuts.loading", "models.steps.wan", "engine.lower"]
+    "name",
+    ["engine.capture.export_settings", "engine.capture.shortcuts.loading", "models.families.wan", "engine.lower"],
 )
 def test_our_own_digest_is_that_of_our_sources(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first, read = sources.own_digest(), sources._read

@@ -11,14 +11,17 @@ Each latent frame gives six frames, of which the reference drops the clip's firs
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from torch import Tensor
 from torch.nn import functional as F
 
-from tvae.pipeline.models.steps.memory import Caches, Memory, computing
+from tvae.pipeline.models.families.family import Checkpoint, Config, Family, LatentGeometry
+from tvae.pipeline.models.step_memory import Caches, Memory, computing
+from tvae.pipeline.models.stepping import Cuts, Stepping
 
-__all__ = ["decode_step"]
+__all__ = ["FAMILIES", "decode_step"]
 
 
 def decode_step(vae: Any, z: Tensor, caches: Sequence[Tensor] = ()) -> tuple[Tensor, Caches]:
@@ -43,3 +46,25 @@ def decode_step(vae: Any, z: Tensor, caches: Sequence[Tensor] = ()) -> tuple[Ten
     if memory.begins and vae.drop_last_temporal_frames:
         pixels = pixels[:, :, vae.temporal_compression_ratio - 1 :]
     return pixels, tuple(memory.kept)
+
+
+def _mochi(c: Config) -> LatentGeometry:
+    # the encoder adds 12 Fourier features to the 3 colours itself
+    return LatentGeometry(
+        prod(c.get("spatial_expansions", (2, 2, 2))),
+        prod(c.get("temporal_expansions", (1, 2, 3))),
+        1,
+        c.get("latent_channels", 12),
+    )
+
+
+FAMILIES = [
+    Family(
+        "AutoencoderKLMochi",
+        "video",
+        _mochi,
+        "Mochi 1",
+        steps={"decode": Stepping(decode_step, Cuts(1, 1))},  # its encoder attends over all of time at every level
+        checkpoints={"mochi": Checkpoint({}, "Mochi 1")},
+    )
+]

@@ -19,9 +19,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from tvae.pipeline.models.steps.memory import Caches, Memory, computing
+from tvae.pipeline.models.families.family import Checkpoint, Config, Family, LatentGeometry, levels
+from tvae.pipeline.models.step_memory import Caches, Memory, computing
+from tvae.pipeline.models.stepping import Cuts, Stepping
 
-__all__ = ["decode_step", "encode_step"]
+__all__ = ["FAMILIES", "decode_step", "encode_step"]
 
 
 def encode_step(vae: Any, x: Tensor, caches: Sequence[Tensor] = ()) -> tuple[Tensor, Caches]:
@@ -61,3 +63,23 @@ def _step(side: nn.Module, x: Tensor, caches: Sequence[Tensor]) -> tuple[Tensor,
     with computing(over_time, causal), computing(plain, nn.Conv3d.forward):
         y, _ = side(x)
     return y, tuple(memory.kept)
+
+
+def _cogvideox(c: Config) -> LatentGeometry:
+    temporal = int(c.get("temporal_compression_ratio") or 4)
+    return LatentGeometry(levels(c), temporal, 1, c.get("latent_channels", 16), latent_group=2)
+
+
+FAMILIES = [
+    Family(
+        "AutoencoderKLCogVideoX",
+        "video",
+        _cogvideox,
+        "CogVideoX; clips of 1 + 8k or 8k frames",
+        steps={
+            "encode": Stepping(encode_step, Cuts(0, 8, rest_first=True)),
+            "decode": Stepping(decode_step, Cuts(0, 2, rest_first=True)),
+        },
+        checkpoints={"cogvideox": Checkpoint({}, "CogVideoX")},
+    )
+]

@@ -15,9 +15,11 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tvae.pipeline.models.steps.memory import Caches, Memory, computing
+from tvae.pipeline.models.families.family import Family, blocks, causal, levels
+from tvae.pipeline.models.step_memory import Caches, Memory, computing
+from tvae.pipeline.models.stepping import Cuts, Stepping
 
-__all__ = ["decode_step", "encode_step"]
+__all__ = ["FAMILIES", "decode_step", "encode_step"]
 
 
 def encode_step(vae: Any, x: Tensor, caches: Sequence[Tensor] = ()) -> tuple[Tensor, Caches]:
@@ -65,3 +67,14 @@ def _step(side: nn.Module, x: Tensor, caches: Sequence[Tensor]) -> tuple[Tensor,
         for up, before in zip(upsamplers, noted, strict=True):
             up.prev_features = before
     return y, tuple(memory.kept)
+
+
+FAMILIES = [
+    Family(
+        "AutoencoderKLMagvit",
+        "video",
+        causal(levels, lambda c: 2 ** (blocks(c, "block_out_channels", 4) - 2), 16),
+        "EasyAnimate",
+        steps={"encode": Stepping(encode_step, Cuts(1, 4)), "decode": Stepping(decode_step, Cuts(1, 1))},
+    )
+]

@@ -20,9 +20,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.models.steps.memory import Caches
+from tvae.pipeline.models.calls import Side
+from tvae.pipeline.models.families.family import Checkpoint, Config, Family, LatentGeometry
+from tvae.pipeline.models.step_memory import Caches
+from tvae.pipeline.models.stepping import Cuts, Stepping
 
-__all__ = ["decode_step", "encode_step"]
+__all__ = ["FAMILIES", "decode_step", "encode_step"]
 
 _CHUNK = 4
 """Frames of every step of encoding but the first: the reference's number, whatever the configuration."""
@@ -87,3 +90,27 @@ def _steady(convs: Sequence[nn.Conv3d], slots: Sequence[Tensor | str]) -> Caches
 def _check_frames(x: Tensor, wanted: int) -> None:
     if x.ndim != 5 or x.shape[2] != wanted:
         raise UsageError(f"this step takes [N, C, T, H, W] of T = {wanted}, not {list(x.shape)}")
+
+
+def _wan(c: Config) -> LatentGeometry:
+    halving = c.get("temperal_downsample", [False, True, True])
+    # Wan 2.2 folds 2x2 pixels into channels before the first convolution
+    spatial = 2 ** len(halving) * int(c.get("patch_size") or 1)
+    return LatentGeometry(spatial, 2 ** sum(map(bool, halving)), 1, c.get("z_dim", 16), 3)
+
+
+_STEPS: dict[Side, Stepping] = {
+    "encode": Stepping(encode_step, Cuts(1, _CHUNK, rest_dropped=True)),
+    "decode": Stepping(decode_step, Cuts(1, 1)),
+}
+FAMILIES = [
+    Family(
+        "AutoencoderKLWan",
+        "video",
+        _wan,
+        "Wan 2.1 and 2.2",
+        steps=_STEPS,
+        checkpoints={"wan21": Checkpoint({}, "Wan 2.1")},
+    ),
+    Family("AutoencoderKLQwenImage", "video", _wan, "Qwen-Image: clips of one frame", steps=_STEPS),
+]

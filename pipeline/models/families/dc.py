@@ -1,0 +1,16 @@
+"""AutoencoderDC: Sana's deep compression, with linear attention and no posterior."""
+
+from __future__ import annotations
+
+from tvae.pipeline.models.families.family import Config, Family, LatentGeometry, blocks
+
+__all__ = ["FAMILIES"]
+
+
+def _dc(c: Config) -> LatentGeometry:
+    return LatentGeometry(
+        2 ** (blocks(c, "encoder_block_out_channels", 6) - 1), latent_channels=c.get("latent_channels", 32)
+    )
+
+
+FAMILIES = [Family("AutoencoderDC", "image", _dc, "Sana; linear attention; no posterior")]

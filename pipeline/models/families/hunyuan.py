@@ -1,0 +1,65 @@
+"""HunyuanVideo and HunyuanVideo-1.5."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from tvae.pipeline.models.families.family import CLIP, Checkpoint, Family, causal, given
+
+__all__ = ["FAMILIES"]
+
+
+def _frame_causal_mask(
+    n_frame: int, n_hw: int, dtype: torch.dtype, device: torch.device, batch_size: int | None = None
+) -> Tensor:
+    """HunyuanVideo-1.5's mask, a token sees its own frame and those before, without the loop over all tokens.
+
+    The class fills the same values row by row in Python, which bakes the number of tokens into a capture.
+    """
+    frame = torch.arange(n_frame, device=device).repeat_interleave(n_hw)
+    queries, keys = torch.meshgrid(frame, frame, indexing="ij")
+    mask = torch.where(keys <= queries, 0.0, float("-inf")).to(dtype)
+    return mask if batch_size is None else mask.unsqueeze(0).expand(batch_size, -1, -1)
+
+
+@contextmanager
+def masks_without_loops(module: nn.Module) -> Iterator[None]:
+    """HunyuanVideo-1.5's attention with that mask, in whatever model has such blocks."""
+    owners = {
+        type(part)
+        for part in module.modules()
+        if type(part).__name__ == "HunyuanVideo15AttnBlock" and "prepare_causal_attention_mask" in vars(type(part))
+    }
+    before = {cls: inspect.getattr_static(cls, "prepare_causal_attention_mask") for cls in owners}
+    try:
+        for cls in owners:
+            cls.prepare_causal_attention_mask = staticmethod(_frame_causal_mask)  # type: ignore[attr-defined]
+        yield
+    finally:
+        for cls, method in before.items():
+            cls.prepare_causal_attention_mask = method  # type: ignore[attr-defined]
+
+
+FAMILIES = [
+    Family(
+        "AutoencoderKLHunyuanVideo",
+        "video",
+        causal(given("spatial_compression_ratio", 8), given("temporal_compression_ratio", 4), 16),
+        "HunyuanVideo",
+        frames=CLIP,
+        checkpoints={"hunyuan": Checkpoint({}, "HunyuanVideo")},
+    ),
+    Family(
+        "AutoencoderKLHunyuanVideo15",
+        "video",
+        causal(given("spatial_compression_ratio", 16), given("temporal_compression_ratio", 4), 32),
+        "HunyuanVideo 1.5; mask built without its Python loop",
+        frames=CLIP,
+        patched=masks_without_loops,
+    ),
+]

@@ -1,0 +1,35 @@
+"""How pixels and latents of any VAE relate: by its family, or, of an unlisted image VAE, measured on shapes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from tvae.pipeline.errors import UsageError
+from tvae.pipeline.models.families import FAMILIES, LatentGeometry
+from tvae.pipeline.models.families.family import Config
+
+__all__ = ["geometry_of"]
+
+
+def geometry_of(class_name: str, config: Config, module: Callable[[], nn.Module]) -> LatentGeometry:
+    """Of a VAE. An unlisted class is measured on shapes alone; ``module`` gives it. Raises UsageError."""
+    if class_name in FAMILIES:
+        return FAMILIES[class_name].geometry(config)
+    channels = int(config.get("in_channels", 3))
+    import diffusers.models.autoencoders  # noqa: F401 (what modules make at import must not be shapes alone)
+
+    try:
+        with torch.device("meta"), torch.no_grad():
+            model = module().to("meta")
+            encode: Any = model.encode
+            out = encode(torch.empty(1, channels, 256, 256), return_dict=False)[0]
+            shape = (out if torch.is_tensor(out) else out.mean).shape
+    except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
+        raise UsageError(
+            f"'{class_name}' is not among the VAEs the command line knows (see `tvae models`), and takes no image"
+        ) from error
+    return LatentGeometry(256 // shape[-1], latent_channels=shape[1], in_channels=channels)
