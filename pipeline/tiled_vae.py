@@ -222,7 +222,7 @@ class TiledVAE(nn.Module):
         stored = next(iter(self.parameters())).dtype
         key = (identity.digest, device, dtype, stored)
         if key not in self._sessions:
-            vae = self.vae  # not self: no cycle
+            vae, this = self.vae, weakref.ref(self)  # not self: no cycle
             family = family_of(vae)
             subject = Subject(
                 family,
@@ -232,6 +232,7 @@ class TiledVAE(nn.Module):
                 borrowed=True,
                 geometry=lambda: FAMILIES[str(family)].geometry(_config(vae)),
                 fits=lambda graph, spec: resolvable(spec) and fits_weights(graph, _weights_of(vae)),
+                still=lambda: (it := this()) is None or it._identity is None or it._identity.unchanged(),
                 lock=self._lock,
             )
             preset = self._preset(device)

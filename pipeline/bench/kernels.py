@@ -97,9 +97,6 @@ def bench_kernels(
             raise UsageError(f"kernels are checked in float64, which '{device}' lacks") from error
         ceilings = {"copy": copy_rate(device, repeat=repeat)}
         yield Ceiling("copy", ceilings["copy"])
-        if "wide_attention" in operations:
-            ceilings["matrix"] = matrix_rate(device, dtype, repeat=repeat)
-            yield Ceiling("matrix", ceilings["matrix"])
         for operation in operations:
             try:
                 measured = measured_case(operation, dtype, device, size, channels)
@@ -108,6 +105,9 @@ def bench_kernels(
                 if is_out_of_memory(error):
                     raise UsageError(f"not enough memory to check {operation}: give a smaller --size") from error
                 raise
+            if measured.flops and "matrix" not in ceilings:
+                ceilings["matrix"] = matrix_rate(device, dtype, repeat=repeat)
+                yield Ceiling("matrix", ceilings["matrix"])
             ceiling = ceilings["matrix" if measured.flops else "copy"]
             for level in levels:
                 chosen = preset.levels.get(operation, preset.levels["default"]) == level

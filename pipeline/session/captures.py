@@ -71,12 +71,15 @@ class Captures:
         step: Step | None,
         frames: Frames | None,
         fits: Fits | None = None,
+        still: Callable[[], bool] = lambda: True,
     ) -> None:
         self._side: Side = side
-        self._module, self._key = module, key
+        self._module, self._key, self._still = module, key, still
         self._kernels, self._step, self._frames = kernels, step, frames
         self._fits = fits or (lambda _graph, _spec: True)
         self._graphs: dict[str, list[Captured]] = {}
+        self.torn = False
+        """Did the model change while it was captured? Such a graph is of no model, and goes on no disk."""
 
     def of(
         self, inputs: Sequence[Tensor | RowSource], shapes: list[tuple[int, ...]], call: Call, rows: Rows
@@ -96,8 +99,12 @@ class Captures:
                 found = self._serving(name, shapes, rows)
             if found is not None:
                 return found
-            plain, spec = self._capture(inputs, call, frames)
-        store.save(plain, spec)
+            plain, spec, touched = self._capture(inputs, call, frames)
+            if touched:  # by the model itself, or by another thread: then no second capture is like it
+                self.torn = self._capture(inputs, call, frames)[0].to_json() != plain.to_json()
+        self.torn |= not self._still()
+        if not self.torn:
+            store.save(plain, spec)
         self._graphs[name].append(Captured(self._optimised(plain, inputs), spec, rehearsed=False))
         found = self._serving(name, shapes, rows)
         if found is None:
@@ -150,7 +157,10 @@ class Captures:
             "deterministic": torch.are_deterministic_algorithms_enabled(),
         }
 
-    def _capture(self, inputs: Sequence[Tensor | RowSource], call: Call, frames: Frames | None) -> tuple[Graph, Spec]:
+    def _capture(
+        self, inputs: Sequence[Tensor | RowSource], call: Call, frames: Frames | None
+    ) -> tuple[Graph, Spec, bool]:
+        """The graph, what its outputs make, and whether something of the model was written to meanwhile."""
         module, side, step = self._module(), self._side, self._step
         device = next(iter(module.parameters())).device
         spec: Spec = {}
@@ -174,12 +184,14 @@ class Captures:
 
         examples = [_example(t, device) for t in inputs]
         rows = -2 if frames is None else frames.dim
-        with _ONE_AT_A_TIME, reference_mode(module):
+        with _ONE_AT_A_TIME:
             try:
-                graph = simplify(capture(module, traced, examples, rows))
+                with reference_mode(module):
+                    graph = simplify(capture(module, traced, examples, rows))
             finally:
+                touched = not self._still()
                 watch.restore()
-        return settled(watch.checked(graph), spec)
+        return *settled(watch.checked(graph), spec), touched
 
 
 def _example(t: Tensor | RowSource, device: torch.device) -> Tensor:

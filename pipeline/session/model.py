@@ -43,8 +43,6 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 _SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _RECORDED_PIXELS = 1 << 24
 """Pictures up to here are whole on the device where runs are recorded: a recording has fixed addresses."""
-_POINTS = {"AutoencoderTiny", "AutoencoderDC", "VQModel", "AutoencoderKLCosmos"}
-"""Classes whose encoder gives a point, not a distribution."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,7 @@ class Model:
     @cached_property
     def info(self) -> ModelInfo:
         """Identity and geometry; the weights' checksum is computed on first use."""
-        geometry = self.geometry
+        geometry, family = self.geometry, FAMILIES.get(self.source.class_name)
         return ModelInfo(
             id=self.source.id,
             class_name=self.source.class_name,
@@ -144,7 +142,7 @@ class Model:
             lead_frames=geometry.lead,
             latent_channels=geometry.latent_channels,
             in_channels=geometry.in_channels,
-            posterior=self.source.class_name not in _POINTS,
+            posterior=family is None or not family.point,
             space=space_of(self.source),
             latent_group=geometry.latent_group,
         )

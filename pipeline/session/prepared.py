@@ -74,14 +74,20 @@ class Compiled:
         step: Step | None = None,
         frames: Frames | None = None,
         fits: Fits | None = None,
+        still: Callable[[], bool] = lambda: True,
     ) -> None:
         self._side: Side = side
         self._frames, self._step, self._allow_whole = frames, step is not None, allow_whole
         self._kernels = kernels or Kernels()
-        self._captures = Captures(side, module, key, self._kernels, step, frames, fits)
+        self._captures = Captures(side, module, key, self._kernels, step, frames, fits, still)
         self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._plans: OrderedDict[Any, Planned] = OrderedDict()
         self._priors: dict[Any, Prior] = {}
+
+    @property
+    def torn(self) -> bool:
+        """Did the model change while it was captured? What is known here is then of no model."""
+        return self._captures.torn
 
     def ready(
         self,

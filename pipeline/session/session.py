@@ -48,7 +48,8 @@ class Subject:
     depend on, None where they may not go to disk. module: gives what graphs are captured from, in the type of the
     computation. weights: the current ones, at least those of the names it is given. there: those that asking for takes
     no memory; None: all. borrowed: others write into the weights whenever they like. geometry: how pixels and latents
-    relate, asked for where steps need it. fits: of graphs from disk, those that can be this model's.
+    relate, asked for where steps need it. fits: of graphs from disk, those that can be this model's. still: is it what
+    ``key`` says, also now? Another thread may change it while it is captured.
     """
 
     family: str | None
@@ -59,6 +60,7 @@ class Subject:
     borrowed: bool = False
     geometry: Callable[[], LatentGeometry] | None = None
     fits: Fits | None = None
+    still: Callable[[], bool] = lambda: True
     lock: threading.RLock = field(default_factory=threading.RLock)
 
 
@@ -122,6 +124,9 @@ class Session:
             finally:
                 if self._fresh:
                     self.forget()
+                if self._side(name).torn:
+                    self._runs.clear()
+                    del self._compiled[name]
             return tensors, ready.spec
 
     def _made(self, name: str, inputs: Sequence[Tensor | RowSource], call: Call, dims: Mapping[int, int]) -> Ready:
@@ -294,6 +299,7 @@ class Session:
                 step=None if stepping is None else stepping.step,
                 frames=None if family is None or stepping is not None else frames_axis_of(family, side),
                 fits=subject.fits,
+                still=subject.still,
             )
         return self._compiled[name]
 

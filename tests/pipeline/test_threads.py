@@ -114,7 +114,7 @@ def test_a_model_that_changes_meanwhile_ends_no_process() -> None:
     stop = threading.Event()
 
     def change() -> None:
-        while not stop.is_set():
+        while not stop.wait(0.0005):  # or the calls would hardly have a turn
             for part in model.modules():
                 if isinstance(part, torch.nn.GroupNorm):
                     part.eps = 1e-6 if part.eps == 1e-5 else 1e-5
@@ -131,3 +131,37 @@ def test_a_model_that_changes_meanwhile_ends_no_process() -> None:
     together([change, call])  # a call may fail: while a model is captured, its weights are the exporter's
     with torch.no_grad():
         assert relative_l2(result(tiled.decode(inputs[0])), result(model.decode(inputs[0]))) <= 1e-5
+
+
+def test_a_graph_that_was_captured_while_the_model_changed_is_kept_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is of no model: neither of the one before nor of the one after."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    from tvae.pipeline.session import captures
+
+    model, inputs, _ = prepared(KL)
+    norms = [part for part in model.decoder.modules() if isinstance(part, torch.nn.GroupNorm)]
+    real, torn = captures.capture, [True]
+
+    def capture(*args: Any) -> Any:
+        if torn:  # as another thread would
+            torn.clear()
+            for norm in norms:
+                norm.eps = 0.5
+            graph = real(*args)
+            norms[0].eps = 1e-3
+            return graph
+        return real(*args)
+
+    monkeypatch.setattr(captures, "capture", capture)
+    eps = norms[0].eps
+    tiled = TiledVAE(model, "cpu", strip=3)
+    tiled.decode(inputs[0])
+    assert not torn
+    for norm in norms:
+        norm.eps = eps
+    for vae in (tiled, TiledVAE(model, "cpu", strip=3)):
+        with torch.no_grad():
+            want = result(model.decode(inputs[0]))
+            assert relative_l2(result(vae.decode(inputs[0])), want) <= 1e-5

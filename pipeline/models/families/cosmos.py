@@ -26,6 +26,7 @@ FAMILIES = [
         "video",
         causal(given("spatial_compression_ratio", 8), given("temporal_compression_ratio", 8), 16),
         "Cosmos; the posterior is a point",
+        point=True,
         frames=CLIP,
         space=_space,
     )

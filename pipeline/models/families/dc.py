@@ -13,4 +13,4 @@ def _dc(c: Config) -> LatentGeometry:
     )
 
 
-FAMILIES = [Family("AutoencoderDC", "image", _dc, "Sana; linear attention; no posterior")]
+FAMILIES = [Family("AutoencoderDC", "image", _dc, "Sana; linear attention; no posterior", point=True)]

@@ -65,7 +65,8 @@ class Family:
     """A class of diffusers or our own.
 
     class_name: as configurations name it. geometry: how pixels and latents relate. note: for ``tvae models``.
-    frames_in_batch: it takes a clip as a batch and is told how many frames. frames: where the frames of a side are, of
+    frames_in_batch: it takes a clip as a batch and is told how many frames. point: its encoder gives a point, not a
+    distribution. frames: where the frames of a side are, of
     a family whose reference sees a whole clip, so that strips may divide its time. steps: of one whose reference goes
     through a clip in steps with caches. statistics: names of weights that hold the latents' mean and deviation (or what
     ``space`` makes of them). space: (configuration, statistics) -> latent space. substitution: in the place of the
@@ -78,6 +79,7 @@ class Family:
     geometry: Geometry
     note: str = ""
     frames_in_batch: bool = False
+    point: bool = False
     frames: Mapping[Side, Frames] = field(default_factory=dict)
     steps: Mapping[Side, Stepping] = field(default_factory=dict)
     statistics: tuple[str, ...] = ()

@@ -7,5 +7,11 @@ from tvae.pipeline.models.families.family import Family, halvings
 __all__ = ["FAMILIES"]
 
 FAMILIES = [
-    Family("AutoencoderTiny", "image", halvings("encoder_block_out_channels", 4, 4), "TAESD and kin; no posterior"),
+    Family(
+        "AutoencoderTiny",
+        "image",
+        halvings("encoder_block_out_channels", 4, 4),
+        "TAESD and kin; no posterior",
+        point=True,
+    ),
 ]
