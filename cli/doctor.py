@@ -50,7 +50,7 @@ def _examine() -> dict[str, Any]:
             "av": av.__version__,
             "ffmpeg": _ffmpeg(),
             "encoders": [name for name in VIDEO_ENCODERS if _has_codec(name, "w")],
-            "hardware encoders": [name for name in HARDWARE_ENCODERS if _has_codec(name, "w")],
+            "hardware encoders": [name for name in HARDWARE_ENCODERS if _opens(name)],
             "decoders": [name for name in DECODERS if _has_codec(name, "r")],
         },
         "kernels": _kernels(),
@@ -158,12 +158,30 @@ def _media_faults(media: dict[str, Any]) -> list[str]:
 
 
 def _has_codec(name: str, mode: Literal["r", "w"]) -> bool:
-    """Whether FFmpeg was built with it; hardware encoders may still be refused by the driver."""
+    """Whether FFmpeg was built with it."""
     import av.codec
 
     try:
         av.codec.Codec(name, mode)
     except av.codec.codec.UnknownCodecError:
+        return False
+    return True
+
+
+def _opens(name: str) -> bool:
+    """Whether an encoder begins to encode here: FFmpeg may have one that needs another driver or card."""
+    from fractions import Fraction
+
+    import av
+
+    if not _has_codec(name, "w"):
+        return False
+    context: Any = av.CodecContext.create(name, "w")
+    context.width, context.height, context.time_base = 320, 240, Fraction(1, 25)
+    context.pix_fmt = "nv12" if name.endswith("_qsv") else "yuv420p"
+    try:
+        context.open()
+    except (OSError, av.FFmpegError):
         return False
     return True
 

@@ -15,10 +15,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.files import tensor_header
 from tvae.pipeline.files.atomic import replacing, write_error
+from tvae.pipeline.files.tensor_header import TensorSpec
 from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, PartRecord, from_strings, to_strings
-from tvae.pipeline.models import safetensors_header
-from tvae.pipeline.models.safetensors_header import TensorSpec
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: LatentsMeta, part: PartRecord) -> int:
@@ -65,7 +65,7 @@ def read_header(path: Path) -> tuple[LatentsMeta, PartRecord, dict[str, TensorSp
     `InputError` as for :func:`read_tensors`; a file that ends too early is noticed here.
     """
     try:
-        header = safetensors_header.read_header(path)
+        header = tensor_header.read_header(path)
         meta, part = from_strings(header.metadata)
     except OSError as error:
         raise InputError(f"cannot read latents '{path}': {error.strerror or error}") from error
@@ -77,7 +77,7 @@ def read_header(path: Path) -> tuple[LatentsMeta, PartRecord, dict[str, TensorSp
 def is_ours(path: Path) -> bool:
     """Whether this is a whole safetensors file that says it holds latents of tvae."""
     try:
-        return safetensors_header.read_header(path).metadata.get("format") == FORMAT
+        return tensor_header.read_header(path).metadata.get("format") == FORMAT
     except (OSError, ValueError):
         return False
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from tvae.pipeline.errors import UsageError
+from tvae.pipeline.files.tensor_header import TensorSpec, read_header
 from tvae.pipeline.models.checksum import sha256_of_files
-from tvae.pipeline.models.safetensors_header import TensorSpec, read_header
 from tvae.pipeline.models.seedvr2 import checkpoint
 
 CONFIG_NAME = "config.json"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.models.safetensors_header import TensorSpec
+from tvae.pipeline.files.tensor_header import TensorSpec
 from tvae.pipeline.models.seedvr2.vae import SeedVR2Config, SeedVR2VAE
 
 CLASS_NAME = "SeedVR2VAE"

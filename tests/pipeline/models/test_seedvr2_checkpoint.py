@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 from tvae.cli.app import app
 from tvae.pipeline.errors import UsageError
+from tvae.pipeline.files.tensor_header import TensorSpec
 from tvae.pipeline.latents import open_latents
 from tvae.pipeline.models.load import load_module, locate_vae
-from tvae.pipeline.models.safetensors_header import TensorSpec
 from tvae.pipeline.models.seedvr2 import SeedVR2VAE
 from tvae.pipeline.models.seedvr2.checkpoint import config_of
 from tvae.pipeline.session.model import open_model
