@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.atomic import write_error
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item, Kind
@@ -22,6 +23,9 @@ from tvae.pipeline.media import (
 )
 
 __all__ = ["check_writing", "open_output", "write_options"]
+
+_OF_VIDEOS = ("codec", "crf", "pix_fmt", "fps", "color")
+"""Fields of a job that mean nothing to an image."""
 
 
 def write_options(job: Job, kind: Kind, audio: SideStreams | Path | None = None) -> WriteOptions:
@@ -40,9 +44,14 @@ def write_options(job: Job, kind: Kind, audio: SideStreams | Path | None = None)
 
 
 def check_writing(job: Job, items: Iterable[Item]) -> None:
-    """Raises UsageError when the outputs that are certain already could not be written with the job's options."""
+    """Raises UsageError when the outputs that are certain already could not be written with the job's options, and for
+    options that would do nothing for any of them."""
     if job.operation == "encode":
         return
+    items = [item for item in items if item.problem is None]
+    given = [f"--{name.replace('_', '-')}" for name in _OF_VIDEOS if getattr(job, name) is not None]
+    if given and items and all(item.kinds == {"image"} for item in items):
+        raise UsageError(f"{given[0]} is for videos, and all of this is images; leave it out")
     certain = {
         (item.output(kind).suffix.lower(), kind) for item in items for kind in item.kinds if len(item.kinds) == 1
     }
