@@ -19,7 +19,7 @@ from torch import Tensor
 from tvae.pipeline.engine.ir.program import Program
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan import planner
-from tvae.pipeline.engine.plan.footprint import footprint
+from tvae.pipeline.engine.plan.footprint import footprint, known_of
 from tvae.pipeline.engine.plan.machine import CPU, CUDA, Machine, seconds
 from tvae.pipeline.engine.plan.planner import fitting, least
 from tvae.pipeline.engine.plan.schedule import Schedule, movable, placed, schedule
@@ -93,6 +93,27 @@ def test_whatever_the_budget_the_plan_fits_or_is_refused_with_one_that_does(
     assert refused > 2
     fitting(program, HEIGHTS, smallest * MIB, machine)
     refusal(program, HEIGHTS, (smallest - 2) * MIB, machine)
+
+
+@kinds
+def test_long_steps_reach_a_budget_in_fewer(kind: type[Block]) -> None:
+    program = large(kind)
+    known, way = known_of(program), next(iter(planner.ways(program, 8, CPU, {})))
+
+    def costs(goal: int | None) -> list[int]:
+        chain = planner._ever_smaller(program, 8, CPU, {}, way, frozenset(), known, goal)
+        return [cost.device for _, cost in chain]
+
+    one_by_one = costs(None)
+    goal = (one_by_one[0] + min(one_by_one)) // 2
+    several = costs(goal)
+    assert min(several) <= goal
+
+    def steps(found: list[int]) -> int:
+        return next(n for n, cost in enumerate(found) if cost <= goal)
+
+    assert steps(several) <= steps(one_by_one)
+    assert len(costs(0)) < len(one_by_one) or len(one_by_one) < 4
 
 
 @kinds
