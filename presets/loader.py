@@ -1,8 +1,9 @@
 """Reading presets: TOML files that hold the choices for one kind of hardware.
 
-Built-in presets lie beside this file. A file `<name>.toml` in the user's own folder (:func:`user_folder`) adds a
-preset or takes the place of the built-in one of that name, for `auto` too. Everything wrong with a preset is a
-`ValueError` of one line that names the file and the key. Nothing here imports torch or anything else of tvae.
+Built-in presets lie beside this file and say only what differs from `defaults.toml`; any other file has every value. A
+file `<name>.toml` in the user's own folder (:func:`user_folder`) adds a preset or takes the place of the built-in one
+of that name, for `auto` too. Everything wrong with a preset is a `ValueError` of one line that names the file and the
+key. Nothing here imports torch or anything else of tvae.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ OPERATIONS = (
 MAX_IO_WORKERS_WINDOWS = 2
 """Starting threads and processes is dear on Windows, and antivirus scans what they open."""
 
+_HERE = Path(__file__).parent
 GIB = 1024**3
 H200_FREE = 100 * GIB
 """An H100 has 80 GB (94 GB as NVL), an H200 141 GB: more than this free is an H200."""
@@ -78,12 +80,9 @@ def load(name: str | Path) -> Preset:
     `ValueError` for an unknown name (with the names there are), an unreadable file, a wrong or missing value.
     """
     path = _path(str(name))
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"cannot read preset '{path}': {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"preset '{path}' is not valid TOML: {error}") from error
+    data = _read(path)
+    if is_shipped(path):
+        data = _over(_read(_HERE / "defaults.toml"), data)
     return _check(path, data)
 
 
@@ -94,12 +93,6 @@ def names() -> list[str]:
     except OSError:  # a folder that may not be read holds no presets for us
         own = []
     return [*BUILT_IN, *(name for name in own if name not in (*BUILT_IN, "auto"))]
-
-
-def export(name: str | Path) -> str:
-    """TOML text of a preset, with its comments: the start for one's own."""
-    preset = load(name)
-    return preset.source.read_text(encoding="utf-8")
 
 
 def choose(
@@ -117,6 +110,11 @@ def choose(
     if free_memory is not None and free_memory < SMALL_FREE:
         preset = dataclasses.replace(preset, strip_rows=min(preset.strip_rows, SMALL_STRIP))
     return preset
+
+
+def is_shipped(path: Path) -> bool:
+    """Is it one of those beside this file, which leave out what `defaults.toml` says?"""
+    return _HERE.resolve() in (path.parent.resolve(), path.resolve().parent)
 
 
 def user_folder() -> Path:
@@ -142,11 +140,26 @@ def _path(name: str) -> Path:
         return Path(name).expanduser()
     if name in names():
         own = user_folder() / f"{name}.toml"
-        return own if own.is_file() else Path(__file__).with_name(f"{name}.toml")
+        return own if own.is_file() else _HERE / f"{name}.toml"
     if name == "auto":
         raise ValueError("'auto' is no preset of its own: choose() finds the one for a device")
     hint = _hint(name, names())
     raise ValueError(f"no preset '{name}'{hint} (there are: auto, {', '.join(names())}, or a path to a .toml file)")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"cannot read preset '{path}': {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"preset '{path}' is not valid TOML: {error}") from error
+
+
+def _over(defaults: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """The data, and what it leaves out; of tables line by line."""
+    tables = {key for key, value in data.items() if isinstance(value, dict) and key in defaults}
+    return {**defaults, **data, **{key: {**defaults[key], **data[key]} for key in tables}}
 
 
 def _hint(word: str, known: Iterable[str]) -> str:
