@@ -158,7 +158,7 @@ def test_few_workers_on_windows(system: str, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("h20", "no preset 'h20'; did you mean 'h200'.*auto, cpu, rtx30"),
+        ("h20", "no preset 'h20'; did you mean 'h200'.*auto, cpu, "),
         ("quantum", "no preset 'quantum' .there are"),
         ("../presets/cpu", "no preset"),
         ("auto", "'auto' is no preset"),
