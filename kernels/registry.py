@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, wraps
 from importlib import import_module
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
@@ -97,11 +97,13 @@ def _prepare(level: str, operations: set[str], dtype: torch.dtype, device: int) 
 def _method(definition: Callable[_P, _R]) -> Callable[Concatenate[Kernels, _P], _R]:
     """Runs an operation at its level. All levels get all arguments by position."""
     known = signature(definition)
+    defaults = tuple(parameter.default for parameter in known.parameters.values())
+    needed = defaults.count(Parameter.empty)
 
     @wraps(definition)
     def run(self: Kernels, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        given: tuple[Any, ...] = args
-        if len(args) < len(known.parameters):
+        given: tuple[Any, ...] = (*args, *defaults[len(args) :])
+        if kwargs or len(args) < needed:  # binding takes several microseconds
             bound = known.bind(*args, **kwargs)
             bound.apply_defaults()
             given = bound.args
