@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tvae.cli import options
 from tvae.cli.reporting import reporting
+
+if TYPE_CHECKING:
+    from tvae.presets import Preset
 
 __all__ = ["app"]
 
@@ -32,8 +33,7 @@ def list_presets(json: options.Json = False, verbose: options.Verbose = False) -
         from tvae.cli.table import emit
 
         for name in presets.names():
-            with _usage():
-                found = presets.load(name)
+            found = _load(name)
             if json:
                 emit("preset", {"name": name, "title": found.title, "source": str(found.source)}, as_json=True)
             else:
@@ -46,11 +46,9 @@ def list_presets(json: options.Json = False, verbose: options.Verbose = False) -
 def show(name: Name, json: options.Json = False, verbose: options.Verbose = False) -> None:
     """The values of one, and on what they were measured."""
     with reporting(verbose, json):
-        from tvae import presets
         from tvae.cli.table import emit
 
-        with _usage():
-            found = presets.load(name)
+        found = _load(name)
         emit("preset", found.to_json(), json)
 
 
@@ -71,8 +69,8 @@ def export(
         from tvae.pipeline.errors import UsageError
         from tvae.pipeline.files.atomic import replacing
 
-        with _usage():
-            text = presets.export(name)
+        _load(name)
+        text = presets.export(name)
         if output is None:
             print(text, end="")
             return
@@ -133,11 +131,13 @@ def tune(
         )
 
 
-@contextmanager
-def _usage() -> Iterator[None]:
-    """Presets raise ValueErrors of their own."""
+def _load(name: str) -> Preset:
+    """The preset of this name. Raises UsageError: presets raise ValueErrors of their own."""
+    from tvae import presets
+    from tvae.pipeline.settings.known_levels import with_known_levels
+
     try:
-        yield
+        return with_known_levels(presets.load(name))
     except ValueError as error:
         from tvae.pipeline.errors import UsageError
 

@@ -1,8 +1,10 @@
 """Reading presets: TOML files that hold the choices for one kind of hardware.
 
-Built-in presets lie beside this file. A file `<name>.toml` in the user's own folder (:func:`user_folder`) adds a
-preset or takes the place of the built-in one of that name, for `auto` too. Everything wrong with a preset is a
-`ValueError` of one line that names the file and the key. Nothing here imports torch or anything else of tvae.
+Built-in presets lie beside this file and say only what differs from `defaults.toml`; any other file has every value. A
+file `<name>.toml` in the user's own folder (:func:`user_folder`) adds a preset or takes the place of the built-in one
+of that name, for `auto` too. Everything wrong with a preset is a `ValueError` of one line that names the file and the
+key; whether there are the operations and levels that it names is for the kernels to say. Nothing here imports torch or
+anything else of tvae.
 """
 
 from __future__ import annotations
@@ -19,16 +21,10 @@ from typing import Any
 BUILT_IN = ("cpu", "rtx30", "a100", "rtx40", "rtx50", "b200", "h100", "h200")
 DTYPES = ("float32", "bfloat16", "float16")
 MEMORY_LAYOUTS = ("contiguous", "channels_last")
-LEVELS = ("native", "script", "compile", "triton", "cuda")
-OPERATIONS = (
-    *("group_stats", "finish_stats", "norm_act", "add_stats"),
-    *("rms_norm_act", "pad", "enlarge", "conv3d", "conv_add", "enlarge_conv", "conv_from_few", "conv_to_few"),
-    *("wide_attention", "sample", "frames_to_tensor", "tensor_to_frames"),
-)
-"""Both as in tvae.kernels, which is not imported here."""
 MAX_IO_WORKERS_WINDOWS = 2
 """Starting threads and processes is dear on Windows, and antivirus scans what they open."""
 
+_HERE = Path(__file__).parent
 GIB = 1024**3
 H200_FREE = 100 * GIB
 """An H100 has 80 GB (94 GB as NVL), an H200 141 GB: more than this free is an H200."""
@@ -78,12 +74,9 @@ def load(name: str | Path) -> Preset:
     `ValueError` for an unknown name (with the names there are), an unreadable file, a wrong or missing value.
     """
     path = _path(str(name))
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"cannot read preset '{path}': {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"preset '{path}' is not valid TOML: {error}") from error
+    data = _read(path)
+    if is_shipped(path):
+        data = _over(_read(_HERE / "defaults.toml"), data)
     return _check(path, data)
 
 
@@ -94,12 +87,6 @@ def names() -> list[str]:
     except OSError:  # a folder that may not be read holds no presets for us
         own = []
     return [*BUILT_IN, *(name for name in own if name not in (*BUILT_IN, "auto"))]
-
-
-def export(name: str | Path) -> str:
-    """TOML text of a preset, with its comments: the start for one's own."""
-    preset = load(name)
-    return preset.source.read_text(encoding="utf-8")
 
 
 def choose(
@@ -117,6 +104,11 @@ def choose(
     if free_memory is not None and free_memory < SMALL_FREE:
         preset = dataclasses.replace(preset, strip_rows=min(preset.strip_rows, SMALL_STRIP))
     return preset
+
+
+def is_shipped(path: Path) -> bool:
+    """Is it one of those beside this file, which leave out what `defaults.toml` says?"""
+    return _HERE.resolve() in (path.parent.resolve(), path.resolve().parent)
 
 
 def user_folder() -> Path:
@@ -142,11 +134,26 @@ def _path(name: str) -> Path:
         return Path(name).expanduser()
     if name in names():
         own = user_folder() / f"{name}.toml"
-        return own if own.is_file() else Path(__file__).with_name(f"{name}.toml")
+        return own if own.is_file() else _HERE / f"{name}.toml"
     if name == "auto":
         raise ValueError("'auto' is no preset of its own: choose() finds the one for a device")
     hint = _hint(name, names())
     raise ValueError(f"no preset '{name}'{hint} (there are: auto, {', '.join(names())}, or a path to a .toml file)")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"cannot read preset '{path}': {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"preset '{path}' is not valid TOML: {error}") from error
+
+
+def _over(defaults: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """The data, and what it leaves out; of tables line by line."""
+    tables = {key for key, value in data.items() if isinstance(value, dict) and key in defaults}
+    return {**defaults, **data, **{key: {**defaults[key], **data[key]} for key in tables}}
 
 
 def _hint(word: str, known: Iterable[str]) -> str:
@@ -188,18 +195,9 @@ def _check(path: Path, data: Mapping[str, Any]) -> Preset:
 
 
 def _check_levels(path: Path, levels: Any) -> None:
-    """A table of levels by operation, with `default` for those that are not named."""
+    """A table of texts by operation, with `default` for those that are not named."""
     if not isinstance(levels, dict) or "default" not in levels:
         raise ValueError(f"preset '{path}': levels must be a table with the key 'default', found {levels!r}")
     for name, level in levels.items():
-        known = ("default", *OPERATIONS)
-        if name not in known:
-            raise ValueError(
-                f"preset '{path}': levels names the unknown operation '{name}'{_hint(name, known)} "
-                f"(there are: {', '.join(known)})"
-            )
-        if level not in LEVELS:
-            hint = _hint(level, LEVELS) if isinstance(level, str) else ""
-            raise ValueError(
-                f"preset '{path}': levels.{name} must be one of {', '.join(LEVELS)}, found {level!r}{hint}"
-            )
+        if not isinstance(level, str):
+            raise ValueError(f"preset '{path}': levels.{name} must be a text, found {level!r}")

@@ -120,7 +120,7 @@ def test_io(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
     ("arguments", "reason"),
     [
         ((*KERNELS, "--levels", "trition"), "unknown level 'trition'; did you mean 'triton'?"),
-        ((*KERNELS, "--ops", "norm_act,nope"), "unknown operation 'nope' (there are: group_stats"),
+        ((*KERNELS, "--ops", "norm_act,nope"), "unknown operation 'nope' (there are: add_stats"),
         ((*KERNELS, "--channels", "12"), "--channels 12 is not a multiple of 8"),
         ((*KERNELS, "--dtype", "int8"), "unknown dtype 'int8'"),
         ((*KERNELS, "--preset", "h20"), "did you mean 'h200'?"),

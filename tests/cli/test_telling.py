@@ -29,7 +29,10 @@ def test_presets(tvae: Tvae, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert tvae("preset", "export", "h200", "-o", mine).exit_code == 2
     assert tvae("preset", "export", "h200", "-o", mine, "--overwrite").exit_code == 0
     assert objects(tvae("preset", "show", mine, "--json"))[0]["dtype"] == "bfloat16"
-    for arguments in (["show", "none-such"], ["export", "none-such"], ["show"], ["none-such"]):
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text(mine.read_text().replace('default = "triton"', 'default = "trition"'))
+    failing = (["show", "none-such"], ["export", "none-such"], ["show"], ["none-such"], ["show", wrong])
+    for arguments in failing:
         result = tvae("preset", *arguments)
         assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
 

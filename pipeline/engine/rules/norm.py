@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tvae.kernels import Kernels
-from tvae.kernels.native import merge_stats, stats_bytes
+from tvae.kernels.statistics import merge_stats, stats_bytes
 from tvae.pipeline.engine.ir.fused_ops import norm_affine
 from tvae.pipeline.engine.ir.graph import Node
 from tvae.pipeline.engine.ir.program import Op, Produce, Read, Reduction
@@ -37,7 +37,7 @@ def group_norm(ctx: Context, node: Node) -> Op:
 
 @rule("norm_act")
 def norm_act(ctx: Context, node: Node) -> Op:
-    """The same of x + offset, followed by the activation (see ``fused.norm_act``)."""
+    """The same of x + offset, followed by the activation (see ``fused_ops.norm_act``)."""
     x, groups, w, b, eps, offset, act = node.args
     return _normalised(ctx, node, ctx.op(x), groups, w, b, eps, offset, act)
 
