@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from tvae.pipeline.jobs.metrics import Quality
+from tvae.pipeline.media.formats import Kind
 
 __all__ = [
     "Event",
@@ -59,7 +60,7 @@ class ItemStarted(Event):
     type = "item_started"
     input: Path
     output: Path
-    kind: Literal["image", "video"]
+    kind: Kind
     frames: int | None
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import av.error
 import numpy as np
@@ -17,6 +16,7 @@ from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.latents import Geometry
 from tvae.pipeline.media import Reader, count_frames, open_reader, probe
 from tvae.pipeline.media.container import reason
+from tvae.pipeline.media.formats import Kind
 
 __all__ = ["Chunk", "Source", "gathered", "kind_of", "open_source"]
 
@@ -77,7 +77,7 @@ def open_source(path: Path, job: Job, factor: int) -> Iterator[Source]:
         yield Source(reader, plan_geometry(size, factor, job.size, job.fit, job.align))
 
 
-def kind_of(path: Path, job: Job) -> Literal["image", "video"]:
+def kind_of(path: Path, job: Job) -> Kind:
     """By content. InputError for what is no media."""
     with blame_input():
         return probe(path, job.max_pixels).kind

@@ -12,11 +12,11 @@ import pytest
 from PIL import Image
 
 from tvae.pipeline.media import Frame, PictureSpec, WriteOptions, open_writer, read_fingerprint
+from tvae.pipeline.media.formats import WRITTEN_SUFFIXES
 
 MARK = "0123456789abcdef" * 4
 TEXT = f"tvae-fingerprint={MARK}"
-IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp")
-VIDEOS = (".mp4", ".m4v", ".mov", ".mkv", ".webm")
+IMAGES, VIDEOS = WRITTEN_SUFFIXES["image"], WRITTEN_SUFFIXES["video"]
 
 
 def write(path: Path, fingerprint: str | None, seed: int = 0) -> Path:
