@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["encode_item"]
 
 PARTS_WAITING = 1
+"""Between computing and writing; none where frames do not wait either."""
 
 
 def encode_item(item: Item, context: Context) -> Event:
@@ -122,12 +123,13 @@ def _encode_frames(clip: _Clip, model: Model, context: Context) -> None:
     gatherer, trimmer = PartGatherer(), Trimmer()
     start = clip.begin(context)
     done = clip.writer.frames
+    parts_waiting = min(PARTS_WAITING, context.queue_frames)
 
     def write(part: Part) -> None:
         clip.writer.add(part.tensors, part.pts, part.durations)
         clip.reached(clip.writer.frames, None, part.generator)
 
-    with prefetched(clip.source.frames(), context.queue_frames) as read, written_behind(write, PARTS_WAITING) as put:
+    with prefetched(clip.source.frames(), context.queue_frames) as read, written_behind(write, parts_waiting) as put:
         for chunk in islice(clip.fit.through(read), start, None):
             tensors = _encoded(chunk, model, context, clip.generator)
             part = gatherer.add(tensors, chunk.pts[0], chunk.durations[0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 from tiny_vaes import TINY
 
+from tvae import presets
 from tvae.pipeline.jobs.clip_modes import ClipMode, passage, passages_there_and_back
 from tvae.pipeline.models.calls import SIDES
 from tvae.pipeline.session.model import open_model
@@ -91,19 +94,48 @@ def frames_of(model: Any, width: int) -> set[int]:
     return {shape[2] if len(shape) == 5 else 1 for shape in model.shapes if shape[-1] == width}
 
 
-@pytest.mark.parametrize("mode", ClipMode)
-def test_jobs_go_that_way(mode: ClipMode, run: Run, clip: Run, stand_in: Run, tmp_path: Path) -> None:
-    source = clip(times=tuple(40 * n for n in range(13)))
+@pytest.fixture
+def model_of(stand_in: Run) -> Callable[[ClipMode], Any]:
+    """A stand-in whose clips go this way."""
 
-    def model() -> Any:
+    def model_of(mode: ClipMode) -> Any:
         made = stand_in(steps=mode is STEPS, temporal_factor=None if mode is FRAMES else 4)
         made.goes_by_frames = mode is DEMAND
         return made
 
-    encoder, decoder, both = model(), model(), model()
+    return model_of
+
+
+@pytest.mark.parametrize("mode", ClipMode)
+def test_jobs_go_that_way(mode: ClipMode, run: Run, clip: Run, model_of: Run, tmp_path: Path) -> None:
+    source = clip(times=tuple(40 * n for n in range(13)))
+    encoder, decoder, both = (model_of(mode) for _ in range(3))
     assert run("encode", source, output=tmp_path / "lat", model=encoder)[0].done == 1
     assert run("decode", tmp_path / "lat", output=tmp_path / "out", model=decoder)[0].done == 1
     assert run("roundtrip", source, output=tmp_path / "back", model=both)[0].done == 1
     assert frames_of(encoder, 32) == ENCODED[mode]
     assert frames_of(decoder, 4) == DECODED[mode]
     assert (frames_of(both, 32), frames_of(both, 4)) == (ENCODED[mode], DECODED[mode])
+
+
+@pytest.mark.parametrize("mode", ClipMode)
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_threads_are_those_of_the_preset(
+    mode: ClipMode,
+    workers: int,
+    run: Run,
+    clip: Run,
+    model_of: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    preset, started = tmp_path / "own.toml", []
+    text = presets.load("cpu").source.read_text(encoding="utf-8")
+    preset.write_text(re.sub(r"^io_workers = .*$", f"io_workers = {workers}", text, flags=re.MULTILINE), "utf-8")
+    start = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: (started.append(thread.name), start(thread)))
+    source, common = clip(times=tuple(40 * n for n in range(13))), {"preset": str(preset)}
+    assert run("encode", source, output=tmp_path / "lat", model=model_of(mode), **common)[0].done == 1
+    assert run("decode", tmp_path / "lat", output=tmp_path / "out", model=model_of(mode), **common)[0].done == 1
+    assert run("roundtrip", source, output=tmp_path / "back", model=model_of(mode), **common)[0].done == 1
+    assert {name for name in started if name.startswith("tvae-")} == ({"tvae-read", "tvae-write"} if workers else set())
