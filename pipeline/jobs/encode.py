@@ -65,7 +65,7 @@ def encode_item(item: Item, context: Context) -> Event:
                 kept = Checkpoints(writer.state_path, meta.fingerprint)
                 _encode_clip(_Clip(item, source, fit, writer, kept, generator), model, context)
                 _keep_streams(item, fit, writer, context)
-        context.notify(item, [*source.reader.warnings, *fit.told])
+        context.notify(item, [*source.reader.warnings, *source.told, *fit.told])
     return ItemDone(item.source, output, fit.kept, time.monotonic() - begin)
 
 

@@ -84,7 +84,7 @@ def roundtrip_item(item: Item, context: Context) -> Event:
                 else:
                     _by_chunks(source, fit, _Reconstruction(model, there, back), context, give)
             writer.commit()
-        context.notify(item, [*source.reader.warnings, *fit.told, *writer.warnings])
+        context.notify(item, [*source.reader.warnings, *source.told, *fit.told, *writer.warnings])
     return ItemDone(item.source, output, done, time.monotonic() - begin, meter.result())
 
 
