@@ -127,12 +127,14 @@ class ItemFailed(Event):
 
 @dataclass(frozen=True)
 class RunDone(Event):
-    """Last event of a run that was not interrupted."""
+    """Last event of a run that was not interrupted. Every item is in one of the counts."""
 
     type = "run_done"
     done: int
     skipped: int
     failed: int
+    planned: int
+    """By a dry run."""
     seconds: float
     quality: Quality | None = None
     """Mean over the items that have one."""

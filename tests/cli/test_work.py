@@ -81,6 +81,15 @@ def test_a_list_on_standard_input(tvae: Tvae, photo: Path, tmp_path: Path) -> No
 def test_a_dry_run(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
     result = tvae("roundtrip", photo, "-o", tmp_path / "out", "-n")
     assert (result.exit_code, result.stdout) == (0, f"{photo} -> {tmp_path}/out/photo.png\n")
+    assert result.stderr.startswith("1 planned in ")
+    result = tvae("roundtrip", photo, "-o", tmp_path / "out", "-n", "--json")
+    last = json.loads(result.stdout.splitlines()[-1])
+    assert {name: last[name] for name in ("done", "planned", "skipped", "failed")} == {
+        "done": 0,
+        "planned": 1,
+        "skipped": 0,
+        "failed": 0,
+    }
     assert not (tmp_path / "out").exists()
 
 
