@@ -109,10 +109,10 @@ def _members(folder: Path, latents: bool, recursive: bool, output: Path | None) 
 def _fixed_part(pattern: Path) -> Path:
     """The leading folders of a pattern that hold no wildcard."""
     fixed = Path()
-    for part in pattern.parts[:-1]:
-        if glob.has_magic(part):
+    for folder in pattern.parts[:-1]:
+        if glob.has_magic(folder):
             break
-        fixed /= part
+        fixed /= folder
     return fixed
 
 

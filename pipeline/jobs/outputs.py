@@ -1,6 +1,6 @@
 """Where results go: the name of every output, and what is refused before any work.
 
-Names (DESIGN section 6): an image's latents are ``<input name>.safetensors``, a video's the folder ``<input
+Names: an image's latents are ``<input name>.safetensors``, a video's the folder ``<input
 name>.latents``; a picture or clip that is written is the source's name plus the kind's usual suffix, unless it ends so
 already.
 """

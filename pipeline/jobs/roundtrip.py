@@ -107,7 +107,7 @@ def _on_demand(item: Item, source: Source, fit: LengthFit, model: Model, context
 
     encode_on_demand(source, fit, model, context.queue_frames, take)
     factor, depth = model.info.spatial_factor, context.queue_frames
-    with open_source(item.source, context.job, factor) as again, prefetched(again.frames(), depth) as read:
+    with open_source(item.source, context.job, factor) as reopened, prefetched(reopened.frames(), depth) as read:
         references = LengthFit(model.info, context.job.align).through(read)
 
         def shown(picture: np.ndarray) -> None:

@@ -89,7 +89,7 @@ DECODED = {FRAMES: {1}, STEPS: {1}, DEMAND: {2, 3}, WHOLE: {4}}
 """Frames of the tensors that the stand-in computes, of a clip of 13 frames, 4 latent frames."""
 
 
-def frames_of(model: Any, width: int) -> set[int]:
+def clip_lengths(model: Any, width: int) -> set[int]:
     """Of all that the stand-in computed: pixels are 32 wide, latents 4."""
     return {shape[2] if len(shape) == 5 else 1 for shape in model.shapes if shape[-1] == width}
 
@@ -113,9 +113,9 @@ def test_jobs_go_that_way(mode: ClipMode, run: Run, clip: Run, model_of: Run, tm
     assert run("encode", source, output=tmp_path / "lat", model=encoder)[0].done == 1
     assert run("decode", tmp_path / "lat", output=tmp_path / "out", model=decoder)[0].done == 1
     assert run("roundtrip", source, output=tmp_path / "back", model=both)[0].done == 1
-    assert frames_of(encoder, 32) == ENCODED[mode]
-    assert frames_of(decoder, 4) == DECODED[mode]
-    assert (frames_of(both, 32), frames_of(both, 4)) == (ENCODED[mode], DECODED[mode])
+    assert clip_lengths(encoder, 32) == ENCODED[mode]
+    assert clip_lengths(decoder, 4) == DECODED[mode]
+    assert (clip_lengths(both, 32), clip_lengths(both, 4)) == (ENCODED[mode], DECODED[mode])
 
 
 @pytest.mark.parametrize("mode", ClipMode)
