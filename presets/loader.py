@@ -53,7 +53,8 @@ class Preset:
     memory_share: float
     """Share of the memory that is free now that a plan may use, above 0 and at most 1."""
     io_workers: int
-    """Threads that read and write files."""
+    """0: no thread beside the computing one reads or writes files. More: one reads ahead and one writes behind; what
+    number above 0 it is makes no difference yet."""
     queue_frames: int
     """Frames that wait between two stages at most; bounds memory, not speed."""
     levels: dict[str, str]

@@ -22,6 +22,7 @@ __all__ = [
     "plan_geometry",
     "prepare",
     "restore",
+    "told",
 ]
 
 Size = tuple[int, int]
@@ -67,6 +68,20 @@ def plan_geometry(
         crop=(left, top, width, height) if (width, height) != resized else None,
         pad=pad,
     )
+
+
+def told(source: Size, factor: int, size: Size | None = None, fit: Fit = "contain", align: Align = "pad") -> list[str]:
+    """A line on what ``align`` does to a picture that :func:`plan_geometry` takes, if it does anything."""
+    width, height = _fitted(source, size, fit)[3:] if size else source
+    over_x, over_y = width % factor, height % factor
+    if not (over_x or over_y):
+        return []
+    taken = f"{width}x{height}, but this VAE takes multiples of {factor}"
+    if align == "crop":
+        return [f"{taken}: cropped to {width - over_x}x{height - over_y}, the middle of it"]
+    edges = " and ".join(edge for edge, over in (("right", over_x), ("bottom", over_y)) if over)
+    padded = f"{width + -width % factor}x{height + -height % factor}"
+    return [f"{taken}: its {edges} edge was repeated to make it {padded}, which decode takes off"]
 
 
 def prepare(frame: np.ndarray, geometry: Geometry) -> np.ndarray:

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from tvae.pipeline.errors import InputError, OutputError, UsageError
 from tvae.pipeline.files.atomic import is_temporary
 from tvae.pipeline.media import Frame, PictureSpec, WriteOptions, check_write_options, open_reader, open_writer, probe
+from tvae.pipeline.media.formats import MP4
 
 Demux = Callable[[Path], tuple[Fraction, list[tuple[int, int]], list]]
 FAST = {"preset": "ultrafast"}
@@ -195,7 +197,8 @@ def test_other_encoders(suffix: str, options: WriteOptions, tmp_path: Path, capf
 
 
 def test_a_missing_default_encoder_falls_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tvae.pipeline.media.encoder._DEFAULT", ("libx264_missing", "mpeg4"))
+    without = replace(MP4, encoders=("libx264_missing", "mpeg4"))
+    monkeypatch.setattr("tvae.pipeline.media.writers.written_as", lambda _: without)
     write(tmp_path / "a.mp4", [0, 1], Fraction(1, 25))
     assert probe(tmp_path / "a.mp4").codec == "mpeg4"
 

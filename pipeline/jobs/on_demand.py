@@ -1,4 +1,4 @@
-"""Clips that meet the engine by frames: bytes of a few frames are held, floats exist for the frames of a strip only."""
+"""Clips on demand: the engine asks for frames. Bytes of a few are held, floats exist for the frames of a strip only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tvae.pipeline.media import frames_to_tensor, tensor_to_frames
 if TYPE_CHECKING:
     from tvae.pipeline.session.model import Model
 
-__all__ = ["FrameRows", "LatentRows", "LatentSink", "PictureSink", "encode_by_frames"]
+__all__ = ["FrameRows", "LatentRows", "LatentSink", "PictureSink", "encode_on_demand"]
 
 _SEEN_AGAIN = 4
 """Fetches whose rows stay: the engine asks ahead by one, and for a strip's rows again where memory ran out."""
@@ -103,7 +103,7 @@ class PictureSink:
         return Done()
 
 
-def encode_by_frames(
+def encode_on_demand(
     source: Source,
     fit: LengthFit,
     model: Model,

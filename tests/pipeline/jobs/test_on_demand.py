@@ -1,4 +1,4 @@
-"""Clips by frames: what a job fetches, hands on and writes is what it does with the whole clip at once."""
+"""Clips on demand: what a job fetches, hands on and writes is what it does with the whole clip at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs import ItemDone
-from tvae.pipeline.jobs.by_frames import FrameRows, LatentRows
+from tvae.pipeline.jobs.on_demand import FrameRows, LatentRows
 from tvae.pipeline.latents import open_latents
 
 Run = Callable[..., Any]
