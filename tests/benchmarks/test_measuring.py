@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from card import GIB, card_of
 from measuring import apart
 from measuring.apart import Apart
-from measuring.card import GIB, card_of
 from measuring.compare import compared, kept
 from measuring.heard import heard
 from measuring.rows import Row, Rows
