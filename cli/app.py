@@ -43,7 +43,6 @@ class Program(TyperGroup):
 app = typer.Typer(
     cls=Program,
     name="tvae",
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -126,6 +126,7 @@ def model(spec: str | None, config: str | None) -> tuple[nn.Module, str]:
     if config is not None:
         if spec is not None:
             refuse("--vae and --config exclude one another")
+        _check_known(config, tuple(SHAPES), "config")
         return build(SHAPES[config]), f"{SHAPES[config].note}'s shape, random weights"
     return load_module(locate_vae(spec or "builtin")), spec or "builtin"
 
@@ -195,11 +196,15 @@ def _named(text: str | None, known: Sequence[str], kind: str) -> tuple[str, ...]
         return tuple(known)
     given = [part.strip() for part in text.split(",")]
     for name in given:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean '{close[0]}'?" if close else ""
-            refuse(f"unknown {kind} '{name}'{hint} (there are: {', '.join(known)})")
+        _check_known(name, known, kind)
     return tuple(name for name in known if name in given)
+
+
+def _check_known(name: str, known: Sequence[str], kind: str) -> None:
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean '{close[0]}'?" if close else ""
+        refuse(f"unknown {kind} '{name}'{hint} (there are: {', '.join(known)})")
 
 
 def _size(text: str) -> tuple[int, int]:

@@ -18,4 +18,5 @@ def models(json: options.Json = False, verbose: options.Verbose = False) -> None
             if json:
                 emit("model", family, as_json=True)
             else:
-                print(f"{family['class_name']:30} {family['kind']:6} {family['note']}".rstrip())
+                configs = f"(--config {', '.join(family['configs'])})" if family["configs"] else ""
+                print(f"{family['class_name']:30} {family['kind']:6} {family['note']} {configs}".rstrip())

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from tvae.cli import completion
+
 FILES = "Files"
 MODEL = "Model"
 PICTURE = "Picture"
@@ -67,15 +69,18 @@ Vae = Annotated[
         metavar="ID|PATH|builtin",
         help="A diffusers folder, SeedVR2's weights, a hub id (only then the network is used), or builtin.",
         show_default="builtin",
+        autocompletion=completion.vaes,
         rich_help_panel=MODEL,
     ),
 ]
 Config = Annotated[
-    Literal["sdxl", "wan21", "hunyuan", "cogvideox", "mochi", "ltx", "seedvr2"] | None,
+    str | None,
     typer.Option(
         "--config",
-        help="Random weights in the shape of a public VAE, instead of --vae.",
+        metavar="NAME",
+        help="Random weights in the shape of a public VAE, instead of --vae: sdxl, wan21 and others of tvae models.",
         show_default=False,
+        autocompletion=completion.configs,
         rich_help_panel=MODEL,
     ),
 ]
@@ -86,12 +91,19 @@ LatentsVae = Annotated[
         metavar="ID|PATH|builtin",
         help="A diffusers folder, SeedVR2's weights, a hub id (only then the network is used), or builtin.",
         show_default="what the latents name",
+        autocompletion=completion.vaes,
         rich_help_panel=MODEL,
     ),
 ]
 Preset = Annotated[
     str,
-    typer.Option("--preset", metavar="NAME|auto", help="Choices for a device; see tvae preset.", rich_help_panel=MODEL),
+    typer.Option(
+        "--preset",
+        metavar="NAME|auto",
+        help="Settings for a device; see tvae preset.",
+        autocompletion=completion.presets,
+        rich_help_panel=MODEL,
+    ),
 ]
 Dtype = Annotated[
     str | None,
@@ -100,6 +112,7 @@ Dtype = Annotated[
         metavar="float32|bfloat16|float16",
         help="Type of the computation.",
         show_default="the preset's",
+        autocompletion=completion.dtypes,
         rich_help_panel=MODEL,
     ),
 ]
@@ -110,6 +123,7 @@ Device = Annotated[
         metavar="DEVICE",
         help="Any torch device: cuda, cuda:1, mps, xpu, cpu.",
         show_default="the best there is",
+        autocompletion=completion.devices,
         rich_help_panel=MODEL,
     ),
 ]

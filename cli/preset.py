@@ -8,14 +8,17 @@ from typing import Annotated
 
 import typer
 
-from tvae.cli import options
+from tvae.cli import completion, options
 from tvae.cli.reporting import reporting
 
 __all__ = ["app"]
 
 app = typer.Typer(help="Choices for a device: list them, show one, export one as the start of your own.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A preset's name, or a .toml file.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="A preset's name, or a .toml file.", autocompletion=completion.preset_names),
+]
 
 
 @app.callback(invoke_without_command=True)

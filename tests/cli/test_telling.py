@@ -87,8 +87,17 @@ def test_plan(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
 
 def test_models(tvae: Tvae) -> None:
     rows = objects(tvae("models", "--json"))
-    assert {"AutoencoderKL", "AutoencoderKLWan"} <= {row["class_name"] for row in rows}
-    assert "AutoencoderKLWan" in tvae("models").stdout
+    configs = {row["class_name"]: row["configs"] for row in rows}
+    assert [configs[f"Autoencoder{name}"] for name in ("KL", "KLWan", "DC")] == [["sdxl"], ["wan21"], []]
+    assert "Wan 2.1 and 2.2 (--config wan21)" in tvae("models").stdout
+
+
+def test_an_unknown_config_is_refused_before_any_work(tvae: Tvae, tmp_path: Path) -> None:
+    for arguments in (["bench", "vae"], ["preset", "tune", "-o", tmp_path / "mine.toml"]):
+        result = tvae(*arguments, "--config", "sdlx", "--device", "cpu")
+        assert result.exit_code == 2
+        assert result.stderr.startswith("tvae: unknown config 'sdlx'; did you mean 'sdxl'? (there are: sdxl, ")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_doctor(tvae: Tvae) -> None:
