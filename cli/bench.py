@@ -15,7 +15,7 @@ __all__ = ["app"]
 app = typer.Typer(help="Measure: kernels by level, whole VAEs against diffusers, reading and writing.")
 
 Plot = Annotated[
-    str | None, typer.Option("--plot", metavar="FILE.png", help=r"Draw a chart, too (needs tvae\[bench]).")
+    str | None, typer.Option("--plot", metavar="FILE.png", help=r"Also draw a chart (needs tvae\[bench]).")
 ]
 Repeat = Annotated[int | None, typer.Option("--repeat", metavar="N", min=1, help="Measured calls; the median counts.")]
 
