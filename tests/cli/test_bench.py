@@ -71,7 +71,7 @@ def test_vae_as_json(tvae: Tvae, tiny: str) -> None:
         ("tvae", 2),
     ]
     for row in rows:
-        assert (row["type"], row["status"], row["side"], row["dtype"]) == ("vae", "ok", "decode", "bfloat16")
+        assert (row["type"], row["status"], row["side"], row["dtype"]) == ("vae_run", "ok", "decode", "bfloat16")
         assert (row["width"], row["height"], row["frames"]) == (16, 16, None)
         assert 1e-4 < row["error"] < 0.1
         assert 0 < row["seconds_per_frame"] * row["batch"] == pytest.approx(row["seconds"])
