@@ -9,7 +9,7 @@ __all__ = ["models"]
 
 
 def models(json: options.Json = False, verbose: options.Verbose = False) -> None:
-    """VAE classes that run, and what is known of them."""
+    """List the VAE classes that the command line knows, with the models that use them."""
     with reporting(verbose, json):
         from tvae.cli.table import emit
         from tvae.pipeline.models import families

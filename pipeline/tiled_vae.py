@@ -87,7 +87,7 @@ class TiledVAE(nn.Module):
         if strip is not None and strip < 1:
             raise UsageError(f"a strip has at least one latent row, not {strip}")
         if rows not in (None, "height", "time"):
-            raise UsageError(f"strips divide a clip's height or its time, not its '{rows}'")
+            raise UsageError(f"rows must be 'height' or 'time', not '{rows}'")
         # sharing the registries makes this the same tree of weights under the same names
         self._parameters, self._buffers, self._modules = vae._parameters, vae._buffers, vae._modules
         self.__dict__["vae"] = vae

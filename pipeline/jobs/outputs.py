@@ -1,6 +1,6 @@
 """Where results go: the name of every output, and what is refused before any work.
 
-Names (DESIGN section 6): an image's latents are ``<input name>.safetensors``, a video's the folder ``<input
+Names: an image's latents are ``<input name>.safetensors``, a video's the folder ``<input
 name>.latents``; a picture that is written is the source's name plus ``.png`` or ``.mp4``, unless it ends so already.
 """
 
