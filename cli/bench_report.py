@@ -63,7 +63,7 @@ def vae(found: Iterable[VaeRow], name: str, setting: Setting, *, json: bool, qui
     for row in found:
         rows.append(row)
         if json:
-            _print("vae", {**row.to_json(), "vae": name, **_about(setting)})
+            _print("vae_run", {**row.to_json(), "vae": name, **_about(setting)})
     teller(json or quiet)("")
     if not json and not quiet:
         print(f"{name}; {setting.words}")

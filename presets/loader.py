@@ -49,30 +49,30 @@ class Preset:
     cuda_graphs: bool
     """Record runs of one shape as a CUDA graph and replay it."""
     strip_rows: int
-    """Height of a strip in latent rows, on both sides; on a CPU, strips of small values are higher."""
+    """Height of a strip in latent rows, at least 1, for both sides; on a CPU, strips of small values are higher."""
     memory_share: float
     """Share of the memory that is free now that a plan may use, above 0 and at most 1."""
     io_workers: int
     """0: no thread beside the computing one reads or writes files. More: one reads ahead and one writes behind; what
     number above 0 it is makes no difference yet."""
     queue_frames: int
-    """Frames that wait between two stages at most; bounds memory, not speed."""
+    """Frames, at least 1, that may wait between two stages; limits memory, not speed."""
     levels: dict[str, str]
-    """Kernel level by operation; `default` is for all that are not named."""
+    """Kernel level (native, script, compile, triton, cuda) by operation; `default` is for all that are not named."""
     measured: dict[str, str]
     """Which of these values were measured, and on what. The others are estimates."""
     source: Path
     """The file it was read from."""
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-able."""
+        """All values as JSON has them; `source` is a text."""
         return {**dataclasses.asdict(self), "source": str(self.source)}
 
 
 def load(name: str | Path) -> Preset:
     """The preset of this name, or from this path (anything that ends in `.toml`).
 
-    `ValueError` for an unknown name (with the names there are), an unreadable file, a wrong or missing value.
+    Raises `ValueError` for an unknown name (with the names there are), an unreadable file, a wrong or missing value.
     """
     path = _path(str(name))
     data = _read(path)
@@ -93,11 +93,12 @@ def names() -> list[str]:
 def choose(
     device_type: str, compute_capability: tuple[int, int] | None = None, free_memory: int | None = None
 ) -> Preset:
-    """What `auto` means on this device.
+    """The preset that `auto` stands for on this device.
 
-    `device_type` is torch's (`cuda`, `cpu`, `mps`, `xpu`), `compute_capability` that of a CUDA card, `free_memory`
-    its free bytes now (never the card's total: other programs may hold the rest). A CUDA card of another kind
-    than the presets are for gets the most modest one, and float32 if it is older than bfloat16 (before 8.0).
+    `device_type` is torch's (`cuda`, `cpu`, `mps`, `xpu`); `compute_capability` is that of a CUDA card, such as
+    `(9, 0)`; `free_memory` is its free bytes now (not its total: other programs may hold the rest). A CUDA card that no
+    preset is for gets `rtx30`, the most modest one, and float32 if it has no bfloat16 (before 8.0). With less than
+    6 GiB free, strips are lower. Raises `ValueError` if the user's own file of that name is broken.
     """
     preset = load(_name_for(device_type, compute_capability, free_memory))
     if device_type == "cuda" and compute_capability is not None and compute_capability < (8, 0):
@@ -113,7 +114,7 @@ def is_shipped(path: Path) -> bool:
 
 
 def user_folder() -> Path:
-    """Where the user's own presets lie; need not exist."""
+    """The folder of the user's own presets. It need not exist."""
     import platformdirs
 
     return Path(platformdirs.user_config_dir("tvae", appauthor=False)) / "presets"

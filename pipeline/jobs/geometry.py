@@ -89,8 +89,8 @@ def prepare(frame: np.ndarray, geometry: Geometry) -> np.ndarray:
     height, width = frame.shape[:2]
     if (width, height) != (geometry.source_width, geometry.source_height):
         raise InputError(
-            f"a frame of {width}x{height} amid frames of {geometry.source_width}x{geometry.source_height}; "
-            "a stream that changes its size cannot be one clip"
+            f"frames change from {geometry.source_width}x{geometry.source_height} to {width}x{height}; "
+            "split the video, or scale it to one size first"
         )
     if geometry.resized:
         from PIL import Image

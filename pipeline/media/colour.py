@@ -192,6 +192,6 @@ def parse_colour(text: str) -> Colour | None:
         return None
     if matrix is None or value_range not in ("", "tv", "pc"):
         raise UsageError(
-            f"unknown colour '{text}'; give keep, bt709, bt601 or bt2020, with :tv or :pc behind it if wanted"
+            f"unknown colour '{text}'; give keep, bt709, bt601 or bt2020, followed by :tv or :pc if needed"
         )
     return Colour(matrix=matrix, range=value_range or None)

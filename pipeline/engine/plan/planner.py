@@ -92,7 +92,7 @@ def fitting(
     if not found:
         would_do = -(-(enough or named)(smallest) // 2**20)
         raise PlanError(
-            f"a budget of {_size(named(budget))} does not hold this; the smallest that does is {would_do} MiB",
+            f"a budget of {_size(named(budget))} is too small; the smallest that works is {would_do} MiB",
             would_do << 20,
         )
     return min(found, key=lambda one: seconds(one[0], one[1], machine))[0]

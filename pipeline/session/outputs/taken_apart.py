@@ -221,7 +221,7 @@ class _Taken:
 
     def _refusal(self, part: Any, where: str, why: str) -> UsageError:
         what = f"the model returns a {type(part).__name__}" + (f" at {where.lstrip('.')}" if where else "")
-        return UsageError(f"{what}, which tvae cannot make again: {why}; return tensors and plain values")
+        return UsageError(f"{what}, which tvae cannot rebuild: {why}; return tensors and plain values")
 
 
 class _Made:

@@ -90,5 +90,5 @@ def test_error_and_too_small_are_refused() -> None:
 
 
 def test_a_frame_of_another_size_is_refused() -> None:
-    with pytest.raises(InputError, match="changes its size"):
+    with pytest.raises(InputError, match="frames change from 16x8 to 8x8"):
         prepare(noise(8, 8), plan_geometry((16, 8), 8))

@@ -73,7 +73,7 @@ def test_constant_rate(demux: Demux, tmp_path: Path) -> None:
     assert (time_base, picture) == (Fraction(1, 25), [(0, 1), (1, 1), (2, 1)])
     with pytest.raises(UsageError, match="give one with --fps"):
         write(tmp_path / "c.mp4", [0], None, frame_rate=None)
-    with pytest.raises(UsageError, match="rounder rate"):
+    with pytest.raises(UsageError, match="simpler rate"):
         write(tmp_path / "c.mp4", [0], None, WriteOptions(fps=Fraction("29.97002997002997")))
     with pytest.raises(InputError, match=r"timestamps do not increase at frame 2 \(5, 5\)"):
         write(tmp_path / "c.mp4", [0, 5, 5], Fraction(1, 25))

@@ -66,7 +66,7 @@ def refusal(program: Program, heights: tuple[int, ...], budget: int, machine: Ma
     """The MiB that a refusal names."""
     with pytest.raises(PlanError) as caught:
         fitting(program, heights, budget, machine)
-    found = re.fullmatch(r"a budget of .* does not hold this; the smallest that does is (\d+) MiB", str(caught.value))
+    found = re.fullmatch(r"a budget of .* is too small; the smallest that works is (\d+) MiB", str(caught.value))
     assert found, str(caught.value)
     return int(found[1])
 
@@ -316,7 +316,7 @@ def test_the_budget_is_named_as_the_user_would() -> None:
     with pytest.raises(PlanError) as caught:
         fitting(program, HEIGHTS, 25 * MIB, CPU, named)
     enough = -(-named(least(program, HEIGHTS, CPU, {})) // MIB)
-    message = f"a budget of 150.0 MiB does not hold this; the smallest that does is {enough} MiB"
+    message = f"a budget of 150.0 MiB is too small; the smallest that works is {enough} MiB"
     assert str(caught.value) == message
     assert 2 * plain + 98 <= enough <= 2 * plain + 100
     with pytest.raises(PlanError) as caught:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from types import TracebackType
 
-from measuring.card import Card, host_memory
+from card import Card, host_memory
 
 __all__ = ["Watch"]
 

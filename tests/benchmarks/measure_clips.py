@@ -1,6 +1,6 @@
 """Long clips: memory and time a frame by length, and the largest clips against the model's own call.
 
-``PYTHONPATH=tests/helpers python tests/gpu/measure_clips.py lengths hunyuan-long --out rows.jsonl``
+``PYTHONPATH=tests/helpers python tests/benchmarks/measure_clips.py lengths hunyuan-long --out rows.jsonl``
 
 Rows, by name; each clip is in a process of its own:
 
@@ -30,8 +30,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from card import GIB, card_of
 from measuring.apart import Apart
-from measuring.card import GIB, card_of
 from measuring.compare import compared
 from measuring.models import folder_of, geometry_of
 from measuring.options import common, fill_host, machine

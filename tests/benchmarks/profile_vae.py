@@ -1,7 +1,7 @@
 """Where the time of one side of a VAE goes on this GPU: kernels by total time, for the engine and the untiled model.
 
-``PYTHONPATH=tests/helpers python tests/gpu/profile_vae.py sdxl decode 1024 [strip]``; sdxl, wan21 or hunyuan; a size or
-HEIGHTxWIDTH. Weights are random.
+``PYTHONPATH=tests/helpers python tests/benchmarks/profile_vae.py sdxl decode 1024 [strip]``; sdxl, wan21 or hunyuan; a
+size or HEIGHTxWIDTH. Weights are random.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from card import GIB
+
 from measuring.apart import Apart, Outcome
-from measuring.card import GIB
 from measuring.compare import compared
 from measuring.rows import Row, Rows
 

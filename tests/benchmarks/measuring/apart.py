@@ -12,7 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from measuring.card import GIB, Card
+from card import GIB, Card
+
 from measuring.heard import heard
 from measuring.watch import Watch
 

@@ -9,8 +9,7 @@ import time
 from typing import Any
 
 import torch
-
-from measuring.card import GIB, Card, host_memory
+from card import GIB, Card, host_memory
 
 __all__ = ["common", "fill_host", "machine"]
 

@@ -1,7 +1,8 @@
 """Time of the CUDA level's operations, beside a copy, the native level and Triton's where that is installed.
 
-``python tests/gpu/bench_cuda.py`` prints a table: for each shape and operation the default ring and the best of each
-form, with the share of a copy's bandwidth. Bytes are those that the operation must move. Under a minute on an H200.
+``python tests/benchmarks/bench_cuda.py`` prints a table: for each shape and operation the default ring and the best of
+each form, with the share of a copy's bandwidth. Bytes are those that the operation must move. Under a minute on an
+H200.
 """
 
 from __future__ import annotations

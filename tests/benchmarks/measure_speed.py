@@ -1,6 +1,6 @@
 """Times against goals: whole VAEs beside diffusers and ``torch.compile``, kernels beside a copy, first results.
 
-``PYTHONPATH=tests/helpers python tests/gpu/measure_speed.py decode wan hunyuan kernels --out rows.jsonl``
+``PYTHONPATH=tests/helpers python tests/benchmarks/measure_speed.py decode wan hunyuan kernels --out rows.jsonl``
 
 Rows, by name; ``decode`` and the like stand for several:
 
@@ -33,8 +33,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from card import Card, card_of
 from measuring.apart import Apart
-from measuring.card import Card, card_of
 from measuring.heard import heard
 from measuring.models import geometry_of, module_of
 from measuring.options import common, fill_host, machine

@@ -1,7 +1,7 @@
 """How fast the Triton normalisations are, as a share of a plain copy, for several cuts of the work.
 
-Run on a GPU: ``python tests/gpu/bench_norms.py``. Calls are timed inside CUDA graphs, rotating among maps that do not
-all fit the cache. The first table has the best cut for each operation and every shape, the second what is in the
+Run on a GPU: ``python tests/benchmarks/bench_norms.py``. Calls are timed inside CUDA graphs, rotating among maps that
+do not all fit the cache. The first table has the best cut for each operation and every shape, the second what is in the
 source now; the last what one call costs in Python.
 """
 

@@ -1,4 +1,4 @@
-"""What checksums of a model's weights cost: ``PYTHONPATH=tests/helpers python tests/gpu/measure_checksum.py``.
+"""What checksums of a model's weights cost: ``PYTHONPATH=tests/helpers python tests/benchmarks/measure_checksum.py``.
 
 One table: SDXL's decoder in bfloat16 and float32, for the cut of memory that is in the source (``*``) and for others.
 ``us`` is the kernel's time as a CUDA graph replays it, in microseconds; ``cold`` the same with the weights out of the

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from card import GIB, card_of
 from measuring import apart
 from measuring.apart import Apart
-from measuring.card import GIB, card_of
 from measuring.compare import compared, kept
 from measuring.heard import heard
 from measuring.rows import Row, Rows
@@ -62,7 +62,7 @@ def test_budgets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     about, *kept_rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert about["about"]["device"] == "CPU"
     assert [row["way"] for row in kept_rows] == [row["way"] for row in rows]
-    assert "the smallest that does is" in capsys.readouterr().out
+    assert "the smallest that works is" in capsys.readouterr().out
 
 
 @pytest.mark.slow

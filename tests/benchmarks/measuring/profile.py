@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
-from measuring.card import card_of
+from card import card_of
+
 from measuring.models import clip_of, module_of
 
 __all__ = ["profile"]

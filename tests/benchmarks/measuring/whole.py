@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from card import card_of, seconds_of
 
-from measuring.card import card_of, seconds_of
 from measuring.compare import kept
 from measuring.models import clip_of, module_of
 from tvae.pipeline import TiledVAE

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from card import card_of
 from torch import Tensor
 
-from measuring.card import card_of
 from measuring.compare import kept
 from measuring.models import clip_of, folder_of, module_of
 from tvae.pipeline.device import backend_settings, choose_preset

@@ -1,7 +1,7 @@
 """Memory that is named, at large sizes: what the process took of the card, what was said, how long it took, and whether
 the numbers are the unlimited run's.
 
-``PYTHONPATH=tests/helpers python tests/gpu/measure_budgets.py decode:2048,4096 encode:8192@0,24,8 --out rows.jsonl``
+``PYTHONPATH=tests/helpers python tests/benchmarks/measure_budgets.py decode:2048,4096 encode:8192@0,24,8``
 
 A part is ``[config/]side:sizes[@ways]``. Sizes are N, WxH or WxHxT, a config is a name of ``tvae bench vae --config``.
 Ways are budgets in GiB, each in a process of its own that has no more than that of the card (0: no budget); ``least``
@@ -18,8 +18,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from card import GIB, card_of, host_memory
 from measuring.apart import Apart
-from measuring.card import GIB, card_of, host_memory
 from measuring.options import common, fill_host, machine
 from measuring.part import Part
 from measuring.rows import Row, Rows
