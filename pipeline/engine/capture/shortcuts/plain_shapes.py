@@ -7,6 +7,7 @@ dense, their dimensions in the order of the argument's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -46,8 +47,11 @@ def _expression(size: Any) -> Any:
 
 
 def _dense(x: Tensor, shape: Sequence[Any], dtype: torch.dtype | None = None) -> Tensor:
-    """Of this shape, on x's device."""
-    return _made(x, lambda: torch.empty(tuple(shape), dtype=dtype or x.dtype, device="meta"))
+    """Of this shape, on x's device. Its strides are products of sizes; the exporter's would be at least 1 each."""
+    strides: list[Any] = [1] * len(shape)
+    for d in reversed(range(len(shape) - 1)):
+        strides[d] = strides[d + 1] * shape[d + 1]
+    return _made(x, lambda: torch.empty_strided(tuple(shape), strides, dtype=dtype or x.dtype, device="meta"))
 
 
 def _made(x: Any, make: Callable[[], Tensor]) -> Tensor:
@@ -138,6 +142,56 @@ def _equal(n: Any, m: Any) -> bool:
     return bool(n.node._expr == m.node._expr)
 
 
+def _convolved(
+    x: Tensor,
+    weight: Tensor,
+    _bias: Tensor | None,
+    stride: Sequence[Any],
+    padding: Sequence[Any],
+    dilation: Sequence[Any],
+    transposed: bool,
+    _output_padding: Sequence[Any],
+    _groups: int,
+) -> Tensor | None:
+    """Windows that are no symbols, over what is contiguous."""
+    constants = (*weight.shape, *stride, *padding, *dilation)
+    if transposed or not all(type(n) is int for n in constants) or x.dtype != weight.dtype:
+        return None
+    if not _contiguous(x) or not _contiguous(weight):
+        return None
+    windows = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+    sizes = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in windows]
+    return _dense(x, (x.shape[0], weight.shape[0], *sizes))
+
+
+def _viewed(x: Tensor, shape: Sequence[Any]) -> Tensor | None:
+    """One dimension divided into several, or several that lie together joined to one; the others stay as they are."""
+    most = min(x.ndim, len(shape))
+    before = next((d for d in range(most) if not _equal(x.shape[d], shape[d])), most)
+    after = next((d for d in range(most - before) if not _equal(x.shape[-1 - d], shape[-1 - d])), most - before)
+    old, new = x.shape[before : x.ndim - after], shape[before : len(shape) - after]
+    if 1 not in (len(old), len(new)) or any(type(n) is int and n < 2 for n in (*old, *new)):
+        return None
+    strides = x.stride()[before : x.ndim - after]
+    if any(_product([a]) != _product([b, n]) for a, b, n in zip(strides, strides[1:], old[1:], strict=False)):
+        return None
+    if _product(old) != _product(new) and math.prod(old) != math.prod(
+        new
+    ):  # asked of symbols, a condition of the graph
+        return None
+    made = [strides[-1]]
+    for size in reversed(new[1:]):
+        made.insert(0, made[0] * size)
+    laid_out = (*x.stride()[:before], *made, *x.stride()[x.ndim - after :])
+    return _made(x, lambda: torch.empty_strided(tuple(shape), laid_out, dtype=x.dtype, device="meta"))
+
+
+def _product(sizes: Sequence[Any]) -> Any:
+    """As an expression: an equal number may have another."""
+    found = math.prod(_expression(size) for size in sizes)
+    return found if type(found) is int else found.expand()
+
+
 def _group_norm(
     x: Tensor,
     _weight: Tensor | None,
@@ -159,11 +213,13 @@ _RULES: dict[Any, Callable[..., Any]] = {
     _aten.clamp_min.default: _clamped,
     _aten.clone.default: _cloned,
     _aten.constant_pad_nd.default: _padded,
+    _aten.convolution.default: _convolved,
     _aten.div.Tensor: _combined,
     _aten.linalg_vector_norm.default: _normed,
     _aten.mul.Tensor: _combined,
     _aten.native_group_norm.default: _group_norm,
     _aten.silu.default: _alike,
     _aten.sub.Tensor: _combined,
+    _aten.view.default: _viewed,
     _aten._to_copy.default: _copied,
 }

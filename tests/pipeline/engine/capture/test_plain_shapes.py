@@ -39,9 +39,19 @@ CALLS: list[tuple[Any, Callable[[Tensor], tuple[Any, ...]], dict[str, Any]]] = [
     (aten.mul.Tensor, lambda x: (torch.rand(()), x), {}),
     (aten.constant_pad_nd.default, lambda x: (x.contiguous(), [1, 2, 0, 0, -1, 3]), {}),
     (aten.constant_pad_nd.default, lambda x: (x.contiguous(), [0, 1], 2.0), {}),
+    (aten.convolution.default, lambda x: _conv(x, 3, 1, 1, 1), {}),
+    (aten.convolution.default, lambda x: _conv(x, 2, 2, 0, 1), {}),
+    (aten.convolution.default, lambda x: _conv(x, 3, 2, 2, 2), {}),
+    (aten.view.default, lambda x: (x, [2, 2, 2, 6, 5]), {}),
+    (aten.view.default, lambda x: (x, [2, 4, 2, 3, 5]), {}),
+    (aten.view.default, lambda x: (x.contiguous(), [2, 4, 30]), {}),
+    (aten.view.default, lambda x: (x.contiguous(), [8, 6, 5]), {}),
+    (aten.view.default, lambda x: (x.contiguous(), [240]), {}),
+    (aten.view.default, lambda x: (torch.rand(6, 5, 8).transpose(0, 2), [8, 5, 2, 3]), {}),
     (aten.cat.default, lambda x: ([x.contiguous(), x[:1].contiguous()],), {}),
     (aten.cat.default, lambda x: ([x.contiguous(), x[:, :, :2].contiguous(), x.contiguous()], -2), {}),
 ]
+_OPTIONS = (None, [1, 1], [0, 0], [1, 1])
 REFUSED: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     (aten.add.Tensor, (torch.rand(2, 1, 4), torch.rand(1, 3, 4)), {}),  # neither has the result's shape
     (aten.add.Tensor, (torch.rand(4), torch.rand(4).double()), {}),
@@ -59,7 +69,23 @@ REFUSED: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     (aten.cat.default, ([torch.rand(2, 4), torch.rand(0)],), {}),  # an old custom: nothing, of any shape
     (aten.constant_pad_nd.default, (torch.rand(4, 4).T, [1, 1]), {}),
     (aten.relu.default, (torch.rand(4),), {}),
+    (aten.view.default, (torch.rand(4, 6), [3, 8]), {}),
+    (aten.view.default, (torch.rand(4, 6), [4, 1, 6]), {}),
+    (aten.view.default, (torch.rand(4, 6), [4, 5]), {}),  # PyTorch tells
+    (aten.view.default, (torch.rand(4, 6), [4, -1]), {}),
+    (aten.view.default, (torch.rand(4, 6).T, [24]), {}),
+    (aten.convolution.default, (torch.rand(1, 4, 6, 5), torch.rand(4, 2, 3, 3), *_OPTIONS, True, [0, 0], 1), {}),
+    (
+        aten.convolution.default,
+        (torch.rand(1, 6, 5, 4).permute(0, 3, 1, 2), torch.rand(2, 4, 3, 3), *_OPTIONS, False, [0, 0], 1),
+        {},
+    ),
 ]
+
+
+def _conv(x: Tensor, size: int, step: int, border: int, gap: int) -> tuple[Any, ...]:
+    weight = torch.rand(3, x.shape[1], size, size)
+    return x.contiguous(), weight, None, [step] * 2, [border] * 2, [gap] * 2, False, [0, 0], 1
 
 
 def _looks(t: Tensor) -> tuple[object, ...]:
