@@ -13,6 +13,7 @@ import torch
 from tvae.kernels import Kernels
 from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.ir.graph import Constant, Graph, Node, Ref
+from tvae.pipeline.engine.ir.op_facts import NOISE
 from tvae.pipeline.engine.ir.program import Op, Program
 from tvae.pipeline.engine.rules import BORN, RULES, Context, NoRule
 from tvae.pipeline.engine.rules.context import no_demand
@@ -105,7 +106,7 @@ def _lower_call(ctx: Context, node: Node) -> Op:
     tiled = any(o.axis for o in ctx.operands(node))
     if not tiled and not ctx.row_dims(node.meta):
         op = ctx.whole(node)
-        op.kind = "noise" if node.op in ("randn", "rand", "randn_like", "rand_like") else "call"
+        op.kind = "noise" if node.op in NOISE else "call"
         return op
     if node.op not in RULES:
         raise NoRule("")
@@ -133,7 +134,7 @@ def _run_whole(ctx: Context, node: Node) -> Op:
 
 
 def _whole_chain(ctx: Context, node: Node, spread: set[int]) -> Op:
-    """DeferredWrites an op that ran whole: whole as well if it reads any such value."""
+    """Lower a node behind an op that ran whole: whole as well if it reads any such value."""
     reads = ctx.operands(node) if node.op != "getitem" or node.args[0].id in ctx.ids else []
     if node.op == "getitem" and not reads:
         source = ctx.graph.nodes[node.args[0].id]

@@ -7,6 +7,7 @@ import math
 from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.ir.graph import Node, Ref
 from tvae.pipeline.engine.ir.layout import dense
+from tvae.pipeline.engine.ir.op_facts import is_turned
 from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.registry import NoRule, rule
@@ -68,7 +69,7 @@ def linear(ctx: Context, node: Node) -> Op:
     op = _channel_mixing(ctx, node, 1, "features")
     op.work = 2.0 * math.prod(op.shape) * ctx.op(node.args[1]).shape[-1]
     source = ctx.op(node.args[0])
-    if source.name in ("transpose", "permute", "movedim"):  # tokens of a map: they are copied, to lie in a row
+    if is_turned(source.name):  # tokens of a map: they are copied, to lie in a row
         op.workspace = lambda rows: int(rows * source.row_bytes)
     return op
 

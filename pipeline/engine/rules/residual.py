@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.graph import Node
-from tvae.pipeline.engine.ir.op_names import CONVOLUTIONS
+from tvae.pipeline.engine.ir.op_facts import CONVOLUTIONS
 from tvae.pipeline.engine.ir.program import Op, Read
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.pointwise import broadcast_axis
