@@ -105,9 +105,7 @@ def _lower_call(ctx: Context, node: Node) -> Op:
         return _part(ctx, node)
     tiled = any(o.axis for o in ctx.operands(node))
     if not tiled and not ctx.row_dims(node.meta):
-        op = ctx.whole(node)
-        op.kind = "noise" if node.op in NOISE else "call"
-        return op
+        return ctx.whole(node, kind="noise" if node.op in NOISE else "call")
     if node.op not in RULES:
         raise NoRule("")
     if not tiled and node.op not in BORN:

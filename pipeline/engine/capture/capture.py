@@ -204,11 +204,12 @@ class _Translator:
 
     def _add(self, n: Any, node: Node) -> None:
         value = n.meta["val"]
-        node.is_tuple = isinstance(value, (tuple, list))
-        tensors = value if node.is_tuple else [value]
-        node.outputs = tuple(Meta(tuple(self._size(s, n) for s in t.shape), t.dtype) for t in tensors)
+        several = isinstance(value, (tuple, list))
+        outputs = tuple(
+            Meta(tuple(self._size(s, n) for s in t.shape), t.dtype) for t in (value if several else [value])
+        )
         self.ids[n] = len(self.nodes)
-        self.nodes.append(node)
+        self.nodes.append(replace(node, outputs=outputs, is_tuple=several))
 
     def _call(self, n: Any) -> None:
         value = n.meta.get("val")

@@ -242,9 +242,8 @@ def concatenate(ctx: Context, node: Node) -> Op:
     def demand(a: int, b: int) -> list[Demand]:
         return [(p.id, lo, hi) for p, lo, hi in covered(a, b) if p.axis]
 
-    op = ctx.emit(node, parts, Axis(dim, 1, starts[-1], 1), demand, lambda read, a, b: into(read, a, b, None))
-    op.into = into
-    return op
+    axis = Axis(dim, 1, starts[-1], 1)
+    return ctx.emit(node, parts, axis, demand, lambda read, a, b: into(read, a, b, None), into=into)
 
 
 @rule("stack")
