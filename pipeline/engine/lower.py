@@ -132,7 +132,7 @@ def _run_whole(ctx: Context, node: Node) -> Op:
 
 
 def _whole_chain(ctx: Context, node: Node, spread: set[int]) -> Op:
-    """Lower a node behind an op that ran whole: whole as well if it reads any such value."""
+    """After an op that ran whole: whole as well if it reads any such value."""
     reads = ctx.operands(node) if node.op != "getitem" or node.args[0].id in ctx.ids else []
     if node.op == "getitem" and not reads:
         source = ctx.graph.nodes[node.args[0].id]

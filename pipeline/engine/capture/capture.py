@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from tvae.pipeline.engine.capture.export_settings import exporting
-from tvae.pipeline.engine.capture.made_constant import Lost, watched
+from tvae.pipeline.engine.capture.made_constant import Lost, noting_constants
 from tvae.pipeline.engine.ir.graph import DEVICE, Constant, Graph, Meta, Node, Ref, Size
 from tvae.pipeline.errors import UnsupportedOp, UsageError
 
@@ -85,7 +85,7 @@ def capture(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Sequ
         for shortcuts in (True, False):
             for shapes in _dynamic(inputs, rows):
                 try:
-                    with watched(module) as lost:
+                    with noting_constants(module) as lost:
                         program = _exported(entry, inputs, shapes, shortcuts)
                     return _Translator(program, inputs, rows, lost).graph()
                 except UsageError:  # of what the model returns: no other way to trace it changes that

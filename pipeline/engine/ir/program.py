@@ -165,6 +165,6 @@ class Program:
     """What planning has found out about it."""
 
     @property
-    def in_parts(self) -> set[int]:
+    def chunkable(self) -> set[int]:
         """Whole reads of ops that can do with a few of their rows at a time."""
         return {i for op in self.ops if op.parts for i in op.parts.over}

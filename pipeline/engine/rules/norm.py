@@ -37,7 +37,7 @@ def group_norm(ctx: Context, node: Node) -> Op:
 
 @rule("norm_act")
 def norm_act(ctx: Context, node: Node) -> Op:
-    """The same of x + offset, followed by the activation (see ``fused.norm_act``)."""
+    """The same of x + offset, followed by the activation (see ``fused_ops.norm_act``)."""
     x, groups, w, b, eps, offset, act = node.args
     return _normalised(ctx, node, ctx.op(x), groups, w, b, eps, offset, act)
 

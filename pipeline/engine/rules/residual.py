@@ -15,7 +15,7 @@ from tvae.pipeline.engine.rules.same_size import SameSize
 
 @rule("residual")
 def residual(ctx: Context, node: Node) -> Op:
-    """x + other + bias per channel (see ``fused.residual``); over a convolution's result it works in place."""
+    """x + other + bias per channel (see ``fused_ops.residual``); over a convolution's result it works in place."""
     source, other, bias = ctx.op(node.args[0]), ctx.maybe(node.args[1]), ctx.maybe(node.args[2])
     kernels = ctx.kernels
 
@@ -38,7 +38,7 @@ def residual(ctx: Context, node: Node) -> Op:
 
 @rule("conv_add")
 def conv_add(ctx: Context, node: Node) -> Op:
-    """The same with the convolution in it, or a convolution alone (see ``fused.conv_add``)."""
+    """The same with the convolution in it, or a convolution alone (see ``fused_ops.conv_add``)."""
     source, weight = ctx.op(node.args[0]), ctx.op(node.args[1])
     other, bias = ctx.maybe(node.args[2]), ctx.maybe(node.args[3])
     assert source.axis is not None

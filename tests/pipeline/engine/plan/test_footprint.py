@@ -23,7 +23,7 @@ from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan import strip_cost as counted
 from tvae.pipeline.engine.plan.footprint import Footprint, footprint
 from tvae.pipeline.engine.plan.schedule import Schedule, movable, schedule
-from tvae.pipeline.engine.run import band_storage as inbands
+from tvae.pipeline.engine.run import band_storage
 from tvae.pipeline.engine.run.execute import execute
 from tvae.pipeline.engine.run.storage import OnDisk, OnHost
 
@@ -87,7 +87,7 @@ def test_with_buffers_on_disk_the_device_holds_no_more_than_was_said(
     plan = schedule(plan.program, strip, dict.fromkeys(movable(plan), "disk"))
     said = footprint(plan).device
     assert measured(kind, plan, spill=tmp_path) <= 1.05 * said
-    monkeypatch.setattr(inbands, "OnDisk", Lazy)
+    monkeypatch.setattr(band_storage, "OnDisk", Lazy)
     found = measured(kind, plan, spill=tmp_path)
     assert found <= 1.05 * said
     assert found >= 0.5 * said
@@ -232,8 +232,8 @@ def test_bytes_elsewhere_and_moved_are_exact(
     kind: type[Block], strip: int, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tally, height = Counting(), 24
-    monkeypatch.setattr(inbands, "OnDisk", tally.counted(OnDisk))
-    monkeypatch.setattr(inbands, "OnHost", tally.counted(OnHost))
+    monkeypatch.setattr(band_storage, "OnDisk", tally.counted(OnDisk))
+    monkeypatch.setattr(band_storage, "OnHost", tally.counted(OnHost))
     program = program_of(kind, height, 6)
     plan = schedule(program, strip, dict.fromkeys(movable(schedule(program, strip)), place))
     execute(plan, [picture(height)], weights_of(kind), spill=tmp_path)
@@ -247,7 +247,7 @@ def test_bytes_elsewhere_and_moved_are_exact(
 def test_what_is_not_needed_any_more_gives_its_place_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three blocks one after the other need no more of the disk than two."""
     tally = Counting()
-    monkeypatch.setattr(inbands, "OnDisk", tally.counted(OnDisk))
+    monkeypatch.setattr(band_storage, "OnDisk", tally.counted(OnDisk))
     g = OneOp(16, 4)
     x = image(g, 4, 1)
     for _ in range(3):
