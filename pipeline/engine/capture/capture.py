@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from tvae.pipeline.engine.capture.export_settings import exporting
+from tvae.pipeline.engine.capture.export_settings import exporting, takes_shortcuts
 from tvae.pipeline.engine.capture.made_constant import Lost, noting_constants
 from tvae.pipeline.engine.ir.graph import DEVICE, Constant, Graph, Meta, Node, Ref, Size
 from tvae.pipeline.errors import UnsupportedOp, UsageError
@@ -82,7 +82,7 @@ def capture(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Sequ
     entry = _Entry(module, fn)
     failed: list[Exception] = []
     try:
-        for shortcuts in (True, False):
+        for shortcuts in (True, False) if takes_shortcuts() else (False,):
             for shapes in _dynamic(inputs, rows):
                 try:
                     with noting_constants(module) as lost:
