@@ -43,7 +43,6 @@ class Program(TyperGroup):
 app = typer.Typer(
     cls=Program,
     name="tvae",
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -66,7 +65,9 @@ def _version(wanted: bool) -> None:
 @app.callback(invoke_without_command=True)
 def tvae(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Run the VAEs of diffusion models over images and videos of any size, strip by strip, with the untiled model's
     numbers."""

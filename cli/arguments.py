@@ -1,4 +1,4 @@
-"""Flags to a Job: texts parsed, flags that exclude one another refused. Imports the pipeline; use inside commands."""
+"""Flags to a Job: parses texts, refuses flags that exclude each other. Imports the pipeline; use inside commands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def all_inputs(inputs: Sequence[str] | None, batch_file: str | None) -> tuple[st
 def existing(overwrite: bool, no_clobber: bool) -> Existing:
     """What becomes of outputs that are there."""
     if overwrite and no_clobber:
-        raise UsageError("--overwrite and --no-clobber exclude one another")
+        raise UsageError("--overwrite and --no-clobber cannot be used together")
     return "overwrite" if overwrite else "keep" if no_clobber else "skip"
 
 
@@ -68,5 +68,5 @@ def parse_pairs(texts: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
 def _numbers(text: str, least: int, most: int, flag: str, form: str) -> list[int]:
     parts = text.lower().split("x")
     if not least <= len(parts) <= most or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
-        raise UsageError(f"{flag} {text} does not read as {form}")
+        raise UsageError(f"{flag} {text} is not {form}")
     return [int(part) for part in parts]

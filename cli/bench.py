@@ -12,12 +12,14 @@ from tvae.cli.reporting import reporting
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Measure: kernels by level, whole VAEs against diffusers, reading and writing.")
+app = typer.Typer(help="Measure kernels by level, whole VAEs against diffusers, and reading and writing.")
 
 Plot = Annotated[
-    str | None, typer.Option("--plot", metavar="FILE.png", help=r"Draw a chart, too (needs tvae\[bench]).")
+    str | None, typer.Option("--plot", metavar="FILE.png", help=r"Also draw a chart (needs tvae\[bench]).")
 ]
-Repeat = Annotated[int | None, typer.Option("--repeat", metavar="N", min=1, help="Measured calls; the median counts.")]
+Repeat = Annotated[
+    int | None, typer.Option("--repeat", metavar="N", min=1, help="How many calls to time; the median counts.")
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -30,32 +32,45 @@ def bench(context: typer.Context) -> None:
 def kernels(
     levels: Annotated[
         str | None,
-        typer.Option("--levels", metavar="A,B", help="Of native, script, compile, triton, cuda.", show_default="all"),
+        typer.Option(
+            "--levels",
+            metavar="A,B",
+            help="Levels to measure: native, script, compile, triton, cuda.",
+            show_default="all",
+        ),
     ] = None,
     ops: Annotated[
-        str | None, typer.Option("--ops", metavar="A,B", help="Operations, such as norm_act.", show_default="all")
+        str | None,
+        typer.Option("--ops", metavar="A,B", help="Operations to measure, such as norm_act.", show_default="all"),
     ] = None,
     size: Annotated[
         int | None,
-        typer.Option("--size", metavar="N", min=16, help="Side of the picture.", show_default="1024; on a CPU 128"),
+        typer.Option(
+            "--size",
+            metavar="N",
+            min=16,
+            help="Width and height of the picture in pixels.",
+            show_default="1024; on a CPU 128",
+        ),
     ] = None,
     channels: Annotated[
-        int, typer.Option("--channels", metavar="N", min=8, help="Of the picture; a multiple of 8.")
+        int, typer.Option("--channels", metavar="N", min=8, help="Channels of the picture, a multiple of 8.")
     ] = 128,
     preset: options.Preset = "auto",
     dtype: options.Dtype = None,
     device: options.Device = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Check only the calls that are measured.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Check only the calls that are timed.")] = False,
     repeat: Repeat = None,
     plot: Plot = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Every operation at every level: error against float64, time, share of what the device can do.
+    """Measure every operation at every level: error against float64, time, share of the device's peak.
 
-    The ceilings (a large copy, a large matrix product) are measured in the same run. Errors are the largest of the
-    measured call and of small ones that cover the operation's arguments. Exit code 4: a level is wrong.
+    The peaks (of a large copy and a large matrix product) are measured in the same run.
+    The error shown is the largest of the timed call and of small calls that cover the operation's arguments.
+    Exit code 4: a level is wrong.
     """
     with reporting(verbose, json):
         from tvae.cli import bench_report, bench_request
@@ -90,42 +105,57 @@ def kernels(
 def vae(
     vae: options.Vae = None,
     config: options.Config = None,
-    side: Annotated[Literal["encode", "decode", "both"], typer.Option("--side", help="Which way.")] = "decode",
+    side: Annotated[Literal["encode", "decode", "both"], typer.Option("--side", help="What to measure.")] = "decode",
     sizes: Annotated[
         str | None,
-        typer.Option("--sizes", metavar="N,WxH", help="Pixels.", show_default="512,1024; video 832x480; on a CPU 128"),
+        typer.Option(
+            "--sizes", metavar="N,WxH", help="Sizes in pixels.", show_default="512,1024; video 832x480; on a CPU 128"
+        ),
     ] = None,
     frames: Annotated[
         int | None,
-        typer.Option("--frames", metavar="N", min=1, help="Of a clip, for video VAEs.", show_default="17; on a CPU 5"),
+        typer.Option(
+            "--frames", metavar="N", min=1, help="Frames of a clip, for video VAEs.", show_default="17; on a CPU 5"
+        ),
     ] = None,
-    batch: Annotated[str, typer.Option("--batch", metavar="A,B", help="Pictures or clips in one call.")] = "1",
+    batch: Annotated[str, typer.Option("--batch", metavar="A,B", help="How many pictures or clips in one call.")] = "1",
     rivals: Annotated[
         str | None,
         typer.Option(
             "--rivals",
             metavar="A,B",
-            help="Of diffusers, channels-last, tiled, compile.",
+            help="What to compare with: diffusers, channels-last, tiled, compile.",
             show_default="diffusers, tiled; compile on CUDA, channels-last on a CPU",
         ),
     ] = None,
     channels_last: Annotated[
         bool | None,
-        typer.Option("--channels-last/--no-channels-last", help="diffusers in that layout too.", show_default=False),
+        typer.Option(
+            "--channels-last/--no-channels-last",
+            help="Also compare with diffusers in that memory layout.",
+            show_default=False,
+        ),
     ] = None,
     compile: Annotated[
-        bool | None, typer.Option("--compile/--no-compile", help="torch.compile of diffusers too.", show_default=False)
+        bool | None,
+        typer.Option(
+            "--compile/--no-compile", help="Also compare with torch.compile of diffusers.", show_default=False
+        ),
     ] = None,
     reference: Annotated[
         Literal["float32", "float64", "none"] | None,
         typer.Option(
             "--reference",
-            help="Type of the untiled run that errors are measured against.",
+            help="Number type of the untiled run that errors are measured against.",
             show_default="float32; for float32 float64",
         ),
     ] = None,
     first_use: Annotated[
-        bool, typer.Option("--first-use", help="First results in new processes, too: caches empty, then as left.")
+        bool,
+        typer.Option(
+            "--first-use",
+            help="Also time the first result of new processes, with empty caches and then with filled ones.",
+        ),
     ] = False,
     preset: options.Preset = "auto",
     dtype: options.Dtype = None,
@@ -137,7 +167,7 @@ def vae(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """A whole VAE, ours against diffusers: time, memory, error, time to the first result. Same weights, same run."""
+    """Measure a whole VAE in tvae and in diffusers, with the same weights: time, memory, error."""
     with reporting(verbose, json):
         from tvae.cli import bench_report, bench_request
         from tvae.pipeline.bench.vae import bench_vae
@@ -173,10 +203,10 @@ def vae(
 def io_(
     file: Annotated[
         str | None,
-        typer.Argument(metavar="[FILE]", help="An image or a video to read; default: made for it.", show_default=False),
+        typer.Argument(metavar="[FILE]", help="An image or a video to read. Default: one is made.", show_default=False),
     ] = None,
     size: options.Size = None,
-    frames: Annotated[int, typer.Option("--frames", metavar="N", min=2, help="Of the clip that is made.")] = 24,
+    frames: Annotated[int, typer.Option("--frames", metavar="N", min=2, help="Frames of the clip that is made.")] = 24,
     folder: Annotated[
         str | None,
         typer.Option(
@@ -188,7 +218,10 @@ def io_(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Reading frames, copying them to the device, writing latents and videos, and the disk. Leaves nothing behind."""
+    """Measure reading frames, copying them to the device, writing latents and videos, and the disk.
+
+    All files that it writes are removed.
+    """
     with reporting(verbose, json):
         from pathlib import Path
 

@@ -49,7 +49,7 @@ def kernels(found: Iterable[Ceiling | KernelRow], setting: Setting, *, json: boo
             print(f"{what}: {columns.rate(ceiling.rate, 'B/s' if ceiling.kind == 'copy' else 'FLOP/s')}")
         names = ("operation", "level", "error", "statistics", "tolerance", "time", "share", "checked", "note")
         columns.show_table(names, [_kernel_cells(row) for row in rows if row.status != "missing"], texts=2)
-        print("* chosen by the preset; share: of the copy, for wide_attention of the matrix product")
+        print("* chosen by the preset; share: of the copy, or of the matrix product where arithmetic is the limit")
         if any((row.share or 0) > 1 for row in rows):
             print("more than 100 %: at this size the maps fit the caches, which a large copy does not")
         for line in _missing(rows):
@@ -63,7 +63,7 @@ def vae(found: Iterable[VaeRow], name: str, setting: Setting, *, json: bool, qui
     for row in found:
         rows.append(row)
         if json:
-            _print("vae", {**row.to_json(), "vae": name, **_about(setting)})
+            _print("vae_run", {**row.to_json(), "vae": name, **_about(setting)})
     teller(json or quiet)("")
     if not json and not quiet:
         print(f"{name}; {setting.words}")

@@ -107,7 +107,7 @@ def batches(text: str) -> tuple[int, ...]:
     """``1,4,16``."""
     parts = text.split(",")
     if not all(part.isascii() and part.isdigit() and int(part) for part in parts):
-        refuse(f"--batch {text} does not read as numbers from 1 up, such as 1,4,16")
+        refuse(f"--batch {text} is not a list of numbers from 1 up, such as 1,4,16")
     return tuple(map(int, parts))
 
 
@@ -125,7 +125,8 @@ def model(spec: str | None, config: str | None) -> tuple[nn.Module, str]:
 
     if config is not None:
         if spec is not None:
-            refuse("--vae and --config exclude one another")
+            refuse("--vae and --config cannot be used together")
+        _check_known(config, tuple(SHAPES), "config")
         return build(SHAPES[config]), f"{SHAPES[config].note}'s shape, random weights"
     return load_module(locate_vae(spec or "builtin")), spec or "builtin"
 
@@ -195,16 +196,20 @@ def _named(text: str | None, known: Sequence[str], kind: str) -> tuple[str, ...]
         return tuple(known)
     given = [part.strip() for part in text.split(",")]
     for name in given:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean '{close[0]}'?" if close else ""
-            refuse(f"unknown {kind} '{name}'{hint} (there are: {', '.join(known)})")
+        _check_known(name, known, kind)
     return tuple(name for name in known if name in given)
+
+
+def _check_known(name: str, known: Sequence[str], kind: str) -> None:
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean '{close[0]}'?" if close else ""
+        refuse(f"unknown {kind} '{name}'{hint} (there are: {', '.join(known)})")
 
 
 def _size(text: str) -> tuple[int, int]:
     parts = text.lower().split("x")
     if len(parts) > 2 or not all(part.isascii() and part.isdigit() and int(part) for part in parts):
-        refuse(f"--sizes {text} does not read as N or WxH, such as 512,2048x1024")
+        refuse(f"--sizes {text} is not a list of N or WxH, such as 512,2048x1024")
     width, height = (int(parts[0]), int(parts[-1]))
     return width, height

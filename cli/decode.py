@@ -36,11 +36,12 @@ def decode(
     verbose: options.Verbose = False,
     no_progress: options.NoProgress = False,
 ) -> None:
-    """Latents to images and videos.
+    """Decode latents to images and videos.
 
-    Needs nothing but the latents and their VAE. Results are named after the source: .png for an image, .mp4 for a
-    video. What was decoded before from the same latents, with the same options, is skipped; what was interrupted is
-    gone on with.
+    Needs only the latents and their VAE.
+    Outputs are named after the source, with .png for an image and .mp4 for a video.
+    Outputs made before from the same latents, with the same options, are skipped.
+    Interrupted ones are continued.
     """
     with reporting(verbose, json, resumable=True):
         from tvae.cli import arguments

@@ -18,7 +18,7 @@ FP8_CAPABILITY = (8, 9)
 
 
 def doctor(json: options.Json = False, verbose: options.Verbose = False) -> None:
-    """PyTorch, devices, memory, codecs, kernel levels, and known faults of what is installed."""
+    """Show what this machine has (PyTorch, devices, memory, codecs, kernel levels), and known faults of it."""
     with reporting(verbose, json):
         from tvae.cli.table import emit
 

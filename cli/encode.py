@@ -37,10 +37,11 @@ def encode(
     verbose: options.Verbose = False,
     no_progress: options.NoProgress = False,
 ) -> None:
-    """Images and videos to latents.
+    """Encode images and videos to latents.
 
-    An image becomes NAME.safetensors, a video the folder NAME.latents. What is there already and was made from the
-    same source, VAE and options is skipped; what was interrupted is gone on with.
+    An image becomes NAME.safetensors, a video the folder NAME.latents.
+    Outputs made before from the same source, with the same VAE and options, are skipped.
+    Interrupted ones are continued.
     """
     with reporting(verbose, json, resumable=True):
         from tvae.cli import arguments

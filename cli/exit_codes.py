@@ -9,7 +9,7 @@ __all__ = ["ExitCode", "Terminated", "code_for"]
 
 
 class ExitCode(IntEnum):
-    """DESIGN section 7."""
+    """They are described in EVENTS.md."""
 
     DONE = 0
     """Everything is done, or was."""

@@ -11,6 +11,8 @@ from tvae.cli.exit_codes import ExitCode
 from tvae.cli.reporting import reporting, say
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tvae.pipeline.models.source import VaeSource
 
 __all__ = ["inspect"]
@@ -27,12 +29,13 @@ def inspect(
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """What a file or folder is: latents, an image, a video or a VAE."""
+    """Say what a file or folder is (latents, an image, a video or a VAE): first the main facts, then all details."""
     with reporting(verbose, json):
         from pathlib import Path
 
         from tvae.cli import arguments
-        from tvae.cli.table import emit
+        from tvae.cli.summary import summary
+        from tvae.cli.table import emit, lines
         from tvae.pipeline.errors import InputError, UsageError
 
         for thing in things:
@@ -46,9 +49,11 @@ def inspect(
                 say(str(error) if thing in str(error) else f"{thing}: {error}")
                 failed = True
                 continue
-            if not json and len(things) > 1:
-                print(f"{thing}:")
-            emit(kind, values, json)
+            if json:
+                emit(kind, values, as_json=True)
+                continue
+            first, *more = summary(kind, values)
+            print("\n".join([f"{thing}: {first}", *more, "details", *lines(values, "  ")]), flush=True)
         if failed:
             raise typer.Exit(ExitCode.SOME_FAILED)
 
@@ -66,7 +71,7 @@ def _look(thing: str, max_pixels: int) -> tuple[str, dict[str, Any]]:
         return "vae", _describe_vae(locate_vae(thing))
     if latents.is_latents(path) or path.is_dir():
         try:
-            return "latents", latents.open_latents(path).summary()
+            return "latents", _describe_latents(path)
         except InputError as error:
             try:  # the weights of a VAE that are published without a configuration
                 return "vae", _describe_vae(locate_vae(thing))
@@ -75,23 +80,40 @@ def _look(thing: str, max_pixels: int) -> tuple[str, dict[str, Any]]:
             if path.is_dir() and not latents.is_latents(path):
                 raise InputError(f"{thing} is a folder without latents of a video or a VAE") from error
             raise
-    return "media", media.probe(path, max_pixels).to_json()
+    return "media", {**media.probe(path, max_pixels).to_json(), "bytes": path.stat().st_size}
 
 
-def _is_vae_folder(folder: Any) -> bool:
+def _describe_latents(path: Path) -> dict[str, Any]:
+    """The metadata, and whether all of the source is there: one file of a clip's folder can be looked at, too."""
+    from tvae.pipeline import latents
+
+    reader = latents.open_latents(path)
+    return {"complete": reader.meta.kind == "image" or reader.path.is_dir(), **reader.summary()}
+
+
+def _is_vae_folder(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("config.json", "model_index.json", "vae/config.json"))
 
 
 def _describe_vae(source: VaeSource) -> dict[str, Any]:
     """What is known without building the model."""
+    from dataclasses import asdict
     from math import prod
 
+    from tvae.pipeline.models.families import FAMILIES
+    from tvae.pipeline.models.geometry import geometry_of
+    from tvae.pipeline.models.load import load_module
     from tvae.pipeline.models.space import space_of
 
-    space = space_of(source)
+    space, family = space_of(source), FAMILIES.get(source.class_name)
     return {
         "id": source.id,
         "class": source.class_name,
+        "note": family.note if family else None,
+        "geometry": asdict(geometry_of(source.class_name, source.config, lambda: load_module(source)))
+        if family
+        else None,
+        "bytes": sum(file.stat().st_size for file in source.weight_files),
         "folder": str(source.folder),
         "weights": [path.name for path in source.weight_files],
         "weights_sha256": source.weights_sha256,

@@ -9,7 +9,7 @@ __all__ = ["models"]
 
 
 def models(json: options.Json = False, verbose: options.Verbose = False) -> None:
-    """VAE classes that run, and what is known of them."""
+    """List the VAE classes that the command line knows, with the models that use them."""
     with reporting(verbose, json):
         from tvae.cli.table import emit
         from tvae.pipeline.models import families
@@ -18,4 +18,5 @@ def models(json: options.Json = False, verbose: options.Verbose = False) -> None
             if json:
                 emit("model", family, as_json=True)
             else:
-                print(f"{family['class_name']:30} {family['kind']:6} {family['note']}".rstrip())
+                configs = f"(--config {', '.join(family['configs'])})" if family["configs"] else ""
+                print(f"{family['class_name']:30} {family['kind']:6} {family['note']} {configs}".rstrip())

@@ -6,11 +6,13 @@ from typing import Annotated, Literal
 
 import typer
 
+from tvae.cli import completion
+
 FILES = "Files"
 MODEL = "Model"
 PICTURE = "Picture"
 LATENTS = "Latents"
-WRITING = "Written pictures"
+WRITING = "Output images and videos"
 REPORT = "Report"
 
 Inputs = Annotated[
@@ -49,33 +51,35 @@ BatchFile = Annotated[
     ),
 ]
 Recursive = Annotated[
-    bool, typer.Option("--recursive", help="Go into subfolders; -o mirrors them.", rich_help_panel=FILES)
+    bool,
+    typer.Option("--recursive", help="Include subfolders, and make the same ones under -o.", rich_help_panel=FILES),
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Make everything anew.", rich_help_panel=FILES)]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace outputs that exist.", rich_help_panel=FILES)]
 NoClobber = Annotated[
     bool,
-    typer.Option("--no-clobber", help="Leave every output that exists, even an outdated one.", rich_help_panel=FILES),
+    typer.Option("--no-clobber", help="Keep outputs that exist, even outdated ones.", rich_help_panel=FILES),
 ]
-DryRun = Annotated[
-    bool, typer.Option("-n", "--dry-run", help="Say what would be done and do nothing.", rich_help_panel=FILES)
-]
+DryRun = Annotated[bool, typer.Option("-n", "--dry-run", help="Only say what would be done.", rich_help_panel=FILES)]
 
 Vae = Annotated[
     str | None,
     typer.Option(
         "--vae",
         metavar="ID|PATH|builtin",
-        help="A diffusers folder, SeedVR2's weights, a hub id (only then the network is used), or builtin.",
+        help="A diffusers folder, SeedVR2's file of weights, a hub id (which may download), or builtin.",
         show_default="builtin",
+        autocompletion=completion.vaes,
         rich_help_panel=MODEL,
     ),
 ]
 Config = Annotated[
-    Literal["sdxl", "wan21", "hunyuan", "cogvideox", "mochi", "ltx", "seedvr2"] | None,
+    str | None,
     typer.Option(
         "--config",
-        help="Random weights in the shape of a public VAE, instead of --vae.",
+        metavar="NAME",
+        help="Random weights in the shape of a public VAE, instead of --vae: sdxl, wan21 and others of tvae models.",
         show_default=False,
+        autocompletion=completion.configs,
         rich_help_panel=MODEL,
     ),
 ]
@@ -84,22 +88,30 @@ LatentsVae = Annotated[
     typer.Option(
         "--vae",
         metavar="ID|PATH|builtin",
-        help="A diffusers folder, SeedVR2's weights, a hub id (only then the network is used), or builtin.",
-        show_default="what the latents name",
+        help="A diffusers folder, SeedVR2's file of weights, a hub id (which may download), or builtin.",
+        show_default="the one that the latents name",
+        autocompletion=completion.vaes,
         rich_help_panel=MODEL,
     ),
 ]
 Preset = Annotated[
     str,
-    typer.Option("--preset", metavar="NAME|auto", help="Choices for a device; see tvae preset.", rich_help_panel=MODEL),
+    typer.Option(
+        "--preset",
+        metavar="NAME|auto",
+        help="Settings for a kind of device; see tvae preset list.",
+        autocompletion=completion.presets,
+        rich_help_panel=MODEL,
+    ),
 ]
 Dtype = Annotated[
     str | None,
     typer.Option(
         "--dtype",
         metavar="float32|bfloat16|float16",
-        help="Type of the computation.",
+        help="Number type to compute in.",
         show_default="the preset's",
+        autocompletion=completion.dtypes,
         rich_help_panel=MODEL,
     ),
 ]
@@ -109,14 +121,19 @@ Device = Annotated[
         "--device",
         metavar="DEVICE",
         help="Any torch device: cuda, cuda:1, mps, xpu, cpu.",
-        show_default="the best there is",
+        show_default="the fastest one here",
+        autocompletion=completion.devices,
         rich_help_panel=MODEL,
     ),
 ]
 Strip = Annotated[
     int | None,
     typer.Option(
-        "--strip", metavar="N", help="Latent rows a strip.", show_default="the preset's", rich_help_panel=MODEL
+        "--strip",
+        metavar="N",
+        help="Height of a strip in latent rows.",
+        show_default="the preset's",
+        rich_help_panel=MODEL,
     ),
 ]
 Vram = Annotated[
@@ -124,7 +141,7 @@ Vram = Annotated[
     typer.Option(
         "--vram",
         metavar="SIZE",
-        help="Memory to keep within, such as 8GiB: of the device, or on a CPU of the process.",
+        help="Memory budget, such as 8GiB: for all that the process holds on the device, or on a CPU in memory.",
         show_default="the preset's share of what is free",
         rich_help_panel=MODEL,
     ),
@@ -134,7 +151,7 @@ Spill = Annotated[
     typer.Option(
         "--spill",
         metavar="FOLDER",
-        help="Where what does not fit into memory is kept meanwhile.",
+        help="Folder for data that does not fit into memory during a run.",
         show_default="the system's folder for temporary files",
         rich_help_panel=MODEL,
     ),
@@ -143,7 +160,7 @@ AllowWhole = Annotated[
     bool,
     typer.Option(
         "--allow-whole",
-        help="Run operations the engine has no rule for on the whole picture: exact, but in more memory than strips.",
+        help="Run operations that cannot be cut into strips on the whole picture: exact, but takes more memory.",
         rich_help_panel=MODEL,
     ),
 ]
@@ -154,7 +171,7 @@ MaxMegapixels = Annotated[
         "--max-megapixels",
         metavar="N",
         min=1,
-        help="Refuse larger images: a small file can claim to be any size.",
+        help="Refuse larger images, because a small file can claim any size.",
         show_default="1073",
         rich_help_panel=PICTURE,
     ),
@@ -166,7 +183,7 @@ Fit = Annotated[
     Literal["contain", "cover", "stretch"],
     typer.Option(
         "--fit",
-        help="How --size is met: lie inside it, fill it and cut the rest, or ignore proportions.",
+        help="How to resize to --size: fit inside it, fill it and crop the rest, or stretch to it.",
         rich_help_panel=PICTURE,
     ),
 ]
@@ -174,45 +191,69 @@ Align = Annotated[
     Literal["pad", "crop", "error"],
     typer.Option(
         "--align",
-        help="Sizes and clip lengths the VAE cannot represent: repeat the edge and the last frame (decode takes them "
-        "off), cut, or refuse.",
+        help="For sizes and clip lengths that the VAE cannot represent: pad by repeating the edge and the last frame "
+        "(decode removes the padding), crop, or refuse.",
         rich_help_panel=PICTURE,
     ),
 ]
 Posterior = Annotated[
     Literal["mean", "sample", "moments"],
-    typer.Option("--posterior", help="What to keep of the encoder's Gaussian.", rich_help_panel=LATENTS),
+    typer.Option(
+        "--posterior",
+        help="What to store of the encoder's distribution: its mean, a random sample, or mean and log variance.",
+        rich_help_panel=LATENTS,
+    ),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="For --posterior sample; per input.", rich_help_panel=LATENTS)]
+Seed = Annotated[
+    int, typer.Option("--seed", help="Seed of --posterior sample, for each input.", rich_help_panel=LATENTS)
+]
 Space = Annotated[
     Literal["raw", "model"],
     typer.Option(
-        "--space", help="As the encoder gives them, or as the diffusion model sees them.", rich_help_panel=LATENTS
+        "--space",
+        help="Store latents as the encoder gives them (raw), or scaled for the diffusion model (model).",
+        rich_help_panel=LATENTS,
     ),
 ]
 KeepAudio = Annotated[
     Literal["copy", "none"],
-    typer.Option("--audio", help="Keep audio and subtitles beside the latents.", rich_help_panel=LATENTS),
+    typer.Option(
+        "--audio",
+        help="Copy audio and subtitles into the folder of latents, or leave them out.",
+        rich_help_panel=LATENTS,
+    ),
 ]
 
 Codec = Annotated[
     str | None,
-    typer.Option("--codec", metavar="NAME", help="FFmpeg's encoder.", show_default="libx264", rich_help_panel=WRITING),
+    typer.Option(
+        "--codec",
+        metavar="NAME",
+        help="FFmpeg's name of the video encoder.",
+        show_default="libx264",
+        rich_help_panel=WRITING,
+    ),
 ]
 Crf = Annotated[
     float | None,
-    typer.Option("--crf", metavar="N", help="Constant quality.", show_default="18", rich_help_panel=WRITING),
+    typer.Option(
+        "--crf", metavar="N", help="Constant quality; lower is better.", show_default="18", rich_help_panel=WRITING
+    ),
 ]
 PixFmt = Annotated[
     str | None,
     typer.Option(
-        "--pix-fmt", metavar="NAME", help="FFmpeg's pixel format.", show_default="yuv420p", rich_help_panel=WRITING
+        "--pix-fmt",
+        metavar="NAME",
+        help="FFmpeg's name of the pixel format.",
+        show_default="yuv420p",
+        rich_help_panel=WRITING,
     ),
 ]
 Enc = Annotated[
     list[str] | None,
     typer.Option(
-        "--enc", metavar="KEY=VALUE", help="An option of the encoder's own; repeatable.", rich_help_panel=WRITING
+        "--enc", metavar="KEY=VALUE", help="An option of the encoder; may be repeated.", rich_help_panel=WRITING
     ),
 ]
 Fps = Annotated[
@@ -220,27 +261,27 @@ Fps = Annotated[
     typer.Option(
         "--fps",
         metavar="N[/D]",
-        help="Constant frame rate; no frame is dropped or doubled.",
-        show_default="each frame's own time",
+        help="Constant frame rate; no frame is dropped or repeated.",
+        show_default="the times of the source's frames",
         rich_help_panel=WRITING,
     ),
 ]
 Audio = Annotated[
     Literal["copy", "none"],
-    typer.Option("--audio", help="Copy audio and subtitles untouched.", rich_help_panel=WRITING),
+    typer.Option("--audio", help="Copy audio and subtitles unchanged, or leave them out.", rich_help_panel=WRITING),
 ]
 Color = Annotated[
     str | None,
     typer.Option(
         "--color",
         metavar="MATRIX[:RANGE]",
-        help="bt709, bt601 or bt2020; :tv or :pc.",
+        help="Colour matrix bt709, bt601 or bt2020, and range tv or pc.",
         show_default="the source's",
         rich_help_panel=WRITING,
     ),
 ]
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a line on stdout.", rich_help_panel=REPORT)]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Errors only.", rich_help_panel=REPORT)]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Tracebacks and logs.", rich_help_panel=REPORT)]
-NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bars.", rich_help_panel=REPORT)]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object a line on stdout.", rich_help_panel=REPORT)]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print errors only.", rich_help_panel=REPORT)]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print tracebacks and logs.", rich_help_panel=REPORT)]
+NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress bars.", rich_help_panel=REPORT)]

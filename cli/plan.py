@@ -19,9 +19,11 @@ Input = Annotated[
 ]
 Shape = Annotated[
     str | None,
-    typer.Option("--shape", metavar="WxH[xT]", help="Size of the picture or clip, instead of an input."),
+    typer.Option(
+        "--shape", metavar="WxH[xT]", help="Pixels of the picture, and frames of the clip, instead of an input."
+    ),
 ]
-Side = Annotated[Literal["encode", "decode", "both"], typer.Option("--side", help="Which way to plan.")]
+Side = Annotated[Literal["encode", "decode", "both"], typer.Option("--side", help="What to plan.")]
 
 
 def plan(
@@ -40,7 +42,10 @@ def plan(
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Does an input or a shape fit, how long would it take, and what bounds it? -v: segments, strips and buffers."""
+    """Say whether a run would fit into memory, how long it would take, and what limits it.
+
+    Computes nothing. With -v it also lists segments, strips and buffers.
+    """
     with reporting(verbose, json):
         from tvae.cli import arguments
         from tvae.cli.table import emit

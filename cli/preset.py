@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tvae.cli import options
+from tvae.cli import completion, options
 from tvae.cli.reporting import reporting
+
+if TYPE_CHECKING:
+    from tvae.presets import Preset
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Choices for a device: list them, show one, export one as the start of your own.")
+app = typer.Typer(help="Settings for a kind of device: list presets, show one, export one to edit, measure one.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A preset's name, or a .toml file.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="A preset's name, or a .toml file.", autocompletion=completion.preset_names),
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -26,14 +30,13 @@ def preset(context: typer.Context) -> None:
 
 @app.command("list")
 def list_presets(json: options.Json = False, verbose: options.Verbose = False) -> None:
-    """All presets, the user's own included."""
+    """List all presets, your own included."""
     with reporting(verbose, json):
         from tvae import presets
         from tvae.cli.table import emit
 
         for name in presets.names():
-            with _usage():
-                found = presets.load(name)
+            found = _load(name)
             if json:
                 emit("preset", {"name": name, "title": found.title, "source": str(found.source)}, as_json=True)
             else:
@@ -44,13 +47,11 @@ def list_presets(json: options.Json = False, verbose: options.Verbose = False) -
 
 @app.command()
 def show(name: Name, json: options.Json = False, verbose: options.Verbose = False) -> None:
-    """The values of one, and on what they were measured."""
+    """Show the values of a preset, and what they were measured on."""
     with reporting(verbose, json):
-        from tvae import presets
         from tvae.cli.table import emit
 
-        with _usage():
-            found = presets.load(name)
+        found = _load(name)
         emit("preset", found.to_json(), json)
 
 
@@ -63,7 +64,7 @@ def export(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """The TOML text of one, with its comments: edit it and pass it as --preset FILE.toml."""
+    """Print a preset as TOML, with its comments. Edit it, and pass it as --preset FILE.toml."""
     with reporting(verbose):
         from pathlib import Path
 
@@ -71,8 +72,8 @@ def export(
         from tvae.pipeline.errors import UsageError
         from tvae.pipeline.files.atomic import replacing
 
-        with _usage():
-            text = presets.export(name)
+        _load(name)
+        text = presets.export(name)
         if output is None:
             print(text, end="")
             return
@@ -94,8 +95,8 @@ def tune(
         str | None,
         typer.Option(
             "--name",
-            help="Write it among your own under this name; that of a built-in one takes its place, for auto too.",
-            show_default="the measured one's with -tuned",
+            help="Name of the preset among your own. The name of a built-in one replaces it, also for auto.",
+            show_default="that of the preset it starts from, with -tuned",
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
@@ -104,17 +105,26 @@ def tune(
     device: options.Device = None,
     size: Annotated[
         int | None,
-        typer.Option("--size", metavar="N", min=16, help="Side of the picture.", show_default="1024; on a CPU 128"),
+        typer.Option(
+            "--size",
+            metavar="N",
+            min=16,
+            help="Width and height of the picture in pixels.",
+            show_default="1024; on a CPU 128",
+        ),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer candidates, fewer calls, a smaller picture.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Try fewer values, time fewer calls, take a smaller picture.")
+    ] = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Measure what is fastest on this machine, and write it as a preset.
+    """Measure which settings are fastest on this machine, and write them as a preset.
 
-    Starts from what auto chooses here. Kernel levels go by single calls that pass the equivalence check; layout, strip
-    height, cuDNN's search and CUDA graphs by decoding a picture. The type of the computation stays.
+    Starts from the preset that auto chooses here, and keeps its number type.
+    Kernel levels are chosen by single calls that pass the equivalence check.
+    Memory layout, strip height, cuDNN's search and CUDA graphs are chosen by decoding a picture.
     """
     with reporting(verbose, json):
         from tvae.cli import tuning
@@ -133,11 +143,13 @@ def tune(
         )
 
 
-@contextmanager
-def _usage() -> Iterator[None]:
-    """Presets raise ValueErrors of their own."""
+def _load(name: str) -> Preset:
+    """The preset of this name. Raises UsageError: presets raise ValueErrors of their own."""
+    from tvae import presets
+    from tvae.pipeline.settings.known_levels import with_known_levels
+
     try:
-        yield
+        return with_known_levels(presets.load(name))
     except ValueError as error:
         from tvae.pipeline.errors import UsageError
 

@@ -95,8 +95,8 @@ class Display:
             case jobs.RunDone(quality=jobs.Quality()):
                 self._result(f"mean of {event.done}  {event.quality}")
         if isinstance(event, jobs.RunDone):
-            counts = (("done", event.done), ("skipped", event.skipped), ("failed", event.failed))
-            told = ", ".join(f"{number} {word}" for word, number in counts if number)
+            counts = {name: getattr(event, name) for name in ("done", "planned", "skipped", "failed")}
+            told = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
             self._console.print(f"{told or 'nothing done'} in {event.seconds:.1f} s")
 
     def _complain(self, word: str, source: Any, message: str) -> None:

@@ -61,7 +61,7 @@ def reporting(verbose: bool = False, as_json: bool = False, *, resumable: bool =
 def _describe(error: BaseException, code: ExitCode, resumable: bool) -> str:
     if code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
         ended = "interrupted" if code is ExitCode.INTERRUPTED else "terminated"
-        return f"{ended}; what is complete stays, run the same command to go on" if resumable else ended
+        return f"{ended}; complete results stay; run the same command to continue" if resumable else ended
     if code is ExitCode.INTERNAL:
         return f"internal error: {type(error).__name__}: {error} (-v shows where)"
     return str(error)

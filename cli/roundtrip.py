@@ -40,11 +40,11 @@ def roundtrip(
     verbose: options.Verbose = False,
     no_progress: options.NoProgress = False,
 ) -> None:
-    """Images and videos through a VAE and back, with PSNR and SSIM of each.
+    """Encode and decode images and videos, and measure PSNR and SSIM.
 
-    Results keep their source's name: .png for an image, .mp4 for a video. What is there already from the same source,
-    VAE and options is skipped. Quality compares the frames as the VAE got them with what it gave, before any video
-    codec.
+    Outputs are named after the source, with .png for an image and .mp4 for a video.
+    Outputs made before from the same source, with the same VAE and options, are skipped.
+    PSNR and SSIM compare the VAE's input with its output, before a video is compressed.
     """
     with reporting(verbose, json, resumable=True):
         from tvae.cli import arguments

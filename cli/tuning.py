@@ -72,7 +72,7 @@ def _target(output: str | None, name: str, *, named: bool) -> Path:
     """The file to write, one that ``--preset`` can read back."""
     if output is not None:
         if named:
-            raise UsageError("--output and --name exclude one another")
+            raise UsageError("--output and --name cannot be used together")
         path = Path(output)
         if path.suffix != ".toml":
             raise UsageError(f"-o {output}: a preset is a .toml file")

@@ -20,8 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvae.kernels import native
+from tvae.kernels.native import IMPLEMENTATIONS as DEFINITIONS
+from tvae.kernels.operations.add_stats import lie_together
 from tvae.kernels.registry import Unsupported
+from tvae.kernels.statistics import block_stats, blocks
 
 __all__ = ["IMPLEMENTATIONS", "missing"]
 
@@ -39,32 +41,32 @@ def missing() -> str | None:
 
 
 def group_stats(x: Tensor) -> Tensor:
-    """See ``native.group_stats``."""
-    parts = [_run(native.block_stats, part) for part in native.blocks(x)]
+    """See ``operations.group_stats``."""
+    parts = [_run(block_stats, part) for part in blocks(x)]
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
 def finish_stats(
     parts: Tensor, groups: int, eps: float, weight: Tensor | None, bias: Tensor | None, offset: Tensor | None
 ) -> Tensor:
-    """See ``native.finish_stats``."""
-    return _run(native.finish_stats, parts, groups, eps, weight, bias, offset)
+    """See ``operations.finish_stats``."""
+    return _run(DEFINITIONS["finish_stats"], parts, groups, eps, weight, bias, offset)
 
 
 def norm_act(x: Tensor, affine: Tensor, act: str | None) -> Tensor:
-    """See ``native.norm_act``; without the rounding before the activation."""
-    return _run(native.norm_act, x, affine, act)
+    """See ``operations.norm_act``; without the rounding before the activation."""
+    return _run(DEFINITIONS["norm_act"], x, affine, act)
 
 
 def add_stats(
     x: Tensor, residual: Tensor | None, bias: Tensor | None, out: Tensor | None, stats: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """See ``native.add_stats``; rounded once."""
-    if stats and residual is not None and out is not None and native.lie_together(out, residual):
+    """See ``operations.add_stats``; rounded once."""
+    if stats and residual is not None and out is not None and lie_together(out, residual):
         parts = group_stats(_run(_sum, x, residual, bias, None))
         return _run(_sum, x, residual, bias, out), parts
     if residual is None and bias is None:
-        y = native.add_stats(x, None, None, out, False)[0]
+        y = DEFINITIONS["add_stats"](x, None, None, out, False)[0]
     else:
         y = _run(_sum, x, residual, bias, out)
     return y, group_stats(y) if stats else None
@@ -79,13 +81,13 @@ def rms_norm_act(
     act: str | None,
     offset: Tensor | None = None,
 ) -> Tensor:
-    """See ``native.rms_norm_act``; rounded once."""
-    return _run(native.rms_norm_act, x, weight, bias, eps, form, act, offset)
+    """See ``operations.rms_norm_act``; rounded once."""
+    return _run(DEFINITIONS["rms_norm_act"], x, weight, bias, eps, form, act, offset)
 
 
 def _sum(x: Tensor, residual: Tensor | None, bias: Tensor | None, out: Tensor | None) -> Tensor:
-    """The sum of ``native.add_stats``; the compiler refuses ``out=``, but writes this copy in the same pass."""
-    y = native.add_stats(x, residual, bias, None, False)[0]
+    """The sum of ``operations.add_stats``; the compiler refuses ``out=``, but writes this copy in the same pass."""
+    y = DEFINITIONS["add_stats"](x, residual, bias, None, False)[0]
     return y if out is None else out.copy_(y)
 
 

@@ -58,7 +58,7 @@ def conv3d(
     dilation: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """See ``native.conv3d``: PyTorch's, where there is nothing faster."""
+    """See ``operations.conv3d``: PyTorch's, where there is nothing faster."""
     plain = bias is None and groups == 1 and set(stride) == set(dilation) == {1}
     if plain and asked() is None and _suits(x, weight):
         maps = tuple(Map(tuple(t.shape), t.stride()) for t in (x, weight))

@@ -1,7 +1,7 @@
 """Which level computes an operation: the preset's choice, or the next one down where that cannot run.
 
-A level is a module with ``IMPLEMENTATIONS`` (operation -> function with the signature of its definition in
-``native.py``) and ``missing()`` (why it cannot run on this machine, or None); ``NEEDS`` has the same for operations
+A level is a module with ``IMPLEMENTATIONS`` (operation -> function with the parameters of its definition in
+``operations``) and ``missing()`` (why it cannot run on this machine, or None); ``NEEDS`` has the same for operations
 that need something else. An implementation raises ``Unsupported`` for inputs it does not take, before it has computed
 anything; the next level down is asked then, and ``native`` takes everything. What is passed over is logged once for
 each operation, level and reason; it never fails a run.
@@ -10,28 +10,40 @@ each operation, level and reason; it never fails a run.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
-from typing import Any
+from inspect import Parameter, signature
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
 
 from tvae.kernels import triton_needs
+from tvae.kernels.levels import LEVELS, check_levels
+from tvae.kernels.operations import OPERATIONS, operation_of
+from tvae.kernels.operations.add_stats import add_stats
+from tvae.kernels.operations.conv3d import conv3d
+from tvae.kernels.operations.conv_add import conv_add
+from tvae.kernels.operations.conv_from_few import conv_from_few
+from tvae.kernels.operations.conv_to_few import conv_to_few
+from tvae.kernels.operations.enlarge import enlarge
+from tvae.kernels.operations.enlarge_conv import enlarge_conv
+from tvae.kernels.operations.finish_stats import finish_stats
+from tvae.kernels.operations.frames_to_tensor import frames_to_tensor
+from tvae.kernels.operations.group_stats import group_stats
+from tvae.kernels.operations.norm_act import norm_act
+from tvae.kernels.operations.pad import pad
+from tvae.kernels.operations.rms_norm_act import rms_norm_act
+from tvae.kernels.operations.sample import sample
+from tvae.kernels.operations.tensor_to_frames import tensor_to_frames
+from tvae.kernels.operations.wide_attention import wide_attention
 from tvae.kernels.prebuild import asked
 
-__all__ = ["LEVELS", "OPERATIONS", "Failed", "Kernels", "Unsupported", "implementation", "why_absent", "why_missing"]
+__all__ = ["Failed", "Kernels", "Unsupported", "implementation", "why_absent", "why_missing"]
 
-LEVELS = ("native", "script", "compile", "triton", "cuda")
-"""From the definition (PyTorch operations) to CUDA C++."""
-
-OPERATIONS = (
-    *("group_stats", "finish_stats", "norm_act", "add_stats"),
-    *("rms_norm_act", "pad", "enlarge", "conv3d", "conv_add", "enlarge_conv", "conv_from_few", "conv_to_few"),
-    *("wide_attention", "sample", "frames_to_tensor", "tensor_to_frames"),
-)
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 _NEXT = {"cuda": "triton", "triton": "native", "compile": "native", "script": "native"}
 _log = logging.getLogger("tvae")
@@ -68,8 +80,7 @@ def why_absent(level: str) -> str | None:
 
 def implementation(operation: str, level: str) -> Callable[..., Any] | None:
     """A level's function for an operation; None where the level has none, or cannot run here."""
-    if operation not in OPERATIONS:
-        raise ValueError(f"unknown operation '{operation}'; one of {', '.join(OPERATIONS)}")
+    operation_of(operation)
     if why_missing(level, operation):
         return None
     found: Callable[..., Any] | None = import_module(f"tvae.kernels.{level}").IMPLEMENTATIONS.get(operation)
@@ -83,18 +94,33 @@ def _prepare(level: str, operations: set[str], dtype: torch.dtype, device: int) 
         prepare(here, dtype, device)
 
 
+def _method(definition: Callable[_P, _R]) -> Callable[Concatenate[Kernels, _P], _R]:
+    """Runs an operation at its level. All levels get all arguments by position."""
+    known = signature(definition)
+    defaults = tuple(parameter.default for parameter in known.parameters.values())
+    needed = defaults.count(Parameter.empty)
+
+    @wraps(definition)
+    def run(self: Kernels, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        given: tuple[Any, ...] = (*args, *defaults[len(args) :])
+        if kwargs or len(args) < needed:  # binding takes several microseconds
+            bound = known.bind(*args, **kwargs)
+            bound.apply_defaults()
+            given = bound.args
+        found: _R = self._run(definition.__name__, *given)
+        return found
+
+    return run
+
+
 class Kernels:
-    """The operations, each at the level that a preset chose. See ``native.py`` for what they compute."""
+    """The operations, each at the level that a preset chose. See ``operations`` for what they compute."""
 
     def __init__(self, levels: Mapping[str, str] | None = None) -> None:
         """levels: level by operation, ``default`` for those not named. ValueError for an unknown name."""
         given = dict(levels or {})
+        check_levels(given)
         default = given.pop("default", "native")
-        for name, level in (*given.items(), ("default", default)):
-            if name not in (*OPERATIONS, "default"):
-                raise ValueError(f"unknown operation '{name}'; one of {', '.join(OPERATIONS)}")
-            if level not in LEVELS:
-                raise ValueError(f"unknown kernel level '{level}'; one of {', '.join(LEVELS)}")
         self.levels = {op: given.get(op, default) for op in OPERATIONS}
         self._chains: dict[str, list[tuple[str, Callable[..., Any]]]] = {}
         self._told: set[tuple[str, str, str]] = set()
@@ -125,136 +151,23 @@ class Kernels:
             for done in [pool.submit(_prepare, *each, dtype, device) for each in wanted.items()]:
                 done.result()
 
-    def group_stats(self, x: Tensor) -> Tensor:
-        """See ``native.group_stats``."""
-        return self._run("group_stats", x)
-
-    def finish_stats(
-        self, parts: Tensor, groups: int, eps: float, weight: Tensor | None, bias: Tensor | None, offset: Tensor | None
-    ) -> Tensor:
-        """See ``native.finish_stats``."""
-        return self._run("finish_stats", parts, groups, eps, weight, bias, offset)
-
-    def norm_act(self, x: Tensor, affine: Tensor, act: str | None) -> Tensor:
-        """See ``native.norm_act``."""
-        return self._run("norm_act", x, affine, act)
-
-    def add_stats(
-        self,
-        x: Tensor,
-        residual: Tensor | None = None,
-        bias: Tensor | None = None,
-        out: Tensor | None = None,
-        stats: bool = True,
-    ) -> tuple[Tensor, Tensor | None]:
-        """See ``native.add_stats``."""
-        return self._run("add_stats", x, residual, bias, out, stats)
-
-    def rms_norm_act(
-        self,
-        x: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        eps: float,
-        form: str,
-        act: str | None,
-        offset: Tensor | None = None,
-    ) -> Tensor:
-        """See ``native.rms_norm_act``."""
-        return self._run("rms_norm_act", x, weight, bias, eps, form, act, offset)
-
-    def pad(
-        self,
-        x: Tensor,
-        amounts: Sequence[int],
-        mode: str,
-        affine: Tensor | None = None,
-        act: str | None = None,
-    ) -> Tensor:
-        """See ``native.pad``."""
-        return self._run("pad", x, amounts, mode, affine, act)
-
-    def enlarge(self, x: Tensor, factors: Sequence[int]) -> Tensor:
-        """See ``native.enlarge``."""
-        return self._run("enlarge", x, factors)
-
-    def conv3d(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        stride: Sequence[int],
-        padding: Sequence[int],
-        dilation: Sequence[int],
-        groups: int,
-    ) -> Tensor:
-        """See ``native.conv3d``."""
-        return self._run("conv3d", x, weight, bias, stride, padding, dilation, groups)
-
-    def conv_add(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        residual: Tensor | None,
-        bias: Tensor | None,
-        pads: Sequence[int],
-        out: Tensor | None = None,
-        stats: bool = True,
-    ) -> tuple[Tensor, Tensor | None]:
-        """See ``native.conv_add``."""
-        return self._run("conv_add", x, weight, residual, bias, pads, out, stats)
-
-    def enlarge_conv(
-        self,
-        x: Tensor,
-        taps: Tensor,
-        bias: Tensor | None,
-        pads: Sequence[int],
-        out: Tensor | None = None,
-        stats: bool = True,
-    ) -> tuple[Tensor, Tensor | None]:
-        """See ``native.enlarge_conv``."""
-        return self._run("enlarge_conv", x, taps, bias, pads, out, stats)
-
-    def conv_from_few(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        pads: Sequence[int],
-        out: Tensor | None = None,
-        stats: bool = True,
-    ) -> tuple[Tensor, Tensor | None]:
-        """See ``native.conv_from_few``."""
-        return self._run("conv_from_few", x, weight, bias, pads, out, stats)
-
-    def conv_to_few(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        pads: Sequence[int],
-        affine: Tensor | None = None,
-        act: str | None = None,
-    ) -> Tensor:
-        """See ``native.conv_to_few``."""
-        return self._run("conv_to_few", x, weight, bias, pads, affine, act)
-
-    def wide_attention(self, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool = False) -> Tensor:
-        """See ``native.wide_attention``."""
-        return self._run("wide_attention", q, k, v, scale, causal)
-
-    def sample(self, mean: Tensor, std: Tensor, noise: Tensor) -> Tensor:
-        """See ``native.sample``."""
-        return self._run("sample", mean, std, noise)
-
-    def frames_to_tensor(self, frames: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """See ``frames.frames_to_tensor``."""
-        return self._run("frames_to_tensor", frames, dtype)
-
-    def tensor_to_frames(self, pixels: Tensor, dtype: torch.dtype = torch.uint8) -> Tensor:
-        """See ``frames.tensor_to_frames``."""
-        return self._run("tensor_to_frames", pixels, dtype)
+    # each with the parameters of its definition
+    add_stats = _method(add_stats)
+    conv3d = _method(conv3d)
+    conv_add = _method(conv_add)
+    conv_from_few = _method(conv_from_few)
+    conv_to_few = _method(conv_to_few)
+    enlarge = _method(enlarge)
+    enlarge_conv = _method(enlarge_conv)
+    finish_stats = _method(finish_stats)
+    frames_to_tensor = _method(frames_to_tensor)
+    group_stats = _method(group_stats)
+    norm_act = _method(norm_act)
+    pad = _method(pad)
+    rms_norm_act = _method(rms_norm_act)
+    sample = _method(sample)
+    tensor_to_frames = _method(tensor_to_frames)
+    wide_attention = _method(wide_attention)
 
     def _run(self, operation: str, *args: Any) -> Any:
         if operation not in self._chains:

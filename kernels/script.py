@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvae.kernels import native
 from tvae.kernels.layout import as_pixels
+from tvae.kernels.operations.group_stats import group_stats
 from tvae.kernels.registry import Unsupported
 
 __all__ = ["IMPLEMENTATIONS", "missing"]
@@ -43,7 +43,7 @@ def missing() -> str | None:
 
 
 def norm_act(x: Tensor, affine: Tensor, act: str | None) -> Tensor:
-    """See ``native.norm_act``; without the rounding before the activation."""
+    """See ``operations.norm_act``; without the rounding before the activation."""
     rows, by_row, back = _as_rows(x)
     scale, shift = affine.to(_wide(x.dtype)).reshape((2, -1, 1) if by_row else (2, 1, -1)).unbind(0)
     return back(_fused(_scaled_silu if _activates(act) else _scaled, rows, scale, shift))
@@ -52,7 +52,7 @@ def norm_act(x: Tensor, affine: Tensor, act: str | None) -> Tensor:
 def add_stats(
     x: Tensor, residual: Tensor | None, bias: Tensor | None, out: Tensor | None, stats: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """See ``native.add_stats``; of all three terms, rounded once."""
+    """See ``operations.add_stats``; of all three terms, rounded once."""
     if residual is None or bias is None or out is not None:
         raise Unsupported("brings something for x + residual + bias into new memory only")
     (rows, by_row, back), (rest, rest_by_row, _) = _as_rows(x), _as_rows(residual)
@@ -61,7 +61,7 @@ def add_stats(
     term = bias.to(_wide(x.dtype))
     term = term.repeat(x.shape[0]).unsqueeze(1) if by_row else term.unsqueeze(0)
     y = back(_fused(_summed, rows, rest, term))
-    return y, native.group_stats(y) if stats else None
+    return y, group_stats(y) if stats else None
 
 
 def rms_norm_act(
@@ -73,7 +73,7 @@ def rms_norm_act(
     act: str | None,
     offset: Tensor | None = None,
 ) -> Tensor:
-    """See ``native.rms_norm_act``; the sizes of all pixels first, in a pass of their own."""
+    """See ``operations.rms_norm_act``; the sizes of all pixels first, in a pass of their own."""
     if offset is not None:
         raise Unsupported("would add an offset in a pass of its own")
     rows, by_row, back = _as_rows(x)

@@ -13,5 +13,6 @@ def __getattr__(name: str) -> Any:
     if name == "TiledVAE":
         from tvae.pipeline.tiled_vae import TiledVAE
 
+        globals()[name] = TiledVAE
         return TiledVAE
     raise AttributeError(f"module 'tvae.pipeline' has no attribute {name!r}")

@@ -10,8 +10,10 @@ from dataclasses import replace
 import torch
 
 from tvae import presets
-from tvae.kernels import Kernels, why_absent
+from tvae.kernels import OPERATIONS, Kernels, why_absent
+from tvae.kernels.operations import operation_of
 from tvae.pipeline.errors import UsageError
+from tvae.pipeline.settings.known_levels import with_known_levels
 from tvae.pipeline.settings.precision import exact_float32
 from tvae.pipeline.settings.shared import cudnn_search
 from tvae.presets import Preset
@@ -46,11 +48,12 @@ def choose_preset(name: str, device: torch.device) -> Preset:
     """The preset of this name; ``auto`` goes by the device's kind and its free memory. Raises UsageError."""
     try:
         if name != "auto":
-            return presets.load(name)
+            return with_known_levels(presets.load(name))
         if device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(device)
-            return _fused(presets.choose("cuda", torch.cuda.get_device_capability(device), free))
-        return presets.choose(device.type)
+            chosen = presets.choose("cuda", torch.cuda.get_device_capability(device), free)
+            return _fused(with_known_levels(chosen))
+        return with_known_levels(presets.choose(device.type))
     except ValueError as error:
         raise UsageError(str(error)) from None
 
@@ -73,9 +76,9 @@ def uses_channels_last(preset: Preset, dtype: torch.dtype, device: torch.device)
 
 
 def kernels_of(preset: Preset, *, bounded: bool) -> Kernels:
-    """The operations at the preset's levels. Where memory was named (``bounded``) convolutions are PyTorch's own, as
-    plans reckon with them: cuDNN's frontend takes workspaces that no plan knows."""
-    own = dict.fromkeys(("conv_add", "conv3d", "enlarge_conv"), "native") if bounded else {}
+    """The operations at the preset's levels. Where memory was named (``bounded``), those that may take memory which no
+    plan knows are PyTorch's own."""
+    own = {name: "native" for name in OPERATIONS if bounded and operation_of(name).unplanned}
     return Kernels({**preset.levels, **own})
 
 

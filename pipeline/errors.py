@@ -1,6 +1,4 @@
-"""Everything tvae raises on purpose.
-
-::
+"""Everything tvae raises on purpose:
 
     TvaeError
     ├── UsageError      what was asked for cannot be done: flags, names, an unloadable VAE (exit code 2)
@@ -35,7 +33,10 @@ class OutputError(TvaeError):
 
 
 class PlanError(TvaeError):
-    """No execution plan exists for this model, shape and budget. ``enough``: bytes that would do, if they are known."""
+    """No execution plan exists for this model, shape and budget.
+
+    ``enough``: the smallest budget that would work, in bytes; None if no budget would, or it is not known.
+    """
 
     def __init__(self, message: str, enough: int | None = None) -> None:
         self.enough = enough
@@ -43,9 +44,10 @@ class PlanError(TvaeError):
 
 
 class UnsupportedOp(TvaeError):
-    """The engine has no rule for an operation, or cannot capture it. Names the operation and its module.
+    """The engine has no rule for an operation, or cannot capture it.
 
-    ``whole``: running the operation on whole values would do.
+    ``op``: the operation. ``module``: path of the module that calls it. ``why``: the reason, or empty. The argument
+    ``whole`` says whether ``allow_whole`` would run it.
     """
 
     def __init__(self, op: str, module: str, why: str = "", *, whole: bool = True) -> None:

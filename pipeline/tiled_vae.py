@@ -43,26 +43,16 @@ _log = logging.getLogger("tvae")
 
 
 class TiledVAE(nn.Module):
-    """Wraps any module with ``encode(x)`` and ``decode(z)`` and runs both strip by strip.
+    """Runs ``encode`` and ``decode`` of any VAE module strip by strip, with the numbers of the untiled model.
 
-    It keeps the convention of the wrapped class: ``encode(x).latent_dist`` with ``mean``, ``logvar``, ``sample()`` and
-    ``mode()``, ``decode(z).sample``, ``return_dict=False``, extra arguments, and its own output types. Every other
-    attribute is the wrapped model's, parameters included: ``.to()`` moves both. Blended tiling of the wrapped model is
-    not used, whatever its switches say. Clips of video VAEs that work in steps go through it step by step.
+    It takes the place of the wrapped model and keeps its output types: ``encode(x).latent_dist`` with ``mean``,
+    ``logvar``, ``sample()`` and ``mode()``, ``decode(z).sample``, ``return_dict=False``, extra arguments. Every other
+    attribute is the wrapped model's, parameters included, so ``.to()`` moves both. The wrapped model's own tiling is
+    never used, even if it is switched on. A video VAE that works in chunks gets a clip chunk by chunk.
 
-    Every call computes with the model as it is then: changed weights, layers, hooks, methods and settings are seen.
-    ``refresh`` is for what nothing can see. Calls from several threads take turns; a model that changes during a call
-    is the caller's matter. Copies and pickles hold the model and these settings, and begin afresh.
-
-    vae: the model; its weights are used where they are, in the type they have. A float16 model whose configuration says
-    ``force_upcast`` is computed in float32 from its stored weights, and the result returned in float16.
-    preset: name of a hardware preset, or ``auto``. strip: height of a strip in latent rows, on both sides; None takes
-    the preset's, lower where memory asks for it. vram: memory the process may hold on the device (on a CPU: resident),
-    such as ``8GiB``; None takes the preset's share of what is free. What does not fit goes to host memory or disk; a
-    budget that cannot hold the work is a PlanError. spill: folder for files of that kind. rows: what strips of a clip
-    divide, its ``height`` or its ``time`` (``strip`` counts latent frames then); None for what serves best.
-    allow_whole: run operations the engine has no rule for on whole values, and models of which nothing can be cut as
-    they are (exact, in more memory, which the plan counts) rather than raise UnsupportedOp.
+    Every call computes with the model as it is at that moment: changed weights, layers, hooks, methods and settings are
+    seen; for changes that cannot be seen there is ``refresh``. Calls from several threads take turns. Do not change the
+    model during a call. Copies and pickles hold the model and these settings, and start with nothing cached.
     """
 
     def __init__(
@@ -76,6 +66,20 @@ class TiledVAE(nn.Module):
         rows: Rows | None = None,
         allow_whole: bool = False,
     ) -> None:
+        """Wrap a model. Nothing is captured or computed before the first call.
+
+        - vae: a module with ``encode`` and ``decode``. Its weights stay where they are, in their own type. A float16
+          model with ``force_upcast`` in its configuration computes in float32 and returns float16.
+        - preset: name of a hardware preset, path of a ``.toml`` file, or ``auto``.
+        - strip: height of a strip in latent rows, at least 1. None: the preset's, lower where memory is short.
+        - vram: memory that the process may hold on the device (on a CPU: resident), in bytes or as text such as
+          ``8GiB``. None: the preset's share of what is free. What does not fit goes to host memory, then to disk.
+        - spill: folder for what goes to disk. None: the system's folder for temporary files.
+        - rows: cut clips along ``height`` or ``time`` (``strip`` then counts latent frames). None: chosen by the plan.
+        - allow_whole: run operations that cannot be cut on whole values (exact, in more memory) instead of refusing.
+
+        Raises UsageError for a module without ``encode`` or ``decode``, an unknown preset, or a value out of range.
+        """
         super().__init__()
         for side in ("encode", "decode"):
             if not callable(getattr(vae, side, None)):
@@ -83,7 +87,7 @@ class TiledVAE(nn.Module):
         if strip is not None and strip < 1:
             raise UsageError(f"a strip has at least one latent row, not {strip}")
         if rows not in (None, "height", "time"):
-            raise UsageError(f"strips divide a clip's height or its time, not its '{rows}'")
+            raise UsageError(f"rows must be 'height' or 'time', not '{rows}'")
         # sharing the registries makes this the same tree of weights under the same names
         self._parameters, self._buffers, self._modules = vae._parameters, vae._buffers, vae._modules
         self.__dict__["vae"] = vae
@@ -112,34 +116,46 @@ class TiledVAE(nn.Module):
         return f"{type(self.vae).__name__}, preset={self._preset_name!r}, strip={self._strip}"
 
     def encode(self, x: Tensor, *args: Any, return_dict: bool = True, **kwargs: Any) -> Any:
-        """x [N, 3, H, W] (video: [N, 3, T, H, W]) in [-1, 1] -> what the wrapped ``encode`` returns.
+        """Pictures or clips to latents.
 
-        Raises UsageError for inputs of another device or type than the model, or that require grad.
+        x: [N, C, H, W], for video VAEs [N, C, T, H, W], in [-1, 1], on the model's device and in its type. Sizes are
+        those that the model itself takes. ``return_dict=False``: a tuple. Other arguments go to the wrapped ``encode``.
+        Returns what the wrapped ``encode`` returns, in raw space (not scaled for a diffusion model).
+
+        Raises UsageError for an input of another device, type or rank, or one that requires grad; PlanError if no plan
+        fits into memory; UnsupportedOp if the model has an operation that cannot be cut.
         """
         return self._run("encode", x, args, kwargs, return_dict)
 
     def decode(self, z: Tensor, *args: Any, return_dict: bool = True, **kwargs: Any) -> Any:
-        """Latents [N, C, h, w] (video: [N, C, t, h, w]), raw space -> what the wrapped ``decode`` returns.
+        """Latents to pictures or clips.
 
-        ``generator`` seeds the noise of models that inject some; it is drawn whole, as the model draws it.
-        Raises UsageError as ``encode`` does.
+        z: [N, C, h, w], for video VAEs [N, C, t, h, w], in raw space (``latents / scaling_factor`` for most models).
+        ``generator`` seeds the noise of models that add some. Other arguments go to the wrapped ``decode``.
+        Returns what that returns, with values around [-1, 1]. Raises as ``encode`` does.
         """
         return self._run("decode", z, args, kwargs, return_dict)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The wrapped class's ``forward``, over this object's ``encode`` and ``decode``."""
+        """The wrapped class's ``forward``, which calls ``encode`` and ``decode`` of this object."""
         return type(self.vae).forward(self, *args, **kwargs)
 
     def refresh(self) -> None:
-        """Forget all that is known of the model: for a change that cannot be seen from outside, such as of a value that
-        its code looks up in a file, or of a foreign library's state."""
+        """Forget everything about the model: for a change that cannot be seen from outside, such as one in a file that
+        the model reads, or in the state of another library."""
         with self._lock:
             self._forget()
             self._identity = None
             self._sessions.clear()
 
     def plan(self, shape: tuple[int, ...], side: Side, **kwargs: Any) -> Plan | ClipPlan:
-        """What a call with an input of this shape would do; ``str()`` of it is a table. Computes nothing."""
+        """What a call with an input of this shape would do. Computes nothing.
+
+        shape: that of ``x`` or ``z``. side: ``encode`` or ``decode``. Other arguments: those of the call.
+        The result has ``peak_bytes`` (without weights), ``weight_bytes``, ``host_bytes``, ``disk_bytes``,
+        ``least_budget`` (the smallest ``vram`` that works, in bytes), ``seconds`` (an estimate), ``bound`` (what takes
+        most of that time) and ``to_json()``. ``print`` shows it as a table. Raises as the call itself would.
+        """
         with self._lock:
             weight = next(iter(self.parameters()))
             example = torch.empty(shape, dtype=weight.dtype, device="meta")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
-from tvae.presets.loader import Preset, choose, export, load, names, user_folder
+from tvae.presets.loader import Preset, choose, load, names, user_folder
+from tvae.presets.text import export
 
 __all__ = ["Preset", "choose", "export", "load", "names", "user_folder"]

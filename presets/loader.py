@@ -1,8 +1,10 @@
 """Reading presets: TOML files that hold the choices for one kind of hardware.
 
-Built-in presets lie beside this file. A file `<name>.toml` in the user's own folder (:func:`user_folder`) adds a
-preset or takes the place of the built-in one of that name, for `auto` too. Everything wrong with a preset is a
-`ValueError` of one line that names the file and the key. Nothing here imports torch or anything else of tvae.
+Built-in presets lie beside this file and say only what differs from `defaults.toml`; any other file has every value. A
+file `<name>.toml` in the user's own folder (:func:`user_folder`) adds a preset or takes the place of the built-in one
+of that name, for `auto` too. Everything wrong with a preset is a `ValueError` of one line that names the file and the
+key; whether there are the operations and levels that it names is for the kernels to say. Nothing here imports torch or
+anything else of tvae.
 """
 
 from __future__ import annotations
@@ -19,16 +21,10 @@ from typing import Any
 BUILT_IN = ("cpu", "rtx30", "a100", "rtx40", "rtx50", "b200", "h100", "h200")
 DTYPES = ("float32", "bfloat16", "float16")
 MEMORY_LAYOUTS = ("contiguous", "channels_last")
-LEVELS = ("native", "script", "compile", "triton", "cuda")
-OPERATIONS = (
-    *("group_stats", "finish_stats", "norm_act", "add_stats"),
-    *("rms_norm_act", "pad", "enlarge", "conv3d", "conv_add", "enlarge_conv", "conv_from_few", "conv_to_few"),
-    *("wide_attention", "sample", "frames_to_tensor", "tensor_to_frames"),
-)
-"""Both as in tvae.kernels, which is not imported here."""
 MAX_IO_WORKERS_WINDOWS = 2
 """Starting threads and processes is dear on Windows, and antivirus scans what they open."""
 
+_HERE = Path(__file__).parent
 GIB = 1024**3
 H200_FREE = 100 * GIB
 """An H100 has 80 GB (94 GB as NVL), an H200 141 GB: more than this free is an H200."""
@@ -53,37 +49,35 @@ class Preset:
     cuda_graphs: bool
     """Record runs of one shape as a CUDA graph and replay it."""
     strip_rows: int
-    """Height of a strip in latent rows, on both sides; on a CPU, strips of small values are higher."""
+    """Height of a strip in latent rows, at least 1, for both sides; on a CPU, strips of small values are higher."""
     memory_share: float
     """Share of the memory that is free now that a plan may use, above 0 and at most 1."""
     io_workers: int
-    """Threads that read and write files."""
+    """0: no thread beside the computing one reads or writes files. More: one prefetches and one writes results; what
+    number above 0 it is makes no difference yet."""
     queue_frames: int
-    """Frames that wait between two stages at most; bounds memory, not speed."""
+    """Frames, at least 1, that may wait between two stages; limits memory, not speed."""
     levels: dict[str, str]
-    """Kernel level by operation; `default` is for all that are not named."""
+    """Kernel level (native, script, compile, triton, cuda) by operation; `default` is for all that are not named."""
     measured: dict[str, str]
     """Which of these values were measured, and on what. The others are estimates."""
     source: Path
     """The file it was read from."""
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-able."""
+        """All values as JSON has them; `source` is a text."""
         return {**dataclasses.asdict(self), "source": str(self.source)}
 
 
 def load(name: str | Path) -> Preset:
     """The preset of this name, or from this path (anything that ends in `.toml`).
 
-    `ValueError` for an unknown name (with the names there are), an unreadable file, a wrong or missing value.
+    Raises `ValueError` for an unknown name (with the names there are), an unreadable file, a wrong or missing value.
     """
     path = _path(str(name))
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"cannot read preset '{path}': {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"preset '{path}' is not valid TOML: {error}") from error
+    data = _read(path)
+    if is_shipped(path):
+        data = _over(_read(_HERE / "defaults.toml"), data)
     return _check(path, data)
 
 
@@ -96,20 +90,15 @@ def names() -> list[str]:
     return [*BUILT_IN, *(name for name in own if name not in (*BUILT_IN, "auto"))]
 
 
-def export(name: str | Path) -> str:
-    """TOML text of a preset, with its comments: the start for one's own."""
-    preset = load(name)
-    return preset.source.read_text(encoding="utf-8")
-
-
 def choose(
     device_type: str, compute_capability: tuple[int, int] | None = None, free_memory: int | None = None
 ) -> Preset:
-    """What `auto` means on this device.
+    """The preset that `auto` stands for on this device.
 
-    `device_type` is torch's (`cuda`, `cpu`, `mps`, `xpu`), `compute_capability` that of a CUDA card, `free_memory`
-    its free bytes now (never the card's total: other programs may hold the rest). A CUDA card of another kind
-    than the presets are for gets the most modest one, and float32 if it is older than bfloat16 (before 8.0).
+    `device_type` is torch's (`cuda`, `cpu`, `mps`, `xpu`); `compute_capability` is that of a CUDA card, such as
+    `(9, 0)`; `free_memory` is its free bytes now (not its total: other programs may hold the rest). A CUDA card that no
+    preset is for gets `rtx30`, the most modest one, and float32 if it has no bfloat16 (before 8.0). With less than
+    6 GiB free, strips are lower. Raises `ValueError` if the user's own file of that name is broken.
     """
     preset = load(_name_for(device_type, compute_capability, free_memory))
     if device_type == "cuda" and compute_capability is not None and compute_capability < (8, 0):
@@ -119,8 +108,13 @@ def choose(
     return preset
 
 
+def is_shipped(path: Path) -> bool:
+    """Is it one of those beside this file, which leave out what `defaults.toml` says?"""
+    return _HERE.resolve() in (path.parent.resolve(), path.resolve().parent)
+
+
 def user_folder() -> Path:
-    """Where the user's own presets lie; need not exist."""
+    """The folder of the user's own presets. It need not exist."""
     import platformdirs
 
     return Path(platformdirs.user_config_dir("tvae", appauthor=False)) / "presets"
@@ -142,11 +136,26 @@ def _path(name: str) -> Path:
         return Path(name).expanduser()
     if name in names():
         own = user_folder() / f"{name}.toml"
-        return own if own.is_file() else Path(__file__).with_name(f"{name}.toml")
+        return own if own.is_file() else _HERE / f"{name}.toml"
     if name == "auto":
         raise ValueError("'auto' is no preset of its own: choose() finds the one for a device")
     hint = _hint(name, names())
     raise ValueError(f"no preset '{name}'{hint} (there are: auto, {', '.join(names())}, or a path to a .toml file)")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"cannot read preset '{path}': {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"preset '{path}' is not valid TOML: {error}") from error
+
+
+def _over(defaults: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """The data, and what it leaves out; of tables line by line."""
+    tables = {key for key, value in data.items() if isinstance(value, dict) and key in defaults}
+    return {**defaults, **data, **{key: {**defaults[key], **data[key]} for key in tables}}
 
 
 def _hint(word: str, known: Iterable[str]) -> str:
@@ -188,18 +197,9 @@ def _check(path: Path, data: Mapping[str, Any]) -> Preset:
 
 
 def _check_levels(path: Path, levels: Any) -> None:
-    """A table of levels by operation, with `default` for those that are not named."""
+    """A table of texts by operation, with `default` for those that are not named."""
     if not isinstance(levels, dict) or "default" not in levels:
         raise ValueError(f"preset '{path}': levels must be a table with the key 'default', found {levels!r}")
     for name, level in levels.items():
-        known = ("default", *OPERATIONS)
-        if name not in known:
-            raise ValueError(
-                f"preset '{path}': levels names the unknown operation '{name}'{_hint(name, known)} "
-                f"(there are: {', '.join(known)})"
-            )
-        if level not in LEVELS:
-            hint = _hint(level, LEVELS) if isinstance(level, str) else ""
-            raise ValueError(
-                f"preset '{path}': levels.{name} must be one of {', '.join(LEVELS)}, found {level!r}{hint}"
-            )
+        if not isinstance(level, str):
+            raise ValueError(f"preset '{path}': levels.{name} must be a text, found {level!r}")

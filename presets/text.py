@@ -1,4 +1,4 @@
-"""A preset as TOML text, with the comments of those that are shipped."""
+"""A preset as TOML text with a comment on every value, as `defaults.toml` has them."""
 
 from __future__ import annotations
 
@@ -6,35 +6,40 @@ import json
 import re
 from pathlib import Path
 
-from tvae.presets.loader import Preset
+from tvae.presets.loader import Preset, is_shipped, load
 
-__all__ = ["text_of"]
+__all__ = ["export", "text_of"]
 
-_VALUES = (
-    *("title", "description", "dtype", "memory_layout", "cudnn_benchmark", "cuda_graphs"),
-    *("strip_rows", "memory_share", "io_workers", "queue_frames"),
-)
+_HEAD = """\
+# tvae preset '{name}': {title}.
+#
+# To change it: `tvae preset export {name} > my.toml`, edit, then `--preset my.toml`; or put the file into the folder
+# that `tvae preset list` names. Only dtype changes results; the other values change time and memory.
+
+"""
+
+
+def export(name: str | Path) -> str:
+    """TOML text of a preset, with comments: the start for one's own."""
+    preset = load(name)
+    return text_of(preset) if is_shipped(preset.source) else preset.source.read_text(encoding="utf-8")
 
 
 def text_of(preset: Preset) -> str:
     """What :func:`tvae.presets.load` reads as this preset; its name is that of the file it is put into."""
-    head, levels = Path(__file__).with_name("cpu.toml").read_text(encoding="utf-8").split("[levels]\n")
-    comment = re.search(r"^# Which of the values.*$", levels, re.MULTILINE)
-    head = head.replace("# tvae preset 'cpu': CPU.", f"# tvae preset '{preset.name}': {_one_line(preset.title)}.")
-    head = head.replace("preset export cpu", f"preset export {preset.name}")
-    for key in _VALUES:
-        line = f"{key} = {_value(getattr(preset, key))}".replace("\\", r"\\")
-        head, count = re.subn(rf"^{key} = .*$", line, head, flags=re.MULTILINE)
-        assert count == 1, key
-    lines = [
-        "[levels]",
-        *(f"{name} = {_value(level)}" for name, level in preset.levels.items()),
-        "",
-        comment[0] if comment else "",
-        "[measured]",
-        *(f"{name} = {_value(basis)}" for name, basis in preset.measured.items()),
-    ]
-    return head + "\n".join(lines) + "\n"
+    _, _, commented = Path(__file__).with_name("defaults.toml").read_text(encoding="utf-8").partition("\n\n")
+    lines = [f"{key} = {_value(getattr(preset, key))}" for key in ("title", "description")] + [""]
+    table = ""
+    for line in commented.splitlines():
+        key = line.partition(" = ")[0]
+        if line.startswith("["):
+            table = line.strip("[]")
+            lines += [line, *(f"{name} = {_value(value)}" for name, value in getattr(preset, table).items())]
+        elif not re.match(r"\w+ = ", line):
+            lines.append(line)
+        elif not table:
+            lines.append(f"{key} = {_value(getattr(preset, key))}")
+    return _HEAD.format(name=preset.name, title=_one_line(preset.title)) + "\n".join(lines) + "\n"
 
 
 def _value(value: str | bool | float) -> str:

@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("cli", "kernels", "pipeline", "presets")
 MOST = 330
 """Lines of a file."""
-LONG = {"kernels/oracle.py", "pipeline/engine/run/execute.py"}
-"""Those that have more: one float64 definition an operation, which belong side by side; one loop with its state."""
+LONG = {"pipeline/engine/run/execute.py"}
+"""Those that have more: one loop with its state."""
 
 
 def sources() -> dict[str, Path]:

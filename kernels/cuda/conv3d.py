@@ -23,7 +23,7 @@ def conv3d(
     dilation: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """See ``native.conv3d``."""
+    """See ``operations.conv3d``."""
     if groups == 1 and set(stride) == set(dilation) == {1}:
         with suppress(Unsupported):
             return hopper_conv.conv3d(x, weight, bias, padding)

@@ -8,8 +8,9 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from tvae.kernels import cudnn_sum, native
+from tvae.kernels import cudnn_sum
 from tvae.kernels.cuda import hopper_conv
+from tvae.kernels.operations.group_stats import group_stats
 from tvae.kernels.prebuild import asked
 from tvae.kernels.registry import Failed, Unsupported, implementation
 
@@ -25,7 +26,7 @@ def conv_add(
     out: Tensor | None,
     stats: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """See ``native.conv_add``; the sum is taken in float32 and rounded once. The result has channels innermost."""
+    """See ``operations.conv_add``; the sum is taken in float32 and rounded once. The result has channels innermost."""
     given = x, weight, residual, bias, pads, out, stats
     try:
         made = hopper_conv.conv_add(*given)
@@ -70,8 +71,9 @@ def _by_cudnn(
 def _statistics(y: Tensor) -> Tensor:
     """Triton's, which norms are left to as a rule: NVRTC need not be loaded for these alone."""
     for level in ("triton", "cuda"):
-        group_stats = implementation("group_stats", level)
-        if group_stats is not None:
+        run = implementation("group_stats", level)
+        if run is not None:
             with suppress(Unsupported):
-                return group_stats(y)
-    return native.group_stats(y)
+                found: Tensor = run(y)
+                return found
+    return group_stats(y)

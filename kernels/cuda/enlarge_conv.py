@@ -16,7 +16,7 @@ __all__ = ["enlarge_conv"]
 def enlarge_conv(
     x: Tensor, taps: Tensor, bias: Tensor | None, pads: Sequence[int], out: Tensor | None, stats: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """See ``native.enlarge_conv``; the result has channels innermost."""
+    """See ``operations.enlarge_conv``; the result has channels innermost."""
     made = hopper_conv.enlarge_conv(x, taps, bias, pads, out, stats)
     if stats and asked() is not None:  # what the run computes may be too small: the level below builds but this
         group_stats = implementation("group_stats", "triton")

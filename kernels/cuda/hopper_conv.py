@@ -73,7 +73,7 @@ def conv_add(
     out: Tensor | None,
     stats: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """See ``native.conv_add``; the sum is taken in float32 and rounded once. The result has channels innermost.
+    """See ``operations.conv_add``; the sum is taken in float32 and rounded once. The result has channels innermost.
 
     Raises Unsupported before anything is written.
     """
@@ -85,7 +85,7 @@ def conv_add(
 def enlarge_conv(
     x: Tensor, taps: Tensor, bias: Tensor | None, pads: Sequence[int], out: Tensor | None, stats: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """See ``native.enlarge_conv``; summed in float32 and rounded once. The result has channels innermost.
+    """See ``operations.enlarge_conv``; summed in float32 and rounded once. The result has channels innermost.
 
     Raises Unsupported before anything is written.
     """
@@ -112,7 +112,7 @@ def _by_place(y: Tensor) -> Tensor:
 
 
 def conv3d(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Sequence[int]) -> Tensor:
-    """See ``native.conv3d``, every step and group being one; summed in float32 and rounded once. Raises Unsupported."""
+    """See ``operations.conv3d``, with steps and groups of one; summed in float32, rounded once. Raises Unsupported."""
     if x.ndim != 5:
         raise Unsupported(f"a clip {list(x.shape)}")
     front, top, left = padding

@@ -1,4 +1,4 @@
-"""The operations of this level: the definitions are those of ``tvae.kernels.native``.
+"""The operations of this level: the definitions are in ``tvae.kernels.operations``.
 
 ``ring`` and ``form`` are for measurements: the defaults are the card's. A ring that does not fit is a ValueError.
 """
@@ -36,7 +36,7 @@ def prepare(dtype: torch.dtype, device: int) -> None:
 
 
 def group_stats(x: Tensor, *, ring: Ring | None = None, form: str | None = None) -> Tensor:
-    """See ``native.group_stats``: one block of pixels for each block of threads."""
+    """See ``operations.group_stats``: one block of pixels for each block of threads."""
     _check(x)
     call = _call("stats", (_layout(x), None, _layout(x)), x.dtype, x.device.index, ring, form)
     parts = _parts(x, call)
@@ -47,7 +47,7 @@ def group_stats(x: Tensor, *, ring: Ring | None = None, form: str | None = None)
 def norm_act(
     x: Tensor, affine: Tensor, act: str | None, *, ring: Ring | None = None, form: str | None = None
 ) -> Tensor:
-    """See ``native.norm_act``; computed in float32 and rounded once. The result is dense, channels innermost."""
+    """See ``operations.norm_act``; computed in float32 and rounded once. The result is dense, channels innermost."""
     _check(x, affine)
     if act not in _NORMS:
         raise Unsupported(f"activation '{act}'")
@@ -72,7 +72,7 @@ def add_stats(
     ring: Ring | None = None,
     form: str | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """See ``native.add_stats``; the sum is taken in float32 and rounded once. ``out`` may be x or the residual."""
+    """See ``operations.add_stats``; the sum is taken in float32 and rounded once. ``out`` may be x or the residual."""
     given = [t for t in (residual, bias, out) if t is not None]
     _check(x, *given)
     if residual is None and bias is None:

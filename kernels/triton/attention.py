@@ -88,7 +88,7 @@ def plan_for(device: torch.device, channels: int, keys: int) -> Plan:
 
 
 def wide_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
-    """See ``native.wide_attention``: bfloat16 and float16 on NVIDIA GPUs, 384 to 1024 channels in multiples of 64."""
+    """See ``operations.wide_attention``: bfloat16, float16 on NVIDIA GPUs, 384 to 1024 channels in multiples of 64."""
     d = q.shape[3]
     if q.dtype not in (torch.bfloat16, torch.float16) or k.dtype != q.dtype or v.dtype != q.dtype:
         raise Unsupported("takes bfloat16 and float16")

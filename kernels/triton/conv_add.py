@@ -22,7 +22,7 @@ def conv_add(
     out: Tensor | None,
     stats: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """See ``native.conv_add``."""
+    """See ``operations.conv_add``."""
     check_place(x)
     y = convolved(x, weight, pads)
     return add_stats(y, residual, bias, y if out is None else out, stats)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from tvae.kernels import native
+from tvae.kernels.operations import enlarge_conv as defined
 from tvae.kernels.triton.launch import check_place
 from tvae.kernels.triton.statistics import group_stats
 
@@ -16,7 +16,7 @@ __all__ = ["enlarge_conv"]
 def enlarge_conv(
     x: Tensor, taps: Tensor, bias: Tensor | None, pads: Sequence[int], out: Tensor | None, stats: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """See ``native.enlarge_conv``."""
+    """See ``operations.enlarge_conv``."""
     check_place(x)
-    y, _ = native.enlarge_conv(x, taps, bias, pads, out, False)
+    y, _ = defined.enlarge_conv(x, taps, bias, pads, out, False)
     return y, group_stats(y) if stats else None

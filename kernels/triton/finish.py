@@ -97,7 +97,7 @@ def _finish(
 def finish_stats(
     parts: Tensor, groups: int, eps: float, weight: Tensor | None, bias: Tensor | None, offset: Tensor | None
 ) -> Tensor:
-    """See ``native.finish_stats``. In float64, one program for each sample and group."""
+    """See ``operations.finish_stats``. In float64, one program for each sample and group."""
     if parts.ndim != 4 or parts.shape[2] != 3 or parts.dtype != torch.float64:
         raise ValueError(f"statistics are float64 [N, B, 3, C], not {parts.dtype} {list(parts.shape)}")
     if not parts.is_cuda and not INTERPRETED:

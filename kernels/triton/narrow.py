@@ -202,7 +202,7 @@ def _gather(
 def conv_from_few(
     x: Tensor, weight: Tensor, bias: Tensor | None, pads: Sequence[int], out: Tensor | None, stats: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """See ``native.conv_from_few``: bfloat16 and float16, up to 64 products a value; rounded once."""
+    """See ``operations.conv_from_few``: bfloat16 and float16, up to 64 products a value; rounded once."""
     (n, few, rows, columns), (channels, _, kh, kw) = x.shape, weight.shape
     _check(x, weight, kh * kw * few)
     shape = (n, channels, rows + pads[2] + pads[3] - kh + 1, columns + pads[0] + pads[1] - kw + 1)
@@ -246,7 +246,7 @@ def conv_from_few(
 def conv_to_few(
     x: Tensor, weight: Tensor, bias: Tensor | None, pads: Sequence[int], affine: Tensor | None, act: str | None
 ) -> Tensor:
-    """See ``native.conv_to_few``: bfloat16 and float16, up to 64 products a value; summed in float32, rounded once."""
+    """See ``operations.conv_to_few``: bfloat16, float16, up to 64 products a value; summed in float32, rounded once."""
     (n, channels, rows, columns), (few, _, kh, kw) = x.shape, weight.shape
     if act not in (None, "silu"):
         raise ValueError(f"the activations are None and 'silu', not '{act}'")

@@ -73,7 +73,7 @@ def _norm(
 
 
 def norm_act(x: Tensor, affine: Tensor, act: str | None) -> Tensor:
-    """See ``native.norm_act``. In float32, rounded once, after the activation; y is dense with channels innermost."""
+    """See ``operations.norm_act``. In float32, rounded once, after the activation; y is dense, channels innermost."""
     if act not in (None, "silu"):
         raise ValueError(f"the activations are None and 'silu', not '{act}'")
     if affine.shape != (2, *x.shape[:2]):

@@ -106,7 +106,7 @@ def rms_norm_act(
     act: str | None,
     offset: Tensor | None = None,
 ) -> Tensor:
-    """See ``native.rms_norm_act``. In float32, rounded once, after the activation; y is dense, channels innermost."""
+    """See ``operations.rms_norm_act``. In float32, rounded once, after ``act``; y is dense, channels innermost."""
     if form not in ("normalize", "rms"):
         raise ValueError(f"rms_norm_act has the forms 'normalize' and 'rms', not '{form}'")
     if act not in (None, "silu"):

@@ -113,7 +113,7 @@ def _spread(
 
 
 def pad(x: Tensor, amounts: Sequence[int], mode: str, affine: Tensor | None, act: str | None) -> Tensor:
-    """See ``native.pad``. With ``affine`` computed in float32 and rounded once; y is dense with channels innermost."""
+    """See ``operations.pad``. With ``affine`` in float32, rounded once; y is dense with channels innermost."""
     if mode not in _MODES:
         raise ValueError(f"the modes are {', '.join(_MODES)}, not '{mode}'")
     if act not in (None, "silu"):
@@ -134,7 +134,7 @@ def pad(x: Tensor, amounts: Sequence[int], mode: str, affine: Tensor | None, act
 
 
 def enlarge(x: Tensor, factors: Sequence[int]) -> Tensor:
-    """See ``native.enlarge``; y is dense with channels innermost."""
+    """See ``operations.enlarge``; y is dense with channels innermost."""
     if len(factors) != x.ndim - 2 or min(factors) < 1:
         raise ValueError(f"{len(factors)} factors {list(factors)} for {x.ndim - 2} spatial dimensions")
     out = [n * factor for n, factor in zip(x.shape[2:], factors, strict=True)]

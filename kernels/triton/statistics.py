@@ -143,7 +143,7 @@ def _add(
 
 
 def group_stats(x: Tensor) -> Tensor:
-    """See ``native.group_stats``. One block of statistics for each program."""
+    """See ``operations.group_stats``. One block of statistics for each program."""
     parts = _launch(x, None, None, None, True)
     assert parts is not None
     return parts
@@ -152,7 +152,7 @@ def group_stats(x: Tensor) -> Tensor:
 def add_stats(
     x: Tensor, residual: Tensor | None, bias: Tensor | None, out: Tensor | None, stats: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """See ``native.add_stats``. Added in float32 and rounded once; the statistics are of the rounded values."""
+    """See ``operations.add_stats``. Added in float32 and rounded once; the statistics are of the rounded values."""
     if residual is None and bias is None and (out is None or out is x):
         return x, group_stats(x) if stats else None
     y = empty_last(x, x.shape) if out is None else out

@@ -11,6 +11,7 @@ import torch
 from tvae.kernels import LEVELS, OPERATIONS, Unsupported, implementation, why_missing
 from tvae.kernels.cases import measured_case, small_cases
 from tvae.kernels.check import Deviation, deviation
+from tvae.kernels.operations import operation_of
 from tvae.kernels.oracle import Case
 from tvae.pipeline.bench.timing import copy_rate, free_memory, is_out_of_memory, matrix_rate, queued_seconds, recorded
 from tvae.pipeline.device import backend_settings
@@ -128,7 +129,7 @@ def _row(
 ) -> KernelRow:
     run = implementation(operation, level)
     if run is None:
-        reason = why_missing(level, operation) or "there is none"
+        reason = why_missing(level, operation) or operation_of(operation).left_out.get(level, "there is none")
         return KernelRow(operation, level, "missing", chosen, reason)
     try:
         first = deviation(measured, run)

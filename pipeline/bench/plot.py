@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,9 +14,12 @@ from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.atomic import replacing
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["check_plot", "plot_kernels", "plot_vae"]
+
+MIB = 1 << 20
 
 
 def check_plot(path: Path) -> None:
@@ -49,28 +53,59 @@ def plot_kernels(rows: Sequence[KernelRow], title: str, path: Path) -> None:
 
 
 def plot_vae(rows: Sequence[VaeRow], title: str, path: Path) -> None:
-    """Milliseconds, a panel for each case (their sizes differ too much for one axis), a bar for each rival."""
+    """Time, memory and error: a line of panels for each case (their sizes differ too much for one axis), a bar for each
+    rival. What was measured of nobody, such as memory on a CPU, has no panels."""
     cases = list(dict.fromkeys(row.case for row in rows))
-    columns = max(1, min(3, len(cases)))
-    lines = max(1, -(-len(cases) // columns))
-    figure = _figure(4.2 * columns, 2.6 * lines + 0.6, title)
-    for index, case in enumerate(cases):
-        axes = figure.add_subplot(lines, columns, index + 1)
+    panels = [panel for panel in _PANELS if any(panel.value(row) is not None for row in rows)] or [*_PANELS[:1]]
+    figure = _figure(max(6.0, 4.2 * len(panels)), 2.4 * max(1, len(cases)) + 0.6, title)
+    for line, case in enumerate(cases):
         here = [row for row in rows if row.case == case]
-        bars = axes.barh([row.rival for row in here], [1e3 * (row.seconds or 0.0) for row in here])
-        axes.bar_label(bars, [_label(row) for row in here], padding=2)
-        axes.margins(x=0.2)
-        axes.invert_yaxis()
-        frames = "" if case.frames is None else f"x{case.frames}"
-        axes.set_title(f"{case.side} {case.width}x{case.height}{frames}, batch {case.batch}", fontsize=9)
-        axes.set_xlabel("ms, warm median", fontsize=8)
+        for column, panel in enumerate(panels):
+            axes = figure.add_subplot(len(cases), len(panels), line * len(panels) + column + 1)
+            _draw(axes, panel, here)
+            if column == 0:
+                frames = "" if case.frames is None else f"x{case.frames}"
+                axes.set_title(f"{case.side} {case.width}x{case.height}{frames}, batch {case.batch}", fontsize=9)
     _save(figure, path)
 
 
-def _label(row: VaeRow) -> str:
-    if row.seconds is None:
-        return row.status
-    return f"{1e3 * row.seconds:.3g}" if row.seconds < 0.9995 else f"{1e3 * row.seconds:.0f}"
+@dataclass(frozen=True)
+class _Panel:
+    """label: of its axis, with the unit."""
+
+    label: str
+    value: Callable[[VaeRow], float | None]
+    form: str = ".3g"
+    logarithmic: bool = False
+
+
+_PANELS = (
+    _Panel("time of a warm call, ms", lambda row: None if row.seconds is None else 1e3 * row.seconds),
+    _Panel("peak memory beyond the weights, MiB", lambda row: None if row.peak_bytes is None else row.peak_bytes / MIB),
+    _Panel("error, relative L2", lambda row: row.error, ".1e", logarithmic=True),
+)
+
+
+def _draw(axes: Axes, panel: _Panel, rows: Sequence[VaeRow]) -> None:
+    """A bar for each row. A row that failed has its status in the place of a number."""
+    values = [panel.value(row) for row in rows]
+    labels = [
+        (row.status if row.status != "ok" else "") if value is None else _number(value, panel.form)
+        for row, value in zip(rows, values, strict=True)
+    ]
+    shown = [value for value in values if value] or [1.0]
+    start, end = (min(shown) / 10, max(shown) * 30) if panel.logarithmic else (0.0, max(shown) * 1.25)
+    if panel.logarithmic:
+        axes.set_xscale("log")
+    axes.set_xlim(start, end)
+    bars = axes.barh([row.rival for row in rows], [value or start for value in values])
+    axes.bar_label(bars, labels, padding=2, fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel(panel.label, fontsize=8)
+
+
+def _number(value: float, form: str) -> str:
+    return f"{value:.0f}" if value >= 999.5 else f"{value:{form}}"
 
 
 def _figure(width: float, height: float, title: str) -> Figure:

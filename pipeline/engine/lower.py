@@ -22,8 +22,8 @@ from tvae.pipeline.errors import UnsupportedOp
 
 __all__ = ["lower"]
 
-_ONE_STRIP = 4
-"""Rows of latents that are one strip in any case: so small a picture may be captured at its own size, uncut."""
+_FEW_ROWS, _FEW_PIXELS = 4, 64
+"""Of latents that are one strip in any case: so small a picture may be captured at its own size, uncut."""
 
 
 def lower(
@@ -43,7 +43,7 @@ def lower(
             raise UnsupportedOp(op, module, why) from None
         whole.append(f"'{op}' in module '{module or '<root>'}'" + (f" ({why})" if why else ""))
 
-    if not ctx.serves_others and _least_rows(ctx) > _ONE_STRIP:
+    if not ctx.serves_others and not _is_one_strip(ctx):
         by = graph.fixed or Constant("torch.export", "")
         without_rule(by.op, by.module, "it makes the height a constant: nothing can be cut")
     params: dict[int, str] = {}
@@ -77,10 +77,11 @@ def lower(
     return Program(ctx.ops, inputs, outputs, params, axis.rows if axis else 1, ctx.ids, tuple(whole))
 
 
-def _least_rows(ctx: Context) -> int:
-    """Rows of the input or of the result, whichever has fewer."""
+def _is_one_strip(ctx: Context) -> bool:
+    """Has the input or the result, whichever is smaller, a few rows or pixels only?"""
     ends = [ctx.graph.nodes[ids[0]].meta for ids in (ctx.graph.inputs, ctx.graph.outputs)]
-    return min((ctx.shape(meta)[-2] for meta in ends if len(meta.shape) > 3), default=1)
+    sizes = [ctx.shape(meta)[-2:] for meta in ends if len(meta.shape) > 3]
+    return not sizes or min(h for h, _ in sizes) <= _FEW_ROWS or min(h * w for h, w in sizes) <= _FEW_PIXELS
 
 
 def _leaf(ctx: Context, node: Node, axis: Axis | None, *, constant: bool) -> Op:

@@ -83,4 +83,4 @@ class Checkpoints:
 
 def goes_on(frames: int) -> str:
     """What to tell."""
-    return f"goes on after the {frames} frames that an interrupted run had done"
+    return f"continues after the {frames} frames that an interrupted run had done"

@@ -54,7 +54,7 @@ def kept_of(
 ) -> dict[str, Tensor]:
     """What a job keeps of a posterior: see :func:`encode_clip`."""
     if posterior == "moments":
-        assert gaussian.logvar is not None, "run.py refuses moments of a VAE without a posterior"
+        assert gaussian.logvar is not None, "Vaes refuses moments of a VAE without a posterior"
         mean, logvar = gaussian.mean, gaussian.logvar
         if space == "model":
             mean, logvar = model.info.space.to_model(mean), model.info.space.logvar_to_model(logvar)

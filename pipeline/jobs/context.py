@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.jobs.events import Event, Notice
 from tvae.pipeline.jobs.job import Job
-from tvae.pipeline.jobs.outputs import Claims, Item, Kind
+from tvae.pipeline.jobs.outputs import Claims, Item
+from tvae.pipeline.media.formats import Kind
 
 if TYPE_CHECKING:
     from tvae.pipeline.session.model import Model

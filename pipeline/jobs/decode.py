@@ -16,8 +16,8 @@ from torch import Tensor
 
 from tvae.pipeline import latents
 from tvae.pipeline.errors import InputError, UsageError
-from tvae.pipeline.jobs.by_frames import LatentRows, PictureSink
 from tvae.pipeline.jobs.checkpoint import Checkpoint, goes_on
+from tvae.pipeline.jobs.clip_modes import ClipMode, Passage, passage
 from tvae.pipeline.jobs.compute import decode_clip, decode_step, enough_memory, latents_to_decode
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.decode_parts import DecodeParts
@@ -27,6 +27,7 @@ from tvae.pipeline.jobs.fingerprints import of_decoded
 from tvae.pipeline.jobs.geometry import restore
 from tvae.pipeline.jobs.lengths import frame_count
 from tvae.pipeline.jobs.memory import Trimmer
+from tvae.pipeline.jobs.on_demand import LatentRows, PictureSink
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.queues import prefetched, written_behind
 from tvae.pipeline.jobs.steps import latents_in_steps
@@ -37,7 +38,6 @@ from tvae.pipeline.models.hub import is_hub_id
 from tvae.pipeline.models.load import BUILTIN
 
 if TYPE_CHECKING:
-    from tvae.pipeline.models.streaming import ClipStream
     from tvae.pipeline.session.model import Model
 
 __all__ = ["decode_item"]
@@ -70,15 +70,14 @@ def decode_item(item: Item, context: Context) -> Event:
     audio = None
     if job.audio == "copy" and reader.streams is not None:
         audio = SideStreams.from_json(reader.streams, reader.path)
-    stream = None if model.info.temporal_factor is None else model.stream("decode")
-    whole = model.info.temporal_factor is not None and stream is None
+    way = passage(model, "decode", meta.kind)
     fingerprint = of_decoded(reader, job, model)
-    with open_output(output, meta.picture, meta.kind, job, audio, fingerprint, parted=not whole) as writer:
-        if whole and model.goes_by_frames and meta.kind == "video":
-            done = _decode_by_frames(item, reader, model, writer, context)
+    with open_output(output, meta.picture, meta.kind, job, audio, fingerprint, parted=way.resumes) as writer:
+        if way.mode is ClipMode.ON_DEMAND:
+            done = _decode_on_demand(item, reader, model, writer, context)
         else:
-            parts = DecodeParts(writer, fingerprint, stream) if isinstance(writer, PartedVideoWriter) else None
-            done = _decode_chunks(item, reader, model, stream, writer, parts, context)
+            parts = DecodeParts(writer, fingerprint, way.stream) if isinstance(writer, PartedVideoWriter) else None
+            done = _decode_chunks(item, reader, model, way, writer, parts, context)
         writer.commit()
     context.notify(item, writer.warnings)
     return ItemDone(item.source, output, done, time.monotonic() - begin)
@@ -88,7 +87,7 @@ def _decode_chunks(
     item: Item,
     reader: LatentsReader,
     model: Model,
-    stream: ClipStream | None,
+    way: Passage,
     writer: Writer,
     parts: DecodeParts | None,
     context: Context,
@@ -99,7 +98,7 @@ def _decode_chunks(
     if start.frames:
         context.notify(item, [goes_on(start.frames)])
     with (
-        prefetched(_clips(reader, model, stream), context.queue_frames) as clips,
+        prefetched(_clips(reader, model, way), context.queue_frames) as clips,
         written_behind(_do, context.queue_frames) as put,
     ):
         for number, clip in enumerate(clips, 1):
@@ -110,7 +109,7 @@ def _decode_chunks(
                     done += 1
                 continue
             with enough_memory(model):
-                frames = decode_clip(model, clip.latents) if stream is None else decode_step(stream, clip.latents)
+                frames = _decoded(model, way, clip.latents)
             for rgb in frames[: len(times)]:  # copies of the last frame, which filled the clip up, have no times
                 put(partial(writer.write, Frame(restore(rgb, reader.meta.geometry), *times.popleft())))
                 done += 1
@@ -127,7 +126,7 @@ def _do(work: Callable[[], None]) -> None:
     work()
 
 
-def _decode_by_frames(item: Item, reader: LatentsReader, model: Model, writer: Writer, context: Context) -> int:
+def _decode_on_demand(item: Item, reader: LatentsReader, model: Model, writer: Writer, context: Context) -> int:
     """A clip whose latents are read, and whose frames are written, as the model gets to them; returns their number."""
     meta, trimmer = reader.meta, Trimmer()
     times: deque[tuple[int | None, int | None]] = deque()
@@ -180,8 +179,12 @@ def _model_of(reader: LatentsReader, context: Context) -> Model:
     return model
 
 
-def _clips(reader: LatentsReader, model: Model, stream: ClipStream | None) -> Iterator[_Clip]:
-    """Latent frame by latent frame for an image VAE; else in steps, or the whole clip, whose frames hang together."""
+def _decoded(model: Model, way: Passage, chunk: Tensor) -> list[np.ndarray]:
+    return decode_clip(model, chunk) if way.stream is None else decode_step(way.stream, chunk)
+
+
+def _clips(reader: LatentsReader, model: Model, way: Passage) -> Iterator[_Clip]:
+    """What goes through the decoder together: latent frame by latent frame, in steps, or the whole clip."""
     times: list[tuple[int | None, int | None]] = []
 
     def pieces() -> Iterator[Tensor]:
@@ -189,10 +192,11 @@ def _clips(reader: LatentsReader, model: Model, stream: ClipStream | None) -> It
             times.extend(zip(*_times(reader, part.pts, part.durations), strict=True))
             yield latents_to_decode(model, part.tensors, reader.meta.space.name)
 
-    if stream is not None:
-        sizes = stream.cuts.sizes(reader.latent_frames if stream.cuts.rest_first else None)
-    else:
-        sizes = repeat(1) if model.info.temporal_factor is None else iter([reader.latent_frames])
+    sizes: Iterator[int] = iter([reader.latent_frames])
+    if way.stream is not None:
+        sizes = way.stream.cuts.sizes(reader.latent_frames if way.stream.cuts.rest_first else None)
+    elif way.mode is ClipMode.FRAME_BY_FRAME:
+        sizes = repeat(1)
     begins = True
     for chunk in latents_in_steps(pieces(), sizes):
         count = frame_count(model.info, chunk.shape[1], begins)

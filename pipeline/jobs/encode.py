@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline import latents
-from tvae.pipeline.jobs.by_frames import encode_by_frames
 from tvae.pipeline.jobs.checkpoint import Checkpoint, Checkpoints, goes_on
+from tvae.pipeline.jobs.clip_modes import ClipMode, passage
 from tvae.pipeline.jobs.compute import encode_clip, enough_memory, kept_of
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.describe import describe
@@ -20,6 +20,7 @@ from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted,
 from tvae.pipeline.jobs.existing import latents_serve, reason_to_skip
 from tvae.pipeline.jobs.lengths import LengthFit
 from tvae.pipeline.jobs.memory import Trimmer
+from tvae.pipeline.jobs.on_demand import encode_on_demand
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.parts import Part, PartGatherer
 from tvae.pipeline.jobs.queues import prefetched, written_behind
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["encode_item"]
 
 PARTS_WAITING = 1
+"""Between computing and writing; none where frames do not wait either."""
 
 
 def encode_item(item: Item, context: Context) -> Event:
@@ -63,7 +65,7 @@ def encode_item(item: Item, context: Context) -> Event:
                 kept = Checkpoints(writer.state_path, meta.fingerprint)
                 _encode_clip(_Clip(item, source, fit, writer, kept, generator), model, context)
                 _keep_streams(item, fit, writer, context)
-        context.notify(item, [*source.reader.warnings, *fit.told])
+        context.notify(item, [*source.reader.warnings, *source.told, *fit.told])
     return ItemDone(item.source, output, fit.kept, time.monotonic() - begin)
 
 
@@ -103,18 +105,17 @@ class _Clip:
 
 def _encode_clip(clip: _Clip, model: Model, context: Context) -> None:
     """Reading, computing and writing overlap."""
-    if model.info.temporal_factor is None:
-        _encode_frames(clip, model, context)
-    elif (stream := model.stream("encode")) is not None:
-        _encode_steps(clip, stream, model, context)
-    elif model.goes_by_frames:
-        _encode_by_frames(clip, model, context)
-    else:
-        with prefetched(clip.source.frames(), context.queue_frames) as read:
-            whole = gathered(clip.fit.through(read))
-        tensors = _encoded(whole, model, context, clip.generator)
-        clip.writer.add(tensors, whole.pts, whole.durations, clip.fit.repeated)
-        clip.progress(clip.fit.kept, context)
+    way = passage(model, "encode", "video")
+    match way.mode:
+        case ClipMode.FRAME_BY_FRAME:
+            _encode_frames(clip, model, context)
+        case ClipMode.IN_STEPS:
+            assert way.stream is not None
+            _encode_steps(clip, way.stream, model, context)
+        case ClipMode.ON_DEMAND:
+            _encode_on_demand(clip, model, context)
+        case ClipMode.WHOLE:
+            _encode_whole(clip, model, context)
 
 
 def _encode_frames(clip: _Clip, model: Model, context: Context) -> None:
@@ -122,12 +123,13 @@ def _encode_frames(clip: _Clip, model: Model, context: Context) -> None:
     gatherer, trimmer = PartGatherer(), Trimmer()
     start = clip.begin(context)
     done = clip.writer.frames
+    parts_waiting = min(PARTS_WAITING, context.queue_frames)
 
     def write(part: Part) -> None:
         clip.writer.add(part.tensors, part.pts, part.durations)
         clip.reached(clip.writer.frames, None, part.generator)
 
-    with prefetched(clip.source.frames(), context.queue_frames) as read, written_behind(write, PARTS_WAITING) as put:
+    with prefetched(clip.source.frames(), context.queue_frames) as read, written_behind(write, parts_waiting) as put:
         for chunk in islice(clip.fit.through(read), start, None):
             tensors = _encoded(chunk, model, context, clip.generator)
             part = gatherer.add(tensors, chunk.pts[0], chunk.durations[0])
@@ -166,7 +168,7 @@ def _encode_steps(clip: _Clip, stream: ClipStream, model: Model, context: Contex
         clip.writer.add(*waiting.take())
 
 
-def _encode_by_frames(clip: _Clip, model: Model, context: Context) -> None:
+def _encode_on_demand(clip: _Clip, model: Model, context: Context) -> None:
     """A clip whose frames are fetched as the model gets to them, its latents part by part.
 
     The model has to know how many there are: they are counted before.
@@ -191,8 +193,17 @@ def _encode_by_frames(clip: _Clip, model: Model, context: Context) -> None:
         trimmer.frame()
         clip.progress(done, context)
 
-    encode_by_frames(clip.source, clip.fit, model, context.queue_frames, take, seen)
+    encode_on_demand(clip.source, clip.fit, model, context.queue_frames, take, seen)
     clip.writer.add(*waiting.take(), clip.fit.repeated)
+
+
+def _encode_whole(clip: _Clip, model: Model, context: Context) -> None:
+    """A clip as one tensor, its latents as one part."""
+    with prefetched(clip.source.frames(), context.queue_frames) as read:
+        whole = gathered(clip.fit.through(read))
+    tensors = _encoded(whole, model, context, clip.generator)
+    clip.writer.add(tensors, whole.pts, whole.durations, clip.fit.repeated)
+    clip.progress(clip.fit.kept, context)
 
 
 def _encoded(chunk: Chunk, model: Model, context: Context, generator: torch.Generator) -> dict[str, Tensor]:

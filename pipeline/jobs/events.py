@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from tvae.pipeline.jobs.metrics import Quality
+from tvae.pipeline.media.formats import Kind
 
 __all__ = [
     "Event",
@@ -59,7 +60,7 @@ class ItemStarted(Event):
     type = "item_started"
     input: Path
     output: Path
-    kind: Literal["image", "video"]
+    kind: Kind
     frames: int | None
 
 
@@ -126,12 +127,14 @@ class ItemFailed(Event):
 
 @dataclass(frozen=True)
 class RunDone(Event):
-    """Last event of a run that was not interrupted."""
+    """Last event of a run that was not interrupted. Every item is in one of the counts."""
 
     type = "run_done"
     done: int
     skipped: int
     failed: int
+    planned: int
+    """By a dry run."""
     seconds: float
     quality: Quality | None = None
     """Mean over the items that have one."""

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from tvae.pipeline import latents
 from tvae.pipeline.jobs.describe import framing, identity
 from tvae.pipeline.jobs.job import Job
-from tvae.pipeline.jobs.outputs import Kind
 from tvae.pipeline.jobs.writing import write_options
 from tvae.pipeline.latents import LatentsReader, PosteriorRecord, SourceRecord
+from tvae.pipeline.media.formats import Kind
 
 if TYPE_CHECKING:
     from tvae.pipeline.session.model import Model

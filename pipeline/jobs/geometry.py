@@ -22,6 +22,7 @@ __all__ = [
     "plan_geometry",
     "prepare",
     "restore",
+    "told",
 ]
 
 Size = tuple[int, int]
@@ -69,13 +70,27 @@ def plan_geometry(
     )
 
 
+def told(source: Size, factor: int, size: Size | None = None, fit: Fit = "contain", align: Align = "pad") -> list[str]:
+    """A line on what ``align`` does to a picture that :func:`plan_geometry` takes, if it does anything."""
+    width, height = _fitted(source, size, fit)[3:] if size else source
+    over_x, over_y = width % factor, height % factor
+    if not (over_x or over_y):
+        return []
+    taken = f"{width}x{height}, but this VAE takes multiples of {factor}"
+    if align == "crop":
+        return [f"{taken}: cropped to {width - over_x}x{height - over_y}, the middle of it"]
+    edges = " and ".join(edge for edge, over in (("right", over_x), ("bottom", over_y)) if over)
+    padded = f"{width + -width % factor}x{height + -height % factor}"
+    return [f"{taken}: its {edges} edge was repeated to make it {padded}, which decode takes off"]
+
+
 def prepare(frame: np.ndarray, geometry: Geometry) -> np.ndarray:
     """uint8 ``[H, W, 3]`` of the source's size to the same of ``geometry.padded_size``. Scaling is Lanczos."""
     height, width = frame.shape[:2]
     if (width, height) != (geometry.source_width, geometry.source_height):
         raise InputError(
-            f"a frame of {width}x{height} amid frames of {geometry.source_width}x{geometry.source_height}; "
-            "a stream that changes its size cannot be one clip"
+            f"frames change from {geometry.source_width}x{geometry.source_height} to {width}x{height}; "
+            "split the video, or scale it to one size first"
         )
     if geometry.resized:
         from PIL import Image

@@ -12,20 +12,9 @@ from pathlib import Path
 from tvae.pipeline import latents as latent_files
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.media import formats
 
-__all__ = ["IMAGE_SUFFIXES", "VIDEO_SUFFIXES", "Found", "expand", "read_list"]
-
-_IMAGES = """
-.apng .avif .bmp .exr .gif .hdr .heic .heif .j2k .jfif .jp2 .jpe .jpeg .jpg .jxl .pbm .pgm .png .pnm .ppm .qoi .tga .tif
-.tiff .webp
-"""
-_VIDEOS = """
-.3gp .asf .avi .dv .f4v .flv .m2ts .m2v .m4v .mjpeg .mkv .mov .mp4 .mpeg .mpg .mts .mxf .nut .ogv .ts .vob .webm .wmv
-.y4m
-"""
-IMAGE_SUFFIXES = frozenset(_IMAGES.split())
-VIDEO_SUFFIXES = frozenset(_VIDEOS.split())
-"""By these a folder's files are taken for media. What a file is, is decided by its content when it is opened."""
+__all__ = ["Found", "expand", "read_list"]
 
 
 @dataclass(frozen=True)
@@ -113,17 +102,17 @@ def _members(folder: Path, latents: bool, recursive: bool, output: Path | None) 
             ours = entry.suffix == latent_files.VIDEO_SUFFIX or _same(entry, output)
             if recursive and not ours and not entry.is_symlink():
                 yield from _members(entry, latents, recursive, output)
-        elif not latents and entry.suffix.lower() in IMAGE_SUFFIXES | VIDEO_SUFFIXES:
+        elif not latents and formats.listed(entry.suffix):
             yield entry
 
 
 def _fixed_part(pattern: Path) -> Path:
     """The leading folders of a pattern that hold no wildcard."""
     fixed = Path()
-    for part in pattern.parts[:-1]:
-        if glob.has_magic(part):
+    for folder in pattern.parts[:-1]:
+        if glob.has_magic(folder):
             break
-        fixed /= part
+        fixed /= folder
     return fixed
 
 

@@ -110,11 +110,11 @@ class Job:
         if self.strip is not None and self.strip < 1:
             raise UsageError(f"strip {self.strip} is too small; it counts latent rows, at least 1")
         if self.max_pixels < 1:
-            raise UsageError("an image has at least one pixel, and a limit of less allows none")
+            raise UsageError("the limit of an image's pixels must be at least 1")
         if self.vram is not None:
             parse_size(self.vram)
         if self.spill is not None and not Path(self.spill).is_dir():
-            raise UsageError(f"the folder for spilling, {self.spill}, is not there")
+            raise UsageError(f"the folder of --spill, {self.spill}, does not exist")
         if self.fps is not None and self.fps <= 0:
             raise UsageError(f"fps {self.fps} is not a frame rate; it must be above 0")
         if not 0 <= self.seed < 2**63:

@@ -1,8 +1,8 @@
 """Length of a clip on its way into a video VAE: what ``--align`` is for sizes, it is for time, too.
 
-A video VAE takes ``lead`` + k * ``factor`` frames; one that takes latent frames in groups (see ``Geometry``), ``lead``
-frames and whole groups, or whole groups alone. Other clips get copies of their last frame (*pad*; decode leaves them
-out, for they have no times), lose the frames at their end (*crop*), or are refused (*error*).
+A video VAE takes ``lead`` + k * ``factor`` frames; one that takes latent frames in groups (see ``LatentGeometry``),
+``lead`` frames and whole groups, or whole groups alone. Other clips get copies of their last frame (*pad*; decode
+leaves them out, for they have no times), lose the frames at their end (*crop*), or are refused (*error*).
 """
 
 from __future__ import annotations

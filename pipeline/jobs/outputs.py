@@ -1,7 +1,8 @@
 """Where results go: the name of every output, and what is refused before any work.
 
-Names (DESIGN section 6): an image's latents are ``<input name>.safetensors``, a video's the folder ``<input
-name>.latents``; a picture that is written is the source's name plus ``.png`` or ``.mp4``, unless it ends so already.
+Names: an image's latents are ``<input name>.safetensors``, a video's the folder ``<input
+name>.latents``; a picture or clip that is written is the source's name plus the kind's usual suffix, unless it ends so
+already.
 """
 
 from __future__ import annotations
@@ -13,21 +14,16 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Literal
 
-from tvae.pipeline import latents, media
+from tvae.pipeline import latents
 from tvae.pipeline.errors import InputError, TvaeError, UsageError
-from tvae.pipeline.jobs.items import IMAGE_SUFFIXES, VIDEO_SUFFIXES, Found
+from tvae.pipeline.jobs.items import Found
 from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.media.formats import DEFAULT_SUFFIXES, WRITTEN_SUFFIXES, Kind, kinds_of, listed
 
-__all__ = ["Claims", "Item", "Kind", "assign"]
-
-Kind = Literal["image", "video"]
+__all__ = ["Claims", "Item", "assign"]
 
 LATENTS_ENDINGS: dict[Kind, str] = {"image": latents.IMAGE_SUFFIX, "video": latents.VIDEO_SUFFIX}
-PICTURE_ENDINGS: dict[Kind, str] = {"image": ".png", "video": ".mp4"}
-ANIMATED_SUFFIXES = (".apng", ".avif", ".gif", ".webp")
-PICTURE_SUFFIXES: dict[Kind, tuple[str, ...]] = {"image": media.IMAGE_SUFFIXES, "video": media.VIDEO_SUFFIXES}
 
 
 @dataclass(frozen=True)
@@ -46,14 +42,14 @@ class Item:
     def output(self, kind: Kind) -> Path:
         """The result's path, now that ``kind`` is known; :class:`InputError` when the name given does not suit it."""
         if self.exact:
-            allowed = (LATENTS_ENDINGS[kind],) if self.to_latents else PICTURE_SUFFIXES[kind]
+            allowed = (LATENTS_ENDINGS[kind],) if self.to_latents else WRITTEN_SUFFIXES[kind]
             if self.place.suffix.lower() not in allowed:
                 raise InputError(
                     f"{self.source} is {'an' if kind == 'image' else 'a'} {kind}, which cannot be written to "
                     f"{self.place}; name an output ending in {allowed[0]}, or a folder"
                 )
             return self.place
-        ending = (LATENTS_ENDINGS if self.to_latents else PICTURE_ENDINGS)[kind]
+        ending = (LATENTS_ENDINGS if self.to_latents else DEFAULT_SUFFIXES)[kind]
         if self.to_latents or self.place.suffix.lower() != ending:
             return self.place.with_name(self.place.name + ending)
         return self.place
@@ -119,7 +115,7 @@ def _identities(found: list[Found], job: Job) -> list[tuple[str, frozenset[Kind]
     """Each source's name and what it may be. Latents say what their source was called; where several of a run have the
     same source, their own names tell them apart."""
     if job.operation != "decode":
-        return [(one.relative.name, _kinds(one.path.suffix.lower())) for one in found]
+        return [(one.relative.name, kinds_of(one.path.suffix)) for one in found]
     sources = [_source_of(one) for one in found]
     shared = Counter((one.relative.parent, name) for one, (name, _) in zip(found, sources, strict=True))
     return [
@@ -140,16 +136,6 @@ def _source_of(found: Found) -> tuple[str, frozenset[Kind]]:
     return (meta.source.name if _is_plain(meta.source.name) else found.relative.stem), frozenset({meta.kind})
 
 
-def _kinds(suffix: str) -> frozenset[Kind]:
-    """What a file may be by its suffix; some hold both, and an unknown one says nothing."""
-    kinds: set[Kind] = set()
-    if suffix not in VIDEO_SUFFIXES:
-        kinds.add("image")
-    if suffix not in IMAGE_SUFFIXES or suffix in ANIMATED_SUFFIXES:
-        kinds.add("video")
-    return frozenset(kinds)
-
-
 def _is_plain(name: str) -> bool:
     """Whether a name out of a file may be used: it must not lead anywhere else."""
     return (
@@ -167,12 +153,12 @@ def _names_a_file(output: str, to_latents: bool) -> bool:
             return True
         allowed: tuple[str, ...] = (LATENTS_ENDINGS["image"],)
     else:
-        allowed = PICTURE_SUFFIXES["image"] + PICTURE_SUFFIXES["video"]
+        allowed = WRITTEN_SUFFIXES["image"] + WRITTEN_SUFFIXES["video"]
     if output.endswith(("/", os.sep)) or path.is_dir():
         return False
     if suffix in allowed:
         return True
-    if suffix in IMAGE_SUFFIXES | VIDEO_SUFFIXES:
+    if listed(suffix):
         raise UsageError(f"cannot write {output}: name a folder, or a file ending in {', '.join(allowed)}")
     return False
 

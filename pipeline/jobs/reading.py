@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import av.error
 import numpy as np
 
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.jobs.geometry import plan_geometry, prepare
+from tvae.pipeline.jobs.geometry import plan_geometry, prepare, told
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.latents import Geometry
 from tvae.pipeline.media import Reader, count_frames, open_reader, probe
 from tvae.pipeline.media.container import reason
+from tvae.pipeline.media.formats import Kind
 
 __all__ = ["Chunk", "Source", "gathered", "kind_of", "open_source"]
 
@@ -35,10 +35,14 @@ class Chunk:
 
 @dataclass
 class Source:
-    """One input, opened; ``geometry`` says what :meth:`frames` does to them."""
+    """One input, opened; ``geometry`` says what :meth:`frames` does to them.
+
+    ``told``: a line on what is done to their size because the VAE cannot represent it, if anything is.
+    """
 
     reader: Reader
     geometry: Geometry
+    told: list[str]
 
     def frames(self) -> Iterator[Chunk]:
         """Chunks of one frame. InputError for what is damaged or holds no frame."""
@@ -73,11 +77,11 @@ def open_source(path: Path, job: Job, factor: int) -> Iterator[Source]:
     with blame_input():
         reader = open_reader(path, job.max_pixels)
     with reader:
-        size = (reader.info.width, reader.info.height)
-        yield Source(reader, plan_geometry(size, factor, job.size, job.fit, job.align))
+        wanted = ((reader.info.width, reader.info.height), factor, job.size, job.fit, job.align)
+        yield Source(reader, plan_geometry(*wanted), told(*wanted))
 
 
-def kind_of(path: Path, job: Job) -> Literal["image", "video"]:
+def kind_of(path: Path, job: Job) -> Kind:
     """By content. InputError for what is no media."""
     with blame_input():
         return probe(path, job.max_pixels).kind

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.jobs.by_frames import LatentRows, PictureSink, encode_by_frames
+from tvae.pipeline.jobs.clip_modes import ClipMode, Passage, passages_there_and_back
 from tvae.pipeline.jobs.compute import decode_clip, decode_step, encode_clip, enough_memory, kept_of
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted, Progress
@@ -22,13 +22,13 @@ from tvae.pipeline.jobs.geometry import restore
 from tvae.pipeline.jobs.lengths import LengthFit
 from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.metrics import QualityMeter
+from tvae.pipeline.jobs.on_demand import LatentRows, PictureSink, encode_on_demand
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.queues import prefetched, written_behind
 from tvae.pipeline.jobs.reading import Chunk, Source, gathered, open_source
 from tvae.pipeline.jobs.steps import in_steps
 from tvae.pipeline.jobs.writing import open_output
 from tvae.pipeline.media import Frame, frames_to_tensor
-from tvae.pipeline.models.calls import SIDES
 from tvae.pipeline.session.outputs.taken_apart import Posterior
 
 if TYPE_CHECKING:
@@ -78,18 +78,18 @@ def roundtrip_item(item: Item, context: Context) -> Event:
                     done += 1
                     context.emit(Progress(item.source, done, info.frames))
 
-                if model.goes_by_frames and info.kind == "video":
-                    _by_frames(item, source, fit, model, context, give)
+                there, back = passages_there_and_back(model, info.kind)
+                if there.mode is ClipMode.ON_DEMAND:
+                    _on_demand(item, source, fit, model, context, give)
                 else:
-                    _by_chunks(source, fit, model, context, give)
+                    _by_chunks(source, fit, _Reconstruction(model, there, back), context, give)
             writer.commit()
-        context.notify(item, [*source.reader.warnings, *fit.told, *writer.warnings])
+        context.notify(item, [*source.reader.warnings, *source.told, *fit.told, *writer.warnings])
     return ItemDone(item.source, output, done, time.monotonic() - begin, meter.result())
 
 
-def _by_chunks(source: Source, fit: LengthFit, model: Model, context: Context, give: Give) -> None:
+def _by_chunks(source: Source, fit: LengthFit, reconstruct: _Reconstruction, context: Context, give: Give) -> None:
     """What goes through the encoder together goes on through the decoder."""
-    reconstruct = _Reconstruction(model)
     count = fit.fitted(source.count()) if reconstruct.counts else None
     with prefetched(source.frames(), context.queue_frames) as read:
         for chunk in reconstruct.chunks(fit.through(read), count):
@@ -97,7 +97,7 @@ def _by_chunks(source: Source, fit: LengthFit, model: Model, context: Context, g
                 give(pair)
 
 
-def _by_frames(item: Item, source: Source, fit: LengthFit, model: Model, context: Context, give: Give) -> None:
+def _on_demand(item: Item, source: Source, fit: LengthFit, model: Model, context: Context, give: Give) -> None:
     """All through the encoder, then all through the decoder: the latents are held, the frames are read once more."""
     latents: list[Tensor] = []
 
@@ -105,9 +105,9 @@ def _by_frames(item: Item, source: Source, fit: LengthFit, model: Model, context
         mean = kept_of(model, Posterior.from_moments(moments), "mean", "raw", torch.Generator())["latents"]
         latents.append(mean[:, 0])
 
-    encode_by_frames(source, fit, model, context.queue_frames, take)
+    encode_on_demand(source, fit, model, context.queue_frames, take)
     factor, depth = model.info.spatial_factor, context.queue_frames
-    with open_source(item.source, context.job, factor) as again, prefetched(again.frames(), depth) as read:
+    with open_source(item.source, context.job, factor) as reopened, prefetched(reopened.frames(), depth) as read:
         references = LengthFit(model.info, context.job.align).through(read)
 
         def shown(picture: np.ndarray) -> None:
@@ -123,29 +123,24 @@ def _by_frames(item: Item, source: Source, fit: LengthFit, model: Model, context
 
 
 class _Reconstruction:
-    """Chunks through a model and back, in the steps of a streaming model where each side has them.
+    """Chunks through a model and back.
 
-    ``counts``: such steps depend on the clip's length.
+    ``counts``: the steps of its encoder depend on the clip's length.
     """
 
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        video = model.info.temporal_factor is not None
-        self._encode, self._decode = (model.stream(side) if video else None for side in SIDES)
-        if self._decode is None:
-            self._encode = None  # the decoder takes the whole clip
+    def __init__(self, model: Model, there: Passage, back: Passage) -> None:
+        self._model, self._mode, self._encode, self._decode = model, there.mode, there.stream, back.stream
         self.counts = self._encode is not None and self._encode.cuts.rest_first
         self._sizes: Iterator[int] = iter(())
 
     def chunks(self, frames: Iterable[Chunk], count: int | None) -> Iterator[Chunk]:
         """What goes through the encoder together: single frames, steps, or the whole clip. count: of the frames, if
         ``counts``."""
-        factor = self._model.info.temporal_factor
-        if self._decode is not None:
-            self._sizes = self._decode.cuts.sizes(None if count is None else -(-count // (factor or 1)))
-        if self._encode is not None:
+        if self._encode is not None and self._decode is not None:
+            latents = None if count is None else -(-count // (self._model.info.temporal_factor or 1))
+            self._sizes = self._decode.cuts.sizes(latents)
             return in_steps(frames, self._encode.cuts.sizes(count))
-        return iter(frames) if factor is None else iter([gathered(frames)])
+        return iter(frames) if self._mode is ClipMode.FRAME_BY_FRAME else iter([gathered(frames)])
 
     def __call__(self, chunk: Chunk) -> Iterator[tuple[np.ndarray, Frame]]:
         """Each frame as it went in, with what came out."""
@@ -165,7 +160,8 @@ class _Reconstruction:
         if self._decode is None:
             yield from decode_clip(self._model, latents)
             return
+        sizes = self._decode.cuts.sizes(latents.shape[1]) if self._encode is None else self._sizes
         while latents.shape[1]:
-            size = next(self._sizes)
+            size = next(sizes)
             yield from decode_step(self._decode, latents[:, :size])
             latents = latents[:, size:]

@@ -129,4 +129,5 @@ def _sum_up(last_events: list[Event], seconds: float) -> RunDone:
     counts = Counter(type(event) for event in last_events)
     qualities = [event.quality for event in last_events if isinstance(event, ItemDone) and event.quality]
     quality = Quality.mean(qualities) if len(qualities) > 1 else None
-    return RunDone(counts[ItemDone], counts[ItemSkipped], counts[ItemFailed], seconds, quality)
+    done, skipped, failed, planned = (counts[kind] for kind in (ItemDone, ItemSkipped, ItemFailed, ItemPlanned))
+    return RunDone(done, skipped, failed, planned, seconds, quality)

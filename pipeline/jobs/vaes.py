@@ -55,7 +55,7 @@ class Vaes:
         job = self._job
         if job.operation == "encode" and job.posterior != "mean" and not model.info.posterior:
             raise UsageError(
-                f"the VAE '{model.info.id}' ({model.info.class_name}) has no posterior: --posterior {job.posterior} "
-                "has no meaning for it"
+                f"the VAE '{model.info.id}' ({model.info.class_name}) has no posterior: leave "
+                f"--posterior {job.posterior} out"
             )
         return model

@@ -10,7 +10,7 @@ from pathlib import Path
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.atomic import write_error
 from tvae.pipeline.jobs.job import Job
-from tvae.pipeline.jobs.outputs import Item, Kind
+from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.media import (
     PictureSpec,
     SideStreams,
@@ -21,10 +21,11 @@ from tvae.pipeline.media import (
     open_writer,
     parse_colour,
 )
+from tvae.pipeline.media.formats import VIDEO_OPTIONS, Kind
 
 __all__ = ["check_writing", "open_output", "write_options"]
 
-_OF_VIDEOS = ("codec", "crf", "pix_fmt", "fps", "color")
+_OF_VIDEOS = (*VIDEO_OPTIONS, "color")
 """Fields of a job that mean nothing to an image."""
 
 

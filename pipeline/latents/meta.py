@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tvae.pipeline.latents.record import from_json, to_json
+from tvae.pipeline.media.formats import Kind
 from tvae.pipeline.media.spec import Colour, PictureSpec
 
 FORMAT = "tvae"
@@ -114,7 +115,7 @@ class PartRecord:
 class LatentsMeta:
     """Everything about one image or clip but the timestamps, which travel with the parts (`PartRecord`)."""
 
-    kind: Literal["image", "video"]
+    kind: Kind
     vae: VaeIdentity
     space: SpaceRecord
     posterior: PosteriorRecord

@@ -23,9 +23,10 @@ Writing::
 open_parted_writer() gives one whose finished parts survive an interruption: end_part() ends one, adopt() takes over
 those of an earlier run.
 
-The PictureSpec (here ``info.spec``) has to_json / from_json, for the metadata of latents. The suffix chooses: one of
-IMAGE_SUFFIXES writes one image, one of VIDEO_SUFFIXES a video. WriteOptions: codec, crf, pix_fmt, enc, fps, audio,
-colour (parse_colour reads ``--color``), fingerprint (what read_fingerprint gives back of the file); see open_writer.
+The PictureSpec (here ``info.spec``) has to_json / from_json, for the metadata of latents. The suffix chooses
+the format, and with it whether one image or a video is written; ``formats`` has the table of all formats. WriteOptions:
+codec, crf, pix_fmt, enc, fps, audio, colour (parse_colour reads ``--color``), fingerprint (what read_fingerprint gives
+back of the file); see open_writer.
 
 The other streams (audio, subtitles)::
 
@@ -60,8 +61,6 @@ from tvae.pipeline.media.spec import (
 from tvae.pipeline.media.stream_copy import copy_streams
 from tvae.pipeline.media.streams import SideStreams
 from tvae.pipeline.media.writers import (
-    IMAGE_SUFFIXES,
-    VIDEO_SUFFIXES,
     check_write_options,
     open_parted_writer,
     open_writer,
@@ -69,9 +68,7 @@ from tvae.pipeline.media.writers import (
 )
 
 __all__ = [
-    "IMAGE_SUFFIXES",
     "MAX_PIXELS",
-    "VIDEO_SUFFIXES",
     "Colour",
     "Frame",
     "MediaInfo",

@@ -107,7 +107,7 @@ class ToRgb:
             colour = replace(colour, range="pc")
         if codec == "mjpeg":  # JFIF fixes both
             colour = Colour("smpte170m", colour.range or "pc", colour.primaries, colour.transfer)
-        if len([part for part in pixels.components if not part.is_alpha]) == 1:  # grey: no matrix; full unless tagged
+        if len([one for one in pixels.components if not one.is_alpha]) == 1:  # grey: no matrix; full unless tagged
             self._grey_limited = colour.range == "tv"
             return
         reading = settle(colour, width, height)
@@ -192,6 +192,6 @@ def parse_colour(text: str) -> Colour | None:
         return None
     if matrix is None or value_range not in ("", "tv", "pc"):
         raise UsageError(
-            f"unknown colour '{text}'; give keep, bt709, bt601 or bt2020, with :tv or :pc behind it if wanted"
+            f"unknown colour '{text}'; give keep, bt709, bt601 or bt2020, followed by :tv or :pc if needed"
         )
     return Colour(matrix=matrix, range=value_range or None)

@@ -14,8 +14,9 @@ from av.packet import Packet
 
 from tvae.pipeline.files.atomic import discard, publish, write_error
 from tvae.pipeline.media.atomic import reserve
-from tvae.pipeline.media.encoder import CONTAINERS, add_encoder
+from tvae.pipeline.media.encoder import add_encoder
 from tvae.pipeline.media.fingerprint import video_tag
+from tvae.pipeline.media.formats import MP4, VideoFormat
 from tvae.pipeline.media.output_clock import MAX_TIMESCALE, OutputClock
 from tvae.pipeline.media.spec import PictureSpec, WriteOptions
 from tvae.pipeline.media.stream_mux import StreamMuxer
@@ -32,9 +33,15 @@ class Film:
     """
 
     def __init__(
-        self, path: Path, like: PictureSpec, options: WriteOptions, clock: OutputClock, warnings: list[str]
+        self,
+        path: Path,
+        target: VideoFormat,
+        like: PictureSpec,
+        options: WriteOptions,
+        clock: OutputClock,
+        warnings: list[str],
     ) -> None:
-        self.path, self._clock = path, clock
+        self.path, self._target, self._clock = path, target, clock
         self._container: OutputContainer | None = None
         self._streams = StreamMuxer(options.audio, warnings)
         self._temporary = reserve(path)
@@ -49,29 +56,30 @@ class Film:
             raise
 
     def _open(self, like: PictureSpec, options: WriteOptions, warnings: list[str]) -> None:
-        muxer = CONTAINERS[self.path.suffix.lower()]
+        target, clock = self._target, self._clock
         timescales = {}
-        if muxer in ("mp4", "mov"):
-            own = self._clock.time_base.denominator
+        if target.iso:
+            own = clock.time_base.denominator
             common = math.lcm(own, *self._streams.timescales())
             # the movie's own scale counts the delays before each stream starts
             timescales = {
                 "video_track_timescale": str(own),
                 "movie_timescale": str(common if common <= MAX_TIMESCALE else own),
             }
-        self._container = av.open(f"file:{self._temporary}", "w", format=muxer, container_options=timescales)
+        self._container = av.open(f"file:{self._temporary}", "w", format=target.name, container_options=timescales)
         if options.fingerprint is not None:
             self._container.metadata.update(video_tag(options.fingerprint))
-        self.stream, self.encoder = add_encoder(self._container, like, options, self._clock.time_base, self._clock.rate)
+        self.stream, self.encoder = add_encoder(self._container, target, like, options, clock.time_base, clock.rate)
         self._streams.attach(self._container)
         self._container.start_encoding()
         if options.fps is not None and not self._streams.empty:
             warnings.append(f"the picture runs at {options.fps} frames a second now, the sound as before")
+        keep = f"write {MP4.suffixes[0]} to keep"
         if like.sample_aspect_ratio != 1 and not self.encoder.keeps_aspect:
-            warnings.append(f"pixel aspect {like.sample_aspect_ratio} is lost in {muxer}; write .mp4 to keep it")
+            warnings.append(f"pixel aspect {like.sample_aspect_ratio} is lost in {target.name}; {keep} it")
         unit = self.stream.time_base
-        if unit is not None and (self._clock.time_base / unit).denominator != 1:
-            warnings.append(f"timestamps rounded to {unit} s, all that {muxer} keeps; write .mp4 to keep them exact")
+        if unit is not None and (clock.time_base / unit).denominator != 1:
+            warnings.append(f"timestamps rounded to {unit} s, all that {target.name} keeps; {keep} them exact")
 
     def delay(self, seconds: Fraction) -> None:
         """Start the other streams so much later; before the first packet."""

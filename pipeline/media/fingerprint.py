@@ -1,8 +1,9 @@
 """A result's own word on what made it: a short text in the file's metadata that decides what can be skipped.
 
-It says ``tvae-fingerprint=<64 hex digits>``: in PNG a tEXt chunk of that keyword, in JPEG the comment, in WebP and TIFF
-the ImageDescription (EXIF's, TIFF's own), in videos the container's ``comment``. BMP has no metadata; there it stands
-between the headers and the pixels, where the format lets anything be.
+It says ``tvae-fingerprint=<64 hex digits>``. An image has it where its format's ``mark`` says: in a tEXt chunk of that
+keyword (*png text*), in the file's *comment*, or in the ImageDescription of EXIF or TIFF (*description*). BMP has no
+metadata; there it stands between the headers and the pixels, where the format lets anything be (*before pixels*). A
+video has it in the container's ``comment``.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from PIL.PngImagePlugin import PngInfo
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.media.container import open_container
+from tvae.pipeline.media.formats import ImageFormat
 from tvae.pipeline.media.image_read import DAMAGE, quiet
 
-__all__ = ["image_tag", "read_image_tag", "read_video_tag", "stamp_bmp", "video_tag"]
+__all__ = ["image_tag", "read_image_tag", "read_video_tag", "stamp", "video_tag"]
 
 _KEY = "tvae-fingerprint"
 _TEXT = re.compile(f"{_KEY}=([0-9a-f]{{64}})")
@@ -27,24 +29,27 @@ _DESCRIPTION = 0x010E  # ImageDescription in TIFF and EXIF
 _BMP_HEAD = struct.Struct("<2sI4xI")  # "BM", size of the file, where the pixels start
 
 
-def image_tag(image_format: str, fingerprint: str) -> dict[str, Any]:
-    """What to hand to Pillow's save() for its format of this name; nothing for BMP, see stamp_bmp."""
+def image_tag(target: ImageFormat, fingerprint: str) -> dict[str, Any]:
+    """What to hand to Pillow's save(); nothing for a format that is marked afterwards, see stamp."""
     text = f"{_KEY}={fingerprint}"
-    if image_format == "PNG":
-        chunks = PngInfo()
-        chunks.add_text(_KEY, fingerprint)
-        return {"pnginfo": chunks}
-    if image_format == "JPEG":
-        return {"comment": text}
-    if image_format in ("WEBP", "TIFF"):
-        exif = Image.Exif()
-        exif[_DESCRIPTION] = text
-        return {"exif": exif}
+    match target.mark:
+        case "png text":
+            chunks = PngInfo()
+            chunks.add_text(_KEY, fingerprint)
+            return {"pnginfo": chunks}
+        case "comment":
+            return {"comment": text}
+        case "description":
+            exif = Image.Exif()
+            exif[_DESCRIPTION] = text
+            return {"exif": exif}
     return {}
 
 
-def stamp_bmp(path: Path, fingerprint: str) -> None:
-    """Put the fingerprint in front of the pixels of a BMP file."""
+def stamp(target: ImageFormat, path: Path, fingerprint: str) -> None:
+    """Mark a file that Pillow has written, if its format has no place that Pillow fills: before a BMP's pixels."""
+    if target.mark != "before pixels":
+        return
     data = path.read_bytes()
     magic, size, start = _BMP_HEAD.unpack_from(data)
     text = f"{_KEY}={fingerprint}".encode()
@@ -58,20 +63,20 @@ def video_tag(fingerprint: str) -> dict[str, str]:
     return {"comment": f"{_KEY}={fingerprint}"}
 
 
-def read_image_tag(path: Path, image_format: str) -> str | None:
+def read_image_tag(path: Path, target: ImageFormat) -> str | None:
     """The fingerprint in an image of this format, None without one; no pixel is decoded."""
     try:
         with path.open("rb") as file:
-            if image_format == "BMP":
+            if target.mark == "before pixels":
                 text: object = _before_pixels(file)
             else:
                 # not Image.open: it refuses large pictures, and nothing is decoded here
-                with quiet(), Image.OPEN[image_format][0](file, path.name) as image:
-                    text = image.getexif().get(_DESCRIPTION) if image_format in ("WEBP", "TIFF") else None
+                with quiet(), Image.OPEN[target.name][0](file, path.name) as image:
+                    text = image.getexif().get(_DESCRIPTION) if target.mark == "description" else None
                     known = image.info
-                if image_format == "PNG":
+                if target.mark == "png text":
                     text = f"{_KEY}={known.get(_KEY)}"
-                elif image_format == "JPEG":
+                elif target.mark == "comment":
                     text = known.get("comment")
     except DAMAGE:  # of Pillow's on a file that may be anybody's: it does not say that it is ours
         return None

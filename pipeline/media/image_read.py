@@ -9,7 +9,7 @@ import struct
 import threading
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
@@ -23,21 +23,18 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.media.container import reason
+from tvae.pipeline.media.formats import HEIF, JPEG, PILLOW_READS, TIFF, ImageFormat
 from tvae.pipeline.media.orientation import from_exif
 from tvae.pipeline.media.spec import Colour, Frame, MediaInfo
 
 __all__ = ["DAMAGE", "MAX_PIXELS", "ImageReader", "is_image", "quiet"]
 
-# What Pillow may try, all told by their first bytes; left to itself it takes almost anything for a TGA.
-_FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF", "AVIF")
 MAX_PIXELS = 1 << 30
 """Of a picture that is read unless more is allowed: 3 GiB of RGB, from a file that may have a few kilobytes."""
-_SEQUENCES = ("GIF", "PNG")
 _ORIENTATION_TAG = 0x0112
 _BITS_TAG = 258
 _SUBFILE_TAG = 254  # bit 0: a reduced version of another picture in the file, which comes first in camera raws
 _DNG_TAG = 50706
-_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"mif1")
 _PIX_FMT = {"1": "monob", "L": "gray", "LA": "ya8", "P": "pal8", "PA": "pal8", "RGB": "rgb24", "RGBA": "rgba"}
 
 # What Pillow and FFmpeg raise on damaged files
@@ -73,7 +70,7 @@ def quiet() -> Iterator[None]:
 
 
 def is_image(path: Path, max_pixels: int = MAX_PIXELS) -> bool:
-    """Whether Pillow reads it as one picture; animated GIF and PNG are videos.
+    """Whether Pillow reads it as one picture; animations of some formats are videos.
 
     Raises InputError for more than ``max_pixels``, a broken header, and HEIF (FFmpeg would read single tiles of it).
     """
@@ -81,11 +78,16 @@ def is_image(path: Path, max_pixels: int = MAX_PIXELS) -> bool:
     if image is None:
         with path.open("rb") as file:
             head = file.read(12)
-        if head[4:8] == b"ftyp" and head[8:12] in _HEIF_BRANDS:
+        if head[4:8] == b"ftyp" and head[8:12] in HEIF.brands:
             raise InputError(f"{path}: is a HEIF photo, which is not supported; convert it to JPEG or PNG first")
         return False
     with image:
-        return image.format not in _SEQUENCES or _pictures(image, path) == 1
+        return _format_of(image).several != "video" or _pictures(image, path) == 1
+
+
+def _format_of(image: Image.Image) -> ImageFormat:
+    """To Pillow, a JPEG with previews is an MPO."""
+    return JPEG if image.format == "MPO" else PILLOW_READS[str(image.format)]
 
 
 def _pictures(image: Image.Image, path: Path) -> int:
@@ -97,7 +99,8 @@ def _identify(path: Path, max_pixels: int) -> Image.Image | None:
     """Reads the header alone. None when it is no image that Pillow may read."""
     try:
         with quiet(), _without_pillows_limit():
-            image = Image.open(path, formats=[name for name in _FORMATS if name in Image.OPEN])
+            # left to itself it takes almost anything for a TGA
+            image = Image.open(path, formats=[name for name in PILLOW_READS if name in Image.OPEN])
     except UnidentifiedImageError:
         return None
     except DAMAGE as error:
@@ -175,7 +178,7 @@ class ImageReader:
         orientation = from_exif(tag)
         has_alpha = "A" in image.getbands() or "transparency" in image.info
         pix_fmt = _PIX_FMT.get(image.mode, image.mode.lower())
-        if image.format not in ("MPO", *_SEQUENCES) and _pictures(image, self._path) > 1:
+        if _format_of(image).several == "first" and _pictures(image, self._path) > 1:
             self.warnings.append("holds several pictures; the first one was read")
         if bits > 8:
             picture, pix_fmt = self._read_deep()
@@ -253,20 +256,31 @@ class ImageReader:
 
 def _bits(image: Image.Image, path: Path) -> int:
     """Bits of one stored component, from the header: Pillow's mode does not tell for RGB."""
-    if isinstance(image, TiffImageFile):
-        with _pillow(path):
-            subfile = image.tag_v2.get(_SUBFILE_TAG, 0)
-        if (isinstance(subfile, int) and subfile & 1) or _DNG_TAG in image.tag_v2:
-            raise InputError(
-                f"{path}: is a camera's raw file, only its thumbnail would be read; develop it to PNG first"
-            )
-        with _pillow(path):
-            found = image.tag_v2.get(_BITS_TAG)
-        bits = max((n for n in (found if isinstance(found, tuple) else (found,)) if isinstance(n, int)), default=1)
-        if bits > 16 or image.mode == "F":
-            raise InputError(f"{path}: {bits}-bit numbers are not supported; convert it to a 16-bit PNG first")
-        return bits
-    if image.format == "PNG":
-        with path.open("rb") as file:
-            return file.read(25)[24]  # IHDR comes first: signature and chunk header 16 bytes, width and height 8
-    return 1 if image.mode == "1" else 8
+    form = _format_of(image)
+    if form.bits == 8:
+        return 1 if image.mode == "1" else 8
+    return _DEEP[form.name](image, path)
+
+
+def _png_bits(image: Image.Image, path: Path) -> int:
+    with path.open("rb") as file:
+        return file.read(25)[24]  # IHDR comes first: signature and chunk header 16 bytes, width and height 8
+
+
+def _tiff_bits(image: Image.Image, path: Path) -> int:
+    """InputError for a camera's raw file, and for more bits than are read."""
+    assert isinstance(image, TiffImageFile)
+    with _pillow(path):
+        subfile = image.tag_v2.get(_SUBFILE_TAG, 0)
+    if (isinstance(subfile, int) and subfile & 1) or _DNG_TAG in image.tag_v2:
+        raise InputError(f"{path}: is a camera's raw file, only its thumbnail would be read; develop it to PNG first")
+    with _pillow(path):
+        found = image.tag_v2.get(_BITS_TAG)
+    bits = max((n for n in (found if isinstance(found, tuple) else (found,)) if isinstance(n, int)), default=1)
+    if bits > TIFF.bits or image.mode == "F":
+        raise InputError(f"{path}: {bits}-bit numbers are not supported; convert it to a 16-bit PNG first")
+    return bits
+
+
+# For formats that may be deeper than 8 bits
+_DEEP: dict[str, Callable[[Image.Image, Path], int]] = {"PNG": _png_bits, "TIFF": _tiff_bits}

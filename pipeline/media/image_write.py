@@ -1,4 +1,4 @@
-"""Writing one image with Pillow: PNG without loss, JPEG and WebP at high quality."""
+"""Writing one image with Pillow."""
 
 from __future__ import annotations
 
@@ -12,45 +12,23 @@ from PIL import Image
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.files.atomic import discard, publish, write_error
 from tvae.pipeline.media.atomic import reserve
-from tvae.pipeline.media.fingerprint import image_tag, stamp_bmp
+from tvae.pipeline.media.fingerprint import image_tag, stamp
+from tvae.pipeline.media.formats import VIDEO_OPTIONS, ImageFormat
 from tvae.pipeline.media.spec import Frame, PictureSpec, WriteOptions
 
-__all__ = ["IMAGE_FORMATS", "ImageWriter", "image_settings"]
-
-# Pillow's format for each suffix
-IMAGE_FORMATS = {
-    ".png": "PNG",
-    ".jpg": "JPEG",
-    ".jpeg": "JPEG",
-    ".webp": "WEBP",
-    ".bmp": "BMP",
-    ".tif": "TIFF",
-    ".tiff": "TIFF",
-}
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "JPEG": {"quality": 95, "subsampling": 0},
-    "WEBP": {"quality": 95, "method": 4},
-    "TIFF": {"compression": "tiff_deflate"},
-}
-# What --enc may set, by format
-_SETTINGS = {
-    "PNG": {"compress_level": (0, 9)},
-    "JPEG": {"quality": (1, 100), "subsampling": (0, 2), "progressive": (0, 1)},
-    "WEBP": {"quality": (0, 100), "method": (0, 6), "lossless": (0, 1)},
-}
+__all__ = ["ImageWriter", "image_settings"]
 
 
-def image_settings(suffix: str, options: WriteOptions) -> dict[str, Any]:
+def image_settings(target: ImageFormat, suffix: str, options: WriteOptions) -> dict[str, Any]:
     """What to hand to Pillow. Raises UsageError for options that are a video's, or that the format does not have."""
-    image_format = IMAGE_FORMATS[suffix]
-    for name in ("codec", "crf", "pix_fmt", "fps"):
+    for name in VIDEO_OPTIONS:
         if getattr(options, name) is not None:
             raise UsageError(f"--{name.replace('_', '-')} is for videos; leave it out for {suffix} images")
-    settings, allowed = dict(_DEFAULTS.get(image_format, {})), _SETTINGS.get(image_format, {})
+    settings = dict(target.defaults)
     for key, text in options.enc.items():
-        low, high = allowed.get(key, (0, -1))
+        low, high = target.settings.get(key, (0, -1))
         if not text.isdecimal() or not low <= int(text) <= high:
-            known = ", ".join(f"{name}={a}..{b}" for name, (a, b) in allowed.items()) or "none"
+            known = ", ".join(f"{name}={a}..{b}" for name, (a, b) in target.settings.items()) or "none"
             raise UsageError(f"--enc {key}={text} is not a setting of {suffix} images; there are: {known}")
         settings[key] = int(text)
     return settings
@@ -67,15 +45,15 @@ class _Checked(io.BufferedRandom):
 class ImageWriter:
     """Holds one frame; commit() writes it."""
 
-    def __init__(self, path: Path, like: PictureSpec, options: WriteOptions) -> None:
+    def __init__(self, path: Path, target: ImageFormat, like: PictureSpec, options: WriteOptions) -> None:
         self.path = path
         self.warnings: list[str] = []
         self._shape = (like.height, like.width, 3)
-        self._format = IMAGE_FORMATS[path.suffix.lower()]
-        self._settings = image_settings(path.suffix.lower(), options)
+        self._target = target
+        self._settings = image_settings(target, path.suffix.lower(), options)
         self._fingerprint = options.fingerprint
         if options.fingerprint is not None:
-            self._settings |= image_tag(self._format, options.fingerprint)
+            self._settings |= image_tag(target, options.fingerprint)
         self._image: Image.Image | None = None
         self._temporary = reserve(path)
 
@@ -93,12 +71,12 @@ class ImageWriter:
             raise InputError(f"{self.path}: there is no frame to write; check the input")
         try:
             with _Checked(io.FileIO(self._temporary, "r+")) as file:
-                self._image.save(file, format=self._format, **self._settings)
+                self._image.save(file, format=self._target.name, **self._settings)
         except (OSError, ValueError) as error:  # ValueError: more pixels than the format can hold
             raise write_error(self.path, error) from error
         try:
-            if self._fingerprint is not None and self._format == "BMP":
-                stamp_bmp(self._temporary, self._fingerprint)
+            if self._fingerprint is not None:
+                stamp(self._target, self._temporary, self._fingerprint)
             publish(self._temporary, self.path)
         except OSError as error:
             raise write_error(self.path, error) from error

@@ -27,11 +27,11 @@ class OutputClock:
         if self._constant and rate is None:
             raise UsageError("the input has no timestamps and no frame rate; give one with --fps")
         if rate is not None and rate <= 0:
-            raise UsageError(f"a rate of {rate} frames a second cannot be; give another --fps")
+            raise UsageError(f"a rate of {rate} frames a second is impossible; give another --fps")
         self.rate = rate or Fraction(25)
         unit = 1 / self.rate if self._constant or like.time_base is None else like.time_base
         if unit.denominator > MAX_TIMESCALE:
-            raise UsageError(f"a clock of {unit} s cannot be stored; give a rounder rate with --fps")
+            raise UsageError(f"timestamps in units of {unit} s cannot be stored; give a simpler rate with --fps")
         self._ticks = unit.numerator
         self._period = max(1, round(1 / (self.rate * unit)))
         self.time_base = Fraction(1, unit.denominator)

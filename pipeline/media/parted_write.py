@@ -19,8 +19,9 @@ from av.packet import Packet
 
 from tvae.pipeline.errors import InputError, OutputError, TvaeError
 from tvae.pipeline.files.atomic import write_error
-from tvae.pipeline.media.encoder import CONTAINERS, Encoder, lone_encoder
+from tvae.pipeline.media.encoder import Encoder, lone_encoder
 from tvae.pipeline.media.film import Film
+from tvae.pipeline.media.formats import VideoFormat
 from tvae.pipeline.media.frame_encoder import FrameEncoder
 from tvae.pipeline.media.output_clock import OutputClock
 from tvae.pipeline.media.packet_file import PacketFile, StoredPacket, read_payloads, read_table
@@ -38,12 +39,13 @@ class PartedVideoWriter:
     input's): then the complete parts stay for the next run to adopt().
     """
 
-    def __init__(self, path: Path, like: PictureSpec, options: WriteOptions) -> None:
+    def __init__(self, path: Path, target: VideoFormat, like: PictureSpec, options: WriteOptions) -> None:
         self.path = path
         self.warnings: list[str] = []
-        self._like, self._options = like, options
+        self._target, self._like, self._options = target, like, options
         self._clock = OutputClock(like, options)
-        Film(path, like, options, self._clock, []).abort()  # what is wrong with the request shows before any work
+        # what is wrong with the request shows before any work
+        Film(path, target, like, options, self._clock, []).abort()
         self._family = f".tvae-{hashlib.sha256(path.name.encode()).hexdigest()[:8]}-"
         # the fingerprint keeps apart two runs at once that would make different films of one name
         self.folder = path.with_name(f"{self._family}{(options.fingerprint or '')[:8]}.parts")
@@ -109,7 +111,7 @@ class PartedVideoWriter:
         self.end_part()
         if not self.parts:
             raise InputError(f"{self.path}: there are no frames to write; check the input")
-        film = Film(self.path, self._like, self._options, self._clock, self.warnings)
+        film = Film(self.path, self._target, self._like, self._options, self._clock, self.warnings)
         try:
             if self._clock.delay:
                 film.delay(self._clock.delay)
@@ -150,8 +152,7 @@ class PartedVideoWriter:
 
     def _encoder(self) -> Encoder:
         """One like the film's."""
-        muxer, clock = CONTAINERS[self.path.suffix.lower()], self._clock
-        return lone_encoder(muxer, self._like, self._options, clock.time_base, clock.rate)
+        return lone_encoder(self._target, self._like, self._options, self._clock.time_base, self._clock.rate)
 
     def _joined(self) -> Iterator[Packet]:
         """The packets of all parts, with decoding times."""

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tvae.kernels import native
+from tvae.kernels.operations import frames_to_tensor as to_tensor
+from tvae.kernels.operations import tensor_to_frames as to_frames
 from tvae.pipeline.errors import InputError
 
 __all__ = ["frames_to_tensor", "tensor_to_frames"]
@@ -26,7 +27,7 @@ def frames_to_tensor(
     pixels = torch.empty((len(frames), channels, height, width), dtype=dtype, device=device)
     for place, frame in zip(pixels, frames, strict=True):
         levels = torch.from_numpy(np.stack([frame])).to(device)
-        place.copy_(native.frames_to_tensor(levels, dtype)[0])
+        place.copy_(to_tensor.frames_to_tensor(levels, dtype)[0])
     return pixels
 
 
@@ -42,5 +43,5 @@ def tensor_to_frames(pixels: Tensor) -> list[np.ndarray]:
             raise InputError(
                 "the decoded picture holds NaN or infinite values; try --dtype float32, or check the latents"
             )
-        frames.append(native.tensor_to_frames(values, torch.uint8)[0].cpu().numpy())
+        frames.append(to_frames.tensor_to_frames(values, torch.uint8)[0].cpu().numpy())
     return frames

@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
+
+from tvae.pipeline.media.formats import Kind
 
 if TYPE_CHECKING:
     from tvae.pipeline.media.streams import SideStreams
@@ -97,7 +99,7 @@ class MediaInfo:
     """
 
     path: Path
-    kind: Literal["image", "video"]
+    kind: Kind
     width: int
     height: int
     rotation: int

@@ -15,6 +15,7 @@ from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.atomic import discard, publish, write_error
 from tvae.pipeline.media.atomic import reserve
 from tvae.pipeline.media.container import describe_stream, open_container, reason
+from tvae.pipeline.media.formats import MATROSKA, MP4, NUT
 from tvae.pipeline.media.packet_times import PacketTime, TimeRuns
 from tvae.pipeline.media.packets import PacketSink, carried_streams, clock, fits, read_packets
 from tvae.pipeline.media.streams import SideStream, SideStreams
@@ -25,7 +26,7 @@ _log = logging.getLogger("tvae")
 
 # Tried in this order until one gives back what was put in. MP4 plays everywhere and takes mov_text, but regroups PCM,
 # strips ADTS headers and takes no SubRip; Matroska takes PCM and SubRip, NUT takes ADTS.
-_CONTAINERS = {"mp4": ".mp4", "matroska": ".mkv", "nut": ".nut"}
+_FORMATS = (MP4, MATROSKA, NUT)
 
 
 @dataclass
@@ -73,12 +74,12 @@ def copy_streams(source: str | Path, dest_stem: Path, warnings: list[str]) -> Si
 
 def _copy(source: Path, wanted: list[int], stem: Path, warnings: list[str]) -> list[SideStream]:
     """Into one file of the first kind that gives everything back; empty when none does."""
-    for muxer, suffix in _CONTAINERS.items():
-        path = stem.with_name(stem.name + suffix)
+    for target in _FORMATS:
+        path = stem.with_name(stem.name + target.suffixes[0])
         temporary = reserve(path)
         notes: list[str] = []
         try:
-            kept = _fill(source, wanted, temporary, muxer, path.name, notes)
+            kept = _fill(source, wanted, temporary, target.name, path.name, notes)
             if kept and _gives_back(temporary, path, kept):
                 publish(temporary, path)
                 warnings += notes
@@ -86,7 +87,7 @@ def _copy(source: Path, wanted: list[int], stem: Path, warnings: list[str]) -> l
         except OSError as error:
             raise write_error(path, error) from error
         except av.error.FFmpegError as error:  # this kind of file does not take the streams; another may
-            _log.debug("%s: not kept as %s: %s", source, muxer, reason(error))
+            _log.debug("%s: not kept as %s: %s", source, target.name, reason(error))
         finally:
             discard(temporary)
     return []

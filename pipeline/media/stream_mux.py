@@ -15,6 +15,7 @@ from av.stream import Stream
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.media.container import describe_stream, open_container
+from tvae.pipeline.media.formats import MATROSKA
 from tvae.pipeline.media.packet_times import PacketTime, expand
 from tvae.pipeline.media.packets import PacketSink, carried_streams, clock, fits, read_packets
 from tvae.pipeline.media.stream_copy import Tally
@@ -84,7 +85,7 @@ class StreamMuxer:
                 index = source.record.index if source.record else info.index
                 self._warnings.append(
                     f"stream {index} ({info.type}, {info.codec}) left out: {container.format.name} files cannot "
-                    "hold it; write .mkv to keep it"
+                    f"hold it; write {MATROSKA.suffixes[0]} to keep it"
                 )
                 self._sources.remove(source)
                 continue

@@ -17,8 +17,9 @@ __all__ = ["SideStream", "SideStreams"]
 class SideStream:
     """One kept stream: stream number ``file_index`` of ``file``, number ``index`` in the source.
 
-    ``disposition`` is FFmpeg's flags; ``times`` are the runs of packet_times.compress, in ``time_base``. ``packets``,
-    ``size`` (bytes) and ``crc32`` (of all payloads in order) tell whether the file still holds what was put in.
+    ``disposition`` is FFmpeg's flags; ``times`` are the runs of ``packet_times.TimeRuns``, in ``time_base``.
+    ``packets``, ``size`` (bytes) and ``crc32`` (of all payloads in order) tell whether the file still holds what was
+    put in.
     """
 
     file: str

@@ -184,7 +184,7 @@ class VideoReader:
             sample_aspect_ratio=1 / aspect if swapped else aspect,
             pix_fmt=first.format.name,
             bits=first.format.components[0].bits,
-            has_alpha=any(part.is_alpha for part in first.format.components),
+            has_alpha=any(component.is_alpha for component in first.format.components),
             colour=Colour(
                 of_frame.matrix or of_stream.matrix,
                 of_frame.range or of_stream.range,

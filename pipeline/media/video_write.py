@@ -8,6 +8,7 @@ from typing import Self
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.media.film import Film
+from tvae.pipeline.media.formats import VideoFormat
 from tvae.pipeline.media.frame_encoder import FrameEncoder
 from tvae.pipeline.media.output_clock import OutputClock
 from tvae.pipeline.media.spec import Frame, PictureSpec, WriteOptions
@@ -22,11 +23,11 @@ class VideoWriter:
     the usual num of 1 the numbers stay the same. Matroska rounds to whole milliseconds, with a warning.
     """
 
-    def __init__(self, path: Path, like: PictureSpec, options: WriteOptions) -> None:
+    def __init__(self, path: Path, target: VideoFormat, like: PictureSpec, options: WriteOptions) -> None:
         self.path = path
         self.warnings: list[str] = []
         self._clock = OutputClock(like, options)
-        self._film = Film(path, like, options, self._clock, self.warnings)
+        self._film = Film(path, target, like, options, self._clock, self.warnings)
         self._encoder = FrameEncoder(path, self._film.encoder, like, self._clock.time_base)
 
     def write(self, frame: Frame) -> None:

@@ -19,7 +19,7 @@ import torch
 from tvae.pipeline.memory.limits import CUDA_LATER, outside
 from tvae.pipeline.settings.shared import Shared, Value
 
-__all__ = ["capped", "without_holes"]
+__all__ = ["allocator_share", "capped", "without_holes"]
 
 _CHANGES = ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set_allocator_settings")
 """What changes the allocator's settings while it runs: PyTorch's name since 2.10, and the one before."""
@@ -42,8 +42,7 @@ def capped(device: torch.device, named: int | None, *, by_rows: bool = False) ->
             yield _nothing
             return
         total = torch.cuda.mem_get_info(device)[1]
-        number = torch.cuda.current_device() if device.index is None else device.index
-        change = settings.enter_context(_share_of(number).borrowed(1.0))
+        change = settings.enter_context(allocator_share(device).borrowed(1.0))
 
         def limit() -> None:
             left = max(0, named - outside(device) - CUDA_LATER)
@@ -59,9 +58,13 @@ def _nothing() -> None:
     """There is no limit to look at."""
 
 
+def allocator_share(device: torch.device) -> Value[float, float]:
+    """Of a CUDA device's memory, what the allocator may have; a limit that somebody set stays one."""
+    return _share_of(torch.cuda.current_device() if device.index is None else device.index)
+
+
 @cache
 def _share_of(number: int) -> Value[float, float]:
-    """Of the card's memory, what the allocator may have; a limit that somebody set stays one."""
     card = torch.device("cuda", number)
     return Value(
         lambda: torch.cuda.get_per_process_memory_fraction(card),

@@ -63,10 +63,10 @@ def parse_size(text: str | int) -> int:
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(text))
     unit = _UNITS.get(found[2].lower()) if found else None
     if found is None or unit is None:
-        raise UsageError(f"'{text}' is no amount of memory; write 8GiB, 8GB or 500MiB")
+        raise UsageError(f"'{text}' is not an amount of memory; write 8GiB, 8GB or 500MiB")
     size = int(float(found[1]) * unit)
     if size < 1:
-        raise UsageError(f"a budget of {text} holds nothing")
+        raise UsageError(f"a budget of {text} is too small; give at least 1 byte")
     return size
 
 

@@ -18,7 +18,10 @@ __all__ = ["geometry_of"]
 def geometry_of(class_name: str, config: Config, module: Callable[[], nn.Module]) -> LatentGeometry:
     """Of a VAE. An unlisted class is measured on shapes alone; ``module`` gives it. Raises UsageError."""
     if class_name in FAMILIES:
-        return FAMILIES[class_name].geometry(config)
+        try:
+            return FAMILIES[class_name].geometry(config)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise UsageError(f"the configuration of this {class_name} is not one of that class: {error}") from error
     channels = int(config.get("in_channels", 3))
     import diffusers.models.autoencoders  # noqa: F401 (what modules make at import must not be shapes alone)
 

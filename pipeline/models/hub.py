@@ -74,7 +74,7 @@ def _downloaded(spec: str, repository: str, subfolder: str, error: Exception) ->
         snapshot = Path(huggingface_hub.snapshot_download(repository, local_files_only=True))
     except Exception:  # see `download`; not being in the cache says nothing new beside the first error
         raise UsageError(
-            f"VAE '{spec}' is neither a local folder nor to be had from the hub: {_first_line(error)}"
+            f"VAE '{spec}' is not a local folder, and cannot be fetched from the hub: {_first_line(error)}"
         ) from error
     return snapshot / subfolder
 

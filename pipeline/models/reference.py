@@ -32,8 +32,8 @@ def reference_mode(module: nn.Module) -> Iterator[None]:
     try:
         for name in before:
             setattr(module, name, False)
-        for part in training:
-            part.training = False
+        for submodule in training:
+            submodule.training = False
         with ExitStack() as patches:
             for family in FAMILIES.values():
                 patches.enter_context(family.patched(module))
@@ -41,8 +41,8 @@ def reference_mode(module: nn.Module) -> Iterator[None]:
     finally:
         for name, value in before.items():
             setattr(module, name, value)
-        for part in training:
-            part.training = True
+        for submodule in training:
+            submodule.training = True
 
 
 def call_reference(module: nn.Module, side: Side, *args: Any, **kwargs: Any) -> Any:

@@ -54,7 +54,7 @@ def latent_space(class_name: str, config: Mapping[str, Any], weights: Mapping[st
     try:
         return _found(class_name, config, weights)
     except (TypeError, ValueError, ZeroDivisionError) as error:
-        raise UsageError(f"{class_name}: its configuration's latent statistics are of no use: {error}") from error
+        raise UsageError(f"{class_name}: its configuration has unusable latent statistics: {error}") from error
 
 
 def _found(class_name: str, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> LatentSpace:

@@ -170,6 +170,8 @@ class ClipSteps:
     ) -> bool:
         """Can a step not hold the caches it reads and those it leaves on the device?"""
         key = chunk, *caches
+        if key not in self._away and self._caches_alone_are(caches):
+            self._away[key] = True
         if key not in self._away:
             inputs: list[Tensor | RowSource] = [self._chunk(chunk), *map(self._example, caches)]
             try:
@@ -178,6 +180,11 @@ class ClipSteps:
             except PlanError:
                 self._away[key] = True
         return self._away[key]
+
+    def _caches_alone_are(self, caches: Sequence[tuple[int, ...]]) -> bool:
+        """More than everything that may be held?"""
+        size = sum(math.prod(shape) for shape in caches) * self._dtype.itemsize
+        return self._limits.vram is not None and size > self._limits.vram
 
     def _elsewhere(self, cache: Cache) -> Cache:
         if isinstance(cache, OffloadedCache):

@@ -56,7 +56,7 @@ class GraphStore:
                 if path.name not in _told:
                     _told.add(path.name)
                     _log.warning(
-                        "captured graph '%s' cannot be used (%s); the model is captured anew", path.name, error
+                        "captured graph '%s' cannot be used (%s); the model is captured again", path.name, error
                     )
         return found
 

@@ -26,8 +26,9 @@ __all__ = ["KeptRuns", "drop_recordings"]
 RECORDED_SHARE = 0.25
 """Of a device's memory that recordings may keep."""
 RECORDED_MOST, RECORDED_ROOM = 1.08, 32 << 20
-"""Times the plan, and bytes, that a recording may keep: while one is made, no memory is given back and joined anew, so
-that values of many sizes leave holes. Where those are larger, what was planned is the run's without a recording."""
+"""Times the plan, and bytes, that a recording may take: while one is made, no memory is given back and joined anew, so
+that values of many sizes leave holes; inputs are copied in, results copied out. Where that is more, what was planned is
+the run's without a recording."""
 _KEPT = 64
 """Prepared runs of a session. What they hold beside recordings are Python's objects."""
 
@@ -69,9 +70,14 @@ class KeptRuns:
             self._ready.clear()
             self._pool = None
 
-    def record(self, run: Callable[[Sequence[Tensor]], list[Tensor]], inputs: Sequence[Tensor], size: int) -> Recording:
-        """A recorded run of about so many bytes. Raises RuntimeError where it cannot be recorded."""
-        total = torch.cuda.mem_get_info(self._device)[1]
+    def record(
+        self, run: Callable[[Sequence[Tensor]], list[Tensor]], inputs: Sequence[Tensor], size: int, carried: int
+    ) -> Recording:
+        """A recorded run of about so many bytes, ``carried`` of which are inputs and outputs. Raises RuntimeError where
+        it cannot be recorded."""
+        most, total = RECORDED_MOST * size + RECORDED_ROOM, torch.cuda.mem_get_info(self._device)[1]
+        if size + carried > most:
+            raise RuntimeError(f"it would take {size + carried >> 20} MiB, and {size >> 20} were planned")
         if size > RECORDED_SHARE * total:
             raise RuntimeError("it would keep more memory than recordings may")
         if self._kept() + size > RECORDED_SHARE * total:
@@ -81,13 +87,13 @@ class KeptRuns:
         before = self._kept()
         with without_holes():
             recording = Recording(run, inputs, self._pool)
-        more = self._kept() - before
-        if more > RECORDED_MOST * size + RECORDED_ROOM:
+        taken = self._kept() - before + recording.copied_bytes
+        if taken > most:
             del recording
             drop_recordings(self._device)
             self._pool = None
             torch.cuda.empty_cache()
-            raise RuntimeError(f"it would keep {more >> 20} MiB, and {size >> 20} were planned")
+            raise RuntimeError(f"it would take {taken >> 20} MiB, and {size >> 20} were planned")
         return recording
 
     def _kept(self) -> int:

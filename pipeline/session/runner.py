@@ -7,7 +7,9 @@ wants it, a recorded CUDA graph is replayed.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -21,6 +23,7 @@ from tvae.pipeline.engine.plan.schedule import Schedule
 from tvae.pipeline.engine.run.cuda_graph import Recording
 from tvae.pipeline.engine.run.execute import execute
 from tvae.pipeline.engine.run.storage import RowSink, RowSource
+from tvae.pipeline.memory.conv_workspaces import SmallWorkspaces
 from tvae.pipeline.memory.heap import return_what_is_free
 from tvae.pipeline.session.choose_plan import rows_dim
 
@@ -36,8 +39,11 @@ _log = logging.getLogger("tvae")
 class Recorder(Protocol):
     """Has the memory that recordings keep."""
 
-    def record(self, run: Callable[[Sequence[Tensor]], list[Tensor]], inputs: Sequence[Tensor], size: int) -> Recording:
-        """Record a run that takes so many bytes. Raises RuntimeError where that cannot be."""
+    def record(
+        self, run: Callable[[Sequence[Tensor]], list[Tensor]], inputs: Sequence[Tensor], size: int, carried: int
+    ) -> Recording:
+        """Record a run that takes so many bytes, ``carried`` of them inputs and outputs. Raises RuntimeError where that
+        cannot be."""
 
 
 class Runner:
@@ -59,9 +65,10 @@ class Runner:
         self._constants = from_weights(plan.program, weights)
         self.noisy = any(op.kind == "noise" for op in plan.program.ops)
         ops = plan.program.ops
-        carried = sum(ops[i].bytes for i in (*plan.program.inputs, *plan.program.outputs))
-        worthwhile = not self.noisy and not plan.places and carried <= _MOST_CARRIED
-        self._record, self._warm = record and worthwhile, False
+        self._carried = sum(ops[i].bytes for i in (*plan.program.inputs, *plan.program.outputs))
+        worthwhile = not self.noisy and not plan.places and self._carried <= _MOST_CARRIED
+        self._record = record and worthwhile
+        self._thread = threading.local()
         self._recording: Recording | None = None
 
     @property
@@ -101,10 +108,10 @@ class Runner:
     def _run(
         self, inputs: Sequence[Tensor], generator: torch.Generator | None, recorder: Recorder | None
     ) -> Sequence[Tensor | None]:
-        if self._record and self._warm and self._recording is None and recorder is not None:
+        again = getattr(self._thread, "convolved", False)  # by this thread, which has its libraries warm
+        if self._record and again and self._recording is None and recorder is not None:
             self._recording = self._recorded(inputs, recorder)
             self._record = self._recording is not None
-        self._warm = True
         if self._recording is not None:
             return self._recording.replay(inputs)
         return self._executed(inputs, generator)
@@ -119,24 +126,28 @@ class Runner:
         sinks: Mapping[int, RowSink] | None = None,
     ) -> list[Tensor | None]:
         resident = self._bounded and inputs[0].device.type == "cpu"  # what a budget counts there
-        return execute(
-            self._plan,
-            inputs,
-            self._weights,
-            generator,
-            sinks=sinks,
-            constants=self._constants,
-            channels_last=self._channels_last,
-            spill=self._spill,
-            before_strip=return_what_is_free if resident else _nothing,
-        )
+        first = inputs[0].device.type == "cuda" and not getattr(self._thread, "convolved", False)
+        with SmallWorkspaces() if first else nullcontext():
+            results = execute(
+                self._plan,
+                inputs,
+                self._weights,
+                generator,
+                sinks=sinks,
+                constants=self._constants,
+                channels_last=self._channels_last,
+                spill=self._spill,
+                before_strip=return_what_is_free if resident else _nothing,
+            )
+        self._thread.convolved = True
+        return results
 
     def _recorded(self, inputs: Sequence[Tensor], recorder: Recorder) -> Recording | None:
         if inputs[0].device.type != "cuda":
             return None
         wait_for_all()  # while a stream is recorded no thread may load a kernel
         try:
-            return recorder.record(self._whole, inputs, explain(self._plan, "").peak_bytes)
+            return recorder.record(self._whole, inputs, explain(self._plan, "").peak_bytes, self._carried)
         except RuntimeError as error:
             _log.info("not recorded as a CUDA graph: %s", str(error).splitlines()[0])
             return None

@@ -34,8 +34,11 @@ __all__ = ["prepared", "rehearse", "small_shapes"]
 _SIDES = (48, 32, 16)
 """Latent pixels, each way, the first that fits: enough keys for the kernels of wide attention; a clip's frames have
 more of them."""
-_MOST_BYTES = 2 << 30
-"""Of activations. What takes more even so (a very long clip) builds its kernels as it goes."""
+_LEAST_BYTES, _MOST_BYTES = 32 << 20, 2 << 30
+"""Of activations, what a rehearsal may take in any case, and at most. What takes more even so (a very long clip) builds
+its kernels as it goes."""
+_PLAIN = 2
+"""Times its plan that a rehearsal may take: kernels that are still to be built are replaced by several operations."""
 
 _log = logging.getLogger("tvae")
 Shapes = Sequence[tuple[int, ...]]
@@ -108,8 +111,13 @@ def _ask_for_attention(program: Program, device: torch.device) -> None:
 
 
 def _small_plan(graph: Graph, large: Schedule, kernels: Kernels, device: torch.device) -> Schedule | None:
-    """In strips where the large one has strips: they are written into buffers, by other kernels than whole values."""
+    """In strips where the large one has strips: they are written into buffers, by other kernels than whole values.
+
+    Of a size that takes no more memory beside the large one's inputs than the large run will.
+    """
     ops, whole = large.program.ops, all(segment.single for segment in large.segments)
+    given = sum(ops[i].bytes for i in large.program.inputs if i not in large.places)
+    most = max(_LEAST_BYTES, min(_MOST_BYTES, (explain(large, "").peak_bytes - given) // _PLAIN))
     shapes, results = ([ops[i].shape for i in ids] for ids in (large.program.inputs, large.program.outputs))
     for side in _SIDES:
         small = small_shapes(shapes, results, side)
@@ -117,7 +125,7 @@ def _small_plan(graph: Graph, large: Schedule, kernels: Kernels, device: torch.d
         if sizes is not None:
             program = lower(graph, sizes, device, kernels, allow_whole=True)
             plan = schedule(program, program.rows if whole else -(-program.rows // 2))
-            if explain(plan, "").peak_bytes <= _MOST_BYTES:
+            if explain(plan, "").peak_bytes <= most:
                 return plan
     return None
 

@@ -71,7 +71,7 @@ def test_vae_as_json(tvae: Tvae, tiny: str) -> None:
         ("tvae", 2),
     ]
     for row in rows:
-        assert (row["type"], row["status"], row["side"], row["dtype"]) == ("vae", "ok", "decode", "bfloat16")
+        assert (row["type"], row["status"], row["side"], row["dtype"]) == ("vae_run", "ok", "decode", "bfloat16")
         assert (row["width"], row["height"], row["frames"]) == (16, 16, None)
         assert 1e-4 < row["error"] < 0.1
         assert 0 < row["seconds_per_frame"] * row["batch"] == pytest.approx(row["seconds"])
@@ -120,17 +120,17 @@ def test_io(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
     ("arguments", "reason"),
     [
         ((*KERNELS, "--levels", "trition"), "unknown level 'trition'; did you mean 'triton'?"),
-        ((*KERNELS, "--ops", "norm_act,nope"), "unknown operation 'nope' (there are: group_stats"),
+        ((*KERNELS, "--ops", "norm_act,nope"), "unknown operation 'nope' (there are: add_stats"),
         ((*KERNELS, "--channels", "12"), "--channels 12 is not a multiple of 8"),
         ((*KERNELS, "--dtype", "int8"), "unknown dtype 'int8'"),
         ((*KERNELS, "--preset", "h20"), "did you mean 'h200'?"),
         ((*KERNELS, "--plot", "chart.svg"), ".png file"),
         ((*VAE, "--rivals", "diffuser"), "did you mean 'diffusers'?"),
-        ((*VAE, "--sizes", "16x"), "--sizes 16x does not read"),
+        ((*VAE, "--sizes", "16x"), "--sizes 16x is not a list of N or WxH"),
         ((*VAE, "--sizes", "17"), "17x17: this VAE needs multiples of 8"),
-        ((*VAE, "--batch", "0"), "--batch 0 does not read"),
+        ((*VAE, "--batch", "0"), "--batch 0 is not a list of numbers"),
         ((*VAE, "--frames", "5"), "--frames is for video VAEs"),
-        ((*VAE, "--vae", "builtin", "--config", "sdxl"), "exclude one another"),
+        ((*VAE, "--vae", "builtin", "--config", "sdxl"), "cannot be used together"),
         ((*VAE, "--vae", "no-such-vae"), "no VAE 'no-such-vae'"),
         (("bench", "io", "no-such-file"), "no-such-file does not exist"),
         (("bench", "io", "--folder", "no-such-folder"), "no-such-folder does not exist"),

@@ -62,7 +62,7 @@ def test_among_ones_own(tvae: Tvae, tiny: str, own: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("-o", "a.toml", "--name", "b"), "exclude one another"),
+        (("-o", "a.toml", "--name", "b"), "cannot be used together"),
         (("-o", "a.txt"), "a preset is a .toml file"),
         (("-o", "no/such/a.toml"), "there is no folder"),
         (("--name", "../a"), "a name has letters"),

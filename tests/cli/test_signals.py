@@ -62,7 +62,7 @@ def test_signals(tvae: Callable[..., Result], tmp_path: Path, number: signal.Sig
     _, errors = process.communicate(timeout=120)
     assert process.returncode == code, errors
     assert len(errors.splitlines()) == 1
-    assert "run the same command to go on" in errors
+    assert "run the same command to continue" in errors
     assert not list(out.rglob("index.json"))
     assert not list(out.rglob("*.tmp"))
     again = tvae(*arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,9 @@ PROGRAM = "from tvae.cli.app import main; main()"
 HEAVY = ("torch", "av", "diffusers", "numpy", "PIL", "safetensors", "rich.progress", "tvae.pipeline")
 
 
-def run(*arguments: str, code: str = PROGRAM) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60)
+def run(*arguments: str, code: str = PROGRAM, **variables: str) -> subprocess.CompletedProcess[str]:
+    command, env = [sys.executable, "-c", code, *arguments], os.environ | variables
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)
 
 
 TIMED = """
@@ -49,6 +51,19 @@ def test_help_imports_nothing_heavy() -> None:
     )
     for arguments in (["--help"], ["encode", "--help"], ["--version"], ["encode", "--bad-flag"]):
         assert "heavy: []" in run(*arguments, code=code).stdout
+
+
+def test_completion_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom tvae.cli.app import app\n"
+        "try:\n    app(prog_name='tvae')\nexcept SystemExit:\n    pass\n"
+        f"print('heavy:', [name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    for words in ("tvae enc", "tvae encode --preset h", "tvae encode --dtype f"):
+        asked = {"_TVAE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        told = run(code=code, **asked).stdout.splitlines()
+        assert len(told) > 1
+        assert told[-1] == "heavy: []"
 
 
 def test_a_traceback_is_never_the_answer() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,10 @@ def test_presets(tvae: Tvae, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert tvae("preset", "export", "h200", "-o", mine).exit_code == 2
     assert tvae("preset", "export", "h200", "-o", mine, "--overwrite").exit_code == 0
     assert objects(tvae("preset", "show", mine, "--json"))[0]["dtype"] == "bfloat16"
-    for arguments in (["show", "none-such"], ["export", "none-such"], ["show"], ["none-such"]):
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text(mine.read_text().replace('default = "triton"', 'default = "trition"'))
+    failing = (["show", "none-such"], ["export", "none-such"], ["show"], ["none-such"], ["show", wrong])
+    for arguments in failing:
         result = tvae("preset", *arguments)
         assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
 
@@ -53,10 +57,77 @@ def test_inspect_a_vae(tvae: Tvae, tmp_path: Path) -> None:
     import torch
     from safetensors.torch import save_file
 
-    (tmp_path / "config.json").write_text('{"_class_name": "AutoencoderKL", "scaling_factor": 0.5}')
+    config = '{"_class_name": "AutoencoderKL", "scaling_factor": 0.5, "block_out_channels": [8, 8, 8, 8]}'
+    (tmp_path / "config.json").write_text(config)
     save_file({"x": torch.zeros(3, 4)}, tmp_path / "diffusion_pytorch_model.safetensors")
     (vae,) = objects(tvae("inspect", tmp_path, "--json"))
     assert (vae["type"], vae["class"], vae["parameters"], vae["dtype"]) == ("vae", "AutoencoderKL", 12, "float32")
+    assert (vae["geometry"]["spatial"], vae["geometry"]["temporal"]) == (8, None)
+    told, weights = tvae("inspect", tmp_path).stdout.splitlines(), tmp_path / "diffusion_pytorch_model.safetensors"
+    assert told[:4] == [
+        f"{tmp_path}: an image VAE: AutoencoderKL (Stable Diffusion 1 to 3, SDXL, FLUX.1)",
+        "  latents   4 channels, one latent for 8x8 pixels",
+        f"  weights   0.0 million, float32, {weights.stat().st_size} B in 1 file",
+        "details",
+    ]
+    (tmp_path / "config.json").write_text('{"_class_name": "AutoencoderKLCogVideoX", "scaling_factor": 2}')
+    assert "one latent for 8x8 pixels and 4 frames" in tvae("inspect", tmp_path).stdout
+    (tmp_path / "config.json").write_text('{"_class_name": "AutoencoderUnheardOf", "scaling_factor": 2}')
+    (vae,) = objects(tvae("inspect", tmp_path, "--json"))
+    assert (vae["geometry"], vae["note"]) == (None, None)
+    assert tvae("inspect", tmp_path).stdout.startswith(f"{tmp_path}: a VAE: AutoencoderUnheardOf\n  weights ")
+    (tmp_path / "config.json").write_text(
+        '{"_class_name": "AutoencoderKL", "scaling_factor": 2, "block_out_channels": 5}'
+    )
+    result = tvae("inspect", tmp_path)
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+
+
+def test_inspect_begins_with_the_main_facts(tvae: Tvae, photo: Path, clip: Path, tmp_path: Path) -> None:
+    tvae("encode", photo, clip, "-o", tmp_path / "lat")
+
+    def told(path: Path) -> list[str]:
+        before, _, details = tvae("inspect", path).stdout.partition("details\n")
+        assert details
+        return before.splitlines()
+
+    assert told(photo)[:2] == [f"{photo}: an image, 30x20", "  pixels    rgb24, 8 bits, no alpha"]
+    assert told(photo)[2] == f"  on disk   {photo.stat().st_size / 1024:.1f} KiB, png"
+    latents = tmp_path / "lat" / "photo.png.safetensors"
+    assert told(latents)[:4] == [
+        f"{latents}: latents of an image, complete",
+        "  source    photo.png, 30x20",
+        "  vae       builtin (AutoencoderStandIn)",
+        "  latents   3x3x4, float32, raw space",
+    ]
+    assert told(clip)[0] == f"{clip}: a video, 32x24, 29.97 frames a second, 0.2 s", "Matroska does not say how many"
+    folder = tmp_path / "lat" / "clip.mkv.latents"
+    assert told(folder)[0] == f"{folder}: latents of a video, complete"
+    assert told(folder)[1] == "  source    clip.mkv, 32x24, 5 frames, 29.97 frames a second"
+    assert told(folder)[3] == "  latents   3x5x3x4, float32, raw space"
+    part = folder / "000000.safetensors"
+    assert told(part)[0] == f"{part}: latents of a video, one file of a folder"
+    assert objects(tvae("inspect", folder, part, "--json"))[1]["complete"] is False
+    (folder / "index.json").unlink()
+    result = tvae("inspect", folder)
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "its encode was interrupted" in result.stderr
+
+
+@pytest.fixture
+def clip(tmp_path: Path) -> Path:
+    """Five frames at 30000/1001 a second."""
+    import av
+    import numpy as np
+
+    path = tmp_path / "clip.mkv"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("ffv1", rate=Fraction(30000, 1001))
+        stream.width, stream.height, stream.pix_fmt = 32, 24, "yuv420p"
+        for n in range(5):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.full((24, 32, 3), 9 * n, np.uint8))))
+        container.mux(stream.encode(None))
+    return path
 
 
 def test_plan(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
@@ -87,8 +158,17 @@ def test_plan(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
 
 def test_models(tvae: Tvae) -> None:
     rows = objects(tvae("models", "--json"))
-    assert {"AutoencoderKL", "AutoencoderKLWan"} <= {row["class_name"] for row in rows}
-    assert "AutoencoderKLWan" in tvae("models").stdout
+    configs = {row["class_name"]: row["configs"] for row in rows}
+    assert [configs[f"Autoencoder{name}"] for name in ("KL", "KLWan", "DC")] == [["sdxl"], ["wan21"], []]
+    assert "Wan 2.1 and 2.2 (--config wan21)" in tvae("models").stdout
+
+
+def test_an_unknown_config_is_refused_before_any_work(tvae: Tvae, tmp_path: Path) -> None:
+    for arguments in (["bench", "vae"], ["preset", "tune", "-o", tmp_path / "mine.toml"]):
+        result = tvae(*arguments, "--config", "sdlx", "--device", "cpu")
+        assert result.exit_code == 2
+        assert result.stderr.startswith("tvae: unknown config 'sdlx'; did you mean 'sdxl'? (there are: sdxl, ")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_doctor(tvae: Tvae) -> None:

@@ -51,7 +51,7 @@ def smallest(result: Result, code: int = 2) -> int:
     """The MiB that a refusal names, in its one line."""
     assert result.exit_code == code, result.output
     (line,) = result.stderr.splitlines()
-    found = re.search(r"does not hold this; the smallest that does is (\d+) MiB$", line)
+    found = re.search(r"is too small; the smallest that works is (\d+) MiB$", line)
     assert found, line
     return int(found[1])
 
@@ -64,9 +64,9 @@ def picture(path: Path) -> Any:
 @pytest.mark.parametrize(
     ("size", "message"),
     [
-        ("0", "a budget of 0 holds nothing"),
-        ("-1", "'-1' is no amount of memory; write 8GiB, 8GB or 500MiB"),
-        ("8XB", "'8XB' is no amount of memory; write 8GiB, 8GB or 500MiB"),
+        ("0", "a budget of 0 is too small; give at least 1 byte"),
+        ("-1", "'-1' is not an amount of memory; write 8GiB, 8GB or 500MiB"),
+        ("8XB", "'8XB' is not an amount of memory; write 8GiB, 8GB or 500MiB"),
         ("8TB", "a budget of 7450.58 GiB is more than cpu has (4.00 GiB)"),
     ],
 )
@@ -88,7 +88,7 @@ def test_a_folder_for_spilling_that_is_not_there(real: Tvae, latents: Path) -> N
     for command, source in (("decode", latents), ("encode", latents.with_suffix(""))):
         result = real(command, source, "-o", "out", "--vram", "2GiB", "--spill", "nowhere")
         assert (result.exit_code, result.stdout) == (2, "")
-        assert result.stderr == "tvae: the folder for spilling, nowhere, is not there\n"
+        assert result.stderr == "tvae: the folder of --spill, nowhere, does not exist\n"
         assert list(Path().iterdir()) == []
 
 
@@ -136,7 +136,7 @@ def test_one_of_several_does_not_fit(real: Tvae, latents: Path) -> None:
     assert result.exit_code == 3
     (error,) = (line for line in result.stderr.splitlines() if "error:" in line)
     assert str(large) in error
-    assert "the smallest that does is" in error
+    assert "the smallest that works is" in error
     assert [path.name for path in Path("out").iterdir()] == ["small.png.safetensors"]
 
 

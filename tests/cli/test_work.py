@@ -34,9 +34,17 @@ def test_roundtrip_prints_quality(tvae: Tvae, photo: Path, tmp_path: Path) -> No
 def test_json_is_one_object_a_line(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
     result = tvae("roundtrip", photo, "-o", tmp_path / "out", "--json")
     lines = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [line["type"] for line in lines] == ["run_started", "item_started", "progress", "item_done", "run_done"]
-    assert lines[3]["output"] == str(tmp_path / "out" / "photo.png")
-    assert lines[3]["quality"].keys() == {"psnr", "ssim", "frames"}
+    assert [line["type"] for line in lines] == [
+        "run_started",
+        "item_started",
+        "progress",
+        "warning",
+        "item_done",
+        "run_done",
+    ]
+    assert "30x20, but this VAE takes multiples of 8" in lines[3]["message"]
+    assert lines[4]["output"] == str(tmp_path / "out" / "photo.png")
+    assert lines[4]["quality"].keys() == {"psnr", "ssim", "frames"}
     result = tvae("encode", tmp_path / "nope", "--json")
     assert json.loads(result.stdout) == {"type": "error", "error": f"{tmp_path}/nope does not exist", "code": 2}
 
@@ -73,6 +81,15 @@ def test_a_list_on_standard_input(tvae: Tvae, photo: Path, tmp_path: Path) -> No
 def test_a_dry_run(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
     result = tvae("roundtrip", photo, "-o", tmp_path / "out", "-n")
     assert (result.exit_code, result.stdout) == (0, f"{photo} -> {tmp_path}/out/photo.png\n")
+    assert result.stderr.startswith("1 planned in ")
+    result = tvae("roundtrip", photo, "-o", tmp_path / "out", "-n", "--json")
+    last = json.loads(result.stdout.splitlines()[-1])
+    assert {name: last[name] for name in ("done", "planned", "skipped", "failed")} == {
+        "done": 0,
+        "planned": 1,
+        "skipped": 0,
+        "failed": 0,
+    }
     assert not (tmp_path / "out").exists()
 
 

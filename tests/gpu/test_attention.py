@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvae.kernels import native
+from tvae.kernels.operations.wide_attention import wide_attention as definition
 from tvae.kernels.workspace import attention_bytes
 
 pytestmark = [
@@ -115,7 +115,7 @@ def test_values_that_are_not_finite_stay_in_their_rows() -> None:
 @pytest.mark.parametrize("causal", [False, True])
 def test_frames(causal: bool) -> None:
     q, k, v = (_noise(2, 3, 2100, 512) for _ in range(3))
-    y, theirs = wide_attention(q, k, v, 0.1, causal), native.wide_attention(q, k, v, 0.1, causal)
+    y, theirs = wide_attention(q, k, v, 0.1, causal), definition(q, k, v, 0.1, causal)
     for i in range(2):
         for frame in range(3):
             seen = frame + 1 if causal else 3

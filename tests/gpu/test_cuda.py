@@ -14,7 +14,7 @@ from torch import Tensor
 from tvae.kernels import Unsupported, cuda
 from tvae.kernels.cuda.norm import add_stats, group_stats, norm_act
 from tvae.kernels.cuda.ring import FORMS, Ring
-from tvae.kernels.native import finish_stats
+from tvae.kernels.operations.finish_stats import finish_stats
 
 pytestmark = [
     pytest.mark.gpu,

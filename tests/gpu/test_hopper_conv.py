@@ -14,6 +14,8 @@ from tvae.kernels.check import deviation
 from tvae.kernels.cuda import hopper_conv
 from tvae.kernels.cuda.conv_add import conv_add
 from tvae.kernels.cuda.enlarge_conv import enlarge_conv
+from tvae.kernels.operations.conv_add import case as conv_add_case
+from tvae.kernels.operations.enlarge_conv import case as enlarge_conv_case
 from tvae.kernels.oracle import Oracle
 
 pytestmark = [
@@ -46,7 +48,9 @@ def test_random_calls(dtype: torch.dtype) -> None:
         h, w = pick.choice((2, 16, 33, pick.randint(2, 150))), pick.choice((1, 7, 16, pick.randint(1, 150)))
         pads = 1, 1, pick.randint(0, 1), pick.randint(0, 1)
         more = {name: pick.random() < 0.5 for name in ("residual", "bias", "stats", "into", "aliased")}
-        case = oracle.conv_add(f"{[n, inner, outer, h, w]} {pads} {more}", n, inner, outer, h + 1, w, pads=pads, **more)
+        case = conv_add_case(
+            oracle, f"{[n, inner, outer, h, w]} {pads} {more}", n, inner, outer, h + 1, w, pads=pads, **more
+        )
         found = deviation(case, conv_add)
         assert found.passed, f"{case.label}: {found}"
 
@@ -81,8 +85,8 @@ def test_random_enlarged_pictures(dtype: torch.dtype) -> None:
         h, w = pick.choice((2, 16, 33, pick.randint(2, 90))), pick.choice((2, 7, 16, pick.randint(2, 90)))
         pads = pick.randint(0, 1), 1, pick.randint(0, 1), pick.randint(0, 1)
         more = {name: pick.random() < 0.5 for name in ("bias", "stats", "into")}
-        case = oracle.enlarging(
-            f"{[n, inner, outer, h, w]} {pads} {more}", n, inner, outer, h + 1, w, pads=pads, **more
+        case = enlarge_conv_case(
+            oracle, f"{[n, inner, outer, h, w]} {pads} {more}", n, inner, outer, h + 1, w, pads=pads, **more
         )
         found = deviation(case, enlarge_conv)
         assert found.passed, f"{case.label}: {found}"

@@ -14,8 +14,22 @@ from torch import Tensor
 from tvae.kernels import cudnn_frontend
 from tvae.kernels.check import deviation
 from tvae.kernels.cuda import hopper_conv
+from tvae.kernels.levels import LEVELS
+from tvae.kernels.operations import (
+    add_stats,
+    conv_add,
+    conv_from_few,
+    conv_to_few,
+    enlarge,
+    enlarge_conv,
+    finish_stats,
+    group_stats,
+    norm_act,
+    pad,
+    rms_norm_act,
+)
 from tvae.kernels.oracle import Case, Oracle
-from tvae.kernels.registry import LEVELS, Unsupported, implementation, why_missing
+from tvae.kernels.registry import Unsupported, implementation, why_missing
 from tvae.kernels.workspace import narrow_bytes
 
 pytestmark = [
@@ -96,7 +110,9 @@ def random_case(operation: str, pick: random.Random) -> Case:
         groups = pick.choice([g for g in range(1, c + 1) if c % g == 0])
         n, blocks = pick.randint(1, 4), pick.choice((1, 2, 3, 100, 264, pick.randint(1, 700)))
         label = f"{blocks} blocks, {c} in {groups}"
-        return oracle.finish(label, n, c, blocks, weights=yes["weights"], offset=yes["offset"], groups=groups)
+        return finish_stats.case(
+            oracle, label, n, c, blocks, weights=yes["weights"], offset=yes["offset"], groups=groups
+        )
     if "conv" in operation:
         n, few, h, w = pick.randint(1, 3), pick.choice((1, 3, 4)), pick.randint(2, 90), pick.randint(2, 90)
         label = f"{[n, few, c, h, w]} {oracle.dtype}"
@@ -104,32 +120,34 @@ def random_case(operation: str, pick: random.Random) -> Case:
             pads = 1, 1, pick.randint(0, 1), pick.randint(0, 1)
             more = {name: yes[name] for name in ("residual", "bias", "stats", "into", "aliased")}
             inner = pick.choice([n for n in CHANNELS if n <= 256])
-            return oracle.conv_add(f"{label} {inner} {pads} {more}", n, inner, c, h + 1, w, pads=pads, **more)
+            return conv_add.case(oracle, f"{label} {inner} {pads} {more}", n, inner, c, h + 1, w, pads=pads, **more)
         if operation == "enlarge_conv":
             pads = pick.randint(0, 1), 1, pick.randint(0, 1), 1
             more = {name: yes[name] for name in ("bias", "stats", "into")}
             inner = pick.choice([n for n in CHANNELS if n <= 256])
-            return oracle.enlarging(f"{label} {inner} {pads} {more}", n, inner, c, h + 1, w, pads=pads, **more)
+            return enlarge_conv.case(oracle, f"{label} {inner} {pads} {more}", n, inner, c, h + 1, w, pads=pads, **more)
         if operation == "conv_from_few":
-            return oracle.from_few(label, n, few, c, h, w, stats=yes["stats"], into=yes["into"])
-        return oracle.to_few(label, n, c, few, h, w, norm=yes["weights"], act=pick.choice((None, "silu")))
+            return conv_from_few.case(oracle, label, n, few, c, h, w, stats=yes["stats"], into=yes["into"])
+        return conv_to_few.case(oracle, label, n, c, few, h, w, norm=yes["weights"], act=pick.choice((None, "silu")))
     label, x = random_map(oracle, pick)
     if operation == "group_stats":
-        return oracle.group(label, x)
+        return group_stats.case(oracle, label, x)
     act = pick.choice((None, "silu"))
     if operation == "norm_act":
-        return oracle.norm(label, x, act)
+        return norm_act.case(oracle, label, x, act)
     if operation == "pad":
         mode = pick.choice(("constant", "replicate"))
         amounts = [pick.randint(0, 2) for _ in range(2 * (x.ndim - 2))]
-        return oracle.padded(f"{label} {mode} {amounts}", x, amounts, mode, pick.choice(("-", act)))
+        return pad.case(oracle, f"{label} {mode} {amounts}", x, amounts, mode, pick.choice(("-", act)))
     if operation == "enlarge":
         factors = [pick.randint(1, 3) for _ in range(x.ndim - 2)]
-        return oracle.enlarged(f"{label} {factors}", x, factors)
+        return enlarge.case(oracle, f"{label} {factors}", x, factors)
     if operation == "rms_norm_act":
-        return oracle.rms(label, x, form=pick.choice(("normalize", "rms")), weights=yes["weights"], act=act)
+        return rms_norm_act.case(
+            oracle, label, x, form=pick.choice(("normalize", "rms")), weights=yes["weights"], act=act
+        )
     more = {name: yes[name] for name in ("residual", "bias", "stats", "into", "aliased")}
-    return oracle.add(f"{label} {more}", x, **more)
+    return add_stats.case(oracle, f"{label} {more}", x, **more)
 
 
 @pytest.mark.parametrize("operation", NORMS)
@@ -160,17 +178,17 @@ def test_plain_channels_last_is_taken_and_captured(level: str, operation: str, d
     run, oracle = run_of(operation, level), Oracle(dtype, torch.device("cuda"))
     x = oracle.picture(1, 128, 96, 80)
     case = {
-        "group_stats": lambda: oracle.group("", x),
-        "finish_stats": lambda: oracle.finish("", 1, 128, 264, groups=32),
-        "norm_act": lambda: oracle.norm("", x),
-        "add_stats": lambda: oracle.add("", x),
-        "rms_norm_act": lambda: oracle.rms("", x),
-        "pad": lambda: oracle.padded("", x, (0, 1, 0, 1), "constant", "silu"),
-        "enlarge": lambda: oracle.enlarged("", x, (2, 2)),
-        "conv_add": lambda: oracle.conv_add("", 1, 64, 128, 96, 80),
-        "enlarge_conv": lambda: oracle.enlarging("", 1, 64, 128, 96, 80),
-        "conv_from_few": lambda: oracle.from_few("", 1, 3, 128, 96, 80),
-        "conv_to_few": lambda: oracle.to_few("", 1, 128, 3, 96, 80),
+        "group_stats": lambda: group_stats.case(oracle, "", x),
+        "finish_stats": lambda: finish_stats.case(oracle, "", 1, 128, 264, groups=32),
+        "norm_act": lambda: norm_act.case(oracle, "", x),
+        "add_stats": lambda: add_stats.case(oracle, "", x),
+        "rms_norm_act": lambda: rms_norm_act.case(oracle, "", x),
+        "pad": lambda: pad.case(oracle, "", x, (0, 1, 0, 1), "constant", "silu"),
+        "enlarge": lambda: enlarge.case(oracle, "", x, (2, 2)),
+        "conv_add": lambda: conv_add.case(oracle, "", 1, 64, 128, 96, 80),
+        "enlarge_conv": lambda: enlarge_conv.case(oracle, "", 1, 64, 128, 96, 80),
+        "conv_from_few": lambda: conv_from_few.case(oracle, "", 1, 3, 128, 96, 80),
+        "conv_to_few": lambda: conv_to_few.case(oracle, "", 1, 128, 3, 96, 80),
     }[operation]()
     try:
         assert deviation(case, run).passed
@@ -275,7 +293,7 @@ def _taken(run: Callable[..., Any], *arguments: Any) -> Any:
 def test_taps_take_what_plans_count(rows: int) -> None:
     """Beside operands and result; more rows than one band has, and fewer."""
     run = run_of("conv_to_few", "triton")
-    arguments = Oracle(torch.bfloat16, torch.device("cuda")).to_few("", 1, 128, 3, rows, 1024).fresh()
+    arguments = conv_to_few.case(Oracle(torch.bfloat16, torch.device("cuda")), "", 1, 128, 3, rows, 1024).fresh()
     y = run(*arguments)
     torch.cuda.synchronize()
     torch.cuda.empty_cache()  # memory kept from other tests comes in pieces of up to a MiB more than was asked for

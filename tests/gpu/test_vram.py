@@ -98,7 +98,7 @@ def smallest(model: Any, side: str, x: torch.Tensor) -> int:
     """Bytes of the budget that a refusal names."""
     with pytest.raises(PlanError) as caught:
         getattr(TiledVAE(model, preset="h200", vram="1MiB"), side)(x)
-    found = re.search(r"the smallest that does is (\d+) MiB$", str(caught.value))
+    found = re.search(r"the smallest that works is (\d+) MiB$", str(caught.value))
     assert found, str(caught.value)
     del caught  # its traceback holds this frame, and the weights that were laid out for the refused call
     return int(found[1]) * MIB

@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tvae.kernels import Kernels, Unsupported, cuda, cudnn_frontend, cudnn_sum, native, registry
+from tvae.kernels import Kernels, Unsupported, cuda, cudnn_frontend, cudnn_sum, registry
 from tvae.kernels.cuda import hopper_conv
+from tvae.kernels.operations.group_stats import group_stats
 from tvae.kernels.prebuild import rehearsal
 from tvae.kernels.registry import Failed
 
@@ -175,7 +176,7 @@ def test_statistics_are_the_first_levels_that_takes_the_sum(monkeypatch: pytest.
         given["triton"] = missing
         assert module._statistics(y) == "cuda"
     given["cuda"] = refused
-    assert torch.equal(module._statistics(y), native.group_stats(y))
+    assert torch.equal(module._statistics(y), group_stats(y))
 
 
 @pytest.mark.parametrize(("operations", "built"), [({"conv_add", "sample"}, 0), ({"conv_add", "norm_act"}, 1)])

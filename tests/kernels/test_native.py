@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 from kernel_inputs import channels_last, groups_of, images, normal, per_channel, rounding, silu, wide_rounding
 from torch import Tensor
 
-from tvae.kernels import native
+from tvae.kernels import statistics
+from tvae.kernels.operations.finish_stats import finish_stats
+from tvae.kernels.operations.group_stats import group_stats
+from tvae.kernels.operations.norm_act import norm_act
+from tvae.kernels.statistics import blocks, merge_stats
 
 few = settings(max_examples=40, deadline=None)
 EPS = 1e-2  # far above the rounding of a variance of one element, which is zero
@@ -41,7 +45,7 @@ def check_stats(parts: Tensor, x: Tensor) -> None:
 @given(images())
 @few
 def test_statistics_of_channels(x: Tensor) -> None:
-    parts = native.group_stats(x)
+    parts = group_stats(x)
     assert parts.shape[1] == 1
     check_stats(parts, x)
 
@@ -50,12 +54,12 @@ def test_statistics_of_channels(x: Tensor) -> None:
 @few
 def test_statistics_taken_in_blocks(x: Tensor, block: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "_CPU_BLOCK", block)
-        parts = native.group_stats(x)
+        patch.setattr(statistics, "_CPU_BLOCK", block)
+        parts = group_stats(x)
     if x.numel() > block and max(x.shape[2:]) > 1:
         assert parts.shape[1] > 1
     check_stats(parts, x)
-    merged = native.merge_stats(parts.split(3, 1))
+    merged = merge_stats(parts.split(3, 1))
     assert merged.shape[1] == 1
     check_stats(merged, x)
 
@@ -86,9 +90,9 @@ def test_any_partition_finishes_to_the_affine_of_the_whole(x: Tensor, data: Any)
     size = x.shape[dim]
     cuts = sorted(data.draw(st.sets(st.integers(1, size - 1)))) if size > 1 else []
     strips = [x.narrow(dim, a, b - a) for a, b in zip([0, *cuts], [*cuts, size], strict=True)]
-    parts = torch.cat([native.group_stats(strip) for strip in data.draw(st.permutations(strips))], 1)
+    parts = torch.cat([group_stats(strip) for strip in data.draw(st.permutations(strips))], 1)
     groups, factors = groups_of(x, data.draw), factors_of(x, data.draw)
-    got = native.finish_stats(parts, groups, EPS, **factors)
+    got = finish_stats(parts, groups, EPS, **factors)
     wide = x.dtype == torch.float64 and any(t is not None for t in factors.values())
     assert got.dtype == (torch.float64 if wide else torch.float32)
     assert got.shape == (2, *x.shape[:2])
@@ -115,7 +119,7 @@ def test_the_affine_map_is_rounded_once(x: Tensor, data: Any) -> None:
         affine = affine.float()
     act = data.draw(st.sampled_from([None, "silu"]))
     before = x.clone()
-    got = native.norm_act(x, affine, act)
+    got = norm_act(x, affine, act)
     assert torch.equal(x, before)
     assert got.dtype == x.dtype
     want, terms = apply_in_float64(x, affine)
@@ -128,12 +132,12 @@ def test_the_affine_map_is_rounded_once(x: Tensor, data: Any) -> None:
 
 def test_one_sample_channels_last_stays_channels_last() -> None:
     x = channels_last(normal((1, 4, 3, 5), 0).float())
-    assert native.norm_act(x, torch.ones(2, 1, 4), "silu").stride()[1:] == x.stride()[1:]
+    assert norm_act(x, torch.ones(2, 1, 4), "silu").stride()[1:] == x.stride()[1:]
 
 
 def test_an_unknown_activation_is_refused() -> None:
     with pytest.raises(ValueError, match="'gelu'"):
-        native.norm_act(torch.zeros(1, 2, 3), torch.ones(2, 1, 2), "gelu")
+        norm_act(torch.zeros(1, 2, 3), torch.ones(2, 1, 2), "gelu")
 
 
 @given(images(types=(torch.float64,), far=False), st.data())
@@ -141,11 +145,11 @@ def test_an_unknown_activation_is_refused() -> None:
 def test_groups_are_torch_group_norms(x: Tensor, data: Any) -> None:
     groups, c = groups_of(x, data.draw), x.shape[1]
     weight, bias = normal((c,), 1), normal((c,), 2)
-    affine = native.finish_stats(native.group_stats(x), groups, EPS, weight, bias, None)
+    affine = finish_stats(group_stats(x), groups, EPS, weight, bias, None)
     assume(x[0].numel() > groups)  # torch refuses a single value a group
     want = F.group_norm(x, groups, weight, bias, EPS)
     _, terms = apply_in_float64(x, affine)
-    torch.testing.assert_close(native.norm_act(x, affine, None), want, rtol=0, atol=1e-14 * terms.max().item() * 16)
+    torch.testing.assert_close(norm_act(x, affine, None), want, rtol=0, atol=1e-14 * terms.max().item() * 16)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -155,11 +159,11 @@ def test_the_offset_is_the_bias_left_out_of_a_convolution(dtype: torch.dtype) ->
     want = F.group_norm(F.conv2d(x, kernel, skipped, padding=1), 4, weight, bias, EPS)
     bare = F.conv2d(x, kernel, padding=1).to(dtype)
     factors = (t.to(dtype) for t in (weight, bias, skipped))
-    affine = native.finish_stats(native.group_stats(bare), 4, EPS, *factors)
-    without = native.finish_stats(native.group_stats(bare), 4, EPS, weight.to(dtype), bias.to(dtype), None)
+    affine = finish_stats(group_stats(bare), 4, EPS, *factors)
+    without = finish_stats(group_stats(bare), 4, EPS, weight.to(dtype), bias.to(dtype), None)
     bound = 1e-12 if dtype == torch.float64 else 1e-5
-    torch.testing.assert_close(native.norm_act(bare, affine, None).double(), want, rtol=0, atol=bound)
-    assert not torch.allclose(native.norm_act(bare, without, None).double(), want, atol=0.1)
+    torch.testing.assert_close(norm_act(bare, affine, None).double(), want, rtol=0, atol=bound)
+    assert not torch.allclose(norm_act(bare, without, None).double(), want, atol=0.1)
 
 
 @pytest.mark.parametrize("far", [1e4, 3e6])
@@ -168,7 +172,7 @@ def test_a_large_mean_costs_no_digits_of_the_variance(far: float, last: bool) ->
     """Sums of squares would lose them all: at a mean of 1e4 float32 resolves their difference to 6."""
     x = (normal((2, 8, 63, 61), 0) + far).float()
     x = channels_last(x) if last else x
-    var = native.finish_stats(native.group_stats(x), 4, 0.0, None, None, None)[0].double() ** -2
+    var = finish_stats(group_stats(x), 4, 0.0, None, None, None)[0].double() ** -2
     want = x.double().reshape(2, 4, -1).var(2, unbiased=False).repeat_interleave(2, 1)
     assert ((var - want) / want).abs().max().item() < 1e-6
 
@@ -185,10 +189,10 @@ def test_blocks_of_any_layout_and_of_crops(shape: tuple[int, ...], last: bool, k
     if last:
         x = x.movedim(1, -1).contiguous().movedim(-1, 1)
     for cropped in (x, x[..., : -(-shape[-1] // 2)]):
-        found = native.blocks(cropped)
+        found = blocks(cropped)
         assert all(block.numel() <= 1 << 18 for block in found)
         assert len(found) > 1
-        count, mean, m2 = native.merge_stats([native.group_stats(cropped)])[:, 0].unbind(1)
+        count, mean, m2 = merge_stats([group_stats(cropped)])[:, 0].unbind(1)
         wide, dims = cropped.double(), tuple(range(2, x.ndim))
         close = 1e-6 if kind == torch.float32 else 1e-12
         assert (count == cropped[0, 0].numel()).all()
@@ -199,7 +203,7 @@ def test_blocks_of_any_layout_and_of_crops(shape: tuple[int, ...], last: bool, k
 def test_halves_are_summed_in_a_wide_type() -> None:
     x = torch.full((1, 2, 300, 300), 1000.0, dtype=torch.float16)
     x[:, 1, ::2] = -1000.0
-    count, mean, m2 = native.group_stats(x).unbind(2)
+    count, mean, m2 = group_stats(x).unbind(2)
     assert (count.sum(1) == 300 * 300).all()
     assert (mean[..., 0] == 1000.0).all()
     assert m2[..., 0].max().item() == 0.0
@@ -209,13 +213,13 @@ def test_halves_are_summed_in_a_wide_type() -> None:
 
 def test_one_element_has_no_variance() -> None:
     x = torch.full((2, 4, 1, 1), 3.5)
-    affine = native.finish_stats(native.group_stats(x), 4, 1e-5, None, None, None)
-    assert native.norm_act(x, affine, None).abs().max().item() <= 3.5 * 1e-5**-0.5 * 2**-23
+    affine = finish_stats(group_stats(x), 4, 1e-5, None, None, None)
+    assert norm_act(x, affine, None).abs().max().item() <= 3.5 * 1e-5**-0.5 * 2**-23
 
 
 def test_channels_of_a_group_that_differ_spread_its_variance() -> None:
     x = torch.tensor([1.0, 3.0]).view(1, 2, 1, 1).expand(1, 2, 4, 4)
-    scale, shift = native.finish_stats(native.group_stats(x), 1, 0.0, None, None, None)
+    scale, shift = finish_stats(group_stats(x), 1, 0.0, None, None, None)
     assert scale.tolist() == [[1.0, 1.0]]
     assert shift.tolist() == [[-2.0, -2.0]]
 
@@ -224,6 +228,6 @@ def test_channels_of_a_group_that_differ_spread_its_variance() -> None:
 def test_not_a_number_stays_not_a_number(act: str | None) -> None:
     x = torch.zeros(1, 2, 3, 3)
     x[0, 0, 1, 1] = math.nan
-    out = native.norm_act(x, native.finish_stats(native.group_stats(x), 2, EPS, None, None, None), act)
+    out = norm_act(x, finish_stats(group_stats(x), 2, EPS, None, None, None), act)
     assert out[0, 0].isnan().all()
     assert not out[0, 1].isnan().any()

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from kernel_inputs import TYPES, images, laid_out, normal, per_channel, rounding, silu, wide_rounding
 from torch import Tensor, nn
 
-from tvae.kernels import native
+from tvae.kernels.operations.rms_norm_act import rms_norm_act
+from tvae.kernels.operations.sample import sample
+from tvae.kernels.operations.wide_attention import wide_attention
 
 few = settings(max_examples=40, deadline=None)
 
@@ -37,7 +39,7 @@ def test_rms_norms(x: Tensor, data: Any) -> None:
     weight, bias = (normal((x.shape[1],), s).to(x.dtype) if data.draw(st.booleans()) else None for s in (1, 2))
     eps = data.draw(st.sampled_from([1e-12, 1e-6, 1e-1]))
     before = x.clone()
-    got = native.rms_norm_act(x, weight, bias, eps, form, act)
+    got = rms_norm_act(x, weight, bias, eps, form, act)
     assert torch.equal(x, before)
     assert got.dtype == x.dtype
     assert got.shape == x.shape
@@ -53,29 +55,29 @@ def test_rms_norms(x: Tensor, data: Any) -> None:
 @pytest.mark.parametrize("form", ["normalize", "rms"])
 def test_pixels_of_zeros_have_no_size(form: str) -> None:
     x = torch.zeros(1, 4, 2, 2)
-    assert torch.equal(native.rms_norm_act(x, None, None, 1e-6, form, None), x)
+    assert torch.equal(rms_norm_act(x, None, None, 1e-6, form, None), x)
 
 
 def test_halves_are_squared_in_a_wide_type() -> None:
     """300² is more than float16 holds."""
     x = torch.full((1, 4, 2), 300.0, dtype=torch.float16)
-    assert native.rms_norm_act(x, None, None, 1e-6, "rms", None).tolist() == torch.ones(1, 4, 2).tolist()
+    assert rms_norm_act(x, None, None, 1e-6, "rms", None).tolist() == torch.ones(1, 4, 2).tolist()
 
 
 @pytest.mark.parametrize("form", ["normalize", "rms"])
 def test_not_a_number_stays_in_its_pixel(form: str) -> None:
     x = torch.ones(1, 4, 3)
     x[0, 2, 1] = math.nan
-    got = native.rms_norm_act(x, None, None, 1e-6, form, "silu")
+    got = rms_norm_act(x, None, None, 1e-6, form, "silu")
     assert got.isnan().any(1).tolist() == [[False, True, False]]
 
 
 def test_unknown_forms_and_activations_are_refused() -> None:
     x = torch.ones(1, 4, 3)
     with pytest.raises(ValueError, match="'layer'"):
-        native.rms_norm_act(x, None, None, 1e-6, "layer", None)
+        rms_norm_act(x, None, None, 1e-6, "layer", None)
     with pytest.raises(ValueError, match="'relu'"):
-        native.rms_norm_act(x, None, None, 1e-6, "rms", "relu")
+        rms_norm_act(x, None, None, 1e-6, "rms", "relu")
 
 
 def attention_in_float64(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
@@ -100,7 +102,7 @@ def test_attention_is_the_softmax_of_its_scores(data: Any) -> None:
     layout = data.draw(st.sampled_from(["contiguous", "channels last", "rows of more"]))
     q = laid_out(normal((b, t, m, d), 0).to(dtype), layout)
     k, v = (laid_out(normal((b, t, n, d), seed).to(dtype), layout) for seed in (1, 2))
-    got = native.wide_attention(q, k, v, scale, causal)
+    got = wide_attention(q, k, v, scale, causal)
     assert got.shape == q.shape
     assert got.dtype == dtype
     # scores round to the type that holds them; what they weigh is at most the largest value
@@ -111,9 +113,9 @@ def test_attention_is_the_softmax_of_its_scores(data: Any) -> None:
 
 def test_causal_frames_do_not_see_those_after_them() -> None:
     q, k, v = (normal((1, 4, 3, 8), seed) for seed in (0, 1, 2))
-    got = native.wide_attention(q, k, v, 0.3, True)
+    got = wide_attention(q, k, v, 0.3, True)
     k[:, 2:], v[:, 2:] = 9.0, math.nan
-    later = native.wide_attention(q, k, v, 0.3, True)
+    later = wide_attention(q, k, v, 0.3, True)
     assert torch.equal(got[:, :2], later[:, :2])
     assert later[:, 2:].isnan().all()
 
@@ -123,7 +125,7 @@ def test_causal_frames_do_not_see_those_after_them() -> None:
 def test_a_sample_is_rounded_once_or_twice(mean: Tensor, seed: int) -> None:
     std, noise = (normal(tuple(mean.shape), seed + i).to(mean.dtype) for i in (1, 2))
     std = std.abs()
-    got = native.sample(mean, std, noise)
+    got = sample(mean, std, noise)
     assert got.dtype == mean.dtype
     product = std.double() * noise.double()
     want = mean.double() + product
@@ -133,4 +135,4 @@ def test_a_sample_is_rounded_once_or_twice(mean: Tensor, seed: int) -> None:
 
 def test_a_sample_without_deviation_is_the_mean() -> None:
     mean, noise = normal((1, 4, 8, 8), 0), normal((1, 4, 8, 8), 1)
-    assert torch.equal(native.sample(mean, torch.zeros_like(mean), noise), mean)
+    assert torch.equal(sample(mean, torch.zeros_like(mean), noise), mean)

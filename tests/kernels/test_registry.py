@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import inspect
 import logging
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
-import tvae.kernels
-from tvae.kernels import LEVELS, OPERATIONS, Kernels, Unsupported, implementation, native, registry, why_missing
+from tvae.kernels import (
+    LEVELS,
+    OPERATIONS,
+    Kernels,
+    Unsupported,
+    activation,
+    convolution,
+    frames,
+    implementation,
+    operations,
+    registry,
+    statistics,
+    why_missing,
+)
+from tvae.kernels.cases import measured_case, small_cases
+from tvae.kernels.operations import operation_of
 from tvae.kernels.prebuild import rehearsal
 
 ARGUMENTS = (torch.ones(3), torch.ones(3), torch.full((3,), 2.0))
@@ -41,21 +58,64 @@ def answer(value: str) -> Callable[..., Any]:
     return lambda *_: value
 
 
-def test_every_operation_has_its_definition_and_its_method() -> None:
-    assert set(native.IMPLEMENTATIONS) == set(OPERATIONS)
+def test_a_file_is_an_operation_of_its_name_and_has_a_method() -> None:
+    files = {path.stem for path in Path(operations.__file__).parent.glob("*.py")} - {"__init__"}
+    assert set(OPERATIONS) == files == {operation_of(name).name for name in files}
     assert why_missing("native") is None
-    for name, definition in native.IMPLEMENTATIONS.items():
-        method = list(inspect.signature(getattr(Kernels, name)).parameters)[1:]
-        assert method == list(inspect.signature(definition).parameters)
+    for name in OPERATIONS:
+        method = getattr(Kernels, name, None)
+        assert method is not None, f"kernels/registry.py: Kernels has no method {name}"
+        assert inspect.signature(method) == inspect.signature(operation_of(name).definition)
 
 
-@pytest.mark.parametrize("name", LEVELS)
-def test_the_table_says_what_there_is(name: str) -> None:
-    module = pytest.importorskip(f"tvae.kernels.{name}", exc_type=ImportError)
-    rows = [line.split() for line in str(tvae.kernels.__doc__).splitlines() if line.startswith(OPERATIONS)]
-    assert [row[0] for row in rows] == list(OPERATIONS)
-    column = 1 + LEVELS.index(name)
-    assert {row[0] for row in rows if row[column] == "+"} == set(module.IMPLEMENTATIONS)
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_level_has_an_operation_or_a_reason(operation: str, level: str) -> None:
+    module = pytest.importorskip(f"tvae.kernels.{level}", exc_type=ImportError)
+    assert (operation in module.IMPLEMENTATIONS) != (level in operation_of(operation).left_out)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_level_has_the_parameters_of_the_definitions(level: str) -> None:
+    module = pytest.importorskip(f"tvae.kernels.{level}", exc_type=ImportError)
+    for name, run in module.IMPLEMENTATIONS.items():
+        wanted, found = (inspect.signature(fn).parameters for fn in (operation_of(name).definition, run))
+        assert [*found][: len(wanted)] == [*wanted]
+        assert all(more.default is not more.empty for more in [*found.values()][len(wanted) :])
+
+
+def test_methods_pass_on_all_arguments_by_position(level: Callable[..., None]) -> None:
+    level("cuda", add_stats=lambda *args: args)
+    kernels: Any = Kernels({"default": "cuda"})
+    assert kernels.add_stats(1) == (1, None, None, None, True)
+    assert kernels.add_stats(1, stats=False, bias=2) == (1, None, 2, None, False)
+    assert kernels.add_stats(1, 2, 3, 4, False) == (1, 2, 3, 4, False)
+    for wrong in (lambda: kernels.add_stats(), lambda: kernels.add_stats(1, more=2)):
+        with pytest.raises(TypeError):
+            wrong()
+
+
+def test_no_oracle_uses_a_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a call must give is made by code of its own: also when no definition works."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a definition was called")
+
+    ours = {operation_of(name).definition for name in OPERATIONS}
+    for helpers in (activation, convolution, frames, statistics):
+        ours |= {fn for fn in vars(helpers).values() if inspect.isfunction(fn)}
+    for module in [import_module(f"{operations.__name__}.{name}") for name in OPERATIONS]:
+        for name, value in [*vars(module).items()]:
+            if inspect.isfunction(value) and value in ours:
+                monkeypatch.setattr(module, name, fail)
+    for name in OPERATIONS:
+        assert small_cases(name, torch.float32, torch.device("cpu"))
+        assert measured_case(name, torch.float32, torch.device("cpu"), 16, 8)
+
+
+def test_names_need_no_torch() -> None:
+    code = "import sys; from tvae.kernels import LEVELS, OPERATIONS, check_levels; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
 def test_the_chosen_level_computes(level: Callable[..., None]) -> None:
@@ -169,9 +229,16 @@ def test_errors_of_a_level_are_not_hidden(level: Callable[..., None]) -> None:
         Kernels({"default": "triton"}).sample(*ARGUMENTS)
 
 
-@pytest.mark.parametrize("levels", [{"simple": "native"}, {"sample": "simd"}, {"default": "simd"}])
-def test_unknown_names_are_refused(levels: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match=r"unknown (operation|kernel level) '(simple|simd)'"):
+@pytest.mark.parametrize(
+    ("levels", "reason"),
+    [
+        ({"simple": "native"}, "the unknown operation 'simple'; did you mean 'sample'.*default, add_stats"),
+        ({"sample": "simd"}, "levels.sample must be one of native, .*, found 'simd'$"),
+        ({"default": "trition"}, "levels.default must be one of .*, found 'trition'; did you mean 'triton'"),
+    ],
+)
+def test_unknown_names_are_refused(levels: dict[str, str], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
         Kernels(levels)
     with pytest.raises(ValueError, match="unknown operation 'simple'"):
         implementation("simple", "native")

@@ -19,7 +19,8 @@ if find_spec("triton") is None:
 import interpreted  # noqa: F401  (before Triton)
 from kernel_inputs import channels_last, groups_of, images, laid_out, normal, per_channel, rounding, silu
 
-from tvae.kernels import native
+from tvae.kernels.operations.finish_stats import finish_stats as defined_finish_stats
+from tvae.kernels.operations.rms_norm_act import rms_norm_act as defined_rms_norm_act
 from tvae.kernels.triton import finish, norm, rms, statistics
 from tvae.kernels.triton.launch import INTERPRETED, Tuning
 
@@ -151,7 +152,7 @@ def test_the_affine_is_the_definitions(data: Any) -> None:
     )
     given = [normal((c,), i).to(draw(st.sampled_from(TYPES))) if draw(st.booleans()) else None for i in (4, 5, 6)]
     groups = groups_of(x, draw)
-    want = native.finish_stats(parts, groups, 1e-3, *(None if t is None else t.double() for t in given)).double()
+    want = defined_finish_stats(parts, groups, 1e-3, *(None if t is None else t.double() for t in given)).double()
     there = [None if t is None else t.to(DEVICE) for t in given]
     got = finish_stats(parts.to(DEVICE), groups, 1e-3, *there)
     assert got.dtype == torch.float32
@@ -225,7 +226,7 @@ def test_norms_of_pixels(x: Tensor, data: Any) -> None:
     there = [None if t is None else t.to(DEVICE) for t in given]
     got = rms_norm_act(x, *there, 1e-3, form, act)
     wide = [None if t is None else t.double() for t in there]
-    linear = native.rms_norm_act(x.double(), *wide, 1e-3, form, None)
+    linear = defined_rms_norm_act(x.double(), *wide, 1e-3, form, None)
     want = silu(linear) if act else linear
     terms = linear.abs() if wide[1] is None else linear.abs() + 2 * per_channel(wide[1], x).abs()
     assert ((got.double() - want).abs() <= once(x.dtype) * want.abs() + 16 * WIDE * (terms + want.abs()) + 1e-7).all()

@@ -1,4 +1,4 @@
-"""Convolutions by PyTorch with a pass of Triton's behind them, against float64, and what they refuse."""
+"""Convolutions by PyTorch with a pass of Triton's behind them: what they refuse, and when they take statistics."""
 
 from __future__ import annotations
 
@@ -13,19 +13,10 @@ import interpreted  # noqa: F401  (before Triton)
 from kernel_inputs import channels_last
 
 from tvae.kernels.cases import small_cases
-from tvae.kernels.check import deviation
 from tvae.kernels.registry import Unsupported
 from tvae.kernels.triton import IMPLEMENTATIONS
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize("operation", ["conv_add", "enlarge_conv"])
-def test_small_calls(operation: str, dtype: torch.dtype) -> None:
-    for case in small_cases(operation, dtype, DEVICE):
-        found = deviation(case, IMPLEMENTATIONS[operation])
-        assert found.passed, f"{case.label}: {found}"
 
 
 @pytest.mark.parametrize("operation", ["conv_add", "enlarge_conv"])

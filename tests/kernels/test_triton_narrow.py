@@ -15,8 +15,10 @@ if find_spec("triton") is None:
 import interpreted  # noqa: F401  (before Triton)
 from kernel_inputs import channels_last
 
-from tvae.kernels import native, workspace
+from tvae.kernels import workspace
 from tvae.kernels.check import deviation
+from tvae.kernels.operations.conv_from_few import case, conv_from_few
+from tvae.kernels.operations.conv_to_few import conv_to_few
 from tvae.kernels.oracle import Oracle
 from tvae.kernels.registry import Unsupported
 from tvae.kernels.triton import narrow
@@ -50,7 +52,7 @@ def error(y: Tensor, wanted: Tensor) -> float:
 def test_from_few_in_strips_and_layouts(pads: tuple[int, ...], last: bool) -> None:
     """The picture is read where it lies; statistics are of the result."""
     x, weight, bias = half(2, 3, 9, 7, last=last), half(20, 3, 3, 3, last=False), half(20, last=False)
-    wanted, _ = native.conv_from_few(x.double(), weight.double(), bias.double(), pads, None, False)
+    wanted, _ = conv_from_few(x.double(), weight.double(), bias.double(), pads, None, False)
     y, parts = narrow.conv_from_few(x, weight, bias, pads, None, True)
     assert error(y, wanted) < 2**-11
     assert parts is not None
@@ -68,14 +70,14 @@ def test_from_few_in_strips_and_layouts(pads: tuple[int, ...], last: bool) -> No
 def test_to_few_in_strips(pads: tuple[int, ...], act: str | None) -> None:
     """Bands of a few rows, strips whose border is none, a norm whose border stays zero."""
     x, weight, bias, affine = half(2, 40, 9, 7), half(3, 40, 3, 3), half(3, last=False), half(2, 2, 40, last=False)
-    wanted = native.conv_to_few(x.double(), weight.double(), bias.double(), pads, affine.double(), act)
+    wanted = conv_to_few(x.double(), weight.double(), bias.double(), pads, affine.double(), act)
     assert error(narrow.conv_to_few(x, weight, bias, pads, affine.float(), act), wanted) < 2**-10
 
 
 def test_rows_of_a_larger_map() -> None:
     big, weight = half(1, 32, 12, 6), half(3, 32, 3, 3)
     x = big[:, :, 3:9]
-    wanted = native.conv_to_few(x.double(), weight.double(), None, (1, 1, 1, 1), None, None)
+    wanted = conv_to_few(x.double(), weight.double(), None, (1, 1, 1, 1), None, None)
     assert error(narrow.conv_to_few(x, weight, None, (1, 1, 1, 1), None, None), wanted) < 2**-10
 
 
@@ -83,13 +85,13 @@ def test_rows_of_a_larger_map() -> None:
 def test_kernels_of_other_sizes(size: int) -> None:
     pads = (size // 2,) * 4
     x, weight = half(1, 4, 6, 5), half(32, 4, size, size)
-    wanted, _ = native.conv_from_few(x.double(), weight.double(), None, pads, None, False)
+    wanted, _ = conv_from_few(x.double(), weight.double(), None, pads, None, False)
     assert error(narrow.conv_from_few(x, weight, None, pads, None, False)[0], wanted) < 2**-11
 
 
 def test_into_a_part_of_a_buffer() -> None:
     oracle = Oracle(torch.float16, torch.device(DEVICE))
-    assert deviation(oracle.from_few("", 1, 3, 24, 8, 8, into=True), narrow.conv_from_few).passed
+    assert deviation(case(oracle, "", 1, 3, 24, 8, 8, into=True), narrow.conv_from_few).passed
 
 
 def refused() -> list[Any]:

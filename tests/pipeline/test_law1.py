@@ -124,6 +124,18 @@ def test_a_video_vae_on_a_single_image(family: str, side: str) -> None:
     assert relative_l2(ours, reference64(model, side, value)) <= TOLERANCE
 
 
+@pytest.mark.parametrize("side", ["encode", "decode"])
+def test_pictures_of_fewer_tokens_than_features(side: str) -> None:
+    """DC-AE attends to those by keysᵀ x queries, summed over the keys; strips are of queries there."""
+    tiny = TINY["AutoencoderDC"]
+    model = replace(tiny, config={**tiny.config, "attention_head_dim": 16}).build()
+    tiled = TiledVAE(model, strip=2)
+    for size in ((7, 2), (5, 3), (8, 2), (9, 2)):  # of the last too many
+        x = tiny.input(side, *size)
+        value = result(getattr(tiled, side)(x))
+        assert relative_l2(value, reference64(model, side, x)) <= TOLERANCE
+
+
 def test_many_samples_and_other_widths_from_one_capture() -> None:
     """A batch is normalised sample by sample; the width is free too."""
     tiny = TINY["AutoencoderKL"]

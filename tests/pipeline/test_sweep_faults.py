@@ -162,13 +162,13 @@ def test_what_a_refusal_names_has_to_do(monkeypatch: pytest.MonkeyPatch) -> None
     right = TiledVAE.plan
 
     def nothing(*_args: Any, **_options: Any) -> Any:
-        raise PlanError("a budget of 1.0 MiB does not hold this")
+        raise PlanError("a budget of 1.0 MiB is too small")
 
     monkeypatch.setattr(TiledVAE, "plan", nothing)
     assert "names no budget" in fallen(bench(), cell)
 
     def never(*_args: Any, **_options: Any) -> Any:
-        raise PlanError("the smallest that does is 4096 MiB", 4 << 30)
+        raise PlanError("the smallest that works is 4096 MiB", 4 << 30)
 
     monkeypatch.setattr(TiledVAE, "plan", never)
     monkeypatch.setattr(TiledVAE, "decode", never)

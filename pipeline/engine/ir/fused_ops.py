@@ -157,7 +157,7 @@ def rms_norm_act(
     act: str | None,
     offset: Tensor | None = None,
 ) -> Tensor:
-    """See ``tvae.kernels.native.rms_norm_act``; weight and bias may have trailing dimensions of one."""
+    """See ``tvae.kernels.operations.rms_norm_act``; weight and bias may have trailing dimensions of one."""
     flat = [None if t is None else t.flatten() for t in (weight, bias)]
     return kernels.rms_norm_act(x, flat[0], flat[1], eps, form, act, offset)
 

@@ -73,12 +73,15 @@ def fitting(
     if before is not None:
         return fitting(program, strips, budget, machine, named, places, height_bands, enough=enough)
     found, smallest = [], min(cost.device for _, cost in costs)
-    for chain in _chains(program, strips, machine, places or {}, known):
-        for plan, cost in chain:
-            smallest = min(smallest, cost.device)
-            if cost.device <= budget:
-                found.append(_filled(plan, cost, strips, budget, machine, known))
-                break
+    for goal in (budget, None):  # in long steps, and where those find nothing one by one
+        for chain in _chains(program, strips, machine, places or {}, known, goal):
+            for plan, cost in chain:
+                smallest = min(smallest, cost.device)
+                if cost.device <= budget:
+                    found.append(_filled(plan, cost, strips, budget, machine, known))
+                    break
+        if found:
+            break
     if not found and height_bands is not None:
         for room in (budget, 0):
             in_bands = list(_in_bands(program, strips[-1], room, machine, places or {}, height_bands, known))
@@ -89,7 +92,7 @@ def fitting(
     if not found:
         would_do = -(-(enough or named)(smallest) // 2**20)
         raise PlanError(
-            f"a budget of {_size(named(budget))} does not hold this; the smallest that does is {would_do} MiB",
+            f"a budget of {_size(named(budget))} is too small; the smallest that works is {would_do} MiB",
             would_do << 20,
         )
     return min(found, key=lambda one: seconds(one[0], one[1], machine))[0]
@@ -143,7 +146,7 @@ def _in_bands(
     for way in ways(program, rows, machine, given):
         if way.slide:
             continue
-        for plan, cost in _ever_smaller(program, rows, machine, given, way, frozenset(), known, eased):
+        for plan, cost in _ever_smaller(program, rows, machine, given, way, frozenset(), known, eased=eased):
             yield plan, cost
             if cost.device <= budget:
                 break
@@ -194,17 +197,25 @@ def _in_strips(segment: Segment, program: Program, height: int) -> Segment:
 
 
 def _chains(
-    program: Program, strips: Sequence[int], machine: Machine, given: Mapping[int, Place], known: Known
+    program: Program,
+    strips: Sequence[int],
+    machine: Machine,
+    given: Mapping[int, Place],
+    known: Known,
+    goal: int | None = None,
 ) -> Iterator[Iterator[tuple[Schedule, Footprint]]]:
-    """Ways to take less and less memory, over a few of the heights: each segment finds its own in the end."""
+    """Ways to take less and less memory, over a few of the heights: each segment finds its own in the end.
+
+    goal: see ``_ever_smaller``.
+    """
     heights = dict.fromkeys((strips[0], strips[len(strips) // 2], strips[-1]))
     for rows in heights:
         for way in ways(program, rows, machine, given):
-            yield _ever_smaller(program, rows, machine, given, way, frozenset(), known)
+            yield _ever_smaller(program, rows, machine, given, way, frozenset(), known, goal)
             if way.cuts or way.slide:
                 continue
             if pays := _pays(program, way.deep, machine, known):
-                yield _ever_smaller(program, rows, machine, given, way, pays, known)
+                yield _ever_smaller(program, rows, machine, given, way, pays, known, goal)
 
 
 def _pays(program: Program, deep: bool, machine: Machine, known: Known) -> frozenset[int]:
@@ -227,6 +238,7 @@ def _ever_smaller(
     way: Way,
     pays: frozenset[int],
     known: Known,
+    goal: int | None = None,
     eased: Callable[[Schedule, Footprint], tuple[Schedule, Footprint]] = lambda plan, cost: (plan, cost),
 ) -> Iterator[tuple[Schedule, Footprint]]:
     """Schedules with strips of this height, each meant to take less than the one before.
@@ -234,7 +246,8 @@ def _ever_smaller(
     First what dies is written over. Then buffers go from the device, the largest of those that are alive where it is
     fullest: values that ``pays`` names are recomputed where they are read, the others move, until none is left; among
     equals, last those that attention would see in chunks then, several times as slow. (What waits on its way out takes
-    memory too, and so does what is recomputed: a step need not help.) eased: gives what is tried in the place of each.
+    memory too, and so does what is recomputed: a step need not help.) goal: bytes that are enough; so many buffers then
+    go at once as those bytes ask for where it is fullest. eased: gives what is tried in the place of each.
     """
     recomputed = frozenset[int]()
     plan = built(program, rows, given, way, machine, known)
@@ -252,20 +265,27 @@ def _ever_smaller(
         choice = [i for i, (made, dropped) in spans.items() if made <= fullest <= dropped]
         if not choice:
             return
-        largest = max(choice, key=lambda i: (i in pays, program.ops[i].bytes, i not in chunkable))
-        if largest in pays:
-            recomputed |= {largest}
-            plan = placed(
-                schedule(program, rows, given, way.cuts, deep=way.deep, recomputed=recomputed), places, lag=True
-            )
+        choice.sort(key=lambda i: (i in pays, program.ops[i].bytes, i not in chunkable), reverse=True)
+        excess = 0 if goal is None else cost.device - goal
+        going = choice[:1]
+        for id_ in choice[1:]:
+            if sum(program.ops[i].bytes for i in going) >= excess:
+                break
+            going.append(id_)
+        if anew := pays.intersection(going):
+            recomputed |= anew
+            other = schedule(program, rows, given, way.cuts, deep=way.deep, recomputed=recomputed)
+            plan = placed(other, places, lag=True)
             spans = _spans(plan, places)
-        else:
-            places[largest] = machine.elsewhere
+        for id_ in going:
+            if id_ in anew or id_ not in spans:
+                continue
+            places[id_] = machine.elsewhere
             plan = placed(plan, places, lag=True)
             if machine.host is not None and footprint(plan, known).host > machine.host:
-                places[largest] = "disk"
+                places[id_] = "disk"
                 plan = placed(plan, places, lag=True)
-            del spans[largest]
+            del spans[id_]
 
 
 def _spans(plan: Schedule, gone: Collection[int]) -> dict[int, tuple[int, int]]:

@@ -17,6 +17,8 @@ from tvae.pipeline.engine.ir.program import Demand, More, Op, Parts, Read, Reduc
 from tvae.pipeline.engine.rules.context import Context, no_rows
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
+_PRODUCTS = ("matmul", "bmm", "mm")
+
 
 @rule("scaled_dot_product_attention")
 def attention(ctx: Context, node: Node) -> Op:
@@ -144,7 +146,7 @@ def _work(q: Op, k: Op) -> float:
     return 4.0 * math.prod(q.shape) * k.shape[-2]
 
 
-@rule("matmul", "bmm", "mm")
+@rule(*_PRODUCTS)
 def product(ctx: Context, node: Node) -> Op:
     """A matrix product by where the rows lie: in the batch, in the rows of the result, or summed over."""
     left, right = ctx.op(node.args[0]), ctx.op(node.args[1])
@@ -157,20 +159,16 @@ def product(ctx: Context, node: Node) -> Op:
         return _contraction(ctx, node, left, right)
     if summed_left and right.axis is not None and right.axis.dim == nr - 1:
         # values × weights, the transpose of weights × values: the left side is whole
-        return ctx.emit(
-            node,
-            [left, right],
-            right.axis.moved(ndim - 1),
-            lambda a, b: [(right.id, a, b)],
-            lambda read, a, b: torch.matmul(read(left.id), read(right.id, a, b)),
-            whole_reads=(left.id,),
-        )
+        return _left_whole(ctx, node, left, right)
     if summed_left or (summed_right and left.axis is None):
         raise NoRule("a sum over rows of a whole value")
     if left.axis is not None and left.axis.dim == nl - 2:
         if right.axis is None or right.axis.dim < nr - 2:
             same = right.axis is None
             return ctx.local(node, left.axis.moved(ndim - 2)) if same else _mismatch()
+        if right.axis.dim == nr - 1 and _summed_next(ctx, node) == -2:
+            # keysᵀ × queries, for values × weights: those are summed over keys, so that strips are of queries
+            return _left_whole(ctx, node, left, right)
         # queries × keys, or weights × values: the right side is whole
         axis = left.axis.moved(ndim - 2)
         return ctx.emit(
@@ -184,6 +182,39 @@ def product(ctx: Context, node: Node) -> Op:
     tiled, size = (left, nl) if left.axis else (right, nr)
     assert tiled.axis is not None
     return ctx.local(node, tiled.axis.moved(tiled.axis.dim + ndim - size))
+
+
+def _left_whole(ctx: Context, node: Node, left: Op, right: Op) -> Op:
+    """Rows of the result are the columns of the right side."""
+    assert right.axis is not None
+    return ctx.emit(
+        node,
+        [left, right],
+        right.axis.moved(len(node.meta.shape) - 1),
+        lambda a, b: [(right.id, a, b)],
+        lambda read, a, b: torch.matmul(read(left.id), read(right.id, a, b)),
+        whole_reads=(left.id,),
+    )
+
+
+def _summed_next(ctx: Context, node: Node) -> int | None:
+    """The dimension of a product, -1 or -2, that the next product sums over, after operations that keep its shape."""
+    nodes, shape = ctx.graph.nodes, ctx.shape(node.meta)
+    first = next(n for n, each in enumerate(nodes) if each is node)
+    turned = {first: False}  # are the product's two dimensions swapped in what is made of it?
+    for id_, later in enumerate(nodes[first + 1 :], first + 1):
+        source = next((i for i in later.reads if i in turned), None)
+        if source is None:
+            continue
+        if later.op in _PRODUCTS:
+            return -2 if (later.args[0].id == source) == turned[source] else -1
+        if later.op == "transpose":
+            dims = {d % len(shape) for d in later.args[1:3]}
+            if dims == {len(shape) - 2, len(shape) - 1}:
+                turned[id_] = not turned[source]
+        elif later.op != "permute" and not later.is_tuple and ctx.shape(later.meta) == shape:
+            turned[id_] = turned[source]
+    return None
 
 
 def _mismatch() -> Op:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tvae.kernels import Kernels
-from tvae.kernels.native import merge_stats, stats_bytes
+from tvae.kernels.statistics import merge_stats, stats_bytes
 from tvae.pipeline.engine.ir.fused_ops import norm_affine
 from tvae.pipeline.engine.ir.graph import Node
 from tvae.pipeline.engine.ir.program import Op, Produce, Read, Reduction

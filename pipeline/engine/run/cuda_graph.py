@@ -54,6 +54,11 @@ class Recording:
             if clear is not None:
                 clear()
 
+    @property
+    def copied_bytes(self) -> int:
+        """What a replay takes beside the pool: the inputs that it is given, their copies, and copies of the outputs."""
+        return 2 * sum(x.nbytes for x in self._inputs) + sum(t.nbytes for t in self._outputs)
+
     @torch.no_grad()
     def replay(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The run's outputs for these inputs, in memory of their own."""

@@ -31,7 +31,10 @@ FAMILIES: dict[str, Family] = _found()
 
 def describe() -> list[dict[str, Any]]:
     """The families, a JSON-able row each, for `tvae models`."""
-    return [{"class_name": name, "kind": f.kind, "note": f.note} for name, f in FAMILIES.items()]
+    return [
+        {"class_name": name, "kind": f.kind, "note": f.note, "configs": [*f.checkpoints]}
+        for name, f in FAMILIES.items()
+    ]
 
 
 def stepping_of(class_name: str, side: Side) -> Stepping | None:

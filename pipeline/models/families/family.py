@@ -66,12 +66,12 @@ class Family:
 
     class_name: as configurations name it. geometry: how pixels and latents relate. note: for ``tvae models``.
     frames_in_batch: it takes a clip as a batch and is told how many frames. point: its encoder gives a point, not a
-    distribution. frames: where the frames of a side are, of
-    a family whose reference sees a whole clip, so that strips may divide its time. steps: of one whose reference goes
-    through a clip in steps with caches. statistics: names of weights that hold the latents' mean and deviation (or what
-    ``space`` makes of them). space: (configuration, statistics) -> latent space. substitution: in the place of the
-    class's own calls. patched: what a capture needs otherwise inside the model, for as long as it lasts. checkpoints:
-    public ones to measure with, by the name that ``--config`` takes.
+    distribution. frames: where the frames of a side are, of a family whose reference sees a whole clip, so that strips
+    may divide its time. steps: of one whose reference goes through a clip in steps with caches. statistics: names of
+    weights that hold the latents' mean and deviation (or what ``space`` makes of them). space: (configuration,
+    statistics) -> latent space. substitution: in the place of the class's own calls. patched: what a capture needs
+    otherwise inside the model, for as long as it lasts. checkpoints: public ones to measure with, by the name that
+    ``--config`` takes.
     """
 
     class_name: str

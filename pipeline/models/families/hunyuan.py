@@ -31,9 +31,9 @@ def _frame_causal_mask(
 def masks_without_loops(module: nn.Module) -> Iterator[None]:
     """HunyuanVideo-1.5's attention with that mask, in whatever model has such blocks."""
     owners = {
-        type(part)
-        for part in module.modules()
-        if type(part).__name__ == "HunyuanVideo15AttnBlock" and "prepare_causal_attention_mask" in vars(type(part))
+        type(block)
+        for block in module.modules()
+        if type(block).__name__ == "HunyuanVideo15AttnBlock" and "prepare_causal_attention_mask" in vars(type(block))
     }
     before = {cls: inspect.getattr_static(cls, "prepare_causal_attention_mask") for cls in owners}
     try:

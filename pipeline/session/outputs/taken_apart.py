@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tvae.kernels import native
+from tvae.kernels.operations.sample import sample
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.session.outputs.classes import (
     ClassName,
@@ -63,7 +63,7 @@ class Posterior:
             return self.mean
         device = generator.device if generator is not None else self.mean.device
         noise = torch.randn(self.mean.shape, generator=generator, device=device, dtype=self.mean.dtype)
-        return native.sample(self.mean, self.std, noise.to(self.mean.device))
+        return sample(self.mean, self.std, noise.to(self.mean.device))
 
     def mode(self) -> Tensor:
         """The mean."""
@@ -221,7 +221,7 @@ class _Taken:
 
     def _refusal(self, part: Any, where: str, why: str) -> UsageError:
         what = f"the model returns a {type(part).__name__}" + (f" at {where.lstrip('.')}" if where else "")
-        return UsageError(f"{what}, which tvae cannot make again: {why}; return tensors and plain values")
+        return UsageError(f"{what}, which tvae cannot rebuild: {why}; return tensors and plain values")
 
 
 class _Made:

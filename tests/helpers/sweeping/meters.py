@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from measuring.card import Card, card_of
+from card import Card, card_of
 
 __all__ = ["Call", "Meter", "kernels_on_disk", "meter_of"]
 

@@ -159,6 +159,25 @@ def test_a_name_out_of_a_file_leads_nowhere(run: Run, picture: Run, tmp_path: Pa
         assert [path.name for path in out.parent.rglob("*.*")] == ["a.png"]
 
 
+@pytest.mark.parametrize("operation", ["encode", "roundtrip"])
+@pytest.mark.parametrize(
+    ("align", "told"),
+    [("pad", "its right and bottom edge was repeated to make it 40x24"), ("crop", "cropped to 32x16")],
+)
+def test_padding_and_cropping_is_told(
+    operation: str, align: str, told: str, run: Run, picture: Run, clip: Run, tmp_path: Path
+) -> None:
+    inputs = picture("odd.png", 33, 18), picture("even.png", 32, 16), clip("odd.mkv", width=33, height=18)
+    done, events = run(operation, *inputs, output=tmp_path / "out", align=align)
+    assert done.done == 3
+    lines = [event.to_json() for event in events if isinstance(event, Notice) and "multiples of 8" in event.message]
+    assert [(line["type"], Path(line["input"]).name) for line in lines] == [
+        ("warning", "odd.png"),
+        ("warning", "odd.mkv"),
+    ]
+    assert all(line["message"].startswith("33x18, but this VAE takes") and told in line["message"] for line in lines)
+
+
 def test_odd_pictures_are_told_about(run: Run, tmp_path: Path) -> None:
     Image.fromarray(np.full((8, 8, 4), 128, np.uint8)).save(tmp_path / "alpha.png")
     Image.fromarray(np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000).save(tmp_path / "deep.png")

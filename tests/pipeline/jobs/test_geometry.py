@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.jobs.geometry import plan_geometry, prepare, restore
+from tvae.pipeline.jobs.geometry import Align, plan_geometry, prepare, restore, told
 
 SIDES = st.integers(1, 70)
 
@@ -60,6 +60,27 @@ def test_cover_cuts_what_sticks_out() -> None:
     assert geometry.pad == (0, 0, 6, 6)
 
 
+@given(width=st.integers(16, 70), height=st.integers(16, 70), factor=st.sampled_from([1, 8, 16]))
+@pytest.mark.parametrize("align", ["pad", "crop"])
+@pytest.mark.parametrize("size", [None, (48, 40), (39, 33)])
+def test_what_alignment_does_is_told(
+    width: int, height: int, factor: int, align: Align, size: tuple[int, int] | None
+) -> None:
+    """Against the geometry that is used; scaling and cutting by --fit are the user's own wish."""
+    given = plan_geometry((width, height), 1, size, "cover").size
+    taken = plan_geometry((width, height), factor, size, "cover", align).padded_size
+    lines = told((width, height), factor, size, "cover", align)
+    if given == taken:
+        assert lines == []
+        return
+    (line,) = lines
+    assert line.startswith("{}x{}, but this VAE takes multiples of {}: ".format(*given, factor))
+    assert "{}x{}".format(*taken) in line
+    assert ("cropped" in line) == (align == "crop")
+    if align == "pad":
+        assert ("right" in line, "bottom" in line) == (given[0] != taken[0], given[1] != taken[1])
+
+
 def test_error_and_too_small_are_refused() -> None:
     with pytest.raises(InputError, match="--align pad"):
         plan_geometry((17, 16), 8, align="error")
@@ -69,5 +90,5 @@ def test_error_and_too_small_are_refused() -> None:
 
 
 def test_a_frame_of_another_size_is_refused() -> None:
-    with pytest.raises(InputError, match="changes its size"):
+    with pytest.raises(InputError, match="frames change from 16x8 to 8x8"):
         prepare(noise(8, 8), plan_geometry((16, 8), 8))

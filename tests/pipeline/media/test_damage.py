@@ -15,8 +15,10 @@ from PIL import Image
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.media import StreamInfo, open_reader, read_fingerprint
 from tvae.pipeline.media.container import describe_stream
+from tvae.pipeline.media.formats import PILLOW_READS
 
 MISTAKES = (TypeError, IndexError, ValueError, RuntimeError)
+SUFFIXES = sorted(one.suffixes[0].removeprefix(".") for one in PILLOW_READS.values())
 PICTURE = np.random.default_rng(0).integers(0, 256, (3, 4, 3), dtype=np.uint8).repeat(8, 0).repeat(8, 1)
 
 
@@ -102,7 +104,7 @@ def check(whole: bytes, name: str, folder: Path, seed: int, times: int) -> None:
         read_fingerprint(path)
 
 
-@pytest.mark.parametrize("suffix", ["png", "jpg", "webp", "tiff", "bmp", "gif"])
+@pytest.mark.parametrize("suffix", SUFFIXES)
 def test_damaged_images(suffix: str, tmp_path: Path) -> None:
     check(image(tmp_path / f"whole.{suffix}").read_bytes(), f"a.{suffix}", tmp_path, 0, 40)
 
@@ -121,7 +123,7 @@ def test_damaged_clips(suffix: str, make_clip: Callable[..., Path], tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10, 30))
 def test_damaged_files_of_all_kinds(seed: int, make_clip: Callable[..., Path], tmp_path: Path) -> None:
-    for suffix in ("png", "jpg", "webp", "tiff", "bmp", "gif"):
+    for suffix in SUFFIXES:
         check(image(tmp_path / f"whole.{suffix}").read_bytes(), f"a.{suffix}", tmp_path, seed, 200)
     for suffix in ("png", "tiff"):
         check(sixteen_bits(tmp_path / f"deep.{suffix}").read_bytes(), f"d.{suffix}", tmp_path, seed, 200)

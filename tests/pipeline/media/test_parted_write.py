@@ -17,6 +17,7 @@ from av.codec.codec import Codec, UnknownCodecError
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.media import Frame, PictureSpec, WriteOptions, open_parted_writer, open_writer, read_fingerprint
 from tvae.pipeline.media.encoder import lone_encoder
+from tvae.pipeline.media.formats import MP4
 from tvae.pipeline.media.frame_encoder import FrameEncoder
 
 LIKE = PictureSpec(64, 64, Fraction(1, 30000), Fraction(25))
@@ -226,7 +227,7 @@ def test_an_encoder_is_freed_with_its_part(tmp_path: Path) -> None:
         for _ in range(3):
             encoder = FrameEncoder(
                 tmp_path,
-                lone_encoder("mp4", LIKE, WriteOptions(), Fraction(1, 25), Fraction(25)),
+                lone_encoder(MP4, LIKE, WriteOptions(), Fraction(1, 25), Fraction(25)),
                 LIKE,
                 Fraction(1, 25),
             )

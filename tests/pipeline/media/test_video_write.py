@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from tvae.pipeline.errors import InputError, OutputError, UsageError
 from tvae.pipeline.files.atomic import is_temporary
 from tvae.pipeline.media import Frame, PictureSpec, WriteOptions, check_write_options, open_reader, open_writer, probe
+from tvae.pipeline.media.formats import MP4
 
 Demux = Callable[[Path], tuple[Fraction, list[tuple[int, int]], list]]
 FAST = {"preset": "ultrafast"}
@@ -71,7 +73,7 @@ def test_constant_rate(demux: Demux, tmp_path: Path) -> None:
     assert (time_base, picture) == (Fraction(1, 25), [(0, 1), (1, 1), (2, 1)])
     with pytest.raises(UsageError, match="give one with --fps"):
         write(tmp_path / "c.mp4", [0], None, frame_rate=None)
-    with pytest.raises(UsageError, match="rounder rate"):
+    with pytest.raises(UsageError, match="simpler rate"):
         write(tmp_path / "c.mp4", [0], None, WriteOptions(fps=Fraction("29.97002997002997")))
     with pytest.raises(InputError, match=r"timestamps do not increase at frame 2 \(5, 5\)"):
         write(tmp_path / "c.mp4", [0, 5, 5], Fraction(1, 25))
@@ -195,7 +197,8 @@ def test_other_encoders(suffix: str, options: WriteOptions, tmp_path: Path, capf
 
 
 def test_a_missing_default_encoder_falls_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tvae.pipeline.media.encoder._DEFAULT", ("libx264_missing", "mpeg4"))
+    without = replace(MP4, encoders=("libx264_missing", "mpeg4"))
+    monkeypatch.setattr("tvae.pipeline.media.writers.written_as", lambda _: without)
     write(tmp_path / "a.mp4", [0, 1], Fraction(1, 25))
     assert probe(tmp_path / "a.mp4").codec == "mpeg4"
 

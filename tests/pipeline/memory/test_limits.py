@@ -47,7 +47,7 @@ def test_amounts(text: str | int, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["0", 0, "0GiB", "0.0", "0.4B"])
 def test_nothing_is_no_budget(text: str | int) -> None:
-    with pytest.raises(UsageError, match="holds nothing"):
+    with pytest.raises(UsageError, match="is too small; give at least 1 byte"):
         parse_size(text)
 
 
@@ -73,7 +73,7 @@ def test_nothing_is_no_budget(text: str | int) -> None:
     ],
 )
 def test_nonsense_is_refused_in_one_line(text: str | int) -> None:
-    with pytest.raises(UsageError, match="is no amount of memory; write 8GiB") as caught:
+    with pytest.raises(UsageError, match="is not an amount of memory; write 8GiB") as caught:
         parse_size(text)
     assert f"'{text}'" in str(caught.value)
     assert "\n" not in str(caught.value)

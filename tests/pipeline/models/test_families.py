@@ -37,7 +37,7 @@ def test_geometry_agrees_with_what_encode_returns(family: str) -> None:
         latents = result(call_reference(model, "encode", x))
     has_moments = latents.shape[1] == 2 * geometry.latent_channels
     assert latents.shape[1] in (geometry.latent_channels, 2 * geometry.latent_channels)
-    assert has_moments == (family not in ("AutoencoderTiny", "AutoencoderDC", "VQModel", "AutoencoderKLCosmos"))
+    assert has_moments == (not FAMILIES[family].point)
     assert x.shape[1] == geometry.in_channels
     assert [n // geometry.spatial for n in x.shape[-2:]] == list(latents.shape[-2:])
     if x.ndim == 5:

@@ -397,7 +397,7 @@ def test_local_folder_wins_over_the_hub(hub: Hub, saved: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "reason"),
     [
-        (None, "neither a local folder nor to be had from the hub: OSError: cannot reach org/x$"),
+        (None, "not a local folder, and cannot be fetched from the hub: OSError: cannot reach org/x$"),
         (["README.md"], r"no VAE in 'org/x' on the hub: no config\.json"),
         (["vae/config.json", "vae/diffusion_pytorch_model.bin"], "'org/x' holds pickled weights only"),
         (["config.json"], "no safetensors weights"),

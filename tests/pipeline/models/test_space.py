@@ -243,7 +243,7 @@ def test_rae_normalises_by_itself() -> None:
 
 @pytest.mark.parametrize("config", [{"scaling_factor": "large"}, {"latents_mean": [0.0], "latents_std": [0.0]}])
 def test_constants_of_no_use(config: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="AutoencoderKL: its configuration's latent statistics are of no use"):
+    with pytest.raises(UsageError, match="AutoencoderKL: its configuration has unusable latent statistics"):
         latent_space("AutoencoderKL", config, {})
 
 

@@ -301,7 +301,7 @@ def test_strips_that_are_alike_are_counted_once(kind: type[Block], strip: int, m
 
 @pytest.mark.parametrize("strip", [1, 2, 3, 7])
 def test_strips_that_divide_rows_unevenly_are_not_quite_alike(strip: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DeferredWrites a stride, and before rows that are added at the end: a row more or less in each."""
+    """After a stride, and before rows that are added at the end: a row more or less in each."""
     plan = schedule(program_of(Convolutions), strip)
     quick = footprint(plan)
     monkeypatch.setattr(counted, "_alike", lambda strips: [(s, 1) for s in strips])

@@ -9,7 +9,7 @@ from live_bytes import LiveBytes
 from small_models import Block, built, graph_of, image
 from torch import Tensor
 
-from tvae.kernels import native
+from tvae.kernels import statistics
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.passes import optimise
 from tvae.pipeline.engine.plan.footprint import footprint
@@ -47,7 +47,7 @@ def test_the_device_holds_what_was_said(
     kind: type[Block], strip: int, last: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A single strip too: what becomes a buffer counts from when it is made."""
-    monkeypatch.setattr(native, "_CPU_BLOCK", 4096)  # statistics copy a block: a small part, as of a large picture
+    monkeypatch.setattr(statistics, "_CPU_BLOCK", 4096)  # statistics copy a block: a small part, as of a large picture
     graph = optimise(graph_of(kind), subpixel=True, bias=False, narrow=False)
     sizes = graph.bind([(2, 3, HEIGHT, WIDTH)])
     assert sizes is not None

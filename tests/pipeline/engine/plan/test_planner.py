@@ -19,7 +19,7 @@ from torch import Tensor
 from tvae.pipeline.engine.ir.program import Program
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan import planner
-from tvae.pipeline.engine.plan.footprint import footprint
+from tvae.pipeline.engine.plan.footprint import footprint, known_of
 from tvae.pipeline.engine.plan.machine import CPU, CUDA, Machine, seconds
 from tvae.pipeline.engine.plan.planner import fitting, least
 from tvae.pipeline.engine.plan.schedule import Schedule, movable, placed, schedule
@@ -66,7 +66,7 @@ def refusal(program: Program, heights: tuple[int, ...], budget: int, machine: Ma
     """The MiB that a refusal names."""
     with pytest.raises(PlanError) as caught:
         fitting(program, heights, budget, machine)
-    found = re.fullmatch(r"a budget of .* does not hold this; the smallest that does is (\d+) MiB", str(caught.value))
+    found = re.fullmatch(r"a budget of .* is too small; the smallest that works is (\d+) MiB", str(caught.value))
     assert found, str(caught.value)
     return int(found[1])
 
@@ -93,6 +93,27 @@ def test_whatever_the_budget_the_plan_fits_or_is_refused_with_one_that_does(
     assert refused > 2
     fitting(program, HEIGHTS, smallest * MIB, machine)
     refusal(program, HEIGHTS, (smallest - 2) * MIB, machine)
+
+
+@kinds
+def test_long_steps_reach_a_budget_in_fewer(kind: type[Block]) -> None:
+    program = large(kind)
+    known, way = known_of(program), next(iter(planner.ways(program, 8, CPU, {})))
+
+    def costs(goal: int | None) -> list[int]:
+        chain = planner._ever_smaller(program, 8, CPU, {}, way, frozenset(), known, goal)
+        return [cost.device for _, cost in chain]
+
+    one_by_one = costs(None)
+    goal = (one_by_one[0] + min(one_by_one)) // 2
+    several = costs(goal)
+    assert min(several) <= goal
+
+    def steps(found: list[int]) -> int:
+        return next(n for n, cost in enumerate(found) if cost <= goal)
+
+    assert steps(several) <= steps(one_by_one)
+    assert len(costs(0)) < len(one_by_one) or len(one_by_one) < 4
 
 
 @kinds
@@ -295,7 +316,7 @@ def test_the_budget_is_named_as_the_user_would() -> None:
     with pytest.raises(PlanError) as caught:
         fitting(program, HEIGHTS, 25 * MIB, CPU, named)
     enough = -(-named(least(program, HEIGHTS, CPU, {})) // MIB)
-    message = f"a budget of 150.0 MiB does not hold this; the smallest that does is {enough} MiB"
+    message = f"a budget of 150.0 MiB is too small; the smallest that works is {enough} MiB"
     assert str(caught.value) == message
     assert 2 * plain + 98 <= enough <= 2 * plain + 100
     with pytest.raises(PlanError) as caught:

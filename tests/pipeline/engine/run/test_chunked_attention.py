@@ -163,7 +163,7 @@ def test_they_leave_when_the_budget_needs_it_and_not_before(machine: object) -> 
     tight = fitting(program, heights, enough, machine)  # type: ignore[arg-type]
     assert set(tight.places) & set(keys_and_values(tight))
     assert footprint(tight).device <= enough
-    with pytest.raises(PlanError, match="the smallest that does is"):
+    with pytest.raises(PlanError, match="the smallest that works is"):
         fitting(program, heights, enough - 1, machine)  # type: ignore[arg-type]
     # every strip of queries sees all keys: they are moved as often
     cost, moved = footprint(tight), set(tight.places) & set(keys_and_values(tight))

@@ -263,7 +263,7 @@ def test_clips_are_written_where_they_are_stored(channels_last: bool, n: int, st
 
 
 def test_strips_without_rows_of_a_value_take_no_statistics_of_it() -> None:
-    """DeferredWrites a stride of four most strips of one row own none."""
+    """After a stride of four most strips of one row own none."""
     g, x = started()
     down = g.call("conv2d.default", x, g.param(4, 4, 3, 3), None, [4, 1], [1, 1], shape=(2, 4, "(h - 1)//4 + 1", "w"))
     g.gives(normed(g, down))

@@ -240,7 +240,7 @@ def test_one_tensor_in_two_places_is_one_output() -> None:
 
 
 def test_a_refusal_comes_from_the_call() -> None:
-    with pytest.raises(UsageError, match=r"function at \[0\]\.again, which tvae cannot make again"):
+    with pytest.raises(UsageError, match=r"function at \[0\]\.again, which tvae cannot rebuild"):
         both(lambda h, _: (holder(h=h, again=lambda: h),))
     with pytest.raises(UsageError, match="returns no tensor"):
         both(lambda h, _: (1, 2))

@@ -1,0 +1,50 @@
+"""What a shell completes an option's value to. Light, but for the names of public VAEs, which the families know.
+
+A completion that finds nothing leaves the value to the shell, which then completes names of files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["configs", "devices", "dtypes", "preset_names", "presets", "vaes"]
+
+
+def preset_names(incomplete: str) -> list[str]:
+    """Presets, the user's own included."""
+    from tvae import presets
+
+    return _beginning(presets.names(), incomplete)
+
+
+def presets(incomplete: str) -> list[str]:
+    """What ``--preset`` takes."""
+    return _beginning(["auto"], incomplete) + preset_names(incomplete)
+
+
+def dtypes(incomplete: str) -> list[str]:
+    """What ``--dtype`` takes."""
+    from tvae.presets.loader import DTYPES
+
+    return _beginning(DTYPES, incomplete)
+
+
+def devices(incomplete: str) -> list[str]:
+    """Kinds of devices; which of them are here only torch knows, and it takes long to load."""
+    return _beginning(("cuda", "mps", "xpu", "cpu"), incomplete)
+
+
+def configs(incomplete: str) -> list[str]:
+    """What ``--config`` takes."""
+    from tvae.pipeline.bench.shapes import SHAPES
+
+    return _beginning(SHAPES, incomplete)
+
+
+def vaes(incomplete: str) -> list[str]:
+    """``builtin`` once it is begun; before that, folders are wanted as often."""
+    return _beginning(["builtin"], incomplete) if incomplete else []
+
+
+def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]

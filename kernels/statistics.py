@@ -1,0 +1,57 @@
+"""Statistics of maps by channel, as definitions take them: parts_nb3c, see ``operations``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["block_stats", "blocks", "merge_stats", "merged", "stats_bytes"]
+
+_CPU_BLOCK, _BLOCK = 1 << 18, 1 << 26
+"""Elements that statistics are taken of at a time. On a CPU the centred copy stays in its cache (measured: 36 ms ->
+5 ms for 64x512x512); elsewhere it takes 256 MiB at most, and float32 sums keep their digits."""
+
+
+def blocks(x: Tensor) -> tuple[Tensor, ...]:
+    """x_nc* in the pieces that its statistics are taken in: of the outermost dimension that is any, so that pixels that
+    lie one after the other stay together."""
+    most = _CPU_BLOCK if x.device.type == "cpu" else _BLOCK
+    outermost = next((d for d in range(2, x.ndim) if x.shape[d] > 1), None)
+    if x.numel() <= most or outermost is None:
+        return (x,)
+    pieces = x.split(max(1, x.shape[outermost] * most // x.numel()), outermost)
+    return tuple(block for piece in pieces for block in blocks(piece))
+
+
+def stats_bytes(elements: int, dtype: torch.dtype, device: torch.device) -> int:
+    """What ``group_stats`` of so many elements holds beside them: a block in float32, and its centred copy."""
+    copies = 1 if dtype in (torch.float32, torch.float64) else 2
+    return copies * max(4, dtype.itemsize) * min(elements, _CPU_BLOCK if device.type == "cpu" else _BLOCK)
+
+
+def block_stats(x: Tensor) -> Tensor:
+    """Statistics of x_nc* as parts_nb3c of one block."""
+    wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
+    dims = list(range(2, x.ndim))
+    mean = wide.mean(dims, keepdim=True)
+    centred = wide - mean
+    # the mean of what remains takes back the rounding of the first pass (Chan, Golub and LeVeque 1983)
+    rest = centred.mean(dims).double()
+    count = torch.full_like(rest, x[:1, :1].numel())
+    m2 = centred.square_().sum(dims).double() - rest.square() * count
+    return torch.stack([count, mean.flatten(1).double() + rest, m2], 1).unsqueeze(1)
+
+
+def merge_stats(found: Sequence[Tensor]) -> Tensor:
+    """Statistics parts_nb3c of further blocks each, as those of all their pixels in one block (Chan, Golub and LeVeque
+    1979)."""
+    count, mean, m2 = torch.cat(list(found), 1).unbind(2)
+    return torch.stack(merged(count, mean, m2, (1,)), 2)
+
+
+def merged(count: Tensor, mean: Tensor, m2: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    total = count.sum(dims, keepdim=True)
+    centre = (count * mean).sum(dims, keepdim=True) / total
+    return total, centre, (m2 + count * (mean - centre).square()).sum(dims, keepdim=True)

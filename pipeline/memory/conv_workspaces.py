@@ -1,0 +1,97 @@
+"""Convolutions whose workspaces are small, so that plans of memory can leave them out.
+
+cuDNN takes what its own estimate says is fastest, however much memory that works in: a Fourier transform of 512 to 512
+channels at 208x120 in float32 works in 129 GiB, and takes 1.4 times as long as the kernel that works in none (H200).
+Where the allocator refuses the memory, PyTorch takes cuDNN's next suggestion, and keeps to that for as long as the
+thread lives. So the first time that a thread convolves tensors of these shapes, the allocator is held to the result and
+little more, for the length of that one call; what other threads ask for meanwhile is held to the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from tvae.pipeline.memory.allocator import allocator_share
+
+__all__ = ["SmallWorkspaces"]
+
+_EXACT_ROOM, _ROOM = 24 << 20, 512 << 20
+"""Bytes beside the result, in float32 (where cuDNN's Winograd and Fourier transforms are) and in other types."""
+_SEGMENT, _PAGE, _SMALL = 20 << 20, 2 << 20, 10 << 20
+"""How the allocator takes memory from the device: in so much for what is small, else in multiples of a page."""
+_KNOWN = 4096
+"""Calls that a thread remembers; PyTorch's own memory of algorithms is as long."""
+_CONVOLUTIONS = {
+    *(torch.conv1d, torch.conv2d, torch.conv3d),
+    *(torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d),
+}
+
+_thread = threading.local()
+
+
+class SmallWorkspaces(TorchFunctionMode):
+    """Within it, convolutions on CUDA devices take algorithms with small workspaces. It may be left out where this
+    thread has made the same calls before."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in _CONVOLUTIONS and args[0].is_cuda:
+            return _convolved(func, args, kwargs or {})
+        return func(*args, **kwargs or {})
+
+
+def _convolved(func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    known = _thread.__dict__.setdefault("known", set[Hashable]())
+    key = func, *(_told(arg) for arg in (*args, *kwargs.values()))
+    if key in known or torch.cuda.is_current_stream_capturing():
+        return func(*args, **kwargs)
+    if len(known) >= _KNOWN:
+        known.clear()
+    known.add(key)
+    x, weight = args[:2]
+    with torch.cuda.device(x.device):
+        exact = x.dtype in (torch.float32, torch.float64)
+        if exact:
+            torch.cuda.empty_cache()  # memory that the allocator has to spare is not refused
+        result = func(*(_shape_of(a) for a in args), **{k: _shape_of(a) for k, a in kwargs.items()})
+        laid_out = sum(t.nbytes for t in (x, weight) if not _is_dense(t))
+        room = _taken(result.nbytes) + _taken(laid_out) + (_EXACT_ROOM if exact else _ROOM)
+        total = torch.cuda.get_device_properties(x.device).total_memory
+        share = (torch.cuda.memory_reserved(x.device) + room) / total
+        if share < 1.0:
+            try:
+                with allocator_share(x.device).borrowed(share):
+                    return func(*args, **kwargs)
+            except RuntimeError:  # no memory, or no algorithm that works in so little
+                pass
+        return func(*args, **kwargs)
+
+
+def _told(arg: Any) -> Hashable:
+    """All of an argument that cuDNN's choice depends on."""
+    if isinstance(arg, Tensor):
+        return arg.shape, arg.stride(), arg.dtype, arg.device, arg.data_ptr() % 16
+    return tuple(arg) if isinstance(arg, list) else arg
+
+
+def _shape_of(arg: Any) -> Any:
+    return torch.empty_like(arg, device="meta") if isinstance(arg, Tensor) else arg
+
+
+def _is_dense(t: Tensor) -> bool:
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(t.ndim, torch.contiguous_format)
+    return t.is_contiguous() or t.is_contiguous(memory_format=last)
+
+
+def _taken(size: int) -> int:
+    """What the allocator takes from the device for a tensor."""
+    if size == 0:
+        return 0
+    return _SEGMENT if size < _SMALL else -(-size // _PAGE) * _PAGE

@@ -1,0 +1,1 @@
+"""What the scripts of ``tests/benchmarks`` share. All of it has a form for CPUs and tiny models, to be tested."""

@@ -1,0 +1,41 @@
+"""Convolutions work in little memory, however much an algorithm of cuDNN's would like."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tvae.pipeline.memory.conv_workspaces import SmallWorkspaces
+from tvae.pipeline.settings.precision import exact_float32
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+]
+
+
+@pytest.mark.parametrize(
+    ("channels", "sizes"),
+    [(512, (120, 208)), (512, (112, 200)), (256, (12, 40, 40)), (384, (6, 36, 66)), (128, (24, 16, 32))],
+    ids=str,
+)
+def test_a_convolution_of_float32_takes_its_result_and_little_more(channels: int, sizes: tuple[int, ...]) -> None:
+    """The first of these takes 129 GiB by itself (H200, torch 2.11)."""
+    x = torch.randn(1, channels, *sizes, device="cuda")
+    weight = torch.randn(channels, channels, *[3] * len(sizes), device="cuda") / (channels * 3 ** len(sizes)) ** 0.5
+    convolve = F.conv2d if len(sizes) == 2 else F.conv3d
+    exact = convolve(x.double(), weight.double(), padding=1)
+    with exact_float32.borrowed("cuda"):
+        for mode in (True, False):  # what it chose is what the thread goes on with
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            if mode:
+                with SmallWorkspaces():
+                    y = convolve(x, weight, padding=1)
+            else:
+                y = convolve(x, weight, padding=1)
+            assert torch.cuda.max_memory_allocated() - before <= y.nbytes + (48 << 20)
+            assert ((y - exact).norm() / exact.norm()).item() < 3e-6
+    assert torch.cuda.get_per_process_memory_fraction() == 1.0

@@ -1,0 +1,120 @@
+"""What the allocator is held to while a convolution picks its algorithm. On a card: tests/gpu/test_workspaces.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tvae.pipeline.memory import conv_workspaces
+from tvae.pipeline.memory.conv_workspaces import SmallWorkspaces, _convolved
+
+TOTAL, RESERVED = 1 << 40, 5 << 30
+
+
+class Card:
+    """In the place of the allocator. shares: what it was held to, call by call; refuses: so many calls at first."""
+
+    def __init__(self, refuses: int = 0) -> None:
+        self.share, self.shares, self.refuses, self.emptied = 1.0, list[float](), refuses, 0
+
+    @contextmanager
+    def borrowed(self, share: float) -> Iterator[None]:
+        self.share = share
+        try:
+            yield
+        finally:
+            self.share = 1.0
+
+    def convolve(self, *args: Any, **kwargs: Any) -> Tensor:
+        y = torch.conv2d(*args, **kwargs)
+        if y.device.type != "meta":
+            self.shares.append(self.share)
+            if len(self.shares) <= self.refuses:
+                raise torch.OutOfMemoryError("no memory")
+        return y
+
+    def empty(self) -> None:
+        self.emptied += 1
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Card:
+    found = Card()
+    for name, stand_in in {
+        "device": lambda _: nullcontext(),
+        "empty_cache": found.empty,
+        "is_current_stream_capturing": lambda: False,
+        "memory_reserved": lambda _: RESERVED,
+        "get_device_properties": lambda _: SimpleNamespace(total_memory=TOTAL),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    monkeypatch.setattr(conv_workspaces, "allocator_share", lambda _: found)
+    conv_workspaces._thread.__dict__.clear()
+    return found
+
+
+def tensors(dtype: torch.dtype = torch.float32, height: int = 1024) -> tuple[Tensor, Tensor]:
+    return torch.zeros(1, 2, height, 1024, dtype=dtype), torch.zeros(3, 2, 3, 3, dtype=dtype)
+
+
+@pytest.mark.parametrize(("dtype", "room"), [(torch.float32, 24 << 20), (torch.bfloat16, 512 << 20)])
+def test_the_result_and_little_more_at_the_first_call_alone(card: Card, dtype: torch.dtype, room: int) -> None:
+    for _ in range(2):
+        y = _convolved(card.convolve, tensors(dtype), {"padding": [1, 1]})
+    held = round(card.shares[0] * TOTAL) - RESERVED - room
+    taken = y.nbytes if y.nbytes >= 10 << 20 else 20 << 20
+    assert taken <= held <= taken + (2 << 20)
+    assert card.shares[1:] == [1.0]
+    assert card.emptied == (dtype == torch.float32)
+
+
+def test_other_shapes_layouts_and_threads_are_other_calls(card: Card) -> None:
+    x, weight = tensors()
+    for given in (x, x[:, :, :512], x.to(memory_format=torch.channels_last), x):
+        _convolved(card.convolve, (given, weight), {})
+    assert [share < 1.0 for share in card.shares] == [True, True, True, False]
+    conv_workspaces._thread.__dict__.clear()  # as of a thread that begins
+    _convolved(card.convolve, (x, weight), {})
+    assert card.shares[-1] < 1.0
+
+
+def test_a_copy_of_what_lies_apart_has_room(card: Card) -> None:
+    x, weight = tensors(height=4096)
+    for given in (x[:, :, ::2], x[:, :, ::2].contiguous()):
+        _convolved(card.convolve, (given, weight), {})
+    apart, dense = (round(share * TOTAL) for share in card.shares)
+    assert apart - dense == x[:, :, ::2].numel() * 4
+
+
+def test_where_no_algorithm_works_in_so_little_any_does(card: Card) -> None:
+    card.refuses = 1
+    x, weight = tensors()
+    y = _convolved(card.convolve, (x, weight), {"stride": 2})
+    assert torch.equal(y, torch.conv2d(x, weight, stride=2))
+    assert card.shares[0] < card.shares[1] == 1.0
+
+
+def test_an_error_is_told(card: Card) -> None:
+    x, weight = tensors()
+    with pytest.raises(RuntimeError, match="channel"):
+        _convolved(card.convolve, (x, weight[:, :1]), {})
+
+
+def test_nothing_changes_on_a_cpu(card: Card) -> None:
+    x, weight = tensors()
+    with SmallWorkspaces():
+        y = torch.nn.functional.conv2d(x, weight)
+    assert torch.equal(y, torch.conv2d(x, weight))
+    assert not card.emptied
+
+
+def test_what_is_recorded_is_left_alone(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    _convolved(card.convolve, tensors(), {})
+    assert card.shares == [1.0]

@@ -1,0 +1,125 @@
+"""What people read uses standard words: the pages, the help of every command, and the messages of errors."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tvae.cli.app import app
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("cli", "kernels", "pipeline", "presets")
+PAGES = sorted(
+    (*ROOT.glob("*.md"), *(page for name in (*FOLDERS, ".github", "tests") for page in (ROOT / name).rglob("*.md")))
+)
+WORDS = {
+    r"untold": "cannot build a cache key",
+    r"first[ _-]touch\w*": "prefetch",
+    r"(read|fetch)\w* ahead": "prefetch",
+    r"banded|inbands|in[ _-]bands": "height bands",
+    r"in_parts": "in chunks",
+    r"put back": "retry",
+    r"by hand": "who does it, or nothing",
+    r"go(es|ne)? on( with)?": "continue",
+    r"anew": "again",
+    r"meanwhile": "at the same time",
+    r"behind": "after",
+    r"amid": "among",
+    r"dear": "expensive",
+    r"ours": "tvae",
+    r"(no|some|every)body( else)?": "who it is, or the passive voice",
+    r"exclude one another": "cannot be used together",
+    r"does not read as": "is not",
+    r"of no use": "unusable",
+    r"(no amount|is no) of": "is not",
+    r"issue \d+|goal \d+(\.\d+)?": "what it says, as readers do not have it",
+    r"DESIGN( section)?": "the page that readers have",
+}
+"""What is not to appear, as whole words in any case, and the standard words for it."""
+BANNED = re.compile("|".join(rf"\b(?:{word})\b" for word in WORDS), re.IGNORECASE)
+
+
+def banned(text: str) -> list[str]:
+    """Every word of a text that is not to appear, and what to write."""
+    found = (" ".join(match[0].split()) for match in BANNED.finditer(" ".join(text.split())))
+    return [f"{word!r}: write {written(word)}" for word in found]
+
+
+def written(word: str) -> str:
+    return next(standard for old, standard in WORDS.items() if re.fullmatch(old, word, re.IGNORECASE))
+
+
+def commands(group: Any, *path: str) -> Iterator[tuple[str, ...]]:
+    """The program, its commands and their commands."""
+    yield path
+    for name, command in getattr(group, "commands", {}).items():
+        yield from commands(command, *path, name)
+
+
+def messages(source: str) -> Iterator[tuple[int, str]]:
+    """Line and text of each string that is given to an error, or to a function that makes one."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and re.search(
+            r"(Error|Op|NoRule|Unsupported|Failed|BadParameter|refuse|_refused|_refusal)$", ast.unparse(node.func)
+        ):
+            for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
+                for part in ast.walk(argument):
+                    if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                        yield part.lineno, part.value
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_pages(page: Path) -> None:
+    assert banned(page.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("command", [*commands(typer.main.get_command(app))], ids=lambda path: " ".join(path) or "tvae")
+def test_help(command: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "400", "TERMINAL_WIDTH": "400"})
+    assert result.exit_code == 0
+    assert "Usage:" in result.stdout
+    assert banned(re.sub(r"[│╭╮╰╯─]", " ", result.stdout)) == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_messages_of_errors(folder: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT).as_posix()}:{line} {what}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line, text in messages(path.read_text(encoding="utf-8"))
+        for what in banned(text)
+    ]
+    assert wrong == []
+
+
+def test_all_of_it_is_looked_at() -> None:
+    names = {page.relative_to(ROOT).as_posix() for page in PAGES}
+    assert {
+        "README.md",
+        "CHANGELOG.md",
+        ".github/CONTRIBUTING.md",
+        "cli/EVENTS.md",
+        "presets/builtin/README.md",
+    } <= names
+    found = {*commands(typer.main.get_command(app))}
+    assert {(), ("encode",), ("bench", "vae"), ("preset", "tune")} <= found
+    texts = [text for _, text in messages((ROOT / "cli/arguments.py").read_text(encoding="utf-8"))]
+    assert "--overwrite and --no-clobber cannot be used together" in texts
+
+
+def test_a_word_that_is_not_to_appear_is_found() -> None:
+    assert banned("It goes\non meanwhile.") == ["'goes on': write continue", "'meanwhile': write at the same time"]
+    assert banned("Untold, by hand") == [
+        "'Untold': write cannot build a cache key",
+        "'by hand': write who does it, or nothing",
+    ]
+    assert banned("hours, handy, a rebuilt band, an issue") == []
+    raised = "def f(n):\n    raise UsageError(f'{n} exclude one another', 'a')\n\nprint('behind')"
+    assert [*messages(raised)] == [(2, " exclude one another"), (2, "a")]
