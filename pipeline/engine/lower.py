@@ -13,6 +13,7 @@ import torch
 from tvae.kernels import Kernels
 from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.ir.graph import Constant, Graph, Node, Ref
+from tvae.pipeline.engine.ir.op_facts import NOISE
 from tvae.pipeline.engine.ir.program import Op, Program
 from tvae.pipeline.engine.rules import BORN, RULES, Context, NoRule
 from tvae.pipeline.engine.rules.context import no_demand
@@ -105,9 +106,7 @@ def _lower_call(ctx: Context, node: Node) -> Op:
         return _part(ctx, node)
     tiled = any(o.axis for o in ctx.operands(node))
     if not tiled and not ctx.row_dims(node.meta):
-        op = ctx.whole(node)
-        op.kind = "noise" if node.op in ("randn", "rand", "randn_like", "rand_like") else "call"
-        return op
+        return ctx.whole(node, kind="noise" if node.op in NOISE else "call")
     if node.op not in RULES:
         raise NoRule("")
     if not tiled and node.op not in BORN:

@@ -9,6 +9,7 @@ float64; its definition is held against that as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -82,7 +83,7 @@ class OneOp:
         node = Node("call", name, args, kwargs, module="block.0")
         value = self._evaluate(node)
         if isinstance(value, (tuple, list)):
-            node.is_tuple = True
+            node = replace(node, is_tuple=True)
             assert not isinstance(shape, Ref)
             assert shape is not None
             return self._add(node, value, *shape)  # type: ignore[arg-type]
@@ -145,8 +146,7 @@ class OneOp:
             numbers = [self.number(s) for s in shape]
             assert numbers == list(part.shape), f"{node.target}: {shape} is {numbers}, not {list(part.shape)}"
             metas.append(Meta(tuple(Size(s) if isinstance(s, str) else s for s in shape), part.dtype))
-        node.outputs = tuple(metas)
-        self.graph.nodes.append(node)
+        self.graph.nodes.append(replace(node, outputs=tuple(metas)))
         self.values.append(value)
         return Ref(len(self.values) - 1)
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from tvae.pipeline.engine.capture.export_settings import exporting
-from tvae.pipeline.engine.capture.made_constant import Lost, watched
+from tvae.pipeline.engine.capture.export_settings import exporting, takes_shortcuts
+from tvae.pipeline.engine.capture.made_constant import Lost, noting_constants
 from tvae.pipeline.engine.ir.graph import DEVICE, Constant, Graph, Meta, Node, Ref, Size
 from tvae.pipeline.errors import UnsupportedOp, UsageError
 
@@ -82,10 +82,10 @@ def capture(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Sequ
     entry = _Entry(module, fn)
     failed: list[Exception] = []
     try:
-        for shortcuts in (True, False):
+        for shortcuts in (True, False) if takes_shortcuts() else (False,):
             for shapes in _dynamic(inputs, rows):
                 try:
-                    with watched(module) as lost:
+                    with noting_constants(module) as lost:
                         program = _exported(entry, inputs, shapes, shortcuts)
                     return _Translator(program, inputs, rows, lost).graph()
                 except UsageError:  # of what the model returns: no other way to trace it changes that
@@ -204,11 +204,12 @@ class _Translator:
 
     def _add(self, n: Any, node: Node) -> None:
         value = n.meta["val"]
-        node.is_tuple = isinstance(value, (tuple, list))
-        tensors = value if node.is_tuple else [value]
-        node.outputs = tuple(Meta(tuple(self._size(s, n) for s in t.shape), t.dtype) for t in tensors)
+        several = isinstance(value, (tuple, list))
+        outputs = tuple(
+            Meta(tuple(self._size(s, n) for s in t.shape), t.dtype) for t in (value if several else [value])
+        )
         self.ids[n] = len(self.nodes)
-        self.nodes.append(node)
+        self.nodes.append(replace(node, outputs=outputs, is_tuple=several))
 
     def _call(self, n: Any) -> None:
         value = n.meta.get("val")

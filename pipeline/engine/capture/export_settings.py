@@ -6,20 +6,26 @@ out. All of it holds in the thread that captures and in no other.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
-from tvae.pipeline.engine.capture.in_thread import instead, left_out, replaced_in
+from tvae.pipeline.engine.capture.in_thread import instead, replaced_in
 from tvae.pipeline.engine.capture.quiet import quiet
-from tvae.pipeline.engine.capture.shortcuts.known_calls import known_calls
+from tvae.pipeline.engine.capture.shortcuts.fewer_notes import fewer_notes
 from tvae.pipeline.engine.capture.shortcuts.known_shapes import known_shapes
-from tvae.pipeline.engine.capture.shortcuts.loading import load_exporter, plain_sizes
 
-__all__ = ["exporting"]
+__all__ = ["exporting", "takes_shortcuts"]
 
 _ONE_AT_A_TIME = threading.RLock()
+
+
+def takes_shortcuts() -> bool:
+    """Not where the environment variable ``TVAE_PLAIN_EXPORT`` is set (to anything but 0): captures then take about
+    twice as long, and are spared what reaches into the exporter."""
+    return os.environ.get("TVAE_PLAIN_EXPORT", "0") in ("", "0")
 
 
 @contextmanager
@@ -35,7 +41,8 @@ def exporting(*, shortcuts: bool = True) -> Iterator[None]:
         settings.enter_context(_own_modules_alone())
         settings.enter_context(_own_modes())
         if shortcuts:
-            settings.enter_context(_shortcuts())
+            settings.enter_context(fewer_notes())
+            settings.enter_context(known_shapes())
         yield
 
 
@@ -149,101 +156,3 @@ class _Patch:
     def _take_out(self) -> None:
         if vars(self._place).get(self._name) is self._either:
             setattr(self._place, self._name, self._original)
-
-
-@contextmanager
-def _shortcuts() -> Iterator[None]:
-    load_exporter()
-    import torch._export.utils
-    import torch.export._trace
-    from torch.fx.experimental import proxy_tensor
-
-    with ExitStack() as settings:
-        # how every value lies in memory is noted twice: in what we read, and in a description that takes a fifth of the
-        # time, with arithmetic on symbols to find out whether it is contiguous
-        settings.enter_context(left_out(proxy_tensor, "_extract_tensor_metadata"))
-        # sizes that depend on values are looked for in all that every node holds; a graph with one is no use to us
-        settings.enter_context(left_out(torch.export._trace, "_replace_unbacked_bindings"))
-        # checks of what a graph's types and sizes say already
-        settings.enter_context(left_out(torch._export.utils, "_insert_aten_to_metadata_assert_pass"))
-        settings.enter_context(_innermost_modules())
-        settings.enter_context(_sizes_when_asked_for())
-        settings.enter_context(_code_when_asked_for())
-        settings.enter_context(plain_sizes())
-        settings.enter_context(known_shapes())
-        settings.enter_context(known_calls())
-        yield
-
-
-@contextmanager
-def _code_when_asked_for() -> Iterator[None]:
-    """Python code of a graph is written when somebody runs it, not after each of the exporter's passes."""
-    import torch.export.exported_program as programs
-    from torch.fx import _lazy_graph_module
-
-    lazy: Any = getattr(_lazy_graph_module, "_LazyGraphModule", None)
-    if lazy is None:
-        yield
-        return
-    with (
-        instead(_lazy_graph_module, "_get_graph_module_cls", lambda: lazy),
-        instead(programs, "_create_graph_module_for_export", lazy),
-    ):
-        yield
-
-
-@contextmanager
-def _innermost_modules() -> Iterator[None]:
-    """A node is told the module that it comes from, not all those around it, whose names are gone through later on."""
-    from torch.fx.experimental import proxy_tensor
-
-    tracer_class: Any = getattr(proxy_tensor, "_ModuleStackTracer", None)
-    if tracer_class is None:
-        yield
-        return
-
-    def create_node(tracer: Any, *args: Any, **kwargs: Any) -> Any:
-        tracer.record_stack_traces = False  # nor the lines of source that led to it, which takes longer than the node
-        node = super(tracer_class, tracer).create_node(*args, **kwargs)
-        around = node.meta.get("nn_module_stack") or tracer.module_stack
-        path, kind = next(reversed(around.values()), ("", ""))
-        name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
-        node.meta["nn_module_stack"] = {path: (path, name)} if path else {}
-        return node
-
-    with instead(tracer_class, "create_node", create_node):
-        yield
-
-
-@contextmanager
-def _sizes_when_asked_for() -> Iterator[None]:
-    """Sizes of inputs have nodes. Of a tensor whose sizes are multiples of those, what an operation takes as an
-    argument is computed from them, and no node is made ready for every size and every step. Other sizes, computed
-    again, would come out as the same number in other words."""
-    from torch.fx.experimental import proxy_tensor
-
-    note: Any = getattr(proxy_tensor, "set_proxy_slot", None)
-    pair: Any = getattr(proxy_tensor, "_ProxyTensor", None)
-    original: Any = getattr(proxy_tensor, "track_tensor", None)
-    if not (note and pair and original and hasattr(proxy_tensor, "_build_proxy_for_sym_expr")):
-        yield
-        return
-    multiples: set[Any] = set()
-
-    def is_multiple(size: Any, tracer: Any) -> bool:
-        expression = None if type(size) is int else size.node._expr
-        if expression is None or expression in multiples:
-            return True
-        if expression.as_coeff_Mul()[1] not in tracer.sympy_expr_tracker:
-            return False
-        multiples.add(expression)
-        return True
-
-    def track_tensor(tensor: Any, proxy: Any, *, constant: Any, tracer: Any) -> None:
-        if proxy.node.op != "placeholder" and all(is_multiple(size, tracer) for size in tensor.shape):
-            note(tensor, tracer, pair(proxy, constant))
-        else:
-            original(tensor, proxy, constant=constant, tracer=tracer)
-
-    with instead(proxy_tensor, "track_tensor", track_tensor):
-        yield

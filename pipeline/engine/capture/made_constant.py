@@ -20,7 +20,7 @@ from torch import nn
 
 from tvae.pipeline.engine.ir.graph import Constant
 
-__all__ = ["Lost", "watched"]
+__all__ = ["Lost", "noting_constants"]
 
 
 Lost = dict[str, Constant]
@@ -31,7 +31,7 @@ _OURS = str(Path(__file__).parents[1])
 
 
 @contextmanager
-def watched(model: nn.Module) -> Iterator[Lost]:
+def noting_constants(model: nn.Module) -> Iterator[Lost]:
     """Sizes that become constants meanwhile, in this thread; none with a release of PyTorch that is built otherwise."""
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 

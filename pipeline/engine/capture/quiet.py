@@ -65,7 +65,7 @@ class _Muted:
 
     def __init__(self) -> None:
         self._filter: Any = ("ignore", _InThread(), Warning, None, 0)
-        self._held = sys.getrefcount(self._filter)
+        self._references = sys.getrefcount(self._filter)
         self._lists: list[list[Any]] = []
 
     def stay(self) -> None:
@@ -78,7 +78,7 @@ class _Muted:
     def leave(self) -> None:
         for filters in (warnings.filters, *self._lists):
             self._take_from(filters)
-        if sys.getrefcount(self._filter) > self._held:  # copies that other threads are to put back
+        if sys.getrefcount(self._filter) > self._references:  # copies that other threads are to put back
             for holder in gc.get_referrers(self._filter):
                 if type(holder) is list:
                     self._take_from(holder)

@@ -62,12 +62,12 @@ def crop(value: T, axis: Axis, lo: int, hi: int) -> T:
     """Rows [lo, hi) of a tensor (or of every tensor in a tuple), counted from its own first row. A view if possible."""
     if isinstance(value, (tuple, list)):
         return type(value)(crop(part, axis, lo, hi) for part in value)
-    held = rows_of(value.shape, axis)
-    if lo == 0 and hi == held:
+    there = rows_of(value.shape, axis)
+    if lo == 0 and hi == there:
         return value
     if axis.outer == 1:
         return value.narrow(axis.dim, lo * axis.inner, (hi - lo) * axis.inner)
-    split = value.unflatten(axis.dim, (axis.outer, held, axis.inner))
+    split = value.unflatten(axis.dim, (axis.outer, there, axis.inner))
     return split.narrow(axis.dim + 1, lo, hi - lo).flatten(axis.dim, axis.dim + 2)
 
 

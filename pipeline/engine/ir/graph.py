@@ -64,7 +64,7 @@ class Meta:
     dtype: torch.dtype
 
 
-@dataclass
+@dataclass(frozen=True)
 class Node:
     """One value: kind ``input``, ``param`` (``target``: the weight's name) or ``call`` (``target``: the operation)."""
 

@@ -11,14 +11,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import Axis
 
-__all__ = ["Demand", "Op", "Parts", "Produce", "Program", "Read", "Reduction"]
+__all__ = ["Demand", "More", "Op", "Parts", "Produce", "Program", "Read", "Reduction"]
 
 Demand = tuple[int, int, int]
 """(op id, lo, hi): rows [lo, hi) of a tiled value."""
@@ -80,9 +80,9 @@ def _nothing(_rows: int) -> int:
     return 0
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Op:
-    """One operation of a Program.
+    """One operation of a Program. It does not change once it is made.
 
     axis: where the rows lie, None for a whole value. whole_reads: inputs that are tiled but needed in full (attention
     keys), a barrier. reduction: set where the value itself is a barrier. cheap: recomputing it costs less than storing
@@ -130,6 +130,21 @@ class Op:
         return self.bytes / self.axis.rows if self.axis and self.axis.rows else self.bytes
 
 
+class More(TypedDict, total=False):
+    """What a rule may say of an op beside what every op has; see ``Op``."""
+
+    kind: str
+    produce: Produce
+    indirect: bool
+    into: Into
+    over: int | None
+    replaces: tuple[int, ...]
+    parts: Parts | None
+    work: float
+    workspace: Callable[[int], int]
+    besides: int
+
+
 @dataclass(eq=False)
 class Program:
     """Ops in topological order (``ops[i].id == i``), and which of them are inputs, parameters and outputs."""
@@ -150,6 +165,6 @@ class Program:
     """What planning has found out about it."""
 
     @property
-    def in_parts(self) -> set[int]:
+    def chunkable(self) -> set[int]:
         """Whole reads of ops that can do with a few of their rows at a time."""
         return {i for op in self.ops if op.parts for i in op.parts.over}

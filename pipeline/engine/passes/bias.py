@@ -13,15 +13,13 @@ from typing import Any
 import torch
 
 from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Ref
-from tvae.pipeline.engine.ir.op_names import CONVOLUTIONS
+from tvae.pipeline.engine.ir.op_facts import CONVOLUTIONS, PLAIN_CONVOLUTIONS, is_reshape
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
 __all__ = ["move_bias"]
 
 _PLACES = {"norm_act": 5, "rms_norm_act": 6, "residual": 2}
 """What adds a bias on its way, and the place among its arguments; taken where one is there already."""
-_MOVES = ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute")
-"""The same numbers in another order of dimensions, or in other dimensions."""
 
 
 def move_bias(graph: Graph) -> Graph:
@@ -34,7 +32,7 @@ def move_bias(graph: Graph) -> Graph:
         if node.op in CONVOLUTIONS and (lacking or (own is not None and _all_take(r, id_, 1))):
             r.keep(id_, args=_without_bias(node))
             moved[id_] = _passed_on(r, node, lacking[0]) if lacking else r.renamed(own)
-        elif node.op in _MOVES and lacking:
+        elif lacking and _is_followed(node):
             r.keep(id_)
             moved[id_] = lacking[0]
         elif own is not None and "norm_act" in (r.graph.nodes[i].op for i in r.readers(id_) if i >= 0):
@@ -70,12 +68,17 @@ def _all_take(r: Rewriter, id_: int, dim: int) -> bool:
 
 def _takes(r: Rewriter, id_: int, value: int, dim: int) -> bool:
     node = r.graph.nodes[id_]
-    if node.op in _MOVES:
+    if _is_followed(node):
         moved = _moved(r.graph.nodes[value], node, dim)
         return moved is not None and _all_take(r, id_, moved)
     if node.op in _PLACES:
         return dim == 1 and node.args[_PLACES[node.op]] is None
     return dim == 1 and node.args[0] == Ref(value) and _of_single_pixels(r, node) and _all_take(r, id_, 1)
+
+
+def _is_followed(node: Node) -> bool:
+    """Has it the same numbers in another order of dimensions, or in other dimensions, and can we tell which?"""
+    return node.op == "permute" or (is_reshape(node) and len(node.reads) == 1)
 
 
 def _moved(source: Node, node: Node, dim: int) -> int | None:
@@ -91,7 +94,7 @@ def _moved(source: Node, node: Node, dim: int) -> int | None:
 
 def _of_single_pixels(r: Rewriter, node: Node) -> bool:
     """A convolution of which every result sees one pixel, all its channels, and no border."""
-    weight = r.node(node.args[1]) if node.op in ("conv1d", "conv2d", "conv3d") else None
+    weight = r.node(node.args[1]) if node.op in PLAIN_CONVOLUTIONS else None
     if weight is None or node.kwargs or set(weight.meta.shape[2:]) != {1}:
         return False
     _stride, padding, _dilation, groups = [*node.args[3:], *[None] * 4][:4]

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from tvae.pipeline.engine.ir.graph import Graph, Meta, Node
+from tvae.pipeline.engine.ir.op_facts import PLAIN_CONVOLUTIONS
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
 __all__ = ["fuse_norm_pad", "leave_zeros_to_convolutions", "pads_zeros"]
 
-_CONVOLUTIONS = {"conv1d": 1, "conv2d": 2, "conv3d": 3}
 _DEFAULTS: tuple[Any, ...] = (None, 1, 0, 1, 1)
 """Of a convolution's bias, stride, padding, dilation and groups."""
 
@@ -22,7 +22,7 @@ def leave_zeros_to_convolutions(graph: Graph) -> Graph:
     """pad with zeros, alike on both sides of a dimension, and a convolution -> the convolution's own padding."""
     r = Rewriter(graph)
     for id_, node in enumerate(r.graph.nodes):
-        pad = r.node(node.args[0]) if node.op in _CONVOLUTIONS and r.read_once(node.args[0]) else None
+        pad = r.node(node.args[0]) if node.op in PLAIN_CONVOLUTIONS and r.read_once(node.args[0]) else None
         found = _split(r, pad, node) if pad is not None and pads_zeros(pad) else None
         if pad is None or found is None:
             r.keep(id_)
@@ -64,7 +64,7 @@ def pads_zeros(node: Node) -> bool:
 
 def _split(r: Rewriter, pad: Node, conv: Node) -> tuple[list[int], list[int]] | None:
     """(what is left to pad, the convolution's padding), None where nothing can be left to it."""
-    dims, weight = _CONVOLUTIONS[conv.op], r.node(conv.args[1])
+    dims, weight = PLAIN_CONVOLUTIONS[conv.op], r.node(conv.args[1])
     padding, dilation = conv.args[4] if len(conv.args) > 4 else 0, conv.args[5] if len(conv.args) > 5 else 1
     amounts = list(pad.args[1])
     if isinstance(padding, str) or conv.kwargs or len(conv.meta.shape) != dims + 2 or len(amounts) > 2 * dims:

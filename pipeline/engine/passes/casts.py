@@ -7,15 +7,10 @@ from dataclasses import replace
 import torch
 
 from tvae.pipeline.engine.ir.graph import Graph, Meta, Node
+from tvae.pipeline.engine.ir.op_facts import CASTS, NEAREST
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
 __all__ = ["drop_casts"]
-
-_MOVES = (
-    *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d"),
-    *("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d"),
-)
-_CASTS = ("to", "_to_copy", "type_as")
 
 
 def drop_casts(graph: Graph) -> Graph:
@@ -23,7 +18,7 @@ def drop_casts(graph: Graph) -> Graph:
     r = Rewriter(graph)
     for id_, node in enumerate(r.graph.nodes):
         move = r.node(node.args[0]) if _is_cast(node) and r.read_once(node.args[0]) else None
-        widened = r.node(move.args[0]) if move is not None and move.op in _MOVES else None
+        widened = r.node(move.args[0]) if move is not None and move.op in NEAREST else None
         source = r.node(widened.args[0]) if widened is not None and _is_cast(widened) else None
         if move is None or widened is None or source is None or not _narrows(source, widened, node):
             r.keep(id_)
@@ -35,7 +30,7 @@ def drop_casts(graph: Graph) -> Graph:
 
 
 def _is_cast(node: Node) -> bool:
-    return node.kind == "call" and node.op in _CASTS and "memory_format" not in node.kwargs
+    return node.kind == "call" and node.op in CASTS and "memory_format" not in node.kwargs
 
 
 def _narrows(source: Node, widened: Node, back: Node) -> bool:

@@ -8,15 +8,10 @@ from functools import reduce
 import torch
 
 from tvae.pipeline.engine.ir.graph import Graph, Node, Ref, map_refs
+from tvae.pipeline.engine.ir.op_facts import VIEWS, Elements, Memory
 from tvae.pipeline.errors import UnsupportedOp
 
 __all__ = ["functionalise"]
-
-_VIEWS = (
-    *("view", "slice", "select", "permute", "transpose", "alias", "narrow", "unsqueeze", "squeeze", "expand"),
-    *("flatten", "unflatten", "reshape", "movedim", "chunk", "split", "split_with_sizes", "unbind", "getitem", "t"),
-    *("view_as", "expand_as", "swapaxes", "moveaxis", "diagonal", "unfold", "as_strided"),
-)
 
 
 def functionalise(graph: Graph) -> Graph:
@@ -39,7 +34,8 @@ def functionalise(graph: Graph) -> Graph:
             oldest_node = graph.nodes[owner.get(base, base)]
             if oldest_node.kind == "param":
                 raise _refused(node, f"changes the model's own '{oldest_node.target}', which the next call would find")
-            if graph.nodes[base].op in _VIEWS:
+            view = VIEWS.get(graph.nodes[base].op)
+            if view is not None and view.elements is not Elements.ALL:
                 raise _refused(node, "writes in place through a view")
             types = [graph.nodes[r].meta.dtype for r in node.reads]
             if reduce(torch.promote_types, types) != types[0]:
@@ -65,9 +61,10 @@ def functionalise(graph: Graph) -> Graph:
 
 def _shares_memory(node: Node, graph: Graph) -> bool:
     """May a write into the node's value change its operand? (The exporter keeps a ``contiguous`` only if it copies.)"""
-    if node.op in ("to", "type_as"):
-        return node.meta.dtype == graph.nodes[node.args[0].id].meta.dtype
-    return node.op in _VIEWS or node.op in ("detach", "dropout")
+    view = VIEWS.get(node.op)
+    if view is None or node.op == "contiguous":
+        return False
+    return view.memory is not Memory.UNCHANGED or node.meta.dtype == graph.nodes[node.args[0].id].meta.dtype
 
 
 def _latest(arg: object, current: dict[int, int]) -> object:

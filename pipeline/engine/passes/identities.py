@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tvae.pipeline.engine.ir.graph import Graph, Node, Ref, map_refs
+from tvae.pipeline.engine.ir.op_facts import CASTS, VIEWS, Elements, View
 
 __all__ = ["remove_identities"]
 
-_ALWAYS = {"detach", "alias", "lift_fresh_copy"}
+_ITSELF = View(Elements.ALL)
 
 
 def _changes_nothing(node: Node, graph: Graph) -> bool:
     source = graph.nodes[node.args[0].id]
-    if node.op in _ALWAYS:
+    if VIEWS.get(node.op) == _ITSELF or node.op == "lift_fresh_copy":
         return True
     if node.op == "dropout":  # captured in evaluation mode: dropout(x, p, train=False)
         return not node.args[2] or node.args[1] == 0
@@ -25,7 +26,7 @@ def _changes_nothing(node: Node, graph: Graph) -> bool:
         return node.args[1] in (0, 0.0) and not isinstance(node.args[1], bool) and _same(node, source)
     if node.op in ("pad", "constant_pad_nd"):
         return all(type(amount) is int and amount == 0 for amount in node.args[1])
-    if node.op in ("to", "_to_copy", "type_as"):
+    if node.op in CASTS:
         return _same(node, source) and "memory_format" not in node.kwargs
     return False
 

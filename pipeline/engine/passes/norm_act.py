@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from tvae.pipeline.engine.ir.graph import Graph, Node, Ref
+from tvae.pipeline.engine.ir.op_facts import is_reshape
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
 __all__ = ["fuse_norm_act"]
-
-_VIEWS = ("view", "reshape", "flatten", "_unsafe_view", "view_copy")
 
 
 def fuse_norm_act(graph: Graph) -> Graph:
@@ -30,12 +29,13 @@ def _write(r: Rewriter, id_: int, norm: Node, act: str | None) -> None:
     args = (groups, *r.renamed((weight, bias)), 1e-5 if eps is None else eps, None, act)
     source = r.node(x)
     # GroupNorm does not see how the pixels are arranged: normalised before the view, they are where they were made
-    if source is not None and source.op in _VIEWS and isinstance(source.args[0], Ref):
+    if source is not None and is_reshape(source) and isinstance(source.args[0], Ref):
         base = r.node(source.args[0])
         assert base is not None
         if len(base.meta.shape) > 2 and len(source.meta.shape) > 2 and base.meta.shape[:2] == source.meta.shape[:2]:
             normed = r.emit_fused("norm_act", (*r.renamed((source.args[0],)), *args), base.meta, norm.module)
-            view = Node("call", source.target, (normed, *source.args[1:]), source.kwargs, source.module, (source.meta,))
+            shape = r.renamed(source.args[1:])
+            view = Node("call", source.target, (normed, *shape), source.kwargs, source.module, (source.meta,))
             r.stand_in(id_, r.emit(view))
             return
     r.replace(id_, "norm_act", *r.renamed((x,)), *args, module=norm.module)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tvae.pipeline.engine.ir.graph import Graph, Node
-from tvae.pipeline.engine.ir.op_names import CONVOLUTIONS
+from tvae.pipeline.engine.ir.op_facts import CONVOLUTIONS
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
 __all__ = ["fuse_residual"]

@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tvae.pipeline.engine.ir.graph import Graph, Ref, map_refs
+from tvae.pipeline.engine.ir.op_facts import NOISE
 
 __all__ = ["remove_unused"]
 
-_NOISE = {"randn", "rand", "randn_like", "rand_like", "normal"}
+_DRAWS = {*NOISE, "normal"}
 
 
 def _needed(graph: Graph) -> set[int]:
     """Ids of inputs, noise, and what outputs depend on."""
     found = set(graph.inputs) | set(graph.outputs)
-    found |= {i for i, node in enumerate(graph.nodes) if node.op in _NOISE}
+    found |= {i for i, node in enumerate(graph.nodes) if node.op in _DRAWS}
     for id_ in reversed(range(len(graph.nodes))):
         if id_ in found:
             found.update(graph.nodes[id_].reads)

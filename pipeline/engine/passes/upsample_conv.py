@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Size
+from tvae.pipeline.engine.ir.op_facts import NEAREST
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
 __all__ = ["fuse_enlarge_conv", "fuse_upsample_conv"]
-
-_UPSAMPLE = ("upsample_nearest2d", "_upsample_nearest_exact2d")
 
 
 def fuse_upsample_conv(graph: Graph) -> Graph:
@@ -22,7 +21,7 @@ def fuse_upsample_conv(graph: Graph) -> Graph:
     r = Rewriter(graph)
     for id_, node in enumerate(r.graph.nodes):
         up = r.node(node.args[0]) if node.op == "conv2d" else None
-        if up is None or up.op not in _UPSAMPLE or not _doubles(r, up) or not _three_by_three(r, node):
+        if up is None or NEAREST.get(up.op) != 2 or not _doubles(r, up) or not _three_by_three(r, node):
             r.keep(id_)
             continue
         x, weight, bias = up.args[0], node.args[1], node.args[2] if len(node.args) > 2 else None

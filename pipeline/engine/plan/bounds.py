@@ -57,7 +57,7 @@ def demanded(
         lo, hi = owned(axis.rows, strip, total)
         if lo < hi:
             want(id_, lo, hi)
-    held = set(stored)
+    buffers = set(stored)
     for id_ in reversed(body):
         if id_ not in wanted:
             continue
@@ -68,6 +68,6 @@ def demanded(
             want(source, lo, hi)
         for source in ops[id_].whole_reads:
             axis = ops[source].axis
-            if axis is not None and source not in held:  # a constant that every strip makes for itself
+            if axis is not None and source not in buffers:  # a constant that every strip makes for itself
                 want(source, 0, axis.rows)
     return wanted

@@ -89,8 +89,8 @@ def _cheapest(
     for end in range(1, count + 1):
         stored = 2 * crossing[end - 1] / memory if end < count else 0.0
         for begin in range(end):
-            again = (steps[end - 1] * (time[end] - time[begin]) - (moment[end] - moment[begin])) * 2 / strip_rows
-            total = price[begin] + again + stored
+            recomputing = (steps[end - 1] * (time[end] - time[begin]) - (moment[end] - moment[begin])) * 2 / strip_rows
+            total = price[begin] + recomputing + stored
             if total < price[end]:
                 price[end], before[end] = total, begin
     cuts, end = [], before[count] if count else 0

@@ -101,12 +101,12 @@ class HeightBands:
         owns: dict[int, tuple[Axis, int, int, int]] = {}
         for id_ in read | given:
             axis, at = self._axis(id_), int(self._rates[self._op[id_]] * first)
-            held = program.ops[id_].shape[axis.dim]
+            height = program.ops[id_].shape[axis.dim]
             lo, hi = seen.get(self._op[id_], (at, at))
-            if lo < at or hi > at + held or at + held > axis.rows:
+            if lo < at or hi > at + height or at + height > axis.rows:
                 return None
             if id_ in read:
-                cuts[id_] = axis, at, at + held
+                cuts[id_] = axis, at, at + height
             if id_ in given:
                 owns[id_] = axis, *wanted[id_], wanted[id_][0] - at
         return Band(program, cuts, owns, (own[1] - own[0], last - first))
@@ -115,9 +115,9 @@ class HeightBands:
         """Rows that these rows of values see, by op of the height's program, down to the buffers; None where a band is
         not by itself."""
         assert self._height is not None
-        ops, held, wanted = self._height.ops, {self._op[i] for i in read}, dict(targets)
+        ops, buffers, wanted = self._height.ops, {self._op[i] for i in read}, dict(targets)
         for id_ in range(max(wanted, default=-1), -1, -1):
-            if id_ not in wanted or id_ in held:
+            if id_ not in wanted or id_ in buffers:
                 continue
             op = ops[id_]
             if not self._alone(op):

@@ -41,30 +41,30 @@ CUDA = Machine(6e14, 3e12, 4.5e10, 1e-5, "host")
 def seconds(plan: Schedule, cost: Footprint, machine: Machine) -> float:
     """An estimate of a schedule's time: good for comparing schedules of one program, no more."""
     return sum(
-        segment_seconds(plan.program, segment, part, machine)
-        for segment, part in zip(plan.segments, cost.segments, strict=True)
+        segment_seconds(plan.program, segment, taken, machine)
+        for segment, taken in zip(plan.segments, cost.segments, strict=True)
     )
 
 
 def bound(plan: Schedule, cost: Footprint, machine: Machine) -> Bound:
     """What takes most of the estimated time."""
     times: dict[Bound, float] = dict.fromkeys(("arithmetic", "memory", "starts", "link", "disk"), 0.0)
-    for segment, part in zip(plan.segments, cost.segments, strict=True):
-        times["arithmetic"] += part.work / machine.operations
-        times["memory"] += _touched(plan.program, segment, part) / machine.memory
-        times["starts"] += part.starts * machine.start
-        times["link"] += (part.moved - part.spilled) / machine.link
-        times["disk"] += part.spilled / machine.disk
+    for segment, taken in zip(plan.segments, cost.segments, strict=True):
+        times["arithmetic"] += taken.work / machine.operations
+        times["memory"] += _touched(plan.program, segment, taken) / machine.memory
+        times["starts"] += taken.starts * machine.start
+        times["link"] += (taken.moved - taken.spilled) / machine.link
+        times["disk"] += taken.spilled / machine.disk
     return max(times, key=lambda kind: times[kind])
 
 
-def segment_seconds(program: Program, segment: Segment, part: SegmentFootprint, machine: Machine) -> float:
+def segment_seconds(program: Program, segment: Segment, cost: SegmentFootprint, machine: Machine) -> float:
     """Of one segment: computing and moving overlap."""
-    computing = part.work / machine.operations + _touched(program, segment, part) / machine.memory
-    moving = (part.moved - part.spilled) / machine.link + part.spilled / machine.disk
-    return max(computing + part.starts * machine.start, moving)
+    computing = cost.work / machine.operations + _touched(program, segment, cost) / machine.memory
+    moving = (cost.moved - cost.spilled) / machine.link + cost.spilled / machine.disk
+    return max(computing + cost.starts * machine.start, moving)
 
 
-def _touched(program: Program, segment: Segment, part: SegmentFootprint) -> float:
+def _touched(program: Program, segment: Segment, cost: SegmentFootprint) -> float:
     """Bytes of the device's memory that are read or written."""
-    return sum(program.ops[i].bytes for i in segment.body) * part.recompute + part.copied
+    return sum(program.ops[i].bytes for i in segment.body) * cost.recompute + cost.copied

@@ -2,7 +2,7 @@
 
 Two things are chosen apart from each other: how high the strips are, and which buffers are not kept on the device any
 more. Those that go are the largest alive where most is alive, one after the other until the rest fits: they are written
-over, made again where they are read, or moved. Then every segment takes the strips that are fastest in the room it has.
+over, recomputed where they are read, or moved. Then every segment takes the strips that are fastest in the room it has.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def fitting(
     smallest budget, as it has to be named, that would do.
     """
     known = known_of(program)
-    before = None if prior is None else prior.again(program, strips[0], places or {})
+    before = None if prior is None else prior.rebuilt(program, strips[0], places or {})
     tried = ways(program, strips[0], machine, places or {}) if before is None else []
     first = [before] if before else [built(program, strips[0], places or {}, way, machine, known) for way in tried]
     costs = [(plan, footprint(plan, known)) for plan in first]
@@ -84,11 +84,11 @@ def fitting(
             break
     if not found and height_bands is not None:
         for room in (budget, 0):
-            banded = list(_in_bands(program, strips[-1], room, machine, places or {}, height_bands, known))
-            found += [(plan, cost) for plan, cost in banded if cost.device <= budget]
+            in_bands = list(_in_bands(program, strips[-1], room, machine, places or {}, height_bands, known))
+            found += [(plan, cost) for plan, cost in in_bands if cost.device <= budget]
             if found:
                 break
-            smallest = min(smallest, *(cost.device for _, cost in banded)) if not room else smallest
+            smallest = min(smallest, *(cost.device for _, cost in in_bands)) if not room else smallest
     if not found:
         would_do = -(-(enough or named)(smallest) // 2**20)
         raise PlanError(
@@ -111,8 +111,8 @@ def least(
     smallest = min(cost.device for chain in chains for _, cost in chain)
     if height_bands is None:
         return smallest
-    banded = _in_bands(program, strips[-1], 0, machine, places, height_bands, known)
-    return min(smallest, *(cost.device for _, cost in banded))
+    in_bands = _in_bands(program, strips[-1], 0, machine, places, height_bands, known)
+    return min(smallest, *(cost.device for _, cost in in_bands))
 
 
 def _in_bands(
@@ -133,10 +133,10 @@ def _in_bands(
         room = budget - cost.device + cost.fullest
         while True:  # a segment in bands writes over nothing, so that the next may have less room than it had
             segments = tuple(
-                _with_bands(plan, segment, part, room, height_bands, known)
-                if part.kept + part.strip > room
+                _with_bands(plan, segment, taken, room, height_bands, known)
+                if taken.kept + taken.strip > room
                 else segment
-                for segment, part in zip(plan.segments, cost.segments, strict=True)
+                for segment, taken in zip(plan.segments, cost.segments, strict=True)
             )
             if segments == plan.segments:
                 return plan, cost
@@ -153,14 +153,14 @@ def _in_bands(
 
 
 def _with_bands(
-    plan: Schedule, segment: Segment, part: SegmentFootprint, room: int, height_bands: HeightBands, known: Known
+    plan: Schedule, segment: Segment, cost: SegmentFootprint, room: int, height_bands: HeightBands, known: Known
 ) -> Segment:
     """The segment in bands as high as there is room for, or in the lowest; as it is where there are none."""
-    plain, found, smallest = replace(segment, reuse={}, deferred=frozenset()), segment, part.strip
+    plain, found, smallest = replace(segment, reuse={}, deferred=frozenset()), segment, cost.strip
     for halvings in range(1, _MOST_HALVINGS + 1):
         bands = height_bands.bands(plain, -(-height_bands.rows // 2**halvings))
         if bands:
-            its = segment_footprint(plan, other := replace(plain, bands=bands), part.kept, known)
+            its = segment_footprint(plan, other := replace(plain, bands=bands), cost.kept, known)
             if its.strip < smallest:
                 found, smallest = other, its.strip
             if its.stored + its.strip <= room:
@@ -180,12 +180,12 @@ def _raised(plan: Schedule, cost: Footprint, budget: int | None, cache: int, kno
     program, segments = plan.program, []
     room = None if budget is None else budget - cost.device + cost.fullest
     steps = -(-program.rows // plan.strip_rows)
-    for segment, part in zip(plan.segments, cost.segments, strict=True):
+    for segment, taken in zip(plan.segments, cost.segments, strict=True):
         whole = max((program.ops[i].bytes for i in segment.body), default=0)
         together = max(1, cache * program.rows // (whole * plan.strip_rows)) if whole else 1
         fewest = -(-steps // together)
         higher = _in_strips(segment, program, plan.strip_rows * -(-steps // fewest))
-        its = segment_footprint(plan, higher, part.kept, known)
+        its = segment_footprint(plan, higher, taken.kept, known)
         segments.append(higher if room is None or its.stored + its.strip <= room else segment)
     return replace(plan, segments=tuple(segments))
 
@@ -222,12 +222,12 @@ def _pays(program: Program, deep: bool, machine: Machine, known: Known) -> froze
     """Values that cost less to compute once more than to move, however high the strips are."""
     key = deep, machine.operations, machine.link
     if key not in known.pays:
-        known.pays[key] = worth_recomputing(partial(_made_again, program, deep), machine.operations, machine.link)
+        known.pays[key] = worth_recomputing(partial(_recomputing, program, deep), machine.operations, machine.link)
     return known.pays[key]
 
 
-def _made_again(program: Program, deep: bool, again: Collection[int]) -> Schedule:
-    return schedule(program, program.rows, deep=deep, again=again)
+def _recomputing(program: Program, deep: bool, recomputed: Collection[int]) -> Schedule:
+    return schedule(program, program.rows, deep=deep, recomputed=recomputed)
 
 
 def _ever_smaller(
@@ -244,12 +244,12 @@ def _ever_smaller(
     """Schedules with strips of this height, each meant to take less than the one before.
 
     First what dies is written over. Then buffers go from the device, the largest of those that are alive where it is
-    fullest: values that ``pays`` names are made again where they are read, the others move, until none is left; among
-    equals, last those that attention would see in parts then, several times as slow. (What waits on its way out takes
-    memory too, and so does what is made again: a step need not help.) goal: bytes that are enough; so many buffers then
+    fullest: values that ``pays`` names are recomputed where they are read, the others move, until none is left; among
+    equals, last those that attention would see in chunks then, several times as slow. (What waits on its way out takes
+    memory too, and so does what is recomputed: a step need not help.) goal: bytes that are enough; so many buffers then
     go at once as those bytes ask for where it is fullest. eased: gives what is tried in the place of each.
     """
-    again = frozenset[int]()
+    recomputed = frozenset[int]()
     plan = built(program, rows, given, way, machine, known)
     if way.slide and not any(segment.slides for segment in plan.segments):
         return  # the same as without
@@ -257,7 +257,7 @@ def _ever_smaller(
     places = dict(given)
     plan = placed(plan, places, lag=True)
     spans = _spans(plan, given)
-    in_parts = program.in_parts
+    chunkable = program.chunkable
     while True:
         shown, cost = eased(plan, footprint(plan, known))
         yield shown, cost
@@ -265,7 +265,7 @@ def _ever_smaller(
         choice = [i for i, (made, dropped) in spans.items() if made <= fullest <= dropped]
         if not choice:
             return
-        choice.sort(key=lambda i: (i in pays, program.ops[i].bytes, i not in in_parts), reverse=True)
+        choice.sort(key=lambda i: (i in pays, program.ops[i].bytes, i not in chunkable), reverse=True)
         excess = 0 if goal is None else cost.device - goal
         going = choice[:1]
         for id_ in choice[1:]:
@@ -273,8 +273,9 @@ def _ever_smaller(
                 break
             going.append(id_)
         if anew := pays.intersection(going):
-            again |= anew
-            plan = placed(schedule(program, rows, given, way.cuts, deep=way.deep, again=again), places, lag=True)
+            recomputed |= anew
+            other = schedule(program, rows, given, way.cuts, deep=way.deep, recomputed=recomputed)
+            plan = placed(other, places, lag=True)
             spans = _spans(plan, places)
         for id_ in going:
             if id_ in anew or id_ not in spans:
@@ -301,13 +302,13 @@ def _filled(
     """The same buffers, and in every segment the strips that are fastest in what they leave of the budget."""
     program, segments = plan.program, []
     room = budget - cost.device + cost.fullest
-    for segment, part in zip(plan.segments, cost.segments, strict=True):
-        best, fastest = segment, segment_seconds(program, segment, part, machine)
+    for segment, taken in zip(plan.segments, cost.segments, strict=True):
+        best, fastest = segment, segment_seconds(program, segment, taken, machine)
         for height in heights:
             if segment.single:
                 continue
             other = _in_strips(segment, program, height)
-            its = segment_footprint(plan, other, part.kept, known)
+            its = segment_footprint(plan, other, taken.kept, known)
             if its.stored + its.strip <= room and (time := segment_seconds(program, other, its, machine)) < fastest:
                 best, fastest = other, time
         segments.append(best)

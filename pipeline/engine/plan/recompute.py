@@ -1,8 +1,8 @@
 """Which values cost less to compute once more in every segment that reads them than to carry away and back.
 
-A convolution's result may cross a link of tens of GB/s, or be made again from what it was made of by a device of
+A convolution's result may cross a link of tens of GB/s, or be recomputed from what it was made of by a device of
 hundreds of TFLOP/s. Priced with every buffer away from the device, value after value, the largest first; a value that
-is made again needs its sources where it is read, which is counted.
+is recomputed needs its sources where it is read, which is counted.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _OVERLAP = 0.2
 
 
 def worth_recomputing(build: Callable[[Collection[int]], Schedule], operations: float, link: float) -> frozenset[int]:
-    """Ids of values. build: the schedule in which these are made again. operations, link: a second's, for the price."""
-    again: frozenset[int] = frozenset()
-    plan = build(again)
+    """Ids of values. build: the schedule in which these are recomputed. operations, link: a second's, for the price."""
+    chosen: frozenset[int] = frozenset()
+    plan = build(chosen)
     ops = plan.program.ops
     price = _price(plan, operations, link)
     whole = {i for op in ops for i in op.whole_reads}
     for id_ in sorted(set(movable(plan)) - whole, key=lambda i: (-ops[i].bytes, i)):
-        other = build(again | {id_})
+        other = build(chosen | {id_})
         its = _price(other, operations, link)
         if its < price:
-            again, price = again | {id_}, its
-    return again
+            chosen, price = chosen | {id_}, its
+    return chosen
 
 
 def _price(plan: Schedule, operations: float, link: float) -> float:

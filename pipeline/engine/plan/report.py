@@ -161,13 +161,13 @@ def explain(schedule: Schedule, side: str) -> Plan:
             _ending(segment, ops, schedule.places, whole, segment is schedule.segments[-1]),
             len(segment.strips),
             segment.strips[0][1] - segment.strips[0][0],
-            part.halo,
-            part.stored,
-            part.strip,
-            part.recompute,
+            taken.halo,
+            taken.stored,
+            taken.strip,
+            taken.recompute,
             max(1, len(segment.bands)),
         )
-        for segment, part in zip(schedule.segments, cost.segments, strict=True)
+        for segment, taken in zip(schedule.segments, cost.segments, strict=True)
         if segment.body
     )
     first, last = ops[program.inputs[0]], ops[program.outputs[0]]

@@ -41,7 +41,7 @@ Place = Literal["host", "disk", "caller"]
 
 @dataclass(frozen=True, eq=False)
 class Band:
-    """Rows of the height of every value of a strip of frames, and what is computed for them (see ``across``).
+    """Rows of the height of every value of a strip of frames, and what is computed for them (see ``height_bands``).
 
     program: the same operations, of a clip as high as what the band sees. cuts: of the buffers it reads, by op id, the
     axis of the height and the rows to cut out. owns: of what it gives (sinks, and what reductions take), the axis, the
@@ -115,22 +115,22 @@ def schedule(
     cuts: Mapping[int, int] | None = None,
     *,
     deep: bool = False,
-    again: Collection[int] = (),
+    recomputed: Collection[int] = (),
     slides: Collection[int] = (),
 ) -> Schedule:
     """Cut a program at its barriers and divide its input rows into strips of ``strip_rows``.
 
     places: of the buffers that are not to live on the device; see ``movable``. cuts: number of further cuts before each
-    op among those that pass the same barriers (see ``optional_cuts``). deep: see ``levels``. again: values to compute
-    once more in each segment that reads them, rather than store them. slides: numbers of the segments whose strips do
-    (see ``sliding``). Raises PlanError.
+    op among those that pass the same barriers (see ``optional_cuts``). deep: see ``levels``. recomputed: values to
+    compute once more in each segment that reads them, rather than store them. slides: numbers of the segments whose
+    strips do (see ``sliding``). Raises PlanError.
     """
     if strip_rows < 1:
         raise PlanError(f"a strip has at least one row, not {strip_rows}")
     ops = program.ops
     level = _with_cuts(levels(program, deep=deep), cuts or {})
     given = frozenset(o.id for o in ops if o.kind in ("input", "param", "noise"))
-    stored = _stored(program, level, given, again) | given
+    stored = _stored(program, level, given, recomputed) | given
     strips = strips_of(program, strip_rows)
     members: list[list[Op]] = [[] for _ in range(1 + max(level.values(), default=0))]
     for i in sorted(level.keys() - given):
@@ -177,15 +177,15 @@ def placed(plan: Schedule, places: Mapping[int, Place], *, lag: bool = False) ->
             continue
         dying = (segment.reads & set(segment.drops)) - given - places.keys()
         reuse = _reuse(program.ops, segment, dying, places)
-        behind = (
-            _behind(program.ops, segment, dying - set(reuse.values()), places, reuse)
+        deferred = (
+            _deferred(program.ops, segment, dying - set(reuse.values()), places, reuse)
             if lag and not segment.slides
             else {}
         )
         # what is written over something comes last, so that nothing that may fail comes after it
         late = reuse.keys() | {i for i in segment.sinks if (r := program.ops[i].reduction) and r.source in reuse}
         body = tuple(sorted(segment.body, key=lambda i: (i in late, i)))
-        segments.append(replace(segment, body=body, reuse={**reuse, **behind}, deferred=frozenset(behind)))
+        segments.append(replace(segment, body=body, reuse={**reuse, **deferred}, deferred=frozenset(deferred)))
     return replace(plan, segments=tuple(segments), places=dict(places), lag=lag)
 
 
@@ -193,15 +193,15 @@ def movable(plan: Schedule) -> list[int]:
     """Buffers that may live anywhere: whoever reads them needs no more than some rows at a time."""
     program = plan.program
     made = {i for segment in plan.segments for i in segment.sinks if not program.ops[i].reduction}
-    return sorted((made & by_rows(program, program.in_parts)) - {*program.inputs, *program.outputs})
+    return sorted((made & by_rows(program, program.chunkable)) - {*program.inputs, *program.outputs})
 
 
-def by_rows(program: Program, in_parts: Collection[int] = ()) -> set[int]:
-    """Values that nobody needs as a whole; those ``in_parts`` may be whole reads of ops that can do without."""
+def by_rows(program: Program, chunkable: Collection[int] = ()) -> set[int]:
+    """Values that nobody needs as a whole; those of ``chunkable`` may be whole reads of ops that can do without."""
     whole: set[int] = set()
     for op in program.ops:
         over = op.parts.over if op.parts else ()
-        whole |= {i for i in op.whole_reads if i not in in_parts or i not in over}
+        whole |= {i for i in op.whole_reads if i not in chunkable or i not in over}
     whole |= {i for op in program.ops if op.axis is None and op.reduction is None for i in op.inputs}
     return {op.id for op in program.ops if op.axis is not None} - whole - program.params.keys()
 
@@ -226,7 +226,7 @@ def _reuse(ops: list[Op], segment: Segment, dying: frozenset[int], away: Mapping
     return found
 
 
-def _behind(
+def _deferred(
     ops: list[Op], segment: Segment, dying: frozenset[int], away: Mapping[int, Place], reuse: Mapping[int, int]
 ) -> dict[int, int]:
     """Sinks that can be written over a buffer of their kind once the strips have passed, whoever else reads it."""
@@ -251,11 +251,13 @@ def _with_cuts(level: Mapping[int, int], cuts: Mapping[int, int]) -> dict[int, i
     return {i: rank[pair] for i, pair in pairs.items()}
 
 
-def _stored(program: Program, level: dict[int, int], given: frozenset[int], again: Collection[int]) -> frozenset[int]:
+def _stored(
+    program: Program, level: dict[int, int], given: frozenset[int], recomputed: Collection[int]
+) -> frozenset[int]:
     """Tiled values kept across a cut: outputs, whole reads, and what a later segment uses but should not make again."""
     ops = program.ops
     stored = {i for i in program.outputs if ops[i].axis}
-    made = {*again, *without_work(program)}
+    made = {*recomputed, *without_work(program)}
     uses = [(i, level[o.id]) for o in ops if o.id in level for i in o.inputs if i in level]
     for op in ops:
         if op.id in level:

@@ -7,21 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from tvae.pipeline.engine.ir.op_facts import VIEWS, Memory, is_view, rearranges
 from tvae.pipeline.engine.ir.program import Op, Program
 from tvae.pipeline.engine.plan.bounds import Rows, owned
 from tvae.pipeline.engine.plan.schedule import Segment
 from tvae.pipeline.engine.plan.sliding import Share, shares
 
-__all__ = ["VIEWS", "Step", "Strip", "count", "memory_of", "strips_alike"]
-
-VIEWS = {
-    *("view", "reshape", "flatten", "unflatten", "permute", "transpose", "movedim", "slice", "select", "narrow"),
-    *("squeeze", "unsqueeze", "expand", "getitem", "split", "chunk", "alias", "detach"),
-}
-"""Operations whose result is their operand's memory."""
-
-_TURNED = {"permute", "transpose", "movedim", "expand", "slice", "narrow"}
-"""Views whose elements do not lie in a row any more: another shape of them is a copy."""
+__all__ = ["Step", "Strip", "count", "memory_of", "strips_alike"]
 
 
 class Step(NamedTuple):
@@ -116,7 +108,7 @@ def _step(
     id_, rows, a_row = op.id, count(share.fresh[op.id]), op.row_bytes
     joined = a_row * count(share.held[id_]) if share.joined(id_) else None
     behind_kept = not sink and share.appended(id_, op)
-    viewed = view or (op.name in VIEWS and joined is not None)
+    viewed = view or (is_view(op.name) and joined is not None)
     return Step(
         op=op,
         rows=rows,
@@ -162,10 +154,13 @@ def memory_of(ops: Sequence[Op], body: Sequence[int], joined: Collection[int]) -
     found = {i: i for b in body for i in (b, *ops[b].inputs)}
     for id_ in body:
         op = ops[id_]
-        turned = op.name in ("reshape", "flatten") and ops[op.inputs[0]].name in _TURNED
-        if op.name in VIEWS and not turned and id_ not in joined:
+        if is_view(op.name) and id_ not in joined and not _copies(op.name, ops[op.inputs[0]].name):
             found[id_] = found[op.inputs[0]]
     return found
+
+
+def _copies(view: str, source: str) -> bool:
+    return VIEWS[view].memory is Memory.IN_A_ROW and rearranges(source)
 
 
 def count(rows: Rows) -> int:

@@ -45,7 +45,7 @@ class Prior:
         self._slides = tuple(n for n, segment in enumerate(plan.segments) if segment.slides)
         self._single = plan.strip_rows >= program.rows
 
-    def again(self, program: Program, rows: int, places: Mapping[int, Place]) -> Schedule | None:
+    def rebuilt(self, program: Program, rows: int, places: Mapping[int, Place]) -> Schedule | None:
         """A program like that one cut in the same way; None where it is not alike."""
         like = self._ops == len(program.ops) and self._single == (rows >= program.rows)
         size = _bytes(program) if like else 0

@@ -10,14 +10,12 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from tvae.pipeline.engine.ir.constants import made_of_weights
+from tvae.pipeline.engine.ir.op_facts import VIEWS, Elements, is_view
 from tvae.pipeline.engine.ir.program import Op, Program
 from tvae.pipeline.engine.plan.schedule import Segment
-from tvae.pipeline.engine.plan.strip_cost import VIEWS, memory_of
+from tvae.pipeline.engine.plan.strip_cost import memory_of
 
 __all__ = ["WholeValues", "last_uses"]
-
-_PARTS = {"split_with_sizes", "tensor_split", "unbind"}
-"""Operations beside those in ``VIEWS`` whose results are their operand's memory, where they are whole."""
 
 
 def last_uses(ops: Sequence[Op], segment: Segment) -> dict[int, list[int]]:
@@ -38,7 +36,7 @@ class WholeValues:
     def __init__(self, program: Program) -> None:
         self._ops, self._inputs = program.ops, set(program.inputs)
         wholes = [o.id for o in program.ops if o.axis is None and o.reduction is None and o.kind == "call"]
-        self._memory = _memory(program.ops, wholes)
+        self._memory = memory_of(program.ops, wholes, ())
         self._rows_last = _rows_last(program.ops, wholes)
         self._free = {*program.params, *(o.id for o in made_of_weights(program))}
         self._alive: dict[int, set[int]] = {}
@@ -85,7 +83,7 @@ class WholeValues:
         first = self._ops[op.inputs[0]] if op.inputs else None
         if first is None:
             return laid_out
-        turned = first.name in VIEWS  # most operations take what does not lie in order as a copy
+        turned = is_view(first.name)  # most operations take what does not lie in order as a copy
         last = first.id in self._rows_last and not turned
         if op.name.startswith("conv_transpose") and not last:
             return laid_out + 2 * op.bytes
@@ -107,20 +105,14 @@ _RECURRENT = {"gru": (1, 3), "lstm": (1, 1), "rnn_tanh": (1, 1), "rnn_relu": (1,
 """How often they take the bytes of their operand and of their result."""
 
 
-def _memory(ops: Sequence[Op], wholes: Sequence[int]) -> dict[int, int]:
-    found = memory_of(ops, wholes, ())
-    for id_ in wholes:
-        if ops[id_].name in _PARTS or (ops[id_].name in VIEWS and found[id_] != id_):
-            found[id_] = found[ops[id_].inputs[0]]
-    return found
-
-
 def _rows_last(ops: Sequence[Op], wholes: Sequence[int]) -> set[int]:
     """Values whose channels lie together, as those of pictures and buffers do: until something turns them."""
     found = {o.id for o in ops if o.axis is not None or o.kind == "input"}
     for id_ in wholes:
         op = ops[id_]
         alike = [i for i in op.inputs if len(ops[i].shape) == len(op.shape) and ops[i].kind != "param"]
-        if op.name not in VIEWS - {"slice", "narrow"} and len(op.shape) > 3 and alike and found.issuperset(alike):
+        view = VIEWS.get(op.name)
+        keeps = view is None or view.elements in (Elements.ALL, Elements.RANGE)
+        if keeps and len(op.shape) > 3 and alike and found.issuperset(alike):
             found.add(id_)
     return found

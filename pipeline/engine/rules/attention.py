@@ -13,7 +13,7 @@ from torch import Tensor
 from tvae.kernels.attention_parts import Part, attention_part, merge_parts, part_bytes, passed_bytes
 from tvae.kernels.workspace import attention_bytes
 from tvae.pipeline.engine.ir.graph import Node
-from tvae.pipeline.engine.ir.program import Demand, Op, Parts, Read, Reduction
+from tvae.pipeline.engine.ir.program import Demand, More, Op, Parts, Read, Reduction
 from tvae.pipeline.engine.rules.context import Context, no_rows
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
@@ -52,15 +52,15 @@ def attention(ctx: Context, node: Node) -> Op:
     if mask is not None and mask.axis and not tiled_mask:
         whole.append(mask.id)
     inputs, work = [q, k, v, *([mask] if mask else [])], _work(q, k)
-    op = ctx.emit(node, inputs, q.axis, demand, run, whole_reads=tuple(whole), work=work)
+    parts = None
     if mask is None and not extra.get("enable_gqa") and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
 
         def heads(x: Tensor) -> Tensor:
             return x.reshape(-1, 1, *x.shape[-2:])
 
         scale = extra.get("scale") or q.shape[-1] ** -0.5
-        op.parts = _parts(ctx, q, k, v, scale, 1, heads, lambda x: x.view(*q.shape[:-2], *x.shape[-2:]))
-    return op
+        parts = _parts(ctx, q, k, v, scale, 1, heads, lambda x: x.view(*q.shape[:-2], *x.shape[-2:]))
+    return ctx.emit(node, inputs, q.axis, demand, run, whole_reads=tuple(whole), work=work, parts=parts)
 
 
 @rule("wide_attention")
@@ -103,12 +103,11 @@ def wide_attention(ctx: Context, node: Node) -> Op:
     whole = tuple(o.id for o in (k, v) if o.axis)
     work = _work(q, k) * (frames + 1) / (2 * frames)
     run = of_frames if by_frames else of_rows
-    op = ctx.emit(node, [q, k, v], axis, lambda a, b: [(q.id, a, b)], run, whole_reads=whole, work=work)
-    op.parts = _parts(ctx, q, k, v, scale, frames, by_frame, as_tokens)
+    more: More = {"work": work, "parts": _parts(ctx, q, k, v, scale, frames, by_frame, as_tokens)}
     if ctx.device.type == "cuda" and kernels.levels["wide_attention"] != "native":
         at_once = inner * (axis.outer if frames == 1 else 1)  # under a mask one frame after the other
-        op.workspace = lambda rows: attention_bytes(rows * at_once, *v.shape[2:])
-    return op
+        more["workspace"] = lambda rows: attention_bytes(rows * at_once, *v.shape[2:])
+    return ctx.emit(node, [q, k, v], axis, lambda a, b: [(q.id, a, b)], run, whole_reads=whole, **more)
 
 
 def _parts(

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from tvae.kernels import Kernels
 from tvae.pipeline.engine.ir.axis import Axis, crop, shape_of_rows
 from tvae.pipeline.engine.ir.fused_ops import fused
 from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Ref, Size, evaluate, map_refs
-from tvae.pipeline.engine.ir.program import Demand, Op, Read, Reduction
+from tvae.pipeline.engine.ir.program import Demand, More, Op, Read, Reduction
 from tvae.pipeline.engine.ir.resolve import resolve
 from tvae.pipeline.engine.rules.registry import NoRule
 
@@ -150,8 +150,7 @@ class Context:
         reduction: Reduction | None = None,
         cheap: bool = False,
         constant: bool | None = None,
-        kind: str = "call",
-        work: float = 0.0,
+        **more: Unpack[More],
     ) -> Op:
         """Append an op that computes ``node`` (or a named part of it)."""
         op = Op(
@@ -168,20 +167,32 @@ class Context:
             reduction=reduction,
             cheap=cheap,
             constant=all(i.constant for i in inputs) if constant is None else constant,
-            kind=kind,
-            work=work,
+            **more,
         )
         self.ops.append(op)
         return op
 
-    def whole(self, node: Node, *, barrier: bool = False) -> Op:
+    def put(self, op: Op, **more: Unpack[More]) -> Op:
+        """An op that has more to say takes the place of one that was emitted before, with the same value."""
+        self.ops[op.id] = replace(op, **more)
+        return self.ops[op.id]
+
+    def whole(self, node: Node, *, barrier: bool = False, kind: str = "call") -> Op:
         """The op on whole values: no operand is tiled, or (``barrier``) all that are get read in full."""
         inputs = self.operands(node)
         reads = tuple(i.id for i in inputs if i.axis) if barrier else ()
         invoke = self.call(node)
-        op = self.emit(node, inputs, None, no_demand, lambda read, _a, _b: invoke(read), whole_reads=reads)
-        op.besides = sum(math.prod(self.shape(meta)) * meta.dtype.itemsize for meta in node.outputs[1:])
-        return op
+        besides = sum(math.prod(self.shape(meta)) * meta.dtype.itemsize for meta in node.outputs[1:])
+        return self.emit(
+            node,
+            inputs,
+            None,
+            no_demand,
+            lambda read, _a, _b: invoke(read),
+            whole_reads=reads,
+            kind=kind,
+            besides=besides,
+        )
 
     def local(
         self,
@@ -191,6 +202,7 @@ class Context:
         cheap: bool = False,
         run: Run | None = None,
         call: Callable[[Callable[[int], Any]], Any] | None = None,
+        **more: Unpack[More],
     ) -> Op:
         """An op whose rows [a, b) need rows [a, b) of every tiled operand. Operands of one row are broadcast.
 
@@ -220,8 +232,10 @@ class Context:
 
         if run is None:
             invoke = call or self.call(node)
-            return self.emit(node, inputs, axis, demand, lambda read, a, b: invoke(rows(read, a, b)), cheap=cheap)
-        return self.emit(node, inputs, axis, demand, run, cheap=cheap)
+            return self.emit(
+                node, inputs, axis, demand, lambda read, a, b: invoke(rows(read, a, b)), cheap=cheap, **more
+            )
+        return self.emit(node, inputs, axis, demand, run, cheap=cheap, **more)
 
     def rescale(self, node: Node, source: Op, axis: Axis, fn: Callable[[Tensor, int], Tensor]) -> Op:
         """An op with an integer ratio between its rows and its source's: ``fn(strip, rows of the result)``."""

@@ -38,13 +38,12 @@ def enlarge_conv(ctx: Context, node: Node) -> Op:
         y = y if out is None else out.copy_(y)
         return y, kernels.group_stats(y) if stats else None
 
-    op = ctx.emit(
+    return ctx.emit(
         node,
         [source, taps, *([bias] if bias else [])],
         Axis(2, 1, shape[2], 1),
         lambda a, b: [(source.id, *span(a, b))],
         lambda read, a, b: produce(read, a, b, None, False)[0],
         work=2.0 * math.prod(taps.shape[1:]) / 4 * math.prod(shape),
+        produce=produce,
     )
-    op.produce = produce
-    return op

@@ -6,6 +6,7 @@ import torch
 
 from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.ir.graph import Node
+from tvae.pipeline.engine.ir.op_facts import NOISE
 from tvae.pipeline.engine.ir.program import Op, Read
 from tvae.pipeline.engine.rules.context import Context, no_demand
 from tvae.pipeline.engine.rules.registry import NoRule, rule
@@ -86,7 +87,7 @@ def triangle(ctx: Context, node: Node) -> Op:
     return ctx.local(node, axis, cheap=True, run=run)
 
 
-@rule("randn", "rand", "randn_like", "rand_like", born=True)
+@rule(*NOISE, born=True)
 def noise(ctx: Context, node: Node) -> Op:
     """Noise that the model injects: drawn whole, once, so that it is the draw of the untiled model."""
     axis = _born(ctx, node)

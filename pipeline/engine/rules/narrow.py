@@ -27,16 +27,15 @@ def conv_from_few(ctx: Context, node: Node) -> Op:
         shift = None if bias is None else read(bias.id)
         return kernels.conv_from_few(read(source.id, first, last), read(weight.id), shift, pads, out, stats)
 
-    op = ctx.emit(
+    return ctx.emit(
         node,
         [source, weight, *([bias] if bias else [])],
         source.axis,
         window.demand,
         lambda read, a, b: produce(read, a, b, None, False)[0],
         work=window.work(ctx.shape(node.meta)),
+        produce=produce,
     )
-    op.produce = produce
-    return op
 
 
 @rule("conv_to_few")
@@ -56,6 +55,12 @@ def conv_to_few(ctx: Context, node: Node) -> Op:
         return kernels.conv_to_few(read(source.id, first, last), read(weight.id), shift, pads, read(affine.id), act)
 
     inputs = [source, affine, weight, *([bias] if bias else [])]
-    op = ctx.emit(node, inputs, source.axis, window.demand, run, work=window.work(ctx.shape(node.meta)))
-    op.workspace = lambda rows: narrow_bytes(rows, source.shape[3], weight.shape)
-    return op
+    return ctx.emit(
+        node,
+        inputs,
+        source.axis,
+        window.demand,
+        run,
+        work=window.work(ctx.shape(node.meta)),
+        workspace=lambda rows: narrow_bytes(rows, source.shape[3], weight.shape),
+    )

@@ -57,7 +57,7 @@ def norm_pad(ctx: Context, node: Node) -> Op:
 
     op = padded(ctx, node, [source, affine], list(amounts), mode, around)
     if kernels.levels["pad"] == "native":  # which writes the map before it has borders
-        op.workspace = lambda rows: int(rows * source.row_bytes)
+        return ctx.put(op, workspace=lambda rows: int(rows * source.row_bytes))
     return op
 
 
@@ -104,9 +104,9 @@ def norm_map(ctx: Context, node: Node, source: Op, groups: int, w: Any, b: Any, 
         return acc[0] if len(acc) == 1 else torch.cat(acc, 1)
 
     if source.produce is None and source.kind == "call":
-        source.produce, source.indirect = _with_stats(source, kernels), True
+        source = ctx.put(source, produce=_with_stats(source, kernels), indirect=True)
     if kernels.levels["add_stats"] == "native":
-        source.workspace = _workspace(source, ctx.device)
+        source = ctx.put(source, workspace=_workspace(source, ctx.device))
     stats = ctx.emit(
         node,
         [source],

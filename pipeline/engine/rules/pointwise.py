@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.ir.graph import Node, Ref
 from tvae.pipeline.engine.ir.layout import dense
-from tvae.pipeline.engine.ir.program import Op
+from tvae.pipeline.engine.ir.op_facts import is_turned
+from tvae.pipeline.engine.ir.program import More, Op
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
@@ -65,12 +67,11 @@ def type_as(ctx: Context, node: Node) -> Op:
 @rule("linear")
 def linear(ctx: Context, node: Node) -> Op:
     """Mixes the last dimension; every other is untouched."""
-    op = _channel_mixing(ctx, node, 1, "features")
-    op.work = 2.0 * math.prod(op.shape) * ctx.op(node.args[1]).shape[-1]
     source = ctx.op(node.args[0])
-    if source.name in ("transpose", "permute", "movedim"):  # tokens of a map: they are copied, to lie in a row
-        op.workspace = lambda rows: int(rows * source.row_bytes)
-    return op
+    more: More = {"work": 2.0 * math.prod(ctx.shape(node.meta)) * ctx.op(node.args[1]).shape[-1]}
+    if is_turned(source.name):  # tokens of a map: they are copied, to lie in a row
+        more["workspace"] = lambda rows: int(rows * source.row_bytes)
+    return _channel_mixing(ctx, node, 1, "features", **more)
 
 
 @rule("softmax", "_softmax", "log_softmax")
@@ -117,8 +118,8 @@ def batch_norm(ctx: Context, node: Node) -> Op:
     return ctx.local(node, source.axis)
 
 
-def _channel_mixing(ctx: Context, node: Node, trailing: int, what: str) -> Op:
+def _channel_mixing(ctx: Context, node: Node, trailing: int, what: str, **more: Unpack[More]) -> Op:
     source = ctx.op(node.args[0]) if isinstance(node.args[0], Ref) else None
     if source is None or source.axis is None or source.axis.dim >= len(source.shape) - trailing:
         raise NoRule(f"the rows lie in the {what}")
-    return ctx.local(node, source.axis)
+    return ctx.local(node, source.axis, **more)

@@ -7,19 +7,18 @@ from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.ir.graph import Node
+from tvae.pipeline.engine.ir.op_facts import NEAREST
 from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.engine.ir.resolve import resolve
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
-_EXACT = ("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
 
-
-@rule("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", *_EXACT)
+@rule(*NEAREST)
 def nearest(ctx: Context, node: Node) -> Op:
     """Nearest upsampling: an output row is a copy of one input row."""
     source, shape = ctx.op(node.args[0]), ctx.shape(node.meta)
-    axis, dims = source.axis, int(node.op[-2])
+    axis, dims = source.axis, NEAREST[node.op]
     assert axis is not None
     if axis.dim < len(shape) - dims:
         return ctx.local(node, axis)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.graph import Node
-from tvae.pipeline.engine.ir.op_names import CONVOLUTIONS
+from tvae.pipeline.engine.ir.op_facts import CONVOLUTIONS
 from tvae.pipeline.engine.ir.program import Op, Read
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.pointwise import broadcast_axis
@@ -24,13 +24,16 @@ def residual(ctx: Context, node: Node) -> Op:
         rest = None if other is None else read(other.id, a, b)
         return kernels.add_stats(x, rest, None if bias is None else read(bias.id), out, stats)
 
-    op = ctx.local(node, broadcast_axis(ctx, node), run=lambda read, a, b: produce(read, a, b, None, False)[0])
-    op.produce = produce
-    op.into = lambda read, a, b, out: produce(read, a, b, out, False)
-    op.replaces = tuple(o.id for o in (source, other) if o is not None)
-    if source.name in CONVOLUTIONS and ctx.readers(node.args[0]) == 1:
-        op.over = source.id
-    return op
+    alone = source.name in CONVOLUTIONS and ctx.readers(node.args[0]) == 1
+    return ctx.local(
+        node,
+        broadcast_axis(ctx, node),
+        run=lambda read, a, b: produce(read, a, b, None, False)[0],
+        produce=produce,
+        into=lambda read, a, b, out: produce(read, a, b, out, False),
+        over=source.id if alone else None,
+        replaces=tuple(o.id for o in (source, other) if o is not None),
+    )
 
 
 @rule("conv_add")
@@ -49,15 +52,14 @@ def conv_add(ctx: Context, node: Node) -> Op:
         shift = None if bias is None else read(bias.id)
         return kernels.conv_add(read(source.id, first, last), read(weight.id), rest, shift, pads, out, stats)
 
-    op = ctx.emit(
+    return ctx.emit(
         node,
         [source, weight, *(op for op in (other, bias) if op is not None)],
         source.axis,
         lambda a, b: [*window.demand(a, b), *([] if other is None else [(other.id, a, b)])],
         lambda read, a, b: produce(read, a, b, None, False)[0],
         work=window.work(ctx.shape(node.meta)),
+        produce=produce,
+        into=lambda read, a, b, out: produce(read, a, b, out, False),
+        replaces=() if other is None else (other.id,),
     )
-    op.produce = produce
-    op.into = lambda read, a, b, out: produce(read, a, b, out, False)
-    op.replaces = () if other is None else (other.id,)
-    return op

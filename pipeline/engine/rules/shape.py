@@ -215,24 +215,24 @@ def _sliced(t: Tensor, dim: int, start: int, stop: int, step: int) -> Tensor:
 
 @rule("cat", "concat", "concatenate")
 def concatenate(ctx: Context, node: Node) -> Op:
-    """Joined in one dimension. Along the rows a strip takes what it covers of each part."""
-    parts = [ctx.op(a) for a in node.args[0]]
+    """Joined in one dimension. Along the rows a strip takes what it covers of each operand."""
+    operands = [ctx.op(a) for a in node.args[0]]
     shape = ctx.shape(node.meta)
     dim = (node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % len(shape)
-    axis = max((p.axis for p in parts if p.axis), key=lambda a: a.rows)
+    axis = max((p.axis for p in operands if p.axis), key=lambda a: a.rows)
     if dim != axis.dim:
-        if any(p.axis is None and p.shape[axis.dim] != 1 for p in parts if p.shape != (0,)):
+        if any(p.axis is None and p.shape[axis.dim] != 1 for p in operands if p.shape != (0,)):
             raise NoRule("joining a tiled value with a whole one")
-        ids = [p.id for p in parts if p.shape != (0,)]
+        ids = [p.id for p in operands if p.shape != (0,)]
         return ctx.local(node, axis, call=lambda read: joined([read(i) for i in ids], dim))
-    if any(p.axis and p.axis.rows != 1 and not p.axis.plain for p in parts):
+    if any(p.axis and p.axis.rows != 1 and not p.axis.plain for p in operands):
         raise NoRule("joining merged rows along the rows")
     starts = [0]
-    for part in parts:
-        starts.append(starts[-1] + part.shape[dim])
+    for operand in operands:
+        starts.append(starts[-1] + operand.shape[dim])
 
     def covered(a: int, b: int) -> list[tuple[Op, int, int]]:
-        spans = [(p, max(a, s) - s, min(b, e) - s) for p, s, e in zip(parts, starts, starts[1:], strict=False)]
+        spans = [(p, max(a, s) - s, min(b, e) - s) for p, s, e in zip(operands, starts, starts[1:], strict=False)]
         return [(p, lo, hi) for p, lo, hi in spans if lo < hi]
 
     def into(read: Read, a: int, b: int, out: Tensor | None) -> Tensor:
@@ -242,9 +242,8 @@ def concatenate(ctx: Context, node: Node) -> Op:
     def demand(a: int, b: int) -> list[Demand]:
         return [(p.id, lo, hi) for p, lo, hi in covered(a, b) if p.axis]
 
-    op = ctx.emit(node, parts, Axis(dim, 1, starts[-1], 1), demand, lambda read, a, b: into(read, a, b, None))
-    op.into = into
-    return op
+    axis = Axis(dim, 1, starts[-1], 1)
+    return ctx.emit(node, operands, axis, demand, lambda read, a, b: into(read, a, b, None), into=into)
 
 
 @rule("stack")
@@ -288,7 +287,7 @@ def taken(ctx: Context, node: Node, source: Node, index: int) -> Op:
             cheap=True,
         )
     dim = (source.args[2] if len(source.args) > 2 else source.kwargs.get("dim", 0)) % ndim
-    sizes = [ctx.shape(part)[dim] for part in source.outputs]
+    sizes = [ctx.shape(meta)[dim] for meta in source.outputs]
     start = sum(sizes[:index])
     return take(ctx, node, whole, dim, start, start + sizes[index], 1)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.ir.graph import Node
-from tvae.pipeline.engine.ir.program import Demand, Op, Read
+from tvae.pipeline.engine.ir.program import Demand, More, Op, Read
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.convolve import CONV_T, by_phases, convolution_in
 from tvae.pipeline.engine.rules.registry import NoRule, rule
@@ -133,10 +133,11 @@ def transposed_convolution(ctx: Context, node: Node) -> Op:
 
     inputs = [source, weight, *([bias] if bias else [])]
     work, out = 2.0 * math.prod(weight.shape[1:]) * math.prod(source.shape), _out_axis(ctx, node, axis)
-    op = ctx.emit(node, inputs, out, lambda a, b: [(source.id, *span(a, b))], run, work=work)
+    more: More = {"work": work}
     if dims == 2 and by_phases(ctx.device, source.dtype):
-        op.workspace = lambda rows: int(op.row_bytes * (rows + 2 * k))
-    return op
+        a_row = math.prod(ctx.shape(node.meta)) * node.meta.dtype.itemsize / out.rows
+        more["workspace"] = lambda rows: int(a_row * (rows + 2 * k))
+    return ctx.emit(node, inputs, out, lambda a, b: [(source.id, *span(a, b))], run, **more)
 
 
 @rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d")

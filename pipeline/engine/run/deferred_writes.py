@@ -29,21 +29,21 @@ class DeferredWrites:
         self._waiting: dict[int, list[_Piece]] = {i: [] for i in over}
         self._new: dict[int, _Piece] = {}
         self._ready: dict[int, list[_Piece]] = {}
-        self._held: dict[int, list[_Piece]] = {}
+        self._deferred: dict[int, list[_Piece]] = {}
 
     def forget(self) -> None:
         """A strip begins, maybe once more."""
-        self._new, self._ready, self._held = {}, {}, {}
+        self._new, self._ready, self._deferred = {}, {}, {}
 
     def take(self, id_: int, lo: int, hi: int, rows: Tensor) -> None:
         """Rows [lo, hi) of a value, of the strip that is computed."""
         self._new[id_] = lo, hi, rows
 
     def hold(self, later: Sequence[Mapping[int, Rows]]) -> None:
-        """Part what can be written from what has to wait for the strips of these demands, which is copied."""
+        """Divide what can be written from what has to wait for the strips of these demands, which is copied."""
         for id_, old in self.over.items():
             limit = min((wanted[old][0] for wanted in later if old in wanted), default=None)
-            self._ready[id_], self._held[id_] = [], []
+            self._ready[id_], self._deferred[id_] = [], []
             axis = self._ops[id_].axis
             assert axis is not None
             new = [self._new[id_]] if id_ in self._new else []
@@ -53,7 +53,7 @@ class DeferredWrites:
                     self._ready[id_].append((lo, at, crop(rows, axis, 0, at - lo)))
                 if at < hi:
                     rest = crop(rows, axis, at - lo, hi - lo)
-                    self._held[id_].append((at, hi, rest.clone() if new and rows is new[0][2] else rest))
+                    self._deferred[id_].append((at, hi, rest.clone() if new and rows is new[0][2] else rest))
 
     def write(self, store: Mapping[int, Tensor]) -> None:
         """The strip is complete: write what can be. Takes no memory."""
@@ -62,5 +62,5 @@ class DeferredWrites:
             assert axis is not None
             for lo, hi, rows in pieces:
                 place(store[id_], axis, lo, hi, rows)
-            self._waiting[id_] = self._held[id_]
+            self._waiting[id_] = self._deferred[id_]
         self.forget()

@@ -1,4 +1,4 @@
-"""The circular buffer that strips flow through: rows fetched ahead of the computation, rows kept behind it."""
+"""The circular buffer that strips flow through: rows are prefetched, results are stored while others are computed."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ class Ring:
         if not 0 <= prefetch < stages:
             raise PlanError(f"a ring of {stages} stages cannot fetch {prefetch} strips ahead: one stage is computed in")
         self._boundaries, self._reads, self._prefetch = boundaries, reads, prefetch
-        self._behind = stages - prefetch
-        self._ahead: deque[dict[int, Pending]] = deque()
+        self._most_leaving = stages - prefetch
+        self._fetching: deque[dict[int, Pending]] = deque()
         self._next = 0
-        self._keeping: deque[list[Pending]] = deque()
+        self._leaving: deque[list[Pending]] = deque()
 
     def take(self) -> dict[int, Tensor]:
         """The rows of the next strip, by boundary; those of the strips after it are on their way."""
-        self._keeping.append([])
-        while len(self._keeping) > self._behind:
-            self._wait(self._keeping.popleft())
-        while self._next < len(self._reads) and len(self._ahead) <= self._prefetch:
+        self._leaving.append([])
+        while len(self._leaving) > self._most_leaving:
+            self._wait(self._leaving.popleft())
+        while self._next < len(self._reads) and len(self._fetching) <= self._prefetch:
             wanted = self._reads[self._next]
-            self._ahead.append({i: self._boundaries[i].fetch(*rows) for i, rows in wanted.items()})
+            self._fetching.append({i: self._boundaries[i].fetch(*rows) for i, rows in wanted.items()})
             self._next += 1
-        return {i: pending.result() for i, pending in self._ahead.popleft().items()}
+        return {i: pending.result() for i, pending in self._fetching.popleft().items()}
 
     def keep(self, id_: int, lo: int, hi: int, rows: Tensor, *band: Any) -> None:
         """Store rows of the current strip."""
-        self._keeping[-1].append(self._boundaries[id_].keep(lo, hi, rows, *band))
+        self._leaving[-1].append(self._boundaries[id_].keep(lo, hi, rows, *band))
 
     def drain(self) -> None:
         """Wait until everything is stored."""
-        while self._keeping:
-            self._wait(self._keeping.popleft())
+        while self._leaving:
+            self._wait(self._leaving.popleft())
 
     @staticmethod
     def _wait(strip: list[Pending]) -> None:

@@ -1,4 +1,7 @@
-"""A strip of frames, computed band by band (see ``across``). What lives elsewhere comes and goes by bands, too."""
+"""A strip of frames, computed in bands of the height (see ``plan.height_bands``).
+
+What lives elsewhere comes and goes by bands, too.
+"""
 
 from __future__ import annotations
 

@@ -245,8 +245,8 @@ class OnHost:
     def gather(self, runs: Sequence[Rows]) -> Pending:
         """The same of several ranges of rows, one after the other."""
         if self._inwards is None:
-            held = [piece for _, piece in self._pieces(runs)]
-            return Done(self._record.value((held[0] if len(held) == 1 else torch.cat(held)).to(self._device)))
+            pieces = [piece for _, piece in self._pieces(runs)]
+            return Done(self._record.value((pieces[0] if len(pieces) == 1 else torch.cat(pieces)).to(self._device)))
         count = sum(hi - lo for lo, hi in runs)
         rows = self._record.empty(count, device=self._device)  # in the computation's stream, so that it is its memory
         self._inwards.wait_stream(torch.cuda.current_stream(self._device))

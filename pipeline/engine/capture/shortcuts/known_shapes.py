@@ -17,13 +17,13 @@ import torch
 from tvae.pipeline.engine.capture.in_thread import instead
 from tvae.pipeline.engine.capture.shortcuts.plain_shapes import plain_shape
 
-__all__ = ["NoCacheKey", "copy_of", "key_of", "known_shapes"]
+__all__ = ["known_shapes"]
 
 _SKIPPED = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
 _PLAIN = (str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
 
 
-class NoCacheKey(Exception):
+class _NoKey(Exception):
     """An argument that no key can stand for."""
 
 
@@ -50,10 +50,10 @@ def known_shapes() -> Iterator[None]:
     def dispatch(mode: Any, func: Any, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         try:
             tensors: list[Any] = []
-            key = (func, id(mode), key_of(args, mode, tensors), key_of(tuple(kwargs.items()), mode, tensors))
+            key = (func, id(mode), _key_of(args, mode, tensors), _key_of(tuple(kwargs.items()), mode, tensors))
             if not _is_function(func):
-                raise NoCacheKey
-        except NoCacheKey:
+                raise _NoKey
+        except _NoKey:
             return original(mode, func, types, args, kwargs)
         found = known.get(key)
         if found is not None:
@@ -77,9 +77,9 @@ def _is_function(func: Any) -> bool:
     return not func._schema.is_mutable and _SKIPPED.isdisjoint(func.tags)
 
 
-def key_of(value: Any, mode: Any, tensors: list[Any], *, offsets: bool = True) -> Any:
+def _key_of(value: Any, mode: Any, tensors: list[Any]) -> Any:
     """What the shape of a result can depend on in an argument. Tensors, which are the mode's, are appended in their
-    order. offsets: where in their storage they begin is part of it. Raises NoCacheKey."""
+    order. Raises _NoKey."""
     kind = type(value)
     if kind in (int, bool):
         return kind, value
@@ -88,13 +88,13 @@ def key_of(value: Any, mode: Any, tensors: list[Any], *, offsets: bool = True) -
     if isinstance(value, _PLAIN):
         return value
     if kind in (tuple, list, torch.Size):
-        return tuple(key_of(v, mode, tensors) for v in value)
+        return tuple(_key_of(v, mode, tensors) for v in value)
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return kind, value.node.expr
-    if mode is None or not mode.is_our_fake(value) or value.constant is not None or value.layout is not torch.strided:
-        raise NoCacheKey
+    if not mode.is_our_fake(value) or value.constant is not None or value.layout is not torch.strided:
+        raise _NoKey
     tensors.append(value)
-    sizes = (*value.shape, *value.stride(), value.storage_offset() if offsets else 0)
+    sizes = (*value.shape, *value.stride(), value.storage_offset())
     flags = (value.dtype, value.fake_device, value.requires_grad, value.ndim, value.is_conj(), value.is_neg())
     return (*flags, *(s if type(s) is int else s.node._expr for s in sizes))  # what it was before any replacement
 
@@ -114,7 +114,7 @@ def _described(result: Any, mode: Any, tensors: list[Any]) -> _Result | tuple[_R
     for number, tensor in enumerate(tensors):
         if tensor is result:
             return _Result(None, number)
-    return _Result(copy_of(result))  # a factory gives away its result only where nobody else holds it
+    return _Result(_copy_of(result))  # a factory gives away its result only where nobody else holds it
 
 
 def _again(found: _Result | tuple[_Result, ...], mode: Any, tensors: list[Any]) -> Any:
@@ -122,10 +122,10 @@ def _again(found: _Result | tuple[_Result, ...], mode: Any, tensors: list[Any]) 
         return tuple(_again(f, mode, tensors) for f in found)
     if found.like is None:
         return tensors[found.argument]
-    return copy_of(found.like)
+    return _copy_of(found.like)
 
 
-def copy_of(tensor: Any) -> Any:
+def _copy_of(tensor: Any) -> Any:
     """Another tensor of the same shape and strides."""
     from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 

@@ -144,6 +144,20 @@ def write_through_the_same_value_under_another_name(m: nn.Module, x: Tensor) -> 
     return same * h
 
 
+def read_of_a_stale_broadcast(m: nn.Module, x: Tensor) -> Tensor:
+    h = m.conv(x)
+    wide = torch.ops.aten.broadcast_to(h, [2, 3, *x.shape[2:]])
+    h.add_(1.0)
+    return wide * 2
+
+
+def read_of_a_stale_part(m: nn.Module, x: Tensor) -> Tensor:
+    h = m.conv(x)
+    first = h.tensor_split(3, dim=1)[0]
+    h.add_(1.0)
+    return first * 2
+
+
 def write_through_dropout(m: nn.Module, x: Tensor) -> Tensor:
     h = m.conv(x)
     same = F.dropout(h, 0.5, training=False)
@@ -172,6 +186,8 @@ def write_of_a_wider_type(m: nn.Module, x: Tensor) -> Tensor:
         (read_of_a_stale_view, "changed in place"),
         (read_of_a_stale_view_of_a_view, "changed in place"),
         (return_of_a_stale_view, "changed in place"),
+        (read_of_a_stale_broadcast, "changed in place"),
+        (read_of_a_stale_part, "changed in place"),
         (write_through_dropout, "changed in place"),
         (write_of_a_wider_type, "type"),
     ],
@@ -199,6 +215,32 @@ def test_a_result_changed_after_it_was_made_is_the_changed_one() -> None:
     done = functionalise(Graph(nodes, [0], [1, 2, 0]))
     assert done.outputs == [2, 2, 0]
     assert done.nodes[2].target == "aten.add.Tensor"
+
+
+@pytest.mark.parametrize("target", ["aten.alias.default", "aten.detach.default"])
+def test_a_write_to_the_value_under_another_name_changes_the_value(target: str) -> None:
+    meta = (Meta((2, 3), torch.float32),)
+    nodes = [
+        Node("input", "x", outputs=meta),
+        Node("call", "aten.neg.default", (Ref(0),), outputs=meta),
+        Node("call", target, (Ref(1),), outputs=meta),
+        Node("call", "aten.add_.Tensor", (Ref(2), 1), outputs=meta),
+    ]
+    assert functionalise(Graph(nodes, [0], [2])).outputs == [3]
+    with pytest.raises(UnsupportedOp, match="changed in place"):
+        functionalise(Graph(nodes, [0], [1]))
+
+
+def test_a_write_through_a_view_of_another_name_is_refused() -> None:
+    meta = (Meta((2, 3), torch.float32),)
+    nodes = [
+        Node("input", "x", outputs=meta),
+        Node("call", "aten.neg.default", (Ref(0),), outputs=meta),
+        Node("call", "aten._unsafe_view.default", (Ref(1), (2, 3)), outputs=meta),
+        Node("call", "aten.add_.Tensor", (Ref(2), 1), outputs=meta),
+    ]
+    with pytest.raises(UnsupportedOp, match="through a view"):
+        functionalise(Graph(nodes, [0], [1]))
 
 
 def test_the_pass_leaves_its_argument_alone() -> None:

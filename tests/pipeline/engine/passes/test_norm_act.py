@@ -109,7 +109,11 @@ def view_read_twice(m: Layers, x: Tensor) -> Outputs:
     return m.norm(flat) * flat
 
 
-VIEWS = (tokens, tokens_and_silu, view_read_twice)
+def columns_in_two(m: Layers, x: Tensor) -> Outputs:
+    return m.norm(m.conv(x).unflatten(2, (-1, 1)))
+
+
+VIEWS = (tokens, tokens_and_silu, view_read_twice, columns_in_two)
 
 
 @pytest.mark.parametrize("fn", VIEWS, ids=name)

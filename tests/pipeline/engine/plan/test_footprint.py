@@ -325,11 +325,11 @@ def test_the_order_of_strips_does_not_matter() -> None:
 
 def test_workspaces_count_while_their_op_runs() -> None:
     """What a kernel holds for itself is there beside a strip, and not kept."""
-    made = program_of(TwoNorms)
-    program = replace(made, ops=[replace(op) for op in made.ops])
+    program = program_of(TwoNorms)
     before = footprint(schedule(program, 4))
     widest = max((o for o in program.ops if o.axis and o.kind == "call"), key=lambda o: o.bytes)
-    widest.workspace = lambda rows: 1 << 20
-    after = footprint(schedule(program, 4))
+    ops = [*program.ops]
+    ops[widest.id] = replace(widest, workspace=lambda rows: 1 << 20)
+    after = footprint(schedule(replace(program, ops=ops), 4))
     assert before.device < after.device <= before.device + (1 << 20)
     assert [part.stored for part in after.segments] == [part.stored for part in before.segments]

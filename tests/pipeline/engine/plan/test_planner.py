@@ -130,7 +130,7 @@ def test_no_choice_of_heights_and_buffers_takes_less_than_the_smallest_budget(ki
         footprint(placed(plan, dict.fromkeys(set(movable(plan)) - kept, CPU.elsewhere), lag=lag)).device
         for rows, cuts, deep in ways
         for again in subsets(movable(schedule(program, rows, None, cuts, deep=deep)), 2)
-        for plan in [schedule(program, rows, None, cuts, deep=deep, again=again)]
+        for plan in [schedule(program, rows, None, cuts, deep=deep, recomputed=again)]
         for kept in subsets(movable(plan), 1)
         for lag in (False, True)
     )
@@ -386,7 +386,7 @@ class Attending(Block):
 def test_attentions_keys_stay_while_anything_as_large_could_go() -> None:
     """Seen in parts they cost several times the time of a move."""
     program = large(Attending)
-    keys = program.in_parts
+    keys = program.chunkable
     assert keys
     plans = [plan for plan, _ in planner._ever_smaller(program, 64, CUDA, {}, planner.Way({}), frozenset(), {})]
     before = next(a for a, b in itertools.pairwise(plans) if keys & b.places.keys())

@@ -32,7 +32,7 @@ def test_small_models(kind: type[Block], strip: int, deep: bool) -> None:
     want = eager(kind, x)
     candidates = movable(schedule(program, strip, deep=deep))
     for again in (set(some) for n in range(3) for some in itertools.combinations(candidates, n)):
-        plan = schedule(program, strip, deep=deep, again=again)
+        plan = schedule(program, strip, deep=deep, recomputed=again)
         keys = {i for op in program.ops for i in op.whole_reads}
         assert plan.stored & again <= keys  # what is read as a whole is kept
         for each in (plan, placed(plan, dict.fromkeys(movable(plan), "host"), lag=True)):
@@ -52,7 +52,7 @@ def test_a_value_that_is_made_again_is_not_kept() -> None:
     program = lowered(g)
     plain = placed(schedule(program, 4), {}, lag=True)
     middle = plain.segments[1].sinks[0]
-    plan = placed(schedule(program, 4, again={middle}), {}, lag=True)
+    plan = placed(schedule(program, 4, recomputed={middle}), {}, lag=True)
     assert middle in plain.stored - plan.stored
     assert footprint(plain).device - footprint(plan).device > 0.7 * program.ops[middle].bytes
     work = program.ops[middle].work
@@ -69,7 +69,7 @@ def test_the_price_decides() -> None:
     program = lowered(g)
 
     def build(again: object) -> object:
-        return schedule(program, 4, again=again)  # type: ignore[arg-type]
+        return schedule(program, 4, recomputed=again)  # type: ignore[arg-type]
 
     assert worth_recomputing(build, 1e3, 1e12) == frozenset()  # type: ignore[arg-type]
     swift = worth_recomputing(build, 1e15, 1e3)  # type: ignore[arg-type]

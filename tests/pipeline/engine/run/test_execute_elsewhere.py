@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,7 @@ def test_the_memory_is_really_the_same() -> None:
         seen.append((out.data_ptr(), read(residual.inputs[1], lo, hi).data_ptr()))
         return inner(read, lo, hi, out, stats)
 
-    residual.produce = produce
+    program.ops[residual.id] = replace(residual, produce=produce)
     right(executed(schedule(program, 2), g), g)
     assert len(seen) == 5
     assert all(out == old for out, old in seen)
@@ -303,7 +304,7 @@ def test_the_folder_stays_empty(strip: int, tmp_path: Path, monkeypatch: pytest.
         listed.append(list(tmp_path.iterdir()))
         return inner(*args)
 
-    last.run = listing
+    program.ops[last.id] = replace(last, run=listing)
     right(executed(plan, g, spill=tmp_path), g)
     assert listed == [[]] * -(-HEIGHT // strip)
     threads, files = threading.active_count(), open_files()
@@ -311,7 +312,7 @@ def test_the_folder_stays_empty(strip: int, tmp_path: Path, monkeypatch: pytest.
     def breaking(*_args: Any) -> Tensor:
         raise Broken
 
-    last.run = breaking
+    program.ops[last.id] = replace(last, run=breaking)
     with pytest.raises(Broken):
         executed(plan, g, spill=tmp_path)
     assert (threading.active_count(), open_files()) == (threads, files)

@@ -112,14 +112,16 @@ def test_a_sum_that_is_not_stored_is_computed_over_its_convolution(strip: int, c
     sum_ = summed(g, convolved(g, x), x)
     g.gives(convolved(g, sum_), channels_last=channels_last)
     program = lowered(g)
-    given = watched(named(program, "residual"))
+    given = watched(program, "residual")
     execute_strips(program, g, strip)
     assert len(given) == -(-HEIGHT // strip)
     assert all(out is not None and out.data_ptr() == x_.data_ptr() for out, x_ in given)
 
 
-def watched(op: Op) -> list[tuple[Tensor | None, Tensor]]:
-    """(where ``produce`` was told to write, the rows of the first operand), once for each call from now on."""
+def watched(program: Program, name: str) -> list[tuple[Tensor | None, Tensor]]:
+    """(where ``produce`` was told to write, the rows of the first operand), once for each call of the one op of this
+    name from now on."""
+    op = named(program, name)
     inner, seen = op.produce, list[tuple[Tensor | None, Tensor]]()
     assert inner is not None
 
@@ -127,7 +129,7 @@ def watched(op: Op) -> list[tuple[Tensor | None, Tensor]]:
         seen.append((out, read(op.inputs[0], lo, hi)))
         return inner(read, lo, hi, out, stats)
 
-    op.produce = produce
+    program.ops[op.id] = replace(op, produce=produce)
     return seen
 
 
@@ -140,7 +142,7 @@ def test_one_strip_makes_the_value_the_buffer_and_many_write_into_it(channels_la
     g, x = started()
     g.gives(summed(g, convolved(g, x), x), channels_last=channels_last)
     program = lowered(g)
-    given = watched(named(program, "residual"))
+    given = watched(program, "residual")
     (whole,) = executed(program, g, HEIGHT)
     ((out, operand),) = given
     assert out is not None
@@ -224,8 +226,7 @@ def test_statistics_taken_on_the_way_are_those_of_a_pass_that_reads(build: Any, 
     taken, read = Spy(), Spy()
     (ours,) = executed(lowered(g, taken), g, strip)
     program = lowered(g, read)
-    for op in program.ops:
-        op.produce = None
+    program.ops[:] = [replace(op, produce=None) for op in program.ops]
     (theirs,) = executed(program, g, strip)
     assert read.passes["on the way"] == 0
     assert read.passes["group_stats"] > 0

@@ -174,7 +174,7 @@ def test_our_own_part_of_a_key_leaves_out_nothing_that_a_capture_runs() -> None:
     known = tuple(NO_PART_OF_A_GRAPH)
     assert [name for name in found if not name.startswith(known)] == []
     own = import_closure(*sources._CAPTURE)
-    shortcuts = {f"capture.shortcuts.{name}" for name in ("known_calls", "known_shapes", "plain_shapes", "loading")}
+    shortcuts = {f"capture.shortcuts.{name}" for name in ("fewer_notes", "known_shapes", "plain_shapes")}
     named = {"capture.export_settings", "capture.capture", "passes.functionalise"} | shortcuts
     assert {f"tvae.pipeline.engine.{name}" for name in named} < set(own)
     assert {
@@ -189,7 +189,7 @@ def test_our_own_part_of_a_key_leaves_out_nothing_that_a_capture_runs() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["engine.capture.export_settings", "engine.capture.shortcuts.loading", "models.families.wan", "engine.lower"],
+    ["engine.capture.export_settings", "engine.capture.shortcuts.plain_shapes", "models.families.wan", "engine.lower"],
 )
 def test_our_own_digest_is_that_of_our_sources(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first, read = sources.own_digest(), sources._read

@@ -1,0 +1,37 @@
+"""Operations and nodes are made once."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+
+import pytest
+import torch
+from one_op import OneOp, image
+
+from tvae.kernels import Kernels
+from tvae.pipeline.engine.ir.program import Op, Program
+from tvae.pipeline.engine.lower import lower
+
+
+def lowered() -> Program:
+    g = OneOp(8)
+    x = image(g)
+    g.gives(g.call("group_norm.default", g.call("silu.default", x), 2))
+    return lower(g.graph, g.sizes, torch.device("cpu"), Kernels())
+
+
+def test_an_operation_does_not_change() -> None:
+    program = lowered()
+    with pytest.raises(FrozenInstanceError):
+        program.ops[-1].work = 1.0  # type: ignore[misc]
+    assert program.ops[-1].row_bytes > 0  # what follows from it is worked out once
+
+
+def test_a_value_whose_statistics_are_wanted_is_one_operation() -> None:
+    """A norm has more to say of what it normalises: no operation is left that does not know."""
+    program = lowered()
+    named: list[Op] = [op for op in program.ops if op.name == "silu"]
+    assert [op.id for op in program.ops] == [*range(len(program.ops))]
+    assert len(named) == 1
+    assert named[0].produce is not None
+    assert named[0].indirect
