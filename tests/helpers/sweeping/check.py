@@ -196,7 +196,8 @@ class Bench:
             kept = self._meter.kept()
         if kept > laid_out + limits.room:
             result.fell.append(f"{kept >> 20} MiB stay behind, of weights of {weights >> 20}")
-        beside = x.nbytes - min(max(0, kept), laid_out)  # what was there before is the input, and counts
+        # there before: the input, which counts, and perhaps copies of weights in another type, which have gone since
+        beside = x.nbytes - min(kept, laid_out)
         first, most = calls[0].tensors + beside, max(c.tensors for c in calls) + beside
         held = max(c.held for c in calls)
         key = (cell.side, tuple(x.shape), x.dtype)
