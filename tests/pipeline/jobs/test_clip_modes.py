@@ -130,7 +130,7 @@ def test_threads_are_those_of_the_preset(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     preset, started = tmp_path / "own.toml", []
-    text = presets.load("cpu").source.read_text(encoding="utf-8")
+    text = presets.export("cpu")
     preset.write_text(re.sub(r"^io_workers = .*$", f"io_workers = {workers}", text, flags=re.MULTILINE), "utf-8")
     start = threading.Thread.start
     monkeypatch.setattr(threading.Thread, "start", lambda thread: (started.append(thread.name), start(thread)))
