@@ -10,6 +10,7 @@ from tvae.pipeline.engine.ir.program import Op, Parts, Program
 from tvae.pipeline.engine.plan.bounds import Rows, owned
 from tvae.pipeline.engine.plan.schedule import PREFETCH, STAGES, Band, Place, Schedule, Segment
 from tvae.pipeline.engine.plan.strip_cost import Strip, count, memory_of, strips_alike
+from tvae.pipeline.engine.plan.strip_ways import StripWay, made_in_buffer, way_of, written_over
 from tvae.pipeline.engine.plan.whole_values import WholeValues, last_uses
 
 __all__ = ["Footprint", "Known", "SegmentFootprint", "footprint", "known_of", "segment_footprint"]
@@ -168,7 +169,6 @@ def _segment(schedule: Schedule, segment: Segment, known: Known) -> _Loop:
     sinks, away, single = set(segment.sinks), schedule.places, segment.single
     picture, early = schedule.program.inputs[0], segment.goes_early(schedule.program) - away.keys()
     behind = {} if single else {id_: segment.reuse[id_] for id_ in segment.deferred}
-    staying = sinks - away.keys() - behind.keys()
     lasting = {*behind, *(sinks if single else ())}  # no matter who reads it
     row_bytes = {i: ops[i].row_bytes for i in (*segment.body, *segment.reads)}
     peak, moved, spilled, starts, copied = 0.0, 0, 0, 0, 0.0
@@ -196,12 +196,12 @@ def _segment(schedule: Schedule, segment: Segment, known: Known) -> _Loop:
         for step in strip.steps:
             op, id_, exact = step.op, step.op.id, step.exact
             made, joined, extra = step.made, step.joined, step.workspace
-            buffer = id_ in staying
-            into_buffer = buffer and not single and exact and op.produce is not None
+            stored = joined is None and way_of(op, share, sinks, away) is StripWay.STORED
+            into_buffer = stored and made_in_buffer(op, away, behind, exact=exact, single=single)
             made = 0.0 if into_buffer else made
-            over = op.over
-            if made and exact and op.produce and over in held and over not in sinks and over not in keeps:
-                made = held.pop(over)  # of this strip alone: the result is written over it
+            over = written_over(op, held, sinks, away, keeps) if made and exact and op.produce else None
+            if over is not None:
+                made = held.pop(over)  # the result is written over it
                 size -= made
             if joined is None:
                 held[id_] = made
@@ -214,7 +214,7 @@ def _segment(schedule: Schedule, segment: Segment, known: Known) -> _Loop:
                 extra += step.bytes
             if laid_out and picture in op.inputs:
                 extra += laid_out
-            if step.rows and op.parts and any(i in away for i in op.parts.over):
+            if step.rows and op.parts and way_of(op, share, sinks, away) is StripWay.CHUNKED:
                 extra, through, pieces, passed = _in_parts(ops, op.parts, step.rows, segment.strips, away, total)
                 copied += times * passed
                 moved += int(times * through)

@@ -18,6 +18,7 @@ from tvae.pipeline.engine.ir.program import Op, Parts, Read
 from tvae.pipeline.engine.plan.bounds import Rows, owned
 from tvae.pipeline.engine.plan.schedule import PREFETCH, STAGES, Schedule, Segment
 from tvae.pipeline.engine.plan.sliding import Share, shares
+from tvae.pipeline.engine.plan.strip_ways import StripWay, made_in_buffer, way_of, written_over
 from tvae.pipeline.engine.plan.whole_values import last_uses
 from tvae.pipeline.engine.run.band_storage import elsewhere
 from tvae.pipeline.engine.run.chunked_attention import attend_in_chunks
@@ -259,22 +260,17 @@ class _Run:
             if id_ not in share.wanted:
                 continue
             op, (lo, hi) = ops[id_], share.fresh[id_]
+            way = way_of(op, share, self.sinks, self.away)
             if id_ in taken:
                 pass
-            elif op.reduction:
+            elif way is StripWay.FOLDED:
+                assert op.reduction is not None
                 folded[id_] = op.reduction.fold(folded.get(id_), read, lo, hi)
-            elif lo >= hi:  # an earlier strip saw as far
-                hold(id_, None)
-                if id_ in self.sinks:
-                    self._keep(op, values[id_], share.held[id_][0], strip)
-            elif op.parts and any(i in self.away for i in op.parts.over):
-                hold(id_, attend_in_chunks(op.parts, read, (lo, hi), self._ranges(op.parts), self.away))
-                if id_ in self.sinks:
-                    self._keep(op, values[id_], share.held[id_][0], strip)
-            elif id_ in self.sinks and share.joined(id_):
-                hold(id_, op.run(read, lo, hi))
-                self._keep(op, values[id_], share.held[id_][0], strip)
-            elif id_ in self.sinks:
+            elif way is StripWay.APPENDED:
+                have(id_, self._appended(op, share, read, lo, hi))
+            elif way is StripWay.COMPUTED:
+                hold(id_, self._value(op, read, lo, hi, self._dying(op, read, lo, hi, values)))
+            elif way is StripWay.STORED and not share.joined(id_):
                 value, parts = self._sink(op, read, lo, hi, strip, self._dying(op, read, lo, hi, values))
                 hold(id_, value)
                 del value
@@ -282,10 +278,16 @@ class _Run:
                     for reader, take in self.statistics[id_]:
                         folded[reader] = take(folded.get(reader), parts)
                         taken.add(reader)
-            elif share.appended(id_, op):
-                have(id_, self._appended(op, share, read, lo, hi))
             else:
-                hold(id_, self._value(op, read, lo, hi, self._dying(op, read, lo, hi, values)))
+                if way is StripWay.CARRIED:
+                    hold(id_, None)
+                elif way is StripWay.CHUNKED:
+                    assert op.parts is not None
+                    hold(id_, attend_in_chunks(op.parts, read, (lo, hi), self._ranges(op.parts), self.away))
+                else:
+                    hold(id_, op.run(read, lo, hi))
+                if id_ in self.sinks:
+                    self._keep(op, values[id_], share.held[id_][0], strip)
             for i in op.inputs:
                 if self.last_use[i] == id_:
                     values.pop(i, None)
@@ -330,10 +332,9 @@ class _Run:
         return crop(value, axis, rows[0] - first, rows[1] - first)
 
     def _dying(self, op: Op, read: Read, lo: int, hi: int, values: Mapping[int, Tensor]) -> Tensor | None:
-        """The rows of an input that the op may write over: of this strip alone, and read by nothing else."""
-        i = op.over
-        ours = i is not None and i in values and i not in self.sinks and i not in self.away and i not in self.kept
-        return read(i, lo, hi) if i is not None and ours else None
+        """The rows of an input that the op may write over."""
+        over = written_over(op, values, self.sinks, self.away, self.kept)
+        return None if over is None else read(over, lo, hi)
 
     @staticmethod
     def _value(op: Op, read: Read, lo: int, hi: int, over: Tensor | None) -> Any:
@@ -354,7 +355,7 @@ class _Run:
         elif single:
             value, parts = op.produce(read, lo, hi, over, bool(self.statistics[op.id]))
         else:
-            inside = op.axis.outer == 1 and op.id not in self.away and op.id not in self.deferred.over
+            inside = made_in_buffer(op, self.away, self.deferred.over, exact=exact, single=single)
             place_in = crop(self.store[op.id], op.axis, lo, hi) if inside else over
             value, parts = op.produce(read, lo, hi, place_in, bool(self.statistics[op.id]))
             if inside:

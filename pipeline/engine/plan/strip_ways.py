@@ -1,0 +1,62 @@
+"""What a strip does with one operation: decided here once, for the run and for the count of its memory beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import Enum, auto
+
+from tvae.pipeline.engine.ir.program import Op
+from tvae.pipeline.engine.plan.sliding import Share
+
+__all__ = ["StripWay", "made_in_buffer", "way_of", "written_over"]
+
+
+class StripWay(Enum):
+    """How a strip comes to its rows of a value."""
+
+    FOLDED = auto()
+    """A statistic: its own rows are added to those of the strips before."""
+    CARRIED = auto()
+    """An earlier strip saw as far: there are kept rows, and none to compute."""
+    CHUNKED = auto()
+    """An attention whose keys and values live elsewhere comes to them in chunks."""
+    STORED = auto()
+    """Computed, and its own rows are put into a buffer."""
+    APPENDED = auto()
+    """Computed into place, right behind the kept rows."""
+    COMPUTED = auto()
+    """Computed for this strip alone, and joined to kept rows where there are any."""
+
+
+def way_of(op: Op, share: Share, sinks: Collection[int], away: Collection[int]) -> StripWay:
+    """sinks: values of the segment that are stored; away: values that live elsewhere than on the device."""
+    first, last = share.fresh[op.id]
+    if op.reduction:
+        return StripWay.FOLDED
+    if first >= last:
+        return StripWay.CARRIED
+    if op.parts and any(i in away for i in op.parts.over):
+        return StripWay.CHUNKED
+    if op.id in sinks:
+        return StripWay.STORED
+    return StripWay.APPENDED if share.appended(op.id, op) else StripWay.COMPUTED
+
+
+def made_in_buffer(op: Op, away: Collection[int], deferred: Collection[int], *, exact: bool, single: bool) -> bool:
+    """Are the rows of a stored value computed right in its buffer? exact: they are the strip's own and no others.
+    single: of one strip, whose value becomes the buffer. deferred: values that are written a strip later."""
+    if not exact or single or op.produce is None or op.axis is None:
+        return False
+    return op.axis.outer == 1 and op.id not in away and op.id not in deferred
+
+
+def written_over(
+    op: Op, here: Collection[int], sinks: Collection[int], away: Collection[int], kept: Collection[int]
+) -> int | None:
+    """The input that an operation may write its result over: a value of this strip alone, that nothing else reads.
+
+    here: values that the strip has; kept: those of which rows are kept from strip to strip.
+    """
+    over = op.over
+    alone = over is not None and over in here and over not in sinks and over not in away and over not in kept
+    return over if alone else None
