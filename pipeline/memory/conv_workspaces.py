@@ -63,7 +63,7 @@ def _convolved(func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[
         result = func(*(_shape_of(a) for a in args), **{k: _shape_of(a) for k, a in kwargs.items()})
         laid_out = sum(t.nbytes for t in (x, weight) if not _is_dense(t))
         room = _taken(result.nbytes) + _taken(laid_out) + (_EXACT_ROOM if exact else _ROOM)
-        total = torch.cuda.get_device_properties(x.device).total_memory
+        total = torch.cuda.mem_get_info(x.device)[1]
         share = (torch.cuda.memory_reserved(x.device) + room) / total
         if share < 1.0:
             try:

@@ -6,7 +6,7 @@ Each cell: numbers within law 1, the peak of memory within the plan and the budg
 the untiled model's own and five seconds (once its kernels are on disk). One seed gives one list of cells. Cells that
 the file has results of are passed over, so that the same command goes on where it ended; ``--again`` runs those that
 fell short or had kernels to build, in a process that finds them. Ends with 1 where a cell falls short. The card must be
-this program's alone.
+this program's alone, or that of as many sweeps as ``--share`` says, each of which has that part of its memory.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from sweeping.cells import Scale, cells_of
 from sweeping.check import Bench, Limits, Result
 from sweeping.families import swept
 from sweeping.report import Journal, measured, told
+from sweeping.shared_card import take_share
 from sweeping.untiled import is_lost
 
 PUBLIC = Scale(least=0.1, most=12.0, large=40.0, huge=150.0)
@@ -41,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--families", default=None, help="names, separated by commas; all by default")
     parser.add_argument("--out", type=Path, default=None, help="file that results are added to")
     parser.add_argument("--again", action="store_true", help="cells that fell short or built kernels")
+    parser.add_argument("--share", type=int, default=1, help="sweeps that have the card together")
     parser.add_argument("--report", action="store_true", help="run nothing, tell what the file has of all seeds")
     options = parser.parse_args(arguments)
     journal = Journal(options.out)
@@ -53,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace, journal: Journal) -> list[dict[str, object]]:
     """The rows of cells that ran."""
     tiny = options.device == "cpu"
+    if options.share > 1 and not tiny:
+        take_share(options.share)
     families = swept(tiny)
     if options.families is not None:
         families = {name: families[name] for name in options.families.split(",")}

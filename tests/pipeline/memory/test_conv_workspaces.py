@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,7 +50,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
         "empty_cache": found.empty,
         "is_current_stream_capturing": lambda: False,
         "memory_reserved": lambda _: RESERVED,
-        "get_device_properties": lambda _: SimpleNamespace(total_memory=TOTAL),
+        "mem_get_info": lambda _: (TOTAL - RESERVED, TOTAL),
     }.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
     monkeypatch.setattr(conv_workspaces, "allocator_share", lambda _: found)
