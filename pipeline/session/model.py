@@ -1,7 +1,7 @@
 """A VAE as jobs and commands compute with it: opened by name, tensors in, tensors out.
 
-Unlike ``TiledVAE`` it holds weights rather than a module. The module is built (and diffusers imported) only when a
-graph has to be captured; from the second run on the built-in VAE needs neither.
+Unlike ``TiledVAE`` it holds weights rather than a module. The module is built (and diffusers imported, where its layers
+are not ours) only when a graph has to be captured: from the second run on neither is needed.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ from tvae.pipeline.engine.plan.report import Plan
 from tvae.pipeline.engine.run.storage import ROWS, RowSink, RowSource
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.memory.limits import Limits, parse_size
+from tvae.pipeline.models import kl
 from tvae.pipeline.models.calls import Call, Side
 from tvae.pipeline.models.families import FAMILIES, LatentGeometry, goes_by_frames
 from tvae.pipeline.models.geometry import geometry_of
 from tvae.pipeline.models.latent_space import LatentSpace
-from tvae.pipeline.models.load import load_module, load_weights, locate_vae
+from tvae.pipeline.models.load import has_own, load_module, load_own, load_weights, locate_vae
 from tvae.pipeline.models.source import VaeSource
 from tvae.pipeline.models.space import space_of
 from tvae.pipeline.models.streaming import ClipStream
@@ -119,7 +121,7 @@ class Model:
         facts = {"class": source.class_name, "config": source.config_sha256, "weights": shapes}
         subject = Subject(
             source.class_name,
-            stored_key(_module_of(source.class_name), facts),
+            stored_key(_home_of(source), facts),
             self._module,
             self._by_name,
             lambda: self._stored,
@@ -241,7 +243,7 @@ class Model:
     def _module(self) -> nn.Module:
         """What graphs are captured from: on the CPU, so that the device holds each weight once, laid out for use."""
         if self._loaded is None:
-            self._loaded = load_module(self.source, self.dtype)
+            self._loaded = load_own(self.source, self.dtype)
         return self._loaded
 
     def _by_name(self, names: Sequence[str]) -> Mapping[str, Tensor]:
@@ -262,14 +264,13 @@ class Model:
         return weight.to(self.device, kind).contiguous(memory_format=layout)
 
 
-def _module_of(class_name: str) -> str:
-    """Where diffusers defines an autoencoder, found without importing diffusers: the file that holds the class."""
-    from importlib.util import find_spec
-    from pathlib import Path
-
+def _home_of(source: VaeSource) -> str:
+    """The module of the class that graphs are captured from, found without importing diffusers."""
+    if has_own(source):
+        return kl.KLVAE.__module__
     spec = find_spec("diffusers")
     folder = Path(spec.origin).parent / "models" / "autoencoders" if spec and spec.origin else None
     for file in sorted(folder.glob("*.py")) if folder else []:
-        if f"\nclass {class_name}(" in file.read_text(encoding="utf-8"):
+        if f"\nclass {source.class_name}(" in file.read_text(encoding="utf-8"):
             return f"diffusers.models.autoencoders.{file.stem}"
     return "diffusers"
