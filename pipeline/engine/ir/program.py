@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import Axis
 
-__all__ = ["Demand", "More", "Op", "Parts", "Produce", "Program", "Read", "Reduction"]
+__all__ = ["Chunked", "Demand", "More", "Op", "Produce", "Program", "Read", "Reduction"]
 
 Demand = tuple[int, int, int]
 """(op id, lo, hi): rows [lo, hi) of a tiled value."""
@@ -35,7 +35,7 @@ class Reduction:
     """A value that needs every row once: fold strip after strip into an accumulator, then finish.
 
     ``fold(acc, read, lo, hi)`` takes None as the first accumulator and is given owned rows only, each exactly once.
-    ``take(acc, parts)``, where there is one, does the same with statistics that ``Op.produce`` of the source gave.
+    ``take(acc, statistics)``, where there is one, does the same with those that ``Op.produce`` of the source gave.
     """
 
     source: int
@@ -45,20 +45,21 @@ class Reduction:
 
 
 @dataclass(frozen=True)
-class Parts:
-    """How an op goes without the whole of its whole reads ``over``: it sees a range of their rows at a time.
+class Chunked:
+    """How an op computes when its whole reads ``sources`` are not all on the device: from chunks of their rows.
 
-    ``part(read, lo, hi, first, last)``: of rows [lo, hi) what rows [first, last) of those contribute; ``merge`` joins
-    two contributions, and ``finish`` makes the value of all of them. ``bytes(rows, seen)``: memory a part takes beside
-    its operands; ``passed(rows, seen)``: bytes of that that are read or written.
+    ``partial(read, lo, hi, first, last)``: what rows [first, last) of the sources contribute to rows [lo, hi);
+    ``merge`` joins two contributions; ``finish`` makes the value when all of them are merged. For so many rows of the
+    op and of a chunk, ``workspace(rows, seen)`` is the bytes taken beside the operands, and ``traffic(rows, seen)`` the
+    bytes read or written there.
     """
 
-    over: tuple[int, ...]
-    part: Callable[[Read, int, int, int, int], Any]
+    sources: tuple[int, ...]
+    partial: Callable[[Read, int, int, int, int], Any]
     merge: Callable[[Any, Any], Any]
     finish: Callable[[Any], Tensor]
-    bytes: Callable[[int, int], int]
-    passed: Callable[[int, int], int]
+    workspace: Callable[[int, int], int]
+    traffic: Callable[[int, int], int]
 
 
 class Produce(Protocol):
@@ -90,7 +91,7 @@ class Op:
     statistics are wanted, in fewer passes over memory; indirect: by way of memory of its own. into: ``run`` into memory
     that is given. over: the input whose memory ``produce`` may write its result over, if nobody else needs it.
     replaces: inputs of which row r of the result needs row r alone, so that it may take the place of their buffer.
-    parts: set where whole reads may come a few rows at a time. work: floating-point operations of the whole value,
+    chunked: set where whole reads may come in chunks of their rows. work: floating-point operations of the whole value,
     where they are what takes the time. workspace: bytes that computing so many rows of it holds beside operands and
     result. besides: bytes of the other tensors, where the value is several.
     """
@@ -114,7 +115,7 @@ class Op:
     into: Into | None = field(default=None, repr=False)
     over: int | None = None
     replaces: tuple[int, ...] = ()
-    parts: Parts | None = field(default=None, repr=False)
+    chunked: Chunked | None = field(default=None, repr=False)
     work: float = 0.0
     workspace: Callable[[int], int] = field(default=_nothing, repr=False)
     besides: int = 0
@@ -139,7 +140,7 @@ class More(TypedDict, total=False):
     into: Into
     over: int | None
     replaces: tuple[int, ...]
-    parts: Parts | None
+    chunked: Chunked | None
     work: float
     workspace: Callable[[int], int]
     besides: int
@@ -161,10 +162,10 @@ class Program:
     """What made some of it run on whole values: operations without a rule, by name and module."""
     handed_over: frozenset[int] = frozenset()
     """Inputs that nobody wants back: the caches of a step, which go as soon as nothing reads them any more."""
-    memory: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
-    """What planning has found out about it."""
+    found: dict[type, Any] = field(default_factory=dict, init=False, repr=False)
+    """What planning has found out about it, by the type of what was found."""
 
     @property
     def chunkable(self) -> set[int]:
-        """Whole reads of ops that can do with a few of their rows at a time."""
-        return {i for op in self.ops if op.parts for i in op.parts.over}
+        """Whole reads of ops that can also take them in chunks."""
+        return {i for op in self.ops if op.chunked for i in op.chunked.sources}

@@ -6,7 +6,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tvae.pipeline.engine.ir.program import Op, Parts, Program
+from tvae.pipeline.engine.ir.program import Chunked, Op, Program
 from tvae.pipeline.engine.plan.bounds import Rows, owned
 from tvae.pipeline.engine.plan.schedule import PREFETCH, STAGES, Band, Place, Schedule, Segment
 from tvae.pipeline.engine.plan.strip_cost import Strip, count, memory_of, strips_alike
@@ -23,9 +23,9 @@ class SegmentFootprint:
     stored: bytes of buffers on the device; strip: what its fullest strip needs beside them; moved: bytes to and from
     host and disk; spilled: those of them to and from disk; halo: rows beyond a strip's own in the buffer that needs
     most; recompute: rows computed for each row owned, weighted by bytes; work: floating-point operations, halo
-    included; starts: operations started; copied: bytes that are read and written once more, to be written behind the
-    strips, joined to rows that were kept, or to attend to keys in parts; held: bytes of whole values beside the
-    strips; whole: the most that those and buffers take before them.
+    included; starts: operations started; copied: bytes that are read and written once more: for deferred
+    writes, to be joined to rows that were kept, or to attend to keys in chunks; whole: bytes of whole values beside the
+    strips; before: the most that whole values and buffers take before the strips.
     """
 
     stored: int
@@ -37,18 +37,18 @@ class SegmentFootprint:
     starts: int
     copied: int
     spilled: int
-    held: int = 0
     whole: int = 0
+    before: int = 0
 
     @property
-    def kept(self) -> int:
-        """Bytes beside the strips."""
-        return self.stored + self.held
+    def beside(self) -> int:
+        """Bytes of buffers and whole values, beside the strips."""
+        return self.stored + self.whole
 
     @property
     def peak(self) -> int:
         """Bytes where it is fullest."""
-        return max(self.kept + self.strip, self.whole)
+        return max(self.beside + self.strip, self.before)
 
 
 _Loop = tuple[int, int, int, float, float, int, int, int]
@@ -67,13 +67,13 @@ class Known:
 
 def known_of(program: Program) -> Known:
     """What earlier plans of a program counted; not the strips themselves, which take more memory than they save."""
-    known: Known = program.memory.setdefault("known", Known())
+    known: Known = program.found.setdefault(Known, Known())
     known.strips.clear()
     return known
 
 
-_STARTS_A_PART = 12
-"""Operations of one part of an attention and its merge."""
+_STARTS_A_CHUNK = 12
+"""Operations of one chunk of an attention and its merge."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def footprint(schedule: Schedule, known: Known | None = None) -> Footprint:
     known = known or Known()
     passing = program.handed_over - {*program.outputs} - schedule.places.keys()
     base = sum(ops[i].bytes for i in {*program.inputs} - passing - schedule.places.keys())
-    live, held = {*passing}, WholeValues(program)
+    live, wholes = {*passing}, WholeValues(program)
     device, away, most = base, {"host": 0, "disk": 0}, {"host": 0, "disk": 0}
     segments: list[SegmentFootprint] = []
 
@@ -118,7 +118,7 @@ def footprint(schedule: Schedule, known: Known | None = None) -> Footprint:
         return sum(ops[i].bytes for i in live if i not in gone)
 
     for segment in schedule.segments:
-        whole = held.through(segment, left)
+        before = wholes.through(segment, left)
         live -= {i for ids in last_uses(ops, segment).values() for i in ids}
         made = {i for i in segment.sinks if not ops[i].reduction and schedule.places.get(i) != "caller"}
         for id_ in made & schedule.places.keys():
@@ -126,12 +126,12 @@ def footprint(schedule: Schedule, known: Known | None = None) -> Footprint:
         most = {place: max(most[place], away[place]) for place in most}
         here = made - schedule.places.keys()
         live |= set() if segment.single else here - segment.reuse.keys()
-        part = replace(segment_footprint(schedule, segment, left(()), known), held=held.bytes, whole=whole)
-        device = max(device, base + part.peak)
-        segments.append(part)
+        cost = replace(segment_footprint(schedule, segment, left(()), known), whole=wholes.bytes, before=before)
+        device = max(device, base + cost.peak)
+        segments.append(cost)
         live |= here | segment.reuse.keys()  # a single strip's values became the buffers
         live -= set(segment.drops)
-        held.drop(segment.drops)
+        wholes.drop(segment.drops)
         for id_ in segment.drops:
             if schedule.places.get(id_) in away:
                 away[schedule.places[id_]] -= ops[id_].bytes
@@ -143,7 +143,7 @@ def segment_footprint(schedule: Schedule, segment: Segment, stored: int, known: 
     away = frozenset((i, schedule.places[i]) for i in (*segment.reads, *segment.sinks) if i in schedule.places)
     key = (_kind(segment), segment.deferred, segment.bands, away, segment.goes_early(schedule.program))
     if key not in known.loops:
-        known.loops[key] = _segment(schedule, segment, known)
+        known.loops[key] = _strips_cost(schedule, segment, known)
     return SegmentFootprint(stored, *known.loops[key])
 
 
@@ -162,14 +162,14 @@ def _strips(schedule: Schedule, segment: Segment, known: Known) -> list[Strip]:
     return known.strips[key]
 
 
-def _segment(schedule: Schedule, segment: Segment, known: Known) -> _Loop:
+def _strips_cost(schedule: Schedule, segment: Segment, known: Known) -> _Loop:
     if segment.bands:
-        return _banded(schedule, segment, known)
+        return _bands_cost(schedule, segment, known)
     ops, total = schedule.program.ops, schedule.program.rows
     sinks, away, single = set(segment.sinks), schedule.places, segment.single
     picture, early = schedule.program.inputs[0], segment.goes_early(schedule.program) - away.keys()
-    behind = {} if single else {id_: segment.reuse[id_] for id_ in segment.deferred}
-    lasting = {*behind, *(sinks if single else ())}  # no matter who reads it
+    deferred = {} if single else {id_: segment.reuse[id_] for id_ in segment.deferred}
+    lasting = {*deferred, *(sinks if single else ())}  # no matter who reads it
     row_bytes = {i: ops[i].row_bytes for i in (*segment.body, *segment.reads)}
     peak, moved, spilled, starts, copied = 0.0, 0, 0, 0, 0.0
     on_disk = {i for i, place in away.items() if place == "disk"}
@@ -179,9 +179,9 @@ def _segment(schedule: Schedule, segment: Segment, known: Known) -> _Loop:
         wanted, keeps = share.wanted, share.keeps
         elsewhere = segment.reads & wanted.keys() & away.keys()
         fetched = {i: row_bytes[i] * count(share.fresh[i]) for i in elsewhere}
-        leaving = {i: row_bytes[i] * count(share.held[i]) for i in sinks & wanted.keys() & away.keys()}
+        leaving = {i: row_bytes[i] * count(share.present[i]) for i in sinks & wanted.keys() & away.keys()}
         kept = sum(leaving.values())
-        waiting = sum(row_bytes[i] * _above(ops[old], wanted, old, strip.rows, total) for i, old in behind.items())
+        waiting = sum(row_bytes[i] * _above(ops[old], wanted, old, strip.rows, total) for i, old in deferred.items())
         beside = PREFETCH * sum(fetched.values()) + (STAGES - PREFETCH) * kept + 2 * waiting
         beside += sum(row_bytes[i] * count(rows) for i, rows in strip.before.items())
         beside += sum(row_bytes[i] * count(keeps[i]) for i in elsewhere & keeps.keys())
@@ -191,43 +191,43 @@ def _segment(schedule: Schedule, segment: Segment, known: Known) -> _Loop:
         copied += times * strip.copied
         # the picture is laid out as the buffers are
         laid_out = row_bytes[picture] * count(wanted[picture]) if picture in wanted and picture not in away else 0.0
-        held: dict[int, float] = {i: row_bytes[i] * count(share.held[i]) for i in elsewhere}
-        size = sum(held.values())
+        alive: dict[int, float] = {i: row_bytes[i] * count(share.present[i]) for i in elsewhere}
+        size = sum(alive.values())
         for step in strip.steps:
             op, id_, exact = step.op, step.op.id, step.exact
             made, joined, extra = step.made, step.joined, step.workspace
             stored = joined is None and way_of(op, share, sinks, away) is StripWay.STORED
-            into_buffer = stored and made_in_buffer(op, away, behind, exact=exact, single=single)
+            into_buffer = stored and made_in_buffer(op, away, deferred, exact=exact, single=single)
             made = 0.0 if into_buffer else made
-            over = written_over(op, held, sinks, away, keeps) if made and exact and op.produce else None
+            over = written_over(op, alive, sinks, away, keeps) if made and exact and op.produce else None
             if over is not None:
-                made = held.pop(over)  # the result is written over it
+                made = alive.pop(over)  # the result is written over it
                 size -= made
             if joined is None:
-                held[id_] = made
+                alive[id_] = made
             else:
-                held[id_] = joined
+                alive[id_] = joined
                 peak = max(peak, size + joined + made + beside)
-            size += held[id_]
+            size += alive[id_]
             beside += step.kept
             if into_buffer and op.indirect:
                 extra += step.bytes
             if laid_out and picture in op.inputs:
                 extra += laid_out
-            if step.rows and op.parts and way_of(op, share, sinks, away) is StripWay.CHUNKED:
-                extra, through, pieces, passed = _in_parts(ops, op.parts, step.rows, segment.strips, away, total)
-                copied += times * passed
+            if step.rows and op.chunked and way_of(op, share, sinks, away) is StripWay.CHUNKED:
+                extra, through, chunks, traffic = _chunked_cost(ops, op.chunked, step.rows, segment.strips, away, total)
+                copied += times * traffic
                 moved += int(times * through)
-                spilled += int(times * through) if on_disk.intersection(op.parts.over) else 0
-                starts += times * pieces * _STARTS_A_PART
+                spilled += int(times * through) if on_disk.intersection(op.chunked.sources) else 0
+                starts += times * chunks * _STARTS_A_CHUNK
             if size + extra + beside > peak:
                 peak = size + extra + beside
             for i in step.last:
                 if i not in lasting:
-                    size -= held.pop(i, 0.0)
+                    size -= alive.pop(i, 0.0)
                 if i in early:
                     size -= ops[i].bytes  # stored until now
-    copied += sum(2 * ops[i].bytes for i in behind)
+    copied += sum(2 * ops[i].bytes for i in deferred)
     computed = sum(strip.times * strip.computed for strip in strips)
     needed = sum(strip.times * strip.owned for strip in strips)
     work = sum(strip.times * strip.work for strip in strips)
@@ -235,7 +235,7 @@ def _segment(schedule: Schedule, segment: Segment, known: Known) -> _Loop:
     return (int(peak), moved, halo, computed / needed if needed else 1.0, work, starts, int(copied), spilled)
 
 
-def _banded(schedule: Schedule, segment: Segment, known: Known) -> _Loop:
+def _bands_cost(schedule: Schedule, segment: Segment, known: Known) -> _Loop:
     """Of a segment in bands: rows that come and go are whole in their height, all else is of one band."""
     ops, total, away = schedule.program.ops, schedule.program.rows, schedule.places
     memory = memory_of(ops, segment.body, ())
@@ -253,27 +253,27 @@ def _banded(schedule: Schedule, segment: Segment, known: Known) -> _Loop:
         spilled += times * sum(n for i, n in frames.items() if i in on_disk)
         at_once = (1 + PREFETCH) * sum(frames[i] for i in comes - by_bands) + sum(frames[i] for i in goes - by_bands)
         for band, alike in _bands_alike(segment.bands):
-            held = {i: band.program.ops[i].row_bytes * count(wanted[i]) for i in band.cuts.keys() & wanted.keys()}
-            beside = at_once + PREFETCH * sum(held[i] for i in comes & by_bands)
+            alive = {i: band.program.ops[i].row_bytes * count(wanted[i]) for i in band.cuts.keys() & wanted.keys()}
+            beside = at_once + PREFETCH * sum(alive[i] for i in comes & by_bands)
             for i in goes & by_bands:
                 axis, lo, hi, _ = band.owns[i]
                 beside += (STAGES - PREFETCH) * frames[i] * (hi - lo) / ops[i].shape[axis.dim]
-            size = sum(held.values())
+            size = sum(alive.values())
             starts += times * alike * len(segment.body)
             for id_ in segment.body:
                 op, whole = band.program.ops[id_], ops[id_]
                 if id_ not in wanted or op.reduction or op.axis is None:
                     continue
                 rows = count(wanted[id_])
-                held[id_] = 0 if memory[id_] != id_ else op.row_bytes * rows
-                size += held[id_]
+                alive[id_] = 0 if memory[id_] != id_ else op.row_bytes * rows
+                size += alive[id_]
                 computed += times * alike * op.row_bytes * rows
                 needed += times * alike * whole.row_bytes * count(own[id_]) / len(segment.bands)
                 work += times * alike * op.work * rows / op.axis.rows if op.axis.rows else 0.0
                 peak = max(peak, int(size + op.workspace(rows) + beside))
                 for i in op.inputs:
                     if last[memory[i]] == id_:
-                        size -= held.pop(memory[i], 0)
+                        size -= alive.pop(memory[i], 0)
     for band in segment.bands:
         halo = max(halo, band.units[1] - band.units[0])
     return peak, int(moved), halo, computed / needed if needed else 1.0, work, starts, 0, int(spilled)
@@ -293,15 +293,15 @@ def _above(op: Op, wanted: Mapping[int, Rows], id_: int, strip: Rows, total: int
     return max(0, owned(op.axis.rows, strip, total)[0] - wanted[id_][0]) if id_ in wanted else 0
 
 
-def _in_parts(
-    ops: Sequence[Op], parts: Parts, rows: int, strips: Sequence[Rows], away: Mapping[int, Place], total: int
+def _chunked_cost(
+    ops: Sequence[Op], chunked: Chunked, rows: int, strips: Sequence[Rows], away: Mapping[int, Place], total: int
 ) -> tuple[float, float, int, int]:
-    """Of an op that reads in parts: bytes beside the strip, those that come from elsewhere, number of parts, bytes that
-    are passed over."""
-    here = [i for i in parts.over if i in away]
+    """Of an op that reads in chunks: bytes it takes beside the strip, bytes that come from elsewhere, number of chunks,
+    bytes that it reads or writes of its workspace."""
+    here = [i for i in chunked.sources if i in away]
     axis = ops[here[0]].axis
     assert axis is not None
     seen = max(count(owned(axis.rows, strip, total)) for strip in strips)
     a_row = sum(ops[i].row_bytes for i in here)
-    beside = (1 + PREFETCH) * a_row * seen + parts.bytes(rows, seen)
-    return beside, a_row * axis.rows, len(strips), parts.passed(rows, axis.rows)
+    beside = (1 + PREFETCH) * a_row * seen + chunked.workspace(rows, seen)
+    return beside, a_row * axis.rows, len(strips), chunked.traffic(rows, axis.rows)

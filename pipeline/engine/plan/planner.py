@@ -134,7 +134,7 @@ def _in_bands(
         while True:  # a segment in bands writes over nothing, so that the next may have less room than it had
             segments = tuple(
                 _with_bands(plan, segment, taken, room, height_bands, known)
-                if taken.kept + taken.strip > room
+                if taken.beside + taken.strip > room
                 else segment
                 for segment, taken in zip(plan.segments, cost.segments, strict=True)
             )
@@ -160,7 +160,7 @@ def _with_bands(
     for halvings in range(1, _MOST_HALVINGS + 1):
         bands = height_bands.bands(plain, -(-height_bands.rows // 2**halvings))
         if bands:
-            its = segment_footprint(plan, other := replace(plain, bands=bands), cost.kept, known)
+            its = segment_footprint(plan, other := replace(plain, bands=bands), cost.beside, known)
             if its.strip < smallest:
                 found, smallest = other, its.strip
             if its.stored + its.strip <= room:
@@ -185,7 +185,7 @@ def _raised(plan: Schedule, cost: Footprint, budget: int | None, cache: int, kno
         together = max(1, cache * program.rows // (whole * plan.strip_rows)) if whole else 1
         fewest = -(-steps // together)
         higher = _in_strips(segment, program, plan.strip_rows * -(-steps // fewest))
-        its = segment_footprint(plan, higher, taken.kept, known)
+        its = segment_footprint(plan, higher, taken.beside, known)
         segments.append(higher if room is None or its.stored + its.strip <= room else segment)
     return replace(plan, segments=tuple(segments))
 
@@ -255,7 +255,7 @@ def _ever_smaller(
         return  # the same as without
     yield eased(plan, footprint(plan, known))
     places = dict(given)
-    plan = placed(plan, places, lag=True)
+    plan = placed(plan, places, defer=True)
     spans = _spans(plan, given)
     chunkable = program.chunkable
     while True:
@@ -275,16 +275,16 @@ def _ever_smaller(
         if anew := pays.intersection(going):
             recomputed |= anew
             other = schedule(program, rows, given, way.cuts, deep=way.deep, recomputed=recomputed)
-            plan = placed(other, places, lag=True)
+            plan = placed(other, places, defer=True)
             spans = _spans(plan, places)
         for id_ in going:
             if id_ in anew or id_ not in spans:
                 continue
             places[id_] = machine.elsewhere
-            plan = placed(plan, places, lag=True)
+            plan = placed(plan, places, defer=True)
             if machine.host is not None and footprint(plan, known).host > machine.host:
                 places[id_] = "disk"
-                plan = placed(plan, places, lag=True)
+                plan = placed(plan, places, defer=True)
             del spans[id_]
 
 
@@ -308,7 +308,7 @@ def _filled(
             if segment.single:
                 continue
             other = _in_strips(segment, program, height)
-            its = segment_footprint(plan, other, taken.kept, known)
+            its = segment_footprint(plan, other, taken.beside, known)
             if its.stored + its.strip <= room and (time := segment_seconds(program, other, its, machine)) < fastest:
                 best, fastest = other, time
         segments.append(best)

@@ -96,8 +96,8 @@ class Schedule:
     """Segments in order, and the ops whose whole value is kept in a buffer.
 
     strip_rows: the height that was chosen; segments may have lower strips, where memory is short, or higher ones, where
-    their values are small. places: where those buffers live that are not on the device. lag: write over buffers behind
-    the strips, too.
+    their values are small. places: where those buffers live that are not on the device. defer: with deferred
+    writes.
     """
 
     program: Program
@@ -105,7 +105,7 @@ class Schedule:
     stored: frozenset[int]
     strip_rows: int
     places: Mapping[int, Place] = field(default_factory=dict)
-    lag: bool = False
+    defer: bool = False
 
 
 def schedule(
@@ -149,7 +149,7 @@ def schedule(
         drops = tuple(i for i, at in used.items() if at == n and i not in kept)
         slide = n in slides and len(strips) > 1
         segments.append(Segment(whole, body, sinks, reads, drops, strips, slides=slide))
-    return placed(Schedule(program, tuple(segments), stored, strip_rows, lag=True), places or {})
+    return placed(Schedule(program, tuple(segments), stored, strip_rows, defer=True), places or {})
 
 
 def strips_of(program: Program, height: int) -> tuple[Rows, ...]:
@@ -163,30 +163,30 @@ def _strips(rows: int, height: int) -> tuple[Rows, ...]:
     return tuple((lo, min(lo + height, rows)) for lo in range(0, rows, height))
 
 
-def placed(plan: Schedule, places: Mapping[int, Place], *, lag: bool = False) -> Schedule:
+def placed(plan: Schedule, places: Mapping[int, Place], *, defer: bool = False) -> Schedule:
     """The same loops with these buffers elsewhere, and what can be in place written over what dies.
 
-    lag: also where strips read rows beyond their own, at the price of a copy.
+    defer: with deferred writes, for strips that read rows beyond their own: at the price of a copy.
     """
     program, changed = plan.program, {i for i, _ in places.items() ^ plan.places.items()}
     given = {o.id for o in program.ops if o.kind in ("input", "param", "noise")}
     segments = []
     for segment in plan.segments:
-        if lag == plan.lag and changed.isdisjoint(segment.reads) and changed.isdisjoint(segment.sinks):
+        if defer == plan.defer and changed.isdisjoint(segment.reads) and changed.isdisjoint(segment.sinks):
             segments.append(segment)
             continue
         dying = (segment.reads & set(segment.drops)) - given - places.keys()
         reuse = _reuse(program.ops, segment, dying, places)
         deferred = (
             _deferred(program.ops, segment, dying - set(reuse.values()), places, reuse)
-            if lag and not segment.slides
+            if defer and not segment.slides
             else {}
         )
         # what is written over something comes last, so that nothing that may fail comes after it
         late = reuse.keys() | {i for i in segment.sinks if (r := program.ops[i].reduction) and r.source in reuse}
         body = tuple(sorted(segment.body, key=lambda i: (i in late, i)))
         segments.append(replace(segment, body=body, reuse={**reuse, **deferred}, deferred=frozenset(deferred)))
-    return replace(plan, segments=tuple(segments), places=dict(places), lag=lag)
+    return replace(plan, segments=tuple(segments), places=dict(places), defer=defer)
 
 
 def movable(plan: Schedule) -> list[int]:
@@ -200,8 +200,8 @@ def by_rows(program: Program, chunkable: Collection[int] = ()) -> set[int]:
     """Values that nobody needs as a whole; those of ``chunkable`` may be whole reads of ops that can do without."""
     whole: set[int] = set()
     for op in program.ops:
-        over = op.parts.over if op.parts else ()
-        whole |= {i for i in op.whole_reads if i not in chunkable or i not in over}
+        chunked = op.chunked.sources if op.chunked else ()
+        whole |= {i for i in op.whole_reads if i not in chunkable or i not in chunked}
     whole |= {i for op in program.ops if op.axis is None and op.reduction is None for i in op.inputs}
     return {op.id for op in program.ops if op.axis is not None} - whole - program.params.keys()
 

@@ -22,21 +22,21 @@ __all__ = ["Share", "shares"]
 class Share:
     """What one strip does in a segment, by op id.
 
-    wanted: rows it needs. fresh: those of them that are computed (or fetched) now. held: rows its tensor has, kept ones
-    before the fresh. keeps: rows that later strips see again, to be kept when this one is done.
+    wanted: rows it needs. fresh: those of them that are computed (or fetched) now. present: rows its tensor has, kept
+    ones followed by fresh ones. keeps: rows that later strips see again, to be kept when this one is done.
     """
 
     wanted: Mapping[int, Rows]
     fresh: Mapping[int, Rows]
-    held: Mapping[int, Rows]
+    present: Mapping[int, Rows]
     keeps: Mapping[int, Rows] = field(default_factory=dict)
 
     def joined(self, id_: int) -> bool:
         """Are kept rows and new ones put together?"""
-        return self.held[id_][0] < self.fresh[id_][0] < self.fresh[id_][1]
+        return self.present[id_][0] < self.fresh[id_][0] < self.fresh[id_][1]
 
     def appended(self, id_: int, op: Op) -> bool:
-        """Are new rows written right behind the kept ones, in no copy?"""
+        """Are new rows written right after the kept ones, without a copy?"""
         return self.joined(id_) and op.into is not None and op.axis is not None and op.axis.outer == 1
 
 
@@ -82,8 +82,8 @@ def shares(
                 later[id_] = min(later.get(id_, inf), wanted[id_][0])
             else:
                 later.pop(id_, None)
-        held = {i: (int(min(later.get(i, rows[0]), rows[0])), ends[i]) for i, rows in wanted.items()}
-        done.append(Share(wanted, fresh, held, keeps))
+        present = {i: (int(min(later.get(i, rows[0]), rows[0])), ends[i]) for i, rows in wanted.items()}
+        done.append(Share(wanted, fresh, present, keeps))
     return done[::-1]
 
 

@@ -20,7 +20,7 @@ class Step(NamedTuple):
     """One operation of a strip, which computes so many rows.
 
     bytes: of these rows; owned: of those that are the strip's own; made: of these rows in memory of their own, none for
-    a view or for rows written right behind kept ones. exact: they are all that is stored of it, or all that its tensor
+    a view or for rows written right after kept ones. exact: they are all that is stored of it, or all that its tensor
     has. joined: bytes of kept rows and new ones together, None where they are not put together; copied: bytes read and
     written once more for that. kept: bytes kept for later strips, less those that were kept before. workspace: bytes
     while it runs. last: whose memory nobody reads after it.
@@ -106,18 +106,18 @@ def _step(
 ) -> Step:
     """due: rows that are the strip's own."""
     id_, rows, a_row = op.id, count(share.fresh[op.id]), op.row_bytes
-    joined = a_row * count(share.held[id_]) if share.joined(id_) else None
-    behind_kept = not sink and share.appended(id_, op)
+    joined = a_row * count(share.present[id_]) if share.joined(id_) else None
+    appended = not sink and share.appended(id_, op)
     viewed = view or (is_view(op.name) and joined is not None)
     return Step(
         op=op,
         rows=rows,
         bytes=a_row * rows,
         owned=a_row * due,
-        made=0.0 if viewed or behind_kept else a_row * rows,
+        made=0.0 if viewed or appended else a_row * rows,
         exact=rows == due if sink else joined is None,
         joined=joined,
-        copied=0.0 if joined is None else 2 * (joined - (a_row * rows if behind_kept else 0.0)),
+        copied=0.0 if joined is None else 2 * (joined - (a_row * rows if appended else 0.0)),
         kept=a_row * (count(share.keeps.get(id_, (0, 0))) - count(before.get(id_, (0, 0)))),
         workspace=float(op.workspace(rows)) if rows else 0.0,
         last=last,

@@ -23,7 +23,7 @@ class StripWay(Enum):
     STORED = auto()
     """Computed, and its own rows are put into a buffer."""
     APPENDED = auto()
-    """Computed into place, right behind the kept rows."""
+    """Computed into place, right after the kept rows."""
     COMPUTED = auto()
     """Computed for this strip alone, and joined to kept rows where there are any."""
 
@@ -35,7 +35,7 @@ def way_of(op: Op, share: Share, sinks: Collection[int], away: Collection[int]) 
         return StripWay.FOLDED
     if first >= last:
         return StripWay.CARRIED
-    if op.parts and any(i in away for i in op.parts.over):
+    if op.chunked and any(i in away for i in op.chunked.sources):
         return StripWay.CHUNKED
     if op.id in sinks:
         return StripWay.STORED

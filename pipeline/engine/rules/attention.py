@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvae.kernels.attention_parts import Part, attention_part, merge_parts, part_bytes, passed_bytes
+from tvae.kernels.partial_attention import PartialAttention, merge, partial_attention, partial_bytes, traffic_bytes
 from tvae.kernels.workspace import attention_bytes
 from tvae.pipeline.engine.ir.graph import Node
-from tvae.pipeline.engine.ir.program import Demand, More, Op, Parts, Read, Reduction
+from tvae.pipeline.engine.ir.program import Chunked, Demand, More, Op, Read, Reduction
 from tvae.pipeline.engine.rules.context import Context, no_rows
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
@@ -52,15 +52,15 @@ def attention(ctx: Context, node: Node) -> Op:
     if mask is not None and mask.axis and not tiled_mask:
         whole.append(mask.id)
     inputs, work = [q, k, v, *([mask] if mask else [])], _work(q, k)
-    parts = None
+    chunked = None
     if mask is None and not extra.get("enable_gqa") and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
 
         def heads(x: Tensor) -> Tensor:
             return x.reshape(-1, 1, *x.shape[-2:])
 
         scale = extra.get("scale") or q.shape[-1] ** -0.5
-        parts = _parts(ctx, q, k, v, scale, 1, heads, lambda x: x.view(*q.shape[:-2], *x.shape[-2:]))
-    return ctx.emit(node, inputs, q.axis, demand, run, whole_reads=tuple(whole), work=work, parts=parts)
+        chunked = _chunked(ctx, q, k, v, scale, 1, heads, lambda x: x.view(*q.shape[:-2], *x.shape[-2:]))
+    return ctx.emit(node, inputs, q.axis, demand, run, whole_reads=tuple(whole), work=work, chunked=chunked)
 
 
 @rule("wide_attention")
@@ -90,7 +90,7 @@ def wide_attention(ctx: Context, node: Node) -> Op:
         return as_tokens(kernels.wide_attention(rows, keys, values, scale, frames > 1))
 
     def of_frames(read: Read, a: int, b: int) -> Tensor:
-        """Whole frames, or parts of them: each sees a prefix of the keys."""
+        """Whole frames, or some of their rows: each sees a prefix of the keys."""
         queries, keys, values = read(q.id, a, b), read(k.id), read(v.id)
         begin, end = a * inner, b * inner
         found = []
@@ -103,14 +103,14 @@ def wide_attention(ctx: Context, node: Node) -> Op:
     whole = tuple(o.id for o in (k, v) if o.axis)
     work = _work(q, k) * (frames + 1) / (2 * frames)
     run = of_frames if by_frames else of_rows
-    more: More = {"work": work, "parts": _parts(ctx, q, k, v, scale, frames, by_frame, as_tokens)}
+    more: More = {"work": work, "chunked": _chunked(ctx, q, k, v, scale, frames, by_frame, as_tokens)}
     if ctx.device.type == "cuda" and kernels.levels["wide_attention"] != "native":
         at_once = inner * (axis.outer if frames == 1 else 1)  # under a mask one frame after the other
         more["workspace"] = lambda rows: attention_bytes(rows * at_once, *v.shape[2:])
     return ctx.emit(node, [q, k, v], axis, lambda a, b: [(q.id, a, b)], run, whole_reads=whole, **more)
 
 
-def _parts(
+def _chunked(
     ctx: Context,
     q: Op,
     k: Op,
@@ -119,7 +119,7 @@ def _parts(
     frames: int,
     apart: Callable[[Tensor], Tensor],
     joined: Callable[[Tensor], Tensor],
-) -> Parts | None:
+) -> Chunked | None:
     """Keys and values a few rows at a time. apart: tokens -> [B, T, tokens, width]; joined: the way back."""
     if q.axis is None or k.axis is None or v.axis is None or q.id in (k.id, v.id):
         return None
@@ -128,17 +128,17 @@ def _parts(
     heads, depth = math.prod(q.shape[:-2]), max(q.shape[-1], v.shape[-1])
     per_query, per_key = q.axis.outer * q.axis.inner, k.axis.outer * k.axis.inner
 
-    def part(read: Read, a: int, b: int, first: int, last: int) -> Part:
+    def partial(read: Read, a: int, b: int, first: int, last: int) -> PartialAttention:
         keys, values = apart(read(k.id, first, last)), apart(read(v.id, first, last))
-        return attention_part(apart(read(q.id, a, b)), keys, values, scale, frames > 1)
+        return partial_attention(apart(read(q.id, a, b)), keys, values, scale, frames > 1)
 
-    def needed(rows: int, seen: int) -> int:
-        return part_bytes(ctx.device, q.dtype, heads, rows * per_query, seen * per_key, depth)
+    def workspace(rows: int, seen: int) -> int:
+        return partial_bytes(ctx.device, q.dtype, heads, rows * per_query, seen * per_key, depth)
 
-    def passed(rows: int, seen: int) -> int:
-        return passed_bytes(q.dtype, heads, rows * per_query, seen * per_key)
+    def traffic(rows: int, seen: int) -> int:
+        return traffic_bytes(q.dtype, heads, rows * per_query, seen * per_key)
 
-    return Parts((k.id, v.id), part, merge_parts, lambda acc: joined(acc[0].to(q.dtype)), needed, passed)
+    return Chunked((k.id, v.id), partial, merge, lambda acc: joined(acc[0].to(q.dtype)), workspace, traffic)
 
 
 def _work(q: Op, k: Op) -> float:

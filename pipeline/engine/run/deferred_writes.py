@@ -1,4 +1,4 @@
-"""Values written over the buffer of another, behind the strips: a row waits until no later strip reads the old one.
+"""Deferred writes: a value takes the buffer of another, and a row of it waits until no later strip reads the old one.
 
 A strip reads rows of its neighbours. Where its result takes the place of what it reads, the last rows of a strip are
 kept aside until the next one is done. Nothing is written before a strip is complete, so that one that failed can be
@@ -31,16 +31,19 @@ class DeferredWrites:
         self._ready: dict[int, list[_Piece]] = {}
         self._deferred: dict[int, list[_Piece]] = {}
 
-    def forget(self) -> None:
-        """A strip begins, maybe once more."""
+    def begin(self) -> None:
+        """A strip begins, for the first time or once more after it failed."""
         self._new, self._ready, self._deferred = {}, {}, {}
 
-    def take(self, id_: int, lo: int, hi: int, rows: Tensor) -> None:
+    def add(self, id_: int, lo: int, hi: int, rows: Tensor) -> None:
         """Rows [lo, hi) of a value, of the strip that is computed."""
         self._new[id_] = lo, hi, rows
 
-    def hold(self, later: Sequence[Mapping[int, Rows]]) -> None:
-        """Divide what can be written from what has to wait for the strips of these demands, which is copied."""
+    def divide(self, later: Sequence[Mapping[int, Rows]]) -> None:
+        """Tell rows that can be written now from rows that a later strip still reads; those wait as copies.
+
+        later: the rows that each strip to come wants, by op id.
+        """
         for id_, old in self.over.items():
             limit = min((wanted[old][0] for wanted in later if old in wanted), default=None)
             self._ready[id_], self._deferred[id_] = [], []
@@ -63,4 +66,4 @@ class DeferredWrites:
             for lo, hi, rows in pieces:
                 place(store[id_], axis, lo, hi, rows)
             self._waiting[id_] = self._deferred[id_]
-        self.forget()
+        self.begin()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import crop, join, place, shape_of_rows
 from tvae.pipeline.engine.ir.layout import memory_format
-from tvae.pipeline.engine.ir.program import Op, Parts, Read
+from tvae.pipeline.engine.ir.program import Chunked, Op, Read
 from tvae.pipeline.engine.plan.bounds import Rows, owned
 from tvae.pipeline.engine.plan.schedule import PREFETCH, STAGES, Schedule, Segment
 from tvae.pipeline.engine.plan.sliding import Share, shares
@@ -114,9 +114,9 @@ class _Run:
         self.deferred = DeferredWrites({i: self.reuse[i] for i in segment.deferred & self.reuse.keys()}, self.ops)
         self.slid = {*segment.body, *(segment.reads & away.keys())} if segment.slides else set()
         self.kept: dict[int, tuple[Rows, Any]] = {}  # rows that the next strips see again
-        # of those some are gone as soon as a strip has joined them to its own; what is read being all there, and to be
-        # had in any order, they can be computed again
-        self.joined, self.anew = False, not self.reuse and "caller" not in {self.places.get(i) for i in segment.reads}
+        self.joined = False  # this strip has joined kept rows to its own, and they are gone
+        # then it can be computed again only if everything that the segment reads is still there, and in any order
+        self.repeatable = not self.reuse and "caller" not in {self.places.get(i) for i in segment.reads}
         self.last_use = {i: b for b in segment.body for i in self.ops[b].inputs}
         self.early = segment.goes_early(schedule.program)
         self.statistics: dict[int, list[tuple[int, Take]]] = {i: [] for i in self.sinks}
@@ -141,7 +141,7 @@ class _Run:
         folded: dict[int, Any] = {}
         strips = deque(segment.strips)
         while strips:
-            self._work_off(strips, folded)
+            self._run_strips(strips, folded)
         for id_, acc in folded.items():
             reduction = ops[id_].reduction
             assert reduction is not None
@@ -155,7 +155,7 @@ class _Run:
             elif not self.ops[id_].reduction:
                 self.store[id_] = self._buffer(self.ops[id_])
 
-    def _work_off(self, strips: deque[Rows], folded: dict[int, Any]) -> None:
+    def _run_strips(self, strips: deque[Rows], folded: dict[int, Any]) -> None:
         """Run strips until none is left, or one does not fit into memory: it is put back in two halves."""
         ops, segment = self.ops, self.segment
         have = {i: rows for i, (rows, _) in self.kept.items()}
@@ -171,13 +171,13 @@ class _Run:
             try:
                 self.before_strip()
                 done, kept = self._strip(strips[0], share, folded)
-                self.deferred.hold([later.wanted for later in found[n + 1 :]])
+                self.deferred.divide([later.wanted for later in found[n + 1 :]])
             except torch.OutOfMemoryError:
                 lo, hi = strips[0]
                 if hi - lo < 2 or self.overwritten:  # it cannot be made smaller, or what it read is gone
                     raise
                 if self.joined:
-                    if not self.anew:
+                    if not self.repeatable:
                         raise
                     self.kept.clear()
                 full = True
@@ -219,7 +219,7 @@ class _Run:
         """Compute one strip. Returns the statistics ``before`` it with its own folded in, and the rows to keep."""
         ops, segment = self.ops, self.segment
         self.overwritten = self.joined = False
-        self.deferred.forget()
+        self.deferred.begin()
         folded = {i: before[i] for i in self.sinks if i in before}
         values: dict[int, Any] = {}
         kept = {i: (rows, self._carried(i, rows)) for i, rows in share.keeps.items() if i not in share.wanted}
@@ -236,26 +236,26 @@ class _Run:
             axis = ops[id_].axis
             if lo is None or hi is None or axis is None:
                 return values[id_]
-            first = share.held[id_][0]
+            first = share.present[id_][0]
             return crop(values[id_], axis, lo - first, hi - first)
 
-        def hold(id_: int, value: Any) -> None:
-            """Take a value into the strip, behind the rows of it that were kept."""
-            have(id_, self._joined(id_, share, value))
+        def add(id_: int, value: Any) -> None:
+            """Take a value into the strip, after the rows of it that were kept."""
+            enter(id_, self._joined(id_, share, value))
 
-        def have(id_: int, value: Any) -> None:
+        def enter(id_: int, value: Any) -> None:
             """Take all that the strip holds of a value; save the rows that are seen again."""
             values[id_] = value
             if id_ in share.keeps:
                 rows, axis = share.keeps[id_], ops[id_].axis
                 assert axis is not None
-                kept[id_] = rows, _copy(crop(value, axis, *(r - share.held[id_][0] for r in rows)))
+                kept[id_] = rows, _copy(crop(value, axis, *(r - share.present[id_][0] for r in rows)))
 
         fetched = self.ring.take()
         for id_ in tuple(fetched):
-            hold(id_, fetched.pop(id_))
+            add(id_, fetched.pop(id_))
         for id_ in self.slid & segment.reads & share.wanted.keys() - values.keys():
-            hold(id_, None)
+            add(id_, None)
         for id_ in segment.body:
             if id_ not in share.wanted:
                 continue
@@ -267,27 +267,27 @@ class _Run:
                 assert op.reduction is not None
                 folded[id_] = op.reduction.fold(folded.get(id_), read, lo, hi)
             elif way is StripWay.APPENDED:
-                have(id_, self._appended(op, share, read, lo, hi))
+                enter(id_, self._appended(op, share, read, lo, hi))
             elif way is StripWay.COMPUTED:
-                hold(id_, self._value(op, read, lo, hi, self._dying(op, read, lo, hi, values)))
+                add(id_, self._value(op, read, lo, hi, self._dying(op, read, lo, hi, values)))
             elif way is StripWay.STORED and not share.joined(id_):
-                value, parts = self._sink(op, read, lo, hi, strip, self._dying(op, read, lo, hi, values))
-                hold(id_, value)
+                value, statistics = self._sink(op, read, lo, hi, strip, self._dying(op, read, lo, hi, values))
+                add(id_, value)
                 del value
-                if parts is not None:
+                if statistics is not None:
                     for reader, take in self.statistics[id_]:
-                        folded[reader] = take(folded.get(reader), parts)
+                        folded[reader] = take(folded.get(reader), statistics)
                         taken.add(reader)
             else:
                 if way is StripWay.CARRIED:
-                    hold(id_, None)
+                    add(id_, None)
                 elif way is StripWay.CHUNKED:
-                    assert op.parts is not None
-                    hold(id_, attend_in_chunks(op.parts, read, (lo, hi), self._ranges(op.parts), self.away))
+                    assert op.chunked is not None
+                    add(id_, attend_in_chunks(op.chunked, read, (lo, hi), self._ranges(op.chunked), self.away))
                 else:
-                    hold(id_, op.run(read, lo, hi))
+                    add(id_, op.run(read, lo, hi))
                 if id_ in self.sinks:
-                    self._keep(op, values[id_], share.held[id_][0], strip)
+                    self._keep(op, values[id_], share.present[id_][0], strip)
             for i in op.inputs:
                 if self.last_use[i] == id_:
                     values.pop(i, None)
@@ -295,26 +295,26 @@ class _Run:
                         self.overwritten |= self.store.pop(i, None) is not None
         return folded, kept
 
-    def _ranges(self, parts: Parts) -> list[Rows]:
-        """The strips' own rows of what an op reads in parts."""
-        axis = self.ops[parts.over[0]].axis
+    def _ranges(self, chunked: Chunked) -> list[Rows]:
+        """The strips' own rows of what an op reads in chunks."""
+        axis = self.ops[chunked.sources[0]].axis
         assert axis is not None
         return [rows for s in self.segment.strips if (rows := owned(axis.rows, s, self.total))[0] < rows[1]]
 
     def _joined(self, id_: int, share: Share, value: Any) -> Any:
         """What a strip holds of a value: kept rows and the fresh ones, None where there are none of those."""
-        (lo, _), (first, last), axis = share.held[id_], share.fresh[id_], self.ops[id_].axis
+        (lo, _), (first, last), axis = share.present[id_], share.fresh[id_], self.ops[id_].axis
         if lo >= first and first < last:
             return value
         assert axis is not None
-        before = self._carried(id_, (lo, share.held[id_][1] if value is None else first))
+        before = self._carried(id_, (lo, share.present[id_][1] if value is None else first))
         del self.kept[id_]  # its memory is wanted
         self.joined = True
         return before if value is None else join(before, value, axis)
 
     def _appended(self, op: Op, share: Share, read: Read, lo: int, hi: int) -> Tensor:
-        """What a strip holds of a value whose fresh rows are written right behind those that were kept."""
-        (first, last), axis = share.held[op.id], op.axis
+        """What a strip holds of a value whose fresh rows are written right after those that were kept."""
+        (first, last), axis = share.present[op.id], op.axis
         assert axis is not None
         assert op.into is not None
         value = self._buffer(op, last - first)
@@ -351,18 +351,18 @@ class _Run:
         assert op.axis is not None
         single, exact = self.single, (lo, hi) == owned(op.axis.rows, strip, self.total)
         if not exact or op.produce is None:
-            value, parts = op.run(read, lo, hi), None
+            value, statistics = op.run(read, lo, hi), None
         elif single:
-            value, parts = op.produce(read, lo, hi, over, bool(self.statistics[op.id]))
+            value, statistics = op.produce(read, lo, hi, over, bool(self.statistics[op.id]))
         else:
             inside = made_in_buffer(op, self.away, self.deferred.over, exact=exact, single=single)
             place_in = crop(self.store[op.id], op.axis, lo, hi) if inside else over
-            value, parts = op.produce(read, lo, hi, place_in, bool(self.statistics[op.id]))
+            value, statistics = op.produce(read, lo, hi, place_in, bool(self.statistics[op.id]))
             if inside:
                 self.overwritten |= op.id in self.reuse
-                return value, parts
+                return value, statistics
         self._keep(op, value, lo, strip)
-        return value, parts
+        return value, statistics
 
     def _keep(self, op: Op, value: Tensor, lo: int, strip: Rows) -> None:
         """Store a strip's own rows of a value that begins with row ``lo``."""
@@ -373,7 +373,7 @@ class _Run:
         elif self.single:
             self.store[op.id] = value
         elif op.id in self.deferred.over:
-            self.deferred.take(op.id, first, last, crop(value, op.axis, first - lo, last - lo))
+            self.deferred.add(op.id, first, last, crop(value, op.axis, first - lo, last - lo))
         else:
             self.overwritten |= op.id in self.reuse
             place(self.store[op.id], op.axis, first, last, crop(value, op.axis, first - lo, last - lo))

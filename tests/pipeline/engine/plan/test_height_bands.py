@@ -316,5 +316,5 @@ def test_any_layers_in_any_bands(data: Any) -> None:
     program, height_bands = along(g)
     plan = schedule(program, data.draw(st.integers(1, frames)))
     places = {i: data.draw(st.sampled_from(["host", "disk", None])) for i in movable(plan)}
-    plan = placed(plan, {i: place for i, place in places.items() if place}, lag=data.draw(st.booleans()))
+    plan = placed(plan, {i: place for i, place in places.items() if place}, defer=data.draw(st.booleans()))
     right(g, in_bands(plan, height_bands, data.draw(st.integers(1, height))))

@@ -128,7 +128,7 @@ def test_strips_that_are_raised_are_of_like_height() -> None:
 
 def test_one_strip_among_others_shares_no_memory() -> None:
     program = program_of(KeysAreTheMap)
-    plan = placed(fitting(program, (8, 4), None, replace(CPU, cache=MAP)), {}, lag=True)
+    plan = placed(fitting(program, (8, 4), None, replace(CPU, cache=MAP)), {}, defer=True)
     first, second, *rest = plan.segments
     assert len(first.strips) == 1 < len(second.strips)
     assert set(second.reuse.values()) & set(first.sinks)
@@ -145,7 +145,7 @@ def test_any_heights(data: Any) -> None:
     plan = schedule(program, data.draw(st.integers(1, HEIGHT)))
     if data.draw(st.booleans()):
         places = {i: data.draw(st.sampled_from(["host", "disk", None])) for i in movable(plan)}
-        plan = placed(plan, {i: place for i, place in places.items() if place}, lag=data.draw(st.booleans()))
+        plan = placed(plan, {i: place for i, place in places.items() if place}, defer=data.draw(st.booleans()))
     rows = [data.draw(st.sampled_from([1, 5, 8, 47, HEIGHT])) for _ in plan.segments]
     segments = zip(plan.segments, rows, strict=True)
     mixed = tuple(replace(s, strips=strips_of(program, n), buffered=True) for s, n in segments)

@@ -127,12 +127,12 @@ def test_no_choice_of_heights_and_buffers_takes_less_than_the_smallest_budget(ki
         if not way.slide
     ]
     best = min(
-        footprint(placed(plan, dict.fromkeys(set(movable(plan)) - kept, CPU.elsewhere), lag=lag)).device
+        footprint(placed(plan, dict.fromkeys(set(movable(plan)) - kept, CPU.elsewhere), defer=defer)).device
         for rows, cuts, deep in ways
         for again in subsets(movable(schedule(program, rows, None, cuts, deep=deep)), 2)
         for plan in [schedule(program, rows, None, cuts, deep=deep, recomputed=again)]
         for kept in subsets(movable(plan), 1)
-        for lag in (False, True)
+        for defer in (False, True)
     )
     assert least(program, HEIGHTS, CPU, {}) <= 1.01 * best
     assert refusal(program, HEIGHTS, 0, CPU) == -(-least(program, HEIGHTS, CPU, {}) // MIB)
@@ -152,7 +152,7 @@ def test_a_budget_changes_no_number(kind: type[Block], machine: Machine) -> None
     seen = set()
     for share in (1.0, 0.75, 0.5, 0.25, 0.0):
         plan = fitting(program, heights, int(few + share * (most - few)), machine)
-        seen.add((plan.strip_rows, len(plan.places), plan.stored, plan.lag))
+        seen.add((plan.strip_rows, len(plan.places), plan.stored, plan.defer))
         (got,) = execute(plan, [x], weights)
         assert got is not None
         torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
@@ -390,7 +390,7 @@ def test_attentions_keys_stay_while_anything_as_large_could_go() -> None:
     assert keys
     plans = [plan for plan, _ in planner._ever_smaller(program, 64, CUDA, {}, planner.Way({}), frozenset(), {})]
     before = next(a for a, b in itertools.pairwise(plans) if keys & b.places.keys())
-    attending = next(n for n, part in enumerate(before.segments) if any(program.ops[i].parts for i in part.body))
+    attending = next(n for n, part in enumerate(before.segments) if any(program.ops[i].chunked for i in part.body))
     spans = planner._spans(before, before.places)
     stay = {i for i, (made, dropped) in spans.items() if made <= attending <= dropped and i not in keys}
     assert not [i for i in stay if program.ops[i].bytes >= max(program.ops[key].bytes for key in keys)]

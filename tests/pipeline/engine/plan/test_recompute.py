@@ -35,7 +35,7 @@ def test_small_models(kind: type[Block], strip: int, deep: bool) -> None:
         plan = schedule(program, strip, deep=deep, recomputed=again)
         keys = {i for op in program.ops for i in op.whole_reads}
         assert plan.stored & again <= keys  # what is read as a whole is kept
-        for each in (plan, placed(plan, dict.fromkeys(movable(plan), "host"), lag=True)):
+        for each in (plan, placed(plan, dict.fromkeys(movable(plan), "host"), defer=True)):
             for got, value in zip(execute(each, [x], weights), want, strict=True):
                 torch.testing.assert_close(got, value, rtol=1e-9, atol=1e-9)
 
@@ -50,9 +50,9 @@ def test_a_value_that_is_made_again_is_not_kept() -> None:
     _, sum_ = resnet_block(g, image(g, 4, 1))
     g.gives(g.call("mean.dim", normed(g, sum_), [1], True, shape=(1, 1, "h", "w")))
     program = lowered(g)
-    plain = placed(schedule(program, 4), {}, lag=True)
+    plain = placed(schedule(program, 4), {}, defer=True)
     middle = plain.segments[1].sinks[0]
-    plan = placed(schedule(program, 4, recomputed={middle}), {}, lag=True)
+    plan = placed(schedule(program, 4, recomputed={middle}), {}, defer=True)
     assert middle in plain.stored - plan.stored
     assert footprint(plain).device - footprint(plan).device > 0.7 * program.ops[middle].bytes
     work = program.ops[middle].work
@@ -97,7 +97,7 @@ def chunks(count: int) -> OneOp:
 def test_branches_one_after_the_other_are_not_all_alive_at_once(strip: int) -> None:
     g = chunks(4)
     program = lowered(g)
-    wide, deep = (placed(schedule(program, strip, deep=d), {}, lag=True) for d in (False, True))
+    wide, deep = (placed(schedule(program, strip, deep=d), {}, defer=True) for d in (False, True))
     assert len(deep.segments) > len(wide.segments)
     assert footprint(deep).device < 0.6 * footprint(wide).device
     for plan in (wide, deep):

@@ -181,7 +181,7 @@ def test_bars_tell_where_buffers_are_and_over_which_they_are_written() -> None:
     assert [b.place for b in plan.buffers].count("disk") == len(away) > 0
     assert str(plan).count(" disk ") >= len(away)
     assert json.loads(json.dumps(plan.to_json()))["buffers"][1]["place"] == "disk"
-    over = explain(placed(planned(TwoNorms, image(12), 4), {}, lag=True), "encode")
+    over = explain(placed(planned(TwoNorms, image(12), 4), {}, defer=True), "encode")
     written = [(n, b.over) for n, b in enumerate(over.buffers) if b.over is not None]
     for n, old in written:
         assert old is not None

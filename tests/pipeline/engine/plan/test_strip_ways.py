@@ -22,8 +22,8 @@ def program() -> Program:
     return lower(g.graph, g.sizes, CPU)
 
 
-def share_of(op: Op, fresh: tuple[int, int], held: tuple[int, int]) -> Share:
-    return Share({op.id: held}, {op.id: fresh}, {op.id: held})
+def share_of(op: Op, fresh: tuple[int, int], present: tuple[int, int]) -> Share:
+    return Share({op.id: present}, {op.id: fresh}, {op.id: present})
 
 
 def named(program: Program, name: str) -> Op:
@@ -35,13 +35,13 @@ def test_ways(program: Program) -> None:
     conv = named(program, "conv2d")
     into = next(op for op in program.ops if op.into is not None)
     assert way_of(statistic, share_of(statistic, (4, 8), (4, 8)), {statistic.id}, ()) is StripWay.FOLDED
-    for way, fresh, held, sinks in (
+    for way, fresh, present, sinks in (
         (StripWay.COMPUTED, (4, 8), (4, 8), set[int]()),
         (StripWay.STORED, (4, 8), (4, 8), {conv.id}),
         (StripWay.CARRIED, (8, 8), (4, 8), {conv.id}),
         (StripWay.CARRIED, (8, 8), (4, 8), set()),
     ):
-        assert way_of(conv, share_of(conv, fresh, held), sinks, ()) is way
+        assert way_of(conv, share_of(conv, fresh, present), sinks, ()) is way
     joined = share_of(into, (4, 8), (2, 8))
     assert way_of(into, joined, (), ()) is StripWay.APPENDED
     assert way_of(into, joined, {into.id}, ()) is StripWay.STORED

@@ -69,7 +69,7 @@ CASES |= {"frames": lambda: wide(FRAMES, True)}
 
 
 def attention_of(program: Program) -> Op:
-    (op,) = (op for op in program.ops if op.parts)
+    (op,) = (op for op in program.ops if op.chunked)
     return op
 
 
@@ -85,11 +85,11 @@ def test_it_is_the_same_attention(case: str, strip: int, place: str, tmp_path: P
     g = CASES[case]()
     program = lowered(g)
     plan = schedule(program, strip)
-    parts = attention_of(program).parts
-    assert parts is not None
-    assert set(parts.over) <= set(movable(plan))
+    chunked = attention_of(program).chunked
+    assert chunked is not None
+    assert set(chunked.sources) <= set(movable(plan))
     for n in (1, 2):
-        for away in itertools.combinations(parts.over, n):
+        for away in itertools.combinations(chunked.sources, n):
             there = placed(plan, dict.fromkeys(away, place))  # type: ignore[arg-type]
             (got,) = execute(there, g.inputs(), g.weights, spill=tmp_path)
             torch.testing.assert_close(got, g.values[g.graph.outputs[0]], rtol=1e-11, atol=1e-11)
@@ -105,7 +105,7 @@ def test_what_cannot_be_seen_in_parts_stays() -> None:
     g.gives(g.call("scaled_dot_product_attention.default", q, k, v, mask, shape=q))
     program = lowered(g)
     op = next(op for op in program.ops if op.whole_reads)
-    assert op.parts is None
+    assert op.chunked is None
     assert not set(op.whole_reads) & set(movable(schedule(program, 2)))
 
     g = OneOp(HEIGHT, WIDTH)
@@ -116,9 +116,9 @@ def test_what_cannot_be_seen_in_parts_stays() -> None:
     product = g.call("matmul.default", q, scores, shape=(2, 1, "h*w", "h*w"))
     g.gives(seen, product)
     program = lowered(g)
-    parts = attention_of(program).parts
-    assert parts is not None
-    values = parts.over[1]
+    chunked = attention_of(program).chunked
+    assert chunked is not None
+    values = chunked.sources[1]
     assert values in movable(schedule(program, 2))
     (got, other) = execute(schedule(program, 2, {values: "disk"}), g.inputs(), g.weights)
     torch.testing.assert_close(got, g.value(seen), rtol=1e-11, atol=1e-11)
@@ -134,9 +134,9 @@ def attention_program(height: int, width: int) -> Program:
 
 
 def keys_and_values(plan: Schedule) -> tuple[int, ...]:
-    parts = attention_of(plan.program).parts
-    assert parts is not None
-    return parts.over
+    chunked = attention_of(plan.program).chunked
+    assert chunked is not None
+    return chunked.sources
 
 
 def test_scores_that_are_passed_over_count() -> None:
@@ -191,12 +191,12 @@ def test_narrow_types_lose_no_more_than_their_own_rounding(dtype: torch.dtype) -
     g.gives(g.call("scaled_dot_product_attention.default", q, k, v, shape=q))
     program = lowered(g)
     plan = schedule(program, 4)
-    parts = attention_of(program).parts
-    assert parts is not None
+    chunked = attention_of(program).chunked
+    assert chunked is not None
     values: list[Tensor] = [g.value(t) for t in (q, k, v)]
     want = F.scaled_dot_product_attention(*(t.double() for t in values))
     (here,) = execute(plan, g.inputs(), g.weights)
-    (there,) = execute(placed(plan, dict.fromkeys(parts.over, "host")), g.inputs(), g.weights)
+    (there,) = execute(placed(plan, dict.fromkeys(chunked.sources, "host")), g.inputs(), g.weights)
     assert here is not None
     assert there is not None
     own, ours = ((t.double() - want).norm() / want.norm() for t in (here, there))

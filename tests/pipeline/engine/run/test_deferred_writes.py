@@ -69,7 +69,7 @@ def test_a_convolution_takes_the_place_of_its_input(strip: int, channels_last: b
         kernel = g.param(4, 4, wide, 3)
         x = g.call("conv2d.default", normed(g, x), kernel, None, [1, 1], [wide // 2, 1])
     g.gives(ending(g, x), channels_last=channels_last)
-    plan = placed(schedule(lowered(g), strip), {}, lag=True)
+    plan = placed(schedule(lowered(g), strip), {}, defer=True)
     assert len(behind(plan)) == 2
     got = both(plan, g, channels_last=channels_last)
     torch.testing.assert_close(got, g.value(g_out(g)), rtol=1e-9, atol=1e-9)
@@ -87,7 +87,7 @@ def test_the_second_sum_of_a_block_takes_the_place_of_what_its_convolution_read(
     last = ending(g, g.call("mul.Tensor", normed(g, sum_), g.call("tanh.default", kept)))
     plan = schedule(lowered(g.gives(last)), strip)
     assert behind(plan) == behind(placed(plan, {})) == []
-    plan = placed(plan, {}, lag=True)
+    plan = placed(plan, {}, defer=True)
     summed_ = [op for op in plan.program.ops if op.name == "residual"]
     assert (summed_[0].id, plan.segments[2].reuse[summed_[0].id]) in behind(plan)
     torch.testing.assert_close(both(plan, g), g.value(last), rtol=1e-9, atol=1e-9)
@@ -101,7 +101,7 @@ def test_a_clip_and_its_statistics(strip: int) -> None:
     for _ in range(3):
         x = g.call("conv3d.default", normed(g, x), g.param(4, 4, 3, 3, 3), None, [1, 1, 1], [1, 1, 1])
     g.gives(normed(g, x))
-    plan = placed(schedule(lowered(g), strip), {}, lag=True)
+    plan = placed(schedule(lowered(g), strip), {}, defer=True)
     assert len(behind(plan)) == 3
     torch.testing.assert_close(both(plan, g), g.value(g_out(g)), rtol=1e-9, atol=1e-9)
 
@@ -113,7 +113,7 @@ def test_small_models(kind: type[Block], strip: int) -> None:
     sizes = graph.bind([tuple(x.shape)])
     assert sizes is not None
     weights = dict(built(kind).named_parameters()) | graph.constants
-    plan = placed(schedule(lower(graph, sizes, CPU), strip), {}, lag=True)
+    plan = placed(schedule(lower(graph, sizes, CPU), strip), {}, defer=True)
     want = execute(without_reuse(plan), [x], weights)
     for got, other in zip(execute(plan, [x], weights), want, strict=True):
         assert got is not None
@@ -125,7 +125,7 @@ def test_one_map_less_is_alive() -> None:
     """As predicted and as counted in a run."""
     g = chain(OneOp(64, 16), 3)
     plain = schedule(lowered(g), 4)
-    plan = placed(plain, {}, lag=True)
+    plan = placed(plain, {}, defer=True)
     peaks = []
     for each in (plain, plan):
         with LiveBytes(g.weights.values()) as live:
@@ -141,7 +141,7 @@ def test_one_map_less_is_alive() -> None:
 def test_in_any_order(strip: int) -> None:
     """From below everything waits, and is written at the end."""
     g = chain(OneOp(HEIGHT, 5), 2)
-    plan = placed(schedule(lowered(g), strip), {}, lag=True)
+    plan = placed(schedule(lowered(g), strip), {}, defer=True)
     turned = replace(plan, segments=tuple(replace(s, strips=s.strips[::-1]) for s in plan.segments))
     (got,) = execute(turned, g.inputs(), g.weights)
     torch.testing.assert_close(got, g.value(g_out(g)), rtol=1e-9, atol=1e-9)
@@ -151,10 +151,10 @@ def test_in_any_order(strip: int) -> None:
 @pytest.mark.parametrize("place", ["host", "disk"])
 def test_nothing_is_written_over_what_lives_elsewhere(strip: int, place: str) -> None:
     g = chain(OneOp(HEIGHT, 5), 2)
-    plan = placed(schedule(lowered(g), strip), {}, lag=True)
+    plan = placed(schedule(lowered(g), strip), {}, defer=True)
     for new, old in behind(plan):
         for away in (new, old):
-            other = placed(plan, {away: place}, lag=True)  # type: ignore[dict-item]
+            other = placed(plan, {away: place}, defer=True)  # type: ignore[dict-item]
             assert (new, old) not in behind(other)
             torch.testing.assert_close(both(other, g), g.value(g_out(g)), rtol=1e-9, atol=1e-9)
 
@@ -165,7 +165,7 @@ def test_inputs_and_results_stay() -> None:
     first = convolved(g, normed(g, x))
     second = convolved(g, normed(g, first))
     g.gives(second, first)
-    assert behind(placed(schedule(lowered(g), 2), {}, lag=True)) == []
+    assert behind(placed(schedule(lowered(g), 2), {}, defer=True)) == []
 
 
 def test_two_values_do_not_take_one_place() -> None:
@@ -173,7 +173,7 @@ def test_two_values_do_not_take_one_place() -> None:
     x = convolved(g, image(g, 4, 1))
     one, other = convolved(g, normed(g, x)), convolved(g, normed(g, x))
     g.gives(ending(g, summed(g, normed(g, one), normed(g, other))))
-    plan = placed(schedule(lowered(g), 2), {}, lag=True)
+    plan = placed(schedule(lowered(g), 2), {}, defer=True)
     assert len({old for _, old in behind(plan)}) == len(behind(plan)) > 0
     assert [len(segment.deferred) for segment in plan.segments][1] == 1  # both are made in this one
     both(plan, g)

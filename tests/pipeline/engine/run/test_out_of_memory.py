@@ -99,8 +99,8 @@ def test_buffers_elsewhere(kind: type[Block], place: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("channels_last", [False, True], ids=["plain", "channels-last"])
-@pytest.mark.parametrize("lag", [False, True], ids=["sums", "all"])
-def test_what_is_written_over_is_still_there_for_a_second_try(channels_last: bool, lag: bool) -> None:
+@pytest.mark.parametrize("defer", [False, True], ids=["sums", "all"])
+def test_what_is_written_over_is_still_there_for_a_second_try(channels_last: bool, defer: bool) -> None:
     """Sums in place, and convolutions' results behind the strips."""
     g = OneOp(HEIGHT, 5)
     x = image(g, 4, 1)
@@ -109,8 +109,8 @@ def test_what_is_written_over_is_still_there_for_a_second_try(channels_last: boo
     second = summed(g, convolved(g, normed(g, y)), convolved(g, x), g.param(4))
     g.gives(convolved(g, normed(g, second)), channels_last=channels_last)
     plan = schedule(of_graph(g), 4)
-    plan = placed(plan, {}, lag=lag)
-    assert sum(len(segment.reuse) for segment in plan.segments) >= 1 + 2 * lag
+    plan = placed(plan, {}, defer=defer)
+    assert sum(len(segment.reuse) for segment in plan.segments) >= 1 + 2 * defer
     assert survived(plan, g.inputs(), g.weights, channels_last=channels_last) >= 0.6
 
 

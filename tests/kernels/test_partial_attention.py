@@ -10,8 +10,8 @@ import torch
 from live_bytes import LiveBytes
 from torch import Tensor
 
-from tvae.kernels import attention_parts
-from tvae.kernels.attention_parts import attention_part, merge_parts, part_bytes
+from tvae.kernels import partial_attention as module
+from tvae.kernels.partial_attention import merge, partial_attention, partial_bytes
 
 TYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 ROUNDED = {torch.float64: 1e-13, torch.float32: 2e-6, torch.bfloat16: 2**-8, torch.float16: 2**-10}
@@ -43,17 +43,17 @@ def distance(value: Tensor, reference: Tensor) -> float:
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("cuts", [(0, 40), (0, 1, 40), (0, 13, 14, 33, 40)], ids=len)
-def test_parts_give_what_all_keys_give(
+def test_chunks_give_what_all_keys_give(
     dtype: torch.dtype, causal: bool, cuts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In whatever order they are merged, and with few scores at a time."""
     q, k, v = operands(dtype, 3, 17, 40, width=16)
     out, lse = whole(q, k, v, 0.4, causal)
     for limit in (1 << 22, 50):
-        monkeypatch.setitem(attention_parts._SCORES, "cpu", limit)
+        monkeypatch.setitem(module._SCORES, "cpu", limit)
         pairs = [*pairwise(cuts)]
         for order in (pairs, pairs[::-1]):
-            found = reduce(merge_parts, (attention_part(q, k[:, :, a:b], v[:, :, a:b], 0.4, causal) for a, b in order))
+            found = reduce(merge, (partial_attention(q, k[:, :, a:b], v[:, :, a:b], 0.4, causal) for a, b in order))
             assert found[0].dtype == found[1].dtype == torch.promote_types(dtype, torch.float32)
             assert distance(found[0], out) < ROUNDED[dtype]
             assert distance(found[1], lse) < max(ROUNDED[dtype] / 4, 1e-13)
@@ -65,8 +65,8 @@ def test_scores_that_would_overflow() -> None:
     k[:, :, 10:20] *= 60
     k[:, :, 20:] -= 80 * q.mean()
     out, _ = whole(q, k, v, 1.0, False)
-    parts = (attention_part(q, k[:, :, a : a + 10], v[:, :, a : a + 10], 1.0, False) for a in (0, 10, 20))
-    got = reduce(merge_parts, parts)[0]
+    parts = (partial_attention(q, k[:, :, a : a + 10], v[:, :, a : a + 10], 1.0, False) for a in (0, 10, 20))
+    got = reduce(merge, parts)[0]
     assert got.isfinite().all()
     assert distance(got, out) < 1e-5
 
@@ -75,10 +75,10 @@ def test_scores_that_would_overflow() -> None:
 @pytest.mark.parametrize("limit", [1 << 22, 1 << 14])
 def test_it_takes_the_memory_that_was_said(dtype: torch.dtype, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With ``limit`` it is linear in the queries and in the keys."""
-    monkeypatch.setitem(attention_parts._SCORES, "cpu", limit)
+    monkeypatch.setitem(module._SCORES, "cpu", limit)
     q, k, v = (x[:1] for x in operands(dtype, 1, 500, 900, 64, 64))
-    first = attention_part(q, k, v, 0.1, False)
+    first = partial_attention(q, k, v, 0.1, False)
     with LiveBytes([q, k, v, *first]) as live:
-        merge_parts(first, attention_part(q, k, v, 0.1, False))
-    said = part_bytes(torch.device("cpu"), dtype, 1, 500, 900, 64) - sum(t.nbytes for t in first)
+        merge(first, partial_attention(q, k, v, 0.1, False))
+    said = partial_bytes(torch.device("cpu"), dtype, 1, 500, 900, 64) - sum(t.nbytes for t in first)
     assert 0.6 * said <= live.peak <= 1.05 * said

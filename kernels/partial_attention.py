@@ -1,7 +1,7 @@
-"""Attention by parts of its keys: each part gives its result and the log-sum-exp of its scores, and two parts merge.
+"""Attention over chunks of the keys: each gives a partial result and the log-sum-exp of its scores; two merge into one.
 
 For keys and values that are never all on the device at once. Legend: q_btmd are M queries of each of T frames, k_btnd
-and v_btne the N keys and values of a part, out_btme the result, lse_btm the log-sum-exp; out and lse are float32, or
+and v_btne the N keys and values of a chunk, out_btme the result, lse_btm the log-sum-exp; out and lse are float32, or
 float64 where the operands are.
 """
 
@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["Part", "attention_part", "merge_parts", "part_bytes", "passed_bytes"]
+__all__ = ["PartialAttention", "merge", "partial_attention", "partial_bytes", "traffic_bytes"]
 
-Part = tuple[Tensor, Tensor]
+PartialAttention = tuple[Tensor, Tensor]
 """(out_btme, lse_btm)."""
 
 _SCORES = {"cpu": 1 << 22}
@@ -20,8 +20,8 @@ _SCORES = {"cpu": 1 << 22}
 _SCORES_ELSEWHERE = 1 << 24
 
 
-def attention_part(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Part:
-    """softmax(q·kᵀ·scale)·v over the keys of this part. ``causal``: of a query's own frame and those before it."""
+def partial_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> PartialAttention:
+    """softmax(q·kᵀ·scale)·v over the keys of this chunk. ``causal``: of a query's own frame and those before it."""
     b, t, m, _ = q.shape
     kind = torch.promote_types(q.dtype, torch.float32)
     out = q.new_empty((b, t, m, v.shape[-1]), dtype=kind)
@@ -46,8 +46,8 @@ def attention_part(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) 
     return out, lse
 
 
-def merge_parts(one: Part, other: Part) -> Part:
-    """Both parts' keys together. Works over ``one``."""
+def merge(one: PartialAttention, other: PartialAttention) -> PartialAttention:
+    """The result over the keys of both. Writes over ``one``."""
     (out, lse), (more, its) = one, other
     both = torch.logaddexp(lse, its)
     out.mul_((lse - both).exp_().unsqueeze(-1))
@@ -55,8 +55,8 @@ def merge_parts(one: Part, other: Part) -> Part:
     return out, lse.copy_(both)
 
 
-def part_bytes(device: torch.device, dtype: torch.dtype, heads: int, queries: int, keys: int, depth: int) -> int:
-    """Most that ``attention_part`` and the merge take beside the operands; queries and keys of all frames, a head."""
+def partial_bytes(device: torch.device, dtype: torch.dtype, heads: int, queries: int, keys: int, depth: int) -> int:
+    """Most that ``partial_attention`` and ``merge`` take beside the operands; queries, keys: of all frames, a head."""
     wide = torch.promote_types(dtype, torch.float32).itemsize
     limit = _SCORES.get(device.type, _SCORES_ELSEWHERE)
     block = max(1, min(queries, limit // max(1, heads * keys)))
@@ -67,8 +67,8 @@ def part_bytes(device: torch.device, dtype: torch.dtype, heads: int, queries: in
     return scores * wide + copies + heads * block * depth * wide + 2 * heads * queries * (depth + 1) * wide
 
 
-def passed_bytes(dtype: torch.dtype, heads: int, queries: int, keys: int) -> int:
-    """What ``attention_part`` reads and writes of scores and weights: nine passes, and one as narrow weights."""
+def traffic_bytes(dtype: torch.dtype, heads: int, queries: int, keys: int) -> int:
+    """What ``partial_attention`` reads and writes of scores and weights: nine passes, and one as narrow weights."""
     wide = torch.promote_types(dtype, torch.float32).itemsize
     return heads * queries * keys * (9 * wide + (2 * dtype.itemsize if dtype.itemsize < wide else 0))
 
