@@ -13,7 +13,7 @@ that says what is wrong, where, and what to do.
 
 from __future__ import annotations
 
-__all__ = ["InputError", "OutputError", "PlanError", "TvaeError", "UnsupportedOp", "UsageError"]
+__all__ = ["InputError", "OutputError", "PlanError", "TvaeError", "UnsupportedOp", "UsageError", "in_module"]
 
 
 class TvaeError(Exception):
@@ -46,13 +46,25 @@ class PlanError(TvaeError):
 class UnsupportedOp(TvaeError):
     """The engine has no rule for an operation, or cannot capture it.
 
-    ``op``: the operation. ``module``: path of the module that calls it. ``why``: the reason, or empty. The argument
-    ``whole`` says whether ``allow_whole`` would run it.
+    ``op``: the operation. ``module``: path of the submodule that calls it, empty for the model itself. ``why``: the
+    reason; empty where there is no rule at all. ``whole``: would ``allow_whole`` run it?
     """
 
     def __init__(self, op: str, module: str, why: str = "", *, whole: bool = True) -> None:
         self.op, self.module, self.why = op, module, why
-        what = "no rule for" if whole else "cannot capture"
-        remedy = "; pass allow_whole=True (--allow-whole) to run it on the whole value, exact but in more memory"
-        detail = f" ({why})" if why else ""
-        super().__init__(f"{what} operation '{op}' in module '{module or '<root>'}'{detail}{remedy if whole else ''}")
+        if op == "torch.export":  # of no single operation: ``module`` is the model's class or method, where it is known
+            where = f"'{module}'" if module else "the model"
+        else:
+            where = f"operation '{op}' {in_module(module)}"
+        if whole:
+            what = f"cannot be computed in strips: {why or 'tvae has no rule for it'}"
+            remedy = "pass allow_whole=True (--allow-whole) to run it on the whole value, exact but in more memory"
+        else:
+            what = f"cannot be captured: {why}"
+            remedy = "change this part of the model, or run the model without tvae"
+        super().__init__(f"{where} {what}; {remedy}")
+
+
+def in_module(path: str) -> str:
+    """Where in a model, for messages: the path of a submodule as PyTorch names it, empty for the model itself."""
+    return f"in module '{path}'" if path else "in the model itself"

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tvae.pipeline.errors import UnsupportedOp
+from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.calls import Side
 from tvae.pipeline.models.reference import call_reference, reference_mode
 from tvae.pipeline.session import graph_cache as graph_store
@@ -38,7 +38,7 @@ def opened(
 ) -> Iterator[Run]:
     """A function of the input: nothing of an earlier case is compiled, captured or kept.
 
-    fresh: ``tvae`` finds no graph of an earlier process either, so that its first call captures. Raises UnsupportedOp
+    fresh: ``tvae`` finds no graph of an earlier process either, so that its first call captures. Raises UsageError
     for a rival that this model does not have.
     """
     if name == "tvae":
@@ -47,7 +47,7 @@ def opened(
             yield getattr(tiled, side)
     elif name == "tiled":
         if not hasattr(model, "enable_tiling"):
-            raise UnsupportedOp("enable_tiling", type(model).__name__, "the class has no tiling", whole=False)
+            raise UsageError(f"'{type(model).__name__}' has no blended tiling (enable_tiling): leave this rival out")
         tileable: Any = model
         tileable.enable_tiling()
         try:

@@ -18,7 +18,7 @@ from tvae.pipeline.engine.ir.program import Op, Program
 from tvae.pipeline.engine.rules import BORN, RULES, Context, NoRule
 from tvae.pipeline.engine.rules.context import no_demand
 from tvae.pipeline.engine.rules.shape import SPLITS, taken
-from tvae.pipeline.errors import UnsupportedOp
+from tvae.pipeline.errors import UnsupportedOp, in_module
 
 __all__ = ["lower"]
 
@@ -41,11 +41,11 @@ def lower(
     def without_rule(op: str, module: str, why: str) -> None:
         if not allow_whole:
             raise UnsupportedOp(op, module, why) from None
-        whole.append(f"'{op}' in module '{module or '<root>'}'" + (f" ({why})" if why else ""))
+        whole.append(f"'{op}' {in_module(module)}" + (f" ({why})" if why else ""))
 
     if not ctx.serves_others and not _is_one_strip(ctx):
         by = graph.fixed or Constant("torch.export", "")
-        without_rule(by.op, by.module, "it makes the height a constant: nothing can be cut")
+        without_rule(by.op, by.module, "it turns the height into a constant")
     params: dict[int, str] = {}
     spread: set[int] = set()  # ops that run whole though their value has rows, by way of allow_whole
     used = {i for node in graph.nodes for i in node.reads} | set(graph.outputs)
@@ -68,7 +68,9 @@ def lower(
                 op = _run_whole(ctx, node)
             if op.axis is None and ctx.row_dims(node.meta):
                 if not spread and len(whole) == told:
-                    without_rule(node.target, node.module, "a whole value that grows with the height")
+                    without_rule(
+                        node.target, node.module, "its result grows with the height and is not divided into strips"
+                    )
                 spread.add(op.id)
         ctx.ids[id_] = op.id
     inputs = [ctx.ids[i] for i in graph.inputs]
@@ -110,7 +112,7 @@ def _lower_call(ctx: Context, node: Node) -> Op:
     if node.op not in RULES:
         raise NoRule("")
     if not tiled and node.op not in BORN:
-        raise NoRule("rows born of a whole value")
+        raise NoRule("it creates rows from a value without rows")
     return RULES[node.op](ctx, node)
 
 

@@ -108,7 +108,7 @@ class Captures:
         self._graphs[name].append(Captured(self._optimised(plain, inputs), spec, rehearsed=False))
         found = self._serving(name, shapes, rows)
         if found is None:
-            why = f"the capture does not serve its own shape {shapes}"
+            why = f"the graph that torch.export made of it does not serve the shapes it was made with, {shapes}"
             raise UnsupportedOp("torch.export", self._side, why, whole=False)
         return found
 

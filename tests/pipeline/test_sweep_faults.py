@@ -152,7 +152,9 @@ def test_an_exception_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
         raise UnsupportedOp("aten.flip", "decoder")
 
     monkeypatch.setattr(TiledVAE, "decode", decode)
-    assert fallen(bench()).startswith("UnsupportedOp: no rule for operation 'aten.flip'")
+    assert fallen(bench()).startswith(
+        "UnsupportedOp: operation 'aten.flip' in module 'decoder' cannot be computed in strips: tvae has no rule"
+    )
 
 
 def test_what_a_refusal_names_has_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

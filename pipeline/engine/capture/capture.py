@@ -99,7 +99,7 @@ def capture(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Sequ
     if isinstance(last, UnsupportedOp):
         raise last
     line = (str(last) or type(last).__name__).strip().splitlines()[0]
-    raise UnsupportedOp("torch.export", type(module).__name__, line, whole=False) from failed[0]
+    raise UnsupportedOp("torch.export", type(module).__name__, f"torch.export says: {line}", whole=False) from failed[0]
 
 
 def _exported(entry: nn.Module, inputs: Sequence[Tensor], shapes: Any, shortcuts: bool) -> Any:
@@ -188,7 +188,9 @@ class _Translator:
             elif n.op == "call_function":
                 self._call(n)
             else:
-                raise UnsupportedOp(str(n.target), _module_of(n), f"graph node of kind {n.op}", whole=False)
+                raise UnsupportedOp(
+                    str(n.target), _module_of(n), f"torch.export made a node of kind '{n.op}' of it", whole=False
+                )
         graph = Graph(self.nodes, input_ids, outputs, self._guards(input_ids), None, self.constants)
         graph.row_symbol = graph.symbol_of(self.rows)
         shape = graph.nodes[input_ids[0]].meta.shape
@@ -236,7 +238,7 @@ class _Translator:
         if isinstance(arg, (list, tuple)):
             return tuple(self._arg(a, user) for a in arg)
         if isinstance(arg, torch.fx.immutable_collections.immutable_dict):
-            raise UnsupportedOp(str(user.target), _module_of(user), "a dictionary argument", whole=False)
+            raise UnsupportedOp(str(user.target), _module_of(user), "one of its arguments is a dictionary", whole=False)
         return arg
 
     def _size(self, size: Any, user: Any) -> Any:
@@ -249,7 +251,7 @@ class _Translator:
         if not expr.free_symbols:
             return int(expr) if isinstance(size, torch.SymInt) else float(expr)
         if not expr.free_symbols <= self.symbols:
-            raise UnsupportedOp(str(user.target), _module_of(user), "a size that depends on values", whole=False)
+            raise UnsupportedOp(str(user.target), _module_of(user), "one of its sizes depends on values", whole=False)
         if expr not in self.printed:
             self.printed[expr] = Size(_arithmetic(PythonPrinter().doprint(expr)))
         return self.printed[expr]

@@ -32,6 +32,9 @@ class Axis:
     rows: int
     inner: int
 
+    def __str__(self) -> str:
+        return f"dimension {self.dim}: {self.outer} x {self.rows} rows x {self.inner}"
+
     def moved(self, dim: int) -> Axis:
         """The same axis in another dimension."""
         return Axis(dim, self.outer, self.rows, self.inner)
@@ -120,4 +123,4 @@ def reshape_axis(
             continue
         if outer * rows * inner == after[dim]:
             return Axis(dim, outer, rows, inner)
-    raise ValueError(f"view {tuple(before)} -> {tuple(after)} scatters the rows of {axis}")
+    raise ValueError(f"a view from {tuple(before)} to {tuple(after)} scatters the rows ({axis})")

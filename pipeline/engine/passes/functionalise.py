@@ -29,17 +29,19 @@ def functionalise(graph: Graph) -> Graph:
         node = replace(node, args=args, kwargs=kwargs)
         base = node.args[0].id if node.args and isinstance(node.args[0], Ref) else None
         if not stale.isdisjoint(node.reads):
-            raise _refused(node, "reads a view of a value that was changed in place")
+            raise _refused(node, "it reads a view of a value that was changed in place")
         if node.kind == "call" and node.op.endswith("_") and not node.op.startswith("_") and base is not None:
             oldest_node = graph.nodes[owner.get(base, base)]
             if oldest_node.kind == "param":
-                raise _refused(node, f"changes the model's own '{oldest_node.target}', which the next call would find")
+                raise _refused(
+                    node, f"it changes the model's own '{oldest_node.target}', which the next call would find"
+                )
             view = VIEWS.get(graph.nodes[base].op)
             if view is not None and view.elements is not Elements.ALL:
-                raise _refused(node, "writes in place through a view")
+                raise _refused(node, "it writes in place through a view")
             types = [graph.nodes[r].meta.dtype for r in node.reads]
             if reduce(torch.promote_types, types) != types[0]:
-                raise _refused(node, "writes values of a wider type in place")
+                raise _refused(node, "it writes values of a wider type in place")
             namespace, op, overload = node.target.split(".")
             node = replace(node, target=f"{namespace}.{op[:-1]}.{overload}")
             oldest = owner.get(base, base)
@@ -55,7 +57,7 @@ def functionalise(graph: Graph) -> Graph:
     outputs = [current.get(i, i) for i in graph.outputs]
     for i in outputs:
         if i in stale:
-            raise _refused(graph.nodes[i], "is a result, and a view of a value that was changed in place")
+            raise _refused(graph.nodes[i], "its value is a result, and a view of a value that was changed in place")
     return replace(graph, nodes=nodes, outputs=outputs)
 
 

@@ -30,16 +30,16 @@ def attention(ctx: Context, node: Node) -> Op:
     extra = {key: ctx.value(val) for key, val in node.kwargs.items() if key in ("scale", "enable_gqa")}
     tokens = len(q.shape) - 2
     if q.axis is None:
-        raise NoRule("tiled keys under whole queries")
+        raise NoRule("its keys are divided into strips, and its queries are not")
     if q.axis.dim < tokens:  # the rows are in the batch: every row attends for itself
         return ctx.local(node, q.axis)
     if q.axis.dim != tokens or causal:
-        raise NoRule("rows in the features, or a causal mask over the rows")
+        raise NoRule("its rows are in the features, or it is causal (is_causal=True) over the rows")
     if mask is not None and mask.axis and mask.axis.dim != len(mask.shape) - 2:
-        raise NoRule("a mask tiled along the keys")
+        raise NoRule("its mask has rows along the keys")
     tiled_mask = mask is not None and mask.axis is not None and mask.axis.rows > 1
     if tiled_mask and mask is not None and mask.axis and not mask.axis.same_rows(q.axis):
-        raise NoRule("a mask that splits its rows differently than the queries")
+        raise NoRule(f"its mask merges the rows in another way than its queries ({mask.axis}; {q.axis})")
 
     def run(read: Read, a: int, b: int) -> Tensor:
         bias = None if mask is None else read(mask.id, a, b) if tiled_mask else read(mask.id)
@@ -70,12 +70,12 @@ def wide_attention(ctx: Context, node: Node) -> Op:
     scale, frames = ctx.value(node.args[3:])
     kernels, axis = ctx.kernels, q.axis
     if axis is None:
-        raise NoRule("tiled keys under whole queries")
+        raise NoRule("its keys are divided into strips, and its queries are not")
     if axis.dim == 0:
         return ctx.local(node, axis)
     by_frames = frames > 1 and axis.outer == 1
     if axis.dim != 2 or not (frames == 1 or by_frames or axis.outer == frames):
-        raise NoRule("rows in the features, or split in other frames than the mask")
+        raise NoRule("its rows are in the features, or in other frames than those of the mask")
     inner, tokens = axis.inner, q.shape[2] // frames  # tokens of a row, of a frame
 
     def by_frame(x: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ def product(ctx: Context, node: Node) -> Op:
     left, right = ctx.op(node.args[0]), ctx.op(node.args[1])
     ndim, nl, nr = len(node.meta.shape), len(left.shape), len(right.shape)
     if min(nl, nr) < 2:
-        raise NoRule("a product with a vector")
+        raise NoRule("a matrix product with a vector")
     summed_left = left.axis is not None and left.axis.dim == nl - 1
     summed_right = right.axis is not None and right.axis.dim == nr - 2
     if summed_left and summed_right:
@@ -161,7 +161,7 @@ def product(ctx: Context, node: Node) -> Op:
         # values × weights, the transpose of weights × values: the left side is whole
         return _left_whole(ctx, node, left, right)
     if summed_left or (summed_right and left.axis is None):
-        raise NoRule("a sum over rows of a whole value")
+        raise NoRule("a sum over the rows of a value that is not divided into strips")
     if left.axis is not None and left.axis.dim == nl - 2:
         if right.axis is None or right.axis.dim < nr - 2:
             same = right.axis is None
@@ -218,7 +218,7 @@ def _summed_next(ctx: Context, node: Node) -> int | None:
 
 
 def _mismatch() -> Op:
-    raise NoRule("rows in the batch of one side and in the matrix of the other")
+    raise NoRule("one side has its rows in the batch, the other in the matrix")
 
 
 def _contraction(ctx: Context, node: Node, left: Op, right: Op) -> Op:
@@ -226,7 +226,7 @@ def _contraction(ctx: Context, node: Node, left: Op, right: Op) -> Op:
     assert left.axis is not None
     assert right.axis is not None
     if not left.axis.same_rows(right.axis):
-        raise NoRule("a sum over rows that are split differently")
+        raise NoRule(f"a sum over rows that its sides merge in different ways ({left.axis}; {right.axis})")
     dtype = node.meta.dtype
 
     wide = torch.promote_types(dtype, torch.float32)

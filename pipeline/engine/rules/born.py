@@ -17,7 +17,7 @@ def born_by_repeating(ctx: Context, node: Node, source: Op, reps: list[int]) -> 
     """A whole value once for every row (or token) of the picture."""
     born = ctx.row_dims(node.meta)
     if len(born) != 1:
-        raise NoRule(f"rows born in {len(born)} dimensions")
+        raise NoRule(f"it creates rows in {len(born)} dimensions instead of one")
     (dim,) = born
     rows, size = ctx.rows_in(node.args[1][dim]), ctx.shape(node.meta)[dim]
     axis = Axis(dim, 1, rows, size // rows)

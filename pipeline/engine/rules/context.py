@@ -93,7 +93,7 @@ class Context:
         Found numerically, as sizes are opaque expressions: what all widths of a long run have in common is the rows.
         """
         if not self.follows(size):
-            raise NoRule("rows born from a size that does not grow with them")
+            raise NoRule("it creates rows from a size that does not grow with them")
         row, shared = self.graph.row_symbol, 0
         for more in range(128):
             shared = math.gcd(shared, evaluate(size, {s: n if s == row else n + more for s, n in self.sizes.items()}))
@@ -219,10 +219,10 @@ class Context:
             elif op.axis.rows == 1:
                 single.add(op.id)
             else:
-                raise NoRule(f"operands split their rows differently: {op.axis} and {axis}")
+                raise NoRule(f"its operands merge their rows in different ways ({op.axis}; {axis})")
         dims = {op.axis.dim - len(op.shape) for op in inputs if op.axis and op.id in tiled}
         if len(dims) > 1 and axis.rows > 1:  # a single row is all of the value, wherever it lies
-            raise NoRule("operands with rows in different dimensions")
+            raise NoRule("its operands have their rows in different dimensions")
 
         def demand(a: int, b: int) -> list[Demand]:
             return [(i, a, b) for i in tiled] + [(i, 0, 1) for i in single]
@@ -242,7 +242,7 @@ class Context:
         assert source.axis is not None
         rows_in, rows_out = source.axis.rows, axis.rows
         if not rows_in or not rows_out or max(rows_in, rows_out) % min(rows_in, rows_out):
-            raise NoRule(f"{rows_in} rows become {rows_out}, not an integer ratio")
+            raise NoRule(f"it turns {rows_in} rows into {rows_out}, which is not an integer ratio")
         up, down = max(1, rows_out // rows_in), max(1, rows_in // rows_out)
 
         def span(a: int, b: int) -> tuple[int, int]:

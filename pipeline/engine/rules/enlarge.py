@@ -22,7 +22,7 @@ def enlarge_conv(ctx: Context, node: Node) -> Op:
     if axis.dim == 0:
         return ctx.local(node, axis)
     if axis.dim != 2 or not axis.plain:
-        raise NoRule(f"an enlarging convolution over merged rows {axis}")
+        raise NoRule(f"an upsampling convolution over rows that are merged with another dimension ({axis})")
     shape, rows = ctx.shape(node.meta), axis.rows
 
     def span(a: int, b: int) -> tuple[int, int]:

@@ -19,7 +19,7 @@ def _born(ctx: Context, node: Node) -> Axis:
     if len(dims) == 2 == len(node.meta.shape):  # queries and keys: rows of the former, the latter whole
         dims = dims[:1]
     if len(dims) != 1:
-        raise NoRule(f"rows born in {len(dims)} dimensions")
+        raise NoRule(f"it creates rows in {len(dims)} dimensions instead of one")
     size = node.meta.shape[dims[0]]
     rows = ctx.rows_in(size)
     return Axis(dims[0], 1, rows, ctx.number(size) // rows)
@@ -76,7 +76,7 @@ def triangle(ctx: Context, node: Node) -> Op:
     axis, queries = source.axis, len(source.shape) - 2
     assert axis is not None
     if axis.dim == queries + 1 or (axis.dim == queries and not axis.plain):
-        raise NoRule("a triangle over rows in the keys, or over merged rows")
+        raise NoRule("a triangular mask whose rows are in the keys, or are merged with another dimension")
     diagonal = ctx.value(node.args[1]) if len(node.args) > 1 else node.kwargs.get("diagonal", 0)
     cut = torch.tril if node.op == "tril" else torch.triu
     shifts = axis.dim == queries

@@ -67,7 +67,7 @@ def rms_norm_act(ctx: Context, node: Node) -> Op:
     source = ctx.op(node.args[0])
     assert source.axis is not None
     if source.axis.dim == 1:
-        raise NoRule("rows merged with the channels of a normalisation")
+        raise NoRule("its rows are merged with the channels")
     return ctx.local(node, source.axis, cheap=True)
 
 
@@ -91,7 +91,7 @@ def norm_map(ctx: Context, node: Node, source: Op, groups: int, w: Any, b: Any, 
     axis, kernels = source.axis, ctx.kernels
     assert axis is not None
     if axis.dim == 1:
-        raise NoRule("rows merged with the channels of a group norm")
+        raise NoRule("its rows are merged with the channels")
 
     def fold(acc: Any, read: Read, a: int, b: int) -> Any:
         return take(acc, kernels.group_stats(read(source.id, a, b)))

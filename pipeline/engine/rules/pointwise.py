@@ -36,7 +36,7 @@ def pointwise(ctx: Context, node: Node) -> Op:
     axis, operands = broadcast_axis(ctx, node), ctx.operands(node)
     place = len(node.meta.shape) - axis.dim  # of the rows, counted from the last dimension
     if axis.rows > 1 and any(o.axis is None and len(o.shape) >= place and o.shape[-place] != 1 for o in operands):
-        raise NoRule("a whole value beside the rows it would have to be cut to")
+        raise NoRule("one operand has the height and is not divided into strips")
     return ctx.local(node, axis, cheap=sum(not o.constant for o in operands) == 1)
 
 
@@ -80,7 +80,7 @@ def softmax(ctx: Context, node: Node) -> Op:
     source = ctx.op(node.args[0])
     assert source.axis is not None
     if ctx.value(node.args[1]) % len(source.shape) == source.axis.dim:
-        raise NoRule("softmax over the tiled dimension")
+        raise NoRule("softmax over the rows")
     return ctx.local(node, source.axis)
 
 
@@ -95,7 +95,7 @@ def embedding(ctx: Context, node: Node) -> Op:
     """Looks up a row of the table for every index; the indices carry the rows."""
     indices = ctx.op(node.args[1])
     if indices.axis is None or ctx.op(node.args[0]).axis is not None:
-        raise NoRule("a tiled embedding table")
+        raise NoRule("its table is divided into strips, or its indices are not")
     return ctx.local(node, indices.axis)
 
 
@@ -104,7 +104,7 @@ def cdist(ctx: Context, node: Node) -> Op:
     """Distances of every (tiled) row of the first operand to every row of the second."""
     source, codes = ctx.op(node.args[0]), ctx.op(node.args[1])
     if source.axis is None or codes.axis is not None or source.axis.dim != len(source.shape) - 2:
-        raise NoRule("distances between tiled codes")
+        raise NoRule("it needs rows in the second-last dimension of the first operand, and none in the second operand")
     return ctx.local(node, source.axis)
 
 
@@ -112,7 +112,7 @@ def cdist(ctx: Context, node: Node) -> Op:
 def batch_norm(ctx: Context, node: Node) -> Op:
     """With running statistics (inference) it is an affine map per channel."""
     if ctx.value(node.args[5]):
-        raise NoRule("batch normalisation with the batch's own statistics")
+        raise NoRule("batch normalisation with the batch's own statistics (is the model in eval mode?)")
     source = ctx.op(node.args[0])
     assert source.axis is not None
     return ctx.local(node, source.axis)
@@ -121,5 +121,5 @@ def batch_norm(ctx: Context, node: Node) -> Op:
 def _channel_mixing(ctx: Context, node: Node, trailing: int, what: str, **more: Unpack[More]) -> Op:
     source = ctx.op(node.args[0]) if isinstance(node.args[0], Ref) else None
     if source is None or source.axis is None or source.axis.dim >= len(source.shape) - trailing:
-        raise NoRule(f"the rows lie in the {what}")
+        raise NoRule(f"its rows are in the {what}")
     return ctx.local(node, source.axis, **more)

@@ -36,7 +36,7 @@ def statistic(ctx: Context, node: Node) -> Op:
         return ctx.local(node, axis if keep else axis.moved(axis.dim - sum(d < axis.dim for d in dims)))
     order = (node.args[1] if len(node.args) > 1 else 2) if name == "linalg_vector_norm" else None
     if name in ("argmin", "argmax", "var") or order not in (None, 2, 2.0):
-        raise NoRule(f"{name} over the rows")
+        raise NoRule(f"{name} over the rows, which cannot be merged from the results of strips")
     dtype = node.meta.dtype
 
     def part(t: Tensor) -> Tensor:

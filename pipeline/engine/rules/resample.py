@@ -23,11 +23,11 @@ def nearest(ctx: Context, node: Node) -> Op:
     if axis.dim < len(shape) - dims:
         return ctx.local(node, axis)
     if not axis.plain:
-        raise NoRule(f"resampling of merged rows {axis}")
+        raise NoRule(f"resampling of rows that are merged with another dimension ({axis})")
     given = ctx.value(node.args[2:])
     scales = (given[0] or []) if node.target.endswith(".vec") else given
     if any(s and n * s != m for n, s, m in zip(source.shape[-dims:], scales, shape[-dims:], strict=False)):
-        raise NoRule(f"scales {scales} that are not the ratios of the sizes")
+        raise NoRule(f"scale factors {scales} that are not the ratios of its sizes")
     out = Axis(axis.dim, 1, shape[axis.dim], 1)
     mode = "nearest-exact" if "exact" in node.op else "nearest"
     sizes = list(zip(source.shape[2:], shape[2:], strict=True))
@@ -50,7 +50,9 @@ def shuffle(ctx: Context, node: Node) -> Op:
     if axis.dim < len(shape) - 3:
         return ctx.local(node, axis)
     if axis.dim == len(shape) - 3 or not axis.plain:
-        raise NoRule(f"a pixel shuffle of rows in the channels, or of merged rows {axis}")
+        raise NoRule(
+            f"a pixel shuffle of rows in the channels, or of rows that are merged with another dimension ({axis})"
+        )
     out = Axis(axis.dim, 1, shape[axis.dim], 1)
     op, factor = resolve(node.target), ctx.value(node.args[1])
     return ctx.rescale(node, source, out, lambda t, _rows: op(t, factor))

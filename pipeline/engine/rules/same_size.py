@@ -17,7 +17,7 @@ class SameSize:
     def __init__(self, source: Op, weight: Op) -> None:
         axis = source.axis
         if axis is None or axis.dim != 2 or not axis.plain:
-            raise NoRule(f"a convolution that keeps the size, over merged rows {axis}")
+            raise NoRule(f"a convolution over rows that are merged with another dimension ({axis})")
         self._id, self._rows, self._taps = source.id, axis.rows, weight.shape[1:]
         self._high, self._wide = weight.shape[2] // 2, weight.shape[3] // 2
 

@@ -22,7 +22,7 @@ def reshape(ctx: Context, node: Node) -> Op:
     source, shape = ctx.op(node.args[0]), ctx.shape(node.meta)
     assert source.axis is not None
     if node.target == "aten.view.dtype":
-        raise NoRule("a view as another type")
+        raise NoRule("it reads the memory of the value as another type")
     wide = [d for d, s in enumerate(node.meta.shape) if ctx.is_wide(s)]
     try:
         axis = reshape_axis(source.axis, source.shape, shape, ctx.row_dims(node.meta), wide)
@@ -72,7 +72,7 @@ def expand(ctx: Context, node: Node) -> Op:
         )
     born = ctx.row_dims(node.meta)
     if len(born) != 1 or (born[0] >= lead and source.shape[born[0] - lead] != 1):
-        raise NoRule("rows born in several dimensions")
+        raise NoRule("it creates rows in several dimensions, or in one that is not 1 before")
     new = Axis(born[0], 1, shape[born[0]], 1)
 
     def run(read: Read, a: int, b: int) -> Tensor:
@@ -96,7 +96,7 @@ def repeat(ctx: Context, node: Node) -> Op:
     if reps[axis.dim] == 1:
         return ctx.local(node, axis, cheap=True, run=lambda read, a, b: read(source.id, a, b).repeat(reps))
     if axis.rows != 1 or not axis.plain:
-        raise NoRule("repeating the image along its rows")
+        raise NoRule("it repeats the picture along its rows")
     born = Axis(axis.dim, 1, reps[axis.dim], 1)
 
     def run(read: Read, a: int, b: int) -> Tensor:
@@ -111,7 +111,7 @@ def repeat_interleave(ctx: Context, node: Node) -> Op:
     source, reps = ctx.op(node.args[0]), ctx.value(node.args[1])
     dim = node.kwargs.get("dim", node.args[2] if len(node.args) > 2 else None)
     if isinstance(node.args[1], Ref) or (dim is None and len(source.shape) != 1):
-        raise NoRule("repeat_interleave of this form")
+        raise NoRule("it takes the repeats as a tensor, or has several dimensions and no dim argument")
     dim = (dim or 0) % len(source.shape)
     if source.axis is None:  # rows are born: H·W equal copies of each element
         rows = ctx.rows_in(node.args[1])
@@ -130,7 +130,7 @@ def repeat_interleave(ctx: Context, node: Node) -> Op:
             node, axis, cheap=True, run=lambda read, a, b: read(source.id, a, b).repeat_interleave(reps, dim)
         )
     if axis.inner != 1:
-        raise NoRule("repeat_interleave of merged rows")
+        raise NoRule(f"it repeats rows that are merged with another dimension ({axis})")
     if ctx.is_wide(node.args[1]):  # one element for each pixel of its row
         wider = Axis(dim, axis.outer, axis.rows, reps)
     else:
@@ -164,7 +164,7 @@ def select(ctx: Context, node: Node) -> Op:
     assert axis is not None
     dim %= len(source.shape)
     if dim == axis.dim:
-        raise NoRule("selecting one row")
+        raise NoRule("it selects a single row")
     return ctx.local(
         node,
         axis.moved(axis.dim - (dim < axis.dim)),
@@ -196,7 +196,7 @@ def take(ctx: Context, node: Node, source: Op, dim: int, start: int, stop: int, 
             node, [source], axis, lambda a, b: [(source.id, a, b)], lambda read, a, b: read(source.id, a, b), cheap=True
         )
     if not axis.plain:
-        raise NoRule("a slice along merged rows")
+        raise NoRule(f"a slice along rows that are merged with another dimension ({axis})")
     rows = -(-(stop - start) // step)
 
     def span(a: int, b: int) -> tuple[int, int]:
@@ -222,11 +222,11 @@ def concatenate(ctx: Context, node: Node) -> Op:
     axis = max((p.axis for p in operands if p.axis), key=lambda a: a.rows)
     if dim != axis.dim:
         if any(p.axis is None and p.shape[axis.dim] != 1 for p in operands if p.shape != (0,)):
-            raise NoRule("joining a tiled value with a whole one")
+            raise NoRule("it joins a value that is divided into strips with one that is not")
         ids = [p.id for p in operands if p.shape != (0,)]
         return ctx.local(node, axis, call=lambda read: joined([read(i) for i in ids], dim))
     if any(p.axis and p.axis.rows != 1 and not p.axis.plain for p in operands):
-        raise NoRule("joining merged rows along the rows")
+        raise NoRule("it joins values along rows that are merged with another dimension")
     starts = [0]
     for operand in operands:
         starts.append(starts[-1] + operand.shape[dim])
@@ -253,7 +253,7 @@ def stack(ctx: Context, node: Node) -> Op:
     assert axis is not None
     dim = (node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % len(node.meta.shape)
     if any(ctx.op(a).axis is None for a in node.args[0]):
-        raise NoRule("stacking a tiled value with a whole one")
+        raise NoRule("it stacks a value that is divided into strips with one that is not")
     ids, moved = [ctx.op(a).id for a in node.args[0]], axis.moved(axis.dim + (dim <= axis.dim))
     if dim < 2:
         return ctx.local(node, moved)
@@ -274,7 +274,7 @@ def taken(ctx: Context, node: Node, source: Node, index: int) -> Op:
         dim = (source.args[1] if len(source.args) > 1 else source.kwargs.get("dim", 0)) % ndim
         axis = whole.axis
         if axis is not None and dim == axis.dim:
-            raise NoRule("unbinding the rows")
+            raise NoRule("it takes the value apart into single rows")
         if axis is None:
             return ctx.emit(node, [whole], None, no_demand, lambda read, _a, _b: read(whole.id).select(dim, index))
         moved = axis.moved(axis.dim - (dim < axis.dim))
@@ -299,13 +299,13 @@ def _meshgrid(ctx: Context, node: Node, source: Node, index: int) -> Op:
         grids = ctx.call(source)
         return ctx.emit(node, sides, None, no_demand, lambda read, _a, _b: grids(read)[index])
     if len(sides) != 2:
-        raise NoRule("meshgrid of other than two")
+        raise NoRule(f"a grid of {len(sides)} inputs instead of two")
     if "xy" in (*source.args[1:], source.kwargs.get("indexing")):
         sides, index = sides[::-1], 1 - index
     queries, keys = sides
     axis, count = queries.axis, keys.shape[0]
     if axis is None:
-        raise NoRule("meshgrid over keys alone")
+        raise NoRule("a grid whose rows are in the keys only")
     if index == 0:
         return ctx.emit(
             node,

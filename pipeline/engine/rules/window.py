@@ -33,7 +33,7 @@ def _per_dim(value: Any, dims: int, default: int) -> list[int]:
 def _spatial(axis: Axis, first: int) -> int:
     """Index of the axis among the spatial dimensions; rows merged with anything else have no window."""
     if axis.dim >= first and not axis.plain:
-        raise NoRule(f"a window over merged rows {axis}")
+        raise NoRule(f"a window over rows that are merged with another dimension ({axis})")
     return axis.dim - first
 
 
@@ -51,20 +51,20 @@ def convolution(ctx: Context, node: Node) -> Op:
     if axis.dim == 0:
         return ctx.local(node, axis)
     if axis.dim == 1:
-        raise NoRule("rows in the channels of a convolution")
+        raise NoRule("its rows are in the channels")
     sp = _spatial(axis, 2)
     kernel = weight.shape[2:]
     stride, dilation = _per_dim(ctx.value(stride_), dims, 1), _per_dim(ctx.value(dilation_), dims, 1)
     if isinstance(padding_, str):
         if padding_ == "same" and any(d * (k - 1) % 2 for d, k in zip(dilation, kernel, strict=True)):
-            raise NoRule("'same' padding of an even kernel")
+            raise NoRule("padding='same' with an even kernel")
         same = [d * (k - 1) // 2 for d, k in zip(dilation, kernel, strict=True)]
         padding = same if padding_ == "same" else [0] * dims
     else:
         padding = _per_dim(ctx.value(padding_), dims, 0)
     k, s, p, d, rows = kernel[sp], stride[sp], padding[sp], dilation[sp], axis.rows
     if p > (k - 1) * d:
-        raise NoRule("padding wider than the kernel: rows that see nothing of the image")
+        raise NoRule("its padding is wider than the kernel: some rows see nothing of the picture")
     conv = convolution_in(dims, ctx.kernels)
 
     def span(a: int, b: int) -> tuple[int, int, int, int]:
@@ -102,7 +102,7 @@ def transposed_convolution(ctx: Context, node: Node) -> Op:
     if axis.dim == 0:
         return ctx.local(node, axis)
     if axis.dim == 1:
-        raise NoRule("rows in the channels of a convolution")
+        raise NoRule("its rows are in the channels")
     sp = _spatial(axis, 2)
     stride, padding = _per_dim(ctx.value(stride_), dims, 1), _per_dim(ctx.value(padding_), dims, 0)
     extra, dilation = _per_dim(ctx.value(extra_), dims, 0), _per_dim(ctx.value(dilation_), dims, 1)
@@ -153,13 +153,13 @@ def pooling(ctx: Context, node: Node) -> Op:
     kernel = _per_dim(args[0], dims, 1)
     stride = _per_dim(args[1] if len(args) > 1 and args[1] else args[0], dims, 1)
     if _per_dim(args[2] if len(args) > 2 else None, dims, 0)[sp]:
-        raise NoRule("padded pooling along the rows")
+        raise NoRule("pooling with padding along the rows")
     if node.op.startswith("max") and _per_dim(args[3] if len(args) > 3 else None, dims, 1)[sp] != 1:
-        raise NoRule("dilated pooling along the rows")
+        raise NoRule("pooling with dilation along the rows")
     k, s = kernel[sp], stride[sp]
     out = _out_axis(ctx, node, axis)
     if (out.rows - 1) * s + k > axis.rows:
-        raise NoRule("pooling in ceil mode")
+        raise NoRule("pooling with ceil_mode=True, whose last window ends beyond the picture")
     invoke = ctx.call(node)
 
     def span(a: int, b: int) -> tuple[int, int]:
@@ -215,9 +215,9 @@ def padded(
             name=f"pad.{mode}",
         )
     if not axis.plain:
-        raise NoRule(f"padding of merged rows {axis}")
+        raise NoRule(f"padding of rows that are merged with another dimension ({axis})")
     if mode not in ("constant", "replicate", "reflect"):
-        raise NoRule(f"padding mode {mode}")
+        raise NoRule(f"padding of the rows in mode '{mode}'")
     top, rows, out = amounts[j], axis.rows, _out_axis(ctx, node, axis)
 
     def span(a: int, b: int) -> tuple[int, int]:

@@ -157,7 +157,7 @@ def test_what_runs_as_a_whole_reads_as_a_table_without_segments() -> None:
     lines = str(plan).splitlines()
     assert lines[0] == "encode 2x3x12x6 -> 2x3x12x6, float64, not in strips"
     assert [line.count("█") for line in lines if "│" in line] == [1] * len(plan.buffers)
-    assert "runs whole, exact but in more memory than strips: 'aten.fft_fft2.default' in module '<root>'" in lines
+    assert "runs whole, exact but in more memory than strips: 'aten.fft_fft2.default' in the model itself" in lines
 
 
 def test_every_buffer_has_a_bar_over_the_segments_in_which_it_exists() -> None:

@@ -50,29 +50,29 @@ def rows_down_plus_rows_across(g: OneOp) -> Ref:
     return g.call("sub.Tensor", down, across, shape=(2, 1, "h", "h"))
 
 
-@refused("whole")
+@refused("not divided into strips")
 def rows_plus_a_weight_with_as_many(g: OneOp) -> Ref:
     first = g.call("slice.Tensor", image(g), 2, 0, 3, shape=(2, 4, 3, "w"))
     return g.call("add.Tensor", first, g.param(3, 1))
 
 
-@refused("differently")
+@refused("in different ways")
 def tokens_plus_rows_merged_otherwise(g: OneOp) -> Ref:
     return g.call("add.Tensor", clip_tokens(g), g.input(2, "2*h*w", 4))
 
 
-@refused("softmax over the tiled")
+@refused("softmax over the rows")
 def softmax_over_the_rows(g: OneOp) -> Ref:
     return g.call("softmax.int", image(g), 2)
 
 
-@refused("rows lie in the features")
+@refused("rows are in the features")
 def linear_over_the_rows(g: OneOp) -> Ref:
     x = g.call("transpose.int", tokens(g), 1, 2, shape=(2, 4, "h*w"))
     return g.call("linear.default", x, g.param(2, g.number("h*w")), shape=(2, 4, 2))
 
 
-@refused("rows lie in the normalised")
+@refused("rows are in the normalised")
 def layer_norm_over_the_rows(g: OneOp) -> Ref:
     return g.call("layer_norm.default", image(g), [Size("h"), Size("w")])
 
@@ -88,7 +88,7 @@ def padding_wider_than_the_kernel(g: OneOp) -> Ref:
     return g.call("conv2d.default", x, w, None, [1, 1], [1, 0], shape=(2, 3, "h + 2", "w"))
 
 
-@refused("merged rows")
+@refused("merged with another dimension")
 def window_over_merged_rows(g: OneOp) -> Ref:
     x, w = _token_image(g), g.param(3, 4, 3, 1)
     return g.call("conv2d.default", x, w, None, [1, 1], [1, 0], shape=(2, 3, "2*h", "w"))
@@ -100,18 +100,18 @@ def convolution_over_rows_in_channels(g: OneOp) -> Ref:
     return g.call("conv2d.default", x, w, shape=(2, 3, 4, "w"))
 
 
-@refused("padded pooling")
+@refused("pooling with padding")
 def pooling_with_padding(g: OneOp) -> Ref:
     return g.call("avg_pool2d.default", image(g), [2, 1], [1, 1], [1, 0], shape=(2, 4, "h + 1", "w"))
 
 
-@refused("ceil mode")
+@refused("ceil_mode")
 def pooling_in_ceil_mode(g: OneOp) -> Ref:
     shape = (2, 4, "(h + 1)//2", "w")
     return g.call("max_pool2d.default", image(g), [2, 1], [2, 1], [0, 0], [1, 1], True, shape=shape)
 
 
-@refused("dilated pooling")
+@refused("pooling with dilation")
 def pooling_with_dilation(g: OneOp) -> Ref:
     return g.call("max_pool2d.default", image(g), [2, 1], [1, 1], [0, 0], [2, 1], shape=(2, 4, "h - 2", "w"))
 
@@ -133,12 +133,12 @@ def upsampling_by_a_scale_that_is_not_the_ratio(g: OneOp) -> Ref:
     return g.call("upsample_nearest2d.vec", first, None, [2.3, 1.0], shape=(2, 4, 6, "w"))
 
 
-@refused("merged rows")
+@refused("merged with another dimension")
 def upsampling_of_merged_rows(g: OneOp) -> Ref:
     return g.call("upsample_nearest2d.vec", _token_image(g), None, [2.0, 1.0], shape=(2, 4, "4*h", "w"))
 
 
-@refused("merged rows")
+@refused("merged with another dimension")
 def pixel_shuffle_of_merged_rows(g: OneOp) -> Ref:
     return g.call("pixel_unshuffle.default", _token_image(g), 1, shape=(2, 4, "2*h", "w"))
 
@@ -160,38 +160,38 @@ def a_view_as_another_type(g: OneOp) -> Ref:
     return g.call("view.dtype", image(g), torch.int64)
 
 
-@refused("selecting one row")
+@refused("selects a single row")
 def one_row_selected(g: OneOp) -> Ref:
     return g.call("select.int", image(g), 2, -1, shape=(2, 4, "w"))
 
 
-@refused("slice along merged")
+@refused("slice along rows that are merged")
 def slice_along_merged_rows(g: OneOp) -> Ref:
     return g.call("slice.Tensor", clip_tokens(g), 1, 1, shape=(2, "2*h*w - 1", 4))
 
 
-@refused("repeating the image")
+@refused("repeats the picture")
 def image_repeated_along_its_rows(g: OneOp) -> Ref:
     return g.call("repeat.default", image(g), [1, 1, 2, 1], shape=(2, 4, "2*h", "w"))
 
 
-@refused("joining merged rows")
+@refused("along rows that are merged")
 def merged_rows_joined(g: OneOp) -> Ref:
     x = clip_tokens(g)
     return g.call("cat.default", [x, x], 1, shape=(2, "4*h*w", 4))
 
 
-@refused("differently")
+@refused("in different ways")
 def rows_of_two_kinds_joined(g: OneOp) -> Ref:
     return g.call("cat.default", [tokens(g), g.input(2, "h*w", 4)], 2, shape=(2, "h*w", 8))
 
 
-@refused("stacking")
+@refused("it stacks")
 def rows_stacked_on_a_weight(g: OneOp) -> Ref:
     return g.call("stack.default", [image(g), g.param(2, 4, g.sizes["h"], g.sizes["w"])], shape=(2, 2, 4, "h", "w"))
 
 
-@refused("unbinding the rows")
+@refused("into single rows")
 def rows_unbound(g: OneOp) -> Ref:
     x = g.call("slice.Tensor", image(g), 2, 0, 2, shape=(2, 4, 2, "w"))
     return g.part(g.call("unbind.int", x, 2, shape=[(2, 4, "w")] * 2), 1)
@@ -218,7 +218,7 @@ def causal_attention(g: OneOp) -> Ref:
     return g.call("scaled_dot_product_attention.default", x, x, x, None, 0.0, True)
 
 
-@refused("whole queries")
+@refused("and its queries are not")
 def whole_queries(g: OneOp) -> Ref:
     x = tokens(g)
     return g.call("scaled_dot_product_attention.default", g.param(2, 3, 4), x, x, shape=(2, 3, 4))
@@ -230,7 +230,7 @@ def a_mask_that_splits_its_rows_otherwise(g: OneOp) -> Ref:
     return g.call("scaled_dot_product_attention.default", x, x, x, mask)
 
 
-@refused("whole value")
+@refused("a sum over the rows")
 def a_sum_over_rows_of_a_weight(g: OneOp) -> Ref:
     return g.call("matmul.default", g.param(2, 3, g.number("h*w")), tokens(g), shape=(2, 3, 4))
 
@@ -240,26 +240,26 @@ def a_product_with_a_vector(g: OneOp) -> Ref:
     return g.call("matmul.default", tokens(g), g.param(4), shape=(2, "h*w"))
 
 
-@refused("no rule for operation")
+@refused("one side has its rows in the batch")
 def rows_in_the_batch_of_one_side_only(g: OneOp) -> Ref:
     y = g.call("transpose.int", folded(g), 1, 2, shape=("2*h", 4, "w"))
     x = g.call("reshape.default", tokens(g), [-1, 4], shape=("2*h*w", 4))
     return g.call("matmul.default", x, y, shape=("2*h", "2*h*w", "w"))
 
 
-@refused("keys alone")
+@refused("in the keys only")
 def grid_of_tiled_keys_alone(g: OneOp) -> Ref:
     rows = g.call("arange.default", Size("h"), dtype=torch.float64, shape=("h",))
     grid = g.call("meshgrid.indexing", [g.param(3), rows], indexing="ij", shape=[(3, "h")] * 2)
     return g.call("add.Tensor", g.part(grid, 1), g.call("sum.default", image(g), shape=()))
 
 
-@refused("no rule for operation")
+@refused("tvae has no rule for it")
 def an_operation_nobody_knows(g: OneOp) -> Ref:
     return g.call("cumsum.default", image(g), 2)
 
 
-@refused("no rule for operation")
+@refused("tvae has no rule for it")
 def an_operation_with_two_results_nobody_knows(g: OneOp) -> Ref:
     return g.part(g.call("max.dim", image(g), 1, shape=[(2, "h", "w")] * 2), 0)
 
@@ -282,7 +282,7 @@ def test_no_rule_takes_a_value_with_rows_out_of_the_strips_unseen(monkeypatch: p
     monkeypatch.setitem(RULES, "relu", lambda ctx, node: ctx.whole(node, barrier=True))
     g = OneOp(7, 3)
     g.gives(g.call("relu.default", image(g)))
-    with pytest.raises(UnsupportedOp, match="a whole value that grows with the height"):
+    with pytest.raises(UnsupportedOp, match="its result grows with the height"):
         lower(g.graph, g.sizes, CPU)
     assert lower(g.graph, g.sizes, CPU, allow_whole=True).whole
 
