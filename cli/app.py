@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from tvae.cli import bench, decode, doctor, encode, inspect, models, plan, preset, roundtrip
 from tvae.cli.exit_codes import ExitCode
 from tvae.cli.reporting import say
+from tvae.cli.waiting import wait_asleep
 
 __all__ = ["app", "main"]
 
@@ -79,4 +80,5 @@ def main() -> None:
     """Entry point of the console script."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names the terminal's encoding lacks must not stop a run
+    wait_asleep()
     app()

@@ -156,6 +156,17 @@ Spill = Annotated[
         rich_help_panel=MODEL,
     ),
 ]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        "--threads",
+        metavar="N",
+        min=1,
+        help="Most threads that compute on a CPU; small pictures take fewer.",
+        show_default="one for each core",
+        rich_help_panel=MODEL,
+    ),
+]
 AllowWhole = Annotated[
     bool,
     typer.Option(

@@ -67,6 +67,8 @@ class Job:
     """Memory to keep within, such as ``8GiB``; None is the preset's share of what is free."""
     spill: str | None = None
     """Folder for what does not fit into memory; None is the system's."""
+    threads: int | None = None
+    """That compute on a CPU, at most; None is PyTorch's own number, one for each core."""
     allow_whole: bool = False
     max_pixels: int = MAX_PIXELS
     """Of an image that is read: a small file can claim to be any size."""
@@ -109,6 +111,8 @@ class Job:
             raise UsageError(f"size {self.size[0]}x{self.size[1]} has no area; both sides must be at least 1")
         if self.strip is not None and self.strip < 1:
             raise UsageError(f"strip {self.strip} is too small; it counts latent rows, at least 1")
+        if self.threads is not None and self.threads < 1:
+            raise UsageError(f"threads {self.threads} is too few; at least 1 computes")
         if self.max_pixels < 1:
             raise UsageError("the limit of an image's pixels must be at least 1")
         if self.vram is not None:

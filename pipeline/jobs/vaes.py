@@ -47,6 +47,7 @@ class Vaes:
                 vram=job.vram,
                 spill=job.spill,
                 allow_whole=job.allow_whole,
+                threads=job.threads,
             )
             self._open = name, self._fit(model)
         return self._open[1]

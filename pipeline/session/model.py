@@ -79,12 +79,13 @@ def open_model(
     vram: str | int | None = None,
     spill: str | Path | None = None,
     allow_whole: bool = False,
+    threads: int | None = None,
 ) -> Model:
     """Open ``builtin``, a diffusers folder or a hub id for computing. Raises UsageError before any work.
 
     dtype: float32, bfloat16, float16 (or fp32, bf16, fp16); None takes the preset's. strip: latent rows. vram: memory
     the process may hold on the device, such as ``8GiB``; None takes the preset's share of what is free. spill: folder
-    for what goes to disk.
+    for what goes to disk. threads: that compute on a CPU, at most; None takes as many as PyTorch has.
     """
     where = pick_device(device)
     chosen = choose_preset(preset, where)
@@ -99,7 +100,7 @@ def open_model(
         kind = torch.float32  # the checkpoint overflows in float16 and says so
     budget, folder = None if vram is None else parse_size(vram), None if spill is None else Path(spill)
     limits = Limits(strip or chosen.strip_rows, strip is not None, budget, chosen.memory_share, folder)
-    return Model(source, chosen, kind, where, limits, allow_whole)
+    return Model(source, chosen, kind, where, limits, allow_whole, threads or torch.get_num_threads())
 
 
 class Model:
@@ -113,6 +114,7 @@ class Model:
         device: torch.device,
         limits: Limits,
         allow_whole: bool,
+        threads: int,
     ) -> None:
         self.source, self.preset, self.dtype, self.device, self.limits = source, preset, dtype, device, limits
         self._loaded: nn.Module | None = None
@@ -128,7 +130,7 @@ class Model:
             geometry=lambda: self.geometry,
             fits=lambda graph, _spec: fits_weights(graph, source.tensors, all_named=False),
         )
-        self._session = Session(subject, preset, dtype, device, limits, allow_whole=allow_whole)
+        self._session = Session(subject, preset, dtype, device, limits, allow_whole=allow_whole, threads=threads)
 
     @cached_property
     def info(self) -> ModelInfo:

@@ -11,6 +11,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from tvae.pipeline.session.outputs.taken_apart import Spec
 from tvae.pipeline.session.runner import Runner
 from tvae.pipeline.session.warmup import rehearse
 from tvae.pipeline.session.weights import PreparedWeights
+from tvae.pipeline.settings.threads import kept_busy
 
 __all__ = ["NO_SINKS", "Compiled", "Ready"]
 
@@ -51,6 +53,14 @@ class Ready:
     def serves(self, limits: Limits, device: torch.device) -> bool:
         """Does it, still? What is recorded has its memory; other runs take theirs anew."""
         return self.runner.recorded or self.planned.fits(limits, device)
+
+    def threads(self, most: int) -> int:
+        """How many threads of the CPU, of at most so many, the run keeps busy."""
+        return kept_busy(self._work, most)
+
+    @cached_property
+    def _work(self) -> list[float]:
+        return [op.work for op in self.planned.schedule.program.ops]
 
 
 class Compiled:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -35,6 +35,7 @@ from tvae.pipeline.session.outputs.taken_apart import Spec
 from tvae.pipeline.session.prepared import NO_SINKS, Compiled, Ready
 from tvae.pipeline.session.step_runs import StepRuns
 from tvae.pipeline.session.weights import PreparedWeights
+from tvae.pipeline.settings.threads import computing_with
 from tvae.presets import Preset
 
 __all__ = ["Session", "Subject"]
@@ -65,7 +66,11 @@ class Subject:
 
 
 class Session:
-    """See the module's docstring. limits: what every call keeps to. allow_whole: see ``TiledVAE``."""
+    """See the module's docstring.
+
+    limits: what every call keeps to. allow_whole: see ``TiledVAE``. threads: of PyTorch's that may compute on a CPU:
+    small work is divided among fewer. None leaves their number as it is.
+    """
 
     def __init__(
         self,
@@ -76,9 +81,11 @@ class Session:
         limits: Limits,
         *,
         allow_whole: bool = False,
+        threads: int | None = None,
     ) -> None:
         self.preset, self.dtype, self.device, self.limits = preset, dtype, device, limits
         self._subject, self._allow_whole = subject, allow_whole
+        self._threads = threads if device.type == "cpu" else None
         self._last = uses_channels_last(preset, dtype, device)
         # copies of weights that others write into stay only where checksums watch them
         self._watched = subject.borrowed and device.type in ("cpu", "cuda")
@@ -120,7 +127,8 @@ class Session:
             try:
                 ready = self._runs.get(key, made, lambda found: found.serves(self.limits, self.device))
                 limit()
-                tensors = self._guarded(ready, lambda: self._runs.put(key, made()), inputs, generator, sinks)
+                with nullcontext() if self._threads is None else computing_with(ready.threads(self._threads)):
+                    tensors = self._guarded(ready, lambda: self._runs.put(key, made()), inputs, generator, sinks)
             finally:
                 if self._fresh:
                     self.forget()
