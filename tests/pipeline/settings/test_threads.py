@@ -54,7 +54,8 @@ def test_a_failure_gives_the_number_back() -> None:
             within.append(torch.get_num_threads())
             raise ValueError("failed")
 
-    pytest.raises(ValueError, failing, match="failed")
+    with pytest.raises(ValueError, match="failed"):
+        failing()
     assert (within, torch.get_num_threads()) == ([before + 3], before)
 
 
