@@ -55,6 +55,21 @@ def test_settings(quarters: np.ndarray, tmp_path: Path) -> None:
         open_writer(tmp_path / "a.xyz", LIKE)
 
 
+def test_png_is_fast_and_may_be_small(tmp_path: Path) -> None:
+    """A photo's texture: level 1 unless another is asked for."""
+    rng = np.random.default_rng(0)
+    pixels = np.repeat(rng.integers(0, 40, (LIKE.height, LIKE.width // 2, 3), dtype=np.uint8), 2, axis=1)
+    like, sizes = PictureSpec(LIKE.width, LIKE.height), {}
+    for level in (None, 1, 6):
+        enc = {} if level is None else {"compress_level": str(level)}
+        with open_writer(tmp_path / f"{level}.png", like, WriteOptions(enc=enc)) as writer:
+            writer.write(Frame(pixels))
+            writer.commit()
+        sizes[level] = (tmp_path / f"{level}.png").stat().st_size
+    assert (tmp_path / "None.png").read_bytes() == (tmp_path / "1.png").read_bytes()
+    assert sizes[6] < sizes[1]
+
+
 def test_wrong_frames_are_the_programmers_error(quarters: np.ndarray, tmp_path: Path) -> None:
     with open_writer(tmp_path / "a.png", LIKE) as writer:
         with pytest.raises(ValueError, match="expected uint8"):
