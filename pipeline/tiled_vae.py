@@ -28,7 +28,8 @@ from tvae.pipeline.session.graph_cache import fits_weights
 from tvae.pipeline.session.identity.module_identity import Identity, identity_of
 from tvae.pipeline.session.outputs.spec import resolvable
 from tvae.pipeline.session.outputs.taken_apart import rebuild
-from tvae.pipeline.session.session import Session, Subject
+from tvae.pipeline.session.session import Session
+from tvae.pipeline.session.subject import Subject
 from tvae.pipeline.settings.modes import plain_modes
 from tvae.presets import Preset
 
@@ -50,9 +51,9 @@ class TiledVAE(nn.Module):
     attribute is the wrapped model's, parameters included, so ``.to()`` moves both. The wrapped model's own tiling is
     never used, even if it is switched on. A video VAE that works in chunks gets a clip chunk by chunk.
 
-    Every call computes with the model as it is at that moment: changed weights, layers, hooks, methods and settings are
-    seen; for changes that cannot be seen there is ``refresh``. Calls from several threads take turns. Do not change the
-    model during a call. Copies and pickles hold the model and these settings, and start with nothing cached.
+    Every call uses the model as it is at that moment, with changed weights, layers, hooks, methods and settings; for
+    changes that cannot be seen there is ``refresh``. Calls from several threads take turns. Do not change the model
+    during a call. Copies and pickles hold the model and these settings, and start with nothing cached.
     """
 
     def __init__(
@@ -84,6 +85,8 @@ class TiledVAE(nn.Module):
         for side in ("encode", "decode"):
             if not callable(getattr(vae, side, None)):
                 raise UsageError(f"{type(vae).__name__} has no {side}(); TiledVAE wraps modules with encode and decode")
+        if next(iter(vae.parameters()), None) is None:
+            raise UsageError(f"{type(vae).__name__} has no parameters: wrap a model with weights")
         if strip is not None and strip < 1:
             raise UsageError(f"a strip has at least one latent row, not {strip}")
         if rows not in (None, "height", "time"):
@@ -178,8 +181,7 @@ class TiledVAE(nn.Module):
             self._check(side, x)
             given = arguments_of(side, getattr(self.vae, side), x, args, kwargs)
             return_dict = given.pop("return_dict", return_dict)
-            own_tuple = not return_dict and has_own_tuple(getattr(self.vae, side))
-            if own_tuple:
+            if own_tuple := not return_dict and has_own_tuple(getattr(self.vae, side)):
                 given["return_dict"] = False
             more, call, generator = _taken_apart(side, given)
             dtype = self._compute_dtype(x.dtype)
@@ -215,9 +217,7 @@ class TiledVAE(nn.Module):
         if torch.is_grad_enabled() and x.requires_grad:
             raise UsageError(f"{side}() runs without gradients: call it on x.detach(), or train with the wrapped model")
         if x.ndim < 4 or 0 in x.shape:
-            raise UsageError(
-                f"{side}() takes [N, C, H, W] or [N, C, T, H, W] of at least one pixel, not {list(x.shape)}"
-            )
+            raise UsageError(f"{side}() takes [N, C, H, W] or [N, C, T, H, W] with no size of 0, not {list(x.shape)}")
         if x.device != weight.device or x.dtype != weight.dtype:
             have, want = f"{x.dtype} on {x.device}", f"{weight.dtype} on {weight.device}"
             raise UsageError(f"{side}() got {have.replace('torch.', '')}, the VAE is {want.replace('torch.', '')}")

@@ -57,7 +57,7 @@ def shared_media() -> Path:
 @pytest.fixture
 def spilled(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The folder of every buffer that went to disk."""
-    from tvae.pipeline.engine.run import storage as boundary
+    from tvae.pipeline.engine.run import disk_storage as boundary
 
     folders: list[Path] = []
     working = boundary._private_file

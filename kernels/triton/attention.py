@@ -21,7 +21,6 @@ largest is 1 and exact, so that such rows are computed again here with a peak th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,9 +30,9 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tvae.kernels.registry import Unsupported
 from tvae.kernels.triton.attention_ends import finish_kernel, largest_kernel, narrow_kernel
+from tvae.kernels.triton.attention_plan import Plan, plan_for
 from tvae.kernels.triton.attention_weights import peaks_kernel, repair_kernel, weights_kernel
 from tvae.kernels.triton.launch import device_of, launch
-from tvae.kernels.workspace import chunk_of
 
 __all__ = ["Plan", "Scratch", "attend", "attend_frames", "launch_weights", "plan_for", "wide_attention"]
 
@@ -46,45 +45,6 @@ _SHARE = 128
 """Values whose largest magnitudes one program finds."""
 _WAVES = 2
 """Of programs that repair: each looks at all of its rows' largest exponents, and they share what is to be done."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How the weights are computed: tiles of rows x columns scores, depth channels at a time."""
-
-    programs: int
-    """Programs of the persistent kernel."""
-    rows: int = 128
-    columns: int = 256
-    depth: int = 64
-    warps: int = 8
-    stages: int = 4
-    slices: int = 4
-    """Parts of a tile whose weights are computed and stored one after the other: 1, 2 or 4."""
-    flat: bool = True
-    """Whether the next tile's loads begin before a tile's weights are stored."""
-    tma: bool = True
-    """Bulk copies by tensor descriptors; else by pointers."""
-    group: int = 8
-    block: int = 8448
-    """Queries at a time, a multiple of ``rows``."""
-    chunk: int = 8192
-    """Keys at a time, a multiple of ``columns``."""
-    cores: int = 132
-    """Multiprocessors of the GPU."""
-
-
-def plan_for(device: torch.device, channels: int, keys: int) -> Plan:
-    """The plan for a GPU and so many keys. Unsupported for a GPU that is older than Ampere."""
-    found = torch.cuda.get_device_properties(device)
-    cores, chunk = found.multi_processor_count, chunk_of(keys)
-    # so many queries that the second product, in 128x256 tiles, fills every multiprocessor once
-    block = 128 * max(1, cores // triton.cdiv(channels, 256))
-    if found.major in (9, 10):
-        return Plan(2 * cores, columns=128, warps=4, stages=3, block=block, chunk=chunk, cores=cores)
-    if found.major >= 8:
-        return Plan(cores, 128, 128, 32, 8, 4, 1, False, False, block=block, chunk=chunk, cores=cores)
-    raise Unsupported(f"needs compute capability 8.0, not {found.major}.{found.minor}")
 
 
 def wide_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:

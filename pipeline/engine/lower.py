@@ -17,7 +17,7 @@ from tvae.pipeline.engine.ir.op_facts import NOISE
 from tvae.pipeline.engine.ir.program import Op, Program
 from tvae.pipeline.engine.rules import BORN, RULES, Context, NoRule
 from tvae.pipeline.engine.rules.context import no_demand
-from tvae.pipeline.engine.rules.shape import SPLITS, taken
+from tvae.pipeline.engine.rules.slices import SPLITS, taken
 from tvae.pipeline.errors import UnsupportedOp, in_module
 
 __all__ = ["lower"]

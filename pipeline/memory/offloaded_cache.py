@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import Axis
-from tvae.pipeline.engine.run.storage import OnDisk, OnHost, Pending
+from tvae.pipeline.engine.run.disk_storage import OnDisk
+from tvae.pipeline.engine.run.host_storage import OnHost
+from tvae.pipeline.engine.run.storage import Pending
 
 __all__ = ["OffloadedCache", "height_of", "holdable"]
 

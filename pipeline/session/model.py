@@ -36,7 +36,8 @@ from tvae.pipeline.session.clip_plan import ClipPlan
 from tvae.pipeline.session.graph_cache import fits_weights
 from tvae.pipeline.session.identity.stored_key import stored_key
 from tvae.pipeline.session.outputs.taken_apart import Posterior, posterior_of
-from tvae.pipeline.session.session import Session, Subject
+from tvae.pipeline.session.session import Session
+from tvae.pipeline.session.subject import Subject
 from tvae.presets import Preset
 
 __all__ = ["DTYPES", "Model", "ModelInfo", "Posterior", "open_model"]

@@ -10,11 +10,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tvae.pipeline.device import backend_settings, kernels_of, uses_channels_last
 from tvae.pipeline.engine.plan.report import Plan
@@ -22,10 +22,9 @@ from tvae.pipeline.engine.run.storage import RowSink, RowSource
 from tvae.pipeline.memory.allocator import capped
 from tvae.pipeline.memory.limits import Limits
 from tvae.pipeline.models.calls import Call, Side
-from tvae.pipeline.models.families import LatentGeometry, frames_axis_of, stepping_of
+from tvae.pipeline.models.families import frames_axis_of, stepping_of
 from tvae.pipeline.models.stepping import Cuts
 from tvae.pipeline.models.streaming import Cache, ClipStream
-from tvae.pipeline.session.captures import Fits
 from tvae.pipeline.session.choose_plan import rows_dim
 from tvae.pipeline.session.clip_plan import ClipPlan
 from tvae.pipeline.session.clip_steps import ClipSteps
@@ -34,35 +33,12 @@ from tvae.pipeline.session.load_libraries import load_libraries
 from tvae.pipeline.session.outputs.taken_apart import Spec
 from tvae.pipeline.session.prepared import NO_SINKS, Compiled, Ready
 from tvae.pipeline.session.step_runs import StepRuns
+from tvae.pipeline.session.subject import Subject
 from tvae.pipeline.session.weights import PreparedWeights
 from tvae.pipeline.settings.threads import computing_with
 from tvae.presets import Preset
 
-__all__ = ["Session", "Subject"]
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A model, as a session sees it.
-
-    family: its class among those whose steps and frames are known, None for any other. key: identity of what its graphs
-    depend on, None where they may not go to disk. module: gives what graphs are captured from, in the type of the
-    computation. weights: the current ones, at least those of the names it is given. there: those that asking for takes
-    no memory; None: all. borrowed: others write into the weights whenever they like. geometry: how pixels and latents
-    relate, asked for where steps need it. fits: of graphs from disk, those that can be this model's. still: is it what
-    ``key`` says, also now? Another thread may change it while it is captured.
-    """
-
-    family: str | None
-    key: str | None
-    module: Callable[[], nn.Module]
-    weights: Callable[[Sequence[str]], Mapping[str, Tensor]]
-    there: Callable[[], Mapping[str, Tensor]] | None = None
-    borrowed: bool = False
-    geometry: Callable[[], LatentGeometry] | None = None
-    fits: Fits | None = None
-    still: Callable[[], bool] = lambda: True
-    lock: threading.RLock = field(default_factory=threading.RLock)
+__all__ = ["Session"]
 
 
 class Session:

@@ -16,8 +16,8 @@ from tiny_vaes import TinyVAE, relative_l2, result, waves
 
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.engine.ir.axis import Axis, crop
-from tvae.pipeline.engine.run import storage as boundary
-from tvae.pipeline.engine.run.storage import OnDisk, OnHost
+from tvae.pipeline.engine.run.disk_storage import OnDisk
+from tvae.pipeline.engine.run.host_storage import OnHost
 from tvae.pipeline.errors import PlanError
 
 pytestmark = [
@@ -208,6 +208,6 @@ def test_nothing_is_spilled_that_fits(model: Any, monkeypatch: pytest.MonkeyPatc
     def refused(*_args: Any) -> Any:
         raise AssertionError("moved, and there was room")
 
-    monkeypatch.setattr(boundary.OnHost, "__init__", refused)
-    monkeypatch.setattr(boundary.OnDisk, "__init__", refused)
+    monkeypatch.setattr(OnHost, "__init__", refused)
+    monkeypatch.setattr(OnDisk, "__init__", refused)
     TiledVAE(model, preset="h200", vram="24GiB").decode(input_of("decode", 1024))

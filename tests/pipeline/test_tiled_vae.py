@@ -254,7 +254,7 @@ def test_force_upcast_is_honoured() -> None:
         (lambda: KL.input("decode", 9, 6).requires_grad_(), "gradients"),
         (lambda: KL.input("decode", 9, 6).double(), "float64"),
         (lambda: torch.zeros(4, 9), r"\[4, 9\]"),
-        (lambda: torch.zeros(1, 4, 0, 6), "at least one pixel"),
+        (lambda: torch.zeros(1, 4, 0, 6), "no size of 0"),
     ],
 )
 def test_bad_inputs_are_refused(tiled: Any, make: Any, words: str) -> None:
@@ -262,9 +262,18 @@ def test_bad_inputs_are_refused(tiled: Any, make: Any, words: str) -> None:
         tiled.decode(make())
 
 
+class Weightless(torch.nn.Module):
+    def encode(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    decode = encode
+
+
 def test_what_cannot_be_wrapped_is_refused(model: Any) -> None:
     with pytest.raises(UsageError, match="Linear"):
         TiledVAE(nn.Linear(2, 2))
+    with pytest.raises(UsageError, match="no parameters"):
+        TiledVAE(Weightless())
     with pytest.raises(UsageError, match="rtx9000"):
         TiledVAE(model, preset="rtx9000")
     with pytest.raises(UsageError, match="strip"):

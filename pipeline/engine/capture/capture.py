@@ -20,7 +20,8 @@ from torch.overrides import TorchFunctionMode
 
 from tvae.pipeline.engine.capture.export_settings import exporting, takes_shortcuts
 from tvae.pipeline.engine.capture.made_constant import Lost, noting_constants
-from tvae.pipeline.engine.ir.graph import DEVICE, Constant, Graph, Meta, Node, Ref, Size
+from tvae.pipeline.engine.ir.graph import DEVICE, Constant, Graph, Meta, Node, Ref
+from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.errors import UnsupportedOp, UsageError
 
 __all__ = ["capture"]

@@ -8,21 +8,19 @@ every image size for which its ``guards`` hold.
 
 from __future__ import annotations
 
-import ast
 import json
-import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from types import CodeType
 from typing import Any
 
 import torch
 
+from tvae.pipeline.engine.ir.sizes import Size, Sizes, all_hold, evaluate
+
 __all__ = ["DEVICE", "Graph", "Meta", "Node", "Ref", "Size", "evaluate", "map_refs"]
 
-Sizes = Mapping[str, int]
 _MULTIPLE = re.compile(r"(\d+)\*([A-Za-z_]\w*)")
 
 
@@ -39,13 +37,6 @@ class Ref:
     """The value of node ``id``."""
 
     id: int
-
-
-@dataclass(frozen=True)
-class Size:
-    """An integer expression over size symbols, such as ``8*s0`` or ``(s0 + 1)//2``."""
-
-    expr: str
 
 
 @dataclass(frozen=True)
@@ -151,11 +142,7 @@ class Graph:
 
     def serves(self, sizes: Sizes) -> bool:
         """Do the guards hold at these sizes?"""
-        try:
-            names = _names(sizes)
-            return all(eval(_compile(guard), names) for guard in dict.fromkeys(self.guards))
-        except (NameError, ZeroDivisionError, ValueError):
-            return False
+        return all_hold(self.guards, sizes)
 
     def to_json(self) -> str:
         """The graph as one JSON document."""
@@ -211,55 +198,6 @@ def _collect_refs(arg: Any, seen: dict[int, None]) -> None:
                 seen[a.id] = None
             elif type(a) in _NESTED:
                 _collect_refs(a, seen)
-
-
-# -- size expressions --------------------------------------------------------------------------------------------------
-_ALLOWED = (
-    *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Constant, ast.Name, ast.Load, ast.Call),
-    *(
-        ast.Add,
-        ast.Sub,
-        ast.Mult,
-        ast.Div,
-        ast.FloorDiv,
-        ast.Mod,
-        ast.Pow,
-        ast.USub,
-        ast.UAdd,
-        ast.Not,
-        ast.And,
-        ast.Or,
-    ),
-    *(ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE),
-)
-_FUNCTIONS = {
-    **{"min": min, "max": max, "abs": abs, "int": int, "float": float, "round": round},
-    **{"trunc": math.trunc, "floor": math.floor, "ceil": math.ceil, "sqrt": math.sqrt},
-}
-
-
-@lru_cache(maxsize=65536)
-def _compile(expr: str) -> CodeType:
-    try:
-        tree = ast.parse(expr, mode="eval")
-    except SyntaxError:
-        raise ValueError(f"not a size expression: {expr!r}") from None
-    for part in ast.walk(tree):
-        if not isinstance(part, _ALLOWED) or (isinstance(part, ast.Call) and not isinstance(part.func, ast.Name)):
-            raise ValueError(f"not a size expression: {expr!r}")
-    return compile(tree, "<size>", "eval")
-
-
-def evaluate(size: int | Size, sizes: Sizes) -> int:
-    """The integer a size stands for. Raises NameError for a symbol without a value, ValueError for no arithmetic."""
-    if isinstance(size, Size):
-        return eval(_compile(size.expr), _names(sizes))
-    return size
-
-
-def _names(sizes: Sizes) -> dict[str, Any]:
-    """All that an expression may use."""
-    return {"__builtins__": {}, **_FUNCTIONS, **sizes}
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------

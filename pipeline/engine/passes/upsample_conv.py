@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Size
+from tvae.pipeline.engine.ir.graph import Graph, Meta, Node
 from tvae.pipeline.engine.ir.op_facts import NEAREST
+from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
 __all__ = ["fuse_enlarge_conv", "fuse_upsample_conv"]

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvae.pipeline.engine.ir.graph import Graph, Node, Ref, Size, evaluate, map_refs
+from tvae.pipeline.engine.ir.graph import Graph, Node, Ref, map_refs
 from tvae.pipeline.engine.ir.resolve import resolve
+from tvae.pipeline.engine.ir.sizes import Size, evaluate
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
 __all__ = ["use_wide_attention"]

@@ -17,8 +17,9 @@ from fractions import Fraction
 from functools import cached_property
 
 from tvae.pipeline.engine.ir.axis import Axis
-from tvae.pipeline.engine.ir.graph import Graph, Size
+from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.engine.ir.program import Op, Program
+from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.engine.plan.bounds import Rows, owned
 from tvae.pipeline.engine.plan.schedule import Band, Segment
 from tvae.pipeline.errors import UnsupportedOp

@@ -11,6 +11,7 @@ from tvae.pipeline.engine.rules import (
     resample,
     residual,
     shape,
+    slices,
     window,
 )
 from tvae.pipeline.engine.rules.context import Context
@@ -31,5 +32,6 @@ __all__ = [
     "resample",
     "residual",
     "shape",
+    "slices",
     "window",
 ]

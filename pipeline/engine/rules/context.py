@@ -18,9 +18,10 @@ from torch import Tensor
 from tvae.kernels import Kernels
 from tvae.pipeline.engine.ir.axis import Axis, crop, shape_of_rows
 from tvae.pipeline.engine.ir.fused_ops import fused
-from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Ref, Size, evaluate, map_refs
+from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Ref, map_refs
 from tvae.pipeline.engine.ir.program import Demand, More, Op, Read, Reduction
 from tvae.pipeline.engine.ir.resolve import resolve
+from tvae.pipeline.engine.ir.sizes import Size, evaluate
 from tvae.pipeline.engine.rules.registry import NoRule
 
 __all__ = ["Context", "no_demand", "no_rows"]

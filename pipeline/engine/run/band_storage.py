@@ -12,7 +12,9 @@ from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.engine.plan.bounds import Rows
 from tvae.pipeline.engine.plan.schedule import Place
-from tvae.pipeline.engine.run.storage import Boundary, OnDisk, OnHost, Pending
+from tvae.pipeline.engine.run.disk_storage import OnDisk
+from tvae.pipeline.engine.run.host_storage import OnHost
+from tvae.pipeline.engine.run.storage import Boundary, Pending
 
 __all__ = ["BandStorage", "elsewhere"]
 

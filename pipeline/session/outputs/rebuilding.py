@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from tvae.pipeline.engine.ir.graph import Graph, Ref, Size
+from tvae.pipeline.engine.ir.graph import Graph, Ref
+from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.engine.passes import remove_unused
 from tvae.pipeline.session.outputs.classes import class_of, constructor_arguments, has_method
 from tvae.pipeline.session.outputs.spec import Spec, can_be_called, nodes_of

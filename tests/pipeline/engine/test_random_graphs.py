@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from one_op import CPU, Draw, OneOp, execute_strips, whole_values
 from resnet import without_reuse
 
-from tvae.pipeline.engine.ir.graph import Graph, Ref, Size
+from tvae.pipeline.engine.ir.graph import Graph, Ref
 from tvae.pipeline.engine.ir.program import Program
+from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan.cuts import optional_cuts
 from tvae.pipeline.engine.plan.schedule import Schedule, levels, movable, schedule

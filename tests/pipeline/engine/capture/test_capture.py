@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.engine.capture.capture import capture
-from tvae.pipeline.engine.ir.graph import DEVICE, Graph, Ref, Size, evaluate
+from tvae.pipeline.engine.ir.graph import DEVICE, Graph, Ref
+from tvae.pipeline.engine.ir.sizes import Size, evaluate
 from tvae.pipeline.errors import UnsupportedOp
 from tvae.pipeline.session import captures as captures_module
 

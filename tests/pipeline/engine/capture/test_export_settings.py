@@ -26,7 +26,8 @@ from tvae.pipeline.engine.capture.capture import capture
 from tvae.pipeline.engine.capture.export_settings import exporting, takes_shortcuts
 from tvae.pipeline.engine.capture.in_thread import instead
 from tvae.pipeline.engine.capture.shortcuts import known_shapes
-from tvae.pipeline.engine.ir.graph import Graph, Size, evaluate
+from tvae.pipeline.engine.ir.graph import Graph
+from tvae.pipeline.engine.ir.sizes import Size, evaluate
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.passes import simplify
 from tvae.pipeline.engine.plan.schedule import schedule

@@ -11,7 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tvae.pipeline.engine.ir.graph import DEVICE, Graph, Meta, Node, Ref, Size, evaluate, map_refs
+from tvae.pipeline.engine.ir.graph import DEVICE, Graph, Meta, Node, Ref, map_refs
+from tvae.pipeline.engine.ir.sizes import Size, evaluate
 
 H, W = Size("h"), Size("w")
 

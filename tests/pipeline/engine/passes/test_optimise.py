@@ -13,7 +13,8 @@ from one_op import CPU, Draw, OneOp, execute_strips, whole_values
 from rewrites import Layers, Outputs, count, expect, picture, rewritten
 from torch import Tensor
 
-from tvae.pipeline.engine.ir.graph import Graph, Ref, Size
+from tvae.pipeline.engine.ir.graph import Graph, Ref
+from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.passes import optimise
 

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from rewrites import Fn, Layers, Outputs, all_rewritten, count, expect, name, only, rewritten
 from torch import Tensor
 
-from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Ref, Size
+from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Ref
+from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.engine.passes import remove_unused
 from tvae.pipeline.engine.passes.upsample_conv import fuse_enlarge_conv, fuse_upsample_conv
 

@@ -24,8 +24,9 @@ from tvae.pipeline.engine.plan import strip_cost as counted
 from tvae.pipeline.engine.plan.footprint import Footprint, footprint
 from tvae.pipeline.engine.plan.schedule import Schedule, movable, schedule
 from tvae.pipeline.engine.run import band_storage
+from tvae.pipeline.engine.run.disk_storage import OnDisk
 from tvae.pipeline.engine.run.execute import execute
-from tvae.pipeline.engine.run.storage import OnDisk, OnHost
+from tvae.pipeline.engine.run.host_storage import OnHost
 
 HEIGHT, WIDTH = 48, 24
 STRIPS = (8, 24, HEIGHT)

@@ -16,8 +16,9 @@ from live_bytes import LiveBytes
 from one_op import CPU, OneOp
 
 from tvae.pipeline.engine.ir.axis import Axis
-from tvae.pipeline.engine.ir.graph import Graph, Ref, Size
+from tvae.pipeline.engine.ir.graph import Graph, Ref
 from tvae.pipeline.engine.ir.program import Program
+from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan.footprint import footprint
 from tvae.pipeline.engine.plan.height_bands import HeightBands
@@ -27,8 +28,9 @@ from tvae.pipeline.engine.plan.planner import fitting, least
 from tvae.pipeline.engine.plan.report import explain
 from tvae.pipeline.engine.plan.schedule import Schedule, movable, placed, schedule
 from tvae.pipeline.engine.run.band_storage import BandStorage
+from tvae.pipeline.engine.run.disk_storage import OnDisk
 from tvae.pipeline.engine.run.execute import execute
-from tvae.pipeline.engine.run.storage import OnDisk, OnHost
+from tvae.pipeline.engine.run.host_storage import OnHost
 from tvae.pipeline.errors import PlanError
 
 FRAMES, HEIGHT, WIDTH = 5, 24, 6

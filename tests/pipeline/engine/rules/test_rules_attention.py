@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from one_op import CPU, Case, Draw, OneOp, Shape, check, clip_tokens, folded, heights, tokens, widths
 from torch import arange
 
-from tvae.pipeline.engine.ir.graph import Ref, Size
+from tvae.pipeline.engine.ir.graph import Ref
+from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan.schedule import schedule
 from tvae.pipeline.engine.run.execute import execute

@@ -6,7 +6,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from tvae.pipeline.engine.rules import RULES
-from tvae.pipeline.engine.rules.shape import SPLITS
+from tvae.pipeline.engine.rules.slices import SPLITS
 
 
 def test_every_rule_has_a_property_test() -> None:

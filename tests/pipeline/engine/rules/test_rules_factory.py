@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from one_op import Case, Draw, OneOp, check, heights, image, tokens, widths
 
-from tvae.pipeline.engine.ir.graph import DEVICE, Size
+from tvae.pipeline.engine.ir.graph import DEVICE
+from tvae.pipeline.engine.ir.sizes import Size
 
 
 def constant(draw: Draw, op: str) -> OneOp:

@@ -30,7 +30,8 @@ from torch import Tensor
 from tvae.kernels import Kernels
 from tvae.kernels.workspace import attention_bytes
 from tvae.pipeline.engine.ir.fused_ops import subpixel_weight
-from tvae.pipeline.engine.ir.graph import Ref, Size, evaluate
+from tvae.pipeline.engine.ir.graph import Ref
+from tvae.pipeline.engine.ir.sizes import Size, evaluate
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.errors import UnsupportedOp
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from one_op import CPU, OneOp, clip_tokens, execute_strips, folded, image, tokens
 
-from tvae.pipeline.engine.ir.graph import Ref, Size
+from tvae.pipeline.engine.ir.graph import Ref
+from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.rules import RULES, NoRule
 from tvae.pipeline.errors import UnsupportedOp

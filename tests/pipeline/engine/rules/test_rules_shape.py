@@ -25,7 +25,8 @@ from one_op import (
     widths,
 )
 
-from tvae.pipeline.engine.ir.graph import Ref, Size
+from tvae.pipeline.engine.ir.graph import Ref
+from tvae.pipeline.engine.ir.sizes import Size
 
 
 def _new(draw: Draw) -> OneOp:

@@ -24,7 +24,8 @@ from one_op import (
 )
 from torch import arange
 
-from tvae.pipeline.engine.ir.graph import Ref, Size
+from tvae.pipeline.engine.ir.graph import Ref
+from tvae.pipeline.engine.ir.sizes import Size
 
 
 def _new(draw: Draw) -> OneOp:

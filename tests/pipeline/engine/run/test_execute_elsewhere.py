@@ -326,7 +326,7 @@ def open_files() -> int:
 
 def test_a_buffer_without_a_place_ends_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second of two files of a segment does not fit."""
-    from tvae.pipeline.engine.run import storage as boundary
+    from tvae.pipeline.engine.run import disk_storage as boundary
     from tvae.pipeline.errors import PlanError
 
     g, x = started()

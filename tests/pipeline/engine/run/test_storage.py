@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import Axis, crop
-from tvae.pipeline.engine.run.storage import Boundary, OnDisk, OnHost
+from tvae.pipeline.engine.run.disk_storage import OnDisk
+from tvae.pipeline.engine.run.host_storage import OnHost
+from tvae.pipeline.engine.run.storage import Boundary
 from tvae.pipeline.errors import PlanError
 
 CPU = torch.device("cpu")
@@ -149,7 +151,7 @@ def test_rows_are_written_again(made: Any) -> None:
 def test_calls_to_the_system_may_do_less_than_asked(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """They take at most 2 GiB, and may always stop early."""
     full = value_of(SHAPE, torch.float32)
-    monkeypatch.setattr("tvae.pipeline.engine.run.storage._MOST_BYTES", 100)
+    monkeypatch.setattr("tvae.pipeline.engine.run.disk_storage._MOST_BYTES", 100)
     if hasattr(os, "pwrite"):
         write, read = os.pwrite, os.preadv
         sizes: list[int] = []
@@ -311,7 +313,7 @@ HOLDING = """
 import sys, time, torch
 from pathlib import Path
 from tvae.pipeline.engine.ir.axis import Axis
-from tvae.pipeline.engine.run.storage import OnDisk
+from tvae.pipeline.engine.run.disk_storage import OnDisk
 held = OnDisk((1, 4, 1024, 64), Axis(2, 1, 1024, 1), torch.float32, torch.device("cpu"), False, Path(sys.argv[1]))
 held.keep(0, 1024, torch.zeros(1, 4, 1024, 64)).result()
 print("holding", flush=True)
@@ -336,7 +338,7 @@ def test_nothing_survives_a_kill(tmp_path: Path) -> None:
 @pytest.mark.parametrize("last", [False, True])
 def test_host_memory_in_blocks(made: Any, block: int, last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bands that lie in one, in two or in many."""
-    monkeypatch.setattr("tvae.pipeline.engine.run.storage._BLOCK_BYTES", block)
+    monkeypatch.setattr("tvae.pipeline.engine.run.host_storage._BLOCK_BYTES", block)
     boundary = OnHost(SHAPE, PLAIN, torch.float32, CPU, last)
     full = value_of(SHAPE, torch.float32)
     rows = PLAIN.rows
@@ -352,7 +354,7 @@ LIMITED = """
 import resource, sys, torch
 from pathlib import Path
 from tvae.pipeline.engine.ir.axis import Axis
-from tvae.pipeline.engine.run.storage import OnDisk
+from tvae.pipeline.engine.run.disk_storage import OnDisk
 from tvae.pipeline.errors import PlanError
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
 try:

@@ -1,0 +1,52 @@
+"""How ``attention`` divides its work on a GPU: tiles, stages, queries and keys at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+
+from tvae.kernels.registry import Unsupported
+from tvae.kernels.workspace import chunk_of
+
+__all__ = ["Plan", "plan_for"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the weights are computed: tiles of rows x columns scores, depth channels at a time."""
+
+    programs: int
+    """Programs of the persistent kernel."""
+    rows: int = 128
+    columns: int = 256
+    depth: int = 64
+    warps: int = 8
+    stages: int = 4
+    slices: int = 4
+    """Parts of a tile whose weights are computed and stored one after the other: 1, 2 or 4."""
+    flat: bool = True
+    """Whether the next tile's loads begin before a tile's weights are stored."""
+    tma: bool = True
+    """Bulk copies by tensor descriptors; else by pointers."""
+    group: int = 8
+    block: int = 8448
+    """Queries at a time, a multiple of ``rows``."""
+    chunk: int = 8192
+    """Keys at a time, a multiple of ``columns``."""
+    cores: int = 132
+    """Multiprocessors of the GPU."""
+
+
+def plan_for(device: torch.device, channels: int, keys: int) -> Plan:
+    """The plan for a GPU and so many keys. Unsupported for a GPU that is older than Ampere."""
+    found = torch.cuda.get_device_properties(device)
+    cores, chunk = found.multi_processor_count, chunk_of(keys)
+    # so many queries that the second product, in 128x256 tiles, fills every multiprocessor once
+    block = 128 * max(1, cores // triton.cdiv(channels, 256))
+    if found.major in (9, 10):
+        return Plan(2 * cores, columns=128, warps=4, stages=3, block=block, chunk=chunk, cores=cores)
+    if found.major >= 8:
+        return Plan(cores, 128, 128, 32, 8, 4, 1, False, False, block=block, chunk=chunk, cores=cores)
+    raise Unsupported(f"needs compute capability 8.0, not {found.major}.{found.minor}")

@@ -1,0 +1,100 @@
+"""Rows of a buffer in pinned host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tvae.pipeline.engine.ir.axis import Axis
+from tvae.pipeline.engine.plan.bounds import Rows
+from tvae.pipeline.engine.run.row_record import RowRecord
+from tvae.pipeline.engine.run.storage import Done, Pending
+
+__all__ = ["OnHost"]
+
+_BLOCK_BYTES = 1 << 28
+"""Of a piece of pinned memory: PyTorch rounds each up to a power of two, and gives it to the next buffer afterwards."""
+
+
+class OnHost:
+    """Rows in pinned host memory, copied on streams of their own beside the computation of a CUDA device."""
+
+    def __init__(
+        self, shape: tuple[int, ...], axis: Axis, dtype: torch.dtype, device: torch.device, last: bool
+    ) -> None:
+        self._record, self._device = RowRecord(shape, axis, dtype, last), device
+        self.bytes = self._record.row_bytes * axis.rows
+        self._block = max(1, _BLOCK_BYTES // max(1, self._record.row_bytes))
+        """Rows of a piece of memory."""
+        sizes = [min(self._block, axis.rows - lo) for lo in range(0, axis.rows, self._block)]
+        self._memory = [self._record.empty(rows, pin_memory=device.type == "cuda") for rows in sizes]
+        self._inwards, self._outwards = (_stream(device) for _ in range(2))
+
+    def fetch(self, lo: int, hi: int) -> Pending:
+        """See ``Boundary``."""
+        return self.gather([(lo, hi)])
+
+    def keep(self, lo: int, hi: int, rows: Tensor) -> Pending:
+        """See ``Boundary``."""
+        return self.scatter([(lo, hi)], rows)
+
+    def gather(self, runs: Sequence[Rows]) -> Pending:
+        """The same of several ranges of rows, one after the other."""
+        if self._inwards is None:
+            pieces = [piece for _, piece in self._pieces(runs)]
+            return Done(self._record.value((pieces[0] if len(pieces) == 1 else torch.cat(pieces)).to(self._device)))
+        count = sum(hi - lo for lo, hi in runs)
+        rows = self._record.empty(count, device=self._device)  # in the computation's stream, so that it is its memory
+        self._inwards.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._inwards):
+            for at, piece in self._pieces(runs):
+                rows[at : at + len(piece)].copy_(piece, non_blocking=True)
+            return _OnStream(self._record.value(rows), self._inwards.record_event(), self._device)
+
+    def scatter(self, runs: Sequence[Rows], rows: Tensor) -> Pending:
+        """The same into several ranges of rows, one after the other."""
+        record = self._record.of(rows)
+        if self._outwards is None:
+            for at, piece in self._pieces(runs):
+                piece.copy_(record[at : at + len(piece)])
+            return Done(None)
+        record = record.contiguous()
+        self._outwards.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._outwards):
+            for at, piece in self._pieces(runs):
+                piece.copy_(record[at : at + len(piece)], non_blocking=True)
+            record.record_stream(self._outwards)
+            return _OnStream(None, self._outwards.record_event(), self._device)
+
+    def close(self) -> None:
+        """See ``Boundary``."""
+        self._memory.clear()
+
+    def _pieces(self, runs: Sequence[Rows]) -> list[tuple[int, Tensor]]:
+        """Where ranges of rows lie, each piece with the row among them all that it begins with."""
+        found, done = [], 0
+        for at, hi in runs:
+            while at < hi:
+                block, first = divmod(at, self._block)
+                piece = self._memory[block][first : first + hi - at]
+                found.append((done, piece))
+                at, done = at + len(piece), done + len(piece)
+        return found or [(0, self._record.empty(0))]
+
+
+class _OnStream:
+    """Rows that are there once the current stream has waited for an event; the host waits for nothing."""
+
+    def __init__(self, value: Tensor | None, event: torch.cuda.Event, device: torch.device) -> None:
+        self._value, self._event, self._device = value, event, device
+
+    def result(self) -> Tensor | None:
+        """The rows, for work that is started from now on."""
+        torch.cuda.current_stream(self._device).wait_event(self._event)
+        return self._value
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream | None:
+    return torch.cuda.Stream(device) if device.type == "cuda" else None

@@ -1,0 +1,38 @@
+"""What a session asks of the owner of its model."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from tvae.pipeline.models.families import LatentGeometry
+from tvae.pipeline.session.captures import Fits
+
+__all__ = ["Subject"]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model, as a session sees it.
+
+    family: its class among those whose steps and frames are known, None for any other. key: identity of what its graphs
+    depend on, None where they may not go to disk. module: gives what graphs are captured from, in the type of the
+    computation. weights: the current ones, at least those of the names it is given. there: those that asking for takes
+    no memory; None: all. borrowed: others write into the weights whenever they like. geometry: how pixels and latents
+    relate, asked for where steps need it. fits: of graphs from disk, those that can be this model's. still: is it what
+    ``key`` says, also now? Another thread may change it while it is captured.
+    """
+
+    family: str | None
+    key: str | None
+    module: Callable[[], nn.Module]
+    weights: Callable[[Sequence[str]], Mapping[str, Tensor]]
+    there: Callable[[], Mapping[str, Tensor]] | None = None
+    borrowed: bool = False
+    geometry: Callable[[], LatentGeometry] | None = None
+    fits: Fits | None = None
+    still: Callable[[], bool] = lambda: True
+    lock: threading.RLock = field(default_factory=threading.RLock)
