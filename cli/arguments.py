@@ -10,12 +10,30 @@ from tvae.pipeline.jobs import read_list
 from tvae.pipeline.jobs.job import Existing
 from tvae.pipeline.media import MAX_PIXELS
 
-__all__ = ["all_inputs", "existing", "parse_fps", "parse_pairs", "parse_shape", "parse_size", "pixel_limit"]
+__all__ = [
+    "all_inputs",
+    "batch_size",
+    "existing",
+    "parse_fps",
+    "parse_pairs",
+    "parse_shape",
+    "parse_size",
+    "pixel_limit",
+]
 
 
 def all_inputs(inputs: Sequence[str] | None, batch_file: str | None) -> tuple[str, ...]:
     """Those named, then those of the list."""
     return (*(inputs or ()), *(read_list(batch_file) if batch_file is not None else ()))
+
+
+def batch_size(text: str) -> int | None:
+    """``auto``, which is None, or a number from 1 up."""
+    if text == "auto":
+        return None
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise UsageError(f"--batch {text} is no number of pictures; name one from 1 up, or auto")
+    return int(text)
 
 
 def existing(overwrite: bool, no_clobber: bool) -> Existing:

@@ -176,6 +176,15 @@ AllowWhole = Annotated[
     ),
 ]
 
+Batch = Annotated[
+    str,
+    typer.Option(
+        "--batch",
+        metavar="N|auto",
+        help="Pictures of one size that share a call of an image VAE; auto: as many as pays.",
+        rich_help_panel=MODEL,
+    ),
+]
 MaxMegapixels = Annotated[
     int | None,
     typer.Option(

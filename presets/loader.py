@@ -53,8 +53,7 @@ class Preset:
     memory_share: float
     """Share of the memory that is free now that a plan may use, above 0 and at most 1."""
     io_workers: int
-    """0: no thread beside the computing one reads or writes files. More: one prefetches and one writes results; what
-    number above 0 it is makes no difference yet."""
+    """Threads that read images, and as many that write results, beside the one that computes; 0: there is no other."""
     queue_frames: int
     """Frames, at least 1, that may wait between two stages; limits memory, not speed."""
     levels: dict[str, str]

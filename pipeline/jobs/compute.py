@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,8 +16,17 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.jobs.clip_modes import passage
 from tvae.pipeline.jobs.job import PosteriorKind, Space
-from tvae.pipeline.media import PixelRows, PixelSink, frames_to_tensor, tensor_to_frames
+from tvae.pipeline.jobs.lengths import missing_frames
+from tvae.pipeline.media import (
+    PixelRows,
+    PixelSink,
+    frames_to_tensor,
+    levels_to_device,
+    tensor_to_frames,
+    tensor_to_levels,
+)
 
 if TYPE_CHECKING:
     from tvae.pipeline.models.streaming import ClipStream
@@ -24,13 +34,22 @@ if TYPE_CHECKING:
     from tvae.pipeline.session.outputs.taken_apart import Posterior
 
 __all__ = [
+    "OutOfMemory",
     "decode_clip",
+    "decode_pictures",
     "decode_step",
     "encode_clip",
+    "encode_pictures",
     "enough_memory",
+    "kept_names",
     "kept_of",
     "latents_to_decode",
+    "roundtrip_pictures",
 ]
+
+
+class OutOfMemory(InputError):
+    """Of the device, or of the computer, for this item."""
 
 
 def encode_clip(
@@ -49,20 +68,89 @@ def encode_clip(
     return kept_of(model, gaussian, posterior, space, generator)
 
 
+def encode_pictures(
+    model: Model, values: Sequence[Tensor], posterior: PosteriorKind, space: Space, seed: int
+) -> list[Tensor]:
+    """What ``kept_names`` says of N pictures of one size, uint8 levels [H, W, 3]: each [N, C, h, w], on the device.
+
+    Each picture's noise is drawn from the seed, as if it were alone.
+    """
+    if not _whole(model, values, values[0].shape[0] * values[0].shape[1]):
+        frames = [values[0].numpy()] * (1 + missing_frames(model.info, 1))
+        kept = encode_clip(model, frames, posterior, space, torch.Generator().manual_seed(seed))
+        return [tensor.squeeze(1).unsqueeze(0) for tensor in kept.values()]
+    found = model.encode(levels_to_device(values, model.device, model.dtype))
+    if posterior != "sample":
+        return _kept(model, found, posterior, space)
+    drawn = []
+    for n in range(len(values)):
+        logvar = None if found.logvar is None else found.logvar[n : n + 1]
+        one = replace(found, mean=found.mean[n : n + 1], logvar=logvar)
+        drawn += _kept(model, one, posterior, space, torch.Generator().manual_seed(seed))
+    return [torch.cat(drawn)]
+
+
+def kept_names(posterior: str) -> tuple[str, ...]:
+    """The tensors that a job keeps of a posterior."""
+    return ("mean", "logvar") if posterior == "moments" else ("latents",)
+
+
+def decode_pictures(model: Model, latents: Sequence[Tensor]) -> list[Tensor]:
+    """The pictures of raw latents [C, t, h, w] of one size: uint8 levels [N, H, W, 3], and if each is finite [N]."""
+    pixels = latents[0].shape[-2] * latents[0].shape[-1] * model.info.spatial_factor**2
+    if not _whole(model, latents, pixels):
+        return [torch.from_numpy(_first_frame(model, latents[0])).unsqueeze(0), torch.ones(1, dtype=torch.bool)]
+    given = torch.stack([z.to(model.device, non_blocking=True) for z in latents])
+    return [*tensor_to_levels(model.decode(given[:, :, 0]))]
+
+
+def roundtrip_pictures(model: Model, values: Sequence[Tensor]) -> list[Tensor]:
+    """What ``decode_pictures`` gives for the means of pictures, uint8 levels [H, W, 3] of one size."""
+    if not _whole(model, values, values[0].shape[0] * values[0].shape[1]):
+        frames = [values[0].numpy()] * (1 + missing_frames(model.info, 1))
+        return decode_pictures(model, [encode_clip(model, frames, "mean", "raw", torch.Generator())["latents"]])
+    mean = model.encode(levels_to_device(values, model.device, model.dtype)).mean
+    return [*tensor_to_levels(model.decode(mean))]
+
+
+def _whole(model: Model, values: Sequence[Tensor], pixels: int) -> bool:
+    """Do pictures go through the model as one tensor? A clip of one frame, or a large picture, goes otherwise."""
+    return model.info.temporal_factor is None and (len(values) > 1 or pixels <= model.whole_pixels)
+
+
+def _first_frame(model: Model, latents: Tensor) -> np.ndarray:
+    """Of latents [C, t, h, w] that a video VAE, or a large picture, is decoded of."""
+    stream = passage(model, "decode", "image").stream
+    if stream is None:
+        return decode_clip(model, latents)[0]
+    size = next(iter(stream.cuts.sizes(latents.shape[1])))
+    return decode_step(stream, latents[:, :size])[0]
+
+
 def kept_of(
     model: Model, gaussian: Posterior, posterior: PosteriorKind, space: Space, generator: torch.Generator
 ) -> dict[str, Tensor]:
     """What a job keeps of a posterior: see :func:`encode_clip`."""
+    kept = _kept(model, gaussian, posterior, space, generator)
+    return dict(zip(kept_names(posterior), (_as_clip(model, tensor) for tensor in kept), strict=True))
+
+
+def _kept(
+    model: Model,
+    gaussian: Posterior,
+    posterior: PosteriorKind,
+    space: Space,
+    generator: torch.Generator | None = None,
+) -> list[Tensor]:
+    """What ``kept_names`` says, on the device."""
     if posterior == "moments":
         assert gaussian.logvar is not None, "Vaes refuses moments of a VAE without a posterior"
         mean, logvar = gaussian.mean, gaussian.logvar
         if space == "model":
             mean, logvar = model.info.space.to_model(mean), model.info.space.logvar_to_model(logvar)
-        return {"mean": _as_clip(model, mean), "logvar": _as_clip(model, logvar)}
+        return [mean, logvar]
     latents = gaussian.sample(generator) if posterior == "sample" else gaussian.mean
-    if space == "model":
-        latents = model.info.space.to_model(latents)
-    return {"latents": _as_clip(model, latents)}
+    return [model.info.space.to_model(latents) if space == "model" else latents]
 
 
 def decode_clip(model: Model, latents: Tensor) -> list[np.ndarray]:
@@ -94,16 +182,16 @@ def latents_to_decode(model: Model, tensors: dict[str, Tensor], space: Space) ->
 
 
 @contextmanager
-def enough_memory(model: Model) -> Iterator[None]:
-    """Running out of memory is a matter of this item: a smaller one may still do."""
+def enough_memory(model: Model) -> Iterator[Model]:
+    """Running out of memory is a matter of this item: a smaller one may still do. Raises OutOfMemory."""
     try:
-        yield
+        yield model
     except (torch.OutOfMemoryError, MemoryError) as error:
-        raise InputError(_out_of_memory(model)) from error
+        raise OutOfMemory(_out_of_memory(model)) from error
     except RuntimeError as error:
         if "DefaultCPUAllocator" not in str(error):
             raise
-        raise InputError(_out_of_memory(model)) from error
+        raise OutOfMemory(_out_of_memory(model)) from error
 
 
 def _as_clip(model: Model, latents: Tensor) -> Tensor:

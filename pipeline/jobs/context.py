@@ -25,11 +25,15 @@ class Context:
 
     job: Job
     model_for: Callable[[str], Model]
-    """The VAE of this name, opened once and kept until another is asked for."""
+    """The VAE of this name, opened once and kept until another is asked for: to compute, in the caller's thread."""
+    facts_for: Callable[[str], Model]
+    """The VAE of this name, to be asked what it is, in any thread."""
     claims: Claims
     emit: Callable[[Event], None]
+    threads: int
+    """That read items, and as many that write them; 0: items go one after the other."""
     queue_frames: int
-    """Frames that wait between two threads; 0 does without threads."""
+    """Frames of a clip that wait between two threads; 0 does without threads."""
 
     def claim(self, item: Item, kind: Kind) -> Path:
         """The item's output now that its kind is known; a clash that its suffix did not show fails this item alone."""
@@ -40,4 +44,4 @@ class Context:
 
     def notify(self, item: Item, warnings: Iterable[str]) -> None:
         for message in warnings:
-            self.emit(Notice(item.source, message))
+            self.emit(Notice(item.source, item.index, message))

@@ -15,25 +15,22 @@ from tvae.pipeline.latents import (
     SpaceRecord,
     VaeIdentity,
 )
+from tvae.pipeline.media.formats import Kind
 
 if TYPE_CHECKING:
     from tvae.pipeline.session.model import Model
 
-__all__ = ["describe", "framing", "identity", "tool"]
+__all__ = ["describe", "encode_options", "framing", "identity", "kept_posterior", "tool"]
 
 
 def describe(path: Path, source: Source, job: Job, model: Model) -> LatentsMeta:
     """Metadata of the latents that ``job`` makes of an opened source."""
     info = source.reader.info
-    options = framing(job)
-    if info.kind == "video":
-        options["audio"] = job.audio
-    kind = job.posterior if model.info.posterior else "none"
     return LatentsMeta(
         kind=info.kind,
         vae=identity(model),
         space=SpaceRecord(job.space, model.info.space.to_json()),
-        posterior=PosteriorRecord(kind, job.seed if kind == "sample" else None),
+        posterior=kept_posterior(job, model),
         dtype=str(model.dtype).removeprefix("torch."),
         source=SourceRecord.of(path),
         geometry=source.geometry,
@@ -43,9 +40,20 @@ def describe(path: Path, source: Source, job: Job, model: Model) -> LatentsMeta:
         sample_aspect_ratio=info.sample_aspect_ratio,
         time_base=info.time_base,
         frame_rate=info.frame_rate,
-        options=options,
+        options=encode_options(job, info.kind),
         tool=tool(),
     )
+
+
+def kept_posterior(job: Job, model: Model) -> PosteriorRecord:
+    """What encoding keeps of the posterior."""
+    kind = job.posterior if model.info.posterior else "none"
+    return PosteriorRecord(kind, job.seed if kind == "sample" else None)
+
+
+def encode_options(job: Job, kind: Kind) -> dict[str, object]:
+    """What else was asked for that changes latents."""
+    return framing(job) | ({"audio": job.audio} if kind == "video" else {})
 
 
 def framing(job: Job) -> dict[str, object]:

@@ -4,6 +4,8 @@
 
     RunStarted  item*  RunDone
     item:  ItemStarted (Progress | Notice)* (ItemDone | ItemFailed)  |  ItemSkipped  |  ItemPlanned  |  ItemFailed
+
+Items are in work at the same time: events of one may come between those of another, and items end in any order.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from tvae.pipeline.media.formats import Kind
 __all__ = [
     "Event",
     "ItemDone",
+    "ItemEvent",
     "ItemFailed",
     "ItemPlanned",
     "ItemSkipped",
@@ -54,41 +57,45 @@ class RunStarted(Event):
 
 
 @dataclass(frozen=True)
-class ItemStarted(Event):
+class ItemEvent(Event):
+    """Of one item: its source, and its place among the items, from 0."""
+
+    input: Path
+    index: int
+
+
+@dataclass(frozen=True)
+class ItemStarted(ItemEvent):
     """``frames`` is the container's word and may be wrong or None."""
 
     type = "item_started"
-    input: Path
     output: Path
     kind: Kind
     frames: int | None
 
 
 @dataclass(frozen=True)
-class Progress(Event):
-    """``done`` frames of the current item have been computed."""
+class Progress(ItemEvent):
+    """``done`` frames of the item have been computed."""
 
     type = "progress"
-    input: Path
     done: int
     total: int | None
 
 
 @dataclass(frozen=True)
-class Notice(Event):
+class Notice(ItemEvent):
     """Something about an item that the user should know and that does not stop it."""
 
     type = "warning"
-    input: Path
     message: str
 
 
 @dataclass(frozen=True)
-class ItemDone(Event):
+class ItemDone(ItemEvent):
     """``output`` is complete under its final name."""
 
     type = "item_done"
-    input: Path
     output: Path
     frames: int
     seconds: float
@@ -96,31 +103,28 @@ class ItemDone(Event):
 
 
 @dataclass(frozen=True)
-class ItemSkipped(Event):
+class ItemSkipped(ItemEvent):
     """``output`` was there already."""
 
     type = "item_skipped"
-    input: Path
     output: Path
     reason: str
 
 
 @dataclass(frozen=True)
-class ItemPlanned(Event):
+class ItemPlanned(ItemEvent):
     """A dry run would make ``output`` from ``input``, or, if it ``exists``, look whether it is up to date."""
 
     type = "item_planned"
-    input: Path
     output: Path
     exists: bool
 
 
 @dataclass(frozen=True)
-class ItemFailed(Event):
+class ItemFailed(ItemEvent):
     """Nothing of this item was left behind under its name. ``cause`` carries the traceback for whoever wants it."""
 
     type = "item_failed"
-    input: Path
     error: str
     cause: BaseException | None = field(default=None, compare=False, repr=False, metadata={"json": False})
 

@@ -6,9 +6,36 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tvae.pipeline import latents, media
+from tvae.pipeline.errors import InputError
+from tvae.pipeline.jobs.context import Context
+from tvae.pipeline.jobs.events import ItemSkipped
 from tvae.pipeline.jobs.job import Existing
+from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.media.formats import Kind
 
-__all__ = ["is_there", "latents_serve", "picture_serves", "reason_to_skip"]
+__all__ = ["is_there", "latents_serve", "picture_serves", "reason_to_skip", "skipped"]
+
+
+def skipped(
+    item: Item, context: Context, up_to_date: Callable[[Path, Kind], str | None], kind: Kind | None = None
+) -> ItemSkipped | None:
+    """The item's last event where it need not be done. Of the source it needs no more than its name, size and time.
+
+    kind: of the source; None where it has not been opened: any that its name allows. up_to_date: see
+    ``reason_to_skip``.
+    """
+    existing = context.job.existing
+    if existing == "overwrite" or (kind is None and existing == "keep" and len(item.kinds) > 1):
+        return None
+    for one in sorted(item.kinds) if kind is None else [kind]:
+        try:
+            output = context.claim(item, one)
+            reason = reason_to_skip(output, existing, lambda: up_to_date(output, one))  # noqa: B023, called here
+        except (InputError, OSError):  # which is told when the source is opened
+            continue
+        if reason:
+            return ItemSkipped(item.source, item.index, output, reason)
+    return None
 
 
 def reason_to_skip(output: Path, existing: Existing, up_to_date: Callable[[], str | None]) -> str | None:

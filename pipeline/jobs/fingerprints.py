@@ -1,4 +1,4 @@
-"""What pictures and clips were made from: known before any work, kept in the file, and compared when it is there.
+"""What results were made from: known before any work, kept in the file, and compared when it is there.
 
 Whatever changes the result counts, and the strip height, the device and the preset do not: the type that a preset
 chooses does.
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tvae.pipeline import latents
-from tvae.pipeline.jobs.describe import framing, identity
+from tvae.pipeline.jobs.describe import encode_options, framing, identity, kept_posterior
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.writing import write_options
 from tvae.pipeline.latents import LatentsReader, PosteriorRecord, SourceRecord
@@ -19,7 +19,19 @@ from tvae.pipeline.media.formats import Kind
 if TYPE_CHECKING:
     from tvae.pipeline.session.model import Model
 
-__all__ = ["of_decoded", "of_reconstructed"]
+__all__ = ["of_decoded", "of_encoded", "of_reconstructed"]
+
+
+def of_encoded(source: Path, kind: Kind, job: Job, model: Model) -> str:
+    """Of the latents that ``job`` makes of an image or a video: ``LatentsMeta.fingerprint``."""
+    return latents.fingerprint(
+        source=SourceRecord.of(source),
+        vae=identity(model),
+        space=job.space,
+        posterior=kept_posterior(job, model),
+        dtype=str(model.dtype).removeprefix("torch."),
+        options=encode_options(job, kind),
+    )
 
 
 def of_decoded(reader: LatentsReader, job: Job, model: Model) -> str:

@@ -70,6 +70,8 @@ class Job:
     threads: int | None = None
     """That compute on a CPU, at most; None is PyTorch's own number, one for each core."""
     allow_whole: bool = False
+    batch: int | None = None
+    """Pictures of one size that share a call, at most; None: as many as pays."""
     max_pixels: int = MAX_PIXELS
     """Of an image that is read: a small file can claim to be any size."""
 
@@ -113,6 +115,8 @@ class Job:
             raise UsageError(f"strip {self.strip} is too small; it counts latent rows, at least 1")
         if self.threads is not None and self.threads < 1:
             raise UsageError(f"threads {self.threads} is too few; at least 1 computes")
+        if self.batch is not None and self.batch < 1:
+            raise UsageError(f"batch {self.batch} is too small; name a number of pictures from 1 up, or auto")
         if self.max_pixels < 1:
             raise UsageError("the limit of an image's pixels must be at least 1")
         if self.vram is not None:

@@ -31,6 +31,8 @@ class Item:
     """One thing to work on and where its result goes."""
 
     source: Path
+    index: int
+    """Its place among the items of the run, from 0."""
     kinds: frozenset[Kind]
     """What it may turn out to be when it is opened."""
     place: Path
@@ -96,9 +98,9 @@ def assign(found: Iterable[Found], job: Job) -> list[Item]:
     one_file = len(found) == 1 and found[0].named and job.output is not None and _names_a_file(job.output, to_latents)
     folder = Path(job.output or ".")
     items = []
-    for one, (name, kinds) in zip(found, _identities(found, job), strict=True):
+    for index, (one, (name, kinds)) in enumerate(zip(found, _identities(found, job), strict=True)):
         place = folder if one_file or one.problem is not None else folder / one.relative.with_name(name)
-        items.append(Item(one.path, kinds, place, one_file, to_latents, one.problem))
+        items.append(Item(one.path, index, kinds, place, one_file, to_latents, one.problem))
     parents = sorted({item.place.parent for item in items if item.problem is None})
     closed = {parent: problem for parent in parents if (problem := _why_closed(parent)) is not None}
     if closed and len(closed) == len(parents):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,10 +72,10 @@ def gathered(frames: Iterable[Chunk]) -> Chunk:
 
 
 @contextmanager
-def open_source(path: Path, job: Job, factor: int) -> Iterator[Source]:
-    """Opens an image or a video for a VAE whose sides are multiples of ``factor``."""
+def open_source(path: Path, job: Job, factor: int, hold: Callable[[int], None] | None = None) -> Iterator[Source]:
+    """Opens an image or a video for a VAE whose sides are multiples of ``factor``. hold: see ``open_reader``."""
     with blame_input():
-        reader = open_reader(path, job.max_pixels)
+        reader = open_reader(path, job.max_pixels, hold)
     with reader:
         wanted = ((reader.info.width, reader.info.height), factor, job.size, job.fit, job.align)
         yield Source(reader, plan_geometry(*wanted), told(*wanted))

@@ -1,167 +1,99 @@
-"""Reconstruct one item: through the VAE and back to a picture or clip, and what that cost in quality."""
+"""Reconstruct items: an image is read, computed and written in three stages; a clip goes to ``roundtrip_clip``."""
 
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from tvae.pipeline.errors import InputError
-from tvae.pipeline.jobs.clip_modes import ClipMode, Passage, passages_there_and_back
-from tvae.pipeline.jobs.compute import decode_clip, decode_step, encode_clip, enough_memory, kept_of
+from tvae.pipeline.jobs.compute import roundtrip_pictures
 from tvae.pipeline.jobs.context import Context
-from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted, Progress
-from tvae.pipeline.jobs.existing import picture_serves, reason_to_skip
+from tvae.pipeline.jobs.events import Event
+from tvae.pipeline.jobs.existing import picture_serves, skipped
 from tvae.pipeline.jobs.fingerprints import of_reconstructed
 from tvae.pipeline.jobs.geometry import restore
 from tvae.pipeline.jobs.lengths import LengthFit
-from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.metrics import QualityMeter
-from tvae.pipeline.jobs.on_demand import LatentRows, PictureSink, encode_on_demand
 from tvae.pipeline.jobs.outputs import Item
-from tvae.pipeline.jobs.queues import prefetched, written_behind
-from tvae.pipeline.jobs.reading import Chunk, Source, gathered, open_source
-from tvae.pipeline.jobs.steps import in_steps
+from tvae.pipeline.jobs.pictures import Finished, Hold, Picture, on_host
+from tvae.pipeline.jobs.reading import gathered, open_source
+from tvae.pipeline.jobs.roundtrip_clip import roundtrip_clip_item
 from tvae.pipeline.jobs.writing import open_output
-from tvae.pipeline.media import Frame, frames_to_tensor
-from tvae.pipeline.session.outputs.taken_apart import Posterior
+from tvae.pipeline.latents import Geometry
+from tvae.pipeline.media import Frame, PictureSpec, check_finite
+from tvae.pipeline.media.formats import Kind
+from tvae.pipeline.models.load import BUILTIN
 
 if TYPE_CHECKING:
     from tvae.pipeline.session.model import Model
 
-__all__ = ["roundtrip_item"]
-
-Give = Callable[[tuple[np.ndarray, Frame]], None]
-"""Takes a frame as the VAE got it, and as it gave it."""
+__all__ = ["Roundtrip"]
 
 
-def roundtrip_item(item: Item, context: Context) -> Event:
-    """Writes the item's reconstruction, unless it is there, and returns the item's last event.
+class Roundtrip:
+    """See ``Operation``. Quality compares 8-bit pictures as the VAE got them with what it gave."""
 
-    Quality compares 8-bit frames as the VAE got them (after ``--size`` and cropping) with what it gave, before any
-    video codec.
-    """
-    job, begin = context.job, time.monotonic()
-    model = context.model_for(job.vae or "builtin")
-    with open_source(item.source, job, model.info.spatial_factor) as source:
-        info = source.reader.info
-        output = context.claim(item, info.kind)
-        fingerprint = of_reconstructed(item.source, info.kind, job, model)
-        reason = reason_to_skip(output, job.existing, lambda: picture_serves(output, fingerprint))
-        if reason:
-            return ItemSkipped(item.source, output, reason)
-        fit = LengthFit(model.info, job.align)
-        fit.check(info.frames)
-        context.emit(ItemStarted(item.source, output, info.kind, info.frames))
-        width, height = source.geometry.size
-        spec = dataclasses.replace(info.spec, width=width, height=height)
-        audio = item.source if job.audio == "copy" and info.kind == "video" else None
-        meter, trimmer, done = QualityMeter(), Trimmer(), 0
-        with open_output(output, spec, info.kind, job, audio, fingerprint) as writer:
+    def __init__(self, context: Context) -> None:
+        self._context, self._vae = context, context.job.vae or BUILTIN
 
-            def finish(pair: tuple[np.ndarray, Frame]) -> None:
-                reference, frame = (restore(rgb, source.geometry) for rgb in (pair[0], pair[1].rgb))
-                meter.add(reference, frame)
-                writer.write(dataclasses.replace(pair[1], rgb=frame))
+    def look_up(self, item: Item, hold: Hold) -> Event | Picture | None:
+        job, model = self._context.job, self._context.facts_for(self._vae)
 
-            with written_behind(finish, context.queue_frames) as put:
+        def serves(output: Path, kind: Kind) -> str | None:
+            return picture_serves(output, of_reconstructed(item.source, kind, job, model))
 
-                def give(pair: tuple[np.ndarray, Frame]) -> None:
-                    nonlocal done
-                    put(pair)
-                    trimmer.frame()
-                    done += 1
-                    context.emit(Progress(item.source, done, info.frames))
+        if (skip := skipped(item, self._context, serves)) is not None:
+            return skip
+        with open_source(item.source, job, model.info.spatial_factor, hold) as source:
+            info, geometry = source.reader.info, source.geometry
+            if info.kind == "video":
+                return None
+            output = self._context.claim(item, info.kind)
+            if info.kind not in item.kinds and (skip := skipped(item, self._context, serves, info.kind)) is not None:
+                return skip
+            fit = LengthFit(model.info, job.align)
+            fit.check(info.frames)
+            (rgb, *_) = gathered(fit.through(source.frames())).frames
+            notices = [*source.reader.warnings, *source.told, *fit.told]
+            width, height = geometry.size
+            spec = dataclasses.replace(info.spec, width=width, height=height)
+            fingerprint = of_reconstructed(item.source, info.kind, job, model)
+        return Picture(
+            item,
+            output,
+            self._vae,
+            on_host(rgb, model.device),
+            rgb.shape[0] * rgb.shape[1],
+            partial(self._write, spec=spec, geometry=geometry, fingerprint=fingerprint, notices=notices),
+            alone=model.info.temporal_factor is not None,
+        )
 
-                there, back = passages_there_and_back(model, info.kind)
-                if there.mode is ClipMode.ON_DEMAND:
-                    _on_demand(item, source, fit, model, context, give)
-                else:
-                    _by_chunks(source, fit, _Reconstruction(model, there, back), context, give)
+    def compute(self, model: Model, values: Sequence[Tensor]) -> list[Tensor]:
+        return roundtrip_pictures(model, values)
+
+    def clip(self, item: Item) -> Event:
+        return roundtrip_clip_item(item, self._context)
+
+    def _write(
+        self,
+        picture: Picture,
+        results: list[Tensor],
+        *,
+        spec: PictureSpec,
+        geometry: Geometry,
+        fingerprint: str,
+        notices: list[str],
+    ) -> Finished:
+        levels, finite = results
+        check_finite(finite)
+        reference, frame = (restore(tensor.numpy(), geometry) for tensor in (picture.values, levels))
+        meter = QualityMeter()
+        meter.add(reference, frame)
+        with open_output(picture.output, spec, "image", self._context.job, None, fingerprint) as writer:
+            writer.write(Frame(frame))
             writer.commit()
-        context.notify(item, [*source.reader.warnings, *source.told, *fit.told, *writer.warnings])
-    return ItemDone(item.source, output, done, time.monotonic() - begin, meter.result())
-
-
-def _by_chunks(source: Source, fit: LengthFit, reconstruct: _Reconstruction, context: Context, give: Give) -> None:
-    """What goes through the encoder together goes on through the decoder."""
-    count = fit.fitted(source.count()) if reconstruct.counts else None
-    with prefetched(source.frames(), context.queue_frames) as read:
-        for chunk in reconstruct.chunks(fit.through(read), count):
-            for pair in reconstruct(chunk):
-                give(pair)
-
-
-def _on_demand(item: Item, source: Source, fit: LengthFit, model: Model, context: Context, give: Give) -> None:
-    """All through the encoder, then all through the decoder: the latents are held, the frames are read once more."""
-    latents: list[Tensor] = []
-
-    def take(moments: Tensor) -> None:
-        mean = kept_of(model, Posterior.from_moments(moments), "mean", "raw", torch.Generator())["latents"]
-        latents.append(mean[:, 0])
-
-    encode_on_demand(source, fit, model, context.queue_frames, take)
-    factor, depth = model.info.spatial_factor, context.queue_frames
-    with open_source(item.source, context.job, factor) as reopened, prefetched(reopened.frames(), depth) as read:
-        references = LengthFit(model.info, context.job.align).through(read)
-
-        def shown(picture: np.ndarray) -> None:
-            chunk = next(references, None)
-            if chunk is None:
-                raise InputError("it has fewer frames than a moment ago")
-            if chunk.pts:  # others are copies of the last frame, which filled the clip
-                give((chunk.frames[0], Frame(picture, chunk.pts[0], chunk.durations[0])))
-
-        with enough_memory(model):
-            clip = LatentRows(latents, len(latents), (latents[0].shape[1], latents[0].shape[2]), model)
-            model.run_frames("decode", clip, PictureSink(shown))
-
-
-class _Reconstruction:
-    """Chunks through a model and back.
-
-    ``counts``: the steps of its encoder depend on the clip's length.
-    """
-
-    def __init__(self, model: Model, there: Passage, back: Passage) -> None:
-        self._model, self._mode, self._encode, self._decode = model, there.mode, there.stream, back.stream
-        self.counts = self._encode is not None and self._encode.cuts.rest_first
-        self._sizes: Iterator[int] = iter(())
-
-    def chunks(self, frames: Iterable[Chunk], count: int | None) -> Iterator[Chunk]:
-        """What goes through the encoder together: single frames, steps, or the whole clip. count: of the frames, if
-        ``counts``."""
-        if self._encode is not None and self._decode is not None:
-            latents = None if count is None else -(-count // (self._model.info.temporal_factor or 1))
-            self._sizes = self._decode.cuts.sizes(latents)
-            return in_steps(frames, self._encode.cuts.sizes(count))
-        return iter(frames) if self._mode is ClipMode.FRAME_BY_FRAME else iter([gathered(frames)])
-
-    def __call__(self, chunk: Chunk) -> Iterator[tuple[np.ndarray, Frame]]:
-        """Each frame as it went in, with what came out."""
-        model = self._model
-        with enough_memory(model):
-            if self._encode is not None:
-                pixels = frames_to_tensor(chunk.frames, model.device, model.dtype)
-                latents = Posterior.from_moments(self._encode.step(pixels.transpose(0, 1).unsqueeze(0))).mean[0]
-            else:
-                latents = encode_clip(model, chunk.frames, "mean", "raw", torch.Generator())["latents"]
-            known = zip(chunk.frames, chunk.pts, chunk.durations, strict=False)
-            for rgb, (reference, pts, duration) in zip(self._decoded(latents), known, strict=False):
-                yield reference, Frame(rgb, pts, duration)
-
-    def _decoded(self, latents: Tensor) -> Iterator[np.ndarray]:
-        """Frames of latents [C, t, h, w]; those of one chunk of frames are whole steps of the decoder."""
-        if self._decode is None:
-            yield from decode_clip(self._model, latents)
-            return
-        sizes = self._decode.cuts.sizes(latents.shape[1]) if self._encode is None else self._sizes
-        while latents.shape[1]:
-            size = next(sizes)
-            yield from decode_step(self._decode, latents[:, :size])
-            latents = latents[:, size:]
+        return picture.finished([*notices, *writer.warnings], meter.result())

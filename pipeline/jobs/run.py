@@ -1,4 +1,4 @@
-"""Runs a :class:`Job`: items, checks, one VAE, every item in turn, events all the way."""
+"""Runs a :class:`Job`: items, checks, one VAE, stages beside one another, events all the way."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tvae.pipeline.errors import InputError, OutputError, PlanError, UsageError
+from tvae.pipeline.jobs.batches import Batches
 from tvae.pipeline.jobs.context import Context
-from tvae.pipeline.jobs.decode import decode_item
-from tvae.pipeline.jobs.encode import encode_item
+from tvae.pipeline.jobs.decode import Decode
+from tvae.pipeline.jobs.encode import Encode
 from tvae.pipeline.jobs.events import (
     Event,
     ItemDone,
@@ -22,25 +23,25 @@ from tvae.pipeline.jobs.events import (
 )
 from tvae.pipeline.jobs.existing import is_there
 from tvae.pipeline.jobs.items import expand
-from tvae.pipeline.jobs.job import Job, Operation
+from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.metrics import Quality
 from tvae.pipeline.jobs.outputs import Claims, Item, assign
+from tvae.pipeline.jobs.overlap import run_items
+from tvae.pipeline.jobs.pictures import Finished, Operation
 from tvae.pipeline.jobs.reading import kind_of
-from tvae.pipeline.jobs.roundtrip import roundtrip_item
+from tvae.pipeline.jobs.roundtrip import Roundtrip
+from tvae.pipeline.jobs.stages import Outcome
 from tvae.pipeline.jobs.vaes import Vaes
 from tvae.pipeline.jobs.writing import check_writing
 from tvae.pipeline.latents import open_latents
+from tvae.pipeline.models.load import BUILTIN
 
 if TYPE_CHECKING:
     from tvae.pipeline.session.model import Model
 
 __all__ = ["run_job"]
 
-WORK: dict[Operation, Callable[[Item, Context], Event]] = {
-    "encode": encode_item,
-    "decode": decode_item,
-    "roundtrip": roundtrip_item,
-}
+WORK: dict[str, Callable[[Context], Operation]] = {"encode": Encode, "decode": Decode, "roundtrip": Roundtrip}
 
 
 def run_job(job: Job, on_event: Callable[[Event], None], model: Model | None = None) -> RunDone:
@@ -81,37 +82,73 @@ def _run(job: Job, on_event: Callable[[Event], None], model: Model | None) -> Ru
     claims = Claims(items)
     check_writing(job, items)
     vaes = Vaes(job, model)
-    context = Context(job, vaes.get, claims, on_event, vaes.queue_frames)
-    work = _plan if job.dry_run else WORK[job.operation]
+    context = Context(job, vaes.get, vaes.facts, claims, on_event, vaes.threads, vaes.queue_frames)
     if job.dry_run or (job.operation == "decode" and job.vae is None):
         on_event(RunStarted(job.operation, len(items)))
     else:
-        opened = vaes.get(job.vae or "builtin")
+        opened = vaes.get(job.vae or BUILTIN)
         dtype = str(opened.dtype).removeprefix("torch.")
         on_event(RunStarted(job.operation, len(items), opened.info.id, dtype, str(opened.device)))
-    last_events = []
-    for item in items:
-        last_events.append(_attempt(work, item, context, alone=len(items) == 1))
-        on_event(last_events[-1])
-    finished = _sum_up(last_events, time.monotonic() - begin)
+    tally = _Tally(context, alone=len(items) == 1)
+    if job.dry_run:
+        for item in items:
+            tally.end(item, _planned(item, context))
+    else:
+        run_items(items, WORK[job.operation](context), context, Batches(job.batch, vaes.device.type), tally.end)
+    finished = tally.sum_up(time.monotonic() - begin)
     on_event(finished)
     return finished
 
 
-def _attempt(work: Callable[[Item, Context], Event], item: Item, context: Context, alone: bool) -> Event:
-    """The item's last event; errors of the request, and our own, pass."""
-    if item.problem is not None:
-        return ItemFailed(item.source, item.problem)
+class _Tally:
+    """Tells how items end, and counts. alone: there is one item; what cannot be done of it is the request's matter."""
+
+    def __init__(self, context: Context, *, alone: bool) -> None:
+        self._context, self._alone = context, alone
+        self._counts: Counter[type[Event]] = Counter()
+        self._qualities: list[Quality] = []
+
+    def end(self, item: Item, outcome: Outcome) -> None:
+        """Of an item, in the caller's thread. Raises what is no failure of the item."""
+        if isinstance(outcome, Finished):
+            self._context.notify(item, outcome.notices)
+            last: Event = outcome.done
+        elif isinstance(outcome, Exception):
+            last = self._failed(item, outcome)
+        else:
+            last = outcome
+        self._counts[type(last)] += 1
+        if isinstance(last, ItemDone) and last.quality:
+            self._qualities.append(last.quality)
+        self._context.emit(last)
+
+    def sum_up(self, seconds: float) -> RunDone:
+        """The last event of the run."""
+        quality = Quality.mean(self._qualities) if len(self._qualities) > 1 else None
+        done, skipped, failed, planned = (
+            self._counts[kind] for kind in (ItemDone, ItemSkipped, ItemFailed, ItemPlanned)
+        )
+        return RunDone(done, skipped, failed, planned, seconds, quality)
+
+    def _failed(self, item: Item, error: Exception) -> ItemFailed:
+        if isinstance(error, (InputError, OutputError, OSError)):  # OSError: of a source that has gone; it names it
+            return ItemFailed(item.source, item.index, str(error), error)
+        if self._alone:
+            raise error
+        if isinstance(error, (PlanError, UsageError)):
+            return ItemFailed(item.source, item.index, str(error), error)
+        # a fault of ours over one item costs no other
+        message = f"internal error: {type(error).__name__}: {error} (-v shows where)"
+        return ItemFailed(item.source, item.index, message, error)
+
+
+def _planned(item: Item, context: Context) -> Outcome:
     try:
-        return work(item, context)
-    except (PlanError, UsageError) as error:
-        if alone:
-            raise
-        return ItemFailed(item.source, str(error), error)
-    except (InputError, OutputError) as error:
-        return ItemFailed(item.source, str(error), error)
-    except OSError as error:  # of a source that has gone, say; it names the file
-        return ItemFailed(item.source, str(error), error)
+        if item.problem is not None:
+            return InputError(item.problem)
+        return _plan(item, context)
+    except Exception as error:  # the tally knows whose failure it is
+        return error
 
 
 def _plan(item: Item, context: Context) -> Event:
@@ -121,13 +158,5 @@ def _plan(item: Item, context: Context) -> Event:
     )
     output = context.claim(item, kind)
     if context.job.existing == "keep" and is_there(output):
-        return ItemSkipped(item.source, output, "exists")
-    return ItemPlanned(item.source, output, is_there(output))
-
-
-def _sum_up(last_events: list[Event], seconds: float) -> RunDone:
-    counts = Counter(type(event) for event in last_events)
-    qualities = [event.quality for event in last_events if isinstance(event, ItemDone) and event.quality]
-    quality = Quality.mean(qualities) if len(qualities) > 1 else None
-    done, skipped, failed, planned = (counts[kind] for kind in (ItemDone, ItemSkipped, ItemFailed, ItemPlanned))
-    return RunDone(done, skipped, failed, planned, seconds, quality)
+        return ItemSkipped(item.source, item.index, output, "exists")
+    return ItemPlanned(item.source, item.index, output, is_there(output))

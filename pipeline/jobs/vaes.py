@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import threading
+
+import torch
+
 from tvae.pipeline.device import choose_preset, pick_device
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.job import Job
@@ -21,36 +26,58 @@ class Vaes:
     def __init__(self, job: Job, given: Model | None = None) -> None:
         self._job, self._given = job, given
         self._open: tuple[str, Model] | None = None
-        self._device = pick_device(job.device)
+        self._facts: dict[str, Model] = {}
+        self._lock = threading.Lock()
+        self.device: torch.device = pick_device(job.device)
         if job.vram is not None:
-            check_budget(self._device, parse_size(job.vram))
-        preset = choose_preset(job.preset, self._device)
+            check_budget(self.device, parse_size(job.vram))
+        preset = choose_preset(job.preset, self.device)
+        self.threads = min(preset.io_workers, os.cpu_count() or 1)
+        """That read items, and as many that write them; 0: items go one after the other."""
         self.queue_frames = preset.queue_frames if preset.io_workers else 0
-        """Frames that may wait between two threads; 0 does without threads."""
+        """Frames of a clip that may wait between two threads; 0 does without threads."""
 
     def get(self, name: str) -> Model:
-        """The VAE ``name``. Another one that was open is let go first: two may not fit into memory.
+        """The VAE ``name``, to compute. Another one that was open is let go first: two may not fit into memory.
 
         Raises :class:`UsageError` if it cannot be loaded or has no posterior where the job wants one.
         """
         if self._given is not None:
             return self._fit(self._given)
-        if self._open is None or self._open[0] != name:
-            self._open = None
-            job = self._job
-            model = open_model(
-                name,
-                preset=job.preset,
-                dtype=job.dtype,
-                device=str(self._device),
-                strip=job.strip,
-                vram=job.vram,
-                spill=job.spill,
-                allow_whole=job.allow_whole,
-                threads=job.threads,
-            )
-            self._open = name, self._fit(model)
-        return self._open[1]
+        with self._lock:
+            if self._open is None or self._open[0] != name:
+                self._open = None
+                self._open = name, self._opened(name)
+            return self._open[1]
+
+    def facts(self, name: str) -> Model:
+        """The VAE ``name``, to be asked what it is, in any thread. It holds no weights. Raises as ``get`` does."""
+        if self._given is not None:
+            return self._fit(self._given)
+        found = self._facts.get(name)
+        if found is None:
+            with self._lock:
+                if name not in self._facts:
+                    opened = self._opened(name)
+                    assert opened.info.weights_sha256  # what it is, its checksum included, is found out once
+                    self._facts[name] = opened
+                found = self._facts[name]
+        return found
+
+    def _opened(self, name: str) -> Model:
+        job = self._job
+        model = open_model(
+            name,
+            preset=job.preset,
+            dtype=job.dtype,
+            device=str(self.device),
+            strip=job.strip,
+            vram=job.vram,
+            spill=job.spill,
+            allow_whole=job.allow_whole,
+            threads=job.threads,
+        )
+        return self._fit(model)
 
     def _fit(self, model: Model) -> Model:
         job = self._job
@@ -58,5 +85,10 @@ class Vaes:
             raise UsageError(
                 f"the VAE '{model.info.id}' ({model.info.class_name}) has no posterior: leave "
                 f"--posterior {job.posterior} out"
+            )
+        if (job.batch or 1) > 1 and model.info.temporal_factor is not None:
+            raise UsageError(
+                f"--batch {job.batch} is for pictures of an image VAE, and '{model.info.id}' ({model.info.class_name}) "
+                "takes one clip at a time; leave it out"
             )
         return model

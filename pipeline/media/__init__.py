@@ -46,7 +46,13 @@ from tvae.pipeline.media.colour import parse_colour
 from tvae.pipeline.media.image_read import MAX_PIXELS
 from tvae.pipeline.media.parted_write import PartedVideoWriter
 from tvae.pipeline.media.pixel_rows import PixelRows, PixelSink
-from tvae.pipeline.media.pixels import frames_to_tensor, tensor_to_frames
+from tvae.pipeline.media.pixels import (
+    check_finite,
+    frames_to_tensor,
+    levels_to_device,
+    tensor_to_frames,
+    tensor_to_levels,
+)
 from tvae.pipeline.media.probe import count_frames, open_reader, probe
 from tvae.pipeline.media.spec import (
     Colour,
@@ -81,10 +87,12 @@ __all__ = [
     "StreamInfo",
     "WriteOptions",
     "Writer",
+    "check_finite",
     "check_write_options",
     "copy_streams",
     "count_frames",
     "frames_to_tensor",
+    "levels_to_device",
     "open_parted_writer",
     "open_reader",
     "open_writer",
@@ -92,4 +100,5 @@ __all__ = [
     "probe",
     "read_fingerprint",
     "tensor_to_frames",
+    "tensor_to_levels",
 ]

@@ -31,6 +31,8 @@ __all__ = ["DAMAGE", "MAX_PIXELS", "ImageReader", "is_image", "quiet"]
 
 MAX_PIXELS = 1 << 30
 """Of a picture that is read unless more is allowed: 3 GiB of RGB, from a file that may have a few kilobytes."""
+HELD_BYTES = 8
+"""Of a pixel that is read: Pillow's four, the frame's three, and a little of what comes after."""
 _ORIENTATION_TAG = 0x0112
 _BITS_TAG = 258
 _SUBFILE_TAG = 254  # bit 0: a reduced version of another picture in the file, which comes first in camera raws
@@ -144,13 +146,16 @@ def _damaged(path: Path, error: Exception) -> InputError:
 class ImageReader:
     """One image as one frame, decoded on opening."""
 
-    def __init__(self, path: Path, max_pixels: int = MAX_PIXELS) -> None:
+    def __init__(self, path: Path, max_pixels: int = MAX_PIXELS, hold: Callable[[int], None] | None = None) -> None:
+        """hold: is told how many bytes the picture takes, before it is decoded."""
         self.warnings: list[str] = []
         self._path = path
         image = _identify(path, max_pixels)
         if image is None:
             raise InputError(f"{path}: is not an image; check the file")
         with image:
+            if hold is not None:
+                hold(image.width * image.height * HELD_BYTES)
             self._rgb, self.info = self._read(image)
 
     def __iter__(self) -> Iterator[Frame]:

@@ -16,7 +16,7 @@ from tvae.kernels.operations import frames_to_tensor as to_tensor
 from tvae.kernels.operations import tensor_to_frames as to_frames
 from tvae.pipeline.errors import InputError
 
-__all__ = ["frames_to_tensor", "tensor_to_frames"]
+__all__ = ["check_finite", "frames_to_tensor", "levels_to_device", "tensor_to_frames", "tensor_to_levels"]
 
 
 def frames_to_tensor(
@@ -31,6 +31,32 @@ def frames_to_tensor(
     return pixels
 
 
+def levels_to_device(pictures: Sequence[Tensor], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """uint8 [H, W, 3] pictures of one size on the CPU -> [N, 3, H, W] in [-1, 1], as ``frames_to_tensor``.
+
+    The device fetches them from pinned memory in its own time. All of them are float32 on the way.
+    """
+    levels = torch.empty((len(pictures), *pictures[0].shape), dtype=torch.uint8, device=device)
+    for place, picture in zip(levels, pictures, strict=True):
+        place.copy_(picture, non_blocking=True)
+    return to_tensor.frames_to_tensor(levels, dtype)
+
+
+def tensor_to_levels(pixels: Tensor) -> tuple[Tensor, Tensor]:
+    """[N, 3, H, W] -> uint8 [N, H, W, 3] as ``tensor_to_frames``, and whether all values of each are finite [N].
+
+    Nothing waits for the device: see ``check_finite``.
+    """
+    values = pixels.detach().to(torch.float32)
+    return to_frames.tensor_to_frames(values, torch.uint8), torch.isfinite(values).flatten(1).all(1)
+
+
+def check_finite(finite: Tensor) -> None:
+    """InputError when a decoded picture is not finite: such pixels are never written."""
+    if not bool(finite):
+        raise InputError("the decoded picture holds NaN or infinite values; try --dtype float32, or check the latents")
+
+
 def tensor_to_frames(pixels: Tensor) -> list[np.ndarray]:
     """[N, 3, H, W] of any floating type on any device -> uint8 [H, W, 3] frames: clamped, rounded half to even.
 
@@ -39,9 +65,6 @@ def tensor_to_frames(pixels: Tensor) -> list[np.ndarray]:
     frames = []
     for picture in pixels.detach():
         values = picture.unsqueeze(0).to(torch.float32)
-        if not bool(torch.isfinite(values).all()):
-            raise InputError(
-                "the decoded picture holds NaN or infinite values; try --dtype float32, or check the latents"
-            )
+        check_finite(torch.isfinite(values).all())
         frames.append(to_frames.tensor_to_frames(values, torch.uint8)[0].cpu().numpy())
     return frames

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from tvae.pipeline.errors import InputError
@@ -29,9 +30,9 @@ def count_frames(path: str | Path, max_pixels: int = MAX_PIXELS) -> int:
         return reader.count()
 
 
-def open_reader(path: str | Path, max_pixels: int = MAX_PIXELS) -> Reader:
+def open_reader(path: str | Path, max_pixels: int = MAX_PIXELS, hold: Callable[[int], None] | None = None) -> Reader:
     """Open an image or a video for reading frames, by its content. Raises InputError for what cannot be read, images of
-    more than ``max_pixels`` among it."""
+    more than ``max_pixels`` among it. hold: is told how many bytes reading an image takes, before they are taken."""
     path = Path(path).absolute()
     try:
         if path.is_dir():
@@ -43,4 +44,4 @@ def open_reader(path: str | Path, max_pixels: int = MAX_PIXELS) -> Reader:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the name and your rights to it") from error
     if missing:
         raise InputError(f"{path}: is cut off, its last {missing} bytes are missing; fetch it again")
-    return ImageReader(path, max_pixels) if is_image(path, max_pixels) else VideoReader(path)
+    return ImageReader(path, max_pixels, hold) if is_image(path, max_pixels) else VideoReader(path)

@@ -46,6 +46,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 _SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _RECORDED_PIXELS = 1 << 24
 """Pictures up to here are whole on the device where runs are recorded: a recording has fixed addresses."""
+_WHOLE_PIXELS = 1 << 18
+"""The same where none are recorded: 3 MiB of floats."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,14 @@ class Model:
             sink.keep(0, pixels.shape[-2], pixels).result()
         else:
             self._run("decode", z, Call(), sink)
+
+    @property
+    def whole_pixels(self) -> int:
+        """Pictures up to here go through the model as one tensor; of larger ones, or where memory was named, floats
+        exist for the rows of a strip only."""
+        if self.limits.vram is not None:
+            return 0
+        return _RECORDED_PIXELS if self.preset.cuda_graphs else _WHOLE_PIXELS
 
     @property
     def goes_by_frames(self) -> bool:

@@ -27,6 +27,7 @@ class StandIn:
     dtype: torch.dtype = torch.float32
     device: torch.device = torch.device("cpu")  # noqa: RUF009 - immutable
     goes_by_frames: bool = False
+    whole_pixels: int = 1 << 18
 
     device = torch.device("cpu")
     limits = SimpleNamespace(vram=None, spill=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from faults import ShortFiles
 from PIL import Image
 from typer.testing import Result
 
+from tvae import presets
 from tvae.cli.exit_codes import Terminated, code_for
 from tvae.cli.render import Display
 from tvae.pipeline import errors
@@ -37,6 +39,9 @@ def test_no_room_for_one_of_them(
         sources = [tmp_path / "latents" / f"{source.name}.safetensors" for source in sources]
     victim = sources[items // 2]
     fault, show = ShortFiles(victim, 100), Display.show
+    one_by_one = tmp_path / "own.toml"
+    text = presets.export("cpu")
+    one_by_one.write_text(re.sub(r"^io_workers = .*$", "io_workers = 0", text, flags=re.MULTILINE), "utf-8")
 
     def shown(self: Display, event: Event) -> None:
         show(self, event)
@@ -44,7 +49,7 @@ def test_no_room_for_one_of_them(
 
     monkeypatch.setattr(Display, "show", shown)
     try:
-        result = tvae(operation, *sources, "-o", tmp_path / "out", "--no-progress")
+        result = tvae(operation, *sources, "-o", tmp_path / "out", "--no-progress", "--preset", one_by_one)
     finally:
         fault.heal()
     assert result.exit_code == 3, result.stderr

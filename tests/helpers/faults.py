@@ -1,6 +1,6 @@
 """Disks that fill up, rights that are lost, folders that vanish, while one item of a run is worked on.
 
-A fault is given the run's events: it strikes from the item's start to its end, so that the others are done as ever.
+A fault is given the run's events: it strikes from the item's start to its end, and others that are written meanwhile.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,8 @@ class FullDisk(Fault):
 
     def strike(self, output: Path) -> None:
         state = os.statvfs(self._ballast.parent)
-        self._ballast.write_bytes(bytes(max(0, state.f_bavail * state.f_frsize - self._pages * PAGE)))
+        with suppress(OSError):  # other items take room at the same time: then it is full, too
+            self._ballast.write_bytes(bytes(max(0, state.f_bavail * state.f_frsize - self._pages * PAGE)))
 
     def heal(self) -> None:
         self._ballast.unlink(missing_ok=True)

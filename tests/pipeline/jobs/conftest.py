@@ -56,6 +56,7 @@ class StandIn:
     device = torch.device("cpu")
 
     goes_by_frames = False
+    whole_pixels = 1 << 18
 
     def __init__(self, info: StandInInfo, steps: bool = False) -> None:
         self.info, self.steps = info, steps

@@ -20,7 +20,9 @@ MISTAKES = (TypeError, AttributeError, IndexError, ValueError, AssertionError, R
 
 
 def ended(events: list[Event]) -> list[type[Event]]:
-    return [type(event) for event in events if isinstance(event, (ItemDone, ItemFailed))]
+    """How the items ended, in the order of the inputs."""
+    last = [event for event in events if isinstance(event, (ItemDone, ItemFailed))]
+    return [type(event) for event in sorted(last, key=lambda event: event.index)]
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

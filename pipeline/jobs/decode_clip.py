@@ -1,0 +1,219 @@
+"""Decode the latents of one clip to a video."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, repeat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from tvae.pipeline import latents
+from tvae.pipeline.errors import InputError, UsageError
+from tvae.pipeline.jobs.checkpoint import Checkpoint, goes_on
+from tvae.pipeline.jobs.clip_modes import ClipMode, Passage, passage
+from tvae.pipeline.jobs.compute import decode_clip, decode_step, enough_memory, latents_to_decode
+from tvae.pipeline.jobs.context import Context
+from tvae.pipeline.jobs.decode_parts import DecodeParts
+from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted, Progress
+from tvae.pipeline.jobs.existing import picture_serves, reason_to_skip
+from tvae.pipeline.jobs.fingerprints import of_decoded
+from tvae.pipeline.jobs.geometry import restore
+from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.lengths import frame_count
+from tvae.pipeline.jobs.memory import Trimmer
+from tvae.pipeline.jobs.on_demand import LatentRows, PictureSink
+from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.queues import prefetched, written_behind
+from tvae.pipeline.jobs.steps import latents_in_steps
+from tvae.pipeline.jobs.writing import open_output
+from tvae.pipeline.latents import LatentsReader
+from tvae.pipeline.media import Frame, PartedVideoWriter, SideStreams, Writer
+from tvae.pipeline.models.hub import is_hub_id
+from tvae.pipeline.models.load import BUILTIN
+
+if TYPE_CHECKING:
+    from tvae.pipeline.session.model import Model
+
+__all__ = ["decode_clip_item", "model_of", "vae_of"]
+
+
+@dataclass
+class _Clip:
+    """Raw latents ``[C, t, h, w]`` that go through the decoder together, and the times of the frames they give."""
+
+    latents: Tensor
+    pts: list[int | None]
+    durations: list[int | None]
+
+
+def decode_clip_item(item: Item, context: Context) -> Event:
+    """Writes the clip, unless it is there, and returns the item's last event."""
+    job, begin = context.job, time.monotonic()
+    reader = latents.open_latents(item.source)
+    meta = reader.meta
+    output = context.claim(item, meta.kind)
+
+    def up_to_date() -> str | None:
+        return picture_serves(output, of_decoded(reader, job, model_of(reader, job, context.model_for)))
+
+    reason = reason_to_skip(output, job.existing, up_to_date)
+    if reason:
+        return ItemSkipped(item.source, item.index, output, reason)
+    model = model_of(reader, job, context.model_for)
+    context.emit(ItemStarted(item.source, item.index, output, meta.kind, reader.frames))
+    audio = None
+    if job.audio == "copy" and reader.streams is not None:
+        audio = SideStreams.from_json(reader.streams, reader.path)
+    way = passage(model, "decode", meta.kind)
+    fingerprint = of_decoded(reader, job, model)
+    with open_output(output, meta.picture, meta.kind, job, audio, fingerprint, parted=way.resumes) as writer:
+        if way.mode is ClipMode.ON_DEMAND:
+            done = _decode_on_demand(item, reader, model, writer, context)
+        else:
+            parts = DecodeParts(writer, fingerprint, way.stream) if isinstance(writer, PartedVideoWriter) else None
+            done = _decode_chunks(item, reader, model, way, writer, parts, context)
+        writer.commit()
+    context.notify(item, writer.warnings)
+    return ItemDone(item.source, item.index, output, done, time.monotonic() - begin)
+
+
+def _decode_chunks(
+    item: Item,
+    reader: LatentsReader,
+    model: Model,
+    way: Passage,
+    writer: Writer,
+    parts: DecodeParts | None,
+    context: Context,
+) -> int:
+    """What goes through the decoder together, one after the other; returns the number of frames."""
+    done, trimmer, times = 0, Trimmer(), deque[tuple[int | None, int | None]]()
+    start = Checkpoint(0, 0, 0) if parts is None or context.job.existing == "overwrite" else parts.begin()
+    if start.frames:
+        context.notify(item, [goes_on(start.frames)])
+    with (
+        prefetched(_clips(reader, model, way), context.queue_frames) as clips,
+        written_behind(_do, context.queue_frames) as put,
+    ):
+        for number, clip in enumerate(clips, 1):
+            times.extend(zip(clip.pts, clip.durations, strict=True))
+            if number <= start.chunks and isinstance(writer, PartedVideoWriter):
+                while times and done < start.frames:
+                    writer.pass_over(*times.popleft())
+                    done += 1
+                continue
+            with enough_memory(model):
+                frames = _decoded(model, way, clip.latents)
+            for rgb in frames[: len(times)]:  # copies of the last frame, which filled the clip up, have no times
+                put(partial(writer.write, Frame(restore(rgb, reader.meta.geometry), *times.popleft())))
+                done += 1
+                trimmer.frame()
+            if parts is not None and (end := parts.reached(done, number)) is not None:
+                put(end)
+            context.emit(Progress(item.source, item.index, done, reader.frames))
+        if times:
+            raise InputError(f"damaged latents: {done + len(times)} timestamps for {done} frames")
+    return done
+
+
+def _do(work: Callable[[], None]) -> None:
+    work()
+
+
+def _decode_on_demand(item: Item, reader: LatentsReader, model: Model, writer: Writer, context: Context) -> int:
+    """A clip whose latents are read, and whose frames are written, as the model gets to them; returns their number."""
+    meta, trimmer = reader.meta, Trimmer()
+    times: deque[tuple[int | None, int | None]] = deque()
+    done = 0
+
+    def latent_frames() -> Iterator[Tensor]:
+        for part in reader:
+            times.extend(zip(part.pts, part.durations, strict=True))
+            yield from latents_to_decode(model, part.tensors, meta.space.name).unbind(1)
+
+    with (
+        prefetched(latent_frames(), context.queue_frames) as read,
+        written_behind(writer.write, context.queue_frames) as put,
+    ):
+        first = next(read)
+        clip = LatentRows(chain([first], read), reader.latent_frames, (first.shape[1], first.shape[2]), model)
+
+        def take(picture: np.ndarray) -> None:
+            nonlocal done
+            if not times:  # a copy of the last frame, which filled the clip
+                return
+            put(Frame(restore(picture, meta.geometry), *times.popleft()))
+            done += 1
+            trimmer.frame()
+            context.emit(Progress(item.source, item.index, done, reader.frames))
+
+        with enough_memory(model):
+            model.run_frames("decode", clip, PictureSink(take))
+        if times:
+            raise InputError(f"damaged latents: {done + len(times)} timestamps for {done} frames")
+    return done
+
+
+def vae_of(reader: LatentsReader, job: Job) -> str:
+    """The VAE that was asked for, or else the one that the latents name."""
+    return job.vae or reader.meta.vae.id
+
+
+def model_of(reader: LatentsReader, job: Job, opened: Callable[[str], Model]) -> Model:
+    """The VAE of latents; that the one they name is not there is their matter.
+
+    InputError, too, when it is not the one that made them. A file is no reason to use the network: a hub id that only
+    the latents name is fetched when the user names it as well.
+    """
+    name = vae_of(reader, job)
+    if job.vae is None and name != BUILTIN and is_hub_id(name) and not Path(name).is_dir():
+        raise InputError(f"was made by the VAE '{name}' of the hub; pass --vae {name} to fetch it, or a local folder")
+    try:
+        model = opened(name)
+    except UsageError as error:
+        if job.vae is not None:
+            raise
+        raise InputError(f"was made by the VAE '{name}', which cannot be opened ({error}); pass --vae") from error
+    latents.check_vae(reader, model.info.class_name, model.info.weights_sha256, model.info.id)
+    return model
+
+
+def _decoded(model: Model, way: Passage, chunk: Tensor) -> list[np.ndarray]:
+    return decode_clip(model, chunk) if way.stream is None else decode_step(way.stream, chunk)
+
+
+def _clips(reader: LatentsReader, model: Model, way: Passage) -> Iterator[_Clip]:
+    """What goes through the decoder together: latent frame by latent frame, in steps, or the whole clip."""
+    times: list[tuple[int | None, int | None]] = []
+
+    def pieces() -> Iterator[Tensor]:
+        for part in reader:
+            times.extend(zip(*_times(reader, part.pts, part.durations), strict=True))
+            yield latents_to_decode(model, part.tensors, reader.meta.space.name)
+
+    sizes: Iterator[int] = iter([reader.latent_frames])
+    if way.stream is not None:
+        sizes = way.stream.cuts.sizes(reader.latent_frames if way.stream.cuts.rest_first else None)
+    elif way.mode is ClipMode.FRAME_BY_FRAME:
+        sizes = repeat(1)
+    begins = True
+    for chunk in latents_in_steps(pieces(), sizes):
+        count = frame_count(model.info, chunk.shape[1], begins)
+        known, times[:count], begins = times[:count], [], False
+        yield _Clip(chunk, [pts for pts, _ in known], [duration for _, duration in known])
+    if times:
+        raise InputError(f"damaged latents: {len(times)} more timestamps than frames")
+
+
+def _times(
+    reader: LatentsReader, pts: tuple[int | None, ...], durations: tuple[int | None, ...]
+) -> tuple[list[int | None], list[int | None]]:
+    """An image has one frame and no times."""
+    return (list(pts), list(durations)) if reader.meta.kind == "video" else ([None], [None])

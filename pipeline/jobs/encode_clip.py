@@ -1,0 +1,214 @@
+"""Encode one clip to a folder of latents on disk."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from tvae.pipeline import latents
+from tvae.pipeline.jobs.checkpoint import Checkpoint, Checkpoints, goes_on
+from tvae.pipeline.jobs.clip_modes import ClipMode, passage
+from tvae.pipeline.jobs.compute import encode_clip, enough_memory, kept_of
+from tvae.pipeline.jobs.context import Context
+from tvae.pipeline.jobs.describe import describe
+from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted, Progress
+from tvae.pipeline.jobs.existing import latents_serve, reason_to_skip
+from tvae.pipeline.jobs.lengths import LengthFit
+from tvae.pipeline.jobs.memory import Trimmer
+from tvae.pipeline.jobs.on_demand import encode_on_demand
+from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.parts import Part, PartGatherer
+from tvae.pipeline.jobs.queues import prefetched, written_behind
+from tvae.pipeline.jobs.reading import Chunk, Source, gathered, open_source
+from tvae.pipeline.jobs.steps import StepPart, in_steps
+from tvae.pipeline.media import copy_streams, frames_to_tensor
+from tvae.pipeline.models.load import BUILTIN
+from tvae.pipeline.session.outputs.taken_apart import Posterior
+
+if TYPE_CHECKING:
+    from tvae.pipeline.models.streaming import ClipStream
+    from tvae.pipeline.session.model import Model
+
+__all__ = ["encode_clip_item"]
+
+PARTS_WAITING = 1
+"""Between computing and writing; none where frames do not wait either."""
+
+
+def encode_clip_item(item: Item, context: Context) -> Event:
+    """Writes the clip's latents, unless they are there, and returns the item's last event."""
+    job, begin = context.job, time.monotonic()
+    model = context.model_for(job.vae or BUILTIN)
+    with open_source(item.source, job, model.info.spatial_factor) as source:
+        info = source.reader.info
+        output = context.claim(item, info.kind)
+        meta = describe(item.source, source, job, model)
+        reason = reason_to_skip(output, job.existing, lambda: latents_serve(output, meta.fingerprint))
+        if reason:
+            return ItemSkipped(item.source, item.index, output, reason)
+        fit = LengthFit(model.info, job.align)
+        fit.check(info.frames)
+        context.emit(ItemStarted(item.source, item.index, output, info.kind, info.frames))
+        generator = torch.Generator().manual_seed(job.seed)
+        with latents.VideoLatentsWriter(output, meta) as writer:
+            kept = Checkpoints(writer.state_path, meta.fingerprint)
+            _encode_clip(_Clip(item, source, fit, writer, kept, generator), model, context)
+            _keep_streams(item, fit, writer, context)
+        context.notify(item, [*source.reader.warnings, *source.told, *fit.told])
+    return ItemDone(item.source, item.index, output, fit.kept, time.monotonic() - begin)
+
+
+@dataclass
+class _Clip:
+    """A clip on its way into its folder of parts."""
+
+    item: Item
+    source: Source
+    fit: LengthFit
+    writer: latents.VideoLatentsWriter
+    checkpoints: Checkpoints
+    generator: torch.Generator
+
+    def begin(self, context: Context, stream: ClipStream | None = None) -> int:
+        """Goes back to where an interrupted run stood, if there was one; how many chunks are done with already."""
+        if context.job.existing == "overwrite" or (found := self.checkpoints.read()) is None:
+            return 0
+        if not self.writer.adopt(found.parts):
+            return 0
+        if stream is not None:
+            stream.restore(found.caches)
+        if found.generator is not None:
+            self.generator.set_state(found.generator)
+        context.notify(self.item, [goes_on(self.writer.frames)])
+        return found.chunks
+
+    def reached(self, chunks: int, stream: ClipStream | None, generator: Tensor | None) -> None:
+        """All parts so far, of so many chunks, are written; the rest needs the stream's caches and the generator."""
+        if self.checkpoints.due:
+            writer, caches = self.writer, [] if stream is None else stream.saved()
+            self.checkpoints.write(Checkpoint(writer.parts, writer.frames, chunks, caches, generator))
+
+    def progress(self, done: int, context: Context) -> None:
+        context.emit(Progress(self.item.source, self.item.index, done, self.source.reader.info.frames))
+
+
+def _encode_clip(clip: _Clip, model: Model, context: Context) -> None:
+    """Reading, computing and writing overlap."""
+    way = passage(model, "encode", "video")
+    match way.mode:
+        case ClipMode.FRAME_BY_FRAME:
+            _encode_frames(clip, model, context)
+        case ClipMode.IN_STEPS:
+            assert way.stream is not None
+            _encode_steps(clip, way.stream, model, context)
+        case ClipMode.ON_DEMAND:
+            _encode_on_demand(clip, model, context)
+        case ClipMode.WHOLE:
+            _encode_whole(clip, model, context)
+
+
+def _encode_frames(clip: _Clip, model: Model, context: Context) -> None:
+    """A clip frame by frame, for an image VAE."""
+    gatherer, trimmer = PartGatherer(), Trimmer()
+    start = clip.begin(context)
+    done = clip.writer.frames
+    parts_waiting = min(PARTS_WAITING, context.queue_frames)
+
+    def write(part: Part) -> None:
+        clip.writer.add(part.tensors, part.pts, part.durations)
+        clip.reached(clip.writer.frames, None, part.generator)
+
+    with prefetched(clip.source.frames(), context.queue_frames) as read, written_behind(write, parts_waiting) as put:
+        for chunk in islice(clip.fit.through(read), start, None):
+            tensors = _encoded(chunk, model, context, clip.generator)
+            part = gatherer.add(tensors, chunk.pts[0], chunk.durations[0])
+            if part is not None:
+                part.generator = clip.generator.get_state()
+                put(part)
+            done += 1
+            trimmer.frame()
+            clip.progress(done, context)
+        rest = gatherer.rest()
+        if rest is not None:
+            put(rest)
+
+
+def _encode_steps(clip: _Clip, stream: ClipStream, model: Model, context: Context) -> None:
+    """A clip chunk by chunk, its latents part by part."""
+    job, trimmer, waiting = context.job, Trimmer(), StepPart()
+    start = clip.begin(context, stream)
+    done = clip.writer.frames
+    count = clip.fit.fitted(clip.source.count()) if stream.cuts.rest_first else None
+    with prefetched(clip.source.frames(), context.queue_frames) as read:
+        steps = in_steps(clip.fit.through(read), stream.cuts.sizes(count))
+        for number, chunk in enumerate(islice(steps, start, None), start + 1):
+            with enough_memory(model):
+                pixels = frames_to_tensor(chunk.frames, model.device, model.dtype)
+                moments = stream.step(pixels.transpose(0, 1).unsqueeze(0))
+                kept = kept_of(model, Posterior.from_moments(moments), job.posterior, job.space, clip.generator)
+            waiting.add(kept, chunk)
+            done += len(chunk.pts)
+            if waiting.full or clip.fit.repeated:
+                clip.writer.add(*waiting.take(), clip.fit.repeated)
+                clip.reached(number, stream, clip.generator.get_state())
+            trimmer.frame()
+            clip.progress(done, context)
+    if waiting:
+        clip.writer.add(*waiting.take())
+
+
+def _encode_on_demand(clip: _Clip, model: Model, context: Context) -> None:
+    """A clip whose frames are fetched as the model gets to them, its latents part by part.
+
+    The model has to know how many there are: they are counted before.
+    """
+    job, trimmer, waiting = context.job, Trimmer(), StepPart()
+    times, done = Chunk([], [], []), 0
+
+    def seen(chunk: Chunk) -> None:
+        times.pts += chunk.pts
+        times.durations += chunk.durations
+
+    def take(moments: Tensor) -> None:
+        """One latent frame; the frames that it stands for have come by then."""
+        nonlocal done
+        count = (not (waiting or clip.writer.frames) and model.info.lead_frames) or model.info.temporal_factor or 1
+        kept = kept_of(model, Posterior.from_moments(moments), job.posterior, job.space, clip.generator)
+        if waiting.full:
+            clip.writer.add(*waiting.take())
+        waiting.add(kept, Chunk([], times.pts[:count], times.durations[:count]))
+        done += len(times.pts[:count])
+        del times.pts[:count], times.durations[:count]
+        trimmer.frame()
+        clip.progress(done, context)
+
+    encode_on_demand(clip.source, clip.fit, model, context.queue_frames, take, seen)
+    clip.writer.add(*waiting.take(), clip.fit.repeated)
+
+
+def _encode_whole(clip: _Clip, model: Model, context: Context) -> None:
+    """A clip as one tensor, its latents as one part."""
+    with prefetched(clip.source.frames(), context.queue_frames) as read:
+        whole = gathered(clip.fit.through(read))
+    tensors = _encoded(whole, model, context, clip.generator)
+    clip.writer.add(tensors, whole.pts, whole.durations, clip.fit.repeated)
+    clip.progress(clip.fit.kept, context)
+
+
+def _encoded(chunk: Chunk, model: Model, context: Context, generator: torch.Generator) -> dict[str, Tensor]:
+    job = context.job
+    with enough_memory(model):
+        return encode_clip(model, chunk.frames, job.posterior, job.space, generator)
+
+
+def _keep_streams(item: Item, fit: LengthFit, writer: latents.VideoLatentsWriter, context: Context) -> None:
+    """Puts the source's other streams beside the latents, if they are wanted, and completes the folder."""
+    warnings: list[str] = []
+    side = copy_streams(item.source, writer.streams_stem, warnings) if context.job.audio == "copy" else None
+    writer.commit(side.to_json() if side else None, fit.dropped)
+    context.notify(item, warnings)

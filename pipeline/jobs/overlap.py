@@ -1,0 +1,295 @@
+"""Items with their stages beside one another: reading and writing in threads, computing in the caller's.
+
+::
+
+    readers (threads)          the caller's thread            writers (threads)
+    look up, skip, read   ->   batch, compute, start    ->    wait for the copy, write,
+                               the copy back                  give the file its name
+
+Pictures take this way. A clip is done from end to end in the caller's thread, with threads of its own, while pictures
+are read and written beside it. What is in work is bounded by bytes (see ``Room``). Leaving for any reason, Ctrl-C
+included, lets writes that have begun end, drops the rest, and joins the threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tvae.pipeline.errors import UnsupportedOp
+from tvae.pipeline.jobs.batches import Batches, Waiting
+from tvae.pipeline.jobs.compute import OutOfMemory, enough_memory
+from tvae.pipeline.jobs.context import Context
+from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.pictures import Operation, Picture, Results
+from tvae.pipeline.jobs.room import POLL_SECONDS, Room, Stopped
+from tvae.pipeline.jobs.stages import Outcome, looked_up, one_by_one, tell_progress, tell_started
+
+__all__ = ["run_items"]
+
+ROOM_BYTES = 256 << 20
+LEAST_BYTES = 256 << 10
+"""That an item counts, however small: a bound of their number, too."""
+CLIP_BYTES = 32 << 20
+"""That a clip counts while it waits for its turn: it is not open."""
+UNTOLD = 1000
+"""Items that have ended and of which the caller has not been told yet; further ones are not looked up before."""
+CALLS_AHEAD = 2
+"""Calls that a device has before it: the one that runs, and the next."""
+
+
+def run_items(
+    items: Sequence[Item],
+    operation: Operation,
+    context: Context,
+    batches: Batches,
+    end: Callable[[Item, Outcome], None],
+) -> None:
+    """Does all items; ``end`` is told of each, in the caller's thread, in the order in which they end.
+
+    What ``end`` raises comes out. Errors of the request as a whole do, too: ``UnsupportedOp``.
+    """
+    if context.threads == 0:
+        one_by_one(items, operation, context, end)
+        return
+    _Overlap(items, operation, context, batches, end).run()
+
+
+@dataclass
+class _Write:
+    """One result of a call that is to be written."""
+
+    picture: Picture
+    results: Results
+    number: int
+
+
+class _Overlap:
+    """See the module's docstring. One lock guards all that the threads share."""
+
+    def __init__(
+        self,
+        items: Sequence[Item],
+        operation: Operation,
+        context: Context,
+        batches: Batches,
+        end: Callable[[Item, Outcome], None],
+    ) -> None:
+        self._items: Iterator[Item] = iter(items)
+        self._operation, self._context, self._batches, self._end = operation, context, batches, end
+        self._room = Room(ROOM_BYTES)
+        lock = threading.Lock()
+        self._taking = threading.Lock()
+        self._for_caller, self._for_readers, self._for_writers = (threading.Condition(lock) for _ in range(3))
+        self._waiting = Waiting(batches)
+        self._clips: deque[Item] = deque()
+        self._writes: deque[_Write] = deque()
+        self._ended: deque[tuple[Item, Outcome]] = deque()
+        self._calls: deque[Results] = deque()
+        self._open = 0
+        """Items that were looked up, or are, and have not ended."""
+        self._threads = self._readers_left = min(context.threads, len(items))
+        self._stopped = False
+        self._fault: BaseException | None = None
+
+    def run(self) -> None:
+        """Until every item has ended."""
+        threads = [
+            self._thread(work, name)
+            for work, name in ((self._read, "read"), (self._write, "write"))
+            for _ in range(self._threads)
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            self._compute()
+        finally:
+            self._stop()
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(POLL_SECONDS)
+
+    def _thread(self, work: Callable[[], None], name: str) -> threading.Thread:
+        def body() -> None:
+            try:
+                work()
+            except Stopped:
+                return
+            except BaseException as error:  # whatever it is, the caller's thread raises it
+                with self._for_caller:
+                    self._fault = error
+                    self._for_caller.notify()
+
+        return threading.Thread(target=body, name=f"tvae-{name}-item", daemon=True)
+
+    def _stop(self) -> None:
+        self._room.stop()
+        with self._for_caller:
+            self._stopped = True
+            self._for_readers.notify_all()
+            self._for_writers.notify_all()
+
+    # in the readers
+
+    def _read(self) -> None:
+        try:
+            while (item := self._next()) is not None:
+                held: list[int] = []
+
+                def hold(size: int, held: list[int] = held) -> None:
+                    size = max(size, LEAST_BYTES)
+                    self._room.take(size)
+                    held.append(size)
+
+                try:
+                    found: Outcome | Picture | None = looked_up(self._operation, item, hold)
+                    if found is None:
+                        self._room.give(sum(held))
+                        held.clear()
+                        hold(CLIP_BYTES)
+                except Stopped:
+                    raise
+                except Exception as error:  # the caller knows whose failure it is
+                    found = error
+                self._found(item, found, sum(held))
+        finally:
+            with self._for_caller:
+                self._readers_left -= 1
+                self._for_caller.notify()
+
+    def _next(self) -> Item | None:
+        with self._for_readers:
+            while len(self._ended) >= UNTOLD and not self._stopped:
+                self._for_readers.wait(POLL_SECONDS)
+            if self._stopped:
+                raise Stopped
+            item = next(self._items, None)
+            self._open += item is not None
+            return item
+
+    def _found(self, item: Item, found: Outcome | Picture | None, held: int) -> None:
+        if isinstance(found, Picture):
+            found.held = held
+        elif found is not None:
+            self._room.give(held)
+        with self._for_caller:
+            if isinstance(found, Picture):
+                self._waiting.add(found)
+            elif found is None:
+                self._clips.append(item)
+            else:
+                self._ended.append((item, found))
+            self._for_caller.notify()
+
+    # in the writers
+
+    def _write(self) -> None:
+        while True:
+            with self._for_writers:
+                while not self._writes and not self._stopped:
+                    self._for_writers.wait(POLL_SECONDS)
+                if self._stopped:
+                    raise Stopped
+                write = self._writes.popleft()
+            picture = write.picture
+            try:
+                outcome: Outcome = picture.finish(picture, write.results.of(write.number))
+            except Exception as error:  # the caller knows whose failure it is
+                outcome = error
+            del write
+            self._room.give(picture.held)
+            with self._for_caller:
+                self._ended.append((picture.item, outcome))
+                self._for_caller.notify()
+
+    # in the caller's thread
+
+    def _compute(self) -> None:
+        while True:
+            self._tell()
+            pictures, clip = self._take()
+            if pictures:
+                for picture in pictures:
+                    tell_started(picture, self._context)
+                self._call(pictures)
+            elif clip is not None:
+                self._do_clip(clip)
+            elif self._done():
+                return
+
+    def _tell(self) -> None:
+        """Of the items that have ended since."""
+        while True:
+            with self._for_caller:
+                if self._fault is not None:
+                    raise self._fault
+                if not self._ended:
+                    return
+                item, outcome = self._ended.popleft()
+                self._open -= 1
+                self._for_readers.notify()
+            self._end(item, outcome)
+
+    def _take(self) -> tuple[list[Picture], Item | None]:
+        """What is to be computed next; nothing where items have ended before."""
+        with self._for_caller:
+            if not (self._waiting or self._clips or self._ended or self._over()):
+                self._for_caller.wait(POLL_SECONDS)
+            if self._waiting:
+                return self._waiting.take(), None
+            return [], self._clips.popleft() if self._clips else None
+
+    def _over(self) -> bool:
+        return self._fault is not None or (self._readers_left == 0 and self._open == 0)
+
+    def _done(self) -> bool:
+        with self._for_caller:
+            return self._over() and self._fault is None
+
+    def _call(self, pictures: list[Picture]) -> None:
+        """One call for all of them, or, where that is refused, one for each half."""
+        while len(self._calls) >= CALLS_AHEAD:
+            self._calls.popleft().wait()
+        found = self._computed(pictures)
+        if isinstance(found, Results):
+            self._calls.append(found)
+            for picture in pictures:
+                tell_progress(picture, self._context)
+            with self._for_caller:
+                self._writes.extend(_Write(picture, found, n) for n, picture in enumerate(pictures))
+                self._for_writers.notify(len(pictures))
+        elif len(pictures) == 1:
+            self._room.give(pictures[0].held)
+            with self._for_caller:
+                self._ended.append((pictures[0].item, found))
+        else:
+            if isinstance(found, OutOfMemory):
+                self._batches.too_large(len(pictures), pictures[0])
+            half = len(pictures) // 2
+            self._call(pictures[:half])
+            self._call(pictures[half:])
+
+    def _computed(self, pictures: list[Picture]) -> Results | Exception:
+        """The error is given back: while it is handled, what it was raised among keeps its memory."""
+        try:
+            with enough_memory(self._context.model_for(pictures[0].vae)) as model:
+                return Results(self._operation.compute(model, [picture.values for picture in pictures]))
+        except UnsupportedOp:
+            raise
+        except Exception as error:  # the caller knows whose failure it is
+            if len(pictures) > 1:
+                error.__traceback__ = error.__cause__ = error.__context__ = None
+            return error
+
+    def _do_clip(self, item: Item) -> None:
+        try:
+            outcome: Outcome = self._operation.clip(item)
+        except UnsupportedOp:
+            raise
+        except Exception as error:  # the caller knows whose failure it is
+            outcome = error
+        self._room.give(CLIP_BYTES)
+        with self._for_caller:
+            self._ended.append((item, outcome))

@@ -1,0 +1,115 @@
+"""A single image on its way through a run: read in one thread, computed in the caller's, written in another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tvae.pipeline.jobs.events import Event, ItemDone
+from tvae.pipeline.jobs.metrics import Quality
+from tvae.pipeline.jobs.outputs import Item
+
+if TYPE_CHECKING:
+    from tvae.pipeline.session.model import Model
+
+__all__ = ["Finish", "Finished", "Hold", "Operation", "Picture", "Results", "on_host"]
+
+Hold = Callable[[int], None]
+"""Asks for room for so many bytes before they are made; see ``Room``."""
+
+
+@dataclass
+class Finished:
+    """What is told of an item whose output is complete."""
+
+    notices: Sequence[str]
+    done: ItemDone
+
+
+Finish = Callable[["Picture", list[Tensor]], Finished]
+"""Writes a picture's output from its results on the CPU; in any thread."""
+
+
+@dataclass
+class Picture:
+    """An image that has been read. ``values``: uint8 levels [H, W, 3], or raw latents [C, t, h, w], on the CPU."""
+
+    item: Item
+    output: Path
+    vae: str
+    values: Tensor
+    pixels: int
+    """Of the picture that goes into the VAE or comes out of it."""
+    finish: Finish
+    alone: bool = False
+    """It shares no call: of a video VAE, whose calls are clips."""
+    shows_progress: bool = True
+    begin: float = field(default_factory=time.monotonic)
+    held: int = 0
+    """Bytes of the run's room."""
+
+    @property
+    def key(self) -> Hashable:
+        """Pictures of one key can share a call."""
+        return self.vae, tuple(self.values.shape), self.values.dtype
+
+    def finished(self, notices: Sequence[str], quality: Quality | None = None) -> Finished:
+        """Its output is complete."""
+        seconds = time.monotonic() - self.begin
+        return Finished(notices, ItemDone(self.item.source, self.item.index, self.output, 1, seconds, quality))
+
+
+def on_host(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
+    """A copy of values, in memory that a GPU fetches from beside its work."""
+    values = values if isinstance(values, Tensor) else torch.from_numpy(np.require(values, requirements="W"))
+    copy = torch.empty(values.shape, dtype=values.dtype, pin_memory=device.type == "cuda")
+    return copy.copy_(values)
+
+
+class Results:
+    """What a call gave for its pictures, on its way to the CPU.
+
+    Results on a GPU are copied into pinned memory beside what the device does next; whoever wants them waits.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        """tensors: [N, ...] for N pictures."""
+        self._copied: torch.cuda.Event | None = None
+        if tensors[0].device.type != "cuda":
+            self._tensors = [tensor.cpu() for tensor in tensors]
+            return
+        self._tensors = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in tensors]
+        for copy, tensor in zip(self._tensors, tensors, strict=True):
+            copy.copy_(tensor, non_blocking=True)
+        self._copied = torch.cuda.Event()
+        self._copied.record()
+
+    def wait(self) -> None:
+        """Until the results are there, and so the device is done with the call."""
+        if self._copied is not None:
+            self._copied.synchronize()
+
+    def of(self, number: int) -> list[Tensor]:
+        """The results for one picture of the call; waits for them."""
+        self.wait()
+        return [tensor[number] for tensor in self._tensors]
+
+
+class Operation(Protocol):
+    """What encode, decode and roundtrip do with an item."""
+
+    def look_up(self, item: Item, hold: Hold) -> Event | Picture | None:
+        """An item's last event where it is done already; its picture, read; None where it is a clip. In any thread."""
+
+    def compute(self, model: Model, values: Sequence[Tensor]) -> list[Tensor]:
+        """Results [N, ...] for the values of N pictures of one key. In the caller's thread."""
+
+    def clip(self, item: Item) -> Event:
+        """Does a clip from end to end and returns its last event. In the caller's thread."""

@@ -1,0 +1,57 @@
+"""One item through its stages: what a run with threads and one without have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from tvae.pipeline.errors import InputError, UnsupportedOp
+from tvae.pipeline.jobs.compute import enough_memory
+from tvae.pipeline.jobs.context import Context
+from tvae.pipeline.jobs.events import Event, ItemStarted, Progress
+from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.pictures import Finished, Hold, Operation, Picture, Results
+
+__all__ = ["Outcome", "looked_up", "one_by_one", "tell_progress", "tell_started"]
+
+Outcome = Event | Finished | Exception
+"""How an item ended: skipped, done, or failed."""
+
+
+def one_by_one(
+    items: Iterable[Item], operation: Operation, context: Context, end: Callable[[Item, Outcome], None]
+) -> None:
+    """Every item from end to end in the caller's thread. ``end``: see ``run_items``."""
+    for item in items:
+        try:
+            found = looked_up(operation, item, lambda _size: None)
+            if isinstance(found, Picture):
+                tell_started(found, context)
+                with enough_memory(context.model_for(found.vae)) as model:
+                    results = Results(operation.compute(model, [found.values]))
+                tell_progress(found, context)
+                outcome: Outcome = found.finish(found, results.of(0))
+            else:
+                outcome = operation.clip(item) if found is None else found
+        except UnsupportedOp:
+            raise
+        except Exception as error:  # the caller knows whose failure it is
+            outcome = error
+        end(item, outcome)
+
+
+def looked_up(operation: Operation, item: Item, hold: Hold) -> Event | Picture | None:
+    """See ``Operation.look_up``; InputError, too, for an item that is known to be no use."""
+    if item.problem is not None:
+        raise InputError(item.problem)
+    return operation.look_up(item, hold)
+
+
+def tell_started(picture: Picture, context: Context) -> None:
+    """A picture is about to be computed."""
+    context.emit(ItemStarted(picture.item.source, picture.item.index, picture.output, "image", 1))
+
+
+def tell_progress(picture: Picture, context: Context) -> None:
+    """A picture has been computed, or will have been before its results are there."""
+    if picture.shows_progress:
+        context.emit(Progress(picture.item.source, picture.item.index, 1, 1))

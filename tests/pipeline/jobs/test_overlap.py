@@ -1,0 +1,205 @@
+"""Reading, computing and writing of different images happen at the same time, in bounded memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tvae.pipeline.errors import InputError
+from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, overlap
+from tvae.pipeline.jobs.room import Room, Stopped
+
+Run = Callable[..., Any]
+
+NAP = 0.02
+"""Seconds that a stage takes for an image in the tests that slow it down."""
+
+
+@pytest.fixture
+def photos(picture: Run) -> Callable[..., Path]:
+    """A folder of so many images of one size."""
+
+    def photos(count: int, width: int = 32, height: int = 16) -> Path:
+        for number in range(count):
+            source = picture(f"in/{number:03d}.png", width, height, seed=number)
+        return source.parent
+
+    return photos
+
+
+def slowed(monkeypatch: pytest.MonkeyPatch, name: str, nap: Callable[[Any], None]) -> None:
+    """The function of this name takes a nap first; it is told what the function is given first."""
+    module, function = name.rsplit(".", 1)
+    from importlib import import_module
+
+    before = getattr(import_module(module), function)
+
+    def slow(first: Any, *args: Any, **more: Any) -> Any:
+        nap(first)
+        return before(first, *args, **more)
+
+    monkeypatch.setattr(name, slow)
+
+
+def test_stages_overlap(run: Run, stand_in: Run, photos: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(type(stand_in())):  # type: ignore[misc]
+        def encode(self, x: Any) -> Any:
+            time.sleep(NAP * (x.shape[0]))
+            return super().encode(x)
+
+    slowed(monkeypatch, "tvae.pipeline.jobs.reading.prepare", lambda _: time.sleep(NAP))
+    slowed(monkeypatch, "tvae.pipeline.latents.image_file.write_tensors", lambda _: time.sleep(NAP))
+    count = 30
+    begin = time.monotonic()
+    done, _ = run("encode", photos(count), output=tmp_path / "out", model=Slow(stand_in().info))
+    assert done.done == count
+    assert time.monotonic() - begin < 2 * count * NAP, "one after the other they take three times as long"
+
+
+def test_a_slow_image_holds_up_no_other(run: Run, photos: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tvae.pipeline.jobs.vaes.os.cpu_count", lambda: 8)
+    others = threading.Event()
+
+    def nap(path: Path) -> None:
+        if path.name == "000.png":
+            assert others.wait(20)
+
+    slowed(monkeypatch, "tvae.pipeline.jobs.reading.open_reader", nap)
+    slowed(
+        monkeypatch,
+        "tvae.pipeline.latents.image_file.write_tensors",
+        lambda path: others.set() if "011" in path.name else None,
+    )
+    done, events = run("encode", photos(12), output=tmp_path / "out", preset="h100")
+    assert done.done == 12
+    assert [event.index for event in events if isinstance(event, ItemDone)].index(0) > 5
+
+
+def test_what_waits_is_bounded_by_bytes(
+    run: Run, stand_in: Run, photos: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 40 images four fit, and no more are read while the first is computed."""
+    read: list[int] = []
+    monkeypatch.setattr(overlap, "LEAST_BYTES", 1000)
+    monkeypatch.setattr(overlap, "ROOM_BYTES", 4 * 32 * 16 * 8)
+    slowed(monkeypatch, "tvae.pipeline.jobs.reading.prepare", lambda _: read.append(1))
+
+    class Waiting(type(stand_in())):  # type: ignore[misc]
+        most = 0
+
+        def encode(self, x: Any) -> Any:
+            time.sleep(0.05)
+            self.most = max(self.most, len(read) - len([*(tmp_path / "out").glob("*.safetensors")]))
+            return super().encode(x)
+
+    model = Waiting(stand_in().info)
+    done, _ = run("encode", photos(40), output=tmp_path / "out", model=model)
+    assert done.done == 40
+    assert 1 <= model.most <= 4
+
+
+def test_an_image_larger_than_all_room(run: Run, photos: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overlap, "ROOM_BYTES", 10)
+    assert run("encode", photos(5), output=tmp_path / "out")[0].done == 5
+
+
+STAGES = ("jobs.reading.prepare", "jobs.compute.levels_to_device", "latents.image_file.write_tensors")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_that_raises_costs_its_items(
+    stage: str, run: Run, photos: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = [0]
+
+    def raising(_first: Any) -> None:
+        count[0] += 1
+        if count[0] % 3 == 1:
+            raise TypeError("ours")
+
+    slowed(monkeypatch, f"tvae.pipeline.{stage}", raising)
+    done, events = run("encode", photos(6), output=tmp_path / "out", batch=1)
+    assert (done.done, done.failed) == (4, 2)
+    errors = {event.error for event in events if isinstance(event, ItemFailed)}
+    assert errors == {"internal error: TypeError: ours (-v shows where)"}
+    assert len([*(tmp_path / "out").iterdir()]) == 4
+
+
+@pytest.mark.parametrize("operation", ["encode", "decode", "roundtrip"])
+def test_an_interruption_of_all_stages(operation: str, run: Run, stand_in: Run, photos: Run, tmp_path: Path) -> None:
+    source = photos(30)
+    if operation == "decode":
+        run("encode", source, output=tmp_path / "latents")
+        source = tmp_path / "latents"
+    out = tmp_path / "out"
+
+    class Interrupted(type(stand_in())):  # type: ignore[misc]
+        def decode(self, z: Any) -> Any:
+            return self._counted(super().decode(z))
+
+        def encode(self, x: Any) -> Any:
+            return self._counted(super().encode(x))
+
+        def _counted(self, result: Any) -> Any:
+            if len([*out.glob("*")]) > 6:
+                raise KeyboardInterrupt
+            return result
+
+    with pytest.raises(KeyboardInterrupt):
+        run(operation, source, output=out, model=Interrupted(stand_in().info), batch=1)
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("tvae-")]
+    left = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert not [name for name in left if name.startswith(".")]
+    done, _ = run(operation, source, output=out)
+    assert (done.done, done.skipped) == (30 - len(left), len(left))
+    run(operation, source, output=tmp_path / "whole")
+    assert {path.name for path in out.iterdir()} == {path.name for path in (tmp_path / "whole").iterdir()}
+
+
+def test_who_listens_and_fails_ends_the_run(run: Run, photos: Run, stand_in: Run, tmp_path: Path) -> None:
+    from tvae.pipeline.jobs import Job, run_job
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, ItemDone):
+            raise InputError("of the listener")
+
+    with pytest.raises(InputError, match="of the listener"):
+        run_job(Job("encode", (str(photos(9)),), output=str(tmp_path / "out")), on_event, model=stand_in())
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("tvae-")]
+
+
+def test_rooms_are_given_in_order() -> None:
+    room, order = Room(10), list[int]()
+    room.take(8)
+
+    def ask(size: int) -> None:
+        room.take(size)
+        order.append(size)
+
+    threads = []
+    for size in (12, 1, 2):  # the large one is not passed by those that would fit
+        threads.append(threading.Thread(target=ask, args=(size,)))
+        threads[-1].start()
+        time.sleep(0.05)
+    assert order == []
+    room.give(8)
+    time.sleep(0.1)
+    assert order == [12]
+    room.give(12)
+    for thread in threads:
+        thread.join(5)
+    assert order == [12, 1, 2]
+    room.stop()
+    with pytest.raises(Stopped):
+        room.take(1)
+
+
+def test_images_and_clips_in_one_run(run: Run, photos: Run, clip: Run, tmp_path: Path) -> None:
+    done, events = run("encode", clip("a.mkv"), photos(6), clip("z.mkv"), output=tmp_path / "out")
+    assert done.done == 8
+    assert sorted(event.index for event in events if isinstance(event, ItemDone)) == [*range(8)]
