@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
+from math import prod
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from tvae.pipeline.memory.allocator import allocator_share
+from tvae.pipeline.memory.convolved_shapes import CONVOLUTIONS
 
 __all__ = ["SmallWorkspaces"]
 
@@ -27,10 +29,6 @@ _SEGMENT, _PAGE, _SMALL = 20 << 20, 2 << 20, 10 << 20
 """How the allocator takes memory from the device: in so much for what is small, else in multiples of a page."""
 _KNOWN = 4096
 """Calls that a thread remembers; PyTorch's own memory of algorithms is as long."""
-_CONVOLUTIONS = {
-    *(torch.conv1d, torch.conv2d, torch.conv3d),
-    *(torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d),
-}
 
 _thread = threading.local()
 
@@ -42,7 +40,7 @@ class SmallWorkspaces(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func in _CONVOLUTIONS and args[0].is_cuda:
+        if func in CONVOLUTIONS and args[0].is_cuda:
             return _convolved(func, args, kwargs or {})
         return func(*args, **kwargs or {})
 
@@ -60,9 +58,9 @@ def _convolved(func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[
         exact = x.dtype in (torch.float32, torch.float64)
         if exact:
             torch.cuda.empty_cache()  # memory that the allocator has to spare is not refused
-        result = func(*(_shape_of(a) for a in args), **{k: _shape_of(a) for k, a in kwargs.items()})
+        result = prod(CONVOLUTIONS[func](*args, **kwargs)) * x.element_size()
         laid_out = sum(t.nbytes for t in (x, weight) if not _is_dense(t))
-        room = _taken(result.nbytes) + _taken(laid_out) + (_EXACT_ROOM if exact else _ROOM)
+        room = _taken(result) + _taken(laid_out) + (_EXACT_ROOM if exact else _ROOM)
         total = torch.cuda.mem_get_info(x.device)[1]
         share = (torch.cuda.memory_reserved(x.device) + room) / total
         if share < 1.0:
@@ -79,10 +77,6 @@ def _told(arg: Any) -> Hashable:
     if isinstance(arg, Tensor):
         return arg.shape, arg.stride(), arg.dtype, arg.device, arg.data_ptr() % 16
     return tuple(arg) if isinstance(arg, list) else arg
-
-
-def _shape_of(arg: Any) -> Any:
-    return torch.empty_like(arg, device="meta") if isinstance(arg, Tensor) else arg
 
 
 def _is_dense(t: Tensor) -> bool:

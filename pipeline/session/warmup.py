@@ -27,6 +27,7 @@ from tvae.pipeline.engine.plan.report import explain
 from tvae.pipeline.engine.plan.schedule import Schedule, schedule
 from tvae.pipeline.engine.run.execute import execute
 from tvae.pipeline.errors import TvaeError
+from tvae.pipeline.memory.convolved_shapes import CONVOLUTIONS
 from tvae.pipeline.session.load_libraries import load_libraries
 
 __all__ = ["prepared", "rehearse", "small_shapes"]
@@ -155,54 +156,14 @@ class _Unconvolved(TorchFunctionMode):
     asks for."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        unconvolved = _UNCONVOLVED.get(func, func)
-        return unconvolved(*args, **kwargs or {})
+        if func in CONVOLUTIONS:
+            x, weight = args[:2]
+            return _made(x, weight, CONVOLUTIONS[func](*args, **kwargs or {}))
+        return func(*args, **kwargs or {})
 
 
-def _unconvolved(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-) -> Tensor:
-    steps, zeros, gaps = _each(x, stride, padding, dilation)
-    sizes = zip(x.shape[2:], weight.shape[2:], steps, zeros, gaps, strict=True)
-    return _made(x, weight, weight.shape[0], [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes])
-
-
-def _untransposed(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
-    output_padding: int | Sequence[int] = 0,
-    groups: int = 1,
-    dilation: int | Sequence[int] = 1,
-) -> Tensor:
-    steps, zeros, more, gaps = _each(x, stride, padding, output_padding, dilation)
-    sizes = zip(x.shape[2:], weight.shape[2:], steps, zeros, more, gaps, strict=True)
-    shape = [(n - 1) * s - 2 * p + d * (k - 1) + m + 1 for n, k, s, p, m, d in sizes]
-    return _made(x, weight, weight.shape[1] * groups, shape)
-
-
-_UNCONVOLVED: dict[Any, Any] = {
-    **dict.fromkeys((torch.conv1d, torch.conv2d, torch.conv3d), _unconvolved),
-    **dict.fromkeys((torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d), _untransposed),
-}
-
-
-def _each(x: Tensor, *options: int | Sequence[int]) -> list[Sequence[int]]:
-    """Options of a convolution of x, a number for each dimension."""
-    return [[n] * (x.ndim - 2) if isinstance(n, int) else n for n in options]
-
-
-def _made(x: Tensor, weight: Tensor, channels: int, spatial: Sequence[int]) -> Tensor:
+def _made(x: Tensor, weight: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Channels lie innermost where those of x or of the weight do."""
-    shape = (x.shape[0], channels, *spatial)
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.ndim)
     if last is not None and last in (suggest_memory_format(x), suggest_memory_format(weight)):
         return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=last)
