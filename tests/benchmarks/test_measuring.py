@@ -211,3 +211,14 @@ def test_checksum(capsys: pytest.CaptureFixture[str]) -> None:
     assert [row["tensors"] for row in rows] == [88, 88]
     assert rows[1]["MB"] == 2 * rows[0]["MB"]
     assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+@pytest.mark.slow
+def test_jobs(tmp_path: Path) -> None:
+    out = tmp_path / "rows.jsonl"
+    chosen = ("--rows", "sizes,calls,tiny", "--tiny", "--device", "cpu", "--folder", tmp_path, "--out", out)
+    rows = run("measure_jobs", *chosen, tried=())
+    assert [row["row"] for row in rows] == ["sizes", "calls", "tiny"]
+    assert fine(rows[1:])
+    assert len(out.read_text().splitlines()) == 4
+    assert not [*tmp_path.glob("measured-jobs-*")]

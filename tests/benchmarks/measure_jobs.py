@@ -1,0 +1,284 @@
+"""Whole commands over folders of photos, beside a plain diffusers script and the engine alone.
+
+``PYTHONPATH=tests/helpers python tests/benchmarks/measure_jobs.py --rows encode1024,skip --out rows.jsonl``
+
+Photos are made, as JPEGs. The rate of a command is the slope between a run over few photos and one over many, so that
+start-up is out; ``start`` is what is left of the short run. Rows, by name:
+
+============  =========================================================================================================
+encode1024    photos of 1024x1024 to latents; also encode512
+decode1024    latents of such photos to PNG
+sizes         200 photos of 30 sizes, the first photo of each size included
+calls         ``TiledVAE.encode`` over ten sizes in turn: milliseconds a call
+skip          the long run of encode512 (or of small) once more
+small         400 photos of 64x64, the built-in VAE; the goal is the plain script's rate
+busy          the same while another process is busy on each core: how many times as long
+tiny          the first result of a run over 20,000 files of 16x16, seconds
+============  =========================================================================================================
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from card import card_of
+from measuring.models import folder_of
+from measuring.options import machine
+from measuring.photos import buckets, photos
+from measuring.rows import Row, Rows
+
+from tvae.presets import builtin
+
+COLUMNS = {
+    **{"row": "10", "tvae": "8.1f", "start": "6.1f", "plain": "7.1f", "times": "5.2f", "engine": "7.1f"},
+    **{"goal": "7.1f", "met": "3"},
+}
+"""Rates in photos a second; start in seconds; times: over the plain script."""
+ROWS = ("encode1024", "encode512", "decode1024", "sizes", "calls", "skip", "small", "busy", "tiny")
+GOALS = {"encode1024": 95, "encode512": 400, "decode1024": 55, "sizes": 80, "calls": 11.5, "skip": 2000, "busy": 2.5}
+COUNTS = {"encode1024": (50, 400), "encode512": (100, 1500), "decode1024": (30, 250), "sizes": (2, 200)}
+BUILTIN = str(Path(builtin.__file__).parent)
+
+
+class Jobs:
+    """Makes the rows."""
+
+    def __init__(self, options: argparse.Namespace, rows: Rows) -> None:
+        self._options, self._rows = options, rows
+        self._work = Path(tempfile.mkdtemp(dir=options.folder, prefix="measured-jobs-"))
+        self._made = Path(options.folder) / "measured-photos"
+        self._vae = BUILTIN if options.tiny else str(folder_of("sdxl", False, "bfloat16"))
+        self._known: dict[str, float] = {}
+        self._dtype = options.dtype or ("bfloat16" if options.device == "cuda" else "float32")
+
+    def close(self) -> None:
+        """Removes what was made, but for photos."""
+        shutil.rmtree(self._work, ignore_errors=True)
+
+    def measure(self, name: str) -> None:
+        """One row."""
+        self._rows.measure({"row": name}, lambda: self._row(name))
+
+    def _row(self, name: str) -> Iterator[Row]:
+        if name in ("encode1024", "encode512", "decode1024"):
+            yield self._slope(name)
+        elif name == "sizes":
+            yield self._sizes()
+        elif name == "calls":
+            yield self._calls()
+        elif name == "skip":
+            yield self._skip()
+        elif name == "tiny":
+            yield self._tiny()
+        else:
+            yield self._small(busy=name == "busy")
+
+    def _slope(self, name: str) -> Row:
+        side, pixels = name[:6], int(name[6:])
+        few, many = self._counts(name)
+        pixels = 64 if self._options.tiny else pixels
+        short, long = (photos(self._made / f"{pixels}x{n}", [(pixels, pixels)] * n) for n in (few, many))
+        if side == "decode":
+            for folder in (short, long):
+                self._command("encode", folder, self._work / f"latents-{folder.name}")
+            short, long = (self._work / f"latents-{folder.name}" for folder in (short, long))
+        self._command(side, short, self._work / "warm")
+        seconds = [self._command(side, folder, self._work / f"{name}-{folder.name}") for folder in (short, long)]
+        rate = _rate(many - few, seconds)
+        batches = [n for n in (16, 4, 1) if side == "encode" and 4 * n <= many] or [1]
+        best = max(batches, key=lambda batch: self._plain(side, long, batch, many))
+        plain = self._plain(side, long, best, many)
+        asked = {"what": "engine", "size": (pixels, pixels), "side": side, "batches": (1, 2, 8), "longest": 3}
+        engine = 1 / self._beside(asked)["seconds"]
+        row = {"tvae": rate, "start": seconds[0] - few / rate, "plain": plain, "times": rate / plain, "engine": engine}
+        return self._judged(name, row, note=f"plain in batches of {best}; {few} and {many} photos")
+
+    def _sizes(self) -> Row:
+        few, many = self._counts("sizes")
+        pixels, kinds = (64 * 64, 3) if self._options.tiny else (1 << 20, 30)
+        sizes = buckets(pixels, kinds)
+        mixed = [sizes[n * 7 % len(sizes)] for n in range(many)]
+        short, long = (photos(self._made / f"sizes-{pixels}-{n}", mixed[:n]) for n in (few, many))
+        self._command("encode", short, self._work / "warm")
+        seconds = [self._command("encode", folder, self._work / folder.name) for folder in (short, long)]
+        rate = _rate(many - few, seconds)
+        return self._judged("sizes", {"tvae": rate, "start": seconds[0]}, note=f"{len(sizes)} sizes, {many} photos")
+
+    def _calls(self) -> Row:
+        sizes = buckets(128 * 128 if self._options.tiny else 1 << 20, 3 if self._options.tiny else 10)
+        found = self._beside({"what": "calls", "sizes": sizes})
+        row = {"tvae": found["tvae"], "plain": found["diffusers"], "times": found["diffusers"] / found["tvae"]}
+        row |= {"goal": GOALS["calls"], "met": "yes" if found["tvae"] <= GOALS["calls"] else "no"}
+        return (
+            row | found | {"note": f"ms a call; a size's first call {found['tvae_first']:.1f} ms more than its third"}
+        )
+
+    def _skip(self) -> Row:
+        few, many = (5, 50) if self._options.tiny else (100, 2000)
+        seconds = []
+        for count in (few, many):
+            folder = photos(self._made / f"64x{count}", [(64, 64)] * count)
+            out = self._work / f"skip-{count}"
+            self._command("encode", folder, out, vae="builtin")
+            seconds.append(self._command("encode", folder, out, vae="builtin", anew=False))
+        row = {"tvae": _rate(many - few, seconds), "start": seconds[0]}
+        return self._judged("skip", row, note=f"{many} photos that are done")
+
+    def _small(self, *, busy: bool) -> Row:
+        few, many = (5, 40) if self._options.tiny else (20, 420)
+        short, long = (photos(self._made / f"64x{n}", [(64, 64)] * n) for n in (few, many))
+        self._command("encode", long, self._work / "warm", vae="builtin")
+
+        def slope() -> float:
+            seconds = [
+                min(self._command("encode", folder, self._work / "small", vae="builtin") for _ in range(2))
+                for folder in (short, long)
+            ]
+            return 1 / _rate(many - few, seconds)
+
+        idle = slope()
+        if not busy:
+            plain = self._plain("encode", long, 1, many, vae=BUILTIN, workers=0)
+            row = {"tvae": 1 / idle, "plain": plain, "times": 1 / idle / plain, "goal": plain}
+            return row | {"met": "yes" if 1 / idle >= plain else "no", "note": f"{1e3 * idle:.1f} ms a photo"}
+        others = [multiprocessing.get_context("spawn").Process(target=_spin, daemon=True) for _ in range(_cores())]
+        for other in others:
+            other.start()
+        try:
+            loaded = slope()
+        finally:
+            for other in others:
+                other.kill()
+        row = {"tvae": 1 / loaded, "plain": 1 / idle, "times": loaded / idle, "goal": GOALS["busy"]}
+        met = "yes" if row["times"] <= GOALS["busy"] else "no"
+        return row | {"met": met, "note": "plain: tvae on the idle machine; times: as long as there"}
+
+    def _tiny(self) -> Row:
+        count = 50 if self._options.tiny else 20_000
+        folder = photos(self._made / f"16x{count}", [(16, 16)] * count)
+        out = self._work / "tiny"
+        begin = time.perf_counter()
+        with subprocess.Popen(
+            [*self._words("encode", folder, out, "builtin"), "--json"], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            begun = found = 0.0
+            for line in process.stdout:
+                kind = json.loads(line)["type"]
+                if kind == "run_started":
+                    begun = time.perf_counter() - begin
+                if kind == "item_done":
+                    found = time.perf_counter() - begin
+                    break
+            process.kill()
+        return {"tvae": found, "start": begun, "note": f"seconds to the first of {count} results, and to run_started"}
+
+    def _counts(self, name: str) -> tuple[int, int]:
+        return (3, 12) if self._options.tiny else COUNTS[name]
+
+    def _judged(self, name: str, row: Row, note: str) -> Row:
+        goal = GOALS[name]
+        return row | {"goal": float(goal), "met": "yes" if row["tvae"] >= goal else "no", "note": note}
+
+    def _words(self, side: str, folder: Path, out: Path, vae: str) -> list[str]:
+        words = [sys.executable, "-m", "tvae.cli", side, str(folder), "-o", str(out), "--device", self._options.device]
+        words += ["--vae", vae, "--dtype", self._dtype, *self._options.more.split()]
+        return [*words, "--preset", self._options.preset] if self._options.preset else words
+
+    def _command(self, side: str, folder: Path, out: Path, vae: str | None = None, *, anew: bool = True) -> float:
+        """Seconds of the whole command."""
+        if anew:
+            shutil.rmtree(out, ignore_errors=True)
+        begin = time.perf_counter()
+        words = [*self._words(side, folder, out, vae or self._vae), "-q"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=self._options.longest)
+        if done.returncode:
+            raise RuntimeError(f"exit code {done.returncode}: {done.stderr.strip()}")
+        return time.perf_counter() - begin
+
+    def _plain(
+        self, side: str, folder: Path, batch: int, most: int, vae: str | None = None, workers: int | None = None
+    ) -> float:
+        """Photos a second of the plain script; a cache of what was measured."""
+        key = f"{side} {folder.name} {batch}"
+        if key not in self._known:
+            request = {"what": "plain", "side": side, "folder": str(folder), "out": str(self._work / "plain")}
+            request |= {"batch": batch, "workers": min(8, _cores()) if workers is None else workers}
+            request |= {"most": min(most, 25 * batch + 100)}
+            found = self._beside(request, vae)
+            self._known[key] = found["photos"] / found["seconds"]
+        return self._known[key]
+
+    def _beside(self, request: dict[str, Any], vae: str | None = None) -> dict[str, Any]:
+        request = {"vae": vae or self._vae, "device": self._options.device, "dtype": self._dtype, **request}
+        script = Path(__file__).with_name("beside_jobs.py")
+        done = subprocess.run(
+            [sys.executable, str(script), json.dumps(request)],
+            capture_output=True,
+            text=True,
+            timeout=self._options.longest,
+        )
+        if done.returncode:
+            raise RuntimeError(done.stderr.strip())
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
+
+
+def _rate(items: int, seconds: Sequence[float]) -> float:
+    """By how much the longer of two runs took longer. RuntimeError where noise was larger than that."""
+    if seconds[1] <= seconds[0]:
+        raise RuntimeError(f"{items} items more took {seconds[1] - seconds[0]:.1f} s: the machine does other things")
+    return items / (seconds[1] - seconds[0])
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _spin() -> None:
+    while True:
+        pass
+
+
+def main(arguments: Sequence[str] | None = None) -> list[Row]:
+    """The rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default=",".join(ROWS), help=f"with commas: {', '.join(ROWS)}")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--preset", default=None)
+    parser.add_argument("--dtype", default=None, help="bfloat16; on a CPU float32")
+    parser.add_argument("--more", default="", help="further words for the commands, such as '--batch 4'")
+    parser.add_argument("--tiny", action="store_true", help="a few tiny photos and the built-in VAE, to try the script")
+    parser.add_argument("--out", default=None, help="file that rows are added to, a JSON object a line")
+    parser.add_argument("--folder", default=tempfile.gettempdir(), help="for photos and results")
+    parser.add_argument("--until", type=float, default=220.0, help="seconds after which no row is begun")
+    parser.add_argument("--longest", type=float, default=120.0, help="seconds that one process may take")
+    options = parser.parse_args(arguments)
+    names = options.rows.split(",")
+    if unknown := sorted({*names} - {*ROWS}):
+        parser.error(f"no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
+    rows = Rows(COLUMNS, options.out, options.until, machine(card_of(options.device)))
+    jobs = Jobs(options, rows)
+    try:
+        for name in names:
+            jobs.measure(name)
+    finally:
+        jobs.close()
+    rows.end()
+    return rows.rows
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
