@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tvae.pipeline.errors import OutputError
+from tvae.pipeline.files.flushing import flush_file, flush_folder
 
 _log = logging.getLogger("tvae")
 
@@ -76,20 +77,3 @@ def write_error(path: Path, error: Exception) -> OutputError:
     return OutputError(
         f"cannot write {path}: {getattr(error, 'strerror', None) or error}; check the disk and run again"
     )
-
-
-def flush_file(path: Path) -> None:
-    """Push the file's bytes to the disk."""
-    with open(path, "r+b") as file:
-        os.fsync(file.fileno())
-
-
-def flush_folder(folder: Path) -> None:
-    """Push the folder's entries to the disk; Windows has no such call and needs none."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-__all__ = ["Header", "TensorSpec", "read_header"]
+__all__ = ["Header", "TensorSpec", "read_header", "read_texts"]
+
+MOST_BYTES = 100_000_000
+"""Of a header; safetensors allows no more."""
 
 
 @dataclass(frozen=True)
@@ -40,3 +45,27 @@ def read_header(path: Path) -> Header:
         if "incomplete metadata" in str(error):
             raise ValueError("damaged: the file has other bytes than its header promises") from None
         raise ValueError("not a whole safetensors file (truncated, or of another format)") from None
+
+
+def read_texts(path: Path) -> dict[str, str]:
+    """The texts that a file carries, in a tenth of the time of `read_header`: to know one of very many files again.
+
+    `ValueError` for a file that has other bytes than its header promises, or no such header; `OSError` when it cannot
+    be read.
+    """
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        length = int.from_bytes(file.read(8), "little")
+        if length > min(MOST_BYTES, size - 8):
+            raise ValueError("not a whole safetensors file (truncated, or of another format)")
+        header = json.loads(file.read(length))
+    if not isinstance(header, dict):
+        raise ValueError("not a safetensors file: its header is no object")
+    texts = header.pop("__metadata__", {})
+    try:
+        end = max((int(tensor["data_offsets"][1]) for tensor in header.values()), default=0)
+    except (TypeError, KeyError, IndexError) as error:
+        raise ValueError("not a safetensors file: a tensor has no place") from error
+    if 8 + length + end != size:
+        raise ValueError("damaged: the file has other bytes than its header promises")
+    return {str(key): str(value) for key, value in texts.items()} if isinstance(texts, dict) else {}

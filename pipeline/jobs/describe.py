@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,8 +76,9 @@ def identity(model: Model) -> VaeIdentity:
     )
 
 
+@cache
 def tool() -> str:
-    """Name and version of this program."""
+    """Name and version of this program. Read once: it is in the metadata of every file."""
     try:
         return f"tvae {version('tvae')}"
     except PackageNotFoundError:  # run from a checkout that was not installed

@@ -12,6 +12,7 @@ from pathlib import Path
 from tvae.pipeline import latents as latent_files
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.places import RealNames
 from tvae.pipeline.media import formats
 
 __all__ = ["Found", "expand", "read_list"]
@@ -36,10 +37,11 @@ def expand(job: Job) -> list[Found]:
     :class:`UsageError` for a name that does not exist and a pattern that nothing matches.
     """
     output = Path(job.output) if job.output else None
-    found: dict[tuple[Path, Path], Found] = {}
+    found: dict[tuple[str, Path], Found] = {}
+    real = RealNames()
     for name in job.inputs:
         for one in _expand_one(name, job.operation == "decode", job.recursive, output):
-            found.setdefault((one.path.resolve(), one.relative), one)
+            found.setdefault((real(one.path), one.relative), one)
     return list(found.values())
 
 
@@ -93,17 +95,20 @@ def _expand_path(
 
 
 def _members(folder: Path, latents: bool, recursive: bool, output: Path | None) -> Iterator[Path]:
-    for entry in sorted(folder.iterdir()):
+    with os.scandir(folder) as listed:
+        entries = sorted(listed, key=lambda entry: os.path.normcase(entry.name))
+    for entry in entries:
         if entry.name.startswith("."):
             continue
-        if latents and latent_files.is_latents(entry):
-            yield entry
+        path = folder / entry.name
+        if latents and latent_files.is_latents(path):
+            yield path
         elif entry.is_dir():
-            ours = entry.suffix == latent_files.VIDEO_SUFFIX or _same(entry, output)
+            ours = path.suffix == latent_files.VIDEO_SUFFIX or _same(path, output)
             if recursive and not ours and not entry.is_symlink():
-                yield from _members(entry, latents, recursive, output)
-        elif not latents and formats.listed(entry.suffix):
-            yield entry
+                yield from _members(path, latents, recursive, output)
+        elif not latents and formats.listed(path.suffix):
+            yield path
 
 
 def _fixed_part(pattern: Path) -> Path:

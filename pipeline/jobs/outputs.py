@@ -19,6 +19,7 @@ from tvae.pipeline import latents
 from tvae.pipeline.errors import InputError, TvaeError, UsageError
 from tvae.pipeline.jobs.items import Found
 from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.places import RealNames
 from tvae.pipeline.media.formats import DEFAULT_SUFFIXES, WRITTEN_SUFFIXES, Kind, kinds_of, listed
 
 __all__ = ["Claims", "Item", "assign"]
@@ -58,12 +59,15 @@ class Item:
 
 
 class Claims:
-    """Who writes what: no output is promised twice, and none is an input."""
+    """Who writes what: no output is promised twice, and none is an input. Any thread may claim."""
 
     def __init__(self, items: Iterable[Item]) -> None:
         items = [item for item in items if item.problem is None]
+        self._real = RealNames()
         self._owners: dict[str, Path] = {}
-        self._inputs = {_key(item.source) for item in items}
+        self._claimed: dict[tuple[int, Kind], Path] = {}
+        self._inputs = {self._real(item.source) for item in items}
+        self._inside: dict[str, bool] = {}
         for item in items:
             if item.exact and len(item.kinds) > 1:
                 continue  # a name that was given suits one kind; which one it is shows later
@@ -72,19 +76,30 @@ class Claims:
 
     def claim(self, item: Item, kind: Kind) -> Path:
         """The item's output; :class:`UsageError` if it is another's or an input."""
+        known = self._claimed.get((item.index, kind))
+        if known is not None:
+            return known
         try:
             output = item.output(kind)
         except InputError as error:
             raise UsageError(str(error)) from error
-        key = _key(output)
+        key = self._real(output)
         if key in self._inputs:
             raise UsageError(f"the output {output} is an input of this run; choose another output with -o")
-        if any(_key(parent) in self._inputs for parent in output.resolve().parents):
+        if self._is_inside(os.path.dirname(key)):
             raise UsageError(f"the output {output} lies inside an input of this run; choose another output with -o")
         owner = self._owners.setdefault(key, item.source)
         if owner != item.source:
             raise UsageError(f"{owner} and {item.source} would both be written to {output}; run them apart")
+        self._claimed[item.index, kind] = output
         return output
+
+    def _is_inside(self, folder: str) -> bool:
+        """Is it an input, or below one?"""
+        if folder not in self._inside:
+            above = os.path.dirname(folder)
+            self._inside[folder] = folder in self._inputs or (above != folder and self._is_inside(above))
+        return self._inside[folder]
 
 
 def assign(found: Iterable[Found], job: Job) -> list[Item]:
@@ -163,11 +178,6 @@ def _names_a_file(output: str, to_latents: bool) -> bool:
     if listed(suffix):
         raise UsageError(f"cannot write {output}: name a folder, or a file ending in {', '.join(allowed)}")
     return False
-
-
-def _key(path: Path) -> str:
-    """Equal for two names of one place, also where letter case does not count."""
-    return os.path.normcase(path.resolve())
 
 
 def _why_closed(folder: Path) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 
 import torch
@@ -32,7 +31,7 @@ class Vaes:
         if job.vram is not None:
             check_budget(self.device, parse_size(job.vram))
         preset = choose_preset(job.preset, self.device)
-        self.threads = min(preset.io_workers, os.cpu_count() or 1)
+        self.threads = preset.io_workers
         """That read items, and as many that write them; 0: items go one after the other."""
         self.queue_frames = preset.queue_frames if preset.io_workers else 0
         """Frames of a clip that may wait between two threads; 0 does without threads."""

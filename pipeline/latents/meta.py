@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -138,7 +139,7 @@ class LatentsMeta:
     tool: str = ""
     """Name and version of the program that wrote the file."""
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """See :func:`fingerprint`."""
         return fingerprint(

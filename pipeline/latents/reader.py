@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.files.tensor_header import read_texts
 from tvae.pipeline.latents.image_file import IMAGE_SUFFIX
 from tvae.pipeline.latents.index import INDEX_NAME, Index, PartEntry, read_index
 from tvae.pipeline.latents.meta import LatentsMeta
@@ -116,11 +117,11 @@ def is_latents(path: Path) -> bool:
 
 def latents_done(path: Path, fingerprint: str) -> bool:
     """Whether complete latents of this source, VAE and options are here already (see `meta.fingerprint`)."""
-    if not path.exists():
-        return False
     try:
+        if path.suffix == IMAGE_SUFFIX and not path.is_dir():
+            return read_texts(path).get("fingerprint") == fingerprint
         return open_latents(path).meta.fingerprint == fingerprint
-    except InputError:
+    except (InputError, OSError, ValueError):
         return False
 
 

@@ -12,6 +12,7 @@ import types
 import typing
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import cache
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -37,14 +38,21 @@ def from_json(cls: type[T], data: Any, where: str = "metadata") -> T:
     """
     if not isinstance(data, Mapping):
         raise ValueError(f"{where}: expected an object, found {type(data).__name__}")
-    hints = typing.get_type_hints(cls)
     values: dict[str, Any] = {}
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        if field.name in data:
-            values[field.name] = _value(hints[field.name], data[field.name], f"{where}.{field.name}")
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise ValueError(f"{where}.{field.name} is missing")
+    for name, kind, needed in _fields(cls):  # type: ignore[arg-type]
+        if name in data:
+            values[name] = _value(kind, data[name], f"{where}.{name}")
+        elif needed:
+            raise ValueError(f"{where}.{name} is missing")
     return cls(**values)
+
+
+@cache
+def _fields(cls: type) -> list[tuple[str, Any, bool]]:
+    """Name, type, and whether there is no default: looking types up takes longer than all the rest."""
+    hints = typing.get_type_hints(cls)
+    missing = dataclasses.MISSING
+    return [(f.name, hints[f.name], f.default is f.default_factory is missing) for f in dataclasses.fields(cls)]
 
 
 def _value(kind: Any, data: Any, where: str) -> Any:

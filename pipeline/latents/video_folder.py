@@ -19,7 +19,8 @@ from typing import Any, Self
 from torch import Tensor
 
 from tvae.pipeline.errors import InputError, TvaeError
-from tvae.pipeline.files.atomic import flush_file, flush_folder, is_temporary, write_error
+from tvae.pipeline.files.atomic import is_temporary, write_error
+from tvae.pipeline.files.flushing import flush_file, flush_folder
 from tvae.pipeline.latents.index import INDEX_NAME, FileEntry, Index, PartEntry, StreamsEntry, read_index, write_index
 from tvae.pipeline.latents.meta import LatentsMeta, PartRecord
 from tvae.pipeline.latents.tensor_file import read_header, write_tensors

@@ -59,16 +59,40 @@ Image.init()
 # without any handler, logging prints Pillow's complaints about damaged files to stderr
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 
-# the filters of the warnings module belong to the whole process
-_filters = threading.Lock()
+
+class _Quiet:
+    """Pillow warns of damaged metadata by Python warnings, and refuses large pictures by a limit of its own, which is
+    smaller than what can be computed here; ours is asked instead. Both settings are the whole process's: who comes
+    first changes them, and who goes last puts them back, so that threads decode at the same time."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside = threading.Lock(), 0
+        self._before: contextlib.ExitStack | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._before = contextlib.ExitStack()
+                self._before.enter_context(warnings.catch_warnings())
+                warnings.simplefilter("ignore")
+                limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+                self._before.callback(setattr, Image, "MAX_IMAGE_PIXELS", limit)
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0 and self._before is not None:
+                self._before.close()
+                self._before = None
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Pillow warns of damaged metadata by Python warnings."""
-    with _filters, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+_quiet = _Quiet()
+
+
+def quiet() -> contextlib.AbstractContextManager[None]:
+    """Around calls of Pillow's, in any number of threads."""
+    return _quiet
 
 
 def is_image(path: Path, max_pixels: int = MAX_PIXELS) -> bool:
@@ -100,7 +124,7 @@ def _pictures(image: Image.Image, path: Path) -> int:
 def _identify(path: Path, max_pixels: int) -> Image.Image | None:
     """Reads the header alone. None when it is no image that Pillow may read."""
     try:
-        with quiet(), _without_pillows_limit():
+        with quiet():
             # left to itself it takes almost anything for a TGA
             image = Image.open(path, formats=[name for name in PILLOW_READS if name in Image.OPEN])
     except UnidentifiedImageError:
@@ -115,17 +139,6 @@ def _identify(path: Path, max_pixels: int) -> Image.Image | None:
             "if you trust the file, allow more with --max-megapixels"
         )
     return image
-
-
-@contextlib.contextmanager
-def _without_pillows_limit() -> Iterator[None]:
-    """It is the whole process's, fixed, and smaller than what can be computed here; ours is asked instead."""
-    before = Image.MAX_IMAGE_PIXELS
-    Image.MAX_IMAGE_PIXELS = None
-    try:
-        yield
-    finally:
-        Image.MAX_IMAGE_PIXELS = before
 
 
 @contextlib.contextmanager

@@ -28,14 +28,14 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 CONVOLUTIONS = {"default": "triton", "conv_add": "cuda", "conv3d": "cuda", "enlarge_conv": "cuda"}
 SHIPPED = {
-    "cpu": ("float32", "channels_last", False, False, 16, 0.5, 1, 4, {"default": "native"}),
-    "rtx30": ("bfloat16", "channels_last", "steps", True, 32, 0.8, 2, 8, {"default": "triton"}),
-    "a100": ("bfloat16", "channels_last", "steps", True, 64, 0.9, 4, 8, {"default": "triton"}),
-    "rtx40": ("bfloat16", "channels_last", "steps", True, 32, 0.8, 2, 8, {"default": "triton"}),
-    "rtx50": ("bfloat16", "channels_last", "steps", True, 32, 0.8, 2, 8, {"default": "triton"}),
-    "b200": ("bfloat16", "channels_last", "steps", True, 64, 0.9, 4, 8, {"default": "triton"}),
-    "h100": ("bfloat16", "channels_last", "steps", True, 128, 0.9, 4, 8, CONVOLUTIONS),
-    "h200": ("bfloat16", "channels_last", "steps", True, 256, 0.9, 4, 8, CONVOLUTIONS),
+    "cpu": ("float32", "channels_last", False, False, 16, 0.5, 4, 4, {"default": "native"}),
+    "rtx30": ("bfloat16", "channels_last", "steps", True, 32, 0.8, 4, 8, {"default": "triton"}),
+    "a100": ("bfloat16", "channels_last", "steps", True, 64, 0.9, 8, 8, {"default": "triton"}),
+    "rtx40": ("bfloat16", "channels_last", "steps", True, 32, 0.8, 4, 8, {"default": "triton"}),
+    "rtx50": ("bfloat16", "channels_last", "steps", True, 32, 0.8, 4, 8, {"default": "triton"}),
+    "b200": ("bfloat16", "channels_last", "steps", True, 64, 0.9, 8, 8, {"default": "triton"}),
+    "h100": ("bfloat16", "channels_last", "steps", True, 128, 0.9, 8, 8, CONVOLUTIONS),
+    "h200": ("bfloat16", "channels_last", "steps", True, 256, 0.9, 8, 8, CONVOLUTIONS),
 }
 """What each is with what it leaves out: a change of `defaults.toml` shows here, in every preset that it reaches."""
 
@@ -152,7 +152,7 @@ def test_auto_without_bfloat16_or_memory() -> None:
 @pytest.mark.parametrize("system", ["win32", "linux"])
 def test_few_workers_on_windows(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader.sys, "platform", system)
-    assert presets.load("h200").io_workers == (2 if system == "win32" else 4)
+    assert presets.load("h200").io_workers == (2 if system == "win32" else 8)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_unknown_names(name: str, reason: str) -> None:
         ("strip_rows = 256\n", "", "'strip_rows' is missing"),
         ("memory_share = 0.9", "memory_share = 90", "memory_share must be a number above 0, at most 1"),
         ("memory_share = 0.9", 'memory_share = "0.9"', "memory_share must be a number"),
-        ("io_workers = 4", "io_workers = -1", "io_workers must be a whole number from 0 up"),
+        ("io_workers = 8", "io_workers = -1", "io_workers must be a whole number from 0 up"),
         ("cuda_graphs = true", "cuda_graphs = 'yes'", "cuda_graphs must be true or false"),
         ("cuda_graphs = true\n", "", "'cuda_graphs' is missing"),
         (LEVEL, f"{LEVEL}\nsample = 5", r"levels.sample must be a text, found 5$"),

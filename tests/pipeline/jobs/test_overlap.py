@@ -62,7 +62,6 @@ def test_stages_overlap(run: Run, stand_in: Run, photos: Run, tmp_path: Path, mo
 
 
 def test_a_slow_image_holds_up_no_other(run: Run, photos: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tvae.pipeline.jobs.vaes.os.cpu_count", lambda: 8)
     others = threading.Event()
 
     def nap(path: Path) -> None:
@@ -75,7 +74,7 @@ def test_a_slow_image_holds_up_no_other(run: Run, photos: Run, tmp_path: Path, m
         "tvae.pipeline.latents.image_file.write_tensors",
         lambda path: others.set() if "011" in path.name else None,
     )
-    done, events = run("encode", photos(12), output=tmp_path / "out", preset="h100")
+    done, events = run("encode", photos(12), output=tmp_path / "out")
     assert done.done == 12
     assert [event.index for event in events if isinstance(event, ItemDone)].index(0) > 5
 

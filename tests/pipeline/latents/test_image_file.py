@@ -12,6 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from tvae.pipeline.errors import InputError, OutputError
+from tvae.pipeline.files.tensor_header import read_header, read_texts
 from tvae.pipeline.latents import (
     LatentsMeta,
     PosteriorRecord,
@@ -193,3 +194,17 @@ def test_is_latents(tmp_path: Path, image_meta: LatentsMeta) -> None:
     assert is_latents(tmp_path / "a.safetensors")
     assert not is_latents(tmp_path / "b.jpg")
     assert not is_latents(tmp_path)
+
+
+def test_texts_are_those_of_the_whole_header(tmp_path: Path) -> None:
+    """Read without safetensors, and refused wherever it refuses."""
+    place = tmp_path / "a.safetensors"
+    save_file({"latents": torch.zeros(4, 2, 3), "more": torch.zeros(5)}, place, {"fingerprint": "f", "é": "ü"})
+    assert read_texts(place) == read_header(place).metadata == {"fingerprint": "f", "é": "ü"}
+    whole = place.read_bytes()
+    for damaged in (whole[:-1], whole + b"\0", whole[:20], b"", b"\xff" * 100, whole[:8] + b"[1]" + whole[11:]):
+        place.write_bytes(damaged)
+        with pytest.raises(ValueError):  # noqa: PT011, of many kinds
+            read_texts(place)
+        with pytest.raises(ValueError):  # noqa: PT011
+            read_header(place)
