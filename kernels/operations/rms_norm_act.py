@@ -31,11 +31,12 @@ def rms_norm_act(
     wide = wide if offset is None else wide + offset.view(shape).to(wide.dtype)
     size = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
     if form == "normalize":
-        y = wide * (x.shape[1] ** 0.5 / size.clamp_min_(eps))
+        factor = x.shape[1] ** 0.5 / size.clamp_min_(eps)
     elif form == "rms":
-        y = wide * (size.square_() / x.shape[1] + eps).rsqrt_()
+        factor = (size.square_() / x.shape[1] + eps).rsqrt_()
     else:
         raise ValueError(f"rms_norm_act has the forms 'normalize' and 'rms', not '{form}'")
+    y = wide * factor if wide is x else wide.mul_(factor)
     if weight is not None:
         y.mul_(weight.view(shape).to(y.dtype))
     if bias is not None:

@@ -33,9 +33,11 @@ def lower(
     kernels: Kernels | None = None,
     *,
     allow_whole: bool = False,
+    channels_last: bool = True,
 ) -> Program:
-    """Lower a graph at the sizes that ``Graph.bind`` gave. kernels: None for the definitions. Raises UnsupportedOp."""
-    ctx = Context(graph, sizes, device, kernels or Kernels())
+    """Lower a graph at the sizes that ``Graph.bind`` gave. kernels: None for the definitions. channels_last: memory
+    layout of maps when it runs, which decides what operations take beside them. Raises UnsupportedOp."""
+    ctx = Context(graph, sizes, device, kernels or Kernels(), channels_last=channels_last)
     whole: list[str] = []
 
     def without_rule(op: str, module: str, why: str) -> None:

@@ -70,7 +70,7 @@ class Compiled:
     only when no graph serves. key: identity of the model, for the graphs on disk; None keeps graphs in memory only.
     step: a chunk of a clip with its caches in the place of the whole call. frames: where those of a clip are, None for
     a side whose strips divide the height only. fits: of graphs from disk, those that can be this model's. kernels: None
-    for the definitions.
+    for the definitions. channels_last: memory layout of maps.
     """
 
     def __init__(
@@ -85,10 +85,11 @@ class Compiled:
         frames: Frames | None = None,
         fits: Fits | None = None,
         still: Callable[[], bool] = lambda: True,
+        channels_last: bool = False,
     ) -> None:
         self._side: Side = side
         self._frames, self._step, self._allow_whole = frames, step is not None, allow_whole
-        self._kernels = kernels or Kernels()
+        self._kernels, self._channels_last = kernels or Kernels(), channels_last
         self._captures = Captures(side, module, key, self._kernels, step, frames, fits, still)
         self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._plans: OrderedDict[Any, Planned] = OrderedDict()
@@ -107,7 +108,6 @@ class Compiled:
         call: Call,
         *,
         sinks: Mapping[int, int] = NO_SINKS,
-        channels_last: bool = False,
         record: bool = False,
     ) -> Ready:
         """What runs for inputs of these shapes, with these weights.
@@ -116,7 +116,7 @@ class Compiled:
         for repeated shapes. Raises UnsupportedOp, PlanError.
         """
         captured, found = self._prepare(inputs, limits, call, sinks, weights)
-        runner = self._runner(inputs, weights, limits, captured, found, channels_last=channels_last, record=record)
+        runner = self._runner(inputs, weights, limits, captured, found, record=record)
         return Ready(runner, found, captured.spec)
 
     def _runner(
@@ -127,7 +127,6 @@ class Compiled:
         captured: Captured,
         found: Planned,
         *,
-        channels_last: bool,
         record: bool,
     ) -> Runner:
         """For the weights as they are now."""
@@ -136,9 +135,9 @@ class Compiled:
         given |= {k: t.to(inputs[0].device) for k, t in captured.graph.constants.items()}
         if not captured.rehearsed:
             captured.rehearsed = True
-            rehearse(captured.graph, plan, given, self._kernels, channels_last=channels_last)
-        bounded = limits.vram is not None
-        return Runner(plan, given, channels_last=channels_last, record=record, spill=limits.spill, bounded=bounded)
+            rehearse(captured.graph, plan, given, self._kernels, channels_last=self._channels_last)
+        last, bounded = self._channels_last, limits.vram is not None
+        return Runner(plan, given, channels_last=last, record=record, spill=limits.spill, bounded=bounded)
 
     def plan(
         self,
@@ -259,7 +258,8 @@ class Compiled:
         captured, sizes = self._captures.of(inputs, shapes, call, rows)
 
         def lowered(graph: Graph, at: Mapping[str, int]) -> Program:
-            return lower(graph, at, device, self._kernels, allow_whole=self._allow_whole)
+            last = self._channels_last
+            return lower(graph, at, device, self._kernels, allow_whole=self._allow_whole, channels_last=last)
 
         key = (id(captured.graph), tuple(shapes), device)
         program = _recall(self._programs, key, lambda: self._caches_handed_over(lowered(captured.graph, sizes)))

@@ -121,7 +121,6 @@ class Session:
                 self.limits,
                 call,
                 sinks=dims,
-                channels_last=self._last,
                 record=self.preset.cuda_graphs and self.limits.vram is None,
             )
 
@@ -284,6 +283,7 @@ class Session:
                 frames=None if family is None or stepping is not None else frames_axis_of(family, side),
                 fits=subject.fits,
                 still=subject.still,
+                channels_last=self._last,
             )
         return self._compiled[name]
 

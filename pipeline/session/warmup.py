@@ -81,7 +81,7 @@ def rehearse(
     if device.type != "cuda" or not kernels.rehearsable or why_missing("triton"):
         return
     try:
-        small = _small_plan(graph, plan, kernels, device)
+        small = _small_plan(graph, plan, kernels, device, channels_last=channels_last)
         if small is None:
             return
         ops = small.program.ops
@@ -111,7 +111,9 @@ def _ask_for_attention(program: Program, device: torch.device) -> None:
             op.run(read, 0, op.axis.rows)
 
 
-def _small_plan(graph: Graph, large: Schedule, kernels: Kernels, device: torch.device) -> Schedule | None:
+def _small_plan(
+    graph: Graph, large: Schedule, kernels: Kernels, device: torch.device, *, channels_last: bool
+) -> Schedule | None:
     """In strips where the large one has strips: they are written into buffers, by other kernels than whole values.
 
     Of a size that takes no more memory beside the large one's inputs than the large run will.
@@ -124,7 +126,7 @@ def _small_plan(graph: Graph, large: Schedule, kernels: Kernels, device: torch.d
         small = small_shapes(shapes, results, side)
         sizes = graph.bind(small) if small else None
         if sizes is not None:
-            program = lower(graph, sizes, device, kernels, allow_whole=True)
+            program = lower(graph, sizes, device, kernels, allow_whole=True, channels_last=channels_last)
             plan = schedule(program, program.rows if whole else -(-program.rows // 2))
             if explain(plan, "").peak_bytes <= most:
                 return plan

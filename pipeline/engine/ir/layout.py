@@ -41,6 +41,13 @@ def reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
     return x.movedim(1, -1).reshape(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
 
 
+def repeated(x: Tensor, times: int, dim: int) -> Tensor:
+    """``x.repeat_interleave(times, dim)`` of x_nc*, in x's layout: PyTorch gives it with the channels outermost."""
+    if dim in (0, 1) or not _channels_inside(x):
+        return x.repeat_interleave(times, dim)
+    return x.movedim(1, -1).repeat_interleave(times, dim - 1).movedim(-1, 1)
+
+
 def joined(pieces: list[Tensor], dim: int, out: Tensor | None = None) -> Tensor:
     """``torch.cat`` of x_nc*; in several layouts, in that of the largest."""
     if dim == 1 or not _channels_inside(max(pieces, key=Tensor.numel)):

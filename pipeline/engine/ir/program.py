@@ -93,7 +93,8 @@ class Op:
     replaces: inputs of which row r of the result needs row r alone, so that it may take the place of their buffer.
     chunked: set where whole reads may come in chunks of their rows. work: floating-point operations of the whole value,
     where they are what takes the time. workspace: bytes that computing so many rows of it holds beside operands and
-    result. besides: bytes of the other tensors, where the value is several.
+    result; packs: the input of which it makes a copy besides, where it gets rows that do not lie in one piece.
+    besides: bytes of the other tensors, where the value is several.
     """
 
     id: int
@@ -118,6 +119,7 @@ class Op:
     chunked: Chunked | None = field(default=None, repr=False)
     work: float = 0.0
     workspace: Callable[[int], int] = field(default=_nothing, repr=False)
+    packs: int | None = None
     besides: int = 0
 
     @cached_property
@@ -143,6 +145,7 @@ class More(TypedDict, total=False):
     chunked: Chunked | None
     work: float
     workspace: Callable[[int], int]
+    packs: int | None
     besides: int
 
 

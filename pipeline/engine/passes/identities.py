@@ -35,6 +35,19 @@ def _same(node: Node, source: Node) -> bool:
     return node.meta == source.meta and not node.is_tuple and not source.is_tuple
 
 
+def _all_there_is(node: Node, graph: Graph) -> Ref | None:
+    """The operand that a concatenation's result is, where the others have no elements to give."""
+    if node.op not in ("cat", "concat", "concatenate") or not isinstance(node.args[0], (list, tuple)):
+        return None
+    dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+    if not isinstance(dim, int):
+        return None
+    shapes = [graph.nodes[piece.id].meta.shape for piece in node.args[0]]
+    given = [piece for piece, shape in zip(node.args[0], shapes, strict=True) if shape[dim] != 0]
+    alone = len(given) == 1 and _same(node, graph.nodes[given[0].id])
+    return given[0] if alone else None
+
+
 def remove_identities(graph: Graph) -> Graph:
     """Readers of an identity read its operand. Node ids stay as they are; the skipped nodes become dead."""
     stands_for: dict[int, int] = {}
@@ -48,6 +61,10 @@ def remove_identities(graph: Graph) -> Graph:
         node = replace(node, args=args, kwargs=kwargs)
         nodes.append(node)
         operand = node.args[0] if node.kind == "call" and node.args else None
-        if isinstance(operand, Ref) and _changes_nothing(node, graph):
-            stands_for[id_] = operand.id
+        if isinstance(operand, Ref):
+            same = operand if _changes_nothing(node, graph) else None
+        else:
+            same = None if operand is None else _all_there_is(node, graph)
+        if same is not None:
+            stands_for[id_] = same.id
     return replace(graph, nodes=nodes, outputs=[stands_for.get(i, i) for i in graph.outputs])

@@ -91,7 +91,8 @@ def strips_alike(program: Program, segment: Segment, slid: Collection[int]) -> l
                 continue
             ends = tuple(memory[i] for i in op.inputs if last[memory[i]] == id_)
             due = count(owned(op.axis.rows, rows, total))
-            steps.append(_step(op, share, before, due, id_ in sinks, memory[id_] != id_, ends))
+            step = _step(op, share, before, due, id_ in sinks, memory[id_] != id_, ends)
+            steps.append(step._replace(workspace=step.workspace + _packed(ops, segment, share, op)))
         for id_ in segment.reads & share.wanted.keys():
             axis = ops[id_].axis
             if axis is not None:
@@ -122,6 +123,28 @@ def _step(
         workspace=float(op.workspace(rows)) if rows else 0.0,
         last=last,
     )
+
+
+def _packed(ops: Sequence[Op], segment: Segment, share: Share, op: Op) -> float:
+    """Bytes of the copy that an operation makes of an input whose rows do not lie in one piece."""
+    lo, hi = share.fresh[op.id]
+    if op.packs is None or lo >= hi:
+        return 0.0
+    rows = next(((a, b) for i, a, b in op.demand(lo, hi) if i == op.packs), (0, 0))
+    return ops[op.packs].row_bytes * count(rows) if _is_cut(ops, segment, share, op.packs, rows) else 0.0
+
+
+def _is_cut(ops: Sequence[Op], segment: Segment, share: Share, id_: int, rows: Rows) -> bool:
+    """Are these rows some of those that the tensor has, here or where a view of it looks?"""
+    op = ops[id_]
+    if op.axis is None:
+        return False
+    if id_ not in share.present or id_ in segment.reads:
+        return rows != (0, op.axis.rows)
+    if rows != share.present[id_]:
+        return True
+    seen = op.demand(*rows) if is_view(op.name) else ()
+    return any(_is_cut(ops, segment, share, i, (lo, hi)) for i, lo, hi in seen if i in op.inputs[:1])
 
 
 def _shares(

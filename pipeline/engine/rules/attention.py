@@ -43,7 +43,8 @@ def attention(ctx: Context, node: Node) -> Op:
 
     def run(read: Read, a: int, b: int) -> Tensor:
         bias = None if mask is None else read(mask.id, a, b) if tiled_mask else read(mask.id)
-        return F.scaled_dot_product_attention(read(q.id, a, b), read(k.id), read(v.id), bias, **extra)
+        queries, keys, values = (_in_rows(x) for x in (read(q.id, a, b), read(k.id), read(v.id)))
+        return F.scaled_dot_product_attention(queries, keys, values, bias, **extra)
 
     def demand(a: int, b: int) -> list[Demand]:
         return [(q.id, a, b)] + ([(mask.id, a, b)] if mask is not None and tiled_mask else [])
@@ -108,6 +109,16 @@ def wide_attention(ctx: Context, node: Node) -> Op:
         at_once = inner * (axis.outer if frames == 1 else 1)  # under a mask one frame after the other
         more["workspace"] = lambda rows: attention_bytes(rows * at_once, *v.shape[2:])
     return ctx.emit(node, [q, k, v], axis, lambda a, b: [(q.id, a, b)], run, whole_reads=whole, **more)
+
+
+def _in_rows(x: Tensor) -> Tensor:
+    """Tokens as PyTorch's kernels read them: a token's features lie together, and heads at multiples of that.
+
+    A buffer with channels last has one head at a step of one, or heads within a token: its kernels refuse the first
+    ("no kernel found to launch"), and the second goes a way that holds all weights at once.
+    """
+    x = x if x.stride(-1) == 1 else x.contiguous()
+    return x.squeeze(-3).unsqueeze(-3) if x.ndim > 3 and x.shape[-3] == 1 else x
 
 
 def _chunked(

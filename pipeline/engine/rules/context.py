@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Unpack
 
 import torch
@@ -22,6 +22,7 @@ from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Ref, map_refs
 from tvae.pipeline.engine.ir.program import Demand, More, Op, Read, Reduction
 from tvae.pipeline.engine.ir.resolve import resolve
 from tvae.pipeline.engine.ir.sizes import Size, evaluate
+from tvae.pipeline.engine.rules.probe import grows, probe_sizes
 from tvae.pipeline.engine.rules.registry import NoRule
 
 __all__ = ["Context", "no_demand", "no_rows"]
@@ -39,29 +40,43 @@ def no_rows(_read: Read, _lo: int, _hi: int) -> Tensor:
     raise AssertionError("a reduction has no rows of its own")
 
 
-@dataclass(frozen=True)
-class _Probe:
-    """Sizes a graph serves: some, others with more rows, and others with more of some other size."""
-
-    base: dict[str, int]
-    taller: list[dict[str, int]]
-    wider: list[dict[str, int]]
-
-
 class Context:
     """A graph being lowered at concrete sizes."""
 
-    def __init__(self, graph: Graph, sizes: Mapping[str, int], device: torch.device, kernels: Kernels) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        sizes: Mapping[str, int],
+        device: torch.device,
+        kernels: Kernels,
+        *,
+        channels_last: bool = True,
+    ) -> None:
         self.graph, self.sizes, self.device, self.kernels = graph, dict(sizes), device, kernels
+        self.channels_last = channels_last
         self.ops: list[Op] = []
         self.ids: dict[int, int] = {}
-        self._probe = _probe_sizes(graph, self.sizes)
+        self._probe = probe_sizes(graph, self.sizes)
         self._readers = Counter(i for node in graph.nodes for i in node.reads) + Counter(graph.outputs)
 
     @property
     def serves_others(self) -> bool:
         """Does the graph serve other heights, too?"""
         return self._probe is not None
+
+    # -- memory
+    def is_plain(self, operation: str) -> bool:
+        """Is an operation of ``kernels`` computed as it is defined? Levels for GPUs take maps with channels last."""
+        return self.kernels.levels[operation] == "native" or (self.device.type == "cuda" and not self.channels_last)
+
+    def packs(self, source: Op) -> int | None:
+        """The id of a convolution's input where some of its rows do not lie in one piece: PyTorch copies such rows on a
+        GPU. Elsewhere every input is laid out anew, and counted so."""
+        if self.device.type != "cuda" or source.axis is None:
+            return None
+        last = self.channels_last and len(source.shape) in (4, 5)
+        outer = [0, *range(2, source.axis.dim)] if last else range(source.axis.dim)
+        return source.id if any(source.shape[d] > 1 for d in outer) else None
 
     # -- sizes
     def number(self, size: int | Size) -> int:
@@ -76,13 +91,13 @@ class Context:
         """Does this size grow with the rows? Decided by taking more: expressions can mention symbols that cancel."""
         if self._probe is None or not isinstance(size, Size):
             return False
-        return _grows(size, self._probe.base, self._probe.taller)
+        return grows(size, self._probe.base, self._probe.taller)
 
     def is_wide(self, size: int | Size) -> bool:
         """Does this size grow with a tiled size other than the rows (the width)?"""
         if self._probe is None or not isinstance(size, Size):
             return False
-        return _grows(size, self._probe.base, self._probe.wider)
+        return grows(size, self._probe.base, self._probe.wider)
 
     def row_dims(self, meta: Meta) -> list[int]:
         """Dimensions of a value that grow with the rows."""
@@ -259,42 +274,3 @@ class Context:
     def strip_shape(self, node: Node, axis: Axis, rows: int) -> list[int]:
         """The node's shape with ``rows`` rows."""
         return shape_of_rows(self.shape(node.meta), axis, rows)
-
-
-_PROBES = (64, 128, 256, 512, 1024, 32, 16)
-_GROWTH = (2, 16)  # a single row of a downsampled map stays one when the rows are doubled
-
-
-def _grows(size: Size, base: dict[str, int], others: list[dict[str, int]]) -> bool:
-    return any(evaluate(size, other) != evaluate(size, base) for other in others)
-
-
-def _probe_sizes(graph: Graph, sizes: dict[str, int]) -> _Probe | None:
-    """Sizes at which to see what follows the rows, all of them sizes that the graph serves.
-
-    A size expression means something only where the guards hold (one that was traced at a single row may divide by the
-    rows), so the actual size is multiplied if the guards allow it (2n - 1 stands for double where rows are one and a
-    multiple: frames of a clip whose first stands apart), else some other. None: the graph serves one height, and
-    nothing in it can be cut.
-    """
-    row = graph.row_symbol
-    if row is None or row not in sizes:
-        return None
-    lower = [n for n in (sizes[row] >> k for k in range(1, 8)) if n > 1]  # where a guard bounds the size from above
-    for height in (sizes[row], *_PROBES, *(n + 1 for n in _PROBES), *lower):
-        for width in (None, *_PROBES):
-            base = {s: height if s == row else n if width is None else width for s, n in sizes.items()}
-            if not graph.serves(base):
-                continue
-            more = {
-                s: [base | {s: grown} for grown in _grown(n) if graph.serves(base | {s: grown})]
-                for s, n in base.items()
-            }
-            wider = [sizes for s in base if s != row for sizes in more[s]]
-            if more[row] and (wider or len(base) == 1):
-                return _Probe(base, more[row], wider)
-    return None
-
-
-def _grown(size: int) -> list[int]:
-    return sorted({n for k in _GROWTH for n in (k * size, k * (size - 1) + 1) if n > size})

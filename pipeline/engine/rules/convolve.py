@@ -70,24 +70,38 @@ def _phases(
     """
     (sh, sw), (inner, outer, *kernel) = stride, weight.shape
     high, wide = -(-kernel[0] // sh), -(-kernel[1] // sw)
-    taps_iohrwq = F.pad(weight, (0, wide * sw - kernel[1], 0, high * sh - kernel[0])).view(
-        inner, outer, high, sh, wide, sw
-    )
-    taps = taps_iohrwq.flip(2, 4).permute(3, 5, 1, 0, 2, 4).reshape(sh * sw * outer, inner, high, wide)
     last = x.stride(1) == 1 and x.shape[1] > 1
-    taps = taps.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
-    phases = F.conv2d(x, taps, padding=(high - 1, wide - 1)).unflatten(1, (sh, sw, outer))
-    if last:
-        y = phases.permute(0, 4, 1, 5, 2, 3).flatten(3, 4).flatten(1, 2).permute(0, 3, 1, 2)
-    else:
-        y = phases.permute(0, 3, 4, 1, 5, 2).flatten(4, 5).flatten(2, 3)
-    for d, p in zip((2, 3), padding, strict=True):
-        size = (x.shape[d] - 1) * stride[d - 2] - 2 * p + kernel[d - 2] + extra[d - 2]
-        short = p + size - y.shape[d]
-        if short > 0:  # what output_padding asks for beyond the reach of any tap
-            y = F.pad(y, (0, 0) * (3 - d) + (0, short))
-        y = y.narrow(d, p, size)
-    return y if bias is None else y + bias.view(-1, 1, 1)
+    layout = torch.channels_last if last else torch.contiguous_format
+    taps_rqoihw = x.new_zeros((sh, sw, outer, inner, high, wide))
+    for row in range(kernel[0]):
+        for column in range(kernel[1]):
+            (j, r), (i, q) = divmod(row, sh), divmod(column, sw)
+            taps_rqoihw[r, q, :, :, high - 1 - j, wide - 1 - i] = weight[:, :, row, column].T
+    taps_pihw = taps_rqoihw.flatten(0, 2).contiguous(memory_format=layout)
+    del taps_rqoihw
+    phases = F.conv2d(x, taps_pihw, padding=(high - 1, wide - 1)).unflatten(1, (sh, sw, outer))
+    # each phase goes right where it is wanted: a larger result that is cut down would be copied by the next convolution
+    sizes = [(x.shape[d + 2] - 1) * stride[d] - 2 * padding[d] + kernel[d] + extra[d] for d in range(2)]
+    beyond = any(p + n > m * s for p, n, m, s in zip(padding, sizes, phases.shape[4:], stride, strict=True))
+    y = torch.empty((x.shape[0], outer, *sizes), dtype=x.dtype, device=x.device, memory_format=layout)
+    if beyond:  # what output_padding asks for beyond the reach of any tap
+        y.zero_()
+    for r in range(sh):
+        for q in range(sw):
+            (top, rows), (left, columns) = (
+                _places(*each) for each in zip((r, q), stride, padding, sizes, phases.shape[4:], strict=True)
+            )
+            y[:, :, top::sh, left::sw][:, :, : len(rows), : len(columns)] = phases[
+                :, r, q, :, rows.start : rows.stop, columns.start : columns.stop
+            ]
+    return y if bias is None else y.add_(bias.view(-1, 1, 1))
+
+
+def _places(phase: int, step: int, padding: int, size: int, there: int) -> tuple[int, range]:
+    """Where a phase begins in the result, and which of its elements n have n·step + phase - padding in [0, size)."""
+    first = max(0, -(-(padding - phase) // step))
+    last = min(there, -(-(size + padding - phase) // step))
+    return first * step + phase - padding, range(first, max(first, last))
 
 
 CONV_T: dict[int, Callable[..., Tensor]] = {1: F.conv_transpose1d, 2: _conv_transpose2d, 3: F.conv_transpose3d}

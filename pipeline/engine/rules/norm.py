@@ -56,7 +56,7 @@ def norm_pad(ctx: Context, node: Node) -> Op:
         return kernels.pad(read(source.id, lo, hi), borders, mode, read(affine.id), act)
 
     op = padded(ctx, node, [source, affine], list(amounts), mode, around)
-    if kernels.levels["pad"] == "native":  # which writes the map before it has borders
+    if ctx.is_plain("pad"):  # which writes the map before it has borders
         return ctx.put(op, workspace=lambda rows: int(rows * source.row_bytes))
     return op
 
@@ -105,7 +105,7 @@ def norm_map(ctx: Context, node: Node, source: Op, groups: int, w: Any, b: Any, 
 
     if source.produce is None and source.kind == "call":
         source = ctx.put(source, produce=_with_stats(source, kernels), indirect=True)
-    if kernels.levels["add_stats"] == "native":
+    if ctx.is_plain("add_stats"):
         source = ctx.put(source, workspace=_workspace(source, ctx.device))
     stats = ctx.emit(
         node,

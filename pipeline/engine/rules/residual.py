@@ -59,6 +59,7 @@ def conv_add(ctx: Context, node: Node) -> Op:
         lambda a, b: [*window.demand(a, b), *([] if other is None else [(other.id, a, b)])],
         lambda read, a, b: produce(read, a, b, None, False)[0],
         work=window.work(ctx.shape(node.meta)),
+        packs=ctx.packs(source),
         produce=produce,
         into=lambda read, a, b, out: produce(read, a, b, out, False),
         replaces=() if other is None else (other.id,),

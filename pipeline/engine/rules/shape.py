@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import Axis, reshape_axis
 from tvae.pipeline.engine.ir.graph import Node, Ref
-from tvae.pipeline.engine.ir.layout import joined, reshaped
+from tvae.pipeline.engine.ir.layout import joined, repeated, reshaped
 from tvae.pipeline.engine.ir.program import Demand, Op, Read
 from tvae.pipeline.engine.rules.born import born_by_repeating
 from tvae.pipeline.engine.rules.context import Context, no_demand
@@ -124,16 +124,14 @@ def repeat_interleave(ctx: Context, node: Node) -> Op:
         )
     axis = source.axis
     if dim != axis.dim:
-        return ctx.local(
-            node, axis, cheap=True, run=lambda read, a, b: read(source.id, a, b).repeat_interleave(reps, dim)
-        )
+        return ctx.local(node, axis, cheap=True, run=lambda read, a, b: repeated(read(source.id, a, b), reps, dim))
     if axis.inner != 1:
         raise NoRule(f"it repeats rows that are merged with another dimension ({axis})")
     if ctx.is_wide(node.args[1]):  # one element for each pixel of its row
         wider = Axis(dim, axis.outer, axis.rows, reps)
     else:
         wider = Axis(dim, axis.outer, axis.rows * reps, 1)
-    return ctx.rescale(node, source, wider, lambda t, _rows: t.repeat_interleave(reps, dim))
+    return ctx.rescale(node, source, wider, lambda t, _rows: repeated(t, reps, dim))
 
 
 @rule("cat", "concat", "concatenate")

@@ -89,7 +89,8 @@ def convolution(ctx: Context, node: Node) -> Op:
 
     inputs = [source, weight, *([bias] if bias else [])]
     work, out = 2.0 * math.prod(weight.shape[1:]) * math.prod(ctx.shape(node.meta)), _out_axis(ctx, node, axis)
-    return ctx.emit(node, inputs, out, lambda a, b: [(source.id, *span(a, b)[2:])], run, work=work)
+    more: More = {"work": work, "packs": ctx.packs(source)}
+    return ctx.emit(node, inputs, out, lambda a, b: [(source.id, *span(a, b)[2:])], run, **more)
 
 
 @rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
@@ -133,10 +134,11 @@ def transposed_convolution(ctx: Context, node: Node) -> Op:
 
     inputs = [source, weight, *([bias] if bias else [])]
     work, out = 2.0 * math.prod(weight.shape[1:]) * math.prod(source.shape), _out_axis(ctx, node, axis)
-    more: More = {"work": work}
+    more: More = {"work": work, "packs": ctx.packs(source)}
     if dims == 2 and by_phases(ctx.device, source.dtype):
         a_row = math.prod(ctx.shape(node.meta)) * node.meta.dtype.itemsize / out.rows
-        more["workspace"] = lambda rows: int(a_row * (rows + 2 * k))
+        taps = 2 * weight.bytes
+        more["workspace"] = lambda rows: int(a_row * (rows + 2 * k)) + taps
     return ctx.emit(node, inputs, out, lambda a, b: [(source.id, *span(a, b))], run, **more)
 
 

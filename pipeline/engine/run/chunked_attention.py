@@ -23,13 +23,16 @@ def attend_in_chunks(
     here = [i for i in chunked.sources if i in away]
     ring = Ring(away, [dict.fromkeys(here, some) for some in ranges], STAGES, PREFETCH)
     all_: Any = None
-    for first, last in ranges:
-        found = ring.take()
+    try:
+        for first, last in ranges:
+            found = ring.take()
 
-        def read_chunk(id_: int, a: int | None = None, b: int | None = None, /) -> Tensor:
-            return found[id_] if id_ in found else read(id_, a, b)  # noqa: B023
+            def read_chunk(id_: int, a: int | None = None, b: int | None = None, /) -> Tensor:
+                return found[id_] if id_ in found else read(id_, a, b)  # noqa: B023
 
-        its = chunked.partial(read_chunk, *rows, first, last)
-        all_ = its if all_ is None else chunked.merge(all_, its)
-        found = {}
+            its = chunked.partial(read_chunk, *rows, first, last)
+            all_ = its if all_ is None else chunked.merge(all_, its)
+            found = {}
+    finally:
+        ring.drain()
     return chunked.finish(all_)

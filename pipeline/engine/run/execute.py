@@ -167,26 +167,28 @@ class _Run:
             reads = reads_by_bands(segment, found, self.away)
         self.ring = Ring(self.away, reads, STAGES, PREFETCH)
         full = False
-        for n, share in enumerate(found):
-            try:
-                self.before_strip()
-                done, kept = self._strip(strips[0], share, folded)
-                self.deferred.divide([later.wanted for later in found[n + 1 :]])
-            except torch.OutOfMemoryError:
-                lo, hi = strips[0]
-                if hi - lo < 2 or self.overwritten:  # it cannot be made smaller, or what it read is gone
-                    raise
-                if self.joined:
-                    if not self.repeatable:
+        try:
+            for n, share in enumerate(found):
+                try:
+                    self.before_strip()
+                    done, kept = self._strip(strips[0], share, folded)
+                    self.deferred.divide([later.wanted for later in found[n + 1 :]])
+                except torch.OutOfMemoryError:
+                    lo, hi = strips[0]
+                    if hi - lo < 2 or self.overwritten:  # it cannot be made smaller, or what it read is gone
                         raise
-                    self.kept.clear()
-                full = True
-                break
-            self.deferred.write(self.store)
-            folded.update(done)
-            self.kept = kept
-            strips.popleft()
-        self.ring.drain()
+                    if self.joined:
+                        if not self.repeatable:
+                            raise
+                        self.kept.clear()
+                    full = True
+                    break
+                self.deferred.write(self.store)
+                folded.update(done)
+                self.kept = kept
+                strips.popleft()
+        finally:  # rows that come for strips that do not are written until then
+            self.ring.drain()
         if full:
             strips.popleft()
             strips.extendleft([((lo + hi) // 2, hi), (lo, (lo + hi) // 2)])

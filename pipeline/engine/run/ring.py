@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -36,8 +36,9 @@ class Ring:
         while len(self._leaving) > self._most_leaving:
             self._wait(self._leaving.popleft())
         while self._next < len(self._reads) and len(self._fetching) <= self._prefetch:
-            wanted = self._reads[self._next]
-            self._fetching.append({i: self._boundaries[i].fetch(*rows) for i, rows in wanted.items()})
+            self._fetching.append({})
+            for i, rows in self._reads[self._next].items():
+                self._fetching[-1][i] = self._boundaries[i].fetch(*rows)
             self._next += 1
         return {i: pending.result() for i, pending in self._fetching.popleft().items()}
 
@@ -46,11 +47,14 @@ class Ring:
         self._leaving[-1].append(self._boundaries[id_].keep(lo, hi, rows, *band))
 
     def drain(self) -> None:
-        """Wait until everything is stored."""
+        """Wait until everything is stored, and until what was fetched for strips that do not come is there: its memory
+        may be given to others only then."""
         while self._leaving:
             self._wait(self._leaving.popleft())
+        while self._fetching:
+            self._wait(self._fetching.popleft().values())
 
     @staticmethod
-    def _wait(strip: list[Pending]) -> None:
+    def _wait(strip: Iterable[Pending]) -> None:
         for pending in strip:
             pending.result()

@@ -52,7 +52,7 @@ def test_it_has_strips_where_the_run_has(rows: int, strips: int) -> None:
     graph = optimise(graph, subpixel=True, bias=False)
     cpu = torch.device("cpu")
     large = schedule(lower(graph, graph.bind([tuple(z.shape)]) or {}, cpu), rows)
-    small = _small_plan(graph, large, Kernels(), cpu)
+    small = _small_plan(graph, large, Kernels(), cpu, channels_last=False)
     assert small is not None
     assert [small.program.ops[i].shape for i in small.program.inputs] == [(1, 4, 48, 48)]
     assert {len(segment.strips) for segment in small.segments} == {strips}

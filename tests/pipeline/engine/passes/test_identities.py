@@ -24,6 +24,11 @@ def changes(m: nn.Module, x: Tensor) -> Tensor:
     return (h.to(torch.float64) * 1.0).type_as(x) - (h * 1).to(torch.int32) + (h > 0).add(0)
 
 
+def no_frames(m: nn.Module, x: Tensor) -> Tensor:
+    h = m.conv(x).detach()
+    return torch.cat([h[:, :0], h, h[:, :0].exp()], 1) + torch.cat([h[:, :, :1], h[:, :, 1:]], 2)
+
+
 def reached(graph: Graph) -> list[str]:
     """Operations that the outputs depend on."""
     seen: set[int] = set()
@@ -44,6 +49,18 @@ def test_what_changes_nothing_is_taken_out_and_the_bits_stay() -> None:
     assert set(reached(done)) <= {"conv2d", "contiguous", "mul"}
     x = torch.randn(1, 3, 7, 5)
     assert torch.equal(run(done, module.state_dict(), x), run(graph, module.state_dict(), x))
+
+
+def test_a_concatenation_of_one_value_and_nothing_is_that_value() -> None:
+    graph, module = captured(no_frames)
+    done = remove_identities(graph)
+    x = torch.randn(1, 3, 7, 5)
+    assert torch.equal(run(done, module.state_dict(), x), run(graph, module.state_dict(), x))
+    assert [node.op for node in done.nodes if node.op == "cat"] == ["cat", "cat"]
+    assert reached(done).count("add") == 1
+    last = done.nodes[done.outputs[0]]
+    assert done.nodes[last.args[0].id].op != "cat"
+    assert done.nodes[last.args[1].id].op == "cat"
 
 
 def test_what_changes_something_stays() -> None:

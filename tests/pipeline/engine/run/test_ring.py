@@ -6,7 +6,8 @@ import errno
 import os
 import weakref
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from tvae.pipeline.engine.plan.schedule import PREFETCH, STAGES, Schedule, movable, schedule
 from tvae.pipeline.engine.run.execute import execute
+from tvae.pipeline.engine.run.host_storage import OnHost
 from tvae.pipeline.engine.run.ring import Ring
 from tvae.pipeline.errors import PlanError
 
@@ -95,6 +97,47 @@ def test_no_more_strips_have_memory_than_there_are_stages(strips: int, stages: i
         assert len(fetched | kept) <= stages
     assert computed == strips - 1
     assert not fetched | kept
+
+
+def test_what_was_fetched_for_strips_that_never_come_is_waited_for() -> None:
+    """Their memory goes to others: rows that are still on their way would be written over theirs."""
+    log = Logged()
+    ring = Ring({1: log}, [{1: (HEIGHT * n, HEIGHT * (n + 1))} for n in range(4)], STAGES, PREFETCH)
+    ring.take()
+    ring.drain()
+    assert {n for what, n in log.log if what == "fetch"} == {n for what, n in log.log if what == "arrived"} == {0, 1}
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no memory"), RuntimeError("broken")])
+def test_it_is_waited_for_where_a_strip_fails(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, fetch = image(32, 24), OnHost.fetch
+    plan = planned(TwoNorms, x, 4)
+    plan = replace(plan, places=dict.fromkeys(movable(plan), "host"))
+    on_their_way: list[int] = []
+
+    class Watched:
+        def __init__(self, rows: Any) -> None:
+            self.rows = rows
+            on_their_way.append(id(self))
+
+        def result(self) -> Any:
+            on_their_way.remove(id(self))
+            return self.rows.result()
+
+    monkeypatch.setattr(OnHost, "fetch", lambda *args: Watched(fetch(*args)))
+    for at in range(1, 40, 3):
+        left = [at]
+
+        def fails(left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                raise error
+
+        with suppress(RuntimeError):
+            execute(plan, [x], dict(built(TwoNorms).named_parameters()), before_strip=fails)
+        assert not on_their_way
+        if left[0] > 0:  # it has fewer strips
+            return
 
 
 def test_strips_come_in_order_and_everything_is_stored_in_the_end() -> None:

@@ -1,0 +1,57 @@
+"""Operands lie as the kernels of a GPU want them: whatever copies them for want of that takes memory and time."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sweeping.families import build, swept
+from torch import Tensor, nn
+
+from tvae.pipeline import TiledVAE
+from tvae.pipeline.engine.ir.layout import repeated
+from tvae.pipeline.engine.rules import attention
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(("name", "batch"), [("hunyuan", 2), ("hunyuan15", 1)])
+def test_tokens_of_an_attention_lie_in_rows(name: str, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of a buffer: one head of it had a step of one, which PyTorch's kernels for GPUs refuse."""
+    of, steps = swept(True)[name], []
+    module = nn.Module.to(build(of, CPU), torch.bfloat16)
+    attend = F.scaled_dot_product_attention
+
+    def spied(*args: Any, **kwargs: Any) -> Tensor:
+        steps.extend(x.stride() for x in args[:3])
+        return attend(*args, **kwargs)
+
+    tiled = TiledVAE(module, "h200", strip=3)
+    monkeypatch.setattr(attention, "F", SimpleNamespace(scaled_dot_product_attention=spied))
+    z = torch.randn(batch, of.geometry.latent_channels, 2, 6, 8, dtype=torch.bfloat16)
+    with torch.no_grad():
+        tiled.decode(z)
+    assert steps
+    assert all(step[-1] == 1 and not any(n % 8 for n in step[:-1]) for step in steps)
+
+
+@given(
+    shape=st.lists(st.integers(1, 4), min_size=3, max_size=5),
+    times=st.integers(1, 3),
+    dim=st.integers(0, 4),
+    last=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_repeated_elements_keep_the_layout(shape: list[int], times: int, dim: int, last: bool) -> None:
+    x = torch.randn(shape)
+    x = x.movedim(1, -1).contiguous().movedim(-1, 1) if last else x
+    dim %= x.ndim
+    y = repeated(x, times, dim)
+    assert torch.equal(y, x.repeat_interleave(times, dim))
+    if last and dim > 1 and x.shape[1] > 1:
+        assert y.movedim(1, -1).is_contiguous()
