@@ -28,7 +28,7 @@ ends with   what ends the segment: buffers that are kept, or an operation that n
 strips      bands of rows, one after the other (AxB: A strips of frames, each in B bands of rows)
 halo        rows beyond its own that a strip reads of the buffer that needs most
 work        rows computed for every row of the result
-stored      buffers on the device meanwhile; strip: what the fullest strip takes beside them
+stored      buffers on the device while the segment runs; strip: what the fullest strip takes beside them
 alive       the segments in which a buffer exists"""
 
 

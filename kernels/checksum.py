@@ -39,7 +39,7 @@ class WeightChecksums:
 
     It reads the memory that the tensors have when it is made, and keeps that memory alive: for tensors that moved
     (another ``data_ptr``) make another. Of a tensor with holes in its memory (every second column of a matrix) it keeps
-    a copy, filled anew for each sum.
+    a copy, filled again for each sum.
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
@@ -49,7 +49,7 @@ class WeightChecksums:
             raise ValueError(f"checksums of tensors on several devices: {', '.join(sorted(map(str, devices)))}")
         device = devices.pop() if devices else torch.device("cpu")
         self._copies: list[tuple[Tensor, Tensor]] = []
-        with torch.inference_mode(False):  # else nobody could write to them outside of it
+        with torch.inference_mode(False):  # else they could not be written to outside of it
             self._data = [self._flat(bytes_of(t)) for t in tensors]
             self._sums = torch.zeros(len(tensors), dtype=torch.int64, device=device)
         self._fused: FusedSums | None = None

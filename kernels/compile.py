@@ -110,7 +110,7 @@ def _run(definition: Callable[..., Any], *args: Any) -> Any:
     except Exception as error:  # the compiler has many of its own; whatever it is, the level below can do the work
         _log.debug("%s is not compiled", definition.__name__, exc_info=True)
         reason = "torch.compile fails: " + " ".join(str(error).split("\n")[:2])
-        if type(error).__name__ != "FailOnRecompileLimitHit":  # after which what was compiled before goes on
+        if type(error).__name__ != "FailOnRecompileLimitHit":  # what was compiled before still works after it
             _failed[definition, device] = reason
         raise Unsupported(reason) from error
 

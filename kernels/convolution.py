@@ -1,4 +1,4 @@
-"""A convolution of a band of rows: zeros lie where the picture ends, and its neighbours' rows where it goes on."""
+"""A convolution of a band of rows: at the picture's border it sees zeros, elsewhere its neighbours' rows."""
 
 from __future__ import annotations
 

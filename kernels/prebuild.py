@@ -3,7 +3,7 @@
 Triton builds a kernel when it is first called: 24 of them for SDXL's decoder, one after the other, where four fifths of
 the time are compilers' that other threads need not wait for. In a rehearsal a launch only asks for its kernel, which a
 thread builds; values are not computed, so that it wants a run whose course does not depend on them. The run itself may
-begin meanwhile: a launch waits for its own kernel.
+begin before that: a launch waits for its own kernel.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger("tvae")
 
 
 class Enough(Exception):
-    """Raised in a rehearsal that asked for nothing new for long: a clip goes on as it began."""
+    """Raised in a rehearsal that has asked for nothing new for long: the rest of a clip is like its beginning."""
 
 
 class Builds:
@@ -80,7 +80,7 @@ def rehearsal() -> Iterator[Builds]:
 
 
 def beside(work: Callable[[], object]) -> None:
-    """Have a thread do this; who waits for all waits for it, too. A failure is left to whoever needs what it is for."""
+    """Have a thread do this; who waits for all builds waits for it, too. A failure shows where the result is needed."""
     key, pool = object(), ThreadPoolExecutor(1, thread_name_prefix="tvae-beside")
     _under_way[key] = future = pool.submit(_tried, work)
     future.add_done_callback(lambda _: _under_way.pop(key, None))
@@ -93,7 +93,7 @@ def under_way() -> bool:
 
 
 def wait_for(key: Hashable) -> None:
-    """Until what ``key`` stands for is built, or cannot be; at once where nobody asked for it."""
+    """Wait until what ``key`` stands for is built, or has failed; returns at once if it was not asked for."""
     future = _under_way.get(key)
     if future is not None:
         wait([future])
@@ -107,5 +107,5 @@ def wait_for_all() -> None:
 def _tried(build: Callable[[], object]) -> None:
     try:
         build()
-    except Exception:  # whatever it is, whoever needs what it is for meets it, too, and says what it means
+    except Exception:  # whatever it is, it is raised again, and told, where the result is needed
         _log.debug("not done ahead", exc_info=True)

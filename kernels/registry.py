@@ -74,7 +74,7 @@ def why_missing(level: str, operation: str | None = None) -> str | None:
 
 
 def why_absent(level: str) -> str | None:
-    """The same without starting Triton where all that it needs is in sight; it may fail to start then all the same."""
+    """The same without starting Triton, if everything that it needs is found; it may still fail to start later."""
     return None if level == "triton" and triton_needs.all_there() else why_missing(level)
 
 
@@ -176,7 +176,7 @@ class Kernels:
             try:
                 return run(*args)
             except Unsupported as reason:
-                if asked() is None:  # what a rehearsal's small sizes lead to is nobody's concern
+                if asked() is None:  # refusals at a rehearsal's small sizes are not logged
                     self._tell(operation, level, str(reason))
                 if isinstance(reason, Failed):
                     left = [link for link in self._chains[operation] if link[0] != level]

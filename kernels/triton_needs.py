@@ -18,7 +18,7 @@ OLDEST = (8, 0)
 
 
 def all_there() -> bool:
-    """Is everything in sight? What is may fail to start all the same, and what is not may be cached."""
+    """Is everything found? What is found may still fail to start, and what is missing may be cached."""
     if find_spec("triton") is None or not torch.cuda.is_available() or torch.version.hip is not None:
         return False
     if torch.cuda.get_device_capability() < OLDEST:

@@ -84,7 +84,7 @@ struct Ring {
     }
   }
 
-  // what was initialised and read before is seen by all; afterwards nobody uses the stages
+  // what was initialised and read before is seen by all; afterwards no thread uses the stages
   template <int MAPS, class Body>
   __device__ void run(const Work& work, const Place& place, const Map (&from)[MAPS], Body& body) const {
     init();

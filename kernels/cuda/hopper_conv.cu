@@ -24,7 +24,7 @@ constexpr int SEEN_STAGES = 2, TAP_STAGES = 5, SEEN_STAGE = (SEEN_BYTES + 1023) 
 constexpr int SEEN_AT = 0, TAPS_AT = SEEN_AT + SEEN_STAGES * SEEN_STAGE, ROWS_AT = TAPS_AT + TAP_STAGES * TAP_BYTES;
 constexpr int BARRIERS_AT = ROWS_AT + WARPS * 2 * ROWS_BYTES;
 constexpr int TAP_BARRIERS = BARRIERS_AT + SEEN_STAGES * 16, ROWS_BARRIERS = TAP_BARRIERS + TAP_STAGES * 16;
-constexpr int BIAS_AT = SEEN_AT + SEEN_BYTES, NEAR_AT = BIAS_AT + SEEN_STAGE;  // behind the pixels of a stage
+constexpr int BIAS_AT = SEEN_AT + SEEN_BYTES, NEAR_AT = BIAS_AT + SEEN_STAGE;  // after the pixels of a stage
 static_assert(ROWS_BARRIERS + WARPS * 16 <= 227 * 1024, "more shared memory than a block can have");
 static_assert(SEEN_STAGES > 1 && SEEN_STAGE - SEEN_BYTES >= WIDE * 4, "no room for the vectors");
 
@@ -150,7 +150,7 @@ struct Sums {
     }
   }
 
-  // The block's statistics of the sample, by way of shared memory that all consumers are done with.
+  // The block's statistics of the sample, through shared memory that all consumers are done with.
   __device__ void write(const Work& work, const Tiles& tiles, int sample, float* all, const float* near) const {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll

@@ -214,7 +214,7 @@ __device__ __forceinline__ void norm(PARAMETERS) {
   ring.run(work, place, from, body);
 }
 
-// Backwards: what the convolution before wrote last is still in the cache, and so will be what the normalisation behind
+// Backwards: what the convolution before wrote last is still in the cache, and so will be what the next normalisation
 // reads first.
 template <int MAPS, bool WRITE, bool STATS>
 __device__ __forceinline__ void add(PARAMETERS) {

@@ -25,7 +25,7 @@ _reading = threading.Lock()
 
 
 def read_triton() -> None:
-    """Have Triton read itself, unless it has; whoever comes meanwhile waits."""
+    """Have Triton read its own sources, unless it has; other threads wait for that."""
     place = triton.runtime.cache
     own_name = getattr(place, "triton_key", None)
     if own_name is not None:
@@ -34,7 +34,7 @@ def read_triton() -> None:
 
 
 def wait_for_reading() -> None:
-    """Until nobody reads; at once as a rule."""
+    """Wait until no thread reads; mostly that is at once."""
     if _reading.locked():
         read_triton()
 

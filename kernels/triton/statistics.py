@@ -1,7 +1,7 @@
 """group_stats and add_stats: one pass that adds what is to be added and takes the statistics of the result.
 
 A program takes every n-th tile [BP pixels, BC channels] of one run of pixels, the last tiles first: what the
-convolution before wrote last is still in the cache, and so will be what the normalisation behind reads first. It sums
+convolution before wrote last is still in the cache, and so will be what the next normalisation reads first. It sums
 the deviations from a value near the mean, and their squares, elementwise in float32, and merges them at its end: one
 block of statistics.
 """

@@ -49,7 +49,7 @@ def lower(
         by = graph.fixed or Constant("torch.export", "")
         without_rule(by.op, by.module, "it turns the height into a constant")
     params: dict[int, str] = {}
-    spread: set[int] = set()  # ops that run whole though their value has rows, by way of allow_whole
+    spread: set[int] = set()  # ops that run whole though their value has rows: allow_whole was set
     used = {i for node in graph.nodes for i in node.reads} | set(graph.outputs)
     for id_, node in enumerate(graph.nodes):
         if node.kind == "param" and id_ not in used:

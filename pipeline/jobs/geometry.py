@@ -81,7 +81,7 @@ def told(source: Size, factor: int, size: Size | None = None, fit: Fit = "contai
         return [f"{taken}: cropped to {width - over_x}x{height - over_y}, the middle of it"]
     edges = " and ".join(edge for edge, over in (("right", over_x), ("bottom", over_y)) if over)
     padded = f"{width + -width % factor}x{height + -height % factor}"
-    return [f"{taken}: its {edges} edge was repeated to make it {padded}, which decode takes off"]
+    return [f"{taken}: padded to {padded} by repeating its {edges} edge; decode removes the padding"]
 
 
 def prepare(frame: np.ndarray, geometry: Geometry) -> np.ndarray:

@@ -1,7 +1,7 @@
 """A budget of a GPU's memory that is kept even where a plan is wrong: PyTorch's allocator refuses what goes beyond it,
 and leaves no holes where many sizes come and go.
 
-Where it refuses, cuDNN takes an algorithm with a smaller workspace, and the engine goes on with half a strip. The limit
+Where it refuses, cuDNN takes an algorithm with a smaller workspace, and the engine tries half a strip. The limit
 is the process's: while calls overlap, that of the smallest budget holds for all of them.
 """
 
@@ -31,7 +31,7 @@ def capped(device: torch.device, named: int | None, *, by_rows: bool = False) ->
 
     The allocator gets what ``outside`` leaves of it, but for ``CUDA_LATER``. Gives a function that looks at that again,
     for when libraries have been loaded. by_rows: results leave while others are made, so that memory is to stay low
-    though nobody named an amount.
+    even without a named budget.
     """
     if device.type != "cuda" or (named is None and not by_rows):
         yield _nothing
@@ -48,7 +48,7 @@ def capped(device: torch.device, named: int | None, *, by_rows: bool = False) ->
             left = max(0, named - outside(device) - CUDA_LATER)
             change(left / total)
             if torch.cuda.memory_reserved(device) > left:
-                torch.cuda.empty_cache()  # what the allocator has by now it would go on to use
+                torch.cuda.empty_cache()  # the allocator would reuse what it has already
 
         limit()
         yield limit

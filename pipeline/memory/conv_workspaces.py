@@ -4,7 +4,7 @@ cuDNN takes what its own estimate says is fastest, however much memory that work
 channels at 208x120 in float32 works in 129 GiB, and takes 1.4 times as long as the kernel that works in none (H200).
 Where the allocator refuses the memory, PyTorch takes cuDNN's next suggestion, and keeps to that for as long as the
 thread lives. So the first time that a thread convolves tensors of these shapes, the allocator is held to the result and
-little more, for the length of that one call; what other threads ask for meanwhile is held to the same.
+little more, for the length of that one call; allocations of other threads in that time are held to the same.
 """
 
 from __future__ import annotations

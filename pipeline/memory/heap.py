@@ -15,7 +15,7 @@ def return_what_is_free() -> None:
     """Give the pages of the heap that hold nothing back to the system, on Linux with glibc.
 
     It keeps what is freed in blocks of up to 32 MiB. Strips share its heap with what lives longer, whose holes would
-    stay resident: a tenth to a half as much again as was planned for. It takes a millisecond or a few, and fresh pages
+    stay resident: 10 to 50 % more than was planned for. It takes a millisecond or a few, and fresh pages
     where they are wanted next. No setting is changed.
     """
     _trim()(0)

@@ -1,4 +1,4 @@
-"""A cache of a streaming model that is not kept on the device: on the host behind a GPU, on disk behind a CPU."""
+"""A cache of a streaming model that is not kept on the device: with a GPU it is on the host, with a CPU on disk."""
 
 from __future__ import annotations
 

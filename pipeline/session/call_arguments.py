@@ -18,7 +18,7 @@ __all__ = ["arguments_of", "as_tuple", "has_own_tuple"]
 def arguments_of(side: Side, method: Any, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """By name, all but the first and those that name their default.
 
-    Raises UsageError where a method behind ``*args`` does not tell their names.
+    Raises UsageError where a method takes ``*args`` and their names are unknown.
     """
     bound = hasattr(method, "__self__")  # its function is the same for all models of a class, and lives as long
     signature = _signature(method.__func__ if bound else method, bound)

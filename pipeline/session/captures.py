@@ -79,7 +79,7 @@ class Captures:
         self._fits = fits or (lambda _graph, _spec: True)
         self._graphs: dict[str, list[Captured]] = {}
         self.torn = False
-        """Did the model change while it was captured? Such a graph is of no model, and goes on no disk."""
+        """Did the model change while it was captured? Such a graph belongs to no state of the model and is not kept."""
 
     def of(
         self, inputs: Sequence[Tensor | RowSource], shapes: list[tuple[int, ...]], call: Call, rows: Rows
@@ -160,7 +160,7 @@ class Captures:
     def _capture(
         self, inputs: Sequence[Tensor | RowSource], call: Call, frames: Frames | None
     ) -> tuple[Graph, Spec, bool]:
-        """The graph, what its outputs make, and whether something of the model was written to meanwhile."""
+        """The graph, what its outputs make, and whether the model was written to while it was captured."""
         module, side, step = self._module(), self._side, self._step
         device = next(iter(module.parameters())).device
         spec: Spec = {}

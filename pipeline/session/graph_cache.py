@@ -3,7 +3,7 @@
 One JSON file per graph, without weights, below the user's cache folder; safe to delete at any time. The key of a graph
 names everything that its capture depended on: the model's identity, our own sources, the libraries' versions, side,
 types, fixed dimensions and the caller's settings. A file's name ends with a digest of its content, so that a damaged
-one is known as such; it counts as absent, and is captured anew.
+one is known as such; it counts as absent, and is captured again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A VAE as jobs and commands compute with it: opened by name, tensors in, tensors out.
 
 Unlike ``TiledVAE`` it holds weights rather than a module. The module is built (and diffusers imported, where its layers
-are not ours) only when a graph has to be captured: from the second run on neither is needed.
+are not tvae's) only when a graph has to be captured: from the second run on neither is needed.
 """
 
 from __future__ import annotations

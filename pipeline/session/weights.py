@@ -55,7 +55,7 @@ class PreparedWeights:
         return [n for n in names if n not in there or not (self._is_ready(there[n]) or self._is_done(n, there[n]))]
 
     def forget(self) -> None:
-        """Let go of what was prepared."""
+        """Drop what was prepared."""
         self._done.clear()
         self._asked.clear()
         self._watch = None

@@ -2,7 +2,7 @@
 
 The export is symbolic in the height and width of the first input (and in those dimensions of the others that are tied
 to them), and in the frames of a clip whose strips divide those. Its guards, the conditions under which the traced path
-is the model's own, become ``Graph.guards``: a shape that fails them is captured anew, never run on the wrong graph.
+is the model's own, become ``Graph.guards``: a shape that fails them is captured again, never run on the wrong graph.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def capture(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Sequ
                     _log.debug("not captured with the sizes %s", shapes, exc_info=True)
                     failed.append(error)
     finally:
-        del entry.model, entry._fn  # the exporter leaves cycles behind, which would keep them for a while
+        del entry.model, entry._fn  # the exporter leaves reference cycles, which would keep them alive for a while
     last = failed[-1]
     if isinstance(last, UnsupportedOp):
         raise last

@@ -105,7 +105,7 @@ def _own_modes() -> Iterator[None]:
 @contextmanager
 def _own_modules_alone() -> Iterator[None]:
     """The exporter takes the place of ``nn.Module.__call__`` while it goes through a model. The modules that other
-    threads call meanwhile are not in that model."""
+    threads call in that time are not in that model."""
     from torch.fx import _symbolic_trace
 
     patcher_class: Any = getattr(_symbolic_trace, "_Patcher", None)

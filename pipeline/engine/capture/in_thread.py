@@ -1,4 +1,4 @@
-"""Functions of other modules and classes, replaced in one thread: all others go on with the originals."""
+"""Functions of other modules and classes, replaced in one thread; all others keep the originals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def replaced_in(thread: int, original: Any, function: Callable[..., Any]) -> Cal
 @contextmanager
 def instead(place: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
     """``place.name`` is this function in this thread. What a release of PyTorch does not have is left out; what
-    somebody else puts there meanwhile stays."""
+    other code puts there in that time stays."""
     original: Any = getattr(place, name, None)
     if original is None:
         yield

@@ -32,7 +32,7 @@ _OURS = str(Path(__file__).parents[1])
 
 @contextmanager
 def noting_constants(model: nn.Module) -> Iterator[Lost]:
-    """Sizes that become constants meanwhile, in this thread; none with a release of PyTorch that is built otherwise."""
+    """Sizes that become constants in this block and thread; none with a release of PyTorch that is built otherwise."""
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     environment: Any = ShapeEnv

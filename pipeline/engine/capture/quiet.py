@@ -60,7 +60,7 @@ class _InThread:
 
 
 class _Muted:
-    """A filter of warnings. It is put among them, and later taken out, behind Python's back: noted changes make it show
+    """A filter of warnings. It is added and removed without telling Python: changes that Python notices make it show
     again what it shows once a place, in all threads."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class _Muted:
 
 
 class _Loggers:
-    """PyTorch's, those too that come meanwhile."""
+    """PyTorch's, also those that come while the block runs."""
 
     def __init__(self) -> None:
         thread = threading.get_ident()

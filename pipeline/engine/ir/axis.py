@@ -75,7 +75,7 @@ def crop(value: T, axis: Axis, lo: int, hi: int) -> T:
 
 
 def join(first: T, second: T, axis: Axis) -> T:
-    """The rows of one (cropped) value and behind them those of another."""
+    """The rows of one (cropped) value, followed by those of another."""
     if isinstance(first, Tensor):
         if axis.outer == 1:
             return joined([first, second], axis.dim)

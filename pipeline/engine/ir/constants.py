@@ -14,7 +14,7 @@ __all__ = ["bytes_from_weights", "from_weights", "made_of_weights"]
 
 @torch.no_grad()
 def from_weights(program: Program, weights: Mapping[str, Tensor]) -> dict[int, Tensor]:
-    """Values of the ops that have weights, and nothing else but constants, behind them; by op id."""
+    """Values, by op id, of the ops that depend on weights and constants only."""
     have: dict[int, Tensor] = {i: weights[name] for i, name in program.params.items()}
 
     def read(id_: int, _lo: int | None = None, _hi: int | None = None) -> Tensor:

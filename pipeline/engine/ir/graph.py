@@ -180,7 +180,7 @@ _NESTED = {tuple, list, dict}
 
 def map_refs(arg: Any, fn: Callable[[Any], Any]) -> Any:
     """Rebuild an argument with ``fn`` applied to every leaf that is a Ref, a Size or the device mark."""
-    kind = type(arg)  # exact, and of leaves looked at where they lie: passes come by here a million times for a clip
+    kind = type(arg)  # exact types, and leaves without a call: passes are here a million times for a clip
     if kind is tuple or kind is list:
         return kind([fn(a) if type(a) in _MARKS else map_refs(a, fn) if type(a) in _NESTED else a for a in arg])
     if kind is dict:

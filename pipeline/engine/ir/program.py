@@ -83,49 +83,55 @@ def _nothing(_rows: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """One operation of a Program. It does not change once it is made.
-
-    axis: where the rows lie, None for a whole value. whole_reads: inputs that are tiled but needed in full (attention
-    keys), a barrier. reduction: set where the value itself is a barrier. cheap: recomputing it costs less than storing
-    it. constant: does not depend on the inputs of the graph. produce: ``run`` for a value that is stored or whose
-    statistics are wanted, in fewer passes over memory; indirect: by way of memory of its own. into: ``run`` into memory
-    that is given. over: the input whose memory ``produce`` may write its result over, if nobody else needs it.
-    replaces: inputs of which row r of the result needs row r alone, so that it may take the place of their buffer.
-    chunked: set where whole reads may come in chunks of their rows. work: floating-point operations of the whole value,
-    where they are what takes the time. workspace: bytes that computing so many rows of it holds beside operands and
-    result; packs: the input of which it makes a copy besides, where it gets rows that do not lie in one piece.
-    besides: bytes of the other tensors, where the value is several.
-    """
+    """One operation of a Program. It does not change once it is made."""
 
     id: int
     name: str
     module: str
+    """Path of the model's submodule that calls it."""
     inputs: tuple[int, ...]
     axis: Axis | None
+    """Where the rows lie; None for a whole value."""
     shape: tuple[int, ...]
     dtype: torch.dtype
     demand: Callable[[int, int], Sequence[Demand]] = field(repr=False)
+    """Which rows of its inputs rows [lo, hi) of it need."""
     run: Callable[[Read, int, int], Tensor] = field(repr=False)
+    """Computes rows [lo, hi)."""
     whole_reads: tuple[int, ...] = ()
+    """Inputs that have rows and are needed in full, such as the keys of attention: a barrier."""
     reduction: Reduction | None = None
+    """Set where the value itself needs every row: a barrier."""
     cheap: bool = False
+    """Recomputing it costs less than storing it."""
     constant: bool = False
+    """It does not depend on the inputs of the graph."""
     kind: str = "call"
     produce: Produce | None = field(default=None, repr=False)
+    """``run`` in fewer passes over memory, for a value that is stored or whose statistics are wanted."""
     indirect: bool = False
+    """``produce`` needs memory of its own."""
     into: Into | None = field(default=None, repr=False)
+    """``run`` into memory that is given."""
     over: int | None = None
+    """The input whose memory ``produce`` may write its result over, if nothing else reads it."""
     replaces: tuple[int, ...] = ()
+    """Inputs of which row r of the result needs row r alone, so that it may take the place of their buffer."""
     chunked: Chunked | None = field(default=None, repr=False)
+    """Set where whole reads may come in chunks of their rows."""
     work: float = 0.0
+    """Floating-point operations of the whole value, where they are what takes the time."""
     workspace: Callable[[int], int] = field(default=_nothing, repr=False)
+    """Bytes that computing so many rows takes beside operands and result."""
     packs: int | None = None
-    besides: int = 0
+    """The input that it copies once more, where it gets rows of it that do not lie in one piece."""
+    other_bytes: int = 0
+    """Size of its other results, where it gives several tensors."""
 
     @cached_property
     def bytes(self) -> int:
         """Size of the full value."""
-        return math.prod(self.shape) * self.dtype.itemsize + self.besides
+        return math.prod(self.shape) * self.dtype.itemsize + self.other_bytes
 
     @cached_property
     def row_bytes(self) -> float:
@@ -146,7 +152,7 @@ class More(TypedDict, total=False):
     work: float
     workspace: Callable[[int], int]
     packs: int | None
-    besides: int
+    other_bytes: int
 
 
 @dataclass(eq=False)
@@ -164,7 +170,7 @@ class Program:
     whole: tuple[str, ...] = ()
     """What made some of it run on whole values: operations without a rule, by name and module."""
     handed_over: frozenset[int] = frozenset()
-    """Inputs that nobody wants back: the caches of a step, which go as soon as nothing reads them any more."""
+    """Inputs that the caller does not want back, such as the caches of a step: each is freed after its last use."""
     found: dict[type, Any] = field(default_factory=dict, init=False, repr=False)
     """What planning has found out about it, by the type of what was found."""
 

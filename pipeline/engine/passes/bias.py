@@ -86,7 +86,7 @@ def _moved(source: Node, node: Node, dim: int) -> int | None:
     before, after = source.meta.shape, node.meta.shape
     if node.op == "permute":
         return [n % len(before) for n in node.args[1]].index(dim)
-    if after[: dim + 1] == before[: dim + 1]:  # those behind were taken together, or apart
+    if after[: dim + 1] == before[: dim + 1]:  # only later ones were merged or split
         return dim
     last = dim - len(before)
     return dim + len(after) - len(before) if after[last:] == before[last:] else None

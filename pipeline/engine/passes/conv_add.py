@@ -1,4 +1,4 @@
-"""Passes: a convolution and the sum behind it become one operation, which some libraries compute at once; and so does
+"""Passes: a convolution and the sum after it become one operation, which some libraries compute at once; and so does
 a convolution alone, where a kernel takes the statistics of its result on the way.
 
 What is added then, or summed, still is in registers: a pass over the map less.

@@ -1,4 +1,4 @@
-"""Pass: group normalisation and the SiLU behind it become one operation; a flattened view in front moves behind."""
+"""Pass: group normalisation and the SiLU after it become one operation; a flattening view before it moves after it."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ __all__ = ["Rewriter"]
 class Rewriter:
     """Walks a graph from the first node to the last and writes another one.
 
-    ``graph`` is the old one without what an earlier pass left behind. Ids of it go in, Refs of the new graph come out.
-    A pass calls ``keep`` or ``replace`` once for every node in order; operands that nothing reads any more are left to
-    ``remove_unused``.
+    ``graph`` is the old one, without the nodes that an earlier pass left unused. Methods take ids of its nodes and give
+    Refs of the new graph. A pass calls ``keep`` or ``replace`` once for every node in order; operands that nothing reads
+    any more are left to ``remove_unused``.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -31,7 +31,7 @@ class Rewriter:
 
     # -- the old graph
     def node(self, arg: Any) -> Node | None:
-        """The node behind an argument, None for anything but a Ref."""
+        """The node that an argument refers to, None for anything but a Ref."""
         return self.graph.nodes[arg.id] if isinstance(arg, Ref) else None
 
     def readers(self, id_: int) -> list[int]:

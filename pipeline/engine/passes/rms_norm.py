@@ -1,4 +1,4 @@
-"""Pass: normalisation of every pixel's channels by their size, its weights and the SiLU behind it become one operation.
+"""Pass: normalisation of every pixel's channels by their size, its weights and the SiLU after it become one operation.
 
 Two spellings are known: Wan's ``F.normalize(x, dim=1)·sqrt(C)·weight + bias``, divided in float32 where the type is
 narrower, and the root mean square over a channel dimension that is moved to the end and back.
@@ -20,7 +20,7 @@ __all__ = ["fuse_rms_norm"]
 
 @dataclass
 class _Norm:
-    """What was found behind a node: the normalised value, its weights, and how its size is measured."""
+    """What a node computes: the normalised value, its weights, and how its size is measured."""
 
     x: Ref
     weight: Ref | None

@@ -1,4 +1,4 @@
-"""Passes: nearest 2x upsampling and the 3x3 convolution behind it become one transposed convolution of the small
+"""Passes: nearest 2x upsampling and the 3x3 convolution after it become one transposed convolution of the small
 picture; and that becomes one operation with the statistics of its result, where a kernel takes them on the way.
 
 2.25 times fewer operations, the same function in exact arithmetic; the enlarged picture is never written, and the

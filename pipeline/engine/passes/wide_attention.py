@@ -1,4 +1,4 @@
-"""Pass: attention of one head that is wide, or sees no later frames, becomes an operation of ours.
+"""Pass: attention of one head that is wide, or sees no later frames, becomes one of tvae's operations.
 
 PyTorch has no fast kernel for wide heads. A mask that lets every frame see itself and the frames before is a prefix of
 the keys: it is never made. What a mask does is found by making it at small sizes, as its graph depends on nothing else.

@@ -33,7 +33,7 @@ class Machine:
 
 CPU = Machine(1e11, 1e10, 1e9, 2e-5, "disk", cache=8 << 20)
 """A few cores and a local disk. Low strips of small values take them up to a third longer: each convolution lays out
-its weights anew. From 16 MiB up they take as long or less (two cores of an AMD EPYC, SDXL's shape)."""
+its weights once more. From 16 MiB up they take as long or less (two cores of an AMD EPYC, SDXL's shape)."""
 CUDA = Machine(6e14, 3e12, 4.5e10, 1e-5, "host")
 """A data-centre card on PCIe 5; what matters is the proportion, and that differs little between cards."""
 

@@ -1,4 +1,4 @@
-"""Strips that go on where the one before them ended: every row is computed once.
+"""Sliding strips: each continues where the one before it ended, so that every row is computed once.
 
 Windows see rows beyond a strip's own. Strips that stand alone compute those again, and what those see in turn, until
 the next buffer: after many convolutions that is more than the strip itself. Strips that slide keep the last rows of the
@@ -88,5 +88,5 @@ def shares(
 
 
 def _again(rows: Rows, have: Rows | None) -> bool:
-    """Do these rows begin among those there are (or right behind them)?"""
+    """Do these rows begin within the kept ones, or right after them?"""
     return have is not None and have[0] <= rows[0] <= have[1]

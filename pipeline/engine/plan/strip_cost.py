@@ -23,7 +23,7 @@ class Step(NamedTuple):
     a view or for rows written right after kept ones. exact: they are all that is stored of it, or all that its tensor
     has. joined: bytes of kept rows and new ones together, None where they are not put together; copied: bytes read and
     written once more for that. kept: bytes kept for later strips, less those that were kept before. workspace: bytes
-    while it runs. last: whose memory nobody reads after it.
+    while it runs. last: values whose memory has its last use here.
     """
 
     op: Op
@@ -152,8 +152,8 @@ def _shares(
 ) -> Iterator[tuple[Share, Mapping[int, Rows], Rows, int]]:
     """(share, rows kept before it, strip, how many strips it stands for).
 
-    Of strips that slide, one that begins anew goes before each of these, and one comes after it, which says what is
-    kept.
+    Each strip that slides is looked at between two others: one before it, which keeps rows for it, and one after it,
+    which decides what it keeps.
     """
     strips = segment.strips
     for strip, times in _alike(strips):

@@ -1,7 +1,7 @@
 """Whole values: what a segment computes before its strips, when each may go, and the memory all of them take.
 
-An operation without a rule runs whole, and so does everything behind it; of a program that cannot be cut that is all.
-Each value goes as soon as nobody reads it any more, as it does in the model itself.
+An operation without a rule runs whole, and so does everything that depends on it: in a program that cannot be cut,
+every operation. Each value is freed after its last use, as it is in the model itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["WholeValues", "last_uses"]
 
 
 def last_uses(ops: Sequence[Op], segment: Segment) -> dict[int, list[int]]:
-    """By whole op of a segment: the values that nobody reads after it."""
+    """By whole op of a segment: the values whose last use it is."""
     read = {i for b in segment.body for i in ops[b].inputs}
     last = {i: w for w in segment.whole for i in (w, *ops[w].inputs)}
     found: dict[int, list[int]] = {}
@@ -52,7 +52,7 @@ class WholeValues:
     def through(self, segment: Segment, goes: Callable[[Collection[int]], int]) -> int:
         """Compute a segment's whole values one after the other. Gives the most that was alive at once.
 
-        goes: told of the buffers that go on the way, gives the bytes that are left of those.
+        goes: given the buffers that were freed on the way, returns the bytes of the others.
         """
         most, gone, ends = 0, set[int](), last_uses(self._ops, segment)
         for id_ in segment.whole:
@@ -78,7 +78,8 @@ class WholeValues:
             self._alive.setdefault(root, set()).add(id_)
 
     def _workspace(self, op: Op) -> int:
-        """Bytes that PyTorch takes beside operands and results (measured on a CPU), and the picture laid out anew."""
+        """Bytes that PyTorch takes beside operands and results (measured on a CPU), and copies of the picture in
+        another layout."""
         laid_out = sum(self._ops[i].bytes for i in op.inputs if i in self._inputs)
         first = self._ops[op.inputs[0]] if op.inputs else None
         if first is None:

@@ -117,11 +117,11 @@ class Context:
 
     # -- operands
     def op(self, ref: Ref) -> Op:
-        """The op behind an argument."""
+        """The op that an argument refers to."""
         return self.ops[self.ids[ref.id]]
 
     def maybe(self, arg: Any) -> Op | None:
-        """The op behind an optional argument."""
+        """The op that an optional argument refers to, or None."""
         return self.op(arg) if isinstance(arg, Ref) else None
 
     def readers(self, ref: Ref) -> int:
@@ -198,7 +198,7 @@ class Context:
         inputs = self.operands(node)
         reads = tuple(i.id for i in inputs if i.axis) if barrier else ()
         invoke = self.call(node)
-        besides = sum(math.prod(self.shape(meta)) * meta.dtype.itemsize for meta in node.outputs[1:])
+        others = sum(math.prod(self.shape(meta)) * meta.dtype.itemsize for meta in node.outputs[1:])
         return self.emit(
             node,
             inputs,
@@ -207,7 +207,7 @@ class Context:
             lambda read, _a, _b: invoke(read),
             whole_reads=reads,
             kind=kind,
-            besides=besides,
+            other_bytes=others,
         )
 
     def local(

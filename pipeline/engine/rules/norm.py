@@ -24,7 +24,7 @@ from tvae.pipeline.engine.rules.window import padded
 
 _MOST_BYTES = 4 << 20
 """Of statistics that wait for the end block by block. A GPU's kernels take some 500 blocks a strip: of 64 strips of 512
-channels they would be 400 MiB, and as much again side by side."""
+channels they would be 400 MiB, and twice that while they are joined."""
 
 
 @rule("group_norm")

@@ -45,7 +45,7 @@ class Recording:
         self._graph, self._pool = torch.cuda.CUDAGraph(), pool
         with torch.cuda.device(pool.device), torch.no_grad():
             pool.enter()
-            # other threads copy to and from the device meanwhile: their calls are none of the recording's
+            # other threads may copy to and from the device now: their calls do not belong to the recording
             with torch.cuda.graph(self._graph, pool=pool.id, capture_error_mode="thread_local"):
                 self._outputs = run(self._inputs)
             # cuBLAS took workspaces from the pool, for good; a replay may write there, and nobody else: given back they

@@ -90,7 +90,7 @@ class OnDisk:
         try:
             if hasattr(os, "pwrite"):
                 return os.pwrite(fd, view, offset) if write else os.preadv(fd, [view], offset)
-            self._file.seek(offset)  # Windows has no positioned calls; nobody but the one thread moves the position
+            self._file.seek(offset)  # Windows has no positioned calls; only this one thread moves the position
             return int((self._file.write(view) if write else self._file.readinto(view)) or 0)
         except OSError as error:  # a disk that filled up where places are not kept free, or that fails
             raise _refused(self.bytes, self._folder, error) from None

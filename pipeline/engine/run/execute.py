@@ -156,7 +156,7 @@ class _Run:
                 self.store[id_] = self._buffer(self.ops[id_])
 
     def _run_strips(self, strips: deque[Rows], folded: dict[int, Any]) -> None:
-        """Run strips until none is left, or one does not fit into memory: it is put back in two halves."""
+        """Run strips until none is left, or until one runs out of memory: it is then replaced by its two halves."""
         ops, segment = self.ops, self.segment
         have = {i: rows for i, (rows, _) in self.kept.items()}
         what = ops, segment.body, segment.sinks, segment.reads, list(strips), self.total

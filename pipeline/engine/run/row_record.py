@@ -42,7 +42,7 @@ class RowRecord:
         dim = self.axis.dim
         value = record.permute(self._back).flatten(dim, dim + 2)
         if value.shape[0] == 1 and value.numel():
-            # any step serves a single sample, but by a short one PyTorch takes channels for outermost: what it made of
-            # such rows (a padded copy, say) would be laid out anew
+            # a single sample may have any stride, but from a short one PyTorch infers that channels are outermost: what
+            # it makes of such rows (a padded copy, say) would get another layout
             value = value.as_strided(value.shape, (value.numel(), *value.stride()[1:]))
         return value

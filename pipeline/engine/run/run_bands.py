@@ -34,7 +34,7 @@ def heights(schedule: Schedule) -> dict[int, Axis]:
 def reads_by_bands(
     segment: Segment, found: Sequence[Share], away: Mapping[int, Boundary]
 ) -> list[dict[int, tuple[Any, ...]]]:
-    """What the ring has to bring for every band of every strip; what does not come by bands comes with the first."""
+    """What the ring fetches for every band of every strip; buffers that are not stored in bands come with the first."""
     reads: list[dict[int, tuple[Any, ...]]] = []
     for share in found:
         elsewhere = {i: share.wanted[i] for i in segment.reads & away.keys() & share.wanted.keys()}

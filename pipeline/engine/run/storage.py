@@ -33,14 +33,14 @@ class Boundary(Protocol):
         """Begin to bring rows [lo, hi) to the device; ``result()`` is the value's tensor cut down to them."""
 
     def keep(self, lo: int, hi: int, rows: Tensor) -> Pending:
-        """Begin to store rows [lo, hi). Nobody may write to ``rows`` until ``result()`` returns, nor need hold it."""
+        """Begin to store rows [lo, hi). Do not write to ``rows`` until ``result()`` returns; it may be dropped."""
 
     def close(self) -> None:
         """Give the memory or the file back."""
 
 
 class RowSource(Protocol):
-    """An input that comes by rows: a tensor of this shape that need never exist as a whole."""
+    """An input that is read row by row: a tensor of this shape that need never exist as a whole."""
 
     @property
     def shape(self) -> tuple[int, ...]:

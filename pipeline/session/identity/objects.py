@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["described_object"]
 
 _NO_MATTER = {"Logger", "RootLogger", "LoggerAdapter", "lock", "RLock", "Condition", "local", "Environ", "_Environ"}
-"""Classes of Python's own that no number depends on, or that nobody expects to be watched."""
+"""Python's own classes that no result depends on, or whose changes need not be seen."""
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 

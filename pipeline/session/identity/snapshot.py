@@ -1,9 +1,9 @@
-"""The state of a module before a capture: what was written since, by name, and everything put back.
+"""The state of a module before a capture: what was written since, by name, and how to restore it.
 
 A capture calls the model with tensors that stand for others; what a model keeps of them (``self.prev = x``) must not
 stay. Covered are the attributes of every part, the containers and objects they hold, registries, hooks, and tensors. A
 value that was exchanged for an equal one is no change. A parameter whose values were written in place is named, but its
-values are not put back: there is no copy of them.
+values are not restored: there is no copy of them.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _CAPTURE = (
     "tvae.pipeline.session.captures",
     *(f"tvae.pipeline.models.families.{path.stem}" for path in sorted(_FAMILIES.glob("*.py")) if path.stem[0] != "_"),
 )
-"""Where our own part of a key begins: what captures, and what hands it functions of ours to be captured."""
+"""Where the part of a key that covers tvae's own code begins: what captures, and what gives it functions to capture."""
 
 _WORD = re.compile(rb"import\b[ \t]*")
 _BEFORE = re.compile(rb"(?:[^\n'\"#]*[;:])?[ \t]*(from[ \t]*(\.*)[ \t]*([\w.]*)[ \t]*)?")

@@ -51,7 +51,7 @@ class StateWatch:
 
     @property
     def extra(self) -> list[Tensor]:
-        """To be given by the traced function behind all its own outputs."""
+        """To be returned by the traced function after all its own outputs."""
         return self._again
 
     def checked(self, graph: Graph) -> Graph:

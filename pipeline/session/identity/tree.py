@@ -29,7 +29,7 @@ _MOVERS = {"AlignDevicesHook", "CpuOffload"}
 
 
 def derived(module: nn.Module) -> set[str]:
-    """Names in ``vars(module)`` that are no state of its own: each call sets them anew from what is."""
+    """Names in ``vars(module)`` that are no state of its own: each call sets them again from the module."""
     kind = type(module)
     if (kind.__module__, kind.__name__) == _COMPILED:  # computes what the module in it computes
         return {*vars(module)}

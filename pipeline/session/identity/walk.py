@@ -63,7 +63,7 @@ class Walk:
         self.watch.seal()
 
     def close(self) -> None:
-        """Let go of what follows code, which holds on to this: together they would keep the model for a while."""
+        """Drop what follows code: it refers back to this object, and the cycle would keep the model for a while."""
         del self.reach
 
     def later(self, task: Callable[[], None]) -> None:

@@ -50,7 +50,7 @@ class _WithoutNoise(TorchFunctionMode):
 
 
 def proposed(tensors: Sequence[Tensor], spec: Spec) -> tuple[list[Tensor], Spec]:
-    """What ``flatten`` gave, and behind it the tensors of every distribution made again. To be called while tracing."""
+    """What ``flatten`` gave, followed by the tensors of every distribution made again. To be called while tracing."""
     more = list(tensors)
     for node in nodes_of(spec):
         if _is_distribution(node) and all(kind in _LEAVES for part in node["state"].values() for kind in part):

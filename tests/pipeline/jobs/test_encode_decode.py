@@ -162,7 +162,7 @@ def test_a_name_out_of_a_file_leads_nowhere(run: Run, picture: Run, tmp_path: Pa
 @pytest.mark.parametrize("operation", ["encode", "roundtrip"])
 @pytest.mark.parametrize(
     ("align", "told"),
-    [("pad", "its right and bottom edge was repeated to make it 40x24"), ("crop", "cropped to 32x16")],
+    [("pad", "padded to 40x24 by repeating its right and bottom edge"), ("crop", "cropped to 32x16")],
 )
 def test_padding_and_cropping_is_told(
     operation: str, align: str, told: str, run: Run, picture: Run, clip: Run, tmp_path: Path

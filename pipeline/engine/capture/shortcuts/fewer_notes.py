@@ -1,4 +1,4 @@
-"""What the exporter notes of every node, without what a graph of ours has no use for."""
+"""Shortcut: the exporter leaves out notes on each node that tvae's graphs do not use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["fewer_notes"]
 
 @contextmanager
 def fewer_notes() -> Iterator[None]:
-    """Of the nodes that are exported meanwhile. A release of PyTorch that is built otherwise exports as it does."""
+    """For nodes exported inside this block. Does nothing with a release of PyTorch that is built otherwise."""
     from torch.fx.experimental import proxy_tensor
 
     # how every value lies in memory is noted twice: in what we read, and in a description that takes arithmetic on

@@ -37,7 +37,7 @@ class _Result:
 
 @contextmanager
 def known_shapes() -> Iterator[None]:
-    """What is exported meanwhile. A release of PyTorch that is built otherwise exports as it does."""
+    """For what is exported inside this block. Does nothing with a release of PyTorch that is built otherwise."""
     from torch._subclasses import fake_tensor
 
     mode_class: Any = fake_tensor.FakeTensorMode
@@ -114,7 +114,7 @@ def _described(result: Any, mode: Any, tensors: list[Any]) -> _Result | tuple[_R
     for number, tensor in enumerate(tensors):
         if tensor is result:
             return _Result(None, number)
-    return _Result(_copy_of(result))  # a factory gives away its result only where nobody else holds it
+    return _Result(_copy_of(result))  # a factory returns its result itself only if there is no other reference to it
 
 
 def _again(found: _Result | tuple[_Result, ...], mode: Any, tensors: list[Any]) -> Any:
