@@ -15,8 +15,8 @@ class Rewriter:
     """Walks a graph from the first node to the last and writes another one.
 
     ``graph`` is the old one, without the nodes that an earlier pass left unused. Methods take ids of its nodes and give
-    Refs of the new graph. A pass calls ``keep`` or ``replace`` once for every node in order; operands that nothing reads
-    any more are left to ``remove_unused``.
+    Refs of the new graph. A pass calls ``keep`` or ``replace`` once for every node in order; operands that nothing
+    reads any more are left to ``remove_unused``.
     """
 
     def __init__(self, graph: Graph) -> None:
