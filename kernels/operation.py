@@ -24,8 +24,8 @@ class Operation:
     """One fused operation: what it computes, how that is checked and timed, and where it is left out."""
 
     definition: Callable[..., Any]
-    """Level ``native``: PyTorch operations that say what the result is. Its name is the operation's, its parameters are
-    those of every level."""
+    """Level ``native``: PyTorch operations that define the result. Its name is the operation's, and every level has its
+    parameters."""
     measured: Callable[[Oracle, int, int], Case]
     """(oracle, size, channels) -> the call that ``tvae bench kernels`` times: one picture of size x size with so many
     channels, channels innermost, everything fused. Its ``moved`` and ``flops`` say what a perfect level would need."""

@@ -42,7 +42,7 @@ def partial_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: boo
             at = lo + own.start * m
             out.flatten(1, 2)[:, at : at + hi - lo] = result
             lse.flatten(1, 2)[:, at : at + hi - lo] = total.log_().add_(top).squeeze(2)
-            del scores, weights  # before there are those of the next
+            del scores, weights  # freed before those of the next block are made
     return out, lse
 
 

@@ -32,7 +32,7 @@ _met: set[tuple[Any, ...]] = set()
 
 
 def missing() -> str | None:
-    """Why TorchScript is no level here."""
+    """Why TorchScript cannot run on this machine, or None."""
     if not hasattr(torch.jit, "script"):
         return "this PyTorch has no TorchScript"
     if sys.version_info >= (3, 14):

@@ -1,4 +1,4 @@
-"""Whether a machine has what Triton needs, seen at a glance: loading it and starting it takes a second or more."""
+"""A quick check whether a machine has what Triton needs; to load and start it takes a second or more."""
 
 from __future__ import annotations
 

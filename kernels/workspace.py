@@ -26,7 +26,7 @@ def chunk_of(keys: int) -> int:
 
 
 def band_rows(columns: int) -> int:
-    """Rows of its result that conv_to_few computes at a time; 0: one would be too wide."""
+    """Rows of its result that conv_to_few computes at a time; 0 if even one is too wide."""
     return BAND // columns
 
 

@@ -55,11 +55,11 @@ def capped(device: torch.device, named: int | None, *, by_rows: bool = False) ->
 
 
 def _nothing() -> None:
-    """There is no limit to look at."""
+    """There is no limit to update."""
 
 
 def allocator_share(device: torch.device) -> Value[float, float]:
-    """Of a CUDA device's memory, what the allocator may have; a limit that somebody set stays one."""
+    """The share of a CUDA device's memory that the allocator may take. A limit that other code has set is kept."""
     return _share_of(torch.cuda.current_device() if device.index is None else device.index)
 
 

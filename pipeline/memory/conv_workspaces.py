@@ -73,7 +73,7 @@ def _convolved(func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[
 
 
 def _told(arg: Any) -> Hashable:
-    """All of an argument that cuDNN's choice depends on."""
+    """Everything about an argument that cuDNN's choice depends on."""
     if isinstance(arg, Tensor):
         return arg.shape, arg.stride(), arg.dtype, arg.device, arg.data_ptr() % 16
     return tuple(arg) if isinstance(arg, list) else arg

@@ -1,4 +1,4 @@
-"""Capture: a callable over a module -> our Graph, through ``torch.export``.
+"""Capture: a function that calls a module -> a ``Graph``, by ``torch.export``.
 
 The export is symbolic in the height and width of the first input (and in those dimensions of the others that are tied
 to them), and in the frames of a clip whose strips divide those. Its guards, the conditions under which the traced path
@@ -109,8 +109,8 @@ def _exported(entry: nn.Module, inputs: Sequence[Tensor], shapes: Any, shortcuts
 
 
 def _dynamic(inputs: Sequence[Tensor], rows: int) -> Iterator[Sequence[dict[int, Any] | None]]:
-    """Which sizes are symbols, the most general choice first; one that is a constant to the model (a reshape by a
-    literal) makes a choice fail, and what the last of them gives serves one shape."""
+    """Which sizes to make symbols, the most general choice first. A choice fails if the model needs one of its symbols
+    as a constant (a reshape by a literal); the graph of the last choice serves one shape only."""
     from torch.export import Dim
 
     def every(kind: Any, of_rows: Any) -> list[dict[int, Any] | None]:
@@ -198,7 +198,7 @@ class _Translator:
         return replace(graph, fixed=self._fixed(shape[self.rows] if len(shape) >= 4 else None))
 
     def _fixed(self, rows: int | Size | None) -> Constant | None:
-        """Who made the rows of the first input, or a product of theirs, a constant."""
+        """Which operation made the rows of the first input, or a product of them, a constant."""
         dim = self.rows % self.inputs[0].ndim
         who = self.lost.get(f"L['inputs'][0].size()[{dim}]")
         if isinstance(rows, int) and rows > 1 and who is None:
@@ -217,7 +217,7 @@ class _Translator:
     def _call(self, n: Any) -> None:
         value = n.meta.get("val")
         if value is None or isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)):
-            return  # size arithmetic: it is in the expressions of those who use it
+            return  # size arithmetic: it is part of the size expressions that use it
         name = f"{n.target.__module__}.{n.target.__name__}"
         if isinstance(n.target, torch._ops.OpOverload):
             name = str(n.target)

@@ -1,7 +1,7 @@
-"""How the exporter is set while it captures: without messages, and without work that a graph has no use for.
+"""Settings of the exporter during a capture: no messages, and no work that a graph does not need.
 
-All of it changes what an export costs, nothing changes what comes out. What a release of PyTorch does not know is left
-out. All of it holds in the thread that captures and in no other.
+They change what an export costs, never its result. Settings that a release of PyTorch does not have are left out. They
+are valid in the capturing thread only.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def takes_shortcuts() -> bool:
 
 @contextmanager
 def exporting(*, shortcuts: bool = True) -> Iterator[None]:
-    """Everything below at once. One thread at a time: the exporter itself has notes that are the process's.
+    """All settings of this file at once. One thread at a time, because the exporter has global state.
 
-    shortcuts: also what reaches into the exporter, and may not suit a release that nobody has tried it with.
+    shortcuts: also replace internals of the exporter, which may not work with an untested release.
     """
     with _ONE_AT_A_TIME, ExitStack() as settings:
         stay_quiet = settings.enter_context(quiet())
@@ -138,18 +138,18 @@ class _Patch:
         def either(*args: Any, **kwargs: Any) -> Any:
             if self._active:
                 return function(*args, **kwargs)
-            self._take_out()  # somebody else's had come on top, and has put this one back
+            self._take_out()  # other code had replaced it since, and has now restored this one
             return original(*args, **kwargs)
 
         self._either = either
 
     def patch(self) -> None:
-        """Also again, after ``revert``."""
+        """Replace the method; also once more after ``revert``."""
         self._active = True
         setattr(self._place, self._name, self._either)
 
     def revert(self) -> None:
-        """What was there; where another thread has put its own on top, that one stays."""
+        """Restore the method, unless another thread has replaced it since."""
         self._active = False
         self._take_out()
 

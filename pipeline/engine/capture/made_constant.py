@@ -1,7 +1,7 @@
 """Where a capture made a symbolic size a constant: the operation, and the module that asked for it.
 
-The exporter gives up a symbol without a word when somebody needs its number (``int(h)``, a loop over rows, an operation
-that takes no symbol). What the caller was doing then is found on the stack.
+The exporter replaces a symbol by its number, without a message, when the number is needed (``int(h)``, a loop over
+rows, an operation that takes no symbol). The call stack at that moment tells which code needed it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def noting_constants(model: nn.Module) -> Iterator[Lost]:
 
 
 def _pins(guard: Any) -> bool:
-    """Does it hold at one number of elements alone (H·W = 3072)?"""
+    """Is it true for one number of elements only (H·W = 3072)?"""
     import sympy
 
     if not isinstance(guard, sympy.Eq):

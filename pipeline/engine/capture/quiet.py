@@ -1,6 +1,6 @@
-"""Without warnings and logs of PyTorch in one thread, while all others hear theirs.
+"""Silences warnings and logs of PyTorch in one thread; other threads keep theirs.
 
-Python has one list of filters for warnings, and loggers are everybody's. What is put there looks at the thread first.
+Python's list of warning filters and its loggers are global. So what is added there checks the thread first.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = ["quiet", "without_warnings"]
 def without_warnings() -> Iterator[Callable[[], None]]:
     """No warning of this thread is shown or raised.
 
-    Gives a function to be called now and then where it takes long: who leaves ``catch_warnings`` in another thread puts
-    the list of filters back that was there before, without this one.
+    Gives a function to call now and then during a long block: when another thread leaves ``catch_warnings``, Python
+    restores an older list of filters, without this one.
     """
     muted = _Muted()
     muted.stay()
@@ -50,7 +50,7 @@ def quiet() -> Iterator[Callable[[], None]]:
 
 
 class _InThread:
-    """In the place of a compiled pattern: it matches everything, in the thread that made it."""
+    """Stands for a compiled pattern. It matches everything, but only in the thread that made it."""
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()

@@ -1,4 +1,4 @@
-"""Pass: a convolution's bias is left out where what reads the result can add it for nothing.
+"""Pass: a convolution's bias is moved to the operations that read its result, where they can add it at no cost.
 
 On a GPU PyTorch adds it in a pass of its own over the whole map. A normalisation takes it as an offset of its
 statistics, or of the pixels that it measures; a residual sum adds it on its way; a convolution of single pixels, whose
@@ -62,7 +62,7 @@ def _without_bias(node: Node) -> tuple[Any, ...]:
 
 
 def _all_take(r: Rewriter, id_: int, dim: int) -> bool:
-    """Can everything that reads a value add what it lacks, a number for each channel? dim: where those are."""
+    """Can every reader of a value add its missing bias, a number for each channel? dim: that of the channels."""
     return all(i >= 0 and _takes(r, i, id_, dim) for i in r.readers(id_)) and len(r.readers(id_)) > 0
 
 
@@ -77,7 +77,7 @@ def _takes(r: Rewriter, id_: int, value: int, dim: int) -> bool:
 
 
 def _is_followed(node: Node) -> bool:
-    """Has it the same numbers in another order of dimensions, or in other dimensions, and can we tell which?"""
+    """Does it only reorder, merge or split dimensions, so that the channels can be followed through it?"""
     return node.op == "permute" or (is_reshape(node) and len(node.reads) == 1)
 
 
@@ -93,7 +93,7 @@ def _moved(source: Node, node: Node, dim: int) -> int | None:
 
 
 def _of_single_pixels(r: Rewriter, node: Node) -> bool:
-    """A convolution of which every result sees one pixel, all its channels, and no border."""
+    """Is it a 1x1 convolution of all channels, without borders?"""
     weight = r.node(node.args[1]) if node.op in PLAIN_CONVOLUTIONS else None
     if weight is None or node.kwargs or set(weight.meta.shape[2:]) != {1}:
         return False
@@ -103,7 +103,7 @@ def _of_single_pixels(r: Rewriter, node: Node) -> bool:
 
 
 def _passed_on(r: Rewriter, node: Node, lacking: Ref) -> Ref:
-    """What the result lacks of a convolution of single pixels that lack this: its own bias too, if it has one."""
+    """The bias that a 1x1 convolution's result lacks if its input lacks this one; includes its own bias."""
     return _constant(r, "passed_on", (r.renamed(node.args[1]), lacking, r.renamed(_bias(node))), node)
 
 

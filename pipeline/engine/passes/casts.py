@@ -1,4 +1,4 @@
-"""Pass: values that are widened, only moved to other places, and narrowed again are moved as they are."""
+"""Pass: a cast to a wider type and back, around operations that only move values, is removed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Passes: a convolution and the sum after it become one operation, which some libraries compute at once; and so does
 a convolution alone, where a kernel takes the statistics of its result on the way.
 
-What is added then, or summed, still is in registers: a pass over the map less.
+The result is still in registers when the sum or the statistics are computed: one pass over the map is saved.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plain values and code as text that is the same in every process: no address, no path, no order of a set."""
+"""Plain values and code as text that is the same in every process: without addresses, paths, or the order of sets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLAIN: set[type] = {
 
 
 def plain(value: Any) -> str | None:
-    """A plain value's text; None for what is no plain value."""
+    """The text of a plain value; None for any other."""
     kind = type(value)
     if kind is int:
         return f"int {value:x}"

@@ -21,7 +21,10 @@ _FOLDERS = tuple(
     {str(Path(file).parent) for file in (torch.__file__, np.__file__)}
     | {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib")}
 )
-_INSTALLED = ("site-packages", "dist-packages")  # these lie in the folder of the standard library, and are not of it
+_INSTALLED = (
+    "site-packages",
+    "dist-packages",
+)  # these folders are inside the standard library's folder and do not belong to it
 
 
 def versions() -> dict[str, str]:
@@ -37,7 +40,7 @@ def versions() -> dict[str, str]:
 @lru_cache(maxsize=8192)
 def library_file(path: str) -> bool:
     """Is this the file of a library? ``path`` is a code object's, or a module's."""
-    for folder in _FOLDERS:  # one may lie inside of another
+    for folder in _FOLDERS:  # one folder may contain another
         if path.startswith(folder):
             rest = Path(path).relative_to(folder).parts if path != folder else ()
             if not (rest and rest[0] in _INSTALLED):

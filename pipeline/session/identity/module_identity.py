@@ -25,10 +25,10 @@ __all__ = ["Identity", "identity_of"]
 
 
 class Identity:
-    """digest: see the module's docstring. portable: it holds in every process. why: what stands against that.
+    """digest: see the module's docstring. portable: it is the same in every process. why: the reason if it is not.
 
-    Where something cannot be digested, it is told by its id: the digest holds for that very object, as long as this
-    identity is kept, and nothing that it names may be kept on disk.
+    What cannot be digested is named by its id. Such a digest is valid for that very object and as long as this identity
+    exists; nothing may be saved under it.
     """
 
     def __init__(self, module: nn.Module, ignored: Collection[str]) -> None:

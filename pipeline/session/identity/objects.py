@@ -29,7 +29,7 @@ _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 
 def described_object(walk: Walk, value: Any, path: str) -> str:
-    """The text of an object, whose parts go on the watchlist."""
+    """The text of an object. Puts its parts on the watchlist."""
     for kinds, describe in _DESCRIBED:
         if isinstance(value, kinds):
             walk.watch.kind(value)
@@ -53,7 +53,7 @@ def _holder(walk: Walk, value: Any, path: str) -> str:
     slots = sorted({s for c in kind.__mro__ for s in _slots(c)})
     native = any(c is not object and not c.__flags__ & _HEAP for c in kind.__mro__)
     if native or (state is None and not slots and kind.__basicsize__ > object.__basicsize__):
-        return walk.opaque(value, path)  # it holds something that Python does not see
+        return walk.opaque(value, path)  # it refers to something that Python does not see
     walk.watch.kind(value)
     held = {s: getattr(value, s) for s in slots if hasattr(value, s)}
     if slots:

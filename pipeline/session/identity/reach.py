@@ -1,9 +1,9 @@
 """The code that a module may run: functions, classes, and what their names stand for.
 
-From the functions of every class that is met, those are followed whose names some followed function mentions; so a
-model's way of saving itself, and all that it imports, is no part of what it computes. A name that is put together at
-run time (``getattr(self, "con" + "v")``) and an import inside a function are not followed; the digest of the sources
-covers both. Libraries are named, not read: but what stands under one of their names and is not theirs is followed.
+Of every class that is met, only functions are followed whose names some followed function mentions. So a model's code
+for saving itself, and all that it imports, is no part of the identity. A name that is put together at run time
+(``getattr(self, "con" + "v")``) and an import inside a function are not followed; the digest of the sources covers
+both. The code of libraries is named, not read; but what was put under one of their names and is not theirs is followed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Reach:
             self.sources.add(name)
 
     def mention(self, names: tuple[str, ...]) -> None:
-        """Some code mentions these names: members of these names may be used."""
+        """Some code mentions these names, so members with these names may be used."""
         for name in names:
             if name not in self._mentioned:
                 self._mentioned.add(name)
@@ -112,7 +112,7 @@ class Reach:
         if (base, name) in self._members or name in _UNUSED:
             return
         if name in _CONSTRUCTION and issubclass(base, nn.Module):
-            return  # a model that runs is made, and makes no other
+            return  # a model that runs exists already, and creates no other
         self._members.add((base, name))
         value = self._spaces[base][name]
         self._walk.watch.name(self._spaces[base], name, value)
@@ -200,7 +200,7 @@ class Reach:
                 self._library_value(module.__name__, name, value)
 
     def _library_value(self, where: str, name: str, value: Any) -> None:
-        """Something under a name of a library: nothing is told of what the library put there itself."""
+        """Something under a name of a library. What the library put there itself needs no text."""
         if _ours(value) or getattr(value, "__name__", name) != name:
             self._walk.lines.append(f"{where}.{name} = {self._walk.value(value, f'{where}.{name}')}")
         for function in (value, *_wrapped(value)):
@@ -246,12 +246,12 @@ def _contents(cells: Mapping[str, types.CellType]) -> list[tuple[str, Any]]:
 
 
 def _told(value: Any) -> bool:
-    """Is it what makes one closure of a library's function differ from another?"""
+    """Can this make two closures of one library function differ?"""
     return plain(value) is not None or isinstance(value, (FunctionType, BuiltinFunctionType)) or _ours(value)
 
 
 def _ours(value: Any, depth: int = 3) -> bool:
-    """Is it code that is no library's, or does it hold some?"""
+    """Is it code from outside the libraries, or does it contain some?"""
     if isinstance(value, FunctionType):
         if not library_function(value):
             return True

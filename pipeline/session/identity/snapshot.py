@@ -1,9 +1,9 @@
 """The state of a module before a capture: what was written since, by name, and how to restore it.
 
-A capture calls the model with tensors that stand for others; what a model keeps of them (``self.prev = x``) must not
-stay. Covered are the attributes of every part, the containers and objects they hold, registries, hooks, and tensors. A
-value that was exchanged for an equal one is no change. A parameter whose values were written in place is named, but its
-values are not restored: there is no copy of them.
+A capture calls the model with placeholder tensors. If the model keeps one (``self.prev = x``), it must be removed
+afterwards. Covered are the attributes of every part, the containers and objects they hold, registries, hooks, and
+tensors. A value that was exchanged for an equal one is no change. A parameter whose values were written in place is
+named, but its values are not restored: there is no copy of them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Snapshot:
         self._look(module, "")
 
     def changed(self) -> list[str]:
-        """Names of what is not as it was, such as ``decoder.prev``."""
+        """Names of what has changed since, such as ``decoder.prev``."""
         names = {name for held in self._held for name in self._differing(held)}
         return sorted(names | {kept.path for kept in self._kept if _written(kept)})
 
@@ -182,7 +182,7 @@ def _put_back(live: Any, before: Any) -> None:
 
 
 def _base(live: Any) -> Any:
-    """The class that does the work: one derived from it may forbid to write (diffusers' configuration does)."""
+    """Python's own class underneath: a derived one may forbid writes, as diffusers' configuration does."""
     return next(kind for kind in (OrderedDict, *_CONTAINERS) if isinstance(live, kind))
 
 

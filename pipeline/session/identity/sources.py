@@ -107,7 +107,7 @@ def import_closure(*modules: str) -> dict[str, Path]:
 
 
 class _Closure:
-    """Collects files. What was looked up is not looked up again, so cycles end."""
+    """Collects files. Nothing is looked up twice, so cycles end."""
 
     def __init__(self, root: str) -> None:
         self.files: dict[str, Path] = {}
@@ -216,7 +216,7 @@ def _by_finders(name: str) -> _Place | None:
     if spec is None:
         return None
     if spec.submodule_search_locations is not None and spec.origin is None:
-        return _Place(None)  # a namespace: its parts are asked of the finders, which may know them from elsewhere
+        return _Place(None)  # a namespace package: the finders may know its parts from other folders
     if not spec.origin or not spec.origin.endswith(".py") or not Path(spec.origin).is_file():
         return None
     return _Place(Path(spec.origin), tuple(map(Path, spec.submodule_search_locations or ())))
@@ -232,7 +232,7 @@ def _read(path: Path) -> _File:
 
 def _imports(text: bytes) -> Iterator[_Import]:
     quotes = [found.start() for found in _QUOTES.finditer(text)]
-    if len(quotes) % 2:  # one of them is part of something else: nothing is taken for a docstring
+    if len(quotes) % 2:  # one of them is part of another expression: do not treat it as a docstring
         quotes = []
     for word in _WORD.finditer(text):
         start = text.rfind(b"\n", 0, word.start()) + 1

@@ -1,4 +1,4 @@
-"""Models that keep state between calls have no place in a graph: they are recognised while they are captured.
+"""Models that keep state between calls cannot become graphs: they are recognised while they are captured.
 
 A capture runs the model's own code. If that leaves an attribute other than it was, the next call may read it. So the
 model is called a second time within the same trace: where that leaves another value again, or computes its result in
@@ -36,7 +36,7 @@ class StateWatch:
         self._again: list[Tensor] = []
 
     def called(self, call: Callable[[], Returned]) -> Returned:
-        """What the call returns, made once more where it wrote anything. To be called while tracing."""
+        """What the call returns. It is made a second time if the first wrote anything. To be called while tracing."""
         before = Snapshot(self._module, traced=True)
         tensors, spec = call()
         self._written, self._stays, self._again = before.changed(), True, []
@@ -45,7 +45,7 @@ class StateWatch:
             try:
                 self._again, again = call()
                 self._stays = again == described and not after.changed()
-            except (RuntimeError, TypeError, ValueError, TvaeError):  # it met what the first call left
+            except (RuntimeError, TypeError, ValueError, TvaeError):  # it started from what the first call left
                 self._stays = False
         return tensors, spec
 

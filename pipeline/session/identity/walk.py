@@ -1,6 +1,6 @@
 """Walks over everything that decides what a module computes, writes it down as text, and puts it on a watchlist.
 
-Whatever is not plain gets a number when it is met first, and a line of text of its own; later it is told by its number.
+Whatever is not plain gets a number and a line of text when it is first met; later mentions give only the number.
 That ends cycles and tells one object in two places from two equal ones. Things are looked at in the order in which they
 are met; sets and names are sorted: the text is the same in every process.
 """
@@ -67,7 +67,7 @@ class Walk:
         del self.reach
 
     def later(self, task: Callable[[], None]) -> None:
-        """Do this after what was met before."""
+        """Do this after everything that was met before."""
         self._queue.append(task)
 
     def value(self, value: Any, path: str) -> str:
@@ -88,7 +88,7 @@ class Walk:
         return f"#{number}"
 
     def opaque(self, value: Any, path: str, what: str = "") -> str:
-        """A value that is told by nothing but its identity."""
+        """A value that can be named by its id only."""
         self.why = self.why or f"{path or 'the model'}: {what or f'an object of class {type(value).__qualname__}'}"
         self.held.append(value)
         return f"object {id(value)}"

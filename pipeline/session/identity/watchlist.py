@@ -114,7 +114,7 @@ class Watchlist:
         """May it be compared with ``==``? Where that is the default, it is identity."""
         kind = type(value)
         if issubclass(kind, Tensor):
-            return value.numel() != 1  # the truth of a comparison of several raises: a change
+            return value.numel() != 1  # comparing arrays gives no single truth value and raises: counted as a change
         known = self._safe.get(kind)
         if known is None:
             known = self._safe[kind] = kind.__eq__ is object.__eq__ or issubclass(kind, dict | list | tuple | set)
@@ -125,7 +125,7 @@ class Watchlist:
         """Everything has been named; from now on ``unchanged`` may be asked."""
         tensors = [t for t in self._tensors.values() if type(t) in (Tensor, nn.Parameter, nn.Buffer)]
         self._placed = [t for t in tensors if t.data_ptr()]
-        self._unplaced = [t for t in tensors if not t.data_ptr()]  # meta, or empty: nothing but its type tells
+        self._unplaced = [t for t in tensors if not t.data_ptr()]  # on meta, or empty: only its type can tell
         self._counted = [t for t in self._tensors.values() if not t.is_inference()]  # the others count no writes
         self._getters: list[tuple[Callable[[Any], Any], Mapping[str, Any]]] = [
             (itemgetter(*names), space) for space, names in self._names.values()

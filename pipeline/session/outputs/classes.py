@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _BASES: tuple[type, ...] = (OrderedDict, dict, tuple, list, SimpleNamespace, object)
-"""What an object's memory is laid out as; each makes an empty one of a class below it."""
+"""Base layouts of objects; each can make an empty object of a derived class."""
 
 
 class ClassName(str):
@@ -49,7 +49,7 @@ class ClassName(str):
 
 
 def class_of(name: str) -> type | None:
-    """The class of this name: the one that was met, or one that is imported already. None where there is none."""
+    """The class of this name: the one that was met, or one that is already imported. None if there is none."""
     if isinstance(name, ClassName) and name.met is not None:
         return name.met
     module, _, path = name.partition(":")

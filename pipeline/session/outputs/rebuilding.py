@@ -41,7 +41,7 @@ class _Draws(Exception):
 
 
 class _WithoutNoise(TorchFunctionMode):
-    """Noise in a graph stays there, used or not; what is only tried must not draw any."""
+    """Noise in a graph stays there, used or not: a mere trial must not draw any."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") in _DRAWING:
@@ -140,7 +140,7 @@ class _Trial:
     def _try(self, attempt: Callable[[], Any]) -> Any:
         try:
             return attempt()
-        except Exception as error:  # a class of anybody's, asked for what it need not have: nothing is known of it then
+        except Exception as error:  # a user's class may lack this: then nothing is known of it
             _log.debug("a returned object was tried without success: %s", error)
             return None
 

@@ -1,6 +1,6 @@
-"""The description of a returned value as it is kept on disk: checked when it is read, never believed.
+"""The description of a returned value as it is kept on disk. Nothing in it is trusted: it is checked when read.
 
-A description is JSON. What it may say, and no more::
+A description is JSON. It may contain only this::
 
     {"tensor": 0}                                the graph's output of this number
     {"constant": plain}                          None, a truth value, a number, a text
@@ -51,7 +51,7 @@ Spec = dict[str, Any]
 """A description, see the module's docstring."""
 
 DEEPEST = 24
-"""How deep values lie in one another at most."""
+"""Most levels of values inside one another."""
 _LARGEST = 4096
 _LONGEST = 1000
 PLAIN = (type(None), bool, int, float, str)

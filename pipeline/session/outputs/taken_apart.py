@@ -136,7 +136,7 @@ class _Taken:
         if id(part) in self._seen:
             return self._same(part)
         spec: Spec = {}
-        if not isinstance(part, tuple):  # it cannot hold itself, but for through a list or an object
+        if not isinstance(part, tuple):  # it can contain itself only through a list or an object
             self._seen[id(part)] = part, spec
         if type(part) is list:
             spec |= {"sequence": "list", "items": self._items(part, where, depth)}
@@ -250,7 +250,7 @@ class _Made:
         return self._container(spec)
 
     def _container(self, spec: Spec) -> Any:
-        """What may hold itself: it is known before what is in it."""
+        """A container, which may contain itself: it is registered before its contents."""
         cls: Any = _class_in(spec) if "class" in spec else _BUILT_IN[spec.get("sequence", spec.get("mapping"))]
         base: Any = base_of(cls)
         if "from" in spec:

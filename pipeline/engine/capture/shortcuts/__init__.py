@@ -1,1 +1,1 @@
-"""What makes an export quicker and changes nothing that comes out."""
+"""Replacements inside the exporter that make a capture quicker and leave its result the same."""

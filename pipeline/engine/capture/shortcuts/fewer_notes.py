@@ -24,7 +24,7 @@ def fewer_notes() -> Iterator[None]:
 
 @contextmanager
 def _innermost_modules(proxy_tensor: Any) -> Iterator[None]:
-    """A node is told the module that it comes from, not all those around it, whose names are gone through later on."""
+    """A node notes the module that it comes from and not the modules around that one: their names take time later."""
     tracer_class: Any = getattr(proxy_tensor, "_ModuleStackTracer", None)
     if tracer_class is None:
         yield

@@ -1,8 +1,8 @@
 """Shapes of results that the exporter has found before: it finds each of them once.
 
 The exporter follows shapes through every operation by symbolic arithmetic, some three milliseconds each, and a model
-that goes over a clip frame by frame comes to the same operation on the same shapes hundreds of times. What it said the
-first time is said again. Conditions on sizes (guards) that arise on the way arose the first time.
+that goes over a clip frame by frame comes to the same operation on the same shapes hundreds of times. The
+first answer is used again. Its conditions on sizes (guards) were recorded then.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _key_of(value: Any, mode: Any, tensors: list[Any]) -> Any:
     tensors.append(value)
     sizes = (*value.shape, *value.stride(), value.storage_offset())
     flags = (value.dtype, value.fake_device, value.requires_grad, value.ndim, value.is_conj(), value.is_neg())
-    return (*flags, *(s if type(s) is int else s.node._expr for s in sizes))  # what it was before any replacement
+    return (*flags, *(s if type(s) is int else s.node._expr for s in sizes))  # the symbol before any replacement
 
 
 def _described(result: Any, mode: Any, tensors: list[Any]) -> _Result | tuple[_Result, ...] | None:

@@ -1,4 +1,4 @@
-"""Shapes of results that are plain to see: what is computed element by element is shaped like what it comes from.
+"""Shortcut: the shapes of results that are obvious, such as those of elementwise operations.
 
 The exporter finds them by going through each operation's arithmetic step by step, on symbols, and notes every
 comparison on the way in the graph: some ten milliseconds for a norm or a clamp. Results lie in memory as PyTorch's do:
@@ -20,7 +20,7 @@ _aten = torch.ops.aten
 
 
 def plain_shape(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The result without values, of fake tensors; None where it is not plain to see."""
+    """The result as a fake tensor; None where its shape is not obvious."""
     rule = _RULES.get(func)
     return None if rule is None else rule(*args, **kwargs)
 
@@ -33,7 +33,7 @@ def _alike(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def _contiguous(x: Tensor) -> bool:
-    """Beyond doubt; to ask PyTorch takes longer."""
+    """Is it certainly contiguous? Asking PyTorch takes longer."""
     expected: Any = 1
     for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
         if _expression(stride) != expected:
@@ -129,7 +129,7 @@ def _combined(x: Tensor, y: Any, alpha: Any = 1) -> Tensor | None:
 
 
 def _spreads(small: Tensor, large: Tensor) -> bool:
-    """Is ``small`` broadcast to the shape of ``large``, beyond doubt?"""
+    """Is ``small`` certainly broadcast to the shape of ``large``?"""
     if small.ndim > large.ndim:
         return False
     sizes = zip(reversed(small.shape), reversed(large.shape), strict=False)
