@@ -23,8 +23,8 @@ from tvae.pipeline.memory.convolved_shapes import CONVOLUTIONS
 
 __all__ = ["SmallWorkspaces"]
 
-_EXACT_ROOM, _ROOM = 24 << 20, 512 << 20
-"""Bytes beside the result, in float32 (where cuDNN's Winograd and Fourier transforms are) and in other types."""
+_ROOM = 24 << 20
+"""Bytes beside the result."""
 _SEGMENT, _PAGE, _SMALL = 20 << 20, 2 << 20, 10 << 20
 """How the allocator takes memory from the device: in so much for what is small, else in multiples of a page."""
 _KNOWN = 4096
@@ -55,12 +55,10 @@ def _convolved(func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[
     known.add(key)
     x, weight = args[:2]
     with torch.cuda.device(x.device):
-        exact = x.dtype in (torch.float32, torch.float64)
-        if exact:
-            torch.cuda.empty_cache()  # memory that the allocator has to spare is not refused
+        torch.cuda.empty_cache()  # memory that the allocator has to spare is not refused
         result = prod(CONVOLUTIONS[func](*args, **kwargs)) * x.element_size()
         laid_out = sum(t.nbytes for t in (x, weight) if not _is_dense(t))
-        room = _taken(result) + _taken(laid_out) + (_EXACT_ROOM if exact else _ROOM)
+        room = _taken(result) + _taken(laid_out) + _ROOM
         total = torch.cuda.mem_get_info(x.device)[1]
         share = (torch.cuda.memory_reserved(x.device) + room) / total
         if share < 1.0:

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from sweeping.untiled import exact_float32
 from torch import Tensor
 
 from tvae.kernels import cudnn_frontend
@@ -50,10 +51,10 @@ LAYOUTS = (*["dense"] * 3, "strip", "columns", "tokens", "clip", "clip strip", "
 
 
 @pytest.fixture(autouse=True)
-def _exact_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+def _exact_float32() -> Iterator[None]:
     """As in every run of the engine: no products of ten bits."""
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    with exact_float32():
+        yield
 
 
 def run_of(operation: str, level: str) -> Callable[..., Any]:

@@ -26,7 +26,8 @@ def appealed(cell: Cell, of: Swept, untiled: Untiled, tiled: TiledVAE, device: t
     pairs = []
     for n in range(1, _INPUTS + 1):
         x = input_of(replace(cell, index=cell.index + n * _APART), of, untiled.module, device)
-        (own, why), (exact, _) = untiled.run(cell, x, x.dtype), untiled.run(cell, x, torch.float32)
+        wide = torch.float64 if x.dtype == torch.float32 else torch.float32
+        (own, why), (exact, _) = untiled.run(cell, x, x.dtype), untiled.run(cell, x, wide)
         if own is None or exact is None:
             raise RuntimeError(f"the untiled model ran, and now does not: {why}")
         ours = tensor_of(getattr(tiled, cell.side)(x, **options_of(cell, of))).cpu()

@@ -194,7 +194,8 @@ class Bench:
         if kept > laid_out:
             gc.collect()
             kept = self._meter.kept()
-        if kept > laid_out + limits.room:
+        copied = x.nbytes if calls[-1].pools else 0  # a recording's own copy of the input
+        if kept > laid_out + copied + limits.room:
             result.fell.append(f"{kept >> 20} MiB stay behind, of weights of {weights >> 20}")
         # there before: the input, which counts, and perhaps copies of weights in another type, which have gone since
         beside = x.nbytes - min(kept, laid_out)
@@ -254,8 +255,11 @@ class Bench:
             most = self._limits.exact * (1 if facts["exact"] == "float64" else 2)  # two of ours are as far apart
             if own is not None:  # random weights of some models add to every rounding: theirs may be further off
                 facts["own"] = errors_of(own.to(self._device), exact).relative
-                most = max(most, _ALIKE * facts["own"])
-            if not error <= most:
+            if not error <= most and facts.get("own", 0.0) > most:
+                facts |= {"of_own": error / facts["own"], "allowed": _ALIKE}
+                if not facts["of_own"] <= _ALIKE:
+                    result.fell.append(f"{facts['of_own']:.3f} {_OWN} of {facts['own']:.1e}, {_ALIKE} at most")
+            elif not error <= most:
                 result.fell.append(f"an error of {error:.1e}, {most:.0e} at most")
         elif own is None:
             most = 1.5 * self._own.get(kind, 0.07)

@@ -17,7 +17,7 @@ from tvae.pipeline.bench.rivals import tensor_of
 from tvae.pipeline.bench.timing import is_out_of_memory
 from tvae.pipeline.models.reference import call_reference, reference_mode
 
-__all__ = ["Untiled", "is_lost", "line_of"]
+__all__ = ["Untiled", "exact_float32", "is_lost", "line_of"]
 
 _SHARE = 0.85
 """Of what is free, that the untiled call is tried in."""
@@ -45,7 +45,7 @@ class Untiled:
             module = self.module
             if x.dtype != dtype:
                 module = nn.Module.to(copy.deepcopy(module), dtype)
-            with reference_mode(module), _exact_float32():
+            with reference_mode(module), exact_float32():
                 call = self._meter.call(
                     lambda: tensor_of(call_reference(module, cell.side, x.to(dtype), **options_of(cell, of)))
                 )
@@ -69,7 +69,7 @@ def line_of(error: BaseException) -> str:
 
 
 @contextmanager
-def _exact_float32() -> Iterator[None]:
+def exact_float32() -> Iterator[None]:
     """Without TF32, whatever this PyTorch starts with."""
     matmul, convolution = torch.backends.cuda.matmul, torch.backends.cudnn.conv
     before = matmul.fp32_precision, convolution.fp32_precision

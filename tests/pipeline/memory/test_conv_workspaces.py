@@ -63,15 +63,15 @@ def tensors(dtype: torch.dtype = torch.float32, height: int = 1024) -> tuple[Ten
     return torch.zeros(1, 2, height, 1024, dtype=dtype), torch.zeros(3, 2, 3, 3, dtype=dtype)
 
 
-@pytest.mark.parametrize(("dtype", "room"), [(torch.float32, 24 << 20), (torch.bfloat16, 512 << 20)])
-def test_the_result_and_little_more_at_the_first_call_alone(card: Card, dtype: torch.dtype, room: int) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_result_and_little_more_at_the_first_call_alone(card: Card, dtype: torch.dtype) -> None:
     for _ in range(2):
         y = _convolved(card.convolve, tensors(dtype), {"padding": [1, 1]})
-    held = round(card.shares[0] * TOTAL) - RESERVED - room
+    held = round(card.shares[0] * TOTAL) - RESERVED - (24 << 20)
     taken = y.nbytes if y.nbytes >= 10 << 20 else 20 << 20
     assert taken <= held <= taken + (2 << 20)
     assert card.shares[1:] == [1.0]
-    assert card.emptied == (dtype == torch.float32)
+    assert card.emptied == 1
 
 
 def test_other_shapes_layouts_and_threads_are_other_calls(card: Card) -> None:
