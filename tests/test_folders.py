@@ -12,10 +12,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("cli", "kernels", "pipeline", "presets")
-MOST = 325
+MOST = 300
 """Lines of a file."""
-LONG = {"pipeline/engine/run/execute.py"}
-"""Those that have more: one loop with its state."""
+LONG = {"pipeline/engine/run/execute.py", "cli/options.py"}
+"""Those that have more: one loop with its state; the declarations of all options, which are data."""
 
 
 def sources() -> dict[str, Path]:

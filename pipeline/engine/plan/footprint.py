@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tvae.pipeline.engine.ir.program import Chunked, Op, Program
+from tvae.pipeline.engine.plan.bands_cost import Loop, bands_cost
 from tvae.pipeline.engine.plan.bounds import Rows, owned
-from tvae.pipeline.engine.plan.schedule import PREFETCH, STAGES, Band, Place, Schedule, Segment
-from tvae.pipeline.engine.plan.strip_cost import Strip, count, memory_of, strips_alike
+from tvae.pipeline.engine.plan.schedule import PREFETCH, STAGES, Place, Schedule, Segment
+from tvae.pipeline.engine.plan.strip_cost import Strip, count, strips_alike
 from tvae.pipeline.engine.plan.strip_ways import StripWay, made_in_buffer, way_of, written_over
 from tvae.pipeline.engine.plan.whole_values import WholeValues, last_uses
 
@@ -51,16 +52,12 @@ class SegmentFootprint:
         return max(self.beside + self.strip, self.before)
 
 
-_Loop = tuple[int, int, int, float, float, int, int, int]
-"""All of a ``SegmentFootprint`` but what is stored, and whole values."""
-
-
 @dataclass(frozen=True)
 class Known:
     """What was counted before, of schedules of one program, by all that it depends on. pays: values that cost less to
     compute once more than to move, by the rates that decide it."""
 
-    loops: dict[Any, _Loop] = field(default_factory=dict)
+    loops: dict[Any, Loop] = field(default_factory=dict)
     strips: dict[Any, list[Strip]] = field(default_factory=dict)
     pays: dict[Any, frozenset[int]] = field(default_factory=dict)
 
@@ -162,9 +159,9 @@ def _strips(schedule: Schedule, segment: Segment, known: Known) -> list[Strip]:
     return known.strips[key]
 
 
-def _strips_cost(schedule: Schedule, segment: Segment, known: Known) -> _Loop:
+def _strips_cost(schedule: Schedule, segment: Segment, known: Known) -> Loop:
     if segment.bands:
-        return _bands_cost(schedule, segment, known)
+        return bands_cost(schedule, segment, _strips(schedule, segment, known))
     ops, total = schedule.program.ops, schedule.program.rows
     sinks, away, single = set(segment.sinks), schedule.places, segment.single
     picture, early = schedule.program.inputs[0], segment.goes_early(schedule.program) - away.keys()
@@ -233,58 +230,6 @@ def _strips_cost(schedule: Schedule, segment: Segment, known: Known) -> _Loop:
     work = sum(strip.times * strip.work for strip in strips)
     halo = max(strip.halo for strip in strips)
     return (int(peak), moved, halo, computed / needed if needed else 1.0, work, starts, int(copied), spilled)
-
-
-def _bands_cost(schedule: Schedule, segment: Segment, known: Known) -> _Loop:
-    """Of a segment in bands: rows that come and go are whole in their height, all else is of one band."""
-    ops, total, away = schedule.program.ops, schedule.program.rows, schedule.places
-    memory = memory_of(ops, segment.body, ())
-    last = {memory[i]: b for b in segment.body for i in ops[b].inputs}
-    on_disk = {i for i, place in away.items() if place == "disk"}
-    peak, halo, moved, spilled, starts, computed, needed, work = 0, 0, 0.0, 0.0, 0, 0.0, 0.0, 0.0
-    by_bands = {i for i in {*segment.bands[0].cuts, *segment.bands[0].owns} if away.get(i) in ("host", "disk")}
-    for each in _strips(schedule, segment, known):
-        wanted, strip, times = each.share.wanted, each.rows, each.times
-        own = {i: owned(axis.rows, strip, total) for i in wanted if (axis := ops[i].axis) is not None}
-        comes, goes = segment.reads & wanted.keys() & away.keys(), set(segment.sinks) & wanted.keys() & away.keys()
-        frames = {i: ops[i].row_bytes * count(wanted[i]) for i in comes}
-        frames |= {i: ops[i].row_bytes * count(own[i]) for i in goes}  # of their whole height
-        moved += times * sum(frames.values())
-        spilled += times * sum(n for i, n in frames.items() if i in on_disk)
-        at_once = (1 + PREFETCH) * sum(frames[i] for i in comes - by_bands) + sum(frames[i] for i in goes - by_bands)
-        for band, alike in _bands_alike(segment.bands):
-            alive = {i: band.program.ops[i].row_bytes * count(wanted[i]) for i in band.cuts.keys() & wanted.keys()}
-            beside = at_once + PREFETCH * sum(alive[i] for i in comes & by_bands)
-            for i in goes & by_bands:
-                axis, lo, hi, _ = band.owns[i]
-                beside += (STAGES - PREFETCH) * frames[i] * (hi - lo) / ops[i].shape[axis.dim]
-            size = sum(alive.values())
-            starts += times * alike * len(segment.body)
-            for id_ in segment.body:
-                op, whole = band.program.ops[id_], ops[id_]
-                if id_ not in wanted or op.reduction or op.axis is None:
-                    continue
-                rows = count(wanted[id_])
-                alive[id_] = 0 if memory[id_] != id_ else op.row_bytes * rows
-                size += alive[id_]
-                computed += times * alike * op.row_bytes * rows
-                needed += times * alike * whole.row_bytes * count(own[id_]) / len(segment.bands)
-                work += times * alike * op.work * rows / op.axis.rows if op.axis.rows else 0.0
-                peak = max(peak, int(size + op.workspace(rows) + beside))
-                for i in op.inputs:
-                    if last[memory[i]] == id_:
-                        size -= alive.pop(memory[i], 0)
-    for band in segment.bands:
-        halo = max(halo, band.units[1] - band.units[0])
-    return peak, int(moved), halo, computed / needed if needed else 1.0, work, starts, 0, int(spilled)
-
-
-def _bands_alike(bands: Sequence[Band]) -> list[tuple[Band, int]]:
-    """Bands to look at, and how many each stands for: those of one height that see as much."""
-    kinds: dict[tuple[int, tuple[int, int]], list[Band]] = {}
-    for band in bands:
-        kinds.setdefault((id(band.program), band.units), []).append(band)
-    return [(alike[0], len(alike)) for alike in kinds.values()]
 
 
 def _above(op: Op, wanted: Mapping[int, Rows], id_: int, strip: Rows, total: int) -> int:

@@ -7,9 +7,8 @@ over, recomputed where they are read, or moved. Then every segment takes the str
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from tvae.pipeline.engine.ir.program import Program
 from tvae.pipeline.engine.plan.footprint import (
@@ -22,9 +21,9 @@ from tvae.pipeline.engine.plan.footprint import (
 )
 from tvae.pipeline.engine.plan.height_bands import HeightBands
 from tvae.pipeline.engine.plan.machine import Machine, seconds, segment_seconds
-from tvae.pipeline.engine.plan.recompute import worth_recomputing
-from tvae.pipeline.engine.plan.schedule import Place, Schedule, Segment, movable, placed, schedule, strips_of
-from tvae.pipeline.engine.plan.ways import Prior, Way, built, ways
+from tvae.pipeline.engine.plan.schedule import Place, Schedule, Segment, strips_of
+from tvae.pipeline.engine.plan.smaller import chains, ever_smaller
+from tvae.pipeline.engine.plan.ways import Prior, built, ways
 from tvae.pipeline.errors import PlanError
 
 __all__ = ["fitting", "least"]
@@ -74,7 +73,7 @@ def fitting(
         return fitting(program, strips, budget, machine, named, places, height_bands, enough=enough)
     found, smallest = [], min(cost.device for _, cost in costs)
     for goal in (budget, None):  # in long steps, and where those find nothing one by one
-        for chain in _chains(program, strips, machine, places or {}, known, goal):
+        for chain in chains(program, strips, machine, places or {}, known, goal):
             for plan, cost in chain:
                 smallest = min(smallest, cost.device)
                 if cost.device <= budget:
@@ -107,8 +106,8 @@ def least(
 ) -> int:
     """Bytes on the device that the most modest schedule needs."""
     known = known_of(program)
-    chains = _chains(program, strips, machine, places, known)
-    smallest = min(cost.device for chain in chains for _, cost in chain)
+    tried = chains(program, strips, machine, places, known)
+    smallest = min(cost.device for chain in tried for _, cost in chain)
     if height_bands is None:
         return smallest
     in_bands = _in_bands(program, strips[-1], 0, machine, places, height_bands, known)
@@ -146,7 +145,7 @@ def _in_bands(
     for way in ways(program, rows, machine, given):
         if way.slide:
             continue
-        for plan, cost in _ever_smaller(program, rows, machine, given, way, frozenset(), known, eased=eased):
+        for plan, cost in ever_smaller(program, rows, machine, given, way, frozenset(), known, eased=eased):
             yield plan, cost
             if cost.device <= budget:
                 break
@@ -194,106 +193,6 @@ def _in_strips(segment: Segment, program: Program, height: int) -> Segment:
     """The segment in strips of a height of its own among others, whose buffers nothing else may share."""
     strips = strips_of(program, height)
     return segment if strips == segment.strips else replace(segment, strips=strips, buffered=True)
-
-
-def _chains(
-    program: Program,
-    strips: Sequence[int],
-    machine: Machine,
-    given: Mapping[int, Place],
-    known: Known,
-    goal: int | None = None,
-) -> Iterator[Iterator[tuple[Schedule, Footprint]]]:
-    """Ways to take less and less memory, over a few of the heights: each segment finds its own in the end.
-
-    goal: see ``_ever_smaller``.
-    """
-    heights = dict.fromkeys((strips[0], strips[len(strips) // 2], strips[-1]))
-    for rows in heights:
-        for way in ways(program, rows, machine, given):
-            yield _ever_smaller(program, rows, machine, given, way, frozenset(), known, goal)
-            if way.cuts or way.slide:
-                continue
-            if pays := _pays(program, way.deep, machine, known):
-                yield _ever_smaller(program, rows, machine, given, way, pays, known, goal)
-
-
-def _pays(program: Program, deep: bool, machine: Machine, known: Known) -> frozenset[int]:
-    """Values that cost less to compute once more than to move, however high the strips are."""
-    key = deep, machine.operations, machine.link
-    if key not in known.pays:
-        known.pays[key] = worth_recomputing(partial(_recomputing, program, deep), machine.operations, machine.link)
-    return known.pays[key]
-
-
-def _recomputing(program: Program, deep: bool, recomputed: Collection[int]) -> Schedule:
-    return schedule(program, program.rows, deep=deep, recomputed=recomputed)
-
-
-def _ever_smaller(
-    program: Program,
-    rows: int,
-    machine: Machine,
-    given: Mapping[int, Place],
-    way: Way,
-    pays: frozenset[int],
-    known: Known,
-    goal: int | None = None,
-    eased: Callable[[Schedule, Footprint], tuple[Schedule, Footprint]] = lambda plan, cost: (plan, cost),
-) -> Iterator[tuple[Schedule, Footprint]]:
-    """Schedules with strips of this height, each meant to take less than the one before.
-
-    First what dies is written over. Then buffers go from the device, the largest of those that are alive where it is
-    fullest: values that ``pays`` names are recomputed where they are read, the others move, until none is left; among
-    equals, last those that attention would see in chunks then, several times as slow. (What waits on its way out takes
-    memory too, and so does what is recomputed: a step need not help.) goal: bytes that are enough; so many buffers then
-    go at once as those bytes ask for where it is fullest. eased: gives what is tried in the place of each.
-    """
-    recomputed = frozenset[int]()
-    plan = built(program, rows, given, way, machine, known)
-    if way.slide and not any(segment.slides for segment in plan.segments):
-        return  # the same as without
-    yield eased(plan, footprint(plan, known))
-    places = dict(given)
-    plan = placed(plan, places, defer=True)
-    spans = _spans(plan, given)
-    chunkable = program.chunkable
-    while True:
-        shown, cost = eased(plan, footprint(plan, known))
-        yield shown, cost
-        fullest = max(range(len(cost.segments)), key=lambda n: cost.segments[n].peak)
-        choice = [i for i, (made, dropped) in spans.items() if made <= fullest <= dropped]
-        if not choice:
-            return
-        choice.sort(key=lambda i: (i in pays, program.ops[i].bytes, i not in chunkable), reverse=True)
-        excess = 0 if goal is None else cost.device - goal
-        going = choice[:1]
-        for id_ in choice[1:]:
-            if sum(program.ops[i].bytes for i in going) >= excess:
-                break
-            going.append(id_)
-        if anew := pays.intersection(going):
-            recomputed |= anew
-            other = schedule(program, rows, given, way.cuts, deep=way.deep, recomputed=recomputed)
-            plan = placed(other, places, defer=True)
-            spans = _spans(plan, places)
-        for id_ in going:
-            if id_ in anew or id_ not in spans:
-                continue
-            places[id_] = machine.elsewhere
-            plan = placed(plan, places, defer=True)
-            if machine.host is not None and footprint(plan, known).host > machine.host:
-                places[id_] = "disk"
-                plan = placed(plan, places, defer=True)
-            del spans[id_]
-
-
-def _spans(plan: Schedule, gone: Collection[int]) -> dict[int, tuple[int, int]]:
-    """The first and the last segment that each buffer exists in, of those that may leave the device."""
-    made = {i: n for n, segment in enumerate(plan.segments) for i in segment.sinks}
-    dropped = {i: n for n, segment in enumerate(plan.segments) for i in segment.drops}
-    end = len(plan.segments)
-    return {i: (made[i], dropped.get(i, end)) for i in movable(plan) if i not in gone}
 
 
 def _filled(

@@ -16,6 +16,7 @@ from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.ir.program import Op, Program
 from tvae.pipeline.engine.plan.barriers import levels, read_from_buffer, without_work
 from tvae.pipeline.engine.plan.bounds import Rows
+from tvae.pipeline.engine.plan.reuse import deferred_writes, reused
 from tvae.pipeline.errors import PlanError
 
 __all__ = [
@@ -176,9 +177,9 @@ def placed(plan: Schedule, places: Mapping[int, Place], *, defer: bool = False) 
             segments.append(segment)
             continue
         dying = (segment.reads & set(segment.drops)) - given - places.keys()
-        reuse = _reuse(program.ops, segment, dying, places)
+        reuse = reused(program.ops, segment, dying, places)
         deferred = (
-            _deferred(program.ops, segment, dying - set(reuse.values()), places, reuse)
+            deferred_writes(program.ops, segment, dying - set(reuse.values()), places, reuse)
             if defer and not segment.slides
             else {}
         )
@@ -204,45 +205,6 @@ def by_rows(program: Program, chunkable: Collection[int] = ()) -> set[int]:
         whole |= {i for i in op.whole_reads if i not in chunkable or i not in chunked}
     whole |= {i for op in program.ops if op.axis is None and op.reduction is None for i in op.inputs}
     return {op.id for op in program.ops if op.axis is not None} - whole - program.params.keys()
-
-
-def _reuse(ops: list[Op], segment: Segment, dying: frozenset[int], away: Mapping[int, Place]) -> dict[int, int]:
-    """Sinks that can be written over a buffer which they are the last to read, row by row."""
-    found: dict[int, int] = {}
-    readers: dict[int, list[int]] = {}
-    for b in segment.body:
-        for i in ops[b].inputs:
-            readers.setdefault(i, []).append(b)
-    for id_ in segment.sinks:
-        op = ops[id_]
-        # rows beyond a strip's own would be read after the neighbour was written
-        if id_ in away or op.reduction or any(not ops[r].reduction for r in readers.get(id_, ())):
-            continue
-        for old in op.replaces:
-            last = old in dying and readers[old] == [id_] and old not in found.values()
-            if last and _alike(ops[old], op):
-                found[id_] = old
-                break
-    return found
-
-
-def _deferred(
-    ops: list[Op], segment: Segment, dying: frozenset[int], away: Mapping[int, Place], reuse: Mapping[int, int]
-) -> dict[int, int]:
-    """Sinks that can be written over a buffer of their kind once the strips have passed, whoever else reads it."""
-    whole = {i for b in segment.body for i in ops[b].whole_reads}
-    free = sorted(dying - whole)
-    found: dict[int, int] = {}
-    for id_ in segment.sinks:
-        old = next((i for i in free if _alike(ops[i], ops[id_])), None)
-        if old is not None and id_ not in away and id_ not in reuse and not ops[id_].reduction:
-            found[id_] = old
-            free.remove(old)
-    return found
-
-
-def _alike(one: Op, other: Op) -> bool:
-    return (one.shape, one.dtype, one.axis) == (other.shape, other.dtype, other.axis)
 
 
 def _with_cuts(level: Mapping[int, int], cuts: Mapping[int, int]) -> dict[int, int]:

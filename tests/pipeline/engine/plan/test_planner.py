@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tvae.pipeline.engine.ir.program import Program
 from tvae.pipeline.engine.lower import lower
-from tvae.pipeline.engine.plan import planner
+from tvae.pipeline.engine.plan import planner, smaller
 from tvae.pipeline.engine.plan.footprint import footprint, known_of
 from tvae.pipeline.engine.plan.machine import CPU, CUDA, Machine, seconds
 from tvae.pipeline.engine.plan.planner import fitting, least
@@ -101,7 +101,7 @@ def test_long_steps_reach_a_budget_in_fewer(kind: type[Block]) -> None:
     known, way = known_of(program), next(iter(planner.ways(program, 8, CPU, {})))
 
     def costs(goal: int | None) -> list[int]:
-        chain = planner._ever_smaller(program, 8, CPU, {}, way, frozenset(), known, goal)
+        chain = smaller.ever_smaller(program, 8, CPU, {}, way, frozenset(), known, goal)
         return [cost.device for _, cost in chain]
 
     one_by_one = costs(None)
@@ -225,7 +225,8 @@ def without_barriers() -> Program:
 
 def test_optional_cuts_stay_when_buffers_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     program, every_way = without_barriers(), planner.ways
-    monkeypatch.setattr(planner, "ways", lambda *what: [way for way in every_way(*what) if not way.slide])
+    for module in (planner, smaller):
+        monkeypatch.setattr(module, "ways", lambda *what: [way for way in every_way(*what) if not way.slide])
     machine = Machine(1e6, CPU.memory, CPU.link, CPU.start, "disk")  # computing twice is dear
     uncut = schedule(program, 8)
     cut = fitting(program, (8,), None, machine)
@@ -234,7 +235,7 @@ def test_optional_cuts_stay_when_buffers_leave(monkeypatch: pytest.MonkeyPatch) 
     every = [
         (plan, cost.device)
         for way in planner.ways(program, 8, machine, {})
-        for plan, cost in planner._ever_smaller(program, 8, machine, {}, way, frozenset(), {})
+        for plan, cost in smaller.ever_smaller(program, 8, machine, {}, way, frozenset(), {})
     ]
     assert {len(plan.segments) for plan, _ in every if plan.places} == {len(cut.segments)}
     assert min(size for _, size in every) == least(program, (8,), machine, {})
@@ -388,9 +389,9 @@ def test_attentions_keys_stay_while_anything_as_large_could_go() -> None:
     program = large(Attending)
     keys = program.chunkable
     assert keys
-    plans = [plan for plan, _ in planner._ever_smaller(program, 64, CUDA, {}, planner.Way({}), frozenset(), {})]
+    plans = [plan for plan, _ in smaller.ever_smaller(program, 64, CUDA, {}, smaller.Way({}), frozenset(), {})]
     before = next(a for a, b in itertools.pairwise(plans) if keys & b.places.keys())
     attending = next(n for n, part in enumerate(before.segments) if any(program.ops[i].chunked for i in part.body))
-    spans = planner._spans(before, before.places)
+    spans = smaller._spans(before, before.places)
     stay = {i for i, (made, dropped) in spans.items() if made <= attending <= dropped and i not in keys}
     assert not [i for i in stay if program.ops[i].bytes >= max(program.ops[key].bytes for key in keys)]
