@@ -33,10 +33,8 @@ MAX_PIXELS = 1 << 30
 """Of a picture that is read unless more is allowed: 3 GiB of RGB, from a file that may have a few kilobytes."""
 HELD_BYTES = 8
 """Of a pixel that is read: Pillow's four, the frame's three, and a little of what comes after."""
-_ORIENTATION_TAG = 0x0112
-_BITS_TAG = 258
+_ORIENTATION_TAG, _BITS_TAG, _DNG_TAG = 0x0112, 258, 50706
 _SUBFILE_TAG = 254  # bit 0: a reduced version of another picture in the file, which comes first in camera raws
-_DNG_TAG = 50706
 _PIX_FMT = {"1": "monob", "L": "gray", "LA": "ya8", "P": "pal8", "PA": "pal8", "RGB": "rgb24", "RGBA": "rgba"}
 
 # What Pillow and FFmpeg raise on damaged files
@@ -289,11 +287,9 @@ def _tiff_bits(image: Image.Image, path: Path) -> int:
     """InputError for a camera's raw file, and for more bits than are read."""
     assert isinstance(image, TiffImageFile)
     with _pillow(path):
-        subfile = image.tag_v2.get(_SUBFILE_TAG, 0)
+        subfile, found = image.tag_v2.get(_SUBFILE_TAG, 0), image.tag_v2.get(_BITS_TAG)
     if (isinstance(subfile, int) and subfile & 1) or _DNG_TAG in image.tag_v2:
         raise InputError(f"{path}: is a camera's raw file, only its thumbnail would be read; develop it to PNG first")
-    with _pillow(path):
-        found = image.tag_v2.get(_BITS_TAG)
     bits = max((n for n in (found if isinstance(found, tuple) else (found,)) if isinstance(n, int)), default=1)
     if bits > TIFF.bits or image.mode == "F":
         raise InputError(f"{path}: {bits}-bit numbers are not supported; convert it to a 16-bit PNG first")
