@@ -15,16 +15,16 @@ from tvae.pipeline.errors import PlanError, UsageError
 
 __all__ = [
     "CUDA_LATER",
-    "Besides",
     "Limits",
+    "Overhead",
     "Rows",
     "activation_budget",
-    "besides",
     "check_budget",
     "free_bytes",
     "has_room",
     "host_room",
     "outside",
+    "overhead",
     "parse_size",
     "recorded_segments",
 ]
@@ -118,10 +118,10 @@ def has_room(device: torch.device, named: int, more: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Besides:
+class Overhead:
     """What a process takes beside buffers and strips: bytes, and a share of all that it may take.
 
-    spare: bytes by which that may be more at the next call.
+    spare: bytes by which it may grow until the next call.
     """
 
     bytes: int
@@ -129,35 +129,35 @@ class Besides:
     spare: int = 0
 
     def left(self, named: int) -> int:
-        """Of a budget that is named, for buffers and strips; less than zero where the rest takes more."""
+        """Bytes of a named budget that are left for buffers and strips; negative where the overhead alone is larger."""
         return named - int(self.share * named) - self.bytes
 
     def named(self, left: int) -> int:
-        """What has to be named to have so much left."""
+        """The budget to name so that so many bytes are left."""
         return max(1, math.ceil((left + self.bytes) / (1 - self.share)))
 
     def enough(self, left: int) -> int:
-        """What has so much left at the next call, too."""
+        """The budget to name so that so many bytes are left at the next call, too."""
         return self.named(left) + self.spare
 
 
-def besides(device: torch.device, weights: int, inputs: int = 0, *, to_come: int | None = None) -> Besides:
+def overhead(device: torch.device, weights: int, inputs: int = 0, *, to_come: int | None = None) -> Overhead:
     """As of now. weights: bytes of the weights; to_come: of those that have no place yet, None where that is not known.
     inputs: bytes of tensors that may be there, and are counted elsewhere."""
     if device.type == "cuda":
         torch.cuda.empty_cache()  # what is left then are tensors, whoever's, what recordings keep, and holes
         held = torch.cuda.memory_reserved(device) - inputs
         held = max(weights, held) if to_come is None else held + _in_pages(to_come)
-        return Besides(max(_CUDA_OWN, outside(device) + _CUDA_WORK) + held, _CUDA_ROOM, _CUDA_SPARE)
+        return Overhead(max(_CUDA_OWN, outside(device) + _CUDA_WORK) + held, _CUDA_ROOM, _CUDA_SPARE)
     if device.type == "cpu":
         resident = _resident()
         more = weights if to_come is None or not resident else to_come
-        return Besides((resident or _CPU_OWN) + more + _CPU_FIRST, _CPU_ROOM, _CPU_SPARE)
-    return Besides(weights)
+        return Overhead((resident or _CPU_OWN) + more + _CPU_FIRST, _CPU_ROOM, _CPU_SPARE)
+    return Overhead(weights)
 
 
 def activation_budget(
-    device: torch.device, named: int | None, share: float, taken: Besides, inputs: int = 0
+    device: torch.device, named: int | None, share: float, taken: Overhead, inputs: int = 0
 ) -> int | None:
     """Bytes for inputs, buffers and strips; None where nothing is known, less than zero where there is nothing left.
 

@@ -19,7 +19,7 @@ from tvae.pipeline.engine.plan.report import Plan, explain
 from tvae.pipeline.engine.plan.schedule import Place, Schedule, by_rows
 from tvae.pipeline.engine.plan.ways import Prior
 from tvae.pipeline.engine.run.storage import ROWS, Pending, RowSink, RowSource
-from tvae.pipeline.memory.limits import Besides, Limits, activation_budget, besides, has_room, host_room
+from tvae.pipeline.memory.limits import Limits, Overhead, activation_budget, has_room, host_room, overhead
 
 __all__ = ["Example", "Planned", "at_callers", "described", "planned", "rows_dim"]
 
@@ -60,7 +60,7 @@ class Planned:
         given = _given(self.schedule.program, self.schedule.places)
         if limits.vram is not None:
             return has_room(device, limits.vram, self.bytes - given + limits.beside)
-        budget = activation_budget(device, None, limits.share, Besides(0), given)
+        budget = activation_budget(device, None, limits.share, Overhead(0), given)
         return budget is None or self.bytes + limits.beside <= budget
 
 
@@ -77,12 +77,12 @@ def planned(
 ) -> Planned:
     """The schedule for a program.
 
-    places: from ``at_callers``. height_bands: of strips that divide time. to_come: see ``besides``. there: bytes of the
+    places: from ``at_callers``. height_bands: of strips that divide time. to_come: see ``overhead``. there: bytes of the
     inputs that are on the device already; None: all of them. prior: see ``fitting``. Raises PlanError, UsageError for
     the limits.
     """
     there = _given(program, places) if there is None else there
-    taken = _besides(program, device, limits, to_come, there)
+    taken = _overhead(program, device, limits, to_come, there)
     budget = activation_budget(device, limits.vram, limits.share, taken, there)
     if limits.vram is None and budget is not None:
         budget -= limits.beside
@@ -93,7 +93,7 @@ def planned(
 
     def enough(left: int) -> int:
         """As of a refusal: planning takes memory of its own."""
-        return _besides(program, device, limits, to_come, there).enough(left)
+        return _overhead(program, device, limits, to_come, there).enough(left)
 
     found = fit(strips)
     known = known_of(program)
@@ -117,7 +117,7 @@ def described(found: Planned, limits: Limits, device: torch.device, side: str) -
     machine = _machine(device)
     most_modest = least(plan.program, _strips(plan.program, limits), machine, given, found.height_bands)
     there = _given(plan.program, given) if found.there is None else found.there
-    budget = _besides(plan.program, device, limits, found.to_come, there).enough(most_modest)
+    budget = _overhead(plan.program, device, limits, found.to_come, there).enough(most_modest)
     cost = footprint(plan, known_of(plan.program))
     time, most = seconds(plan, cost, machine), bound(plan, cost, machine)
     return replace(explain(plan, side), least_bytes=most_modest, least_budget=budget, seconds=time, bound=most)
@@ -166,10 +166,10 @@ def _plain_rows(op: Op, dim: int) -> bool:
     return op.axis is not None and op.axis.plain and op.axis.dim == dim
 
 
-def _besides(program: Program, device: torch.device, limits: Limits, to_come: int | None, there: int) -> Besides:
+def _overhead(program: Program, device: torch.device, limits: Limits, to_come: int | None, there: int) -> Overhead:
     made = bytes_from_weights(program)  # by the run, which keeps them
     weights = sum(program.ops[i].bytes for i in program.params) + made
-    found = besides(device, weights, there, to_come=None if to_come is None else to_come + made)
+    found = overhead(device, weights, there, to_come=None if to_come is None else to_come + made)
     return replace(found, bytes=found.bytes + limits.beside)
 
 

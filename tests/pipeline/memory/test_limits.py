@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tvae.pipeline.errors import PlanError, UsageError
 from tvae.pipeline.memory import limits as budget
-from tvae.pipeline.memory.limits import Limits, activation_budget, besides, check_budget, parse_size
+from tvae.pipeline.memory.limits import Limits, activation_budget, check_budget, overhead, parse_size
 
 CPU, CUDA, OTHER = torch.device("cpu"), torch.device("cuda", 0), torch.device("meta")
 MIB, GIB = 1 << 20, 1 << 30
@@ -108,7 +108,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def left_of(named: int | None, device: torch.device = CPU, weights: int = 0) -> int | None:
-    return activation_budget(device, named, 0.5, besides(device, weights))
+    return activation_budget(device, named, 0.5, overhead(device, weights))
 
 
 def test_without_a_name_it_is_a_share_of_what_is_free(machine: Any) -> None:
@@ -130,7 +130,7 @@ def test_what_the_process_holds_is_not_for_buffers(machine: Any) -> None:
 
 def test_weights_count_once(machine: Any) -> None:
     machine(10 * GIB, 300 * MIB)
-    assert besides(CPU, 50 * MIB, to_come=0).left(2 * GIB) == besides(CPU, 50 * MIB).left(2 * GIB) + 50 * MIB
+    assert overhead(CPU, 50 * MIB, to_come=0).left(2 * GIB) == overhead(CPU, 50 * MIB).left(2 * GIB) + 50 * MIB
 
 
 def test_a_system_that_does_not_tell(machine: Any) -> None:
@@ -191,7 +191,7 @@ def test_a_budget_that_is_named_holds_what_was_asked_for(
     """``named`` undoes ``left``, and names no byte too many."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(budget, "_resident", lambda: resident)
-        taken = besides(device, weights)
+        taken = overhead(device, weights)
     named = taken.named(wanted)
     assert taken.enough(wanted) == named + (16 * MIB if device == CPU else 0) > 0, "a process is never quite the same"
     assert taken.left(named) >= wanted
@@ -225,21 +225,25 @@ def test_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, name, said)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _device: card.tensors)
     monkeypatch.setattr(torch.cuda, "memory_snapshot", card.segments)
-    assert activation_budget(CUDA, None, 0.5, besides(OTHER, 0)) == 6 * GIB
+    assert activation_budget(CUDA, None, 0.5, overhead(OTHER, 0)) == 6 * GIB
     left = left_of(8 * GIB, CUDA, GIB)
     assert left is not None
     assert 3.5 * GIB < left < 4.1 * GIB, "what other tensors take is not for buffers"
     assert card.cached == 0, "what is given back leaves no holes"
-    assert besides(CUDA, GIB).named(left) == pytest.approx(8 * GIB, abs=4)
-    assert besides(CUDA, GIB).enough(left) == pytest.approx(8 * GIB + 32 * MIB, abs=4), "pages that tensors lie in vary"
-    assert besides(CUDA, GIB, inputs=2 * GIB).left(8 * GIB) == left + 2 * GIB, "inputs are counted as buffers"
-    assert besides(CUDA, 5 * GIB).left(8 * GIB) == left - 2 * GIB, "weights that are still to come"
-    assert besides(CUDA, GIB, to_come=0).left(8 * GIB) == left, "the weights are among the tensors"
-    assert besides(CUDA, GIB, to_come=GIB).left(8 * GIB) == pytest.approx(left - GIB, abs=22 * MIB), "beside the others"
+    assert overhead(CUDA, GIB).named(left) == pytest.approx(8 * GIB, abs=4)
+    assert overhead(CUDA, GIB).enough(left) == pytest.approx(8 * GIB + 32 * MIB, abs=4), (
+        "pages that tensors lie in vary"
+    )
+    assert overhead(CUDA, GIB, inputs=2 * GIB).left(8 * GIB) == left + 2 * GIB, "inputs are counted as buffers"
+    assert overhead(CUDA, 5 * GIB).left(8 * GIB) == left - 2 * GIB, "weights that are still to come"
+    assert overhead(CUDA, GIB, to_come=0).left(8 * GIB) == left, "the weights are among the tensors"
+    assert overhead(CUDA, GIB, to_come=GIB).left(8 * GIB) == pytest.approx(left - GIB, abs=22 * MIB), (
+        "beside the others"
+    )
     with pytest.raises(PlanError, match=r"30.00 GiB is more than cuda:0 has \(24.00 GiB\)"):
         left_of(30 * GIB, CUDA, GIB)
     card.kept, card.cached = GIB, GIB
-    assert activation_budget(CUDA, None, 0.5, besides(OTHER, 0)) == 5.5 * GIB, "what a recording keeps is for no other"
+    assert activation_budget(CUDA, None, 0.5, overhead(OTHER, 0)) == 5.5 * GIB, "what a recording keeps is for no other"
     assert left_of(8 * GIB, CUDA, GIB) == left - GIB
 
 
@@ -250,7 +254,7 @@ def test_a_process_with_much_beside_its_tensors(monkeypatch: pytest.MonkeyPatch)
 
     def left(beside: int) -> int:
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (23 * GIB - beside, 24 * GIB))
-        return besides(CUDA, 0).left(8 * GIB)
+        return overhead(CUDA, 0).left(8 * GIB)
 
     assert left(300 * MIB) == left(500 * MIB)
     assert left(3 * GIB) == left(900 * MIB)

@@ -64,7 +64,7 @@ def smallest(model: Model, side: str, x: list[Tensor], caches: list[Any], monkey
         model._session._side(f"{side} step").check(inputs, model.limits, planning_call())
     assert refused.value.enough is not None
     program = model._session._side(f"{side} step")._lowered("height", inputs, planning_call())[1]
-    taken = planning._besides(program, CPU, model.limits, None, 0)
+    taken = planning._overhead(program, CPU, model.limits, None, 0)
     return taken.left(refused.value.enough)
 
 
