@@ -77,9 +77,9 @@ def planned(
 ) -> Planned:
     """The schedule for a program.
 
-    places: from ``at_callers``. height_bands: of strips that divide time. to_come: see ``overhead``. there: bytes of the
-    inputs that are on the device already; None: all of them. prior: see ``fitting``. Raises PlanError, UsageError for
-    the limits.
+    places: from ``at_callers``. height_bands: of strips that divide time. to_come: see ``overhead``. there: bytes of
+    the inputs that are on the device already; None: all of them. prior: see ``fitting``. Raises PlanError, UsageError
+    for the limits.
     """
     there = _given(program, places) if there is None else there
     taken = _overhead(program, device, limits, to_come, there)
