@@ -1,7 +1,7 @@
 """From what the user names to a VAE: `locate_vae` finds it, `load_weights` and `load_module` load it.
 
 Weights are read from safetensors only. diffusers is imported by `load_module` alone (it costs seconds), the network
-is used for hub ids alone. `load_own` does without for the most common class.
+is used for hub ids alone.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.models import hub, kl
+from tvae.pipeline.models import hub
 from tvae.pipeline.models.seedvr2 import checkpoint
 from tvae.pipeline.models.source import PICKLED, VaeSource, pickled_error, read_file, read_folder
 from tvae.presets import builtin
 
-__all__ = ["VaeSource", "has_own", "load_module", "load_own", "load_weights", "locate_vae"]
+__all__ = ["VaeSource", "load_module", "load_weights", "locate_vae"]
 
 BUILTIN = "builtin"
 
@@ -65,29 +65,6 @@ def load_weights(source: VaeSource, names: Collection[str] | None = None) -> dic
         except (OSError, SafetensorError) as error:
             raise UsageError(f"cannot read the weights '{path}': {error}") from error
     return weights
-
-
-def has_own(source: VaeSource) -> bool:
-    """Is this an AutoencoderKL that we have the layers of, its weights under their present names?"""
-    known = source.class_name == kl.CLASS_NAME and kl.config_of(source.config) is not None
-    return known and source.keys_are_current
-
-
-def load_own(source: VaeSource, dtype: torch.dtype) -> nn.Module:
-    """`load_module` for capturing a graph, without diffusers where `has_own`: the same numbers, weights of the same
-    names, but `encode` and `decode` return no objects of diffusers'.
-    """
-    config = kl.config_of(source.config) if has_own(source) else None
-    if config is None:
-        return load_module(source, dtype)
-    with torch.device("meta"):
-        module = kl.KLVAE(config)
-    weights = {name: value.to(dtype) for name, value in load_weights(source, [*module.state_dict()]).items()}
-    try:
-        module.load_state_dict(weights, assign=True)
-    except RuntimeError:  # some are missing or of another shape, which `load_module` says in a line
-        return load_module(source, dtype)
-    return module.eval().requires_grad_(False)
 
 
 def load_module(source: VaeSource, dtype: torch.dtype | None = None, device: torch.device | str = "cpu") -> nn.Module:

@@ -30,13 +30,15 @@ from tvae.pipeline.session.outputs.rebuilding import proposed, settled
 from tvae.pipeline.session.outputs.taken_apart import Spec, flatten
 from tvae.pipeline.session.warmup import prepared
 
-__all__ = ["Captured", "Captures", "Fits"]
+__all__ = ["Captured", "Captures", "Fits", "Written"]
 
 _ONE_AT_A_TIME = threading.RLock()
 """While a model is captured its weights and settings are not its own."""
 
 Fits = Callable[[Graph, Spec], bool]
 """Can a graph from disk, with what its outputs make, be this model's?"""
+Written = Callable[[Side, int, torch.dtype], tuple[Graph, Spec] | None]
+"""The graph of a side, for a batch of so many of this type, where it is known without a capture."""
 
 
 @dataclass
@@ -72,11 +74,12 @@ class Captures:
         frames: Frames | None,
         fits: Fits | None = None,
         still: Callable[[], bool] = lambda: True,
+        written: Written | None = None,
     ) -> None:
         self._side: Side = side
         self._module, self._key, self._still = module, key, still
         self._kernels, self._step, self._frames = kernels, step, frames
-        self._fits = fits or (lambda _graph, _spec: True)
+        self._fits, self._written = fits or (lambda _graph, _spec: True), written
         self._graphs: dict[str, list[Captured]] = {}
         self.torn = False
         """Did the model change while it was captured? Such a graph belongs to no state of the model and is not kept."""
@@ -95,7 +98,7 @@ class Captures:
         dims = 3 if len(inputs[0].shape) == 5 else 2
         with prepared(self._kernels, inputs[0].dtype, inputs[0].device, dims):
             if name not in self._graphs:
-                self._graphs[name] = [Captured(self._optimised(g, inputs), s) for g, s in store.load(self._fits)]
+                self._graphs[name] = self._without_capture(store, inputs, call)
                 found = self._serving(name, shapes, rows)
             if found is not None:
                 return found
@@ -111,6 +114,14 @@ class Captures:
             why = f"the graph that torch.export made of it does not serve the shapes it was made with, {shapes}"
             raise UnsupportedOp("torch.export", self._side, why, whole=False)
         return found
+
+    def _without_capture(self, store: GraphStore, inputs: Sequence[Tensor | RowSource], call: Call) -> list[Captured]:
+        """The graphs there are of these inputs."""
+        first, plain = inputs[0], len(inputs) == 1 and call == Call() and self._step is None and self._frames is None
+        known = self._written(self._side, first.shape[0], first.dtype) if self._written is not None and plain else None
+        if known is not None:
+            return [Captured(self._optimised(known[0], inputs), known[1], rehearsed=False)]
+        return [Captured(self._optimised(graph, inputs), spec) for graph, spec in store.load(self._fits)]
 
     def _serving(self, name: str, shapes: list[tuple[int, ...]], rows: Rows) -> tuple[Captured, dict[str, int]] | None:
         """A graph in memory that serves these shapes, with its strips along ``rows``, and its symbols' values."""

@@ -1,7 +1,7 @@
 """A VAE as jobs and commands compute with it: opened by name, tensors in, tensors out.
 
-Unlike ``TiledVAE`` it holds weights rather than a module. The module is built (and diffusers imported, where its layers
-are not tvae's) only when a graph has to be captured: from the second run on neither is needed.
+Unlike ``TiledVAE`` it holds weights rather than a module. The module is built (and diffusers imported) only when a
+graph has to be captured: from the second run on neither is needed, and never of an AutoencoderKL.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tvae.pipeline.device import choose_preset, pick_device, uses_channels_last
+from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.engine.ir.layout import memory_format
 from tvae.pipeline.engine.plan.report import Plan
 from tvae.pipeline.engine.run.storage import ROWS, RowSink, RowSource
@@ -27,7 +28,7 @@ from tvae.pipeline.models.calls import Call, Side
 from tvae.pipeline.models.families import FAMILIES, LatentGeometry, goes_by_frames
 from tvae.pipeline.models.geometry import geometry_of
 from tvae.pipeline.models.latent_space import LatentSpace
-from tvae.pipeline.models.load import has_own, load_module, load_own, load_weights, locate_vae
+from tvae.pipeline.models.load import load_module, load_weights, locate_vae
 from tvae.pipeline.models.source import VaeSource
 from tvae.pipeline.models.space import space_of
 from tvae.pipeline.models.streaming import ClipStream
@@ -35,7 +36,7 @@ from tvae.pipeline.session.choose_plan import Example
 from tvae.pipeline.session.clip_plan import ClipPlan
 from tvae.pipeline.session.graph_cache import fits_weights
 from tvae.pipeline.session.identity.stored_key import stored_key
-from tvae.pipeline.session.outputs.taken_apart import Posterior, posterior_of
+from tvae.pipeline.session.outputs.taken_apart import Posterior, Spec, posterior_of
 from tvae.pipeline.session.session import Session
 from tvae.pipeline.session.subject import Subject
 from tvae.presets import Preset
@@ -44,6 +45,7 @@ __all__ = ["DTYPES", "Model", "ModelInfo", "Posterior", "open_model"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_MOMENTS: Spec = {"posterior": {"moments": {"tensor": 0}, "point": False}}
 _RECORDED_PIXELS = 1 << 24
 """Pictures up to here are whole on the device where runs are recorded: a recording has fixed addresses."""
 _WHOLE_PIXELS = 1 << 18
@@ -121,17 +123,20 @@ class Model:
     ) -> None:
         self.source, self.preset, self.dtype, self.device, self.limits = source, preset, dtype, device, limits
         self._loaded: nn.Module | None = None
+        known = source.class_name == kl.CLASS_NAME and source.keys_are_current
+        self._layers = kl.config_of(source.config) if known else None
         self._stored: dict[str, Tensor] = {}
         shapes = {name: list(spec.shape) for name, spec in sorted(source.tensors.items())}
         facts = {"class": source.class_name, "config": source.config_sha256, "weights": shapes}
         subject = Subject(
             source.class_name,
-            stored_key(_home_of(source), facts),
+            None if self._layers is not None else stored_key(_home_of(source.class_name), facts),
             self._module,
             self._by_name,
             lambda: self._stored,
             geometry=lambda: self.geometry,
             fits=lambda graph, _spec: fits_weights(graph, source.tensors, all_named=False),
+            written=self._written,
         )
         self._session = Session(subject, preset, dtype, device, limits, allow_whole=allow_whole, threads=threads)
 
@@ -253,10 +258,17 @@ class Model:
             return Posterior(torch.empty(0), None)
         return posterior_of(spec, tensors) if side == "encode" else Posterior(tensors[0], None)
 
+    def _written(self, side: Side, batch: int, dtype: torch.dtype) -> tuple[Graph, Spec] | None:
+        """Of weights that do not fit, none: loading the module says what is wrong with them."""
+        graph = None if self._layers is None else kl.graph_of(self._layers, side, batch, dtype)
+        if graph is None or not fits_weights(graph, self.source.tensors):
+            return None
+        return graph, _MOMENTS if side == "encode" else {"tensor": 0}
+
     def _module(self) -> nn.Module:
         """What graphs are captured from: on the CPU, so that the device holds each weight once, laid out for use."""
         if self._loaded is None:
-            self._loaded = load_own(self.source, self.dtype)
+            self._loaded = load_module(self.source, self.dtype)
         return self._loaded
 
     def _by_name(self, names: Sequence[str]) -> Mapping[str, Tensor]:
@@ -277,13 +289,11 @@ class Model:
         return weight.to(self.device, kind).contiguous(memory_format=layout)
 
 
-def _home_of(source: VaeSource) -> str:
-    """The module of the class that graphs are captured from, found without importing diffusers."""
-    if has_own(source):
-        return kl.KLVAE.__module__
+def _home_of(class_name: str) -> str:
+    """Where diffusers defines an autoencoder, found without importing diffusers: the file that holds the class."""
     spec = find_spec("diffusers")
     folder = Path(spec.origin).parent / "models" / "autoencoders" if spec and spec.origin else None
     for file in sorted(folder.glob("*.py")) if folder else []:
-        if f"\nclass {source.class_name}(" in file.read_text(encoding="utf-8"):
+        if f"\nclass {class_name}(" in file.read_text(encoding="utf-8"):
             return f"diffusers.models.autoencoders.{file.stem}"
     return "diffusers"

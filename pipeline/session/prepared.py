@@ -28,7 +28,7 @@ from tvae.pipeline.engine.run.storage import RowSource
 from tvae.pipeline.errors import PlanError, TvaeError, UnsupportedOp
 from tvae.pipeline.memory.limits import Limits, Rows
 from tvae.pipeline.models.calls import Call, Frames, Side, Step
-from tvae.pipeline.session.captures import Captured, Captures, Fits
+from tvae.pipeline.session.captures import Captured, Captures, Fits, Written
 from tvae.pipeline.session.choose_plan import Planned, at_callers, described, planned
 from tvae.pipeline.session.outputs.taken_apart import Spec
 from tvae.pipeline.session.runner import Runner
@@ -86,11 +86,12 @@ class Compiled:
         fits: Fits | None = None,
         still: Callable[[], bool] = lambda: True,
         channels_last: bool = False,
+        written: Written | None = None,
     ) -> None:
         self._side: Side = side
         self._frames, self._step, self._allow_whole = frames, step is not None, allow_whole
         self._kernels, self._channels_last = kernels or Kernels(), channels_last
-        self._captures = Captures(side, module, key, self._kernels, step, frames, fits, still)
+        self._captures = Captures(side, module, key, self._kernels, step, frames, fits, still, written)
         self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._plans: OrderedDict[Any, Planned] = OrderedDict()
         self._priors: dict[Any, Prior] = {}

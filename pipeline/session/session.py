@@ -284,6 +284,7 @@ class Session:
                 fits=subject.fits,
                 still=subject.still,
                 channels_last=self._last,
+                written=subject.written,
             )
         return self._compiled[name]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from tvae.pipeline.models.families import LatentGeometry
-from tvae.pipeline.session.captures import Fits
+from tvae.pipeline.session.captures import Fits, Written
 
 __all__ = ["Subject"]
 
@@ -23,7 +23,8 @@ class Subject:
     computation. weights: the current ones, at least those of the names it is given. there: those that asking for takes
     no memory; None: all. borrowed: others write into the weights whenever they like. geometry: how pixels and latents
     relate, asked for where steps need it. fits: of graphs from disk, those that can be this model's. still: is it what
-    ``key`` says, also now? Another thread may change it while it is captured.
+    ``key`` says, also now? Another thread may change it while it is captured. written: gives a side's graph without a
+    capture, of models that have one.
     """
 
     family: str | None
@@ -35,4 +36,5 @@ class Subject:
     geometry: Callable[[], LatentGeometry] | None = None
     fits: Fits | None = None
     still: Callable[[], bool] = lambda: True
+    written: Written | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)

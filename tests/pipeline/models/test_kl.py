@@ -1,21 +1,28 @@
-"""AutoencoderKL in our own layers: diffusers' names and numbers, and only the configurations that we know in full."""
+"""AutoencoderKL's graph as we write it: diffusers' names and numbers, for the configurations that we know in full."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny_vaes import TINY, TinyVAE, relative_l2
+from torch import Tensor
 
+from tvae.pipeline.engine.capture.capture import capture
+from tvae.pipeline.engine.ir.graph import Graph, Ref, evaluate, map_refs
+from tvae.pipeline.engine.passes import optimise, simplify
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models import kl
+from tvae.pipeline.models.calls import Side
 from tvae.pipeline.models.families import FAMILIES
-from tvae.pipeline.models.kl.vae import Gaussian
-from tvae.pipeline.models.load import has_own, load_module, load_own, locate_vae
+from tvae.pipeline.models.load import load_module, locate_vae
+from tvae.pipeline.session import captures
+from tvae.pipeline.session.model import open_model
 
 TINY_ONE = TINY["AutoencoderKL"]
 BUILTIN = locate_vae("builtin").config
@@ -25,6 +32,7 @@ OTHERS: list[dict[str, Any]] = [
     {"use_post_quant_conv": False, "mid_block_add_attention": False, "in_channels": 4, "out_channels": 2},
     {"block_out_channels": (24, 16, 32), "act_fn": "swish"},
 ]
+SIDES: tuple[Side, ...] = ("encode", "decode")
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 
 
@@ -32,42 +40,88 @@ def with_changes(changes: dict[str, Any]) -> TinyVAE:
     return TinyVAE("AutoencoderKL", TINY_ONE.config | changes, TINY_ONE.latent, TINY_ONE.scale)
 
 
-def ours(config: Any) -> kl.KLVAE:
+def run(graph: Graph, x: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
+    """One operation of PyTorch's after the other, on the whole input; every value has the shape that the graph says."""
+    sizes, values = graph.bind([tuple(x.shape)]), list[Tensor]()
+    assert sizes is not None
+    for node in graph.nodes:
+        if node.kind == "call":
+            _, name, overload = node.target.split(".")
+            args = map_refs(node.args, lambda leaf: values[leaf.id] if isinstance(leaf, Ref) else evaluate(leaf, sizes))
+            values.append(getattr(getattr(torch.ops.aten, name), overload)(*args))
+        else:
+            values.append(x if node.kind == "input" else weights[node.target])
+        assert values[-1].shape == tuple(evaluate(n, sizes) for n in node.meta.shape), node.target
+    return values[graph.outputs[0]]
+
+
+def graph(config: Any, side: Side, batch: int = 2) -> Graph:
     found = kl.config_of(config)
     assert found is not None
-    return kl.KLVAE(found)
+    return kl.graph_of(found, side, batch, torch.float64)
 
 
 @pytest.mark.parametrize("changes", OTHERS)
-@pytest.mark.parametrize("size", [(16, 24), (21, 18)])
+@pytest.mark.parametrize("size", [(16, 24), (21, 18), (4, 7)])
 def test_the_numbers_are_those_of_diffusers(changes: dict[str, Any], size: tuple[int, int]) -> None:
     theirs: Any = with_changes(changes).build().double()
-    model = ours(theirs.config).double()
-    model.load_state_dict(theirs.state_dict())
-    config, generator = theirs.config, torch.Generator().manual_seed(1)
+    config, generator, weights = theirs.config, torch.Generator().manual_seed(1), theirs.state_dict()
     x = torch.randn(2, config["in_channels"], *size, dtype=torch.float64, generator=generator)
     z = torch.randn(2, config["latent_channels"], *size, dtype=torch.float64, generator=generator)
     with torch.no_grad():
-        posterior, expected = model.encode(x), theirs.encode(x).latent_dist
-        assert relative_l2(posterior.mean, expected.mean) < 1e-13
-        assert relative_l2(posterior.logvar, expected.logvar) < 1e-13
-        assert relative_l2(model.decode(z), theirs.decode(z).sample) < 1e-13
+        moments = theirs.encode(x).latent_dist.parameters
+        assert relative_l2(run(graph(config, "encode"), x, weights), moments) < 1e-13
+        assert relative_l2(run(graph(config, "decode"), z, weights), theirs.decode(z).sample) < 1e-13
 
 
 def test_the_builtin_has_the_numbers_of_diffusers() -> None:
-    source = locate_vae("builtin")
-    theirs: Any = load_module(source, torch.float32).double()
-    model = load_own(source, torch.float32).double()
-    assert isinstance(model, kl.KLVAE)
+    theirs: Any = load_module(locate_vae("builtin"), torch.float32).double()
     x, z = torch.rand(1, 3, 40, 24).double() * 2 - 1, torch.randn(1, 16, 5, 3).double()
     with torch.no_grad():
-        assert relative_l2(model.encode(x).mean, theirs.encode(x).latent_dist.mean) < 1e-13
-        assert relative_l2(model.decode(z), theirs.decode(z).sample) < 1e-13
+        moments, pixels = theirs.encode(x).latent_dist.parameters, theirs.decode(z).sample
+    assert relative_l2(run(graph(BUILTIN, "encode", 1), x, theirs.state_dict()), moments) < 1e-13
+    assert relative_l2(run(graph(BUILTIN, "decode", 1), z, theirs.state_dict()), pixels) < 1e-13
 
 
-def test_log_variances_are_clamped() -> None:
-    moments = torch.tensor([0.5, -40.0, 1.0, 30.0]).reshape(1, 4, 1, 1)[:, [0, 2, 1, 3]]
-    assert Gaussian(moments).logvar.flatten().tolist() == [-30.0, 20.0]
+@pytest.mark.parametrize("side", ["encode", "decode"])
+def test_the_operations_are_those_of_a_capture(side: Side) -> None:
+    """In their order, after every pass: what the engine does with them was measured on captures."""
+    theirs = TINY_ONE.build()
+    x = TINY_ONE.input(side, 6, 8)
+
+    def called(x: Tensor) -> list[Tensor]:
+        model: Any = theirs
+        return [model.encode(x).latent_dist.parameters if side == "encode" else model.decode(x).sample]
+
+    captured = simplify(capture(theirs, called, [x]))
+    mine = kl.graph_of(kl.config_of(theirs.config), side, 1, torch.float32)  # type: ignore[arg-type]
+    for bias in (False, True):
+        found, expected = (optimise(g, subpixel=True, bias=bias) for g in (mine, captured))
+        assert calls(found) == calls(expected)
+
+
+def calls(graph: Graph) -> list[tuple[str, list[tuple[int, ...]]]]:
+    """Operations, and the shapes of the weights that each reads."""
+    return [
+        (n.op, [graph.nodes[i].meta.shape for i in n.reads if graph.nodes[i].kind == "param"])  # type: ignore[misc]
+        for n in graph.nodes
+        if n.kind == "call"
+    ]
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (8, 17), (40, 8), (23, 9)])
+def test_small_pictures_through_the_engine(height: int, width: int) -> None:
+    """Down to latents of one pixel, in strips of one row, on either side."""
+    model, theirs = open_model("builtin", device="cpu", strip=1), load_module(locate_vae("builtin"), torch.float32)
+    x, reference = torch.rand(2, 3, height, width) * 2 - 1, cast(Any, theirs)
+    with torch.no_grad():
+        mean = reference.encode(x).latent_dist.mean
+        assert relative_l2(model.encode(x).mean, mean) < 1e-5
+        assert relative_l2(model.decode(mean), reference.decode(mean).sample) < 1e-5
+
+
+def test_less_than_a_latent_is_not_served() -> None:
+    assert graph(BUILTIN, "encode").bind([(2, 3, 7, 64)]) is None
 
 
 def test_public_shapes_are_known() -> None:
@@ -77,8 +131,8 @@ def test_public_shapes_are_known() -> None:
     for config in (BUILTIN, *(c.config for c in FAMILIES["AutoencoderKL"].checkpoints.values())):
         with torch.device("meta"):
             theirs = AutoencoderKL.from_config(config).state_dict()
-            mine = ours(json.loads(json.dumps(config))).state_dict()
-        assert {n: t.shape for n, t in mine.items()} == {n: t.shape for n, t in theirs.items()}
+        nodes = [n for side in SIDES for n in graph(json.loads(json.dumps(config)), side).nodes if n.kind == "param"]
+        assert {n.target: n.meta.shape for n in nodes} == {n: t.shape for n, t in theirs.items()}
 
 
 @pytest.mark.parametrize(
@@ -113,9 +167,15 @@ def test_defaults_are_those_of_diffusers() -> None:
 def test_weights_that_do_not_fit_are_told_as_ever(tmp_path: Path) -> None:
     model: Any = TINY_ONE.build()
     model.save_pretrained(tmp_path)
-    assert has_own(locate_vae(str(tmp_path)))
     weights = load_file(tmp_path / WEIGHTS)
     del weights["quant_conv.bias"]
     save_file(weights, tmp_path / WEIGHTS)
     with pytest.raises(UsageError, match=r"missing quant_conv\.bias"):
-        load_own(locate_vae(str(tmp_path)), torch.float32)
+        open_model(str(tmp_path), device="cpu").encode(torch.zeros(1, 3, 16, 16))
+
+
+def test_nothing_is_captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captures, "capture", lambda *_: pytest.fail("a capture"))
+    TINY_ONE.build().save_pretrained(tmp_path)  # type: ignore[operator]
+    model = open_model(str(tmp_path), device="cpu")
+    assert model.decode(model.encode(torch.zeros(3, 3, 16, 24)).mean).shape == (3, 3, 16, 24)

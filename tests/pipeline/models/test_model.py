@@ -104,7 +104,7 @@ def test_wrong_options_are_told_before_any_work(options: dict[str, Any], words: 
 
 def test_from_the_second_run_on_diffusers_is_not_imported(tmp_path: Path) -> None:
     """Graphs are on disk by then; the weights come from the file."""
-    _saved(TINY["AutoencoderKL"], tmp_path)
+    _saved(TINY["AutoencoderTiny"], tmp_path)
     model = open_model(str(tmp_path), device="cpu")
     model.encode(torch.zeros(1, 3, 64, 48))
     model.decode(torch.zeros(1, 4, 16, 12))
