@@ -2,7 +2,7 @@
 
 A writer fills a temporary file in the *same* folder (renaming across file systems is a copy), the bytes are
 flushed to the disk, and one rename puts them under the final name. A killed process leaves at most a file
-whose name :func:`is_temporary` recognises; it never leaves half a result.
+whose name :func:`is_temporary` recognises, which the next run removes; it never leaves half a result.
 
 All final files get their names in :func:`publish`.
 """
@@ -18,15 +18,14 @@ from pathlib import Path
 
 from tvae.pipeline.errors import OutputError
 from tvae.pipeline.files.flushing import flush_file, flush_folder
+from tvae.pipeline.files.leftovers import PREFIX, SUFFIX, owned_name
 
 _log = logging.getLogger("tvae")
-
-PREFIX, SUFFIX = ".tvae-", ".tmp"
 
 
 def temporary_path(target: Path) -> Path:
     """A fresh name beside `target`. Short, so that a long but legal target name stays legal."""
-    return target.with_name(f"{PREFIX}{secrets.token_hex(6)}{SUFFIX}")
+    return target.with_name(owned_name(secrets.token_hex(6)))
 
 
 def is_temporary(name: str) -> bool:

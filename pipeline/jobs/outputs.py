@@ -147,10 +147,10 @@ def _source_of(found: Found) -> tuple[str, frozenset[Kind]]:
     if found.problem is not None:
         return found.relative.name, looks
     try:
-        meta = latents.open_latents(found.path).meta
+        name, kind = latents.source_of(found.path)
     except TvaeError:
         return found.relative.stem, looks
-    return (meta.source.name if _is_plain(meta.source.name) else found.relative.stem), frozenset({meta.kind})
+    return (name if _is_plain(name) else found.relative.stem), frozenset({kind})
 
 
 def _is_plain(name: str) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tvae.pipeline.errors import InputError, OutputError, PlanError, UsageError
+from tvae.pipeline.files.leftovers import remove_leftovers
 from tvae.pipeline.jobs.batches import Batches
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.decode import Decode
@@ -81,6 +82,9 @@ def _run(job: Job, on_event: Callable[[Event], None], model: Model | None) -> Ru
     items = assign(expand(job), job)
     claims = Claims(items)
     check_writing(job, items)
+    if not job.dry_run:
+        for folder in {item.place.parent for item in items if item.problem is None}:
+            remove_leftovers(folder)
     vaes = Vaes(job, model)
     context = Context(job, vaes.get, vaes.facts, claims, on_event, vaes.threads, vaes.queue_frames)
     if job.dry_run or (job.operation == "decode" and job.vae is None):

@@ -26,7 +26,15 @@ from tvae.pipeline.latents.meta import (
     VaeIdentity,
     fingerprint,
 )
-from tvae.pipeline.latents.reader import LatentsPart, LatentsReader, check_vae, is_latents, latents_done, open_latents
+from tvae.pipeline.latents.reader import (
+    LatentsPart,
+    LatentsReader,
+    check_vae,
+    is_latents,
+    latents_done,
+    open_latents,
+    source_of,
+)
 from tvae.pipeline.latents.video_folder import VIDEO_SUFFIX, VideoLatentsWriter
 
 __all__ = [
@@ -47,5 +55,6 @@ __all__ = [
     "is_latents",
     "latents_done",
     "open_latents",
+    "source_of",
     "write_image_latents",
 ]

@@ -9,8 +9,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,11 @@ from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.tensor_header import read_texts
 from tvae.pipeline.latents.image_file import IMAGE_SUFFIX
 from tvae.pipeline.latents.index import INDEX_NAME, Index, PartEntry, read_index
-from tvae.pipeline.latents.meta import LatentsMeta
+from tvae.pipeline.latents.meta import FORMAT, LatentsMeta
 from tvae.pipeline.latents.record import to_json
 from tvae.pipeline.latents.tensor_file import read_header, read_tensors
 from tvae.pipeline.latents.video_folder import VIDEO_SUFFIX
+from tvae.pipeline.media.formats import Kind
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,18 @@ def latents_done(path: Path, fingerprint: str) -> bool:
         return open_latents(path).meta.fingerprint == fingerprint
     except (InputError, OSError, ValueError):
         return False
+
+
+def source_of(path: Path) -> tuple[str, Kind]:
+    """Name and kind of the source of latents, as they say themselves. `InputError` as `open_latents`."""
+    if path.suffix == IMAGE_SUFFIX and not path.is_dir():
+        with suppress(OSError, ValueError, KeyError, TypeError):  # then the reader says what is wrong
+            texts = read_texts(path)
+            name = json.loads(texts["source"])["name"]
+            if isinstance(name, str) and texts["format"] == FORMAT and texts["kind"] == "image":
+                return name, "image"
+    meta = open_latents(path).meta
+    return meta.source.name, meta.kind
 
 
 def check_vae(reader: LatentsReader, class_name: str, weights_sha256: str, vae_id: str) -> None:

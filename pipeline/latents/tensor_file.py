@@ -11,13 +11,13 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files import tensor_header
 from tvae.pipeline.files.atomic import replacing, write_error
 from tvae.pipeline.files.tensor_header import TensorSpec
+from tvae.pipeline.files.tensor_write import save_file
 from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, PartRecord, from_strings, to_strings
 
 
@@ -33,9 +33,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: LatentsMeta, 
     stored = {name: own_memory(tensor) for name, tensor in tensors.items()}
     try:
         with replacing(path) as temporary:
-            save_file(stored, temporary, metadata=to_strings(meta, part))
+            save_file(stored, temporary, to_strings(meta, part))
             size = temporary.stat().st_size
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise write_error(path, error) from error
     return size
 
