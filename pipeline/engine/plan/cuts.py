@@ -1,8 +1,8 @@
 """Optional cuts: where a long segment without barriers is divided, so that strips recompute less of each other.
 
 A strip of a segment computes, beyond its own rows, those that later convolutions see. A cut stores what crosses it,
-once, and the rows are not computed again. Which cuts pay is a matter of price: the time to store and read what crosses
-against the time to compute rows twice. Never of the depth of the halo alone, which would cut where values are widest.
+once, and the rows are not computed again. A cut pays if storing and reading what crosses it takes less
+time than computing rows twice. The depth of the halo alone must not decide: it would cut where values are widest.
 """
 
 from __future__ import annotations

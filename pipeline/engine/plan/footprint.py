@@ -24,8 +24,8 @@ class SegmentFootprint:
     stored: bytes of buffers on the device; strip: what its fullest strip needs beside them; moved: bytes to and from
     host and disk; spilled: those of them to and from disk; halo: rows beyond a strip's own in the buffer that needs
     most; recompute: rows computed for each row owned, weighted by bytes; work: floating-point operations, halo
-    included; starts: operations started; copied: bytes that are read and written once more: for deferred
-    writes, to be joined to rows that were kept, or to attend to keys in chunks; whole: bytes of whole values beside the
+    included; starts: operations started; copied: bytes that are read and written once more, for deferred writes, for
+    joins with kept rows, and for chunked attention; whole: bytes of whole values beside the
     strips; before: the most that whole values and buffers take before the strips.
     """
 
@@ -54,8 +54,8 @@ class SegmentFootprint:
 
 @dataclass(frozen=True)
 class Known:
-    """What was counted before, of schedules of one program, by all that it depends on. pays: values that cost less to
-    compute once more than to move, by the rates that decide it."""
+    """Counts of earlier schedules of one program, by everything that they depend on. pays: values that cost less to
+    recompute than to move, by the rates that decide it."""
 
     loops: dict[Any, Loop] = field(default_factory=dict)
     strips: dict[Any, list[Strip]] = field(default_factory=dict)
@@ -136,7 +136,8 @@ def footprint(schedule: Schedule, known: Known | None = None) -> Footprint:
 
 
 def segment_footprint(schedule: Schedule, segment: Segment, stored: int, known: Known) -> SegmentFootprint:
-    """Of one segment of a schedule, or of one in its place; ``stored`` is given. See ``footprint`` for ``known``."""
+    """Of one segment of a schedule, or of a replacement for it. stored: bytes of its buffers. See ``footprint`` for
+    ``known``."""
     away = frozenset((i, schedule.places[i]) for i in (*segment.reads, *segment.sinks) if i in schedule.places)
     key = (_kind(segment), segment.deferred, segment.bands, away, segment.goes_early(schedule.program))
     if key not in known.loops:
@@ -145,7 +146,7 @@ def segment_footprint(schedule: Schedule, segment: Segment, stored: int, known: 
 
 
 def _kind(segment: Segment) -> Hashable:
-    """What its strips are, and what each of them does."""
+    """What decides the strips of a segment, and what each of them computes."""
     strips = len(segment.strips), segment.strips[0], segment.strips[-1]
     return segment.body, segment.sinks, strips, segment.slides, segment.single
 
@@ -166,7 +167,7 @@ def _strips_cost(schedule: Schedule, segment: Segment, known: Known) -> Loop:
     sinks, away, single = set(segment.sinks), schedule.places, segment.single
     picture, early = schedule.program.inputs[0], segment.goes_early(schedule.program) - away.keys()
     deferred = {} if single else {id_: segment.reuse[id_] for id_ in segment.deferred}
-    lasting = {*deferred, *(sinks if single else ())}  # no matter who reads it
+    lasting = {*deferred, *(sinks if single else ())}  # not freed after their last use
     row_bytes = {i: ops[i].row_bytes for i in (*segment.body, *segment.reads)}
     peak, moved, spilled, starts, copied = 0.0, 0, 0, 0, 0.0
     on_disk = {i for i, place in away.items() if place == "disk"}
@@ -186,7 +187,7 @@ def _strips_cost(schedule: Schedule, segment: Segment, known: Known) -> Loop:
         spilled += int(times * sum(n for one in (fetched, leaving) for i, n in one.items() if i in on_disk))
         starts += times * len(segment.body)
         copied += times * strip.copied
-        # the picture is laid out as the buffers are
+        # strips of the picture are copied into the layout of the buffers
         laid_out = row_bytes[picture] * count(wanted[picture]) if picture in wanted and picture not in away else 0.0
         alive: dict[int, float] = {i: row_bytes[i] * count(share.present[i]) for i in elsewhere}
         size = sum(alive.values())
@@ -233,7 +234,7 @@ def _strips_cost(schedule: Schedule, segment: Segment, known: Known) -> Loop:
 
 
 def _above(op: Op, wanted: Mapping[int, Rows], id_: int, strip: Rows, total: int) -> int:
-    """Rows above a strip's own that it reads of a buffer: as many wait to be written over it."""
+    """Rows above its own that a strip reads of a buffer: so many rows of the result wait for a deferred write."""
     assert op.axis is not None
     return max(0, owned(op.axis.rows, strip, total)[0] - wanted[id_][0]) if id_ in wanted else 0
 

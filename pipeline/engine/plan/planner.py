@@ -1,8 +1,8 @@
 """Planner: Program + budget -> the Schedule that is expected to be fastest among those that fit.
 
-Two things are chosen apart from each other: how high the strips are, and which buffers are not kept on the device any
-more. Those that go are the largest alive where most is alive, one after the other until the rest fits: they are written
-over, recomputed where they are read, or moved. Then every segment takes the strips that are fastest in the room it has.
+Two things are chosen independently: the height of the strips, and which buffers leave the device. At the segment with
+the highest peak, the largest buffer is overwritten, recomputed where it is read, or moved; this is repeated until the
+rest fits. Then every segment takes the strip height that is fastest in the memory it has.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["fitting", "least"]
 
 
 _MOST_HALVINGS = 6
-"""Of the height of frames, for bands: what they see beyond their own soon is more than that."""
+"""Of the height of frames, to get bands: in lower bands the halo is soon larger than the band."""
 _ALIKE = 1.2
 """Estimated times that differ by less count as equal."""
 
@@ -51,11 +51,11 @@ def fitting(
 
     strips: heights to choose from, in input rows, the preferred one first; it is taken if it fits as it is. Segments of
     small values then take multiples of it, where there is a choice of heights and strips are not of frames. budget:
-    bytes on the device for everything but weights and library workspaces; None for any. named: what has to be named to
-    have such a budget; enough: to have it surely, where that is more. places: of buffers that live elsewhere anyway.
-    height_bands: where strips are of frames, for bands inside them when nothing else fits. prior: how a program of the
-    same graph was cut at another size; tried first, and set where ways were compared. Raises PlanError with the
-    smallest budget, as it has to be named, that would do.
+    bytes on the device for everything but weights and library workspaces; None for any. named: the ``--vram`` that
+    gives such a budget; enough: the one that is sure to give it, where that is more. places: of buffers that live
+    elsewhere anyway. height_bands: where strips are of frames, for bands inside them when nothing else fits. prior: how
+    a program of the same graph was cut at another size; tried first, and set where ways were compared. Raises PlanError
+    with the smallest budget, as it has to be named, that would do.
     """
     known = known_of(program)
     before = None if prior is None else prior.rebuilt(program, strips[0], places or {})
@@ -72,7 +72,7 @@ def fitting(
     if before is not None:
         return fitting(program, strips, budget, machine, named, places, height_bands, enough=enough)
     found, smallest = [], min(cost.device for _, cost in costs)
-    for goal in (budget, None):  # in long steps, and where those find nothing one by one
+    for goal in (budget, None):  # first many buffers at a time; if that finds nothing, one by one
         for chain in chains(program, strips, machine, places or {}, known, goal):
             for plan, cost in chain:
                 smallest = min(smallest, cost.device)
@@ -123,14 +123,14 @@ def _in_bands(
     height_bands: HeightBands,
     known: Known,
 ) -> Iterator[tuple[Schedule, Footprint]]:
-    """The lowest strips, and inside those that do not fit bands of their height: the highest that do.
+    """The lowest strips; strips that do not fit are divided into the highest bands that do.
 
-    Of each way to cut the program the first that fits is the last: what comes after it moves more.
+    Each way to cut the program ends with the first schedule that fits: later ones move more.
     """
 
     def eased(plan: Schedule, cost: Footprint) -> tuple[Schedule, Footprint]:
         room = budget - cost.device + cost.fullest
-        while True:  # a segment in bands writes over nothing, so that the next may have less room than it had
+        while True:  # a segment in bands overwrites no buffer, so the next may have less room than before
             segments = tuple(
                 _with_bands(plan, segment, taken, room, height_bands, known)
                 if taken.beside + taken.strip > room
@@ -154,7 +154,7 @@ def _in_bands(
 def _with_bands(
     plan: Schedule, segment: Segment, cost: SegmentFootprint, room: int, height_bands: HeightBands, known: Known
 ) -> Segment:
-    """The segment in bands as high as there is room for, or in the lowest; as it is where there are none."""
+    """The segment in the highest bands that fit, else in the lowest; unchanged if it has none."""
     plain, found, smallest = replace(segment, reuse={}, deferred=frozenset()), segment, cost.strip
     for halvings in range(1, _MOST_HALVINGS + 1):
         bands = height_bands.bands(plain, -(-height_bands.rows // 2**halvings))
@@ -168,14 +168,14 @@ def _with_bands(
 
 
 def _choice(plans: Sequence[tuple[Schedule, Footprint]], machine: Machine) -> tuple[Schedule, Footprint]:
-    """The plan that takes least memory among those expected to be as fast as the fastest, as far as estimates tell."""
+    """Of the plans whose estimated time is about the shortest, the one that takes least memory."""
     fastest = min(seconds(plan, cost, machine) for plan, cost in plans)
     alike = [(plan, cost) for plan, cost in plans if seconds(plan, cost, machine) <= _ALIKE * fastest]
     return min(alike, key=lambda sized: sized[1].device)
 
 
 def _raised(plan: Schedule, cost: Footprint, budget: int | None, cache: int, known: Known) -> Schedule:
-    """The same buffers, and in every segment strips as high as its largest value is small."""
+    """The same buffers, with higher strips in segments whose largest value is small."""
     program, segments = plan.program, []
     room = None if budget is None else budget - cost.device + cost.fullest
     steps = -(-program.rows // plan.strip_rows)
@@ -190,7 +190,8 @@ def _raised(plan: Schedule, cost: Footprint, budget: int | None, cache: int, kno
 
 
 def _in_strips(segment: Segment, program: Program, height: int) -> Segment:
-    """The segment in strips of a height of its own among others, whose buffers nothing else may share."""
+    """The segment in strips of its own height. Its values get buffers of their own, since other segments have other
+    strips."""
     strips = strips_of(program, height)
     return segment if strips == segment.strips else replace(segment, strips=strips, buffered=True)
 
@@ -198,7 +199,7 @@ def _in_strips(segment: Segment, program: Program, height: int) -> Segment:
 def _filled(
     plan: Schedule, cost: Footprint, heights: Sequence[int], budget: int, machine: Machine, known: Known
 ) -> tuple[Schedule, Footprint]:
-    """The same buffers, and in every segment the strips that are fastest in what they leave of the budget."""
+    """The same buffers, and in every segment the strips that are fastest in the rest of the budget."""
     program, segments = plan.program, []
     room = budget - cost.device + cost.fullest
     for segment, taken in zip(plan.segments, cost.segments, strict=True):

@@ -1,4 +1,4 @@
-"""Which values cost less to compute once more in every segment that reads them than to carry away and back.
+"""Which values cost less to recompute in every segment that reads them than to move to the host or disk and back.
 
 A convolution's result may cross a link of tens of GB/s, or be recomputed from what it was made of by a device of
 hundreds of TFLOP/s. Priced with every buffer away from the device, value after value, the largest first; a value that
@@ -14,7 +14,7 @@ from tvae.pipeline.engine.plan.schedule import Schedule, movable
 __all__ = ["worth_recomputing"]
 
 _OVERLAP = 0.2
-"""Share of the shorter of computing and copying that is felt beside the longer."""
+"""Share of the shorter of computing and copying by which the two together take longer than the longer."""
 
 
 def worth_recomputing(build: Callable[[Collection[int]], Schedule], operations: float, link: float) -> frozenset[int]:

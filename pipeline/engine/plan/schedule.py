@@ -2,7 +2,7 @@
 
 Reductions and whole reads are barriers: what depends on them can start only when every row has passed. They cut the
 program into segments; a value that is made in one segment and used in a later one is kept in a boundary buffer, unless
-it is cheaper to make again from one that is.
+it is cheaper to recompute from a value that is.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 STAGES, PREFETCH = 3, 1
-"""Strips that have memory at once, and how many of them are on their way in while one is computed."""
+"""Strips that have memory at the same time, and how many of them are prefetched while one is computed."""
 
 Place = Literal["host", "disk", "caller"]
 """Where a buffer lives that is not on the device; *caller*: an input or output that comes or goes by rows."""
@@ -62,8 +62,8 @@ class Segment:
 
     whole: whole values computed once, before the strips. body: what every strip computes, in topological order. sinks:
     those of the body that are stored or reduced. reads: buffers of earlier segments that the body reads. drops:
-    values nobody needs after this segment. strips: ranges of input rows, in the order they run. reuse: sinks that are
-    written over the buffer of a value that nobody reads after them. deferred: those of them whose rows wait until no
+    values whose last use is in this segment. strips: ranges of input rows, in the order they run. reuse: sinks that are
+    written over the buffer of a value that is not read after them. deferred: those of them whose rows wait until no
     strip needs the old ones any more: later strips read rows beyond their own. slides: its strips keep rows for the
     next one rather than compute them twice. bands: each strip is computed band by band, from top to bottom; () for all
     of its height at once. buffered: its values are written into buffers, even if there is but one strip: other
@@ -88,7 +88,7 @@ class Segment:
         return len(self.strips) == 1 and not self.bands and not self.buffered
 
     def goes_early(self, program: Program) -> frozenset[int]:
-        """Inputs handed over that go as soon as a single strip has read them, before the segment is done."""
+        """Inputs handed over that are freed as soon as a single strip has read them, before the segment is done."""
         return program.handed_over & self.reads & {*self.drops} if self.single else frozenset()
 
 
@@ -97,8 +97,7 @@ class Schedule:
     """Segments in order, and the ops whose whole value is kept in a buffer.
 
     strip_rows: the height that was chosen; segments may have lower strips, where memory is short, or higher ones, where
-    their values are small. places: where those buffers live that are not on the device. defer: with deferred
-    writes.
+    their values are small. places: where those buffers live that are not on the device. defer: with deferred writes.
     """
 
     program: Program
@@ -160,12 +159,13 @@ def strips_of(program: Program, height: int) -> tuple[Rows, ...]:
 
 @lru_cache(maxsize=64)
 def _strips(rows: int, height: int) -> tuple[Rows, ...]:
-    """A planner asks for the same few again and again, and there may be thousands of strips."""
+    """Cached: a planner asks for the same few many times, and there may be thousands of strips."""
     return tuple((lo, min(lo + height, rows)) for lo in range(0, rows, height))
 
 
 def placed(plan: Schedule, places: Mapping[int, Place], *, defer: bool = False) -> Schedule:
-    """The same loops with these buffers elsewhere, and what can be in place written over what dies.
+    """The same strips with these buffers elsewhere. Values are written over buffers that are no longer needed, where
+    they can.
 
     defer: with deferred writes, for strips that read rows beyond their own: at the price of a copy.
     """
@@ -183,7 +183,7 @@ def placed(plan: Schedule, places: Mapping[int, Place], *, defer: bool = False) 
             if defer and not segment.slides
             else {}
         )
-        # what is written over something comes last, so that nothing that may fail comes after it
+        # what overwrites a buffer comes last, so that nothing that may fail comes after it
         late = reuse.keys() | {i for i in segment.sinks if (r := program.ops[i].reduction) and r.source in reuse}
         body = tuple(sorted(segment.body, key=lambda i: (i in late, i)))
         segments.append(replace(segment, body=body, reuse={**reuse, **deferred}, deferred=frozenset(deferred)))
@@ -191,14 +191,14 @@ def placed(plan: Schedule, places: Mapping[int, Place], *, defer: bool = False) 
 
 
 def movable(plan: Schedule) -> list[int]:
-    """Buffers that may live anywhere: whoever reads them needs no more than some rows at a time."""
+    """Buffers that may live anywhere, because every reader needs only some rows at a time."""
     program = plan.program
     made = {i for segment in plan.segments for i in segment.sinks if not program.ops[i].reduction}
     return sorted((made & by_rows(program, program.chunkable)) - {*program.inputs, *program.outputs})
 
 
 def by_rows(program: Program, chunkable: Collection[int] = ()) -> set[int]:
-    """Values that nobody needs as a whole; those of ``chunkable`` may be whole reads of ops that can do without."""
+    """Values that no op needs as a whole. Of those in ``chunkable``, ops that read them whole can also take chunks."""
     whole: set[int] = set()
     for op in program.ops:
         chunked = op.chunked.sources if op.chunked else ()

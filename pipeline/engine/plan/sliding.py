@@ -3,7 +3,7 @@
 Windows see rows beyond a strip's own. Strips that stand alone compute those again, and what those see in turn, until
 the next buffer: after many convolutions that is more than the strip itself. Strips that slide keep the last rows of the
 values that the next strip sees again, and compute new ones only. They can run in one order alone, and most operations
-join what was kept to what is new in a copy; which of the two is quicker is a matter of price.
+join what was kept to what is new in a copy; the planner estimates which of the two is faster.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def chains(
     known: Known,
     goal: int | None = None,
 ) -> Iterator[Iterator[tuple[Schedule, Footprint]]]:
-    """Ways to take less and less memory, over a few of the heights: each segment finds its own in the end.
+    """For each way to cut the program, and for a few strip heights, schedules that take less and less memory.
 
     goal: see ``ever_smaller``.
     """
@@ -38,7 +38,7 @@ def chains(
 
 
 def _pays(program: Program, deep: bool, machine: Machine, known: Known) -> frozenset[int]:
-    """Values that cost less to compute once more than to move, however high the strips are."""
+    """Values that cost less to recompute than to move, at any strip height."""
     key = deep, machine.operations, machine.link
     if key not in known.pays:
         known.pays[key] = worth_recomputing(partial(_recomputing, program, deep), machine.operations, machine.link)
@@ -62,16 +62,17 @@ def ever_smaller(
 ) -> Iterator[tuple[Schedule, Footprint]]:
     """Schedules with strips of this height, each meant to take less than the one before.
 
-    First what dies is written over. Then buffers go from the device, the largest of those that are alive where it is
-    fullest: values that ``pays`` names are recomputed where they are read, the others move, until none is left; among
-    equals, last those that attention would see in chunks then, several times as slow. (What waits on its way out takes
-    memory too, and so does what is recomputed: a step need not help.) goal: bytes that are enough; so many buffers then
-    go at once as those bytes ask for where it is fullest. eased: gives what is tried in the place of each.
+    First, values are written over buffers that are no longer needed. Then buffers leave the device until none is left:
+    at each step, the largest one that is alive at the segment with the highest peak. Those in ``pays`` are recomputed
+    where they are read, the others move. Among equals, keys and values of attention come last, as reading them in
+    chunks is several times as slow. A step need not help: results on their way out, and recomputed values, take memory,
+    too. goal: bytes that are enough; so many buffers then leave at once as that needs. eased: changes each schedule
+    before it is tried.
     """
     recomputed = frozenset[int]()
     plan = built(program, rows, given, way, machine, known)
     if way.slide and not any(segment.slides for segment in plan.segments):
-        return  # the same as without
+        return  # the same as without sliding
     yield eased(plan, footprint(plan, known))
     places = dict(given)
     plan = placed(plan, places, defer=True)
@@ -108,7 +109,7 @@ def ever_smaller(
 
 
 def _spans(plan: Schedule, gone: Collection[int]) -> dict[int, tuple[int, int]]:
-    """The first and the last segment that each buffer exists in, of those that may leave the device."""
+    """First and last segment of each buffer that may leave the device."""
     made = {i: n for n, segment in enumerate(plan.segments) for i in segment.sinks}
     dropped = {i: n for n, segment in enumerate(plan.segments) for i in segment.drops}
     end = len(plan.segments)

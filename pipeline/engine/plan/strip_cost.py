@@ -173,7 +173,7 @@ def _alike(strips: Sequence[Rows]) -> list[tuple[Rows, int]]:
 
 
 def memory_of(ops: Sequence[Op], body: Sequence[int], joined: Collection[int]) -> dict[int, int]:
-    """Whose memory each value of a segment lies in: a view keeps what it looks at alive, unless it was joined."""
+    """The value in whose memory each value of a segment lies: a view keeps its source alive, unless it was joined."""
     found = {i: i for b in body for i in (b, *ops[b].inputs)}
     for id_ in body:
         op = ops[id_]

@@ -26,8 +26,8 @@ class Way:
 
 
 class Prior:
-    """How a program was cut, for others of its graph that are about as large: whatever cuts a graph is right at every
-    size, and comparing the ways takes longer than a small picture."""
+    """How a program was cut, for programs of the same graph at similar sizes. Any way to cut is correct at every size,
+    and comparing them takes longer than computing a small picture."""
 
     _ALIKE = 2.0
     """Times that sizes may differ by."""
@@ -83,7 +83,7 @@ def ways(program: Program, rows: int, machine: Machine, places: Mapping[int, Pla
 def built(
     program: Program, rows: int, places: Mapping[int, Place], way: Way, machine: Machine, known: Known
 ) -> Schedule:
-    """The schedule; of the segments that may slide those do for which it is quicker."""
+    """The schedule. Of the segments that may slide, those slide that are faster so."""
     plan = schedule(program, rows, places, way.cuts, deep=way.deep)
     if not way.slide:
         return plan

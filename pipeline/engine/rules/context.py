@@ -1,7 +1,7 @@
 """What a rule is given: the graph at concrete sizes, and the few shapes that most ops take.
 
 ``Context.local`` makes an op whose output rows need exactly the same rows of its inputs; ``Context.rescale`` one whose
-row count is an integer multiple or fraction of its input's; everything else is spelled out by the rule itself.
+row count is an integer multiple or fraction of its input's; everything else is said by the rule itself.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Context:
 
     def packs(self, source: Op) -> int | None:
         """The id of a convolution's input where some of its rows do not lie in one piece: PyTorch copies such rows on a
-        GPU. Elsewhere every input is laid out anew, and counted so."""
+        GPU. Elsewhere every input is copied, and counted so."""
         if self.device.type != "cuda" or source.axis is None:
             return None
         last = self.channels_last and len(source.shape) in (4, 5)
@@ -88,7 +88,8 @@ class Context:
         return tuple(self.number(s) for s in meta.shape)
 
     def follows(self, size: int | Size) -> bool:
-        """Does this size grow with the rows? Decided by taking more: expressions can mention symbols that cancel."""
+        """Does this size grow with the rows? Decided by evaluating it at more rows: in an expression, symbols can
+        cancel."""
         if self._probe is None or not isinstance(size, Size):
             return False
         return grows(size, self._probe.base, self._probe.taller)

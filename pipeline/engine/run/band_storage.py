@@ -1,4 +1,4 @@
-"""A boundary buffer whose rows are frames, and of which bands of the height of some frames come and go."""
+"""A boundary buffer whose rows are frames, and of which bands of the height are fetched and stored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["BandStorage", "elsewhere"]
 
 
 class BandStorage:
-    """Frames outermost, and in each of them its rows: a band of a few frames is as many runs of bytes.
+    """Frames outermost, and in each frame its rows: a band of n frames is n ranges of bytes.
 
     rows, height: the axes of a value of this shape, both plain, in different dimensions. made: gives the buffer that
     holds it, a row of a frame a row, from its shape and axis.
@@ -64,7 +64,7 @@ class BandStorage:
 
 
 class _Folded:
-    """Rows of frames on their way, to be put together as frames."""
+    """Rows of frames being fetched, to be put together as frames."""
 
     def __init__(self, pending: Pending, frames: int, back: Sequence[int]) -> None:
         self._pending, self._frames, self._back = pending, frames, back

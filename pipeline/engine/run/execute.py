@@ -50,9 +50,9 @@ def execute(
     """Run a schedule. Gives the outputs, None for those that go to a sink.
 
     inputs: the graph's inputs, on the device and in the type it was captured for; a source where the schedule has the
-    input at the caller's. A list is emptied where some are handed over, so that these can go. sinks: by op id, for the
-    outputs that are. weights: parameters, buffers and constants by name. generator: source of the noise a model
-    injects; drawn whole and first, in the model's order. constants: values by op id that need not be computed
+    input at the caller's. A list is emptied where some are handed over, so that their memory can be freed. sinks: by op
+    id, for the outputs that are. weights: parameters, buffers and constants by name. generator: source of the noise a
+    model injects; drawn whole and first, in the model's order. constants: values by op id that need not be computed
     (``from_weights``). spill: folder for buffers on disk. channels_last: memory layout of inputs and buffers (weights
     are as given). before_strip: called before each.
     """
@@ -109,7 +109,7 @@ class _Run:
         self.segment, self.store, self.away, self.device = segment, store, away, device
         self.heights = heights(schedule)
         self.sinks, self.single, self.overwritten = set(segment.sinks), segment.single, False
-        # one strip's values became the buffers, and may share memory with others: nothing is written over those
+        # the values of a single strip became the buffers and may share memory: they are not overwritten
         self.reuse: Mapping[int, int] = {} if self.single else segment.reuse
         self.deferred = DeferredWrites({i: self.reuse[i] for i in segment.deferred & self.reuse.keys()}, self.ops)
         self.slid = {*segment.body, *(segment.reads & away.keys())} if segment.slides else set()
@@ -242,11 +242,11 @@ class _Run:
             return crop(values[id_], axis, lo - first, hi - first)
 
         def add(id_: int, value: Any) -> None:
-            """Take a value into the strip, after the rows of it that were kept."""
+            """Add rows of a value to the strip, after its kept rows."""
             enter(id_, self._joined(id_, share, value))
 
         def enter(id_: int, value: Any) -> None:
-            """Take all that the strip holds of a value; save the rows that are seen again."""
+            """Set all rows of a value in the strip; save those that later strips need."""
             values[id_] = value
             if id_ in share.keeps:
                 rows, axis = share.keeps[id_], ops[id_].axis
@@ -382,5 +382,5 @@ class _Run:
 
 
 def _copy(value: Any) -> Any:
-    """Memory of its own for rows of a value, which would hold all of it."""
+    """A copy of some rows of a value: a view would keep all of it alive."""
     return value.clone() if isinstance(value, Tensor) else type(value)(_copy(part) for part in value)

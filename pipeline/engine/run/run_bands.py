@@ -1,6 +1,6 @@
 """A strip of frames, computed in bands of the height (see ``plan.height_bands``).
 
-What lives elsewhere comes and goes by bands, too.
+Buffers elsewhere are fetched and stored by bands, too.
 """
 
 from __future__ import annotations
