@@ -192,6 +192,34 @@ def _product(sizes: Sequence[Any]) -> Any:
     return found if type(found) is int else found.expand()
 
 
+def _averaged(
+    x: Tensor, dims: Sequence[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor | None:
+    """Along these dimensions."""
+    if not dims or not x.is_floating_point() or not _contiguous(x):
+        return None
+    gone = {d % x.ndim for d in dims}
+    kept = [1 if d in gone else n for d, n in enumerate(x.shape) if keepdim or d not in gone]
+    return _dense(x, kept, dtype)
+
+
+def _shuffled(x: Tensor, factor: int) -> Tensor | None:
+    """Channels become pixels."""
+    if x.ndim < 3 or not _contiguous(x) or type(x.shape[-3]) is not int or x.shape[-3] % factor**2:
+        return None
+    *samples, channels, height, width = x.shape
+    return _dense(x, (*samples, channels // factor**2, height * factor, width * factor))
+
+
+def _unshuffled(x: Tensor, factor: int) -> Tensor | None:
+    """Pixels become channels, contiguous however they lay. Whether the factor divides the sizes becomes a condition of
+    the graph."""
+    *samples, channels, height, width = x.shape
+    if x.ndim < 3 or (factor < 2 and not _contiguous(x)) or height % factor != 0 or width % factor != 0:
+        return None
+    return _dense(x, (*samples, channels * factor**2, height // factor, width // factor))
+
+
 def _group_norm(
     x: Tensor,
     _weight: Tensor | None,
@@ -216,8 +244,11 @@ _RULES: dict[Any, Callable[..., Any]] = {
     _aten.convolution.default: _convolved,
     _aten.div.Tensor: _combined,
     _aten.linalg_vector_norm.default: _normed,
+    _aten.mean.dim: _averaged,
     _aten.mul.Tensor: _combined,
     _aten.native_group_norm.default: _group_norm,
+    _aten.pixel_shuffle.default: _shuffled,
+    _aten.pixel_unshuffle.default: _unshuffled,
     _aten.silu.default: _alike,
     _aten.sub.Tensor: _combined,
     _aten.view.default: _viewed,
