@@ -30,6 +30,7 @@ from tvae.pipeline.session.outputs.spec import resolvable
 from tvae.pipeline.session.outputs.taken_apart import rebuild
 from tvae.pipeline.session.session import Session
 from tvae.pipeline.session.subject import Subject
+from tvae.pipeline.session.weights import made_for_inference, weights_of
 from tvae.pipeline.settings.modes import plain_modes
 from tvae.presets import Preset
 
@@ -99,6 +100,7 @@ class TiledVAE(nn.Module):
         self._vram, self._spill = None if vram is None else parse_size(vram), None if spill is None else Path(spill)
         self._presets: dict[torch.device, Preset] = {}
         self._identity: Identity | None = None
+        self._named: dict[str, Tensor] | None = None
         self._sessions: OrderedDict[Any, Session] = OrderedDict()
         self._told_of_tiling = False
         if preset != "auto":
@@ -209,6 +211,7 @@ class TiledVAE(nn.Module):
             return super()._apply(*args, **kwargs)
 
     def _forget(self) -> None:
+        self._named = None
         for session in self._sessions.values():
             session.forget()
 
@@ -243,11 +246,11 @@ class TiledVAE(nn.Module):
             subject = Subject(
                 family,
                 identity.digest if identity.portable else None,
-                lambda: skeleton(vae, dtype) if stored != dtype or _made_for_inference(vae) else vae,
-                lambda _names: _weights_of(vae),
+                lambda: skeleton(vae, dtype) if stored != dtype or made_for_inference(vae) else vae,
+                lambda _names: weights_of(vae) if (it := this()) is None else it._weights(),
                 borrowed=True,
                 geometry=lambda: FAMILIES[str(family)].geometry(_config(vae)),
-                fits=lambda graph, spec: resolvable(spec) and fits_weights(graph, _weights_of(vae)),
+                fits=lambda graph, spec: resolvable(spec) and fits_weights(graph, weights_of(vae)),
                 still=lambda: (it := this()) is None or it._identity is None or it._identity.unchanged(),
                 lock=self._lock,
             )
@@ -259,6 +262,12 @@ class TiledVAE(nn.Module):
         while len(self._sessions) > _KEPT_SESSIONS:
             self._sessions.popitem(last=False)
         return self._sessions[key]
+
+    def _weights(self) -> dict[str, Tensor]:
+        """By name, as of the last look at the model's identity."""
+        if self._named is None:
+            self._named = weights_of(self.vae)
+        return self._named
 
     def _preset(self, device: torch.device) -> Preset:
         """The preset for a device, chosen once: free memory changes while it is used, and a file takes time to read."""
@@ -284,15 +293,6 @@ def _taken_apart(side: Side, given: Mapping[str, Any]) -> tuple[list[Tensor], Ca
         if not isinstance(value, _BAKED):
             raise UsageError(f"{side}(): argument '{name}' is a {type(value).__name__}, which cannot be captured")
     return [*tensors.values()], Call(tuple(tensors), tuple(sorted(options.items()))), given.get("generator")
-
-
-def _weights_of(vae: nn.Module) -> dict[str, Tensor]:
-    return dict(vae.named_parameters(remove_duplicate=False)) | dict(vae.named_buffers(remove_duplicate=False))
-
-
-def _made_for_inference(vae: nn.Module) -> bool:
-    """Has it weights that were made in inference mode? The exporter takes none."""
-    return any(t.is_inference() for t in (*vae.parameters(), *vae.buffers()))
 
 
 def _config(vae: nn.Module) -> Mapping[str, Any]:

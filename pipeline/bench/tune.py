@@ -140,7 +140,7 @@ class Tuner:
             try:
                 tiled = TiledVAE(self._model, str(path))
                 with torch.no_grad():
-                    for _ in range(2 if self._quick else 3):  # the second records
+                    for _ in range(3):  # the third records
                         self._result(tiled)
                     return statistics.median(self._seconds(tiled) for _ in range(repeat)), ""
             except (TvaeError, RuntimeError) as error:

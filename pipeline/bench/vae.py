@@ -42,7 +42,7 @@ class VaeRow:
     """One way of running one case.
 
     seconds: median of warm calls, waiting for the device after each. first_seconds: the first call, with all that is
-    done once (capture, compilation); second_seconds: the next, in which ours records its CUDA graph. peak_bytes: of a
+    done once (capture, compilation); second_seconds: the next. peak_bytes: of a
     warm call, beyond the weights that all share; first_peak_bytes: of the calls before; None where nobody counts.
     error: relative L2 against the reference, None without one. speedup: seconds of diffusers untiled, in the better of
     the layouts that were measured, over these. first_use_seconds: the first call of a process of its own with nothing

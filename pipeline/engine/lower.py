@@ -34,9 +34,11 @@ def lower(
     *,
     allow_whole: bool = False,
     channels_last: bool = True,
+    like: Program | None = None,
 ) -> Program:
     """Lower a graph at the sizes that ``Graph.bind`` gave. kernels: None for the definitions. channels_last: memory
-    layout of maps when it runs, which decides what operations take beside them. Raises UnsupportedOp."""
+    layout of maps when it runs, which decides what operations take beside them. like: the same at other sizes: ops of
+    weights alone, which are the same at every size, are taken from it. Raises UnsupportedOp."""
     ctx = Context(graph, sizes, device, kernels or Kernels(), channels_last=channels_last)
     whole: list[str] = []
 
@@ -50,11 +52,16 @@ def lower(
         without_rule(by.op, by.module, "it turns the height into a constant")
     params: dict[int, str] = {}
     spread: set[int] = set()  # ops that run whole though their value has rows: allow_whole was set
-    used = {i for node in graph.nodes for i in node.reads} | set(graph.outputs)
+    used, shared = graph.readers, set[int]()
     for id_, node in enumerate(graph.nodes):
         if node.kind == "param" and id_ not in used:
             continue  # an exported side lists every weight of its model
-        if node.kind == "param":
+        known = None if like is None else _of_weights(ctx, like, id_, shared)
+        if known is not None:
+            op = known
+            if node.kind == "param":
+                params[op.id] = node.target
+        elif node.kind == "param":
             op = _leaf(ctx, node, None, constant=True)
             params[op.id] = node.target
         elif node.kind == "input":
@@ -79,6 +86,21 @@ def lower(
     axis = ctx.ops[inputs[0]].axis
     outputs = [ctx.ids[i] for i in graph.outputs]
     return Program(ctx.ops, inputs, outputs, params, axis.rows if axis else 1, ctx.ids, tuple(whole))
+
+
+def _of_weights(ctx: Context, like: Program, id_: int, shared: set[int]) -> Op | None:
+    """The op that another program of the graph has for a node, where that is the same at every size. shared: the nodes
+    for which there was one."""
+    node, number = ctx.graph.nodes[id_], len(ctx.ops)
+    of_weights = node.kind == "param" or (node.reads and shared.issuperset(node.reads))
+    if not of_weights or node.sized or like.values.get(id_) != number:
+        return None
+    op = like.ops[number]
+    if not op.constant or op.axis is not None or op.reduction is not None or op.kind == "noise":
+        return None
+    shared.add(id_)
+    ctx.ops.append(op)
+    return op
 
 
 def _is_one_strip(ctx: Context) -> bool:

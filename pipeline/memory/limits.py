@@ -27,6 +27,7 @@ __all__ = [
     "overhead",
     "parse_size",
     "recorded_segments",
+    "unused_bytes",
 ]
 
 _UNITS = {"": 1, "b": 1, **{f"{p}b": 1000 ** (n + 1) for n, p in enumerate("kmgt")}}
@@ -191,10 +192,15 @@ def free_bytes(device: torch.device) -> int | None:
     return _available() if device.type == "cpu" else None
 
 
-def recorded_segments(device: torch.device) -> list[dict[str, Any]]:
-    """The allocator's segments in the pools of CUDA graphs, which nothing else can use."""
+def unused_bytes(device: torch.device) -> int | None:
+    """No more than ``free_bytes``, and told at once: what the allocator has and does not use is left out."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_bytes(device)
+
+
+def recorded_segments(device: torch.device, pool: tuple[int, int] | None = None) -> list[dict[str, Any]]:
+    """The allocator's segments in the pools of CUDA graphs, which nothing else can use; pool: in this one."""
     index = torch.cuda.current_device() if device.index is None else device.index
-    segments = (s for s in torch.cuda.memory_snapshot() if s["device"] == index)
+    segments = (s for s in torch.cuda.memory_snapshot(pool) if s["device"] == index)
     return [s for s in segments if tuple(s["segment_pool_id"]) != (0, 0)]
 
 

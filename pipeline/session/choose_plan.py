@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.constants import bytes_from_weights
 from tvae.pipeline.engine.ir.program import Op, Program
-from tvae.pipeline.engine.plan.footprint import footprint, known_of
+from tvae.pipeline.engine.plan.footprint import Footprint, at_most, footprint, known_of
 from tvae.pipeline.engine.plan.height_bands import HeightBands
 from tvae.pipeline.engine.plan.machine import CPU, CUDA, Machine, bound, seconds
 from tvae.pipeline.engine.plan.planner import fitting, least
@@ -19,7 +20,15 @@ from tvae.pipeline.engine.plan.report import Plan, explain
 from tvae.pipeline.engine.plan.schedule import Place, Schedule, by_rows
 from tvae.pipeline.engine.plan.ways import Prior
 from tvae.pipeline.engine.run.storage import ROWS, Pending, RowSink, RowSource
-from tvae.pipeline.memory.limits import Limits, Overhead, activation_budget, has_room, host_room, overhead
+from tvae.pipeline.memory.limits import (
+    Limits,
+    Overhead,
+    activation_budget,
+    has_room,
+    host_room,
+    overhead,
+    unused_bytes,
+)
 
 __all__ = ["Example", "Planned", "at_callers", "described", "planned", "rows_dim"]
 
@@ -35,19 +44,37 @@ _MOST_ELEMENTS = 1 << 30
 
 @dataclass(frozen=True)
 class Planned:
-    """A schedule, the bytes it is expected to hold on the device beside weights and workspaces, and its time.
+    """A schedule, and what it is expected to take.
 
     at_ease: with the strips that are preferred, and no buffer that had to leave the device. height_bands: those inside
     strips that divide time. to_come, there: see ``planned``.
     """
 
     schedule: Schedule
-    bytes: int
-    seconds: float
+    machine: Machine
     at_ease: bool
     height_bands: HeightBands | None = None
     to_come: int | None = None
     there: int | None = None
+
+    @cached_property
+    def cost(self) -> Footprint:
+        """Counted where it is asked for: what plainly fits need not be."""
+        return footprint(self.schedule, known_of(self.schedule.program))
+
+    @property
+    def bytes(self) -> int:
+        """Expected on the device beside weights and workspaces."""
+        return self.cost.device
+
+    @property
+    def seconds(self) -> float:
+        """Expected time."""
+        return seconds(self.schedule, self.cost, self.machine)
+
+    @cached_property
+    def _most(self) -> int | None:
+        return at_most(self.schedule)
 
     @property
     def divides(self) -> bool:
@@ -60,8 +87,17 @@ class Planned:
         given = _given(self.schedule.program, self.schedule.places)
         if limits.vram is not None:
             return has_room(device, limits.vram, self.bytes - given + limits.beside)
+        if self.fits_easily(limits, device, given):
+            return True
         budget = activation_budget(device, None, limits.share, Overhead(0), given)
         return budget is None or self.bytes + limits.beside <= budget
+
+    def fits_easily(self, limits: Limits, device: torch.device, given: int) -> bool:
+        """Is there more room than it could take? Quicker to say than whether there is enough."""
+        if self._most is None or limits.vram is not None:
+            return False
+        room = unused_bytes(device)
+        return room is not None and self._most + limits.beside <= int(limits.share * (room + given))
 
 
 def planned(
@@ -82,11 +118,20 @@ def planned(
     for the limits.
     """
     there = _given(program, places) if there is None else there
+    strips = _strips(program, limits)
+
+    def told(schedule: Schedule, wanted: Sequence[int]) -> Planned:
+        at_ease = schedule.strip_rows == wanted[0] and len(schedule.places) == len(places)
+        return Planned(schedule, _rates(device), at_ease, height_bands, to_come, there)
+
+    before = None if prior is None or limits.longest else prior.rebuilt(program, strips[0], places)
+    if before is not None and (known := told(before, strips)).fits_easily(limits, device, there):
+        return known
     taken = _overhead(program, device, limits, to_come, there)
     budget = activation_budget(device, limits.vram, limits.share, taken, there)
     if limits.vram is None and budget is not None:
         budget -= limits.beside
-    strips, machine = _strips(program, limits), _machine(device)
+    machine = _machine(device)
 
     def fit(heights: Sequence[int]) -> Schedule:
         return fitting(program, heights, budget, machine, taken.named, places, height_bands, enough=enough, prior=prior)
@@ -95,19 +140,16 @@ def planned(
         """As of a refusal: planning takes memory of its own."""
         return _overhead(program, device, limits, to_come, there).enough(left)
 
-    found = fit(strips)
-    known = known_of(program)
-    cost = footprint(found, known)
+    found = told(fit(strips), strips)
     for frames in (n for n in _LONGER if n <= limits.longest):
         longer = _strips(program, replace(limits, strip=frames))
-        if cost.device > _CLIP_BYTES or longer[0] <= strips[0]:
+        if longer[0] <= strips[0] or found.bytes > _CLIP_BYTES:
             break
-        way = fit([longer[0], *strips])
-        if way.strip_rows != longer[0] or (size := footprint(way, known)).device > _CLIP_BYTES:
+        way = told(fit([longer[0], *strips]), longer)
+        if way.schedule.strip_rows != longer[0] or way.bytes > _CLIP_BYTES:
             break
-        strips, found, cost = longer, way, size
-    at_ease = found.strip_rows == strips[0] and len(found.places) == len(places)
-    return Planned(found, cost.device, seconds(found, cost, machine), at_ease, height_bands, to_come, there)
+        strips, found = longer, way
+    return found
 
 
 def described(found: Planned, limits: Limits, device: torch.device, side: str) -> Plan:
@@ -118,9 +160,8 @@ def described(found: Planned, limits: Limits, device: torch.device, side: str) -
     most_modest = least(plan.program, _strips(plan.program, limits), machine, given, found.height_bands)
     there = _given(plan.program, given) if found.there is None else found.there
     budget = _overhead(plan.program, device, limits, found.to_come, there).enough(most_modest)
-    cost = footprint(plan, known_of(plan.program))
-    time, most = seconds(plan, cost, machine), bound(plan, cost, machine)
-    return replace(explain(plan, side), least_bytes=most_modest, least_budget=budget, seconds=time, bound=most)
+    most = bound(plan, found.cost, machine)
+    return replace(explain(plan, side), least_bytes=most_modest, least_budget=budget, seconds=found.seconds, bound=most)
 
 
 def at_callers(program: Program, inputs: Sequence[Tensor | RowSource], sinks: Mapping[int, int]) -> dict[int, Place]:
@@ -180,6 +221,10 @@ def _given(program: Program, places: Collection[int]) -> int:
 
 def _machine(device: torch.device) -> Machine:
     return replace(CUDA, host=host_room()) if device.type == "cuda" else CPU
+
+
+def _rates(device: torch.device) -> Machine:
+    return CUDA if device.type == "cuda" else CPU
 
 
 def _strips(program: Program, limits: Limits) -> list[int]:

@@ -1,8 +1,9 @@
 """Prepared runs of a session, by what they are for, and the memory that recorded ones keep.
 
 A recorded run (a CUDA graph) has its buffers for as long as it lives. The recordings of one session share one pool:
-they run one after the other and their results are copied out, so that the pool is as large as the largest needs, not as
-large as all of them. The pools of all sessions together keep to a share of the device.
+they run one after the other and their results are copied out, so that the pool is as large as the largest needs beside
+the results of all. The pools of all sessions together keep to a share of the device; the recordings that have gone
+unused for longest go first.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -29,11 +31,27 @@ RECORDED_MOST, RECORDED_ROOM = 1.08, 32 << 20
 """Times the plan, and bytes, that a recording may take: while one is made, no memory is given back and joined anew, so
 that values of many sizes leave holes; inputs are copied in, results copied out. Where that is more, what was planned is
 the run's without a recording."""
-_KEPT = 64
+_KEPT = 256
 """Prepared runs of a session. What they hold beside recordings are Python's objects."""
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _everywhere: weakref.WeakSet[KeptRuns] = weakref.WeakSet()
+_clock = count()
+
+
+class Recorded(Protocol):
+    """Has a recording."""
+
+    def drop_recording(self) -> None:
+        """Let go of it; the run goes on without, and may be recorded again when it has come often enough."""
+
+
+class _Taken(NamedTuple):
+    """Bytes of a recording: work, which others of its session share, and its own inputs and outputs. used: when."""
+
+    work: int
+    own: int
+    used: int
 
 
 class KeptRuns:
@@ -42,6 +60,7 @@ class KeptRuns:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._ready: OrderedDict[Any, Ready] = OrderedDict()
+        self._recorded: OrderedDict[Recorded, _Taken] = OrderedDict()
         self._pool: RecordingPool | None = None
         with _lock:
             _everywhere.add(self)
@@ -59,57 +78,111 @@ class KeptRuns:
     def put(self, key: Any, ready: Ready) -> Ready:
         """Keep a run, in the place of the one that has gone unused for longest where there are too many."""
         with _lock:
+            self._let_go(self._ready.get(key))
             self._ready[key] = ready
             while len(self._ready) > _KEPT:
-                self._ready.popitem(last=False)
+                self._let_go(self._ready.popitem(last=False)[1])
         return ready
 
     def clear(self) -> None:
         """Let go of all."""
         with _lock:
             self._ready.clear()
+            self._recorded.clear()
             self._pool = None
 
     def record(
-        self, run: Callable[[Sequence[Tensor]], list[Tensor]], inputs: Sequence[Tensor], size: int, carried: int
+        self,
+        owner: Recorded,
+        run: Callable[[Sequence[Tensor]], list[Tensor]],
+        inputs: Sequence[Tensor],
+        size: int,
+        carried: int,
     ) -> Recording:
         """A recorded run of about so many bytes, ``carried`` of which are inputs and outputs. Raises RuntimeError where
         it cannot be recorded."""
-        most, total = RECORDED_MOST * size + RECORDED_ROOM, torch.cuda.mem_get_info(self._device)[1]
+        free, total = torch.cuda.mem_get_info(self._device)
+        most, share = RECORDED_MOST * size + RECORDED_ROOM, RECORDED_SHARE * total
         if size + carried > most:
             raise RuntimeError(f"it would take {size + carried >> 20} MiB, and {size >> 20} were planned")
-        if size > RECORDED_SHARE * total:
+        if size > share:
             raise RuntimeError("it would keep more memory than recordings may")
-        if self._kept() + size > RECORDED_SHARE * total:
-            drop_recordings(self._device)
-        if self._pool is None:
-            self._pool = RecordingPool(self._device)
-        before = self._kept()
+        taken = _Taken(max(0, size - carried), carried, next(_clock))
+        with _lock:
+            while _kept_with(self, taken) > share:
+                if not _drop_oldest(self._device):
+                    raise RuntimeError("it would keep more memory than recordings may")
+            pool = self._pool = self._pool or RecordingPool(self._device)
+        if free < size:
+            torch.cuda.empty_cache()  # what is not in use can be had, but not while a run is recorded
+        before = self._bytes_of(pool)
         with without_holes():
-            recording = Recording(run, inputs, self._pool)
-        taken = self._kept() - before + recording.copied_bytes
-        if taken > most:
-            del recording
+            recording = Recording(run, inputs, pool)
+        grown = self._bytes_of(pool) - before + recording.copied_bytes
+        if grown > most:
+            del recording, pool
             drop_recordings(self._device)
             self._pool = None
             torch.cuda.empty_cache()
-            raise RuntimeError(f"it would take {taken >> 20} MiB, and {size >> 20} were planned")
+            raise RuntimeError(f"it would take {grown >> 20} MiB, and {size >> 20} were planned")
+        with _lock:
+            self._pool, self._recorded[owner] = pool, taken
         return recording
 
-    def _kept(self) -> int:
-        """Bytes in the pools of recordings, of all sessions."""
-        return sum(s["total_size"] for s in recorded_segments(self._device))
+    def used(self, owner: Recorded) -> None:
+        """Its recording is wanted again."""
+        with _lock:
+            if owner in self._recorded:
+                self._recorded[owner] = self._recorded[owner]._replace(used=next(_clock))
+                self._recorded.move_to_end(owner)
+
+    def kept(self, more: _Taken | None = None) -> int:
+        """Bytes that the recordings take, with one more. With the lock held."""
+        all_ = [*self._recorded.values(), *([] if more is None else [more])]
+        return max((one.work for one in all_), default=0) + sum(one.own for one in all_)
+
+    def _bytes_of(self, pool: RecordingPool) -> int:
+        """Of the device, that the pool has."""
+        return sum(s["total_size"] for s in recorded_segments(self._device, pool.id))
+
+    def oldest(self, device: torch.device) -> int | None:
+        """When the recording that has gone unused for longest was used; None where there is none on this device."""
+        first = next(iter(self._recorded.values()), None)
+        return None if first is None or device != self._device else first.used
+
+    def drop_oldest(self) -> None:
+        """Let go of that. With the lock held."""
+        self._drop(next(iter(self._recorded)))
 
     def drop_recorded(self, device: torch.device) -> bool:
         """Let go of this session's recordings on a device; were there any? With the lock held."""
-        if device != self._device:
-            return False
-        recorded = [key for key, ready in self._ready.items() if ready.runner.recorded]
-        for key in recorded:
-            del self._ready[key]
-        if recorded:
-            self._pool = None
-        return bool(recorded)
+        owners = [*self._recorded] if device == self._device else []
+        for owner in owners:
+            self._drop(owner)
+        return bool(owners)
+
+    def _let_go(self, ready: Ready | None) -> None:
+        if ready is not None and ready.runner in self._recorded:
+            self._drop(ready.runner)
+
+    def _drop(self, owner: Recorded) -> None:
+        del self._recorded[owner]
+        owner.drop_recording()
+        if not self._recorded:
+            self._pool = None  # its memory is free with the last
+
+
+def _kept_with(runs: KeptRuns, more: _Taken) -> int:
+    """Bytes that the recordings on a device would take with one more of a session."""
+    return sum(one.kept(more if one is runs else None) for one in _everywhere if one._device == runs._device)
+
+
+def _drop_oldest(device: torch.device) -> bool:
+    """Let go of the recording that has gone unused for longest, of whatever session; was there any?"""
+    oldest = min(((at, runs) for runs in _everywhere if (at := runs.oldest(device)) is not None), default=None)
+    if oldest is not None:
+        oldest[1].drop_oldest()
+    return oldest is not None
 
 
 def drop_recordings(device: torch.device) -> bool:

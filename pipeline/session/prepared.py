@@ -38,7 +38,7 @@ from tvae.pipeline.settings.threads import kept_busy
 
 __all__ = ["NO_SINKS", "Compiled", "Ready"]
 
-_KEPT_SHAPES = 64
+_KEPT_SHAPES = 256
 NO_SINKS: Mapping[int, Any] = {}
 
 
@@ -93,6 +93,7 @@ class Compiled:
         self._kernels, self._channels_last = kernels or Kernels(), channels_last
         self._captures = Captures(side, module, key, self._kernels, step, frames, fits, still, written)
         self._programs: OrderedDict[Any, Program] = OrderedDict()
+        self._latest: dict[Any, Program] = {}
         self._plans: OrderedDict[Any, Planned] = OrderedDict()
         self._priors: dict[Any, Prior] = {}
 
@@ -137,8 +138,8 @@ class Compiled:
         if not captured.rehearsed:
             captured.rehearsed = True
             rehearse(captured.graph, plan, given, self._kernels, channels_last=self._channels_last)
-        last, bounded = self._channels_last, limits.vram is not None
-        return Runner(plan, given, channels_last=last, record=record, spill=limits.spill, bounded=bounded)
+        last, bounded, spill = self._channels_last, limits.vram is not None, limits.spill
+        return Runner(plan, given, weights.made, channels_last=last, record=record, spill=spill, bounded=bounded)
 
     def plan(
         self,
@@ -201,7 +202,7 @@ class Compiled:
                 raise min(refused, key=lambda error: getattr(error, "enough", None) or math.inf)
             finally:
                 refused.clear()  # or this frame and the error would hold each other, and the weights
-        return min(found, key=lambda way: way[1].seconds)
+        return found[0] if len(found) == 1 else min(found, key=lambda way: way[1].seconds)
 
     def _choices(
         self, inputs: Sequence[Tensor | RowSource], limits: Limits, call: Call, sinks: Mapping[int, int]
@@ -233,7 +234,7 @@ class Compiled:
         wanted = (*key, limits.strip, limits.longest, limits.fixed, limits.vram, weights is not None, *places)
         if weights is not None:
             params = {n: i for i, n in program.params.items() if n not in captured.graph.constants}
-            if not _have_place(weights, [*params]):
+            if not weights.have_place([*params]):
                 more = sum(program.ops[params[n]].bytes for n in weights.to_come([*params]))
                 # refuses, and says what would do
                 planned(program, limits, device, places, height_bands, to_come=more, there=there)
@@ -259,8 +260,12 @@ class Compiled:
         captured, sizes = self._captures.of(inputs, shapes, call, rows)
 
         def lowered(graph: Graph, at: Mapping[str, int]) -> Program:
-            last = self._channels_last
-            return lower(graph, at, device, self._kernels, allow_whole=self._allow_whole, channels_last=last)
+            like = self._latest.get((id(graph), device)) if graph is captured.graph else None
+            whole, last = self._allow_whole, self._channels_last
+            found = lower(graph, at, device, self._kernels, allow_whole=whole, channels_last=last, like=like)
+            if graph is captured.graph:
+                self._latest[id(graph), device] = found
+            return found
 
         key = (id(captured.graph), tuple(shapes), device)
         program = _recall(self._programs, key, lambda: self._caches_handed_over(lowered(captured.graph, sizes)))
@@ -278,14 +283,6 @@ def _there(program: Program, inputs: Sequence[Tensor | RowSource], places: Colle
         if isinstance(x, Tensor) and x.device == device and id_ not in places:
             found += min(program.ops[id_].bytes, x.untyped_storage().nbytes())
     return found
-
-
-def _have_place(weights: PreparedWeights, names: Sequence[str]) -> bool:
-    try:
-        weights(names)
-    except torch.OutOfMemoryError:
-        return False
-    return True
 
 
 def _recall(cache: OrderedDict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:

@@ -1,14 +1,14 @@
 """One schedule with one set of weights, run again and again: what repeats is done once.
 
-The first run computes what depends on the weights alone and warms the libraries; from the second on, where the preset
-wants it, a recorded CUDA graph is replayed.
+The first run warms the libraries. When a size comes a third time, and the preset wants it, its run is recorded as a
+CUDA graph, while the device computes the third result; from the fourth on that is replayed.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Protocol, cast
@@ -16,8 +16,9 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
-from tvae.kernels.prebuild import wait_for_all
+from tvae.kernels.prebuild import under_way
 from tvae.pipeline.engine.ir.constants import from_weights
+from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.engine.plan.report import explain
 from tvae.pipeline.engine.plan.schedule import Schedule
 from tvae.pipeline.engine.run.cuda_graph import Recording
@@ -33,6 +34,9 @@ _MOST_CARRIED = 256 << 20
 """Bytes of inputs and results that a recording copies in and out, and holds: where there are more (the caches of a long
 clip's steps), starting the operations one by one costs less than that."""
 
+_RECORDED_AT = 3
+"""The run after which one is recorded: many sizes come once or twice, and recording takes longer than a run."""
+
 _log = logging.getLogger("tvae")
 
 
@@ -40,20 +44,29 @@ class Recorder(Protocol):
     """Has the memory that recordings keep."""
 
     def record(
-        self, run: Callable[[Sequence[Tensor]], list[Tensor]], inputs: Sequence[Tensor], size: int, carried: int
+        self,
+        owner: Runner,
+        run: Callable[[Sequence[Tensor]], list[Tensor]],
+        inputs: Sequence[Tensor],
+        size: int,
+        carried: int,
     ) -> Recording:
         """Record a run that takes so many bytes, ``carried`` of them inputs and outputs. Raises RuntimeError where that
         cannot be."""
 
+    def used(self, owner: Runner) -> None:
+        """Its recording is wanted again."""
+
 
 class Runner:
-    """See the module's docstring. weights and constants of the graph by name; record: replay from the second run on;
-    spill: folder for buffers on disk; bounded: memory was named."""
+    """See the module's docstring. weights and constants of the graph by name; made: what other runs made
+    of them; record: replay runs that come often; spill: folder for buffers on disk; bounded: memory was named."""
 
     def __init__(
         self,
         plan: Schedule,
         weights: Mapping[str, Tensor],
+        made: MutableMapping[Op, Tensor] | None = None,
         *,
         channels_last: bool,
         record: bool,
@@ -62,7 +75,7 @@ class Runner:
     ) -> None:
         self._bounded = bounded
         self._plan, self._weights, self._channels_last, self._spill = plan, weights, channels_last, spill
-        self._constants = from_weights(plan.program, weights)
+        self._constants = from_weights(plan.program, weights, made)
         self.noisy = any(op.kind == "noise" for op in plan.program.ops)
         ops = plan.program.ops
         self._carried = sum(ops[i].bytes for i in (*plan.program.inputs, *plan.program.outputs))
@@ -70,11 +83,16 @@ class Runner:
         self._record = record and worthwhile
         self._thread = threading.local()
         self._recording: Recording | None = None
+        self._times = 0
 
     @property
     def recorded(self) -> bool:
         """Is a CUDA graph replayed from now on?"""
         return self._recording is not None
+
+    def drop_recording(self) -> None:
+        """Run without one, until the size has come as often again."""
+        self._recording, self._times = None, 0
 
     def run(
         self,
@@ -95,26 +113,32 @@ class Runner:
             inputs.clear()
         sinks = sinks or {}
         by_rows = {program.outputs[n]: sink for n, sink in sinks.items() if program.outputs[n] in places}
+        recording, due, alike = self._recording, recorder is not None and self._is_due(), list[Tensor]()
         if by_rows or not all(isinstance(x, Tensor) for x in given):
             results = self._executed(given, generator, by_rows)
+        elif recording is not None:
+            results = [*recording.replay(cast(list[Tensor], given))]
         else:
-            results = [*self._run(cast(list[Tensor], given), generator, recorder)]
+            # a program may take its inputs for good: what is recorded needs their form alone
+            alike = [torch.empty_like(x, device="meta") for x in cast(list[Tensor], given)] if due else []
+            results = self._executed(given, generator)
         for n, sink in sinks.items():
             result, dim = results[n], rows_dim(sink)
             if result is not None:
                 sink.keep(0, result.shape[dim], result).result()
+        if recorder is not None and recording is not None:
+            recorder.used(self)
+        elif recorder is not None and alike:
+            self._recording = self._recorded(alike, recorder)
+            self._record = self._recording is not None
         return [t for n, t in enumerate(results) if n not in sinks and t is not None]
 
-    def _run(
-        self, inputs: Sequence[Tensor], generator: torch.Generator | None, recorder: Recorder | None
-    ) -> Sequence[Tensor | None]:
-        again = getattr(self._thread, "convolved", False)  # by this thread, which has its libraries warm
-        if self._record and again and self._recording is None and recorder is not None:
-            self._recording = self._recorded(inputs, recorder)
-            self._record = self._recording is not None
-        if self._recording is not None:
-            return self._recording.replay(inputs)
-        return self._executed(inputs, generator)
+    def _is_due(self) -> bool:
+        """Is this run to be recorded?"""
+        self._times += 1
+        warm = getattr(self._thread, "convolved", False)  # by this thread, which has its libraries warm
+        loading = under_way()  # while a stream is recorded no thread may load a kernel
+        return self._record and self._times >= _RECORDED_AT and warm and not loading
 
     def _whole(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         return [t for t in self._executed(tuple(inputs)) if t is not None]  # a recording's inputs stay
@@ -143,11 +167,8 @@ class Runner:
         return results
 
     def _recorded(self, inputs: Sequence[Tensor], recorder: Recorder) -> Recording | None:
-        if inputs[0].device.type != "cuda":
-            return None
-        wait_for_all()  # while a stream is recorded no thread may load a kernel
         try:
-            return recorder.record(self._whole, inputs, explain(self._plan, "").peak_bytes, self._carried)
+            return recorder.record(self, self._whole, inputs, explain(self._plan, "").peak_bytes, self._carried)
         except RuntimeError as error:
             _log.info("not recorded as a CUDA graph: %s", str(error).splitlines()[0])
             return None

@@ -121,7 +121,7 @@ class Session:
                 self.limits,
                 call,
                 sinks=dims,
-                record=self.preset.cuda_graphs and self.limits.vram is None,
+                record=self.preset.cuda_graphs and self.limits.vram is None and self.device.type == "cuda",
             )
 
         ready = prepare()

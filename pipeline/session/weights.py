@@ -8,17 +8,20 @@ run, on a GPU beside it, and compared with that of the moment they were copied.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tvae.kernels.checksum import WeightChecksums
 from tvae.kernels.checksum_on_host import HostChecksums
 from tvae.pipeline.engine.ir.layout import memory_format
+from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.errors import UsageError
 
-__all__ = ["PreparedWeights"]
+__all__ = ["PreparedWeights", "made_for_inference", "weights_of"]
 
 
 class PreparedWeights:
@@ -37,17 +40,32 @@ class PreparedWeights:
         self._source, self._dtype, self._channels_last = source, dtype, channels_last
         self._there = there or (lambda: source([]))
         self._done: dict[str, tuple[Any, Tensor]] = {}
+        self._given: dict[tuple[str, ...], tuple[list[Any], dict[str, Tensor]]] = {}
+        self.made: WeakKeyDictionary[Op, Tensor] = WeakKeyDictionary()
+        """What was computed of these weights alone, by the operations that did."""
         self._asked: dict[str, Tensor] = {}
         self._watch: _Watch | None = None
 
     def __call__(self, names: Sequence[str]) -> dict[str, Tensor]:
         """The named weights. Raises UsageError for a name the source does not have."""
-        have = self._source(names)
+        have, wanted = self._source(names), tuple(names)
         missing = [n for n in names if n not in have]
         if missing:
             raise UsageError(f"the VAE has no weight '{missing[0]}' ({len(missing)} missing); are its files complete?")
         self._asked |= {name: have[name] for name in names}
-        return {name: self._prepared(name, have[name]) for name in names}
+        states = _states([have[name] for name in names])
+        known = self._given.get(wanted)
+        if known is None or known[0] != states:
+            known = self._given[wanted] = states, {name: self._prepared(name, have[name]) for name in names}
+        return known[1].copy()
+
+    def have_place(self, names: Sequence[str]) -> bool:
+        """Is there memory for the named weights? They take it now."""
+        try:
+            self(names)
+        except torch.OutOfMemoryError:
+            return False
+        return True
 
     def to_come(self, names: Sequence[str]) -> list[str]:
         """Those of the names that a call for them would take memory for."""
@@ -57,6 +75,8 @@ class PreparedWeights:
     def forget(self) -> None:
         """Drop what was prepared."""
         self._done.clear()
+        self._given.clear()
+        self.made.clear()
         self._asked.clear()
         self._watch = None
 
@@ -116,6 +136,23 @@ class _Watch:
             return not torch.equal(self._host, self._now)
 
         return written
+
+
+def weights_of(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, those of several names under each."""
+    return dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
+
+
+def made_for_inference(module: nn.Module) -> bool:
+    """Has it weights that were made in inference mode? The exporter takes none."""
+    return any(t.is_inference() for t in (*module.parameters(), *module.buffers()))
+
+
+def _states(weights: Sequence[Tensor]) -> list[Any]:
+    """Of all of them, looked at together: equal where each ``_state`` is. Of many weights that takes a tenth."""
+    counted = [w for w in weights if not w.is_inference()]
+    looks = Tensor.data_ptr, attrgetter("dtype"), attrgetter("device"), attrgetter("shape")
+    return [[*map(look, weights)] for look in looks] + [[*map(attrgetter("_version"), counted)]]
 
 
 def _state(weight: Tensor) -> tuple[Any, ...]:

@@ -222,3 +222,10 @@ def test_jobs(tmp_path: Path) -> None:
     assert fine(rows[1:])
     assert len(out.read_text().splitlines()) == 4
     assert not [*tmp_path.glob("measured-jobs-*")]
+
+
+@pytest.mark.slow
+def test_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = run("measure_sizes", tried=("--device", "cpu", "--tiny"))
+    assert {"mean", "warm", "first", "planning", "queued"} == {*rows}
+    assert capsys.readouterr().out.count("x") >= 10

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 
 import torch
 from torch import Tensor
@@ -13,16 +13,25 @@ __all__ = ["bytes_from_weights", "from_weights", "made_of_weights"]
 
 
 @torch.no_grad()
-def from_weights(program: Program, weights: Mapping[str, Tensor]) -> dict[int, Tensor]:
-    """Values, by op id, of the ops that depend on weights and constants only."""
+def from_weights(
+    program: Program, weights: Mapping[str, Tensor], known: MutableMapping[Op, Tensor] | None = None
+) -> dict[int, Tensor]:
+    """Values of the ops that have weights, and nothing else but constants, behind them; by op id.
+
+    known: those of other programs with these weights, which share such ops; new ones are added.
+    """
     have: dict[int, Tensor] = {i: weights[name] for i, name in program.params.items()}
+    known = {} if known is None else known
 
     def read(id_: int, _lo: int | None = None, _hi: int | None = None) -> Tensor:
         return have[id_]
 
     found = made_of_weights(program)
     for op in found:
-        have[op.id] = op.run(read, 0, 0)
+        value = known.get(op)
+        if value is None:
+            value = known[op] = op.run(read, 0, 0)
+        have[op.id] = value
     return {op.id: have[op.id] for op in found}
 
 

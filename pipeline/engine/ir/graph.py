@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -84,6 +85,13 @@ class Node:
         _collect_refs((self.args, self.kwargs), seen)
         return tuple(seen)
 
+    @cached_property
+    def sized(self) -> bool:
+        """Does anything of it depend on the input's size?"""
+        sizes: list[Size] = []
+        map_refs((self.args, self.kwargs), lambda a: sizes.append(a) if isinstance(a, Size) else a)
+        return bool(sizes) or any(isinstance(n, Size) for meta in self.outputs for n in meta.shape)
+
     def reading(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
         """The same operation on other values."""
         return Node(self.kind, self.target, args, kwargs, self.module, self.outputs, self.is_tuple)
@@ -109,6 +117,11 @@ class Graph:
     row_symbol: str | None = None
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     fixed: Constant | None = None
+
+    @cached_property
+    def readers(self) -> Counter[int]:
+        """How many nodes read each value, the graph's outputs counted in. A graph does not change once it is made."""
+        return Counter(i for node in self.nodes for i in node.reads) + Counter(self.outputs)
 
     def symbol_of(self, dim: int) -> str | None:
         """The symbol of a dimension of the first input: ``s0`` of sizes ``s0`` and ``8*s0``; None for a constant."""

@@ -14,7 +14,7 @@ from tvae.pipeline.engine.plan.strip_cost import Strip, count, strips_alike
 from tvae.pipeline.engine.plan.strip_ways import StripWay, made_in_buffer, way_of, written_over
 from tvae.pipeline.engine.plan.whole_values import WholeValues, last_uses
 
-__all__ = ["Footprint", "Known", "SegmentFootprint", "footprint", "known_of", "segment_footprint"]
+__all__ = ["Footprint", "Known", "SegmentFootprint", "at_most", "footprint", "known_of", "segment_footprint"]
 
 
 @dataclass(frozen=True)
@@ -133,6 +133,18 @@ def footprint(schedule: Schedule, known: Known | None = None) -> Footprint:
             if schedule.places.get(id_) in away:
                 away[schedule.places[id_]] -= ops[id_].bytes
     return Footprint(device, most["host"], most["disk"], tuple(segments))
+
+
+def at_most(schedule: Schedule) -> int | None:
+    """Bytes that a schedule of one strip does not exceed, whatever of it is alive at once: told more quickly than what
+    it takes. None where that has to be counted."""
+    if schedule.places or not schedule.single:
+        return None
+    ops = schedule.program.ops
+    most = 2 * sum(op.bytes for op in ops)  # each value, beside the picture laid out anew
+    most += max((op.workspace(op.axis.rows) for op in ops if op.axis is not None), default=0)
+    whole = (i for segment in schedule.segments for i in segment.whole)
+    return most + 8 * sum(ops[j].bytes for i in whole for j in (i, *ops[i].inputs))  # and their workspaces
 
 
 def segment_footprint(schedule: Schedule, segment: Segment, stored: int, known: Known) -> SegmentFootprint:

@@ -57,8 +57,8 @@ def fitting(
     a program of the same graph was cut at another size; tried first, and set where ways were compared. Raises PlanError
     with the smallest budget, as it has to be named, that would do.
     """
-    known = known_of(program)
     before = None if prior is None else prior.rebuilt(program, strips[0], places or {})
+    known = known_of(program)
     tried = ways(program, strips[0], machine, places or {}) if before is None else []
     first = [before] if before else [built(program, strips[0], places or {}, way, machine, known) for way in tried]
     costs = [(plan, footprint(plan, known)) for plan in first]
@@ -177,6 +177,8 @@ def _choice(plans: Sequence[tuple[Schedule, Footprint]], machine: Machine) -> tu
 def _raised(plan: Schedule, cost: Footprint, budget: int | None, cache: int, known: Known) -> Schedule:
     """The same buffers, with higher strips in segments whose largest value is small."""
     program, segments = plan.program, []
+    if not cache or plan.single:
+        return plan
     room = None if budget is None else budget - cost.device + cost.fullest
     steps = -(-program.rows // plan.strip_rows)
     for segment, taken in zip(plan.segments, cost.segments, strict=True):

@@ -107,6 +107,11 @@ class Schedule:
     places: Mapping[int, Place] = field(default_factory=dict)
     defer: bool = False
 
+    @property
+    def single(self) -> bool:
+        """Is there but one strip in every segment?"""
+        return all(segment.single for segment in self.segments)
+
 
 def schedule(
     program: Program,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvae.pipeline.engine.ir.program import Program
 from tvae.pipeline.engine.plan.barriers import levels
 from tvae.pipeline.engine.plan.cuts import optional_cuts
 from tvae.pipeline.engine.plan.footprint import Known, footprint
 from tvae.pipeline.engine.plan.machine import Machine, segment_seconds
-from tvae.pipeline.engine.plan.schedule import Place, Schedule, schedule
+from tvae.pipeline.engine.plan.schedule import Place, Schedule, schedule, strips_of
+from tvae.pipeline.engine.plan.structure import Structure, structure
 
 __all__ = ["Prior", "Way", "built", "ways"]
 
@@ -25,33 +26,50 @@ class Way:
     slide: bool = False
 
 
+@dataclass(frozen=True)
+class _Cut:
+    """A plan, without its program, and how that was cut; bytes: of all its values with rows."""
+
+    plan: Schedule
+    structure: Structure
+    bytes: int
+    way: Way
+    slides: tuple[int, ...]
+
+
+_NO_PROGRAM = Program([], [], [], {}, 0)
+
+
 class Prior:
     """How a program was cut, for programs of the same graph at similar sizes. Any way to cut is correct at every size,
     and comparing them takes longer than computing a small picture."""
 
-    _ALIKE = 2.0
-    """Times that sizes may differ by."""
+    _ALIKE, _KEPT = 2.0, 8
+    """Times that sizes may differ by; how many are known."""
 
     def __init__(self) -> None:
-        self._way: Way | None = None
-        self._slides: tuple[int, ...] = ()
-        self._ops = self._bytes = 0
-        self._single = False
+        self._cuts: list[_Cut] = []
 
     def set(self, plan: Schedule, way: Way) -> None:
         """The plan that was chosen, and how it cuts its program."""
-        program = plan.program
-        self._way, self._ops, self._bytes = way, len(program.ops), _bytes(program)
-        self._slides = tuple(n for n, segment in enumerate(plan.segments) if segment.slides)
-        self._single = plan.strip_rows >= program.rows
+        slides = tuple(n for n, segment in enumerate(plan.segments) if segment.slides)
+        cut = _Cut(replace(plan, program=_NO_PROGRAM), structure(plan.program), _bytes(plan.program), way, slides)
+        self._cuts = [cut, *self._cuts[: self._KEPT - 1]]
 
     def rebuilt(self, program: Program, rows: int, places: Mapping[int, Place]) -> Schedule | None:
-        """A program like that one cut in the same way; None where it is not alike."""
-        like = self._ops == len(program.ops) and self._single == (rows >= program.rows)
-        size = _bytes(program) if like else 0
-        if self._way is None or not self._bytes <= self._ALIKE * size <= self._ALIKE**2 * self._bytes:
-            return None
-        return schedule(program, rows, places, self._way.cuts, deep=self._way.deep, slides=self._slides)
+        """A program like one of those cut in the same way; None where none is alike."""
+        size = _bytes(program)
+        for cut in self._cuts:
+            single = len(cut.plan.segments[0].strips) == 1
+            if single != (rows >= program.rows) or not cut.bytes <= self._ALIKE * size <= self._ALIKE**2 * cut.bytes:
+                continue
+            if cut.structure == structure(program) and cut.plan.places == places:
+                strips = strips_of(program, rows)
+                segments = tuple([replace(segment, strips=strips) for segment in cut.plan.segments])
+                return replace(cut.plan, program=program, segments=segments, strip_rows=rows)
+            if len(cut.structure.ops) == len(program.ops):
+                return schedule(program, rows, places, cut.way.cuts, deep=cut.way.deep, slides=cut.slides)
+        return None
 
 
 def _bytes(program: Program) -> int:

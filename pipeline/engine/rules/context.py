@@ -7,7 +7,6 @@ row count is an integer multiple or fraction of its input's; everything else is 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Unpack
@@ -57,7 +56,8 @@ class Context:
         self.ops: list[Op] = []
         self.ids: dict[int, int] = {}
         self._probe = probe_sizes(graph, self.sizes)
-        self._readers = Counter(i for node in graph.nodes for i in node.reads) + Counter(graph.outputs)
+        self._numbers: dict[str, int] = {}  # by expression: a graph has few of them, and evaluating takes longer
+        self._follows: dict[str, bool] = {}
 
     @property
     def serves_others(self) -> bool:
@@ -81,18 +81,26 @@ class Context:
     # -- sizes
     def number(self, size: int | Size) -> int:
         """A size at the actual input shape."""
-        return evaluate(size, self.sizes)
+        if not isinstance(size, Size):
+            return size
+        number = self._numbers.get(size.expr)
+        if number is None:
+            number = self._numbers[size.expr] = evaluate(size, self.sizes)
+        return number
 
     def shape(self, meta: Meta) -> tuple[int, ...]:
         """A shape at the actual input shape."""
-        return tuple(self.number(s) for s in meta.shape)
+        return tuple([n if type(n) is int else self.number(n) for n in meta.shape])
 
     def follows(self, size: int | Size) -> bool:
         """Does this size grow with the rows? Decided by evaluating it at more rows: in an expression, symbols can
         cancel."""
         if self._probe is None or not isinstance(size, Size):
             return False
-        return grows(size, self._probe.base, self._probe.taller)
+        found = self._follows.get(size.expr)
+        if found is None:
+            found = self._follows[size.expr] = grows(size, self._probe.base, self._probe.taller)
+        return found
 
     def is_wide(self, size: int | Size) -> bool:
         """Does this size grow with a tiled size other than the rows (the width)?"""
@@ -102,7 +110,7 @@ class Context:
 
     def row_dims(self, meta: Meta) -> list[int]:
         """Dimensions of a value that grow with the rows."""
-        return [d for d, s in enumerate(meta.shape) if self.follows(s)]
+        return [d for d, s in enumerate(meta.shape) if type(s) is not int and self.follows(s)]
 
     def rows_in(self, size: int | Size) -> int:
         """The factor of a product such as H·W/64 that belongs to the rows.
@@ -127,7 +135,7 @@ class Context:
 
     def readers(self, ref: Ref) -> int:
         """How many nodes read a value, the graph's outputs counted in."""
-        return self._readers[ref.id]
+        return self.graph.readers[ref.id]
 
     def value(self, arg: Any) -> Any:
         """A non-tensor argument with every size resolved."""

@@ -1,7 +1,8 @@
 """A whole run as one CUDA graph: recorded at fixed addresses once, replayed for every further input of its shape.
 
 Starting an operation from Python costs more than a small picture's share of it on the GPU; a replay starts all of them
-at once. Nothing in a run waits for the device, so that all of it can be recorded.
+at once. Nothing in a run waits for the device, so that all of it can be recorded, and recording waits for nothing
+either: what the device was given before goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ class RecordingPool:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.id = torch.cuda.graph_pool_handle()
+        self.stream = torch.cuda.Stream(device)
         self._done: torch.cuda.Event | None = None
 
     def enter(self) -> None:
@@ -40,14 +42,19 @@ class Recording:
     def __init__(
         self, run: Callable[[Sequence[Tensor]], list[Tensor]], inputs: Sequence[Tensor], pool: RecordingPool
     ) -> None:
-        """Raises RuntimeError (torch.OutOfMemoryError among them) where the run cannot be recorded."""
-        self._inputs = [torch.empty_like(x) for x in inputs]
+        """inputs: tensors of the inputs' shapes, types and strides, on whatever device. Raises RuntimeError
+        (torch.OutOfMemoryError among them) where the run cannot be recorded."""
         self._graph, self._pool = torch.cuda.CUDAGraph(), pool
         with torch.cuda.device(pool.device), torch.no_grad():
-            pool.enter()
-            # other threads may copy to and from the device now: their calls do not belong to the recording
-            with torch.cuda.graph(self._graph, pool=pool.id, capture_error_mode="thread_local"):
-                self._outputs = run(self._inputs)
+            self._inputs = [torch.empty_like(x, device=pool.device) for x in inputs]
+            # not by ``torch.cuda.graph``, which waits for the device and gives back what the next call would use again
+            with torch.cuda.stream(pool.stream):
+                # other threads copy to and from the device meanwhile: their calls are none of the recording's
+                self._graph.capture_begin(pool=pool.id, capture_error_mode="thread_local")
+                try:
+                    self._outputs = run(self._inputs)
+                finally:
+                    self._graph.capture_end()
             # cuBLAS took workspaces from the pool, for good; a replay may write there, and nobody else: given back they
             # serve the pool's other recordings, and go with it
             clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)

@@ -1,0 +1,46 @@
+"""What of a program decides how it is cut into segments: the same at most sizes of one graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvae.pipeline.engine.ir.program import Op, Program
+
+__all__ = ["Structure", "structure"]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """All that ``schedule`` reads of a program, but for the number of rows. Equal structures have equal segments.
+
+    alike: for each op, the first with its shape, type and axis: one may be written over the other's buffer.
+    """
+
+    ops: list[tuple[Any, ...]]
+    alike: list[int]
+    ends: tuple[Any, ...]
+
+
+def structure(program: Program) -> Structure:
+    """Computed once for each program."""
+    found: Structure | None = program.found.get(Structure)
+    if found is None:
+        first: dict[Any, int] = {}
+        alike = [first.setdefault(_kind(op), op.id) for op in program.ops]
+        ends = (program.inputs, program.outputs, program.params, program.handed_over)
+        found = program.found[Structure] = Structure([*map(_role, program.ops)], alike, ends)
+    return found
+
+
+def _kind(op: Op) -> tuple[Any, ...]:
+    axis = op.axis
+    return op.shape, op.dtype, None if axis is None else (axis.dim, axis.outer, axis.rows, axis.inner)
+
+
+def _role(op: Op) -> tuple[Any, ...]:
+    """How an op is to be scheduled among others. Its number says which it is."""
+    source = None if op.reduction is None else op.reduction.source
+    chunked = None if op.chunked is None else op.chunked.sources
+    what = op.kind, op.inputs, op.axis is None, op.whole_reads, source, chunked
+    return *what, op.cheap, op.constant, op.work > 0, op.replaces

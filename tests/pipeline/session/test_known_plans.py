@@ -1,0 +1,85 @@
+"""What is known from other sizes makes a plan quicker, and no other: against a plan that knows of none."""
+
+from __future__ import annotations
+
+import random
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+from tiny_vaes import TINY
+
+from tvae.pipeline.engine.plan.footprint import at_most
+from tvae.pipeline.errors import PlanError
+from tvae.pipeline.memory.limits import Limits, Overhead
+from tvae.pipeline.models.calls import Call, Side
+from tvae.pipeline.models.families import frames_axis_of, stepping_of
+from tvae.pipeline.session import choose_plan
+from tvae.pipeline.session.prepared import Compiled
+
+CASES: list[Any] = [
+    ("AutoencoderKL", "encode"),
+    ("AutoencoderKL", "decode"),
+    ("AutoencoderTiny", "decode"),
+    ("AutoencoderKLWan", "encode"),
+    pytest.param("AutoencoderKLLTXVideo", "decode", marks=pytest.mark.slow),
+    pytest.param("AutoencoderKLHunyuanVideo", "decode", marks=pytest.mark.slow),
+]
+MIB = 1 << 20
+
+
+@lru_cache
+def model_of(name: str) -> Any:
+    return TINY[name].build()
+
+
+def compiled(name: str, side: Side, *, like: Compiled | None = None) -> Compiled:
+    """Fresh, but for the captured graphs."""
+    stepping = stepping_of(name, side)
+    step, frames = (None, frames_axis_of(name, side)) if stepping is None else (stepping.step, None)
+    made = Compiled(side, lambda: model_of(name), None, step=step, frames=frames)
+    if like is not None:
+        made._captures = like._captures
+    return made
+
+
+def told(one: Compiled, shape: tuple[int, ...], limits: Limits) -> Any:
+    """Of a plan: its program; what it takes; of one strip every segment, too. Or the refusal."""
+    x = torch.empty((), dtype=torch.float32).expand(shape)
+    try:
+        plan = one._prepare([x], limits, Call(), {})[1]
+    except PlanError as error:
+        return str(error)
+    schedule, cost = plan.schedule, plan.cost
+    assert (at_most(schedule) or cost.device) >= cost.device
+    ops = [(op.id, op.name, op.inputs, op.axis, op.shape, op.dtype, op.bytes, op.work) for op in schedule.program.ops]
+    takes = schedule.strip_rows, schedule.places, cost.device, cost.host, cost.disk, float(f"{plan.seconds:.9e}")
+    # several strips may be cut in two ways that take the same
+    segments = (schedule.segments, schedule.stored, schedule.defer, cost) if schedule.single else None
+    return ops, takes, plan.at_ease, segments
+
+
+@pytest.mark.parametrize(("name", "side"), CASES)
+def test_a_plan_is_the_same_whatever_was_planned_before(name: str, side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance, budget = random.Random(f"{name} {side}"), 0
+    machine = chance.choice((choose_plan.CUDA, choose_plan.CPU))
+    monkeypatch.setattr(choose_plan, "activation_budget", lambda *_: budget)
+    monkeypatch.setattr(choose_plan, "overhead", lambda *_, **__: Overhead(100 * MIB))
+    monkeypatch.setattr(choose_plan, "unused_bytes", lambda _: budget)
+    monkeypatch.setattr(choose_plan, "_machine", lambda _: machine)
+    monkeypatch.setattr(choose_plan, "_rates", lambda _: machine)
+    known = compiled(name, side)
+    tiny = TINY[name]
+    frames = 1 if stepping_of(name, side) else (tiny.latent if side == "decode" else tiny.pixel)[1]
+    channels = (tiny.latent if side == "decode" else tiny.pixel)[0]
+    factor = 1 if side == "decode" else tiny.scale
+    for _ in range(8):
+        height, width = (factor * chance.randint(3, 40) for _ in range(2))
+        shape = (1, channels, *([frames] if frames else []), height, width)
+        strip, fixed = chance.choice([(256, False), (256, False), (16, False), (4, True)])
+        vram = chance.choice([None, None, 1 << 40])
+        limits = Limits(strip, fixed, vram)
+        budget = chance.choice([1 << 40, 1 << 34, height * width * 2000, height * width * 300])
+        expected = told(compiled(name, side, like=known), shape, limits)
+        assert told(known, shape, limits) == expected
