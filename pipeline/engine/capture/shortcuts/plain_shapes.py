@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -46,11 +47,15 @@ def _expression(size: Any) -> Any:
     return size if type(size) is int else size.node._expr
 
 
-def _dense(x: Tensor, shape: Sequence[Any], dtype: torch.dtype | None = None) -> Tensor:
-    """Of this shape, on x's device. Its strides are products of sizes; the exporter's would be at least 1 each."""
+def _dense(x: Tensor, shape: Sequence[Any], dtype: torch.dtype | None = None, *, last: bool = False) -> Tensor:
+    """Of this shape, on x's device. Its strides are products of sizes; the exporter's would be at least 1 each.
+
+    last: with the second of its dimensions innermost.
+    """
     strides: list[Any] = [1] * len(shape)
-    for d in reversed(range(len(shape) - 1)):
-        strides[d] = strides[d + 1] * shape[d + 1]
+    order = [0, *range(2, len(shape)), 1] if last else [*range(len(shape))]
+    for outer, inner in reversed([*pairwise(order)]):
+        strides[outer] = strides[inner] * shape[inner]
     return _made(x, lambda: torch.empty_strided(tuple(shape), strides, dtype=dtype or x.dtype, device="meta"))
 
 
@@ -212,12 +217,12 @@ def _shuffled(x: Tensor, factor: int) -> Tensor | None:
 
 
 def _unshuffled(x: Tensor, factor: int) -> Tensor | None:
-    """Pixels become channels, contiguous however they lay. Whether the factor divides the sizes becomes a condition of
-    the graph."""
+    """Pixels become channels. Whether the factor divides the sizes becomes a condition of the graph."""
     *samples, channels, height, width = x.shape
-    if x.ndim < 3 or (factor < 2 and not _contiguous(x)) or height % factor != 0 or width % factor != 0:
+    last = x.ndim == 4 and type(channels) is int and channels > 1 and _contiguous(x.permute(0, 2, 3, 1))
+    if x.ndim < 3 or not (last or _contiguous(x)) or height % factor != 0 or width % factor != 0:
         return None
-    return _dense(x, (*samples, channels * factor**2, height // factor, width // factor))
+    return _dense(x, (*samples, channels * factor**2, height // factor, width // factor), last=last)
 
 
 def _group_norm(

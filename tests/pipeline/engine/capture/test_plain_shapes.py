@@ -55,8 +55,6 @@ CALLS: list[tuple[Any, Callable[[Tensor], tuple[Any, ...]], dict[str, Any]]] = [
     (aten.pixel_unshuffle.default, lambda x: (torch.rand(2, 3, 6, 4), 2), {}),
     (aten.pixel_unshuffle.default, lambda x: (torch.rand(3, 6, 9), 3), {}),
     (aten.pixel_unshuffle.default, lambda x: (torch.rand(2, 6, 4, 5).permute(0, 3, 1, 2), 2), {}),
-    (aten.pixel_unshuffle.default, lambda x: (torch.rand(2, 6, 4, 1).permute(0, 3, 1, 2), 2), {}),
-    (aten.pixel_unshuffle.default, lambda x: (torch.rand(2, 3, 4, 6).transpose(2, 3), 2), {}),
     (aten.cat.default, lambda x: ([x.contiguous(), x[:1].contiguous()],), {}),
     (aten.cat.default, lambda x: ([x.contiguous(), x[:, :, :2].contiguous(), x.contiguous()], -2), {}),
 ]
