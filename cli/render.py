@@ -24,6 +24,7 @@ from rich.text import Text
 
 from tvae.cli.reporting import one_line
 from tvae.pipeline import jobs
+from tvae.pipeline.jobs.busy import bottleneck
 
 __all__ = ["Display"]
 
@@ -54,7 +55,7 @@ class Display:
             disable=quiet or not progress or not self._console.is_terminal,
         )
         self._run: TaskID | None = None
-        self._item: TaskID | None = None
+        self._items: dict[int, TaskID] = {}
         self._told = 0.0
 
     def __enter__(self) -> Self:
@@ -98,6 +99,8 @@ class Display:
             counts = {name: getattr(event, name) for name in ("done", "planned", "skipped", "failed")}
             told = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
             self._console.print(f"{told or 'nothing done'} in {event.seconds:.1f} s")
+            if self._verbose and event.stages is not None:
+                self._console.print(bottleneck(event.stages))
 
     def _complain(self, word: str, source: Any, message: str) -> None:
         """One line that names the item once, whether or not the message does."""
@@ -126,13 +129,12 @@ class Display:
             case jobs.RunStarted() if event.items > 1:
                 self._run = self._progress.add_task(event.operation, total=event.items, unit="items")
             case jobs.ItemStarted() if event.kind == "video":
-                self._item = self._progress.add_task(event.input.name, total=event.frames, unit="frames")
-            case jobs.Progress() if self._item is not None:
-                self._progress.update(self._item, completed=event.done)
+                self._items[event.index] = self._progress.add_task(event.input.name, total=event.frames, unit="frames")
+            case jobs.Progress() if event.index in self._items:
+                self._progress.update(self._items[event.index], completed=event.done)
             case jobs.ItemDone() | jobs.ItemFailed() | jobs.ItemSkipped() | jobs.ItemPlanned():
-                if self._item is not None:
-                    self._progress.remove_task(self._item)
-                    self._item = None
+                if event.index in self._items:
+                    self._progress.remove_task(self._items.pop(event.index))
                 if self._run is not None:
                     self._progress.advance(self._run)
 

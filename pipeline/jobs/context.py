@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tvae.pipeline.errors import InputError, UsageError
+from tvae.pipeline.jobs.busy import Busy
 from tvae.pipeline.jobs.events import Event, Notice
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Claims, Item
@@ -34,6 +35,7 @@ class Context:
     """That read items, and as many that write them; 0: items go one after the other."""
     queue_frames: int
     """Frames of a clip that wait between two threads; 0 does without threads."""
+    busy: Busy
 
     def claim(self, item: Item, kind: Kind) -> Path:
         """The item's output now that its kind is known; a clash that its suffix did not show fails this item alone."""

@@ -142,6 +142,9 @@ class RunDone(Event):
     seconds: float
     quality: Quality | None = None
     """Mean over the items that have one."""
+    stages: dict[str, float] | None = None
+    """Share of the time, 0 to 1, that reading, computing and writing of images took; None without threads, and where
+    nothing but clips was done."""
 
 
 def _plain(value: Any) -> Any:

@@ -14,16 +14,16 @@ included, lets writes that have begun end, drops the rest, and joins the threads
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from tvae.pipeline.errors import UnsupportedOp
 from tvae.pipeline.jobs.batches import Batches, Waiting
 from tvae.pipeline.jobs.compute import OutOfMemory, enough_memory
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.outputs import Item
-from tvae.pipeline.jobs.pictures import Operation, Picture, Results
+from tvae.pipeline.jobs.pictures import Operation, Picture, Results, moment
 from tvae.pipeline.jobs.room import POLL_SECONDS, Room, Stopped
 from tvae.pipeline.jobs.stages import Outcome, looked_up, one_by_one, tell_progress, tell_started
 
@@ -57,15 +57,6 @@ def run_items(
     _Overlap(items, operation, context, batches, end).run()
 
 
-@dataclass
-class _Write:
-    """One result of a call that is to be written."""
-
-    picture: Picture
-    results: Results
-    number: int
-
-
 class _Overlap:
     """See the module's docstring. One lock guards all that the threads share."""
 
@@ -85,7 +76,7 @@ class _Overlap:
         self._for_caller, self._for_readers, self._for_writers = (threading.Condition(lock) for _ in range(3))
         self._waiting = Waiting(batches)
         self._clips: deque[Item] = deque()
-        self._writes: deque[_Write] = deque()
+        self._writes: deque[tuple[Picture, Results, int]] = deque()
         self._ended: deque[tuple[Item, Outcome]] = deque()
         self._calls: deque[Results] = deque()
         self._open = 0
@@ -131,33 +122,37 @@ class _Overlap:
             self._for_readers.notify_all()
             self._for_writers.notify_all()
 
-    # in the readers
-
     def _read(self) -> None:
         try:
             while (item := self._next()) is not None:
-                held: list[int] = []
-
-                def hold(size: int, held: list[int] = held) -> None:
-                    size = max(size, LEAST_BYTES)
-                    self._room.take(size)
-                    held.append(size)
-
-                try:
-                    found: Outcome | Picture | None = looked_up(self._operation, item, hold)
-                    if found is None:
-                        self._room.give(sum(held))
-                        held.clear()
-                        hold(CLIP_BYTES)
-                except Stopped:
-                    raise
-                except Exception as error:  # the caller knows whose failure it is
-                    found = error
-                self._found(item, found, sum(held))
+                self._read_one(item)
         finally:
             with self._for_caller:
                 self._readers_left -= 1
                 self._for_caller.notify()
+
+    def _read_one(self, item: Item) -> None:
+        held = 0
+
+        def hold(size: int) -> None:
+            nonlocal held
+            size, begin = max(size, LEAST_BYTES), time.perf_counter()
+            self._room.take(size)
+            held += size
+            self._context.busy.add("read", begin - time.perf_counter())  # waiting is no work
+
+        try:
+            with self._context.busy.at("read"):
+                found: Outcome | Picture | None = looked_up(self._operation, item, hold)
+                if found is None:
+                    self._room.give(held)
+                    held = 0
+                    hold(CLIP_BYTES)
+        except Stopped:
+            raise
+        except Exception as error:  # the caller knows whose failure it is
+            found = error
+        self._found(item, found, held)
 
     def _next(self) -> Item | None:
         with self._for_readers:
@@ -183,8 +178,6 @@ class _Overlap:
                 self._ended.append((item, found))
             self._for_caller.notify()
 
-    # in the writers
-
     def _write(self) -> None:
         while True:
             with self._for_writers:
@@ -192,32 +185,36 @@ class _Overlap:
                     self._for_writers.wait(POLL_SECONDS)
                 if self._stopped:
                     raise Stopped
-                write = self._writes.popleft()
-            picture = write.picture
-            try:
-                outcome: Outcome = picture.finish(picture, write.results.of(write.number))
-            except Exception as error:  # the caller knows whose failure it is
-                outcome = error
-            del write
-            self._room.give(picture.held)
-            with self._for_caller:
-                self._ended.append((picture.item, outcome))
-                self._for_caller.notify()
+                work = self._writes.popleft()
+            self._write_one(*work)
+            del work  # or it would be held until there is more
 
-    # in the caller's thread
+    def _write_one(self, picture: Picture, results: Results, number: int) -> None:
+        try:
+            tensors = results.of(number)
+            with self._context.busy.at("write"):
+                outcome: Outcome = picture.finish(picture, tensors)
+        except Exception as error:  # the caller knows whose failure it is
+            outcome = error
+        self._room.give(picture.held)
+        with self._for_caller:
+            self._ended.append((picture.item, outcome))
+            self._for_caller.notify()
 
     def _compute(self) -> None:
-        while True:
+        while not self._done():
             self._tell()
-            pictures, clip = self._take()
-            if pictures:
-                for picture in pictures:
-                    tell_started(picture, self._context)
-                self._call(pictures)
-            elif clip is not None:
-                self._do_clip(clip)
-            elif self._done():
-                return
+            self._do(*self._take())
+        self._tell()
+        self._await_calls(0)
+
+    def _do(self, pictures: list[Picture], clip: Item | None) -> None:
+        for picture in pictures:
+            tell_started(picture, self._context)
+        if pictures:
+            self._call(pictures)
+        elif clip is not None:
+            self._do_clip(clip)
 
     def _tell(self) -> None:
         """Of the items that have ended since."""
@@ -246,19 +243,18 @@ class _Overlap:
 
     def _done(self) -> bool:
         with self._for_caller:
-            return self._over() and self._fault is None
+            return self._over()
 
     def _call(self, pictures: list[Picture]) -> None:
         """One call for all of them, or, where that is refused, one for each half."""
-        while len(self._calls) >= CALLS_AHEAD:
-            self._calls.popleft().wait()
+        self._await_calls(CALLS_AHEAD - 1)
         found = self._computed(pictures)
         if isinstance(found, Results):
             self._calls.append(found)
             for picture in pictures:
                 tell_progress(picture, self._context)
             with self._for_caller:
-                self._writes.extend(_Write(picture, found, n) for n, picture in enumerate(pictures))
+                self._writes.extend((picture, found, n) for n, picture in enumerate(pictures))
                 self._for_writers.notify(len(pictures))
         elif len(pictures) == 1:
             self._room.give(pictures[0].held)
@@ -271,11 +267,19 @@ class _Overlap:
             self._call(pictures[:half])
             self._call(pictures[half:])
 
+    def _await_calls(self, most: int) -> None:
+        """Until the device has no more calls than so many before it."""
+        while len(self._calls) > most:
+            call = self._calls.popleft()
+            call.wait()
+            self._context.busy.add("compute", call.seconds)
+
     def _computed(self, pictures: list[Picture]) -> Results | Exception:
         """The error is given back: while it is handled, what it was raised among keeps its memory."""
         try:
             with enough_memory(self._context.model_for(pictures[0].vae)) as model:
-                return Results(self._operation.compute(model, [picture.values for picture in pictures]))
+                began = moment(model.device)
+                return Results(self._operation.compute(model, [picture.values for picture in pictures]), began)
         except UnsupportedOp:
             raise
         except Exception as error:  # the caller knows whose failure it is

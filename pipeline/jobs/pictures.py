@@ -19,7 +19,7 @@ from tvae.pipeline.jobs.outputs import Item
 if TYPE_CHECKING:
     from tvae.pipeline.session.model import Model
 
-__all__ = ["Finish", "Finished", "Hold", "Operation", "Picture", "Results", "on_host"]
+__all__ = ["Finish", "Finished", "Hold", "Operation", "Picture", "Results", "moment", "on_host"]
 
 Hold = Callable[[int], None]
 """Asks for room for so many bytes before they are made; see ``Room``."""
@@ -79,27 +79,45 @@ class Results:
     Results on a GPU are copied into pinned memory beside what the device does next; whoever wants them waits.
     """
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, tensors: Sequence[Tensor], began: Began) -> None:
         """tensors: [N, ...] for N pictures."""
-        self._copied: torch.cuda.Event | None = None
+        self._began, self._ended = began, began
         if tensors[0].device.type != "cuda":
             self._tensors = [tensor.cpu() for tensor in tensors]
-            return
-        self._tensors = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in tensors]
-        for copy, tensor in zip(self._tensors, tensors, strict=True):
-            copy.copy_(tensor, non_blocking=True)
-        self._copied = torch.cuda.Event()
-        self._copied.record()
+        else:
+            self._tensors = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in tensors]
+            for copy, tensor in zip(self._tensors, tensors, strict=True):
+                copy.copy_(tensor, non_blocking=True)
+        self._ended = moment(tensors[0].device)
 
     def wait(self) -> None:
         """Until the results are there, and so the device is done with the call."""
-        if self._copied is not None:
-            self._copied.synchronize()
+        if isinstance(self._ended, torch.cuda.Event):
+            self._ended.synchronize()
+
+    @property
+    def seconds(self) -> float:
+        """That the device took for the call; once it is done."""
+        if isinstance(self._began, float) or isinstance(self._ended, float):
+            return float(self._ended) - float(self._began)  # type: ignore[arg-type]
+        return float(self._began.elapsed_time(self._ended)) / 1e3
 
     def of(self, number: int) -> list[Tensor]:
         """The results for one picture of the call; waits for them."""
         self.wait()
         return [tensor[number] for tensor in self._tensors]
+
+
+Began = float | torch.cuda.Event
+
+
+def moment(device: torch.device) -> Began:
+    """Now, on a CPU; on a GPU when all is done that it has been given so far."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(torch.cuda.current_stream(device))
+    return event
 
 
 class Operation(Protocol):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tvae.pipeline.errors import InputError, OutputError, PlanError, UsageError
 from tvae.pipeline.files.leftovers import remove_leftovers
 from tvae.pipeline.jobs.batches import Batches
+from tvae.pipeline.jobs.busy import Busy
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.decode import Decode
 from tvae.pipeline.jobs.encode import Encode
@@ -86,7 +87,7 @@ def _run(job: Job, on_event: Callable[[Event], None], model: Model | None) -> Ru
         for folder in {item.place.parent for item in items if item.problem is None}:
             remove_leftovers(folder)
     vaes = Vaes(job, model)
-    context = Context(job, vaes.get, vaes.facts, claims, on_event, vaes.threads, vaes.queue_frames)
+    context = Context(job, vaes.get, vaes.facts, claims, on_event, vaes.threads, vaes.queue_frames, Busy(vaes.threads))
     if job.dry_run or (job.operation == "decode" and job.vae is None):
         on_event(RunStarted(job.operation, len(items)))
     else:
@@ -132,7 +133,9 @@ class _Tally:
         done, skipped, failed, planned = (
             self._counts[kind] for kind in (ItemDone, ItemSkipped, ItemFailed, ItemPlanned)
         )
-        return RunDone(done, skipped, failed, planned, seconds, quality)
+        shares = self._context.busy.shares(seconds)
+        stages = shares if self._context.threads and any(shares.values()) else None
+        return RunDone(done, skipped, failed, planned, seconds, quality, stages)
 
     def _failed(self, item: Item, error: Exception) -> ItemFailed:
         if isinstance(error, (InputError, OutputError, OSError)):  # OSError: of a source that has gone; it names it

@@ -9,7 +9,7 @@ from tvae.pipeline.jobs.compute import enough_memory
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemStarted, Progress
 from tvae.pipeline.jobs.outputs import Item
-from tvae.pipeline.jobs.pictures import Finished, Hold, Operation, Picture, Results
+from tvae.pipeline.jobs.pictures import Finished, Hold, Operation, Picture, Results, moment
 
 __all__ = ["Outcome", "looked_up", "one_by_one", "tell_progress", "tell_started"]
 
@@ -27,7 +27,7 @@ def one_by_one(
             if isinstance(found, Picture):
                 tell_started(found, context)
                 with enough_memory(context.model_for(found.vae)) as model:
-                    results = Results(operation.compute(model, [found.values]))
+                    results = Results(operation.compute(model, [found.values]), moment(model.device))
                 tell_progress(found, context)
                 outcome: Outcome = found.finish(found, results.of(0))
             else:

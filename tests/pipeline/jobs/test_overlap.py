@@ -16,7 +16,7 @@ from tvae.pipeline.jobs.room import Room, Stopped
 
 Run = Callable[..., Any]
 
-NAP = 0.02
+NAP = 0.05
 """Seconds that a stage takes for an image in the tests that slow it down."""
 
 
@@ -54,7 +54,7 @@ def test_stages_overlap(run: Run, stand_in: Run, photos: Run, tmp_path: Path, mo
 
     slowed(monkeypatch, "tvae.pipeline.jobs.reading.prepare", lambda _: time.sleep(NAP))
     slowed(monkeypatch, "tvae.pipeline.latents.image_file.write_tensors", lambda _: time.sleep(NAP))
-    count = 30
+    count = 20
     begin = time.monotonic()
     done, _ = run("encode", photos(count), output=tmp_path / "out", model=Slow(stand_in().info))
     assert done.done == count
