@@ -1,4 +1,4 @@
-"""``tvae bench kernels | vae | io``: what this machine gives, measured."""
+"""``tvae bench kernels | vae | job | io``: what this machine gives, measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tvae.cli.reporting import reporting
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Measure kernels by level, whole VAEs against diffusers, and reading and writing.")
+app = typer.Typer(help="Measure kernels by level, whole VAEs against diffusers, whole jobs, and reading and writing.")
 
 Plot = Annotated[
     str | None, typer.Option("--plot", metavar="FILE.png", help=r"Also draw a chart (needs tvae\[bench]).")
@@ -197,6 +197,62 @@ def vae(
             plot_vae(rows, f"{name}, {request.words}", chart)
         if any(row.rival == "tvae" and row.status == "failed" for row in rows):
             raise typer.Exit(ExitCode.VERIFICATION_FAILED)
+
+
+@app.command()
+def job(
+    inputs: options.Inputs = None,
+    recursive: options.Recursive = False,
+    vae: options.Vae = None,
+    batch: options.Batch = "auto",
+    size: options.Size = None,
+    folder: Annotated[
+        str | None,
+        typer.Option(
+            "--folder", metavar="DIR", help="Write results on this disk.", show_default="the temporary folder"
+        ),
+    ] = None,
+    preset: options.Preset = "auto",
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    plot: Plot = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Measure whole jobs over your own photos: encode them, skip them once they are done, decode their latents.
+
+    Says how many a second, how busy reading, computing and writing are, and which of them is the bottleneck.
+    All files that it writes are removed.
+    """
+    with reporting(verbose, json):
+        from pathlib import Path
+
+        from tvae.cli import arguments, bench_report, bench_request
+        from tvae.pipeline.bench.job import bench_job
+        from tvae.pipeline.jobs import Job
+
+        chart, where = bench_request.plot_path(plot), bench_request.existing(folder, folder=True)
+        request = bench_request.setting(preset, dtype, device)
+        work = Job(
+            "encode",
+            arguments.all_inputs(inputs, None),
+            recursive=recursive,
+            vae=vae,
+            preset=preset,
+            dtype=dtype,
+            device=device,
+            batch=arguments.batch_size(batch),
+            size=arguments.parse_size(size),
+        )
+        found = bench_job(work, None if where is None else Path(where), bench_report.teller(quiet or json))
+        rows = bench_report.job(found, vae or "builtin", request, json=json, quiet=quiet)
+        if chart is not None:
+            from tvae.pipeline.bench.plot import plot_job
+
+            plot_job(rows, f"{vae or 'builtin'}, {request.words}", chart)
+        if any(row.failed for row in rows):
+            raise typer.Exit(ExitCode.SOME_FAILED)
 
 
 @app.command("io")

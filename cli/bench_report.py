@@ -10,10 +10,11 @@ from typing import Any
 from tvae.cli import columns
 from tvae.cli.bench_request import Setting
 from tvae.pipeline.bench.io import IoRow
+from tvae.pipeline.bench.job import JobRow
 from tvae.pipeline.bench.kernels import Ceiling, KernelRow
 from tvae.pipeline.bench.vae import VaeRow
 
-__all__ = ["io", "kernels", "teller", "vae"]
+__all__ = ["io", "job", "kernels", "teller", "vae"]
 
 
 def teller(silent: bool) -> Callable[[str], None]:
@@ -78,6 +79,25 @@ def vae(found: Iterable[VaeRow], name: str, setting: Setting, *, json: bool, qui
     return rows
 
 
+def job(found: Iterable[JobRow], name: str, setting: Setting, *, json: bool, quiet: bool) -> list[JobRow]:
+    """All rows, shown."""
+    rows = []
+    for row in found:
+        rows.append(row)
+        if json:
+            _print("job", {**row.to_json(), "vae": name, **_about(setting)})
+    teller(json or quiet)("")
+    if not json and not quiet:
+        print(f"{name}; {setting.words}")
+        names = ("job", "items", "failed", "a second", "first", "whole", "reading", "computing", "writing", "note")
+        columns.show_table(names, [_job_cells(row) for row in rows])
+        print("a second: after the first quarter of the items; first: until the first result; the others: share busy")
+        for row in rows:
+            if row.bottleneck:
+                print(f"{row.what}: {row.bottleneck.partition(' (')[0]}")
+    return rows
+
+
 def io(found: Iterable[IoRow], *, json: bool, quiet: bool) -> list[IoRow]:
     """All rows, shown."""
     rows = []
@@ -120,6 +140,20 @@ def _kernel_cells(row: KernelRow) -> tuple[str, ...]:
         share,
         str(row.checked or ""),
         note,
+    )
+
+
+def _job_cells(row: JobRow) -> tuple[str, ...]:
+    shares = row.stages or {}
+    return (
+        row.what,
+        str(row.items),
+        str(row.failed or ""),
+        "" if row.rate is None else f"{row.rate:.1f}",
+        columns.seconds(row.first_seconds),
+        columns.seconds(row.seconds),
+        *(f"{100 * shares[stage]:.0f} %" if stage in shares else "" for stage in ("read", "compute", "write")),
+        "" if row.rate is not None else "too few items for a rate",
     )
 
 

@@ -1,1 +1,1 @@
-"""Measuring: kernels by level, whole VAEs against their rivals, reading and writing; and tuning a preset by it."""
+"""Measuring: kernels by level, whole VAEs and jobs, reading and writing; and tuning a preset by it."""

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tvae.pipeline.bench.job import JobRow
 from tvae.pipeline.bench.kernels import KernelRow
 from tvae.pipeline.bench.vae import VaeRow
 from tvae.pipeline.errors import UsageError
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["check_plot", "plot_kernels", "plot_vae"]
+__all__ = ["check_plot", "plot_job", "plot_kernels", "plot_vae"]
 
 MIB = 1 << 20
 
@@ -66,6 +67,30 @@ def plot_vae(rows: Sequence[VaeRow], title: str, path: Path) -> None:
             if column == 0:
                 frames = "" if case.frames is None else f"x{case.frames}"
                 axes.set_title(f"{case.side} {case.width}x{case.height}{frames}, batch {case.batch}", fontsize=9)
+    _save(figure, path)
+
+
+def plot_job(rows: Sequence[JobRow], title: str, path: Path) -> None:
+    """Items a second, and the share of the time that each stage is at work. What had too few items leaves a gap."""
+    figure = _figure(9.0, 2.8, title)
+    names = [row.what for row in rows]
+    rates, shares = figure.add_subplot(1, 2, 1), figure.add_subplot(1, 2, 2)
+    bars = rates.barh(names, [row.rate or 0.0 for row in rows])
+    labels = [_number(row.rate, ".3g") if row.rate else "too few" for row in rows]
+    rates.bar_label(bars, labels, padding=2, fontsize=8)
+    rates.set_xscale("log")
+    known = [row.rate for row in rows if row.rate] or [1.0]
+    rates.set_xlim(min(known) / 3, max(known) * 6)
+    rates.set_xlabel("items a second", fontsize=8)
+    for number, stage in enumerate(("read", "compute", "write")):
+        places = [place + (number - 1) * 0.27 for place in range(len(rows))]
+        shares.barh(places, [100 * (row.stages or {}).get(stage, 0.0) for row in rows], 0.25, label=stage)
+    shares.set_yticks(range(len(rows)), names)
+    shares.set_xlim(0, 100)
+    shares.set_xlabel("busy, % of the time", fontsize=8)
+    shares.legend(fontsize=8)
+    for axes in (rates, shares):
+        axes.invert_yaxis()
     _save(figure, path)
 
 

@@ -179,3 +179,33 @@ def test_help_imports_nothing_heavy() -> None:
     for arguments in (["bench", "--help"], ["bench", "vae", "--help"], ["preset", "tune", "--help"]):
         out = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
         assert "heavy: []" in out.stdout
+
+
+def test_a_job_as_json_and_as_a_table(tvae: Tvae, tmp_path: Path) -> None:
+    import numpy as np
+    from PIL import Image
+
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(12):
+        levels = np.random.default_rng(number).integers(0, 256, (16, 24, 3), dtype=np.uint8)
+        Image.fromarray(levels).save(folder / f"{number}.png")
+    chart = tmp_path / "chart.png"
+    rows = objects(tvae("bench", "job", folder, "--device", "cpu", "--json", "--plot", chart, "--folder", tmp_path))
+    assert [(row["type"], row["what"], row["items"]) for row in rows] == [
+        ("job", "encode", 12),
+        ("job", "skip", 12),
+        ("job", "decode", 12),
+    ]
+    assert all(row["rate"] is None or row["rate"] > 0 for row in rows)
+    assert rows[0]["stages"].keys() == {"read", "compute", "write"}
+    assert rows[0]["bottleneck"].startswith("bottleneck: ")
+    with Image.open(chart) as drawn:
+        assert drawn.width > 1000
+    assert {path.name for path in tmp_path.iterdir()} == {"photos", "chart.png"}
+    (folder / "broken.png").write_bytes(b"nothing")
+    result = tvae("bench", "job", folder, "--device", "cpu", "--batch", 2)
+    assert result.exit_code == 3
+    assert any(line.split()[:3] == ["encode", "12", "1"] for line in result.stdout.splitlines()), result.stdout
+    assert tvae("bench", "job").exit_code == 2
+    assert tvae("bench", "job", folder, "--batch", 0).exit_code == 2
