@@ -9,7 +9,7 @@ from typing import Any
 from tvae.pipeline.engine.ir.program import Chunked, Op, Program
 from tvae.pipeline.engine.plan.bands_cost import Loop, bands_cost
 from tvae.pipeline.engine.plan.bounds import Rows, owned
-from tvae.pipeline.engine.plan.schedule import PREFETCH, STAGES, Place, Schedule, Segment
+from tvae.pipeline.engine.plan.schedule import LEAVING, PREFETCH, STAGES, Place, Schedule, Segment
 from tvae.pipeline.engine.plan.strip_cost import Strip, count, strips_alike
 from tvae.pipeline.engine.plan.strip_ways import StripWay, made_in_buffer, way_of, written_over
 from tvae.pipeline.engine.plan.whole_values import WholeValues, last_uses
@@ -190,9 +190,9 @@ def _strips_cost(schedule: Schedule, segment: Segment, known: Known) -> Loop:
         elsewhere = segment.reads & wanted.keys() & away.keys()
         fetched = {i: row_bytes[i] * count(share.fresh[i]) for i in elsewhere}
         leaving = {i: row_bytes[i] * count(share.present[i]) for i in sinks & wanted.keys() & away.keys()}
-        kept = sum(leaving.values())
+        kept, on_their_way = sum(leaving.values()), sum(sorted(leaving.values())[-LEAVING:])
         waiting = sum(row_bytes[i] * _above(ops[old], wanted, old, strip.rows, total) for i, old in deferred.items())
-        beside = PREFETCH * sum(fetched.values()) + (STAGES - PREFETCH) * kept + 2 * waiting
+        beside = PREFETCH * sum(fetched.values()) + (STAGES - PREFETCH) * on_their_way + 2 * waiting
         beside += sum(row_bytes[i] * count(rows) for i, rows in strip.before.items())
         beside += sum(row_bytes[i] * count(keeps[i]) for i in elsewhere & keeps.keys())
         moved += int(times * (sum(fetched.values()) + kept))

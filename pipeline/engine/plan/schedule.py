@@ -35,6 +35,8 @@ __all__ = [
 
 STAGES, PREFETCH = 3, 1
 """Strips that have memory at the same time, and how many of them are prefetched while one is computed."""
+LEAVING = 2
+"""Values of a strip that are on their way out at the same time: a step of a clip makes thirty caches in one strip."""
 
 Place = Literal["host", "disk", "caller"]
 """Where a buffer lives that is not on the device; *caller*: an input or output that comes or goes by rows."""

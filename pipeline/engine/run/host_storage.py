@@ -65,8 +65,7 @@ class OnHost:
         with torch.cuda.stream(self._outwards):
             for at, piece in self._pieces(runs):
                 piece.copy_(record[at : at + len(piece)], non_blocking=True)
-            record.record_stream(self._outwards)
-            return _OnStream(None, self._outwards.record_event(), self._device)
+            return _OnStream(None, self._outwards.record_event(), self._device, record)
 
     def close(self) -> None:
         """See ``Boundary``."""
@@ -85,14 +84,21 @@ class OnHost:
 
 
 class _OnStream:
-    """Rows that are there once the current stream has waited for an event; the host waits for nothing."""
+    """Rows that are there once the current stream has waited for an event; the host waits for nothing.
 
-    def __init__(self, value: Tensor | None, event: torch.cuda.Event, device: torch.device) -> None:
-        self._value, self._event, self._device = value, event, device
+    leaving: rows that are read until then. They are held here rather than by the allocator, which would let go of them
+    whenever the copy is done: a host that runs ahead would find ever more of them waiting.
+    """
+
+    def __init__(
+        self, value: Tensor | None, event: torch.cuda.Event, device: torch.device, leaving: Tensor | None = None
+    ) -> None:
+        self._value, self._event, self._device, self._leaving = value, event, device, leaving
 
     def result(self) -> Tensor | None:
         """The rows, for work that is started from now on."""
         torch.cuda.current_stream(self._device).wait_event(self._event)
+        self._leaving = None
         return self._value
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from tvae.pipeline.engine.plan.schedule import LEAVING
 from tvae.pipeline.engine.run.storage import Boundary, Pending
 from tvae.pipeline.errors import PlanError
 
@@ -43,8 +44,11 @@ class Ring:
         return {i: pending.result() for i, pending in self._fetching.popleft().items()}
 
     def keep(self, id_: int, lo: int, hi: int, rows: Tensor, *band: Any) -> None:
-        """Store rows of the current strip."""
-        self._leaving[-1].append(self._boundaries[id_].keep(lo, hi, rows, *band))
+        """Store rows of the current strip. Memory of those it stored before is given back first, but for the last."""
+        leaving = self._leaving[-1]
+        while len(leaving) >= LEAVING:
+            leaving.pop(0).result()
+        leaving.append(self._boundaries[id_].keep(lo, hi, rows, *band))
 
     def drain(self) -> None:
         """Wait until everything is stored, and until what was fetched for strips that do not come is there: its memory

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -96,6 +97,7 @@ class _Cuda:
         self._base = self._before = 0
 
     def begin(self) -> None:
+        gc.collect()  # what a cell before left to Python's collector is no part of this one
         self._card.wait()
         torch.cuda.empty_cache()
         self._base = torch.cuda.memory_allocated(self._device) + self._idle()

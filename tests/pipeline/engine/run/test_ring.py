@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from small_models import TwoNorms, built, graph_of, image, planned
 from torch import Tensor
 
-from tvae.pipeline.engine.plan.schedule import PREFETCH, STAGES, Schedule, movable, schedule
+from tvae.pipeline.engine.plan.schedule import LEAVING, PREFETCH, STAGES, Schedule, movable, schedule
 from tvae.pipeline.engine.run.execute import execute
 from tvae.pipeline.engine.run.host_storage import OnHost
 from tvae.pipeline.engine.run.ring import Ring
@@ -97,6 +97,23 @@ def test_no_more_strips_have_memory_than_there_are_stages(strips: int, stages: i
         assert len(fetched | kept) <= stages
     assert computed == strips - 1
     assert not fetched | kept
+
+
+@given(values=st.lists(st.integers(1, 5), min_size=1, max_size=6))
+def test_few_values_of_a_strip_leave_at_the_same_time(values: list[int]) -> None:
+    log, on_their_way = Logged(), set[int]()
+    ring = Ring({2: log}, [{} for _ in values], STAGES, PREFETCH)
+    for strip, count in enumerate(values):
+        ring.take()
+        for n in range(count):
+            ring.keep(2, HEIGHT * (10 * strip + n), HEIGHT * (10 * strip + n + 1), torch.zeros(1))
+    ring.drain()
+    for what, n in log.log:
+        (on_their_way.add if what == "keep" else on_their_way.discard)(n)
+        assert len(on_their_way) <= (STAGES - PREFETCH) * LEAVING
+        assert len({m for m in on_their_way if m // 10 == n // 10}) <= LEAVING
+    assert not on_their_way
+    assert sorted(n for what, n in log.log if what == "kept") == [n for what, n in log.log if what == "keep"]
 
 
 def test_what_was_fetched_for_strips_that_never_come_is_waited_for() -> None:
