@@ -19,7 +19,7 @@ from tvae.presets import Preset
 if TYPE_CHECKING:
     from torch import nn
 
-    from tvae.pipeline.bench.first_use import Subject
+    from tvae.pipeline.bench.first_use import FirstUseModel
     from tvae.pipeline.bench.vae import VaeCase
     from tvae.pipeline.models.calls import Side
     from tvae.pipeline.models.families import LatentGeometry
@@ -131,12 +131,12 @@ def model(spec: str | None, config: str | None) -> tuple[nn.Module, str]:
     return load_module(locate_vae(spec or "builtin")), spec or "builtin"
 
 
-def subject(of: Setting, spec: str | None, config: str | None, strip: int | None) -> Subject:
+def subject(of: Setting, spec: str | None, config: str | None, strip: int | None) -> FirstUseModel:
     """The same for processes of their own."""
-    from tvae.pipeline.bench.first_use import Subject
+    from tvae.pipeline.bench.first_use import FirstUseModel
 
     dtype = str(of.dtype).removeprefix("torch.")
-    return Subject(spec, config, str(of.preset.source), str(of.device), dtype, strip)
+    return FirstUseModel(spec, config, str(of.preset.source), str(of.device), dtype, strip)
 
 
 def cases(

@@ -23,7 +23,7 @@ import torch
 if TYPE_CHECKING:
     from tvae.pipeline.bench.vae import VaeCase
 
-__all__ = ["FirstUse", "Subject", "caches_in", "first_seconds", "first_use"]
+__all__ = ["FirstUse", "FirstUseModel", "caches_in", "first_seconds", "first_use"]
 
 _CACHES = {
     "XDG_CACHE_HOME": "cache",  # ours: graphs, and kernels of the level cuda
@@ -37,7 +37,7 @@ _CACHES = {
 
 
 @dataclass(frozen=True)
-class Subject:
+class FirstUseModel:
     """What the other process builds: a VAE by name or in a public shape, and how it runs. preset: a name or a file."""
 
     vae: str | None
@@ -56,7 +56,7 @@ class FirstUse:
     again: float
 
 
-def first_use(rival: str, case: VaeCase, subject: Subject, *, seconds: float = 900.0) -> FirstUse:
+def first_use(rival: str, case: VaeCase, subject: FirstUseModel, *, seconds: float = 900.0) -> FirstUse:
     """Starts two processes, one after the other. RuntimeError for one that fails, or takes longer than this."""
     request = json.dumps({"rival": rival, "case": asdict(case), "subject": asdict(subject)})
     with tempfile.TemporaryDirectory(prefix="tvae-bench-", ignore_cleanup_errors=True) as folder:
@@ -99,7 +99,7 @@ def first_seconds(rival: str, case: dict[str, Any], subject: dict[str, Any]) -> 
     from tvae.pipeline.device import pick_device
     from tvae.pipeline.models.load import load_module, locate_vae
 
-    asked, one = Subject(**subject), VaeCase(**case)
+    asked, one = FirstUseModel(**subject), VaeCase(**case)
     device, dtype = pick_device(asked.device), getattr(torch, asked.dtype)
     found = load_module(locate_vae(asked.vae or "builtin")) if asked.config is None else build(SHAPES[asked.config])
     model = cast(found, device, dtype)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from tvae.pipeline.bench.first_use import Subject, first_use
+from tvae.pipeline.bench.first_use import FirstUseModel, first_use
 from tvae.pipeline.bench.memory import Peak
 from tvae.pipeline.bench.rivals import opened, tensor_of
 from tvae.pipeline.bench.timing import call_seconds, free_memory, is_out_of_memory
@@ -123,7 +123,7 @@ def bench_vae(
     strip: int | None = None,
     reference: torch.dtype | None = torch.float32,
     repeat: int = 5,
-    subject: Subject | None = None,
+    subject: FirstUseModel | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Iterator[VaeRow]:
     """Rows of every case in the order of ``rivals``; those of one case come together.
@@ -199,7 +199,7 @@ def _row(
     return row
 
 
-def _with_first_use(row: VaeRow, subject: Subject) -> VaeRow:
+def _with_first_use(row: VaeRow, subject: FirstUseModel) -> VaeRow:
     try:
         found = first_use(row.rival, row.case, subject)
     except RuntimeError as problem:

@@ -30,7 +30,7 @@ from tvae.pipeline.jobs.lengths import frame_count
 from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.on_demand import LatentRows, PictureSink
 from tvae.pipeline.jobs.outputs import Item
-from tvae.pipeline.jobs.queues import prefetched, written_behind
+from tvae.pipeline.jobs.queues import prefetched, written_in_thread
 from tvae.pipeline.jobs.steps import latents_in_steps
 from tvae.pipeline.jobs.writing import open_output
 from tvae.pipeline.latents import LatentsReader
@@ -100,7 +100,7 @@ def _decode_chunks(
         context.notify(item, [goes_on(start.frames)])
     with (
         prefetched(_clips(reader, model, way), context.queue_frames) as clips,
-        written_behind(_do, context.queue_frames) as put,
+        written_in_thread(_do, context.queue_frames) as put,
     ):
         for number, clip in enumerate(clips, 1):
             times.extend(zip(clip.pts, clip.durations, strict=True))
@@ -140,7 +140,7 @@ def _decode_on_demand(item: Item, reader: LatentsReader, model: Model, writer: W
 
     with (
         prefetched(latent_frames(), context.queue_frames) as read,
-        written_behind(writer.write, context.queue_frames) as put,
+        written_in_thread(writer.write, context.queue_frames) as put,
     ):
         first = next(read)
         clip = LatentRows(chain([first], read), reader.latent_frames, (first.shape[1], first.shape[2]), model)

@@ -23,7 +23,7 @@ from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.on_demand import encode_on_demand
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.parts import Part, PartGatherer
-from tvae.pipeline.jobs.queues import prefetched, written_behind
+from tvae.pipeline.jobs.queues import prefetched, written_in_thread
 from tvae.pipeline.jobs.reading import Chunk, Source, gathered, open_source
 from tvae.pipeline.jobs.steps import StepPart, in_steps
 from tvae.pipeline.media import copy_streams, frames_to_tensor
@@ -123,7 +123,7 @@ def _encode_frames(clip: _Clip, model: Model, context: Context) -> None:
         clip.writer.add(part.tensors, part.pts, part.durations)
         clip.reached(clip.writer.frames, None, part.generator)
 
-    with prefetched(clip.source.frames(), context.queue_frames) as read, written_behind(write, parts_waiting) as put:
+    with prefetched(clip.source.frames(), context.queue_frames) as read, written_in_thread(write, parts_waiting) as put:
         for chunk in islice(clip.fit.through(read), start, None):
             tensors = _encoded(chunk, model, context, clip.generator)
             part = gatherer.add(tensors, chunk.pts[0], chunk.durations[0])

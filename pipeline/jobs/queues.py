@@ -1,7 +1,7 @@
-"""Two bounded hand-overs that let reading, computing and writing overlap: ``prefetched`` and ``written_behind``.
+"""Two bounded hand-overs that let reading, computing and writing overlap: ``prefetched`` and ``written_in_thread``.
 
 The computing stays in the caller's thread. ``prefetched`` runs an iterator in a thread and keeps at most ``depth`` of
-its items waiting. ``written_behind`` runs a sink in a thread and lets at most ``depth`` items wait for it. Whoever is
+its items waiting. ``written_in_thread`` runs a sink in a thread and lets at most ``depth`` items wait for it. Whoever is
 too fast waits. An exception on either side comes out in the caller's thread. Leaving the ``with`` block for any reason,
 Ctrl-C included, stops and joins the thread, so nothing goes on after it.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-__all__ = ["prefetched", "written_behind"]
+__all__ = ["prefetched", "written_in_thread"]
 
 T = TypeVar("T")
 
@@ -132,7 +132,7 @@ def prefetched(source: Iterable[T], depth: int) -> Iterator[Iterator[T]]:
 
 
 @contextmanager
-def written_behind(sink: Callable[[T], None], depth: int) -> Iterator[Callable[[T], None]]:
+def written_in_thread(sink: Callable[[T], None], depth: int) -> Iterator[Callable[[T], None]]:
     """A function that hands its argument to ``sink`` in a thread, at most ``depth`` waiting. With ``depth`` 0 there is
     no thread. On normal exit everything handed over has been through ``sink``; on an exception what waits is dropped.
     """

@@ -24,7 +24,7 @@ from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.metrics import QualityMeter
 from tvae.pipeline.jobs.on_demand import LatentRows, PictureSink, encode_on_demand
 from tvae.pipeline.jobs.outputs import Item
-from tvae.pipeline.jobs.queues import prefetched, written_behind
+from tvae.pipeline.jobs.queues import prefetched, written_in_thread
 from tvae.pipeline.jobs.reading import Chunk, Source, gathered, open_source
 from tvae.pipeline.jobs.steps import in_steps
 from tvae.pipeline.jobs.writing import open_output
@@ -69,7 +69,7 @@ def roundtrip_clip_item(item: Item, context: Context) -> Event:
                 meter.add(reference, frame)
                 writer.write(dataclasses.replace(pair[1], rgb=frame))
 
-            with written_behind(finish, context.queue_frames) as put:
+            with written_in_thread(finish, context.queue_frames) as put:
 
                 def give(pair: tuple[np.ndarray, Frame]) -> None:
                     nonlocal done

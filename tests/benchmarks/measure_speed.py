@@ -41,7 +41,7 @@ from measuring.options import common, fill_host, machine
 from measuring.rows import Row, Rows
 
 from tvae.kernels import LEVELS
-from tvae.pipeline.bench.first_use import Subject, caches_in
+from tvae.pipeline.bench.first_use import FirstUseModel, caches_in
 from tvae.pipeline.bench.kernels import Ceiling, bench_kernels
 from tvae.pipeline.bench.vae import bench_vae, make_case
 from tvae.pipeline.device import choose_preset
@@ -218,7 +218,7 @@ class Speed:
         vae, config = ("builtin", None) if tiny else (None, work.config)
         size, frames = ((64, 64), None) if tiny else (work.size, work.frames)
         case = make_case(geometry_of("sdxl" if tiny else work.config, False), work.side, *size, 1, frames)
-        subject = Subject(vae, config, preset, str(self._card.device), "bfloat16")
+        subject = FirstUseModel(vae, config, preset, str(self._card.device), "bfloat16")
         request = {"rival": rival, "case": asdict(case), "subject": asdict(subject)}
         seconds = min(self._rows.left + 60, self._options.longest)
         with tempfile.TemporaryDirectory(dir=self._options.folder) as folder:

@@ -16,12 +16,12 @@ from torch import nn
 
 from tvae import presets
 from tvae.pipeline.bench import first_use as module
-from tvae.pipeline.bench.first_use import FirstUse, Subject, first_use
+from tvae.pipeline.bench.first_use import FirstUse, FirstUseModel, first_use
 from tvae.pipeline.bench.vae import VaeCase, bench_vae
 from tvae.presets.text import text_of
 
 CASE = VaeCase("decode", 32, 16, 2)
-SUBJECT = Subject("builtin", None, "cpu", "cpu", "float32", 4)
+SUBJECT = FirstUseModel("builtin", None, "cpu", "cpu", "float32", 4)
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +102,6 @@ def test_a_rival_runs_as_its_own_call_does(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.slow
 def test_graphs_are_captured_once(image: Any, tmp_path: Path) -> None:
     image.save_pretrained(tmp_path)
-    subject = Subject(str(tmp_path), None, "cpu", "cpu", "float32")
+    subject = FirstUseModel(str(tmp_path), None, "cpu", "cpu", "float32")
     found = first_use("tvae", CASE, subject)
     assert 0 < found.again < found.empty

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tvae.pipeline.jobs.queues import prefetched, written_behind
+from tvae.pipeline.jobs.queues import prefetched, written_in_thread
 
 
 def our_threads() -> list[str]:
@@ -19,7 +19,7 @@ def our_threads() -> list[str]:
 @pytest.mark.parametrize("depth", [0, 1, 3])
 def test_everything_arrives_in_order(depth: int) -> None:
     got: list[int] = []
-    with prefetched(range(50), depth) as numbers, written_behind(got.append, depth) as put:
+    with prefetched(range(50), depth) as numbers, written_in_thread(got.append, depth) as put:
         for number in numbers:
             put(number)
     assert got == list(range(50))
@@ -43,7 +43,7 @@ def test_the_caller_waits_for_the_writer() -> None:
         written.append(item)
 
     begin = time.monotonic()
-    with written_behind(sink, 2) as put:
+    with written_in_thread(sink, 2) as put:
         for item in range(3):
             put(item)
         threading.Timer(0.2, release.set).start()
@@ -69,7 +69,7 @@ def test_an_error_of_the_writer_stops_the_caller() -> None:
         raise OSError("disk full")
 
     numbers = iter(range(1000))
-    with pytest.raises(OSError, match="disk full"), written_behind(sink, 1) as put:
+    with pytest.raises(OSError, match="disk full"), written_in_thread(sink, 1) as put:
         deque(map(put, numbers), maxlen=0)
     assert next(numbers) < 10
     assert not our_threads()
@@ -80,7 +80,7 @@ def test_an_error_of_the_writer_at_the_very_end_is_not_lost() -> None:
         time.sleep(0.05)
         raise OSError("disk full")
 
-    with pytest.raises(OSError, match="disk full"), written_behind(sink, 4) as put:
+    with pytest.raises(OSError, match="disk full"), written_in_thread(sink, 4) as put:
         put(1)
 
 
@@ -93,7 +93,7 @@ def test_leaving_early_ends_both_threads(interruption: type[BaseException]) -> N
         written.append(item)
 
     def leave() -> None:
-        with prefetched(range(10**9), 2) as numbers, written_behind(slow, 2) as put:
+        with prefetched(range(10**9), 2) as numbers, written_in_thread(slow, 2) as put:
             for number in numbers:
                 put(number)
                 if number == 4:
