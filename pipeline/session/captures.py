@@ -88,9 +88,7 @@ class Captures:
         self, inputs: Sequence[Tensor | RowSource], shapes: list[tuple[int, ...]], call: Call, rows: Rows
     ) -> tuple[Captured, dict[str, int]]:
         """A graph that serves these inputs, and its symbols' values. Raises UnsupportedOp."""
-        frames = self._frames if self._frames is not None and self._frames.serves(inputs[0].shape, call) else None
-        facts = self._call_facts(inputs, call, frames)
-        name = json.dumps(facts, sort_keys=True, default=str)
+        frames, facts, name = self._named(inputs, call)
         found = self._serving(name, shapes, rows)
         if found is not None:
             return found
@@ -122,6 +120,17 @@ class Captures:
         if known is not None:
             return [Captured(self._optimised(known[0], inputs), known[1], rehearsed=False)]
         return [Captured(self._optimised(graph, inputs), spec) for graph, spec in store.load(self._fits)]
+
+    def there(self, inputs: Sequence[Tensor | RowSource], call: Call) -> bool:
+        """Is a graph in memory that serves these inputs?"""
+        shapes = [tuple(t.shape) for t in inputs]
+        return self._serving(self._named(inputs, call)[2], shapes, "height") is not None
+
+    def _named(self, inputs: Sequence[Tensor | RowSource], call: Call) -> tuple[Frames | None, dict[str, Any], str]:
+        """Where frames are, what a capture bakes in, and that as a name."""
+        frames = self._frames if self._frames is not None and self._frames.serves(inputs[0].shape, call) else None
+        facts = self._call_facts(inputs, call, frames)
+        return frames, facts, json.dumps(facts, sort_keys=True, default=str)
 
     def _serving(self, name: str, shapes: list[tuple[int, ...]], rows: Rows) -> tuple[Captured, dict[str, int]] | None:
         """A graph in memory that serves these shapes, with its strips along ``rows``, and its symbols' values."""

@@ -127,14 +127,17 @@ def planned(
     before = None if prior is None or limits.longest else prior.rebuilt(program, strips[0], places)
     if before is not None and (known := told(before, strips)).fits_easily(limits, device, there):
         return known
-    taken = _overhead(program, device, limits, to_come, there)
+    taken = Overhead(0) if limits.vram is None else _overhead(program, device, limits, to_come, there)
     budget = activation_budget(device, limits.vram, limits.share, taken, there)
     if limits.vram is None and budget is not None:
         budget -= limits.beside
     machine = _machine(device)
 
     def fit(heights: Sequence[int]) -> Schedule:
-        return fitting(program, heights, budget, machine, taken.named, places, height_bands, enough=enough, prior=prior)
+        return fitting(program, heights, budget, machine, named, places, height_bands, enough=enough, prior=prior)
+
+    def named(left: int) -> int:
+        return _overhead(program, device, limits, to_come, there).named(left)
 
     def enough(left: int) -> int:
         """As of a refusal: planning takes memory of its own."""

@@ -21,7 +21,7 @@ from torch import Tensor
 from tvae.pipeline.engine.run.cuda_graph import Recording, RecordingPool
 from tvae.pipeline.memory.allocator import without_holes
 from tvae.pipeline.memory.limits import recorded_segments
-from tvae.pipeline.session.prepared import Ready
+from tvae.pipeline.session.ready import Ready
 
 __all__ = ["KeptRuns", "drop_recordings"]
 

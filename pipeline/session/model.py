@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ from tvae.pipeline.models.streaming import ClipStream
 from tvae.pipeline.session.choose_plan import Example
 from tvae.pipeline.session.clip_plan import ClipPlan
 from tvae.pipeline.session.graph_cache import fits_weights
-from tvae.pipeline.session.identity.stored_key import stored_key
+from tvae.pipeline.session.identity.stored_key import home_of, stored_key
 from tvae.pipeline.session.outputs.taken_apart import Posterior, Spec, posterior_of
 from tvae.pipeline.session.session import Session
 from tvae.pipeline.session.subject import Subject
@@ -130,7 +129,7 @@ class Model:
         facts = {"class": source.class_name, "config": source.config_sha256, "weights": shapes}
         subject = Subject(
             source.class_name,
-            None if self._layers is not None else stored_key(_home_of(source.class_name), facts),
+            None if self._layers is not None else stored_key(home_of(source.class_name), facts),
             self._module,
             self._by_name,
             lambda: self._stored,
@@ -225,6 +224,12 @@ class Model:
         """
         return self._session.stream(side)
 
+    def expect(self, side: Side, shape: tuple[int, ...]) -> None:
+        """Plan for an input of this shape that comes soon ([N, C, H, W]; of a clip the first chunk's or the whole
+        one's), while another thread computes. For every size that waits; costs a few milliseconds once a size."""
+        steps = self._session.steps(side) if len(shape) == 5 else None
+        self._session.expect(side if steps is None else f"{side} step", shape)
+
     def plan(self, shape: tuple[int, ...], side: Side) -> Plan | ClipPlan:
         """What a job would do with an input of this shape: a clip in steps where there are any. Computes nothing."""
         steps = self._session.steps(side)
@@ -287,13 +292,3 @@ class Model:
         layout = memory_format(weight.ndim, uses_channels_last(self.preset, self.dtype, self.device))
         kind = self.dtype if weight.is_floating_point() else weight.dtype
         return weight.to(self.device, kind).contiguous(memory_format=layout)
-
-
-def _home_of(class_name: str) -> str:
-    """Where diffusers defines an autoencoder, found without importing diffusers: the file that holds the class."""
-    spec = find_spec("diffusers")
-    folder = Path(spec.origin).parent / "models" / "autoencoders" if spec and spec.origin else None
-    for file in sorted(folder.glob("*.py")) if folder else []:
-        if f"\nclass {class_name}(" in file.read_text(encoding="utf-8"):
-            return f"diffusers.models.autoencoders.{file.stem}"
-    return "diffusers"

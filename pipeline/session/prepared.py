@@ -8,13 +8,13 @@ a clip divide, its height or its time, is a matter of the plan: each has a graph
 from __future__ import annotations
 
 import math
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from tvae.kernels import Kernels
@@ -30,37 +30,15 @@ from tvae.pipeline.memory.limits import Limits, Rows
 from tvae.pipeline.models.calls import Call, Frames, Side, Step
 from tvae.pipeline.session.captures import Captured, Captures, Fits, Written
 from tvae.pipeline.session.choose_plan import Planned, at_callers, described, planned
-from tvae.pipeline.session.outputs.taken_apart import Spec
+from tvae.pipeline.session.ready import Ready
 from tvae.pipeline.session.runner import Runner
 from tvae.pipeline.session.warmup import rehearse
 from tvae.pipeline.session.weights import PreparedWeights
-from tvae.pipeline.settings.threads import kept_busy
 
-__all__ = ["NO_SINKS", "Compiled", "Ready"]
+__all__ = ["NO_SINKS", "Compiled"]
 
 _KEPT_SHAPES = 256
 NO_SINKS: Mapping[int, Any] = {}
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A run that is prepared, for inputs of one shape. spec: rebuilds the return value from its tensors."""
-
-    runner: Runner
-    planned: Planned
-    spec: Spec
-
-    def serves(self, limits: Limits, device: torch.device) -> bool:
-        """Does it, still? What is recorded has its memory; other runs take theirs anew."""
-        return self.runner.recorded or self.planned.fits(limits, device)
-
-    def threads(self, most: int) -> int:
-        """How many threads of the CPU, of at most so many, the run keeps busy."""
-        return kept_busy(self._work, most)
-
-    @cached_property
-    def _work(self) -> list[float]:
-        return [op.work for op in self.planned.schedule.program.ops]
 
 
 class Compiled:
@@ -92,6 +70,7 @@ class Compiled:
         self._frames, self._step, self._allow_whole = frames, step is not None, allow_whole
         self._kernels, self._channels_last = kernels or Kernels(), channels_last
         self._captures = Captures(side, module, key, self._kernels, step, frames, fits, still, written)
+        self._planning = threading.RLock()
         self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._latest: dict[Any, Program] = {}
         self._plans: OrderedDict[Any, Planned] = OrderedDict()
@@ -154,6 +133,13 @@ class Compiled:
         found = self._prepare(inputs, limits, call, sinks, weights)[1]
         return described(found, limits, inputs[0].device, self._side)
 
+    def expect(self, inputs: Sequence[Tensor | RowSource], limits: Limits, call: Call) -> None:
+        """Plan for inputs of these shapes, in any thread; nothing where a graph would have to be captured first. What
+        refuses them says so when they come."""
+        with suppress(TvaeError), self._planning:
+            if self._captures.there(inputs, call):
+                self._prepare(inputs, limits, call, NO_SINKS)
+
     def capture(self, inputs: Sequence[Tensor | RowSource], call: Call) -> None:
         """Find or make the graph that serves inputs of these shapes. Raises UnsupportedOp."""
         self._captures.of(inputs, [tuple(t.shape) for t in inputs], call, "height")
@@ -172,7 +158,8 @@ class Compiled:
 
     def shapes(self, inputs: Sequence[Tensor | RowSource], call: Call) -> list[tuple[int, ...]]:
         """Of everything that a run gives: the result first, then the caches of a step."""
-        program = self._lowered("height", inputs, call)[1]
+        with self._planning:
+            program = self._lowered("height", inputs, call)[1]
         return [program.ops[i].shape for i in program.outputs]
 
     def _prepare(
@@ -189,7 +176,8 @@ class Compiled:
         refused: list[TvaeError] = []
         for rows in self._choices(inputs, limits, call, sinks):
             try:
-                way = self._divided(rows, inputs, limits, call, sinks, weights)
+                with self._planning:
+                    way = self._divided(rows, inputs, limits, call, sinks, weights)
             except (PlanError, UnsupportedOp) as error:  # of strips of time alone, or of the height
                 refused.append(error)
                 continue
@@ -231,7 +219,8 @@ class Compiled:
         places, device = at_callers(program, inputs, sinks), inputs[0].device
         there = _there(program, inputs, places)
         key = (id(captured.graph), *(tuple(t.shape) for t in inputs), device)
-        wanted = (*key, limits.strip, limits.longest, limits.fixed, limits.vram, weights is not None, *places)
+        counted = weights is not None and limits.vram is not None
+        wanted = (*key, limits.strip, limits.longest, limits.fixed, limits.vram, counted, *places)
         if weights is not None:
             params = {n: i for i, n in program.params.items() if n not in captured.graph.constants}
             if not weights.have_place([*params]):

@@ -31,7 +31,8 @@ from tvae.pipeline.session.clip_steps import ClipSteps
 from tvae.pipeline.session.kept_runs import KeptRuns, drop_recordings
 from tvae.pipeline.session.load_libraries import load_libraries
 from tvae.pipeline.session.outputs.taken_apart import Spec
-from tvae.pipeline.session.prepared import NO_SINKS, Compiled, Ready
+from tvae.pipeline.session.prepared import NO_SINKS, Compiled
+from tvae.pipeline.session.ready import Ready
 from tvae.pipeline.session.step_runs import StepRuns
 from tvae.pipeline.session.subject import Subject
 from tvae.pipeline.session.weights import PreparedWeights
@@ -113,16 +114,19 @@ class Session:
                     del self._compiled[name]
             return tensors, ready.spec
 
+    def expect(self, name: str, shape: tuple[int, ...], call: Call | None = None) -> None:
+        """Plan for a first input of this shape that comes soon, so that ``compute`` need not. From any thread, while
+        others compute. Does nothing where memory was named: what is free is then known at the call alone."""
+        side = self._compiled.get(name)
+        if side is not None and self.limits.vram is None:
+            like = torch.empty((), dtype=self.dtype, device=self.device).expand(shape)
+            side.expect([like], self.limits, call or Call())
+
     def _made(self, name: str, inputs: Sequence[Tensor | RowSource], call: Call, dims: Mapping[int, int]) -> Ready:
+        record = self.preset.cuda_graphs and self.limits.vram is None and self.device.type == "cuda"
+
         def prepare() -> Ready:
-            return self._side(name).ready(
-                inputs,
-                self._weights,
-                self.limits,
-                call,
-                sinks=dims,
-                record=self.preset.cuda_graphs and self.limits.vram is None and self.device.type == "cuda",
-            )
+            return self._side(name).ready(inputs, self._weights, self.limits, call, sinks=dims, record=record)
 
         ready = prepare()
         if not ready.planned.at_ease and drop_recordings(self.device):

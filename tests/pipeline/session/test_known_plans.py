@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import random
+import threading
 from functools import lru_cache
 from typing import Any
 
 import pytest
 import torch
 from tiny_vaes import TINY
+from torch.testing import assert_close
 
+from tvae.pipeline import TiledVAE
 from tvae.pipeline.engine.plan.footprint import at_most
 from tvae.pipeline.errors import PlanError
 from tvae.pipeline.memory.limits import Limits, Overhead
 from tvae.pipeline.models.calls import Call, Side
 from tvae.pipeline.models.families import frames_axis_of, stepping_of
-from tvae.pipeline.session import choose_plan
+from tvae.pipeline.session import choose_plan, prepared
+from tvae.pipeline.session.captures import Captures
 from tvae.pipeline.session.prepared import Compiled
 
 CASES: list[Any] = [
@@ -83,3 +87,41 @@ def test_a_plan_is_the_same_whatever_was_planned_before(name: str, side: Side, m
         budget = chance.choice([1 << 40, 1 << 34, height * width * 2000, height * width * 300])
         expected = told(compiled(name, side, like=known), shape, limits)
         assert told(known, shape, limits) == expected
+
+
+def test_what_is_expected_is_planned_in_another_thread_and_captures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("AutoencoderKL")
+    tiled = TiledVAE(model, "cpu", strip=256)
+    x = [torch.randn(1, 3, size, 24) for size in (16, 32, 40, 48)]
+    session = tiled._session(x[0].device, torch.float32)
+    session.expect("encode", tuple(x[1].shape))  # nothing is known yet
+    tiled.encode(x[0])
+    plans, made = session._side("encode")._plans, []
+    monkeypatch.setattr(Captures, "_capture", lambda *_: pytest.fail("a capture"))
+
+    def expect() -> None:
+        for one in x[1:]:
+            session.expect("encode", tuple(one.shape))
+        session.expect("encode", (1, 5, 16, 16))  # would have to be captured
+        made.append(len(plans))
+
+    threads = [threading.Thread(target=expect) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(3):
+        tiled.encode(x[0])
+    for thread in threads:
+        thread.join()
+    assert made == [4] * 3
+    monkeypatch.setattr(prepared, "planned", lambda *_, **__: pytest.fail("a plan"))
+    for one in x:
+        assert_close(tiled.encode(one).latent_dist.mean, model.encode(one).latent_dist.mean)
+
+
+def test_nothing_is_expected_where_memory_is_named() -> None:
+    tiled = TiledVAE(model_of("AutoencoderKL"), "cpu", vram="64GiB")
+    x = torch.randn(1, 3, 16, 24)
+    session = tiled._session(x.device, torch.float32)
+    session._side("encode").capture([x], Call())
+    session.expect("encode", (1, 3, 32, 24))
+    assert not session._side("encode")._plans
