@@ -19,10 +19,14 @@ Step = Callable[[nn.Module, Tensor, Sequence[Tensor]], tuple[Tensor, Sequence[Te
 
 @dataclass(frozen=True)
 class Call:
-    """How the side is called: names of the tensor arguments after the first, and the other arguments by name."""
+    """How the side is called: names of the tensor arguments after the first, and the other arguments by name.
+
+    last: a step of a clip that no step follows. Its caches are not computed; the graph is that of every step.
+    """
 
     tensors: tuple[str, ...] = ()
     options: tuple[tuple[str, Any], ...] = ()
+    last: bool = False
 
 
 @dataclass(frozen=True)

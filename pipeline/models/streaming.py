@@ -20,17 +20,19 @@ Cache = Tensor | OffloadedCache
 
 
 class ClipStream:
-    """One clip on its way through one side. ``run`` computes a step: (chunk, caches) -> [result, *caches]."""
+    """One clip on its way through one side. ``run`` computes a step: (chunk, caches, whether it is
+    the last, which leaves no caches) -> [result, *caches]."""
 
-    def __init__(self, run: Callable[[Tensor, list[Cache]], list[Cache]], cuts: Cuts) -> None:
+    def __init__(self, run: Callable[[Tensor, list[Cache], bool], list[Cache]], cuts: Cuts) -> None:
         self._run = run
         self.cuts = cuts
         self.caches: list[Cache] = []
 
-    def step(self, chunk: Tensor) -> Tensor:
-        """The next chunk's result: moments, or pixels. Chunks are to be of the sizes that ``cuts`` says."""
+    def step(self, chunk: Tensor, *, last: bool = False) -> Tensor:
+        """The next chunk's result: moments, or pixels. Chunks are to be of the sizes that ``cuts`` says. last: no step
+        follows, so that no caches need be made."""
         caches, self.caches = self.caches, []  # a step lets go of each as soon as it has done with it
-        result, *self.caches = self._run(chunk, caches)
+        result, *self.caches = self._run(chunk, caches, last)
         assert isinstance(result, Tensor)
         return result
 

@@ -30,15 +30,17 @@ __all__ = ["ClipSteps"]
 class Runs(Protocol):
     """Runs and plans single steps; see ``session.step_runs``."""
 
-    def compute(self, inputs: Sequence[Tensor | RowSource], sinks: Mapping[int, RowSink]) -> list[Tensor]:
-        """The results that no sink takes."""
+    def compute(
+        self, inputs: Sequence[Tensor | RowSource], sinks: Mapping[int, RowSink], *, last: bool
+    ) -> list[Tensor]:
+        """The results that no sink takes; of the last step there are no caches."""
 
     def check(
-        self, inputs: Sequence[Tensor | RowSource], sinks: Mapping[int, int], *, running: bool, beside: int
+        self, inputs: Sequence[Tensor | RowSource], sinks: Mapping[int, int], *, running: bool, beside: int, last: bool
     ) -> None:
         """Raises PlanError."""
 
-    def plan(self, inputs: Sequence[Tensor | RowSource], sinks: Mapping[int, int], *, beside: int) -> Plan:
+    def plan(self, inputs: Sequence[Tensor | RowSource], sinks: Mapping[int, int], *, beside: int, last: bool) -> Plan:
         """What ``compute`` would do."""
 
     def shapes(self, inputs: Sequence[Tensor | RowSource]) -> list[tuple[int, ...]]:
@@ -54,6 +56,7 @@ class _Step:
     inputs: Sequence[Tensor | RowSource]
     sinks: Mapping[int, int]
     caches: Sequence[tuple[int, ...]]
+    last: bool
 
 
 class ClipSteps:
@@ -76,19 +79,20 @@ class ClipSteps:
         self._away: dict[tuple[tuple[int, ...], ...], bool] = {}
         self._checked: set[tuple[int, ...]] = set()
 
-    def run(self, chunk: Tensor, caches: list[Cache]) -> list[Cache]:
-        """[result, *caches] of a step, which empties the list it is given; what does not fit lives elsewhere."""
+    def run(self, chunk: Tensor, caches: list[Cache], last: bool = False) -> list[Cache]:
+        """[result, *caches] of a step, which empties the list it is given; what does not fit lives elsewhere. last: the
+        result alone."""
         chunk = chunk.to(self._device, self._dtype).contiguous()  # a capture would be bound to other strides
         shapes = [tuple(cache.shape) for cache in caches]
-        if not self._too_large(tuple(chunk.shape), shapes, running=True):
+        if not self._too_large(tuple(chunk.shape), shapes, running=True, last=last):
             # a list that the step empties, so that caches can go as soon as they have been read
             inputs: list[Tensor | RowSource] = [chunk]
             inputs += ((c.cpu() if isinstance(c, OffloadedCache) else c).to(self._device) for c in _emptied(caches))
-            return [*self._runs.compute(inputs, {})]
-        made = self._runs.shapes([chunk, *map(self._example, shapes)])
+            return [*self._runs.compute(inputs, {}, last=last)]
+        made = self._runs.shapes([chunk, *map(self._example, shapes)])[: 1 if last else None]
         sinks = {n: self._held(shape) for n, shape in enumerate(made) if n and holdable(shape)}
         held = [self._elsewhere(cache) for cache in _emptied(caches)]
-        rest = iter(self._runs.compute([chunk, *held], sinks))
+        rest = iter(self._runs.compute([chunk, *held], sinks, last=last))
         for cache in held:
             if isinstance(cache, OffloadedCache):
                 cache.close()
@@ -114,9 +118,10 @@ class ClipSteps:
         steps: list[StepPlan] = []
 
         def planned(step: _Step) -> None:
-            steps.append(StepPlan(step.frames, step.count, self._runs.plan(step.inputs, step.sinks, beside=beside)))
+            found = self._runs.plan(step.inputs, step.sinks, beside=beside, last=step.last)
+            steps.append(StepPlan(step.frames, step.count, found))
 
-        each = self._each(shape, beside, planned, running=False)
+        each = self._each(shape, beside, planned, running=False, ends=whole)
         caches = each[-1].caches
         size = sum(math.prod(s) for s in caches) * self._dtype.itemsize
         away = any(step.sinks for step in each)
@@ -129,26 +134,30 @@ class ClipSteps:
             beside = self._whole_bytes(shape) - math.prod(shape) * self._dtype.itemsize
 
             def check(step: _Step) -> None:
-                self._runs.check(step.inputs, step.sinks, running=True, beside=beside)
+                self._runs.check(step.inputs, step.sinks, running=True, beside=beside, last=step.last)
 
-            self._each(shape, beside, check, running=True)
+            self._each(shape, beside, check, running=True, ends=True)
             self._checked.add(shape)
 
-    def _each(self, shape: tuple[int, ...], beside: int, do: Callable[[_Step], None], *, running: bool) -> list[_Step]:
-        """Every kind of step of a clip. Raises the refusal that names most, if there is any."""
+    def _each(
+        self, shape: tuple[int, ...], beside: int, do: Callable[[_Step], None], *, running: bool, ends: bool
+    ) -> list[_Step]:
+        """Every kind of step of a clip. ends: whoever runs it says which step is the last, where there is but one.
+        Raises the refusal that names most, if there is any."""
         sizes = list(self.cuts.sizes(self.cuts.used(shape[2])))
         caches: list[tuple[int, ...]] = []
         found, refused = list[_Step](), list[PlanError]()
         for frames, count in [(sizes[0], 1), *Counter(sizes[1:]).items()]:
             chunk = (*shape[:2], frames, *shape[3:])
             inputs: list[Tensor | RowSource] = [self._chunk(chunk), *map(self._example, caches)]
-            made = self._runs.shapes(inputs)
+            last = ends and len(sizes) == 1
+            made = self._runs.shapes(inputs)[: 1 if last else None]
             sinks: dict[int, int] = {}
-            if self._too_large(chunk, caches, running=running, beside=beside):
+            if self._too_large(chunk, caches, running=running, beside=beside, last=last):
                 inputs[1:] = [self._rows(s) if holdable(s) else self._example(s) for s in caches]
                 sinks = {n: height_of(s) for n, s in enumerate(made) if n and holdable(s)}
             caches = caches or made[1:]
-            found.append(_Step(frames, count, inputs, sinks, caches))
+            found.append(_Step(frames, count, inputs, sinks, caches, last))
             try:
                 do(found[-1])
             except PlanError as error:
@@ -166,16 +175,22 @@ class ClipSteps:
         return (math.prod(shape) + math.prod(result)) * self._dtype.itemsize
 
     def _too_large(
-        self, chunk: tuple[int, ...], caches: Sequence[tuple[int, ...]], *, running: bool, beside: int = 0
+        self,
+        chunk: tuple[int, ...],
+        caches: Sequence[tuple[int, ...]],
+        *,
+        running: bool,
+        beside: int = 0,
+        last: bool = False,
     ) -> bool:
         """Can a step not hold the caches it reads and those it leaves on the device?"""
-        key = chunk, *caches
+        key = (last,), chunk, *caches
         if key not in self._away and self._caches_alone_are(caches):
             self._away[key] = True
         if key not in self._away:
             inputs: list[Tensor | RowSource] = [self._chunk(chunk), *map(self._example, caches)]
             try:
-                self._runs.check(inputs, {}, running=running, beside=beside)
+                self._runs.check(inputs, {}, running=running, beside=beside, last=last)
                 self._away[key] = False
             except PlanError:
                 self._away[key] = True

@@ -218,7 +218,7 @@ class Compiled:
         captured, program, height_bands = self._lowered(rows, inputs, call)
         places, device = at_callers(program, inputs, sinks), inputs[0].device
         there = _there(program, inputs, places)
-        key = (id(captured.graph), *(tuple(t.shape) for t in inputs), device)
+        key = (id(captured.graph), *(tuple(t.shape) for t in inputs), device, call.last)
         counted = weights is not None and limits.vram is not None
         wanted = (*key, limits.strip, limits.longest, limits.fixed, limits.vram, counted, *places)
         if weights is not None:
@@ -231,7 +231,7 @@ class Compiled:
         if wanted in self._plans and not self._plans[wanted].fits(limits, device):
             del self._plans[wanted]
         to_come = None if weights is None else 0
-        cut = (id(captured.graph), rows, device, limits.strip, limits.longest, limits.fixed, *places)
+        cut = (id(captured.graph), rows, device, call.last, limits.strip, limits.longest, limits.fixed, *places)
         # a budget that is named may want every way there is
         prior = self._priors.setdefault(cut, Prior()) if limits.vram is None else None
         found: Planned = _recall(
@@ -256,13 +256,15 @@ class Compiled:
                 self._latest[id(graph), device] = found
             return found
 
-        key = (id(captured.graph), tuple(shapes), device)
-        program = _recall(self._programs, key, lambda: self._caches_handed_over(lowered(captured.graph, sizes)))
+        key = (id(captured.graph), tuple(shapes), device, call.last)
+        program = _recall(self._programs, key, lambda: self._of_step(lowered(captured.graph, sizes), call))
         return captured, program, HeightBands(captured.graph, sizes, program, lowered) if rows == "time" else None
 
-    def _caches_handed_over(self, program: Program) -> Program:
-        """Of a step, whose caches are no longer wanted when it is done."""
-        return replace(program, handed_over=frozenset(program.inputs[1:])) if self._step else program
+    def _of_step(self, program: Program, call: Call) -> Program:
+        """A step's caches are no longer wanted when it is done; those that it would leave are not if it is the last."""
+        outputs = program.outputs[:1] if call.last else program.outputs
+        handed_over = frozenset(program.inputs[1:])
+        return replace(program, outputs=outputs, handed_over=handed_over) if self._step else program
 
 
 def _there(program: Program, inputs: Sequence[Tensor | RowSource], places: Collection[int]) -> int:

@@ -176,14 +176,15 @@ class Session:
         self,
         name: str,
         inputs: Sequence[Tensor | RowSource],
+        call: Call,
         sinks: Mapping[int, int],
         *,
         running: bool,
         beside: int = 0,
     ) -> None:
         """Raises PlanError where ``compute`` would not keep the limits. running: it comes next, with its weights."""
-        with self._planning(name, inputs, Call(), running=running) as (side, weights):
-            side.check(inputs, replace(self.limits, beside=beside), Call(), sinks=sinks, weights=weights)
+        with self._planning(name, inputs, call, running=running) as (side, weights):
+            side.check(inputs, replace(self.limits, beside=beside), call, sinks=sinks, weights=weights)
 
     @contextmanager
     def _planning(
@@ -217,9 +218,9 @@ class Session:
         if steps is None:
             return None
 
-        def run(chunk: Tensor, caches: list[Cache]) -> list[Cache]:
+        def run(chunk: Tensor, caches: list[Cache], last: bool) -> list[Cache]:
             assert self.steps(side) is steps  # and so the session lives as long as its streams
-            return steps.run(chunk, caches)
+            return steps.run(chunk, caches, last)
 
         return ClipStream(run, steps.cuts)
 
@@ -250,7 +251,7 @@ class Session:
             stream, at, to = ClipStream(steps.run, steps.cuts), 0, 0
             try:
                 for size in sizes:
-                    part = stream.step(x[:, :, at : at + size])
+                    part = stream.step(x[:, :, at : at + size], last=len(sizes) == 1)
                     result[:, :, to : to + part.shape[2]] = part
                     at, to = at + size, to + part.shape[2]
                     self._within_clip = True  # the weights have been looked at

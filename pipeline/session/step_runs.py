@@ -27,17 +27,19 @@ class StepRuns:
     def __init__(self, session: Session, name: str) -> None:
         self._session, self._name = weakref.ref(session), name
 
-    def compute(self, inputs: Inputs, sinks: Mapping[int, RowSink]) -> list[Tensor]:
-        """The results that no sink takes; sinks by number of the result."""
-        return self._its().compute(self._name, inputs, Call(), sinks)[0]
+    def compute(self, inputs: Inputs, sinks: Mapping[int, RowSink], *, last: bool = False) -> list[Tensor]:
+        """The results that no sink takes; sinks by number of the result. last: no caches are among them."""
+        return self._its().compute(self._name, inputs, Call(last=last), sinks)[0]
 
-    def check(self, inputs: Inputs, sinks: Mapping[int, int], *, running: bool, beside: int) -> None:
+    def check(
+        self, inputs: Inputs, sinks: Mapping[int, int], *, running: bool, beside: int, last: bool = False
+    ) -> None:
         """Raises PlanError where a step with these inputs does not keep the limits. running: it comes next."""
-        self._its().check(self._name, inputs, sinks, running=running, beside=beside)
+        self._its().check(self._name, inputs, Call(last=last), sinks, running=running, beside=beside)
 
-    def plan(self, inputs: Inputs, sinks: Mapping[int, int], *, beside: int) -> Plan:
+    def plan(self, inputs: Inputs, sinks: Mapping[int, int], *, beside: int, last: bool = False) -> Plan:
         """What ``compute`` would do; sinks by number, with the dimension of their rows. beside: bytes to come."""
-        return self._its().plan(self._name, inputs, Call(), sinks, beside=beside)
+        return self._its().plan(self._name, inputs, Call(last=last), sinks, beside=beside)
 
     def shapes(self, inputs: Inputs) -> list[tuple[int, ...]]:
         """Of the result and of the caches that a step leaves."""

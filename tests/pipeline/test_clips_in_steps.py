@@ -14,6 +14,7 @@ from tvae.pipeline import TiledVAE
 from tvae.pipeline.models.reference import call_reference, reference_mode
 from tvae.pipeline.session import captures
 from tvae.pipeline.session.clip_plan import ClipPlan
+from tvae.pipeline.session.clip_steps import ClipSteps
 
 IN_STEPS = [
     ("AutoencoderKLWan", "encode", (1, 5, 9, 7, 2)),
@@ -79,3 +80,33 @@ def test_a_call_that_is_replaced_is_not_taken_in_steps() -> None:
     tiled = TiledVAE(model, "cpu", strip=2)
     assert relative_l2(tiled.decode(z).sample, wanted) <= 1e-5
     assert not isinstance(tiled.plan(tuple(z.shape), "decode"), ClipPlan)
+
+
+def test_a_clip_of_one_step_makes_no_caches_and_its_plan_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made: list[int] = []
+    real = ClipSteps.run
+
+    def run(*args: Any) -> Any:
+        found = real(*args)
+        made.append(len(found))
+        return found
+
+    monkeypatch.setattr(ClipSteps, "run", run)
+    tiny = TINY["AutoencoderKLWan"]
+    model = tiny.build()
+    wide, tiled = copy.deepcopy(model).double(), TiledVAE(model, "cpu", strip=2)
+    frame = tiny.input("encode", 5, 4)[:, :, :1]
+    longer = torch.cat([frame] * 5, 2)
+    for x, wanted in ((longer, 0), (frame, 1), (longer, 0)):
+        made.clear()
+        ours, plan = tiled.encode(x).latent_dist.mean, tiled.plan(tuple(x.shape), "encode")
+        with torch.no_grad(), reference_mode(wide):
+            expected = call_reference(wide, "encode", x.double()).latent_dist.mean
+        assert relative_l2(ours, expected) <= 1e-5
+        assert isinstance(plan, ClipPlan)
+        assert (made == [1]) == (plan.caches == 0) == bool(wanted)
+    alone, first = (tiled.plan(tuple(x.shape), "encode").steps[0].plan for x in (frame, longer))
+    assert alone.peak_bytes < first.peak_bytes
