@@ -69,7 +69,10 @@ def test_a_whole_clip_and_its_result_are_in_the_plan(name: str) -> None:
         assert isinstance(plan, ClipPlan)
     assert plans[0].whole_bytes == x.nbytes + result.nbytes  # type: ignore[union-attr]
     steps = [plan.peak_bytes - plan.whole_bytes for plan in plans]  # type: ignore[union-attr]
-    assert steps[0] == steps[1], "a step takes what it takes, however long the clip is"
+    if plans[1].caches:  # type: ignore[union-attr]
+        assert steps[0] == steps[1], "a step takes what it takes, however long the clip is"
+    else:
+        assert steps[0] > steps[1], "of one step no caches are made"
 
 
 @pytest.mark.parametrize("name", ["wan21", "cogvideox"])
