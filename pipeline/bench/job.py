@@ -24,8 +24,8 @@ WARM = 0.25
 class JobRow:
     """One run over all items. what: ``encode``, ``skip`` (the same once more), ``decode`` or ``roundtrip``.
 
-    rate: items a second after the first quarter of them (of *skip*, of all), None where there are too few. seconds: of the whole run;
-    first_seconds: until the first result. stages: see ``RunDone``.
+    rate: items a second after the first quarter of them (of *skip*, of all), None where there are too few. seconds: of
+    the whole run; first_seconds: until the first result. stages: see ``RunDone``.
     """
 
     what: str

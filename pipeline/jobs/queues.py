@@ -1,9 +1,9 @@
 """Two bounded hand-overs that let reading, computing and writing overlap: ``prefetched`` and ``written_in_thread``.
 
 The computing stays in the caller's thread. ``prefetched`` runs an iterator in a thread and keeps at most ``depth`` of
-its items waiting. ``written_in_thread`` runs a sink in a thread and lets at most ``depth`` items wait for it. Whoever is
-too fast waits. An exception on either side comes out in the caller's thread. Leaving the ``with`` block for any reason,
-Ctrl-C included, stops and joins the thread, so nothing goes on after it.
+its items waiting. ``written_in_thread`` runs a sink in a thread and lets at most ``depth`` items wait for it. Whoever
+is too fast waits. An exception on either side comes out in the caller's thread. Leaving the ``with`` block for any
+reason, Ctrl-C included, stops and joins the thread, so nothing goes on after it.
 """
 
 from __future__ import annotations

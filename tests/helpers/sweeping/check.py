@@ -34,7 +34,8 @@ _ALIKE = 1.02
 @dataclass(frozen=True)
 class Limits:
     """What a cell is held to. peak: times the plan that the peak may be; plan: times the peak that the plan may be;
-    room: bytes that either may be off besides: cuBLAS alone keeps 32 MiB for each of two streams. seconds: beyond ``times`` the untiled model's first call."""
+    room: bytes that either may be off besides: cuBLAS alone keeps 32 MiB for each of two streams. seconds: beyond
+    ``times`` the untiled model's first call."""
 
     exact: float = 1e-5
     peak: float = 1.08
