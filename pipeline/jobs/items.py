@@ -83,10 +83,7 @@ def _expand_path(
         yield Found(path, below or Path(path.name or path.resolve().name), named=below is None)
         return
     prefix = below or Path()
-    members = [
-        Found(member, prefix / member.relative_to(path), named=False)
-        for member in _members(path, latents, recursive, output)
-    ]
+    members = [Found(*member, named=False) for member in _members(path, prefix, latents, recursive, output)]
     if not members:
         what = "latents" if latents else "images or videos"
         hint = "" if recursive else "; --recursive looks into subfolders"
@@ -94,7 +91,10 @@ def _expand_path(
     yield from members
 
 
-def _members(folder: Path, latents: bool, recursive: bool, output: Path | None) -> Iterator[Path]:
+def _members(
+    folder: Path, below: Path, latents: bool, recursive: bool, output: Path | None
+) -> Iterator[tuple[Path, Path]]:
+    """What there is in a folder, and its place below ``below``."""
     with os.scandir(folder) as listed:
         entries = sorted(listed, key=lambda entry: os.path.normcase(entry.name))
     for entry in entries:
@@ -102,13 +102,13 @@ def _members(folder: Path, latents: bool, recursive: bool, output: Path | None) 
             continue
         path = folder / entry.name
         if latents and latent_files.is_latents(path):
-            yield path
+            yield path, below / entry.name
         elif entry.is_dir():
             ours = path.suffix == latent_files.VIDEO_SUFFIX or _same(path, output)
             if recursive and not ours and not entry.is_symlink():
-                yield from _members(path, latents, recursive, output)
+                yield from _members(path, below / entry.name, latents, recursive, output)
         elif not latents and formats.listed(path.suffix):
-            yield path
+            yield path, below / entry.name
 
 
 def _fixed_part(pattern: Path) -> Path:

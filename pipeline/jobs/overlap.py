@@ -26,18 +26,17 @@ from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.pictures import Operation, Picture, Results, moment
 from tvae.pipeline.jobs.room import POLL_SECONDS, Room, Stopped
 from tvae.pipeline.jobs.stages import Outcome, looked_up, one_by_one, tell_progress, tell_started
+from tvae.pipeline.memory.limits import parse_size
 
 __all__ = ["run_items"]
 
 ROOM_BYTES = 256 << 20
-LEAST_BYTES = 256 << 10
-"""That an item counts, however small: a bound of their number, too."""
-CLIP_BYTES = 32 << 20
-"""That a clip counts while it waits for its turn: it is not open."""
+BUDGET_PART = 16  # of a budget of memory that was named: on a CPU what waits is beside what is computed
+LEAST_BYTES = 256 << 10  # that an item counts, however small: a bound of their number, too
+CLIP_BYTES = 32 << 20  # that a clip counts while it waits for its turn: it is not open
 UNTOLD = 1000
 """Items that have ended and of which the caller has not been told yet; further ones are not looked up before."""
-CALLS_AHEAD = 2
-"""Calls that a device has before it: the one that runs, and the next."""
+CALLS_AHEAD = 2  # that a device has before it: the one that runs, and the next
 
 
 def run_items(
@@ -70,7 +69,8 @@ class _Overlap:
     ) -> None:
         self._items: Iterator[Item] = iter(items)
         self._operation, self._context, self._batches, self._end = operation, context, batches, end
-        self._room = Room(ROOM_BYTES)
+        vram = context.job.vram
+        self._room = Room(ROOM_BYTES if vram is None else min(ROOM_BYTES, parse_size(vram) // BUDGET_PART))
         lock = threading.Lock()
         self._taking = threading.Lock()
         self._for_caller, self._for_readers, self._for_writers = (threading.Condition(lock) for _ in range(3))

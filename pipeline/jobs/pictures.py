@@ -69,8 +69,15 @@ class Picture:
 def on_host(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
     """A copy of values, in memory that a GPU fetches from beside its work."""
     values = values if isinstance(values, Tensor) else torch.from_numpy(np.require(values, requirements="W"))
-    copy = torch.empty(values.shape, dtype=values.dtype, pin_memory=device.type == "cuda")
-    return copy.copy_(values)
+    return _empty(values, device).copy_(values)
+
+
+def _empty(like: Tensor, device: torch.device) -> Tensor:
+    """On the CPU; pinned for a GPU, and no other than this one has a context for it."""
+    if device.type != "cuda":
+        return torch.empty(like.shape, dtype=like.dtype)
+    with torch.cuda.device(device):
+        return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
 
 
 class Results:
@@ -85,7 +92,7 @@ class Results:
         if tensors[0].device.type != "cuda":
             self._tensors = [tensor.cpu() for tensor in tensors]
         else:
-            self._tensors = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in tensors]
+            self._tensors = [_empty(tensor, tensor.device) for tensor in tensors]
             for copy, tensor in zip(self._tensors, tensors, strict=True):
                 copy.copy_(tensor, non_blocking=True)
         self._ended = moment(tensors[0].device)
@@ -115,7 +122,7 @@ def moment(device: torch.device) -> Began:
     """Now, on a CPU; on a GPU when all is done that it has been given so far."""
     if device.type != "cuda":
         return time.perf_counter()
-    event = torch.cuda.Event(enable_timing=True)
+    event = torch.cuda.Event(enable_timing=True, blocking=True)  # threads that wait take no core
     event.record(torch.cuda.current_stream(device))
     return event
 

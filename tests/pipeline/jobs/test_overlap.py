@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -204,3 +207,51 @@ def test_images_and_clips_in_one_run(run: Run, photos: Run, clip: Run, tmp_path:
     done, events = run("encode", clip("a.mkv"), photos(6), clip("z.mkv"), output=tmp_path / "out")
     assert done.done == 8
     assert sorted(event.index for event in events if isinstance(event, ItemDone)) == [*range(8)]
+
+
+def test_a_slow_disk_is_the_limit_alone(run: Run, photos: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 40 images each waits 0.1 s for the disk; four threads wait at the same time."""
+    slowed(monkeypatch, "tvae.pipeline.files.atomic.flush_file", lambda _: time.sleep(0.1))
+    source, begin = photos(40), time.monotonic()
+    assert run("encode", source, output=tmp_path / "out")[0].done == 40
+    assert time.monotonic() - begin < 40 * 0.1 / 4 + 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is asked of the system in its own way")
+def test_twenty_thousand_images_in_flat_memory(tmp_path: Path) -> None:
+    from PIL import Image
+
+    (tmp_path / "in").mkdir()
+    Image.effect_noise((16, 16), 50).convert("RGB").save(tmp_path / "first.png")
+    for number in range(20_000):
+        os.link(tmp_path / "first.png", tmp_path / "in" / f"{number}.png")
+    ran = subprocess.run(
+        [sys.executable, "-c", MEASURE.format(folder=str(Path(__file__).parent), place=str(tmp_path))],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    seconds, early, late = map(float, ran.stdout.split())
+    assert seconds < 2, "until the first item has started"
+    assert late < early * 1.05
+
+
+MEASURE = """
+import sys, time
+sys.path.insert(0, {folder!r})
+from conftest import StandIn, StandInInfo
+from tvae.pipeline.jobs import ItemDone, ItemStarted, Job, run_job
+begin, told, done = time.process_time(), [], 0  # other processes may be busy here
+def held():
+    return next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmRSS"))
+def on_event(event):
+    global done
+    if isinstance(event, ItemStarted) and not told:
+        told.append(time.process_time() - begin)
+    done += isinstance(event, ItemDone)
+    if isinstance(event, ItemDone) and done in (2000, 20000):
+        told.append(held())
+run_job(Job("encode", ({place!r} + "/in",), output={place!r} + "/out"), on_event, model=StandIn(StandInInfo()))
+print(*told)
+"""
