@@ -21,6 +21,7 @@ from torch import Tensor
 from tvae.pipeline.errors import InputError, TvaeError
 from tvae.pipeline.files.atomic import is_temporary, write_error
 from tvae.pipeline.files.flushing import flush_file, flush_folder
+from tvae.pipeline.files.own_folder import clear_folder, is_link, make_own_folder
 from tvae.pipeline.latents.index import INDEX_NAME, FileEntry, Index, PartEntry, StreamsEntry, read_index, write_index
 from tvae.pipeline.latents.meta import LatentsMeta, PartRecord
 from tvae.pipeline.latents.tensor_file import read_header, write_tensors
@@ -48,13 +49,12 @@ class VideoLatentsWriter:
         self._parts: list[PartEntry] = []
         self._open = True
         self._created = not folder.exists()
+        if is_link(folder):
+            raise InputError(f"'{folder}' is a link; remove it, or choose another output with -o")
         if folder.exists() and not (overwrite and folder.is_dir()):
             _check_ours(folder)
         self._work = folder / PENDING if (folder / INDEX_NAME).exists() else folder
-        try:
-            self._work.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise write_error(self._work, error) from error
+        make_own_folder(self._work)
 
     @property
     def streams_stem(self) -> Path:
@@ -179,17 +179,17 @@ def _name(part: int) -> str:
 
 def _clear(folder: Path, keep: Collection[str] = ()) -> None:
     """Remove our own files in `folder` but those in `keep`, and what is pending."""
-    for path in folder.iterdir():
-        if path.name == PENDING:
-            _clear(path)
-            path.rmdir()
-        elif _is_ours(path) and path.name not in keep:
-            path.unlink()
+    pending = folder / PENDING
+    if pending.is_dir() and not is_link(pending):
+        clear_folder(pending, _is_ours)
+        pending.rmdir()
+    clear_folder(folder, lambda name: _is_ours(name) and name not in keep)
 
 
-def _is_ours(path: Path) -> bool:
-    known = any(pattern.fullmatch(path.name) for pattern in (_PART, _STREAMS))
-    return path.name in (INDEX_NAME, PENDING, STATE) or (path.is_file() and (known or is_temporary(path.name)))
+def _is_ours(name: str) -> bool:
+    """Whether a file of this name in a folder of latents was made here."""
+    known = any(pattern.fullmatch(name) for pattern in (_PART, _STREAMS))
+    return known or name in (INDEX_NAME, STATE) or is_temporary(name)
 
 
 def _check_ours(folder: Path) -> None:
@@ -202,5 +202,5 @@ def _check_ours(folder: Path) -> None:
     for path in folder.iterdir():
         if _PART.fullmatch(path.name):
             read_header(path)
-        elif not _is_ours(path) and path.name.lower() not in _CLUTTER:
+        elif not (path.name == PENDING or (_is_ours(path.name) and path.is_file()) or path.name.lower() in _CLUTTER):
             raise InputError(f"'{folder}' holds something that tvae did not write ('{path.name}'); move it away")

@@ -7,8 +7,10 @@ the sound, and removes the folder. Whether a film was interrupted or not, its pa
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -18,7 +20,8 @@ from typing import Self
 from av.packet import Packet
 
 from tvae.pipeline.errors import InputError, OutputError, TvaeError
-from tvae.pipeline.files.atomic import write_error
+from tvae.pipeline.files.atomic import is_temporary, write_error
+from tvae.pipeline.files.own_folder import clear_folder, make_own_folder
 from tvae.pipeline.media.encoder import Encoder, lone_encoder
 from tvae.pipeline.media.film import Film
 from tvae.pipeline.media.formats import VideoFormat
@@ -30,6 +33,9 @@ from tvae.pipeline.media.spec import Frame, PictureSpec, WriteOptions
 __all__ = ["PartedVideoWriter"]
 
 _log = logging.getLogger("tvae")
+
+_STATE = "state.safetensors"
+_PART = re.compile(r"\d{6}\.packets")
 
 
 class PartedVideoWriter:
@@ -56,7 +62,7 @@ class PartedVideoWriter:
     @property
     def state_path(self) -> Path:
         """Where whoever writes may keep what it needs to go on with; removed with the parts."""
-        return self.folder / "state.safetensors"
+        return self.folder / _STATE
 
     def adopt(self, parts: int) -> bool:
         """Take over the first ``parts`` parts of an interrupted run, whose they are the caller must know.
@@ -88,7 +94,7 @@ class PartedVideoWriter:
             if self._part is None:
                 if not self.parts:
                     self._clear()  # an older run's
-                self.folder.mkdir(exist_ok=True)
+                make_own_folder(self.folder)
                 self._part = _Part(self._name(self.parts), self.path, self._encoder(), self._like, self._clock)
             self._part.add(self._part.encoder.encode(frame.rgb, pts, duration))
         except OSError as error:
@@ -182,9 +188,9 @@ class PartedVideoWriter:
     def _clear(self) -> None:
         """Remove all parts of films of this name, older runs' with other options included."""
         for folder in self.path.parent.glob(f"{self._family}*.parts"):
-            for path in folder.iterdir():
-                path.unlink()
-            folder.rmdir()
+            clear_folder(folder, _is_ours)
+            with contextlib.suppress(OSError):  # a link, or it holds somebody else's files
+                folder.rmdir()
 
 
 class _Part:
@@ -201,6 +207,11 @@ class _Part:
     def finish(self) -> None:
         self.add(self.encoder.finish())
         self.file.finish()
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a file of this name in a folder of parts was made here."""
+    return name == _STATE or _PART.fullmatch(name) is not None or is_temporary(name)
 
 
 def _setup(encoder: Encoder) -> str:
