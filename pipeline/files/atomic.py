@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tvae.pipeline.errors import OutputError
 from tvae.pipeline.files.flushing import flush_file, flush_folder
-from tvae.pipeline.files.leftovers import PREFIX, SUFFIX, owned_name
+from tvae.pipeline.files.names import PREFIX, SUFFIX, owned_name
 
 _log = logging.getLogger("tvae")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,8 @@ class Context:
     queue_frames: int
     """Frames of a clip that wait between two threads; 0 does without threads."""
     busy: Busy
+    held: set[int] = field(default_factory=set)
+    """Items that have waited, or wait, for another run that is writing their output."""
 
     def claim(self, item: Item, kind: Kind) -> Path:
         """The item's output now that its kind is known; a clash that its suffix did not show fails this item alone."""

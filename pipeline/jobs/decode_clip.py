@@ -21,8 +21,8 @@ from tvae.pipeline.jobs.clip_modes import ClipMode, Passage, passage
 from tvae.pipeline.jobs.compute import decode_clip, decode_step, enough_memory, latents_to_decode
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.decode_parts import DecodeParts
-from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted, Progress
-from tvae.pipeline.jobs.existing import picture_serves, reason_to_skip
+from tvae.pipeline.jobs.events import Event, ItemDone, ItemStarted, Progress
+from tvae.pipeline.jobs.existing import picture_serves, undone
 from tvae.pipeline.jobs.fingerprints import of_decoded
 from tvae.pipeline.jobs.geometry import restore
 from tvae.pipeline.jobs.job import Job
@@ -63,23 +63,23 @@ def decode_clip_item(item: Item, context: Context) -> Event:
     def up_to_date() -> str | None:
         return picture_serves(output, of_decoded(reader, job, model_of(reader, job, context.model_for)))
 
-    reason = reason_to_skip(output, job.existing, up_to_date)
-    if reason:
-        return ItemSkipped(item.source, item.index, output, reason)
-    model = model_of(reader, job, context.model_for)
-    context.emit(ItemStarted(item.source, item.index, output, meta.kind, reader.frames))
-    audio = None
-    if job.audio == "copy" and reader.streams is not None:
-        audio = SideStreams.from_json(reader.streams, reader.path)
-    way = passage(model, "decode", meta.kind)
-    fingerprint = of_decoded(reader, job, model)
-    with open_output(output, meta.picture, meta.kind, job, audio, fingerprint, parted=way.resumes) as writer:
-        if way.mode is ClipMode.ON_DEMAND:
-            done = _decode_on_demand(item, reader, model, writer, context)
-        else:
-            parts = DecodeParts(writer, fingerprint, way.stream) if isinstance(writer, PartedVideoWriter) else None
-            done = _decode_chunks(item, reader, model, way, writer, parts, context)
-        writer.commit()
+    with undone(item, output, job.existing, up_to_date) as skip:
+        if skip is not None:
+            return skip
+        model = model_of(reader, job, context.model_for)
+        context.emit(ItemStarted(item.source, item.index, output, meta.kind, reader.frames))
+        audio = None
+        if job.audio == "copy" and reader.streams is not None:
+            audio = SideStreams.from_json(reader.streams, reader.path)
+        way = passage(model, "decode", meta.kind)
+        fingerprint = of_decoded(reader, job, model)
+        with open_output(output, meta.picture, meta.kind, job, audio, fingerprint, parted=way.resumes) as writer:
+            if way.mode is ClipMode.ON_DEMAND:
+                done = _decode_on_demand(item, reader, model, writer, context)
+            else:
+                parts = DecodeParts(writer, fingerprint, way.stream) if isinstance(writer, PartedVideoWriter) else None
+                done = _decode_chunks(item, reader, model, way, writer, parts, context)
+            writer.commit()
     context.notify(item, writer.warnings)
     return ItemDone(item.source, item.index, output, done, time.monotonic() - begin)
 

@@ -16,8 +16,8 @@ from tvae.pipeline.jobs.clip_modes import ClipMode, passage
 from tvae.pipeline.jobs.compute import encode_clip, enough_memory, kept_of
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.describe import describe
-from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted, Progress
-from tvae.pipeline.jobs.existing import latents_serve, reason_to_skip
+from tvae.pipeline.jobs.events import Event, ItemDone, ItemStarted, Progress
+from tvae.pipeline.jobs.existing import latents_serve, undone
 from tvae.pipeline.jobs.lengths import LengthFit
 from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.on_demand import encode_on_demand
@@ -48,17 +48,17 @@ def encode_clip_item(item: Item, context: Context) -> Event:
         info = source.reader.info
         output = context.claim(item, info.kind)
         meta = describe(item.source, source, job, model)
-        reason = reason_to_skip(output, job.existing, lambda: latents_serve(output, meta.fingerprint))
-        if reason:
-            return ItemSkipped(item.source, item.index, output, reason)
-        fit = LengthFit(model.info, job.align)
-        fit.check(info.frames)
-        context.emit(ItemStarted(item.source, item.index, output, info.kind, info.frames))
-        generator = torch.Generator().manual_seed(job.seed)
-        with latents.VideoLatentsWriter(output, meta) as writer:
-            kept = Checkpoints(writer.state_path, meta.fingerprint)
-            _encode_clip(_Clip(item, source, fit, writer, kept, generator), model, context)
-            _keep_streams(item, fit, writer, context)
+        with undone(item, output, job.existing, lambda: latents_serve(output, meta.fingerprint)) as skip:
+            if skip is not None:
+                return skip
+            fit = LengthFit(model.info, job.align)
+            fit.check(info.frames)
+            context.emit(ItemStarted(item.source, item.index, output, info.kind, info.frames))
+            generator = torch.Generator().manual_seed(job.seed)
+            with latents.VideoLatentsWriter(output, meta) as writer:
+                kept = Checkpoints(writer.state_path, meta.fingerprint)
+                _encode_clip(_Clip(item, source, fit, writer, kept, generator), model, context)
+                _keep_streams(item, fit, writer, context)
         context.notify(item, [*source.reader.warnings, *source.told, *fit.told])
     return ItemDone(item.source, item.index, output, fit.kept, time.monotonic() - begin)
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tvae.pipeline import latents, media
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.files.lock import one_writer
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import ItemSkipped
 from tvae.pipeline.jobs.job import Existing
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.media.formats import Kind
 
-__all__ = ["is_there", "latents_serve", "picture_serves", "reason_to_skip", "skipped"]
+__all__ = ["is_there", "latents_serve", "picture_serves", "reason_to_skip", "skipped", "undone"]
 
 
 def skipped(
@@ -43,6 +45,23 @@ def reason_to_skip(output: Path, existing: Existing, up_to_date: Callable[[], st
     if existing == "overwrite" or not is_there(output):
         return None
     return "exists" if existing == "keep" else up_to_date()
+
+
+PATIENCE = 0.2
+"""Seconds to wait for another run's output, before other items have their turn."""
+
+
+@contextmanager
+def undone(
+    item: Item, output: Path, existing: Existing, up_to_date: Callable[[], str | None]
+) -> Iterator[ItemSkipped | None]:
+    """Holds the item's output while it is made; gives the item's last event where it need not be, by now.
+
+    Raises :class:`OutputHeld` while another run makes it.
+    """
+    with one_writer(output, PATIENCE):
+        reason = reason_to_skip(output, existing, up_to_date)
+        yield ItemSkipped(item.source, item.index, output, reason) if reason else None
 
 
 def latents_serve(output: Path, fingerprint: str) -> str | None:

@@ -25,7 +25,7 @@ from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.pictures import Operation, Picture, Results, moment
 from tvae.pipeline.jobs.room import POLL_SECONDS, Room, Stopped
-from tvae.pipeline.jobs.stages import Outcome, looked_up, one_by_one, tell_progress, tell_started
+from tvae.pipeline.jobs.stages import Outcome, clip_outcome, looked_up, one_by_one, tell_progress, tell_started
 from tvae.pipeline.memory.limits import parse_size
 
 __all__ = ["run_items"]
@@ -288,12 +288,11 @@ class _Overlap:
             return error
 
     def _do_clip(self, item: Item) -> None:
-        try:
-            outcome: Outcome = self._operation.clip(item)
-        except UnsupportedOp:
-            raise
-        except Exception as error:  # the caller knows whose failure it is
-            outcome = error
+        outcome = clip_outcome(self._operation, item, self._context)
+        if outcome is None:
+            with self._for_caller:
+                self._clips.append(item)
+            return
         self._room.give(CLIP_BYTES)
         with self._for_caller:
             self._ended.append((item, outcome))

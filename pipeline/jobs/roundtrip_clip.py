@@ -15,8 +15,8 @@ from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs.clip_modes import ClipMode, Passage, passages_there_and_back
 from tvae.pipeline.jobs.compute import decode_clip, decode_step, encode_clip, enough_memory, kept_of
 from tvae.pipeline.jobs.context import Context
-from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted, Progress
-from tvae.pipeline.jobs.existing import picture_serves, reason_to_skip
+from tvae.pipeline.jobs.events import Event, ItemDone, ItemStarted, Progress
+from tvae.pipeline.jobs.existing import picture_serves, undone
 from tvae.pipeline.jobs.fingerprints import of_reconstructed
 from tvae.pipeline.jobs.geometry import restore
 from tvae.pipeline.jobs.lengths import LengthFit
@@ -52,38 +52,38 @@ def roundtrip_clip_item(item: Item, context: Context) -> Event:
         info = source.reader.info
         output = context.claim(item, info.kind)
         fingerprint = of_reconstructed(item.source, info.kind, job, model)
-        reason = reason_to_skip(output, job.existing, lambda: picture_serves(output, fingerprint))
-        if reason:
-            return ItemSkipped(item.source, item.index, output, reason)
-        fit = LengthFit(model.info, job.align)
-        fit.check(info.frames)
-        context.emit(ItemStarted(item.source, item.index, output, info.kind, info.frames))
-        width, height = source.geometry.size
-        spec = dataclasses.replace(info.spec, width=width, height=height)
-        audio = item.source if job.audio == "copy" and info.kind == "video" else None
-        meter, trimmer, done = QualityMeter(), Trimmer(), 0
-        with open_output(output, spec, info.kind, job, audio, fingerprint) as writer:
+        with undone(item, output, job.existing, lambda: picture_serves(output, fingerprint)) as skip:
+            if skip is not None:
+                return skip
+            fit = LengthFit(model.info, job.align)
+            fit.check(info.frames)
+            context.emit(ItemStarted(item.source, item.index, output, info.kind, info.frames))
+            width, height = source.geometry.size
+            spec = dataclasses.replace(info.spec, width=width, height=height)
+            audio = item.source if job.audio == "copy" and info.kind == "video" else None
+            meter, trimmer, done = QualityMeter(), Trimmer(), 0
+            with open_output(output, spec, info.kind, job, audio, fingerprint) as writer:
 
-            def finish(pair: tuple[np.ndarray, Frame]) -> None:
-                reference, frame = (restore(rgb, source.geometry) for rgb in (pair[0], pair[1].rgb))
-                meter.add(reference, frame)
-                writer.write(dataclasses.replace(pair[1], rgb=frame))
+                def finish(pair: tuple[np.ndarray, Frame]) -> None:
+                    reference, frame = (restore(rgb, source.geometry) for rgb in (pair[0], pair[1].rgb))
+                    meter.add(reference, frame)
+                    writer.write(dataclasses.replace(pair[1], rgb=frame))
 
-            with written_in_thread(finish, context.queue_frames) as put:
+                with written_in_thread(finish, context.queue_frames) as put:
 
-                def give(pair: tuple[np.ndarray, Frame]) -> None:
-                    nonlocal done
-                    put(pair)
-                    trimmer.frame()
-                    done += 1
-                    context.emit(Progress(item.source, item.index, done, info.frames))
+                    def give(pair: tuple[np.ndarray, Frame]) -> None:
+                        nonlocal done
+                        put(pair)
+                        trimmer.frame()
+                        done += 1
+                        context.emit(Progress(item.source, item.index, done, info.frames))
 
-                there, back = passages_there_and_back(model, info.kind)
-                if there.mode is ClipMode.ON_DEMAND:
-                    _on_demand(item, source, fit, model, context, give)
-                else:
-                    _by_chunks(source, fit, _Reconstruction(model, there, back), context, give)
-            writer.commit()
+                    there, back = passages_there_and_back(model, info.kind)
+                    if there.mode is ClipMode.ON_DEMAND:
+                        _on_demand(item, source, fit, model, context, give)
+                    else:
+                        _by_chunks(source, fit, _Reconstruction(model, there, back), context, give)
+                writer.commit()
         context.notify(item, [*source.reader.warnings, *source.told, *fit.told, *writer.warnings])
     return ItemDone(item.source, item.index, output, done, time.monotonic() - begin, meter.result())
 

@@ -36,6 +36,7 @@ from tvae.pipeline.jobs.stages import Outcome
 from tvae.pipeline.jobs.vaes import Vaes
 from tvae.pipeline.jobs.writing import check_writing
 from tvae.pipeline.latents import open_latents
+from tvae.pipeline.media.part_folders import remove_parts_of_done
 from tvae.pipeline.models.load import BUILTIN
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def _run(job: Job, on_event: Callable[[Event], None], model: Model | None) -> Ru
     if not job.dry_run:
         for folder in {item.place.parent for item in items if item.problem is None}:
             remove_leftovers(folder)
+            remove_parts_of_done(folder)
     vaes = Vaes(job, model)
     context = Context(job, vaes.get, vaes.facts, claims, on_event, vaes.threads, vaes.queue_frames, Busy(vaes.threads))
     if job.dry_run or (job.operation == "decode" and job.vae is None):

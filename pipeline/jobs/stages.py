@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from tvae.pipeline.errors import InputError, UnsupportedOp
+from tvae.pipeline.files.lock import OutputHeld
 from tvae.pipeline.jobs.compute import enough_memory
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemStarted, Progress
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.pictures import Finished, Hold, Operation, Picture, Results, moment
 
-__all__ = ["Outcome", "looked_up", "one_by_one", "tell_progress", "tell_started"]
+__all__ = ["Outcome", "clip_outcome", "looked_up", "one_by_one", "tell_progress", "tell_started"]
 
 Outcome = Event | Finished | Exception
 """How an item ended: skipped, done, or failed."""
@@ -21,7 +23,9 @@ def one_by_one(
     items: Iterable[Item], operation: Operation, context: Context, end: Callable[[Item, Outcome], None]
 ) -> None:
     """Every item from end to end in the caller's thread. ``end``: see ``run_items``."""
-    for item in items:
+    left = deque(items)
+    while left:
+        item = left.popleft()
         try:
             found = looked_up(operation, item, lambda _size: None)
             if isinstance(found, Picture):
@@ -29,14 +33,32 @@ def one_by_one(
                 with enough_memory(context.model_for(found.vae)) as model:
                     results = Results(operation.compute(model, [found.values]), moment(model.device))
                 tell_progress(found, context)
-                outcome: Outcome = found.finish(found, results.of(0))
+                outcome: Outcome | None = found.finish(found, results.of(0))
             else:
-                outcome = operation.clip(item) if found is None else found
+                outcome = clip_outcome(operation, item, context) if found is None else found
         except UnsupportedOp:
             raise
         except Exception as error:  # the caller knows whose failure it is
             outcome = error
-        end(item, outcome)
+        if outcome is None:
+            left.append(item)
+        else:
+            end(item, outcome)
+
+
+def clip_outcome(operation: Operation, item: Item, context: Context) -> Outcome | None:
+    """Does a clip; None where another run is writing its output: then it is to be tried again after the others."""
+    try:
+        return operation.clip(item)
+    except UnsupportedOp:
+        raise
+    except OutputHeld as held:
+        if item.index not in context.held:
+            context.held.add(item.index)
+            context.notify(item, [f"another run is writing {held.path}; waiting for it"])
+        return None
+    except Exception as error:  # the caller knows whose failure it is
+        return error
 
 
 def looked_up(operation: Operation, item: Item, hold: Hold) -> Event | Picture | None:

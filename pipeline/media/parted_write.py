@@ -7,10 +7,8 @@ the sound, and removes the folder. Whether a film was interrupted or not, its pa
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
-import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -20,22 +18,20 @@ from typing import Self
 from av.packet import Packet
 
 from tvae.pipeline.errors import InputError, OutputError, TvaeError
-from tvae.pipeline.files.atomic import is_temporary, write_error
-from tvae.pipeline.files.own_folder import clear_folder, make_own_folder
+from tvae.pipeline.files.atomic import write_error
+from tvae.pipeline.files.own_folder import make_own_folder
 from tvae.pipeline.media.encoder import Encoder, lone_encoder
 from tvae.pipeline.media.film import Film
 from tvae.pipeline.media.formats import VideoFormat
 from tvae.pipeline.media.frame_encoder import FrameEncoder
 from tvae.pipeline.media.output_clock import OutputClock
 from tvae.pipeline.media.packet_file import PacketFile, StoredPacket, read_payloads, read_table
+from tvae.pipeline.media.part_folders import STATE, clear_parts, part_name, parts_folder
 from tvae.pipeline.media.spec import Frame, PictureSpec, WriteOptions
 
 __all__ = ["PartedVideoWriter"]
 
 _log = logging.getLogger("tvae")
-
-_STATE = "state.safetensors"
-_PART = re.compile(r"\d{6}\.packets")
 
 
 class PartedVideoWriter:
@@ -52,9 +48,7 @@ class PartedVideoWriter:
         self._clock = OutputClock(like, options)
         # what is wrong with the request shows before any work
         Film(path, target, like, options, self._clock, []).abort()
-        self._family = f".tvae-{hashlib.sha256(path.name.encode()).hexdigest()[:8]}-"
-        # the fingerprint keeps apart two runs at once that would make different films of one name
-        self.folder = path.with_name(f"{self._family}{(options.fingerprint or '')[:8]}.parts")
+        self.folder = parts_folder(path, options.fingerprint)
         self.parts = 0
         self._part: _Part | None = None
         self._open = True
@@ -62,7 +56,7 @@ class PartedVideoWriter:
     @property
     def state_path(self) -> Path:
         """Where whoever writes may keep what it needs to go on with; removed with the parts."""
-        return self.folder / _STATE
+        return self.folder / STATE
 
     def adopt(self, parts: int) -> bool:
         """Take over the first ``parts`` parts of an interrupted run, whose they are the caller must know.
@@ -93,7 +87,7 @@ class PartedVideoWriter:
         try:
             if self._part is None:
                 if not self.parts:
-                    self._clear()  # an older run's
+                    clear_parts(self.path)  # an older run's
                 make_own_folder(self.folder)
                 self._part = _Part(self._name(self.parts), self.path, self._encoder(), self._like, self._clock)
             self._part.add(self._part.encoder.encode(frame.rgb, pts, duration))
@@ -154,7 +148,7 @@ class PartedVideoWriter:
             self.abort()
 
     def _name(self, part: int) -> Path:
-        return self.folder / f"{part:06d}.packets"
+        return self.folder / part_name(part)
 
     def _encoder(self) -> Encoder:
         """One like the film's."""
@@ -181,16 +175,9 @@ class PartedVideoWriter:
     def _tidy(self) -> None:
         """The same where the film is done or has failed already: that parts stay is no news beside that."""
         try:
-            self._clear()
+            clear_parts(self.path)
         except OSError as error:
             _log.debug("parts left behind: %s", error)
-
-    def _clear(self) -> None:
-        """Remove all parts of films of this name, older runs' with other options included."""
-        for folder in self.path.parent.glob(f"{self._family}*.parts"):
-            clear_folder(folder, _is_ours)
-            with contextlib.suppress(OSError):  # a link, or it holds somebody else's files
-                folder.rmdir()
 
 
 class _Part:
@@ -207,11 +194,6 @@ class _Part:
     def finish(self) -> None:
         self.add(self.encoder.finish())
         self.file.finish()
-
-
-def _is_ours(name: str) -> bool:
-    """Whether a file of this name in a folder of parts was made here."""
-    return name == _STATE or _PART.fullmatch(name) is not None or is_temporary(name)
 
 
 def _setup(encoder: Encoder) -> str:

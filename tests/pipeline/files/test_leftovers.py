@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tvae.pipeline.files import leftovers
+from tvae.pipeline.files import leftovers, names
 from tvae.pipeline.files.atomic import is_temporary, temporary_path
 from tvae.pipeline.files.leftovers import remove_leftovers
 
@@ -25,7 +25,7 @@ def test_of_whom_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     dead = tmp_path / mine.name.replace(f"-{os.getpid()}-", f"-{gone.pid}-")
     users = tmp_path / "notes.tmp"
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(leftovers, "_here", lambda: "01234567")
+        elsewhere.setattr(names, "here", lambda: "01234567")
         theirs, long_ago = (temporary_path(tmp_path / name) for name in "bc")
     for path in (mine, dead, users, theirs, long_ago):
         path.touch()
