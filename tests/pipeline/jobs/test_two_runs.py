@@ -74,7 +74,7 @@ def test_latents_with_other_options(at_once: Run, tmp_path: Path) -> None:
     reader = open_latents(folder)
     assert reader.meta.posterior.kind == "moments"
     assert {name for part in reader for name in part.tensors} == {"mean", "logvar"}
-    assert not [path for path in (tmp_path / "out").rglob(".*")]
+    assert not list((tmp_path / "out").rglob(".*"))
 
 
 def test_another_item_has_its_turn(stand_in: Run, tmp_path: Path) -> None:
