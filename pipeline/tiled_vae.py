@@ -30,6 +30,7 @@ from tvae.pipeline.session.outputs.spec import resolvable
 from tvae.pipeline.session.outputs.taken_apart import rebuild
 from tvae.pipeline.session.session import Session
 from tvae.pipeline.session.subject import Subject
+from tvae.pipeline.session.task import Task
 from tvae.pipeline.session.weights import made_for_inference, weights_of
 from tvae.pipeline.settings.modes import plain_modes
 from tvae.presets import Preset
@@ -172,7 +173,7 @@ class TiledVAE(nn.Module):
                 if self._in_steps(session, side, call, len(shape)):
                     return session.plan_clip(side, tuple(shape), whole=True)
                 first = torch.empty((), dtype=session.dtype, device=weight.device).expand(shape)  # takes no memory
-                return session.plan(side, [first, *tensors], call, {})
+                return session.plan(Task(side), [first, *tensors], call, {})
 
     def _run(self, side: Side, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], return_dict: bool) -> Any:
         with self._lock:
@@ -193,7 +194,7 @@ class TiledVAE(nn.Module):
                 if self._in_steps(session, side, call, x.ndim):
                     value = clip_output(side, session.clip(side, inputs[0]).to(x.dtype))
                 else:
-                    tensors, spec = session.compute(side, inputs, call, generator=generator)
+                    tensors, spec = session.compute(Task(side), inputs, call, generator=generator)
                     if dtype != x.dtype:
                         tensors = [t.to(x.dtype) if t.is_floating_point() else t for t in tensors]
                     value = rebuild(spec, tensors)

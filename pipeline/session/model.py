@@ -38,6 +38,7 @@ from tvae.pipeline.session.identity.stored_key import home_of, stored_key
 from tvae.pipeline.session.outputs.taken_apart import Posterior, Spec, posterior_of
 from tvae.pipeline.session.session import Session
 from tvae.pipeline.session.subject import Subject
+from tvae.pipeline.session.task import Task
 from tvae.presets import Preset
 
 __all__ = ["DTYPES", "Model", "ModelInfo", "Posterior", "open_model"]
@@ -214,7 +215,7 @@ class Model:
         [1, C, t, h, w] for decode, whose sink takes pixels. Each frame is asked for once, or once more with the next
         few; results come in order.
         """
-        self._session.compute(side, [clip], Call(), {0: sink})
+        self._session.compute(Task(side), [clip], Call(), {0: sink})
 
     def stream(self, side: Side) -> ClipStream | None:
         """A clip chunk by chunk, in memory that does not grow with it; None where the model has no such steps.
@@ -228,7 +229,7 @@ class Model:
         """Plan for an input of this shape that comes soon ([N, C, H, W]; of a clip the first chunk's or the whole
         one's), while another thread computes. For every size that waits; costs a few milliseconds once a size."""
         steps = self._session.steps(side) if len(shape) == 5 else None
-        self._session.expect(side if steps is None else f"{side} step", shape)
+        self._session.expect(Task(side, step=steps is not None), shape)
 
     def plan(self, shape: tuple[int, ...], side: Side) -> Plan | ClipPlan:
         """What a job would do with an input of this shape: a clip in steps where there are any. Computes nothing."""
@@ -247,7 +248,7 @@ class Model:
         if not by_rows:
             example = torch.empty(shape, dtype=self.dtype, device=self.device)
         sinks = {0: ROWS} if self.goes_by_frames or (picture and side == "decode") else {}
-        return self._session.plan(side, [example], call, sinks)
+        return self._session.plan(Task(side), [example], call, sinks)
 
     @property
     def _frames_in_batch(self) -> bool:
@@ -258,7 +259,7 @@ class Model:
         """The side's result; pixels come back as the mean of a point, or (an empty one) go to the sink."""
         if isinstance(x, Tensor):
             x = x.to(self.device, self.dtype).contiguous()
-        tensors, spec = self._session.compute(side, [x], call, {} if sink is None else {0: sink})
+        tensors, spec = self._session.compute(Task(side), [x], call, {} if sink is None else {0: sink})
         if sink is not None:
             return Posterior(torch.empty(0), None)
         return posterior_of(spec, tensors) if side == "encode" else Posterior(tensors[0], None)

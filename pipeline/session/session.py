@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,6 +34,7 @@ from tvae.pipeline.session.prepared import NO_SINKS, Compiled
 from tvae.pipeline.session.ready import Ready
 from tvae.pipeline.session.step_runs import StepRuns
 from tvae.pipeline.session.subject import Subject
+from tvae.pipeline.session.task import Task
 from tvae.pipeline.session.weights import PreparedWeights
 from tvae.pipeline.settings.threads import computing_with
 from tvae.presets import Preset
@@ -69,7 +69,7 @@ class Session:
         self._fresh = subject.borrowed and not self._watched
         self._weights = PreparedWeights(subject.weights, dtype, self._last, subject.there)
         self._kernels = kernels_of(preset, bounded=limits.vram is not None)
-        self._compiled: dict[str, Compiled] = {}
+        self._compiled: dict[Task, Compiled] = {}
         self._steps: dict[Side, ClipSteps | None] = {}
         self._runs = KeptRuns(device)
         self._within_clip = False
@@ -81,25 +81,24 @@ class Session:
 
     def compute(
         self,
-        name: str,
+        task: Task,
         inputs: Sequence[Tensor | RowSource],
         call: Call,
         sinks: Mapping[int, RowSink] = NO_SINKS,
         generator: torch.Generator | None = None,
     ) -> tuple[list[Tensor], Spec]:
-        """The tensors of a side (``encode``, ``decode``) or of a step of one (``encode step``), and what they make."""
+        """The tensors that a side or a step of it gives, and what they make."""
         bounded = self.limits.vram is not None
-        steps = name.endswith(" step")
-        settings = backend_settings(self.preset, self.dtype, bounded=bounded, steps=steps, device=self.device)
+        settings = backend_settings(self.preset, self.dtype, bounded=bounded, steps=task.step, device=self.device)
         by_rows = bool(sinks) and not isinstance(inputs[0], Tensor)  # a clip that comes and goes
         if bounded:
             self._take_stock(inputs)
         with self.lock, settings, capped(self.device, self.limits.vram, by_rows=by_rows) as limit:
             dims = {n: rows_dim(sink) for n, sink in sinks.items()}
-            key = (name, *((tuple(x.shape), isinstance(x, Tensor)) for x in inputs), *dims.items(), call)
+            key = (task, *((tuple(x.shape), isinstance(x, Tensor)) for x in inputs), *dims.items(), call)
 
             def made() -> Ready:
-                return self._made(name, inputs, call, dims)
+                return self._made(task, inputs, call, dims)
 
             try:
                 ready = self._runs.get(key, made, lambda found: found.serves(self.limits, self.device))
@@ -109,24 +108,24 @@ class Session:
             finally:
                 if self._fresh:
                     self.forget()
-                if self._side(name).torn:
+                if self._side(task).torn:
                     self._runs.clear()
-                    del self._compiled[name]
+                    del self._compiled[task]
             return tensors, ready.spec
 
-    def expect(self, name: str, shape: tuple[int, ...], call: Call | None = None) -> None:
+    def expect(self, task: Task, shape: tuple[int, ...], call: Call | None = None) -> None:
         """Plan for a first input of this shape that comes soon, so that ``compute`` need not. From any thread, while
         others compute. Does nothing where memory was named: what is free is then known at the call alone."""
-        side = self._compiled.get(name)
+        side = self._compiled.get(task)
         if side is not None and self.limits.vram is None:
             like = torch.empty((), dtype=self.dtype, device=self.device).expand(shape)
             side.expect([like], self.limits, call or Call())
 
-    def _made(self, name: str, inputs: Sequence[Tensor | RowSource], call: Call, dims: Mapping[int, int]) -> Ready:
+    def _made(self, task: Task, inputs: Sequence[Tensor | RowSource], call: Call, dims: Mapping[int, int]) -> Ready:
         record = self.preset.cuda_graphs and self.limits.vram is None and self.device.type == "cuda"
 
         def prepare() -> Ready:
-            return self._side(name).ready(inputs, self._weights, self.limits, call, sinks=dims, record=record)
+            return self._side(task).ready(inputs, self._weights, self.limits, call, sinks=dims, record=record)
 
         ready = prepare()
         if not ready.planned.at_ease and drop_recordings(self.device):
@@ -155,9 +154,9 @@ class Session:
             tensors = again().runner.run(inputs, generator, sinks, self._runs)
         return tensors
 
-    def shapes(self, name: str, inputs: Sequence[Tensor | RowSource]) -> list[tuple[int, ...]]:
+    def shapes(self, task: Task, inputs: Sequence[Tensor | RowSource]) -> list[tuple[int, ...]]:
         """Of everything that ``compute`` would give: the result first, then the caches of a step."""
-        return self._side(name).shapes(inputs, Call())
+        return self._side(task).shapes(inputs, Call())
 
     def forget(self) -> None:
         """Let go of prepared runs, copies of weights and recordings: the weights are about to change, or have."""
@@ -165,16 +164,16 @@ class Session:
         self._weights.forget()
 
     def plan(
-        self, name: str, inputs: Sequence[Tensor | RowSource], call: Call, sinks: Mapping[int, int], *, beside: int = 0
+        self, task: Task, inputs: Sequence[Tensor | RowSource], call: Call, sinks: Mapping[int, int], *, beside: int = 0
     ) -> Plan:
         """What ``compute`` would do for such inputs; sinks by number, with the dimension of their rows. beside: bytes
         that are still to come, and not of this call."""
-        with self._planning(name, inputs, call, running=False) as (side, weights):
+        with self._planning(task, inputs, call, running=False) as (side, weights):
             return side.plan(inputs, replace(self.limits, beside=beside), call, sinks=sinks, weights=weights)
 
     def check(
         self,
-        name: str,
+        task: Task,
         inputs: Sequence[Tensor | RowSource],
         call: Call,
         sinks: Mapping[int, int],
@@ -183,18 +182,17 @@ class Session:
         beside: int = 0,
     ) -> None:
         """Raises PlanError where ``compute`` would not keep the limits. running: it comes next, with its weights."""
-        with self._planning(name, inputs, call, running=running) as (side, weights):
+        with self._planning(task, inputs, call, running=running) as (side, weights):
             side.check(inputs, replace(self.limits, beside=beside), call, sinks=sinks, weights=weights)
 
     @contextmanager
     def _planning(
-        self, name: str, inputs: Sequence[Tensor | RowSource], call: Call, *, running: bool
+        self, task: Task, inputs: Sequence[Tensor | RowSource], call: Call, *, running: bool
     ) -> Iterator[tuple[Compiled, PreparedWeights | None]]:
         """A side, and the weights that take their place now; under the settings and the limit of a run."""
         bounded = self.limits.vram is not None
-        steps = name.endswith(" step")
-        settings = backend_settings(self.preset, self.dtype, bounded=bounded, steps=steps, device=self.device)
-        side, weights = self._side(name), self._weights if running or self._subject.borrowed else None
+        settings = backend_settings(self.preset, self.dtype, bounded=bounded, steps=task.step, device=self.device)
+        side, weights = self._side(task), self._weights if running or self._subject.borrowed else None
         if bounded:
             self._take_stock(inputs)
         with self.lock, settings:
@@ -261,7 +259,7 @@ class Session:
             return result
 
     def _made_steps(self, side: Side) -> ClipSteps | None:
-        subject, name = self._subject, f"{side} step"
+        subject = self._subject
         stepping = None if subject.family is None else stepping_of(subject.family, side)
         if stepping is None:
             return None
@@ -271,28 +269,25 @@ class Session:
             geometry = subject.geometry()
             cuts = Cuts(geometry.lead, geometry.temporal or 1)
 
-        return ClipSteps(side, cuts, StepRuns(self, name), self.preset, self.limits, self.dtype, self.device)
+        return ClipSteps(
+            side, cuts, StepRuns(self, Task(side, step=True)), self.preset, self.limits, self.dtype, self.device
+        )
 
-    def _side(self, name: str) -> Compiled:
-        if name not in self._compiled:
-            subject, side = self._subject, _side_of(name)
-            family = subject.family
-            stepping = stepping_of(family, side) if family is not None and name.endswith(" step") else None
-            self._compiled[name] = Compiled(
-                side,
+    def _side(self, task: Task) -> Compiled:
+        if task not in self._compiled:
+            subject, family = self._subject, self._subject.family
+            stepping = stepping_of(family, task.side) if family is not None and task.step else None
+            self._compiled[task] = Compiled(
+                task.side,
                 subject.module,
                 subject.key,
                 self._kernels,
                 allow_whole=self._allow_whole,
                 step=None if stepping is None else stepping.step,
-                frames=None if family is None or stepping is not None else frames_axis_of(family, side),
+                frames=None if family is None or stepping is not None else frames_axis_of(family, task.side),
                 fits=subject.fits,
                 still=subject.still,
                 channels_last=self._last,
                 written=subject.written,
             )
-        return self._compiled[name]
-
-
-def _side_of(name: str) -> Any:
-    return name.removesuffix(" step")
+        return self._compiled[task]

@@ -21,6 +21,7 @@ from tvae.pipeline.models.families import frames_axis_of, stepping_of
 from tvae.pipeline.session import choose_plan, prepared
 from tvae.pipeline.session.captures import Captures
 from tvae.pipeline.session.prepared import Compiled
+from tvae.pipeline.session.task import Task
 
 CASES: list[Any] = [
     ("AutoencoderKL", "encode"),
@@ -94,15 +95,15 @@ def test_what_is_expected_is_planned_in_another_thread_and_captures_nothing(monk
     tiled = TiledVAE(model, "cpu", strip=256)
     x = [torch.randn(1, 3, size, 24) for size in (16, 32, 40, 48)]
     session = tiled._session(x[0].device, torch.float32)
-    session.expect("encode", tuple(x[1].shape))  # nothing is known yet
+    session.expect(Task("encode"), tuple(x[1].shape))  # nothing is known yet
     tiled.encode(x[0])
     plans, made = session._side("encode")._plans, []
     monkeypatch.setattr(Captures, "_capture", lambda *_: pytest.fail("a capture"))
 
     def expect() -> None:
         for one in x[1:]:
-            session.expect("encode", tuple(one.shape))
-        session.expect("encode", (1, 5, 16, 16))  # would have to be captured
+            session.expect(Task("encode"), tuple(one.shape))
+        session.expect(Task("encode"), (1, 5, 16, 16))  # would have to be captured
         made.append(len(plans))
 
     threads = [threading.Thread(target=expect) for _ in range(3)]
@@ -123,5 +124,5 @@ def test_nothing_is_expected_where_memory_is_named() -> None:
     x = torch.randn(1, 3, 16, 24)
     session = tiled._session(x.device, torch.float32)
     session._side("encode").capture([x], Call())
-    session.expect("encode", (1, 3, 32, 24))
+    session.expect(Task("encode"), (1, 3, 32, 24))
     assert not session._side("encode")._plans
