@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
+
+from tvae.pipeline.files.checked import open_regular, parse_json, require_regular
 
 __all__ = ["Header", "TensorSpec", "read_header", "read_texts"]
 
@@ -36,6 +37,7 @@ def read_header(path: Path) -> Header:
 
     A file that ends before its last tensor does, or after it, is not whole.
     """
+    require_regular(path)
     try:
         with safe_open(path, framework="np") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118, not a mapping
@@ -53,18 +55,18 @@ def read_texts(path: Path) -> dict[str, str]:
     `ValueError` for a file that has other bytes than its header promises, or no such header; `OSError` when it cannot
     be read.
     """
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
         if length > min(MOST_BYTES, size - 8):
             raise ValueError("not a whole safetensors file (truncated, or of another format)")
-        header = json.loads(file.read(length))
+        header = parse_json(file.read(length))
     if not isinstance(header, dict):
         raise ValueError("not a safetensors file: its header is no object")
     texts = header.pop("__metadata__", {})
     try:
         end = max((int(tensor["data_offsets"][1]) for tensor in header.values()), default=0)
-    except (TypeError, KeyError, IndexError) as error:
+    except (TypeError, KeyError, IndexError, ValueError) as error:
         raise ValueError("not a safetensors file: a tensor has no place") from error
     if 8 + length + end != size:
         raise ValueError("damaged: the file has other bytes than its header promises")

@@ -9,10 +9,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-__all__ = ["save_file"]
+from tvae.pipeline.files.tensor_header import TensorSpec
 
-_NAMES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+__all__ = ["DTYPES", "save_file", "spec_of"]
+
+DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+"""Types of values, by safetensors' names."""
 _ALIGNED = 8
+
+
+def spec_of(tensor: Tensor) -> TensorSpec:
+    """As the header of a file would describe it."""
+    return TensorSpec(DTYPES.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape))
 
 
 def save_file(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str]) -> None:
@@ -22,7 +30,7 @@ def save_file(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, 
     end = 0
     for name, tensor in tensors.items():
         begin, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNED)
     with open(path, "wb") as file:

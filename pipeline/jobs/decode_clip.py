@@ -21,6 +21,7 @@ from tvae.pipeline.jobs.clip_modes import ClipMode, Passage, passage
 from tvae.pipeline.jobs.compute import decode_clip, decode_step, enough_memory, latents_to_decode
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.decode_parts import DecodeParts
+from tvae.pipeline.jobs.describe import identity
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import picture_serves, undone
 from tvae.pipeline.jobs.fingerprints import of_decoded
@@ -181,7 +182,7 @@ def model_of(reader: LatentsReader, job: Job, opened: Callable[[str], Model]) ->
         if job.vae is not None:
             raise
         raise InputError(f"was made by the VAE '{name}', which cannot be opened ({error}); pass --vae") from error
-    latents.check_vae(reader, model.info.class_name, model.info.weights_sha256, model.info.id)
+    latents.check_vae(reader, identity(model))
     return model
 
 

@@ -13,10 +13,11 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 
 from tvae.pipeline import latents
 from tvae.pipeline.errors import InputError, TvaeError, UsageError
+from tvae.pipeline.files.checked import is_name
 from tvae.pipeline.jobs.items import Found
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.places import RealNames
@@ -150,16 +151,7 @@ def _source_of(found: Found) -> tuple[str, frozenset[Kind]]:
         name, kind = latents.source_of(found.path)
     except TvaeError:
         return found.relative.stem, looks
-    return (name if _is_plain(name) else found.relative.stem), frozenset({kind})
-
-
-def _is_plain(name: str) -> bool:
-    """Whether a name out of a file may be used: it must not lead anywhere else."""
-    return (
-        name not in ("", ".", "..")
-        and "\0" not in name
-        and name == PurePosixPath(name).name == PureWindowsPath(name).name
-    )
+    return (name if is_name(name) else found.relative.stem), frozenset({kind})
 
 
 def _names_a_file(output: str, to_latents: bool) -> bool:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.atomic import replacing
+from tvae.pipeline.files.checked import is_name, read_json
+from tvae.pipeline.files.record import Count, Within, from_json, to_json
 from tvae.pipeline.latents.meta import LatentsMeta
-from tvae.pipeline.latents.record import from_json, to_json
 
 INDEX_NAME = "index.json"
+Size = Annotated[int, Within(0, 2**63 - 1)]
 
 
 @dataclass(frozen=True)
@@ -20,9 +22,9 @@ class PartEntry:
     """One part as the index knows it; `bytes` shows a truncated file without reading it."""
 
     file: str
-    first_frame: int
-    frames: int
-    bytes: int
+    first_frame: Count
+    frames: Count
+    bytes: Size
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class FileEntry:
     """A file that is not a part."""
 
     file: str
-    bytes: int
+    bytes: Size
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Index:
     meta: LatentsMeta
     parts: tuple[PartEntry, ...]
     streams: StreamsEntry | None = None
-    dropped: int = 0
+    dropped: Count = 0
     """Frames at the source's end that were left out, for the VAE takes no clip of its length."""
 
     @property
@@ -76,7 +78,7 @@ class Index:
 class _Files:
     parts: tuple[PartEntry, ...]
     streams: StreamsEntry | None = None
-    dropped: int = 0
+    dropped: Count = 0
 
 
 def write_index(folder: Path, index: Index) -> None:
@@ -90,7 +92,7 @@ def read_index(folder: Path) -> Index:
     """Read and check `index.json`; `InputError` says why it cannot be used."""
     path = folder / INDEX_NAME
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path)
         meta = LatentsMeta.from_json(data)
         files = from_json(_Files, data, "index")
     except FileNotFoundError:
@@ -103,6 +105,8 @@ def read_index(folder: Path) -> Index:
     if not index.parts:
         raise InputError(f"damaged '{path}': it lists no parts")
     for entry in index.files:
-        if Path(entry.file).name != entry.file or "\\" in entry.file or entry.file in ("", ".", ".."):
+        if not is_name(entry.file):
             raise InputError(f"damaged '{path}': '{entry.file}' is not a name in its folder")
+    if len({entry.file for entry in index.files}) < len(index.files):
+        raise InputError(f"damaged '{path}': it lists a file twice")
     return index

@@ -14,16 +14,22 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from tvae.pipeline.latents.record import from_json, to_json
+from tvae.pipeline.files.checked import parse_json
+from tvae.pipeline.files.record import Count, Side, Within, from_json, to_json
 from tvae.pipeline.media.formats import Kind
+from tvae.pipeline.media.packet_times import MOST_SECONDS
 from tvae.pipeline.media.spec import Colour, PictureSpec
 
 FORMAT = "tvae"
 VERSION = 1
 
+MOST_PATCH = 64
+"""Of latents that model space folds into a channel, along each side."""
+
 SpaceName = Literal["raw", "model"]
+Factor = Annotated[int, Within(1, 4096)]
 PosteriorKind = Literal["mean", "sample", "moments", "none"]
 
 
@@ -36,9 +42,9 @@ class VaeIdentity:
     class_name: str
     config_sha256: str
     weights_sha256: str
-    latent_channels: int
-    spatial_factor: int
-    temporal_factor: int | None
+    latent_channels: Annotated[int, Within(1, 65536)]
+    spatial_factor: Factor
+    temporal_factor: Factor | None
     """None for an image VAE, which sees every frame on its own."""
 
 
@@ -48,6 +54,12 @@ class SpaceRecord:
 
     name: SpaceName
     constants: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def patch(self) -> int:
+        """Side of the squares of latents that model space folds into channels (Flux.2)."""
+        patch: int = self.constants.get("patch", 1)
+        return patch
 
 
 @dataclass(frozen=True)
@@ -78,13 +90,13 @@ class SourceRecord:
 class Geometry:
     """From the upright source to what the encoder saw: resize, then crop, then pad by edge replication."""
 
-    source_width: int
-    source_height: int
-    resized: tuple[int, int] | None = None
+    source_width: Side
+    source_height: Side
+    resized: tuple[Side, Side] | None = None
     """(width, height) after resizing; None: not resized."""
-    crop: tuple[int, int, int, int] | None = None
+    crop: tuple[Count, Count, Side, Side] | None = None
     """(left, top, width, height) kept of the resized picture; None: all of it."""
-    pad: tuple[int, int, int, int] = (0, 0, 0, 0)
+    pad: tuple[Count, Count, Count, Count] = (0, 0, 0, 0)
     """(left, top, right, bottom), added last, cut off again by decode."""
 
     @property
@@ -103,12 +115,12 @@ class Geometry:
 class PartRecord:
     """The frames inside one safetensors file. An image is one part without timestamps."""
 
-    index: int = 0
-    first_frame: int = 0
+    index: Count = 0
+    first_frame: Count = 0
     pts: tuple[int | None, ...] = ()
     """Presentation time of each frame, in units of the clip's time base."""
     durations: tuple[int | None, ...] = ()
-    repeated: int = 0
+    repeated: Count = 0
     """How often the last frame was repeated to fill the chunk of a video VAE; decode drops them."""
 
 
@@ -165,7 +177,9 @@ class LatentsMeta:
     def from_json(cls, data: Any) -> LatentsMeta:
         """`ValueError` says what is missing or does not fit."""
         check_format(data)
-        return from_json(cls, data)
+        meta = from_json(cls, data)
+        _check(meta)
+        return meta
 
 
 def fingerprint(
@@ -218,11 +232,39 @@ def from_strings(strings: Mapping[str, str]) -> tuple[LatentsMeta, PartRecord]:
     check_format(strings)
     names = {"version", "part", *(f.name for f in dataclasses.fields(LatentsMeta))}
     data = {key: _parse(key, text) for key, text in strings.items() if key in names or key in TEXTS}
-    return LatentsMeta.from_json(data), from_json(PartRecord, data.get("part"), "metadata.part")
+    meta, part = LatentsMeta.from_json(data), from_json(PartRecord, data.get("part"), "metadata.part")
+    _check_times(meta, part)
+    return meta, part
+
+
+def _check(meta: LatentsMeta) -> None:
+    """`ValueError` for values that fit their types and not one another."""
+    geometry = meta.geometry
+    if geometry.crop:
+        (left, top, width, height), whole = geometry.crop, geometry.resized
+        across, down = whole or (geometry.source_width, geometry.source_height)
+        if left + width > across or top + height > down:
+            raise ValueError(f"metadata.geometry.crop {list(geometry.crop)} lies outside of {across}x{down}")
+    if meta.rotation % 90 or not 0 <= meta.rotation < 360:
+        raise ValueError(f"metadata.rotation: expected 0, 90, 180 or 270, found {meta.rotation}")
+    if meta.kind == "video" and meta.time_base is None:
+        raise ValueError("metadata.time_base is missing")
+    if meta.space.name == "model":
+        patch = meta.space.patch
+        if type(patch) is not int or not 1 <= patch <= MOST_PATCH:
+            raise ValueError(f"metadata.space.constants.patch: expected a number from 1 to {MOST_PATCH}")
+
+
+def _check_times(meta: LatentsMeta, part: PartRecord) -> None:
+    """`ValueError` for times that no container can hold."""
+    if meta.time_base is not None:
+        times = [time for time in (*part.pts, *part.durations) if time is not None]
+        if max(map(abs, times), default=0) * meta.time_base > MOST_SECONDS:
+            raise ValueError(f"metadata.part: a time of more than {MOST_SECONDS} seconds")
 
 
 def _parse(key: str, text: str) -> Any:
     try:
-        return text if key in TEXTS else json.loads(text)
-    except json.JSONDecodeError:
-        raise ValueError(f"metadata.{key} is not JSON: {text[:40]!r}") from None
+        return text if key in TEXTS else parse_json(text)
+    except ValueError as error:
+        raise ValueError(f"metadata.{key} is not JSON as it should be: {error}") from None

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from contextlib import suppress
@@ -20,11 +19,12 @@ from typing import Any
 from torch import Tensor
 
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.files.checked import parse_json
+from tvae.pipeline.files.record import to_json
 from tvae.pipeline.files.tensor_header import read_texts
 from tvae.pipeline.latents.image_file import IMAGE_SUFFIX
 from tvae.pipeline.latents.index import INDEX_NAME, Index, PartEntry, read_index
-from tvae.pipeline.latents.meta import FORMAT, LatentsMeta
-from tvae.pipeline.latents.record import to_json
+from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, VaeIdentity
 from tvae.pipeline.latents.tensor_file import read_header, read_tensors
 from tvae.pipeline.latents.video_folder import VIDEO_SUFFIX
 from tvae.pipeline.media.formats import Kind
@@ -71,7 +71,7 @@ class LatentsReader:
         """Read the parts in order. `InputError` names the file that is damaged, of another clip or of another place."""
         for file, entry in zip(self.files, self._index.parts, strict=True):
             tensors, meta, part = read_tensors(file)
-            if meta.fingerprint != self.meta.fingerprint or part.first_frame != entry.first_frame:
+            if meta != self.meta or part.first_frame != entry.first_frame:
                 raise InputError(f"'{file}' belongs to other latents than its folder; encode the source again")
             yield LatentsPart(tensors, part.index, part.first_frame, part.pts, part.durations, part.repeated)
 
@@ -133,21 +133,27 @@ def source_of(path: Path) -> tuple[str, Kind]:
     if path.suffix == IMAGE_SUFFIX and not path.is_dir():
         with suppress(OSError, ValueError, KeyError, TypeError):  # then the reader says what is wrong
             texts = read_texts(path)
-            name = json.loads(texts["source"])["name"]
+            name = parse_json(texts["source"])["name"]
             if isinstance(name, str) and texts["format"] == FORMAT and texts["kind"] == "image":
                 return name, "image"
     meta = open_latents(path).meta
     return meta.source.name, meta.kind
 
 
-def check_vae(reader: LatentsReader, class_name: str, weights_sha256: str, vae_id: str) -> None:
-    """`InputError` when the latents were made by another VAE than the one at hand."""
+def check_vae(reader: LatentsReader, model: VaeIdentity) -> None:
+    """`InputError` when the latents were made by another VAE than the one at hand. Its configuration may differ in what
+    their geometry does not tell."""
     made = reader.meta.vae
-    if (made.class_name, made.weights_sha256) != (class_name, weights_sha256):
+    if (made.class_name, made.weights_sha256) != (model.class_name, model.weights_sha256):
         raise InputError(
             f"'{reader.path}' was made by another VAE: '{made.id}' ({made.class_name}, weights "
-            f"{made.weights_sha256[:12]}), not '{vae_id}' ({class_name}, {weights_sha256[:12]}); pass --vae {made.id}"
+            f"{made.weights_sha256[:12]}), not '{model.id}' ({model.class_name}, {model.weights_sha256[:12]}); "
+            f"pass --vae {made.id}"
         )
+    for name in ("latent_channels", "spatial_factor", "temporal_factor"):
+        found, wanted = getattr(made, name), getattr(model, name)
+        if found != wanted:
+            raise InputError(f"'{reader.path}' says {name} {found}, its VAE has {wanted}; encode the source again")
 
 
 def _open_folder(folder: Path) -> LatentsReader:

@@ -17,7 +17,7 @@ from tvae.pipeline.errors import InputError
 from tvae.pipeline.files import tensor_header
 from tvae.pipeline.files.atomic import replacing, write_error
 from tvae.pipeline.files.tensor_header import TensorSpec
-from tvae.pipeline.files.tensor_write import save_file
+from tvae.pipeline.files.tensor_write import DTYPES, save_file, spec_of
 from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, PartRecord, from_strings, to_strings
 
 
@@ -28,7 +28,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: LatentsMeta, 
     `OutputError` when the file cannot be written.
     `ValueError` when the tensors do not fit the metadata (a mistake of the caller, not of the data).
     """
-    _check_shapes(tensors, meta, part)
+    _check_shapes({name: spec_of(tensor) for name, tensor in tensors.items()}, meta, part)
     check_finite(tensors, meta.source.name)
     stored = {name: own_memory(tensor) for name, tensor in tensors.items()}
     try:
@@ -51,10 +51,6 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], LatentsMeta, PartRecord
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118, not a mapping
     except (OSError, SafetensorError) as error:
         raise InputError(f"cannot read latents '{path}': {error}") from error
-    try:
-        _check_shapes(tensors, meta, part)
-    except ValueError as error:
-        raise InputError(f"damaged latents '{path}': {error}") from error
     check_finite(tensors, str(path))
     return tensors, meta, part
 
@@ -71,6 +67,10 @@ def read_header(path: Path) -> tuple[LatentsMeta, PartRecord, dict[str, TensorSp
         raise InputError(f"cannot read latents '{path}': {error.strerror or error}") from error
     except ValueError as error:
         raise InputError(f"'{path}': {error}") from error
+    try:
+        _check_shapes(header.tensors, meta, part)
+    except ValueError as error:
+        raise InputError(f"damaged latents '{path}': {error}") from error
     return meta, part, header.tensors
 
 
@@ -90,11 +90,11 @@ def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:
             raise InputError(f"'{where}': {bad} of {tensor.numel()} values of '{name}' are not finite")
 
 
-def _check_shapes(tensors: Mapping[str, Tensor], meta: LatentsMeta, part: PartRecord) -> None:
+def _check_shapes(tensors: Mapping[str, TensorSpec], meta: LatentsMeta, part: PartRecord) -> None:
     names = {"mean", "logvar"} if meta.posterior.kind == "moments" else {"latents"}
     if set(tensors) != names:
         raise ValueError(f"expected the tensors {sorted(names)}, found {sorted(tensors)}")
-    shapes = {tuple(tensor.shape) for tensor in tensors.values()}
+    shapes = {tensor.shape for tensor in tensors.values()}
     if len(shapes) != 1:
         raise ValueError(f"tensors of different shapes {sorted(shapes)}")
     (shape,) = shapes
@@ -102,8 +102,8 @@ def _check_shapes(tensors: Mapping[str, Tensor], meta: LatentsMeta, part: PartRe
     if len(shape) not in ranks or 0 in shape:
         wanted = " or ".join(map(str, sorted(ranks)))
         raise ValueError(f"expected {wanted} dimensions, none of them 0, found shape {list(shape)}")
-    if not all(tensor.is_floating_point() for tensor in tensors.values()):
-        raise ValueError("values are not floating point")
+    if not {tensor.dtype for tensor in tensors.values()} <= {*DTYPES.values()}:
+        raise ValueError("values are not floating point of 16 bits or more")
     if (shape[0], *shape[-2:]) != (expected := _expected_size(meta)):
         raise ValueError(f"expected C, h, w = {expected} from the metadata, found shape {list(shape)}")
     if meta.kind == "video" and len(part.pts) != len(part.durations):
@@ -115,9 +115,8 @@ def _check_shapes(tensors: Mapping[str, Tensor], meta: LatentsMeta, part: PartRe
 def _expected_size(meta: LatentsMeta) -> tuple[int, int, int]:
     width, height = meta.geometry.padded_size
     factor, channels = meta.vae.spatial_factor, meta.vae.latent_channels
-    if meta.space.name == "model":  # Flux.2's model space folds squares of `patch` x `patch` latents into channels
-        patch = int(meta.space.constants.get("patch", 1))
-        factor, channels = factor * patch, channels * patch**2
+    if meta.space.name == "model":
+        factor, channels = factor * meta.space.patch, channels * meta.space.patch**2
     return channels, -(-height // factor), -(-width // factor)
 
 

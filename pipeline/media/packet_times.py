@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
 from typing import NamedTuple
 
-__all__ = ["PacketTime", "TimeRuns", "expand"]
+__all__ = ["MOST_SECONDS", "PacketTime", "TimeRuns", "check_runs", "expand"]
+
+MOST_SECONDS = 2**31
+"""Of a time: more than the seconds since 1970, and few enough for any container's clock."""
 
 
 class PacketTime(NamedTuple):
@@ -41,7 +45,17 @@ class TimeRuns:
         self._due = time.after(1)
 
 
-def expand(runs: Iterable[Iterable[int | None]]) -> Iterator[PacketTime]:
+def check_runs(runs: Iterable[Sequence[int | None]], time_base: Fraction) -> None:
+    """`ValueError` for what TimeRuns cannot have collected, and for times that no container can hold."""
+    for run in runs:
+        if len(run) != 4 or run[0] is None or run[3] is None or run[0] < 1:
+            raise ValueError("a run of packet times that is not [count, pts, dts, duration]")
+        count, pts, dts, duration = run[0], run[1] or 0, run[2] or 0, run[3]
+        if (max(abs(pts), abs(dts)) + count * abs(duration)) * time_base > MOST_SECONDS:
+            raise ValueError(f"a time of more than {MOST_SECONDS} seconds")
+
+
+def expand(runs: Iterable[Sequence[int | None]]) -> Iterator[PacketTime]:
     """The times that TimeRuns collected. Raises ValueError or TypeError for what cannot be such runs."""
     for count, pts, dts, duration in runs:
         if not isinstance(count, int) or not isinstance(duration, int):

@@ -18,7 +18,7 @@ from tvae.pipeline.media.packet_times import PacketTime
 
 _NO_SHIFT = Fraction(0)
 
-__all__ = ["PacketSink", "carried_streams", "clock", "fits", "read_packets"]
+__all__ = ["PacketSink", "carried_streams", "clock", "filled", "fits", "read_packets"]
 
 
 def clock(stream: Stream) -> Fraction:
@@ -73,6 +73,16 @@ def read_packets(path: Path, wanted: list[int], warnings: list[str]) -> Iterator
                 return
             if packet.size:
                 yield packet
+
+
+def filled(path: Path, wanted: list[int]) -> list[int]:
+    """Those of some streams that have a packet. Of a file where all have one, the beginning is read."""
+    found: set[int] = set()
+    for packet in read_packets(path, wanted, []):
+        found.add(packet.stream_index)
+        if len(found) == len(wanted):
+            break
+    return [index for index in wanted if index in found]
 
 
 class PacketSink:

@@ -17,7 +17,7 @@ from tvae.pipeline.media.atomic import reserve
 from tvae.pipeline.media.container import describe_stream, open_container, reason
 from tvae.pipeline.media.formats import MATROSKA, MP4, NUT
 from tvae.pipeline.media.packet_times import PacketTime, TimeRuns
-from tvae.pipeline.media.packets import PacketSink, carried_streams, clock, fits, read_packets
+from tvae.pipeline.media.packets import PacketSink, carried_streams, clock, filled, fits, read_packets
 from tvae.pipeline.media.streams import SideStream, SideStreams
 
 __all__ = ["Tally", "copy_streams"]
@@ -60,6 +60,10 @@ def copy_streams(source: str | Path, dest_stem: Path, warnings: list[str]) -> Si
     source = Path(source).absolute()
     with open_container(source) as container:
         wanted = [stream.index for stream in carried_streams(container, warnings)]
+    full = filled(source, wanted) if wanted else []
+    if empty := sorted(set(wanted) - set(full)):
+        warnings.append(f"stream {', '.join(map(str, empty))} left out: it is empty")
+    wanted = full
     if not wanted:
         return None
     kept = _copy(source, wanted, dest_stem, warnings)

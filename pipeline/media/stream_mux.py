@@ -131,6 +131,8 @@ class StreamMuxer:
                 if record.file_index >= len(container.streams):
                     raise _mismatch(side.folder / name)
                 template = container.streams[record.file_index]
+                if template.type not in ("audio", "subtitle") or template.codec_context is None:
+                    raise _mismatch(side.folder / name)
                 self._sources.append(
                     _Source(side.folder / name, template, record.time_base, record.disposition, record.metadata, record)
                 )

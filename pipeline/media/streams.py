@@ -6,9 +6,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.files.checked import is_name
+from tvae.pipeline.files.record import Count, Within, from_json
+from tvae.pipeline.media.packet_times import check_runs
+
+MOST_STREAMS = 256
+"""Of one clip; FFmpeg's containers end a little further."""
 
 __all__ = ["SideStream", "SideStreams"]
 
@@ -23,18 +29,23 @@ class SideStream:
     """
 
     file: str
-    file_index: int
-    index: int
+    file_index: Count
+    index: Count
     type: str
     codec: str
     language: str | None
-    disposition: int
+    disposition: Count
     metadata: dict[str, str]
     time_base: Fraction
-    packets: int
-    size: int
-    crc32: int
+    packets: Annotated[int, Within(0, 2**63 - 1)]
+    size: Annotated[int, Within(0, 2**63 - 1)]
+    crc32: Annotated[int, Within(0, 2**32 - 1)]
     times: list[list[int | None]]
+
+
+@dataclass(frozen=True)
+class _Record:
+    streams: tuple[SideStream, ...]
 
 
 @dataclass(frozen=True)
@@ -57,13 +68,15 @@ class SideStreams:
     def from_json(cls, data: Mapping[str, Any], folder: Path) -> SideStreams:
         """Raises InputError when the record is not one of ours or one of its files is missing."""
         try:
-            streams = tuple(
-                SideStream(**{**entry, "time_base": Fraction(entry["time_base"])}) for entry in data["streams"]
-            )
+            streams = from_json(_Record, data, "record").streams
             names = {stream.file for stream in streams}
-            if any(Path(name).name != name for name in names):
+            if not all(is_name(name) for name in names):
                 raise ValueError("a file outside the folder")
-        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+            if len(streams) > MOST_STREAMS or len({(s.file, s.file_index) for s in streams}) < len(streams):
+                raise ValueError("a stream twice, or too many of them")
+            for stream in streams:
+                check_runs(stream.times, stream.time_base)
+        except ValueError as error:
             raise InputError(
                 f"{folder}: the record of its sound and subtitles is damaged ({error}); encode again"
             ) from error

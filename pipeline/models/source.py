@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from tvae.pipeline.errors import UsageError
+from tvae.pipeline.files.checked import is_name, read_json
 from tvae.pipeline.files.tensor_header import TensorSpec, read_header
 from tvae.pipeline.models.checksum import sha256_of_files
 from tvae.pipeline.models.seedvr2 import checkpoint
@@ -138,7 +139,7 @@ def shards_of(index: Path) -> tuple[str, ...]:
         raise UsageError(f"'{index}' lists no weights")
     names = sorted({str(name) for name in table.values()})
     for name in names:
-        if Path(name).name != name or "\\" in name:
+        if not is_name(name):
             raise UsageError(f"'{index}' names a file outside of its folder: '{name}'")
     return tuple(names)
 
@@ -204,7 +205,7 @@ def _variant_of_index(name: str) -> str | None:
 
 def _read_json(path: Path, what: str) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except FileNotFoundError:
         raise UsageError(f"{what}: there is no '{path}'") from None
     except OSError as error:

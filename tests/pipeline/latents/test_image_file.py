@@ -182,10 +182,12 @@ def test_done_only_if_made_the_same_way(tmp_path: Path, image_meta: LatentsMeta)
 def test_another_vae(tmp_path: Path, image_meta: LatentsMeta) -> None:
     write_image_latents(tmp_path / "a.safetensors", {"latents": LATENTS}, image_meta)
     reader = open_latents(tmp_path / "a.safetensors")
-    check_vae(reader, "AutoencoderKL", "a" * 64, "renamed")
-    for class_name, digest in [("AutoencoderTiny", "a" * 64), ("AutoencoderKL", "b" * 64)]:
+    check_vae(reader, replace(image_meta.vae, id="renamed"))
+    for change in {"class_name": "AutoencoderTiny"}, {"weights_sha256": "b" * 64}:
         with pytest.raises(InputError, match=r"a\.safetensors' was made by another VAE: 'builtin'"):
-            check_vae(reader, class_name, digest, "org/other")
+            check_vae(reader, replace(image_meta.vae, id="org/other", **change))
+    with pytest.raises(InputError, match="says temporal_factor None, its VAE has 4"):
+        check_vae(reader, replace(image_meta.vae, temporal_factor=4))
 
 
 def test_is_latents(tmp_path: Path, image_meta: LatentsMeta) -> None:

@@ -193,10 +193,23 @@ def test_damaged_records(make_clip: MakeClip, tmp_path: Path) -> None:
     other = make_clip(tmp_path / "other.mp4", audio=("mp2", 0))
     side, _ = kept(source, tmp_path / "latents")
     record = side.to_json()
-    for damaged in ({}, {"streams": [{}]}, {"streams": [{**record["streams"][0], "file": "../a.mp4"}]}):
+    (good,) = record["streams"]
+    bad = (
+        {"file": "../a.mp4"},
+        {"times": [[1, 2]]},
+        {"times": [[2**40, 0, 0, 2**40]]},
+        {"time_base": "inf"},
+        {"size": "1"},
+    )
+    for damaged in (
+        {},
+        {"streams": [{}]},
+        {"streams": [good] * 1100},
+        *({"streams": [good | change]} for change in bad),
+    ):
         with pytest.raises(InputError, match="record of its sound and subtitles is damaged"):
             SideStreams.from_json(damaged, tmp_path / "latents")
-    for changed in ({"crc32": 1}, {"packets": 1}, {"times": [[1, 0, 0, 1]]}, {"times": [[1, 2]]}, {"file_index": 3}):
+    for changed in ({"crc32": 1}, {"packets": 1}, {"times": [[1, 0, 0, 1]]}, {"file_index": 3}):
         wrong = SideStreams.from_json({"streams": [{**record["streams"][0], **changed}]}, tmp_path / "latents")
         with pytest.raises(InputError, match="does not hold the sound and subtitles its index says"):
             through(source, tmp_path / "b.mp4", wrong)
@@ -207,3 +220,22 @@ def test_damaged_records(make_clip: MakeClip, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"streams\.mp4, which holds its sound and subtitles, is missing"):
         SideStreams.from_json(record, tmp_path / "latents")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.mp4", "latents", "other.mp4"]
+
+
+@pytest.mark.parametrize("suffix", [".mkv", ".mp4", ".mov"])
+def test_a_track_without_sound(suffix: str, make_clip: MakeClip, tmp_path: Path) -> None:
+    """Containers drop it or keep it; nothing is lost, and nothing fails."""
+    silent, source = make_clip(tmp_path / "silent.mp4"), tmp_path / "a.mkv"
+    with av.open(str(silent)) as before, av.open(str(source), "w") as output:
+        picture = output.add_stream_from_template(before.streams.video[0])
+        output.add_stream("aac", rate=48000)
+        for packet in before.demux(video=0):
+            if packet.size:
+                packet.stream = picture
+                output.mux_one(packet)
+    warnings: list[str] = []
+    assert copy_streams(source, tmp_path / "streams", warnings) is None
+    assert warnings == ["stream 1 left out: it is empty"]
+    with av.open(str(source)) as before:
+        assert [stream.type for stream in before.streams] == ["video", "audio"]
+    through(source, tmp_path / f"b{suffix}", source)

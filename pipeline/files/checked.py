@@ -1,0 +1,122 @@
+"""Reading files that anybody may have written: regular files alone, of bounded size; JSON of bounded depth and numbers.
+
+Opening never waits: a fifo or a device in the place of a file is refused. JSON comes out as plain values that the rest
+may handle without care: at most `DEEPEST` levels, whole numbers of 64 bits, finite floats, texts that a file name or a
+terminal can take. What a value means is for the typed records to check (``record``).
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import stat
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any, BinaryIO
+
+__all__ = ["DEEPEST", "is_name", "open_regular", "parse_json", "read_bytes", "read_json", "require_regular"]
+
+DEEPEST = 32
+"""Most levels of lists and objects inside one another."""
+LARGEST = 1 << 64
+"""Whole numbers are below it, and above its negative."""
+LONGEST_NAME = 255
+"""In bytes."""
+JSON_BYTES = 64 << 20
+"""Most of a JSON file."""
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file, or a link to one, for reading. `OSError` for anything else; it never waits."""
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    descriptor = os.open(path, flags)
+    try:
+        _require_regular(os.fstat(descriptor).st_mode, path)
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def require_regular(path: Path) -> None:
+    """`OSError` unless this is a regular file, or a link to one: for libraries that open files themselves."""
+    _require_regular(os.stat(path).st_mode, path)
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """All of a regular file. `OSError` where it cannot be read, `ValueError` for one of more than `most` bytes."""
+    with open_regular(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it has more than {most} bytes")
+    return content
+
+
+def read_json(path: Path, most: int = JSON_BYTES) -> Any:
+    """What a JSON file holds. `OSError`, or `ValueError` as `parse_json` and `read_bytes`."""
+    return parse_json(read_bytes(path, most))
+
+
+def is_name(text: str) -> bool:
+    """Whether a text out of a file may be used as a file's name, on any system: it leads nowhere else."""
+    return (
+        text not in ("", ".", "..")
+        and "\0" not in text
+        and text == PurePosixPath(text).name == PureWindowsPath(text).name
+        and len(os.fsencode(text)) <= LONGEST_NAME
+    )
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value that a text stands for, within the bounds of this module. `ValueError` for all else."""
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError(f"not JSON of at most {DEEPEST} levels") from None
+    _check(value)
+    return value
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _check(value: Any) -> None:
+    """`ValueError` for what is too deep, too large or not finite. Level by level: it cannot recurse."""
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        inner: list[Any] = []
+        for one in level:
+            kind = type(one)
+            if kind is str:
+                _check_text(one)
+            elif kind is int:
+                if not -LARGEST < one < LARGEST:
+                    raise ValueError("a number of more than 64 bits")
+            elif kind is float:
+                if not math.isfinite(one):
+                    raise ValueError("a number that is not finite")
+            elif kind is list:
+                inner += one
+            elif kind is dict:
+                inner += one
+                inner += one.values()
+        if not inner:
+            return
+        level = inner
+    raise ValueError(f"not JSON of at most {DEEPEST} levels")
+
+
+def _check_text(text: str) -> None:
+    """Names of files that are not UTF-8 have lone surrogates of U+DC80 to U+DCFF; no other text has any."""
+    if not text.isascii() and any("\ud800" <= c <= "\udc7f" or "\udd00" <= c <= "\udfff" for c in text):
+        raise ValueError("a text that is not Unicode")
+    if "\0" in text:
+        raise ValueError("a text with a zero byte")
+
+
+def _require_regular(mode: int, path: Path) -> None:
+    if not stat.S_ISREG(mode):
+        code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise OSError(code, "it is a folder" if stat.S_ISDIR(mode) else "it is not a regular file", str(path))

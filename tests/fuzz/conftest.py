@@ -1,0 +1,34 @@
+"""What the damage is done to: latents of a picture and of a clip with sound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+from stand_in import StandIn
+
+from tvae.pipeline.jobs import Job, run_job
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The file of the picture's latents, and the folder of the clip's."""
+    folder = tmp_path_factory.mktemp("sources")
+    rng = np.random.default_rng(0)
+    Image.fromarray(rng.integers(0, 256, (16, 32, 3), dtype=np.uint8)).save(folder / "good.png")
+    with av.open(str(folder / "clip.mp4"), "w") as output:
+        picture, sound = output.add_stream("libx264", rate=25), output.add_stream("aac", rate=48000)
+        picture.width, picture.height, picture.pix_fmt = 32, 16, "yuv420p"
+        for _ in range(4):
+            frame = av.VideoFrame.from_ndarray(rng.integers(0, 256, (16, 32, 3), dtype=np.uint8), format="rgb24")
+            output.mux(picture.encode(frame))
+        noise = av.AudioFrame.from_ndarray(rng.normal(0, 0.1, (2, 8192)).astype(np.float32), "fltp", "stereo")
+        noise.sample_rate = 48000
+        output.mux([*picture.encode(), *sound.encode(noise), *sound.encode()])
+    out = folder / "latents"
+    done = run_job(Job("encode", (str(folder),), output=str(out)), lambda _: None, model=StandIn())  # type: ignore[arg-type]
+    assert done.done == 2
+    return out / "good.png.safetensors", out / "clip.mp4.latents"
