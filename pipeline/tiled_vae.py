@@ -28,9 +28,8 @@ from tvae.pipeline.session.graph_cache import fits_weights
 from tvae.pipeline.session.identity.module_identity import Identity, identity_of
 from tvae.pipeline.session.outputs.spec import resolvable
 from tvae.pipeline.session.outputs.taken_apart import rebuild
-from tvae.pipeline.session.session import Session
+from tvae.pipeline.session.session import Session, Task
 from tvae.pipeline.session.subject import Subject
-from tvae.pipeline.session.task import Task
 from tvae.pipeline.session.weights import made_for_inference, weights_of
 from tvae.pipeline.settings.modes import plain_modes
 from tvae.presets import Preset

@@ -39,7 +39,7 @@ from tvae.pipeline.session.weights import PreparedWeights
 from tvae.pipeline.settings.threads import computing_with
 from tvae.presets import Preset
 
-__all__ = ["Session"]
+__all__ = ["Session", "Task"]
 
 
 class Session:

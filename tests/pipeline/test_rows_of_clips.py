@@ -14,6 +14,7 @@ from tvae.pipeline.memory.limits import Limits, Rows
 from tvae.pipeline.models.calls import Call, Frames
 from tvae.pipeline.session import choose_plan as planning
 from tvae.pipeline.session.prepared import Compiled
+from tvae.pipeline.session.weights import PreparedWeights
 
 
 class Clips(nn.Module):
@@ -41,8 +42,8 @@ def compiled(module: Clips) -> Compiled:
     return Compiled("decode", lambda: module, None, frames=Frames())
 
 
-def weights(module: Clips) -> Any:
-    return lambda _names: dict(module.named_parameters())
+def weights(module: Clips) -> PreparedWeights:
+    return PreparedWeights(lambda _names: dict(module.named_parameters()), torch.float32, channels_last=False)
 
 
 def limit(monkeypatch: pytest.MonkeyPatch, budget: int | None) -> None:

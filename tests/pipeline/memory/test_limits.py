@@ -212,7 +212,7 @@ class Card:
     def empty(self) -> None:
         self.cached = 0
 
-    def segments(self) -> list[dict[str, Any]]:
+    def segments(self, _pool: Any = None) -> list[dict[str, Any]]:
         cache, graph, sizes = (0, 0), (0, 1), ("device", "segment_pool_id", "total_size", "allocated_size")
         found = [(0, cache, self.tensors + self.cached, self.tensors), (1, graph, GIB, 0)]
         return [dict(zip(sizes, s, strict=True)) for s in (*found, (0, graph, self.kept + MIB, MIB))]
