@@ -89,11 +89,11 @@ def test_vae_as_a_table(tvae: Tvae, tiny: str) -> None:
 
 def test_first_use_has_columns_of_its_own(tvae: Tvae, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from tvae.pipeline.bench import vae
-    from tvae.pipeline.bench.first_use import FirstUse, Subject
+    from tvae.pipeline.bench.first_use import FirstUse, FirstUseModel
 
-    asked: list[Subject] = []
+    asked: list[FirstUseModel] = []
 
-    def measured(rival: str, case: Any, subject: Subject) -> FirstUse:
+    def measured(rival: str, case: Any, subject: FirstUseModel) -> FirstUse:
         asked.append(subject)
         return FirstUse(7.0, 1.5)
 
@@ -102,7 +102,7 @@ def test_first_use_has_columns_of_its_own(tvae: Tvae, tiny: str, monkeypatch: py
     assert "first use  next use" in table
     assert "7 s     1.5 s" in table
     preset = Path(asked[0].preset)
-    assert asked == 2 * [Subject(tiny, None, str(preset), "cpu", "float32", 3)]
+    assert asked == 2 * [FirstUseModel(tiny, None, str(preset), "cpu", "float32", 3)]
     assert preset.name == "cpu.toml"
     rows = objects(tvae(*VAE, "--vae", tiny, "--first-use", "--json"))
     assert [(row["first_use_seconds"], row["next_use_seconds"]) for row in rows] == 2 * [(7.0, 1.5)]
