@@ -30,7 +30,7 @@ from tvae.pipeline.memory.limits import (
     unused_bytes,
 )
 
-__all__ = ["Example", "Planned", "at_callers", "described", "planned", "rows_dim"]
+__all__ = ["ChosenPlan", "Example", "at_callers", "choose_plan", "described", "rows_dim"]
 
 
 _CLIP_BYTES = 768 << 20
@@ -43,11 +43,11 @@ _MOST_ELEMENTS = 1 << 30
 
 
 @dataclass(frozen=True)
-class Planned:
+class ChosenPlan:
     """A schedule, and what it is expected to take.
 
     at_ease: with the strips that are preferred, and no buffer that had to leave the device. height_bands: those inside
-    strips that divide time. to_come, there: see ``planned``.
+    strips that divide time. to_come, there: see ``choose_plan``.
     """
 
     schedule: Schedule
@@ -100,7 +100,7 @@ class Planned:
         return room is not None and self._most + limits.beside <= int(limits.share * (room + given))
 
 
-def planned(
+def choose_plan(
     program: Program,
     limits: Limits,
     device: torch.device,
@@ -110,7 +110,7 @@ def planned(
     to_come: int | None = None,
     there: int | None = None,
     prior: Prior | None = None,
-) -> Planned:
+) -> ChosenPlan:
     """The schedule for a program.
 
     places: from ``at_callers``. height_bands: of strips that divide time. to_come: see ``overhead``. there: bytes of
@@ -120,9 +120,9 @@ def planned(
     there = _given(program, places) if there is None else there
     strips = _strips(program, limits)
 
-    def told(schedule: Schedule, wanted: Sequence[int]) -> Planned:
+    def told(schedule: Schedule, wanted: Sequence[int]) -> ChosenPlan:
         at_ease = schedule.strip_rows == wanted[0] and len(schedule.places) == len(places)
-        return Planned(schedule, _rates(device), at_ease, height_bands, to_come, there)
+        return ChosenPlan(schedule, _rates(device), at_ease, height_bands, to_come, there)
 
     before = None if prior is None or limits.longest else prior.rebuilt(program, strips[0], places)
     if before is not None and (known := told(before, strips)).fits_easily(limits, device, there):
@@ -155,7 +155,7 @@ def planned(
     return found
 
 
-def described(found: Planned, limits: Limits, device: torch.device, side: str) -> Plan:
+def described(found: ChosenPlan, limits: Limits, device: torch.device, side: str) -> Plan:
     """The plan as it is told, with the least that any plan would need."""
     plan = found.schedule
     given = {i: place for i, place in plan.places.items() if place == "caller"}

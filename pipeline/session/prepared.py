@@ -29,7 +29,7 @@ from tvae.pipeline.errors import PlanError, TvaeError, UnsupportedOp
 from tvae.pipeline.memory.limits import Limits, Rows
 from tvae.pipeline.models.calls import Call, Frames, Side, Step
 from tvae.pipeline.session.captures import Captured, Captures, Fits, Written
-from tvae.pipeline.session.choose_plan import Planned, at_callers, described, planned
+from tvae.pipeline.session.choose_plan import ChosenPlan, at_callers, choose_plan, described
 from tvae.pipeline.session.ready import Ready
 from tvae.pipeline.session.runner import Runner
 from tvae.pipeline.session.warmup import rehearse
@@ -73,7 +73,7 @@ class Compiled:
         self._planning = threading.RLock()
         self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._latest: dict[Any, Program] = {}
-        self._plans: OrderedDict[Any, Planned] = OrderedDict()
+        self._plans: OrderedDict[Any, ChosenPlan] = OrderedDict()
         self._priors: dict[Any, Prior] = {}
 
     @property
@@ -106,7 +106,7 @@ class Compiled:
         weights: PreparedWeights,
         limits: Limits,
         captured: Captured,
-        found: Planned,
+        found: ChosenPlan,
         *,
         record: bool,
     ) -> Runner:
@@ -169,10 +169,10 @@ class Compiled:
         call: Call,
         sinks: Mapping[int, int],
         weights: PreparedWeights | None = None,
-    ) -> tuple[Captured, Planned]:
+    ) -> tuple[Captured, ChosenPlan]:
         """The graph and the schedule, with strips of the height or of the time. weights: for a run, not only a plan:
         they take their place before the rest is shared out."""
-        found: list[tuple[Captured, Planned]] = []
+        found: list[tuple[Captured, ChosenPlan]] = []
         refused: list[TvaeError] = []
         for rows in self._choices(inputs, limits, call, sinks):
             try:
@@ -213,7 +213,7 @@ class Compiled:
         call: Call,
         sinks: Mapping[int, int],
         weights: PreparedWeights | None,
-    ) -> tuple[Captured, Planned]:
+    ) -> tuple[Captured, ChosenPlan]:
         limits = limits.of_frames() if rows == "time" else limits
         captured, program, height_bands = self._lowered(rows, inputs, call)
         places, device = at_callers(program, inputs, sinks), inputs[0].device
@@ -226,7 +226,7 @@ class Compiled:
             if not weights.have_place([*params]):
                 more = sum(program.ops[params[n]].bytes for n in weights.to_come([*params]))
                 # refuses, and says what would do
-                planned(program, limits, device, places, height_bands, to_come=more, there=there)
+                choose_plan(program, limits, device, places, height_bands, to_come=more, there=there)
                 weights([*params])
         if wanted in self._plans and not self._plans[wanted].fits(limits, device):
             del self._plans[wanted]
@@ -234,10 +234,12 @@ class Compiled:
         cut = (id(captured.graph), rows, device, call.last, limits.strip, limits.longest, limits.fixed, *places)
         # a budget that is named may want every way there is
         prior = self._priors.setdefault(cut, Prior()) if limits.vram is None else None
-        found: Planned = _recall(
+        found: ChosenPlan = _recall(
             self._plans,
             wanted,
-            lambda: planned(program, limits, device, places, height_bands, to_come=to_come, there=there, prior=prior),
+            lambda: choose_plan(
+                program, limits, device, places, height_bands, to_come=to_come, there=there, prior=prior
+            ),
         )
         return captured, found
 

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 
 from tvae.pipeline.memory.limits import Limits
-from tvae.pipeline.session.choose_plan import Planned
+from tvae.pipeline.session.choose_plan import ChosenPlan
 from tvae.pipeline.session.outputs.taken_apart import Spec
 from tvae.pipeline.session.runner import Runner
 from tvae.pipeline.settings.threads import kept_busy
@@ -21,7 +21,7 @@ class Ready:
     """A run that is prepared, for inputs of one shape. spec: rebuilds the return value from its tensors."""
 
     runner: Runner
-    planned: Planned
+    planned: ChosenPlan
     spec: Spec
 
     def serves(self, limits: Limits, device: torch.device) -> bool:

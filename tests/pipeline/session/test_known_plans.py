@@ -114,7 +114,7 @@ def test_what_is_expected_is_planned_in_another_thread_and_captures_nothing(monk
     for thread in threads:
         thread.join()
     assert made == [4] * 3
-    monkeypatch.setattr(prepared, "planned", lambda *_, **__: pytest.fail("a plan"))
+    monkeypatch.setattr(prepared, "choose_plan", lambda *_, **__: pytest.fail("a plan"))
     for one in x:
         assert_close(tiled.encode(one).latent_dist.mean, model.encode(one).latent_dist.mean)
 
