@@ -1,4 +1,5 @@
-"""Writes safetensors files of the same bytes for the same content: safetensors' own writer orders texts at random."""
+"""Writes safetensors files with a checksum. The same content gives the same bytes: safetensors' own writer orders texts
+at random."""
 
 from __future__ import annotations
 
@@ -9,12 +10,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from tvae.pipeline.files.content_checksum import CHECKSUM, TYPE_NAMES, of_tensors
 from tvae.pipeline.files.tensor_header import TensorSpec
 
 __all__ = ["DTYPES", "save_file", "spec_of"]
 
-DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-"""Types of values, by safetensors' names."""
+DTYPES = {dtype: name for dtype, name in TYPE_NAMES.items() if dtype.is_floating_point}
+"""Types of values of latents, by safetensors' names."""
 _ALIGNED = 8
 
 
@@ -23,17 +25,22 @@ def spec_of(tensor: Tensor) -> TensorSpec:
     return TensorSpec(DTYPES.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape))
 
 
-def save_file(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str]) -> None:
-    """Contiguous floating-point tensors on the CPU, and texts, in the order given. `OSError` where it cannot be
-    written."""
-    header: dict[str, object] = {"__metadata__": dict(metadata)}
+def save_file(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str]) -> str:
+    """Contiguous tensors on the CPU, and texts in the order given; returns the checksum, which follows them.
+
+    `OSError` where it cannot be written.
+    """
+    tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))  # each is aligned to its type
+    checksum = of_tensors(tensors, metadata)
+    header: dict[str, object] = {"__metadata__": {**metadata, CHECKSUM: checksum}}
     end = 0
     for name, tensor in tensors.items():
         begin, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        header[name] = {"dtype": TYPE_NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNED)
     with open(path, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors.values():
             file.write(tensor.detach().reshape(-1).view(torch.uint8).numpy().data)
+    return checksum

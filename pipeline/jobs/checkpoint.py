@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from tvae.pipeline.files.atomic import replacing, write_error
+from tvae.pipeline.files.content_checksum import CHECKSUM, of_tensors
+from tvae.pipeline.files.tensor_write import save_file
 from tvae.pipeline.latents.tensor_file import own_memory
 
 __all__ = ["Checkpoint", "Checkpoints", "goes_on"]
@@ -47,12 +48,12 @@ class Checkpoints:
         self._next = time.monotonic()
 
     def read(self) -> Checkpoint | None:
-        """None where there is none of ours, or none that can be read: the work begins anew."""
+        """None where there is none of ours, or it is damaged: the work starts from the beginning."""
         try:
             with safe_open(self.path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-            if metadata.get("fingerprint") != self._fingerprint:
+            if metadata.get("fingerprint") != self._fingerprint or metadata[CHECKSUM] != of_tensors(tensors, metadata):
                 return None
             parts, frames, chunks = (int(metadata[name]) for name in COUNTS)
         except (OSError, SafetensorError, KeyError, ValueError):

@@ -71,6 +71,7 @@ def decode_clip_item(item: Item, context: Context) -> Event:
         context.emit(ItemStarted(item.source, item.index, output, meta.kind, reader.frames))
         audio = None
         if job.audio == "copy" and reader.streams is not None:
+            reader.check_streams()
             audio = SideStreams.from_json(reader.streams, reader.path)
         way = passage(model, "decode", meta.kind)
         fingerprint = of_decoded(reader, job, model)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.atomic import replacing
 from tvae.pipeline.files.checked import is_name, read_json
+from tvae.pipeline.files.content_checksum import CHECKSUM, of_json
 from tvae.pipeline.files.record import Count, Within, from_json, to_json
 from tvae.pipeline.latents.meta import LatentsMeta
 
@@ -19,20 +20,23 @@ Size = Annotated[int, Within(0, 2**63 - 1)]
 
 @dataclass(frozen=True)
 class PartEntry:
-    """One part as the index knows it; `bytes` shows a truncated file without reading it."""
+    """One part as the index knows it; `bytes` shows a truncated file without reading it, `checksum` is the one that the
+    file carries (None: of a program that writes none)."""
 
     file: str
     first_frame: Count
     frames: Count
     bytes: Size
+    checksum: str | None = None
 
 
 @dataclass(frozen=True)
 class FileEntry:
-    """A file that is not a part."""
+    """A file that is not a part. `checksum`: sha256 of all its bytes."""
 
     file: str
     bytes: Size
+    checksum: str | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,8 @@ class _Files:
 
 def write_index(folder: Path, index: Index) -> None:
     """Commit the folder: one rename makes it complete."""
-    text = json.dumps(index.to_json(), indent=1, allow_nan=False)
+    data = index.to_json()
+    text = json.dumps({**data, CHECKSUM: of_json(data)}, indent=1, allow_nan=False)
     with replacing(folder / INDEX_NAME) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
 
@@ -95,6 +100,7 @@ def read_index(folder: Path) -> Index:
         data = read_json(path)
         meta = LatentsMeta.from_json(data)
         files = from_json(_Files, data, "index")
+        whole = CHECKSUM not in data or data[CHECKSUM] == of_json(data)
     except FileNotFoundError:
         raise InputError(f"'{folder}' has no {INDEX_NAME}: its encode was interrupted; run it again") from None
     except OSError as error:
@@ -109,4 +115,6 @@ def read_index(folder: Path) -> Index:
             raise InputError(f"damaged '{path}': '{entry.file}' is not a name in its folder")
     if len({entry.file for entry in index.files}) < len(index.files):
         raise InputError(f"damaged '{path}': it lists a file twice")
+    if not whole:
+        raise InputError(f"damaged '{path}': its content is not what was written; encode again")
     return index

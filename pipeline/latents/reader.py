@@ -20,6 +20,7 @@ from torch import Tensor
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.checked import parse_json
+from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.files.record import to_json
 from tvae.pipeline.files.tensor_header import read_texts
 from tvae.pipeline.latents.image_file import IMAGE_SUFFIX
@@ -58,6 +59,17 @@ class LatentsReader:
         """The record of the source's other streams, for `media.SideStreams.from_json(record, reader.path)`."""
         return self._index.streams.record if self._index.streams else None
 
+    def check_streams(self) -> None:
+        """`InputError` names a file of the other streams that is damaged."""
+        for entry in self._index.streams.files if self._index.streams else ():
+            file = self.path / entry.file
+            try:
+                whole = entry.checksum is None or of_file(file) == entry.checksum
+            except OSError as error:
+                raise InputError(f"cannot read '{file}': {error.strerror or error}") from error
+            if not whole:
+                raise InputError(f"'{file}' is damaged: it is not what was written; encode again, or pass --audio none")
+
     @property
     def latent_frames(self) -> int:
         """Of all parts together, by their headers; 1 for an image."""
@@ -70,8 +82,9 @@ class LatentsReader:
     def __iter__(self) -> Iterator[LatentsPart]:
         """Read the parts in order. `InputError` names the file that is damaged, of another clip or of another place."""
         for file, entry in zip(self.files, self._index.parts, strict=True):
-            tensors, meta, part = read_tensors(file)
-            if meta != self.meta or part.first_frame != entry.first_frame:
+            tensors, meta, part, checksum = read_tensors(file)
+            foreign = None not in (checksum, entry.checksum) and checksum != entry.checksum
+            if foreign or meta != self.meta or part.first_frame != entry.first_frame:
                 raise InputError(f"'{file}' belongs to other latents than its folder; encode the source again")
             yield LatentsPart(tensors, part.index, part.first_frame, part.pts, part.durations, part.repeated)
 

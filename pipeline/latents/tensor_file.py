@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,13 +17,23 @@ from torch import Tensor
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files import tensor_header
 from tvae.pipeline.files.atomic import replacing, write_error
+from tvae.pipeline.files.content_checksum import CHECKSUM, of_tensors
 from tvae.pipeline.files.tensor_header import TensorSpec
 from tvae.pipeline.files.tensor_write import DTYPES, save_file, spec_of
 from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, PartRecord, from_strings, to_strings
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: LatentsMeta, part: PartRecord) -> int:
-    """Write the file under its final name in one step and return its size in bytes.
+class StoredTensors(NamedTuple):
+    """All that a file holds. ``checksum``: of its content; None in a file of a program that writes none."""
+
+    tensors: dict[str, Tensor]
+    meta: LatentsMeta
+    part: PartRecord
+    checksum: str | None
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: LatentsMeta, part: PartRecord) -> tuple[int, str]:
+    """Write the file under its final name in one step and return its size in bytes and its checksum.
 
     `InputError` when a value is not finite: it would decode to garbage, and zeroing it would hide that.
     `OutputError` when the file cannot be written.
@@ -33,26 +44,31 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: LatentsMeta, 
     stored = {name: own_memory(tensor) for name, tensor in tensors.items()}
     try:
         with replacing(path) as temporary:
-            save_file(stored, temporary, to_strings(meta, part))
+            checksum = save_file(stored, temporary, to_strings(meta, part))
             size = temporary.stat().st_size
     except OSError as error:
         raise write_error(path, error) from error
-    return size
+    return size, checksum
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], LatentsMeta, PartRecord]:
+def read_tensors(path: Path) -> StoredTensors:
     """Read and check everything. The tensors own their memory: the file is closed, and may be replaced.
 
-    `InputError` names the file and says whether it is missing, truncated, not of tvae, inconsistent or not finite.
+    `InputError` names the file and says whether it is missing, truncated, not of tvae, inconsistent, damaged (by its
+    checksum, if it has one) or not finite.
     """
     meta, part, _ = read_header(path)
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118, not a mapping
+            texts = file.metadata() or {}
     except (OSError, SafetensorError) as error:
         raise InputError(f"cannot read latents '{path}': {error}") from error
+    checksum = texts.get(CHECKSUM)
+    if checksum is not None and checksum != of_tensors(tensors, texts):
+        raise InputError(f"'{path}' is damaged: its values or metadata are not those that were written; encode again")
     check_finite(tensors, str(path))
-    return tensors, meta, part
+    return StoredTensors(tensors, meta, part, checksum)
 
 
 def read_header(path: Path) -> tuple[LatentsMeta, PartRecord, dict[str, TensorSpec]]:

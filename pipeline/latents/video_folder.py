@@ -20,11 +20,12 @@ from torch import Tensor
 
 from tvae.pipeline.errors import InputError, TvaeError
 from tvae.pipeline.files.atomic import is_temporary, write_error
+from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.files.flushing import flush_file, flush_folder
 from tvae.pipeline.files.own_folder import clear_folder, is_link, make_own_folder
 from tvae.pipeline.latents.index import INDEX_NAME, FileEntry, Index, PartEntry, StreamsEntry, read_index, write_index
 from tvae.pipeline.latents.meta import LatentsMeta, PartRecord
-from tvae.pipeline.latents.tensor_file import read_header, write_tensors
+from tvae.pipeline.latents.tensor_file import read_header, read_tensors, write_tensors
 
 _log = logging.getLogger("tvae")
 
@@ -79,20 +80,20 @@ class VideoLatentsWriter:
     def adopt(self, parts: int) -> bool:
         """Take over the first ``parts`` parts of an interrupted run; the next :meth:`add` goes on behind them.
 
-        False, and nothing is taken over, where they are not all there or are not of this very clip.
+        False, and nothing is taken over, where they are not all there, are damaged, or are not of this very clip.
         """
         entries: list[PartEntry] = []
         wanted, frames = self.meta.to_json(), 0
         for number in range(parts):
             path = self._work / _name(number)
             try:
-                meta, part, _ = read_header(path)
+                _, meta, part, checksum = read_tensors(path)
                 size = path.stat().st_size
             except (InputError, OSError):
                 return False
             if meta.to_json() != wanted or (part.index, part.first_frame) != (number, frames):
                 return False
-            entries.append(PartEntry(path.name, frames, len(part.pts), size))
+            entries.append(PartEntry(path.name, frames, len(part.pts), size, checksum))
             frames += len(part.pts)
         self._parts = entries
         return True
@@ -112,8 +113,8 @@ class VideoLatentsWriter:
         first = self.frames
         part = PartRecord(len(self._parts), first, tuple(pts), tuple(durations), repeated)
         name = _name(part.index)
-        size = write_tensors(self._work / name, tensors, self.meta, part)
-        self._parts.append(PartEntry(name, first, len(pts), size))
+        size, checksum = write_tensors(self._work / name, tensors, self.meta, part)
+        self._parts.append(PartEntry(name, first, len(pts), size, checksum))
 
     def commit(self, streams: Mapping[str, Any] | None = None, dropped: int = 0) -> None:
         """Make the folder complete. `InputError` for a clip without frames.
@@ -161,7 +162,7 @@ class VideoLatentsWriter:
         for path in sorted(self._work.iterdir()):
             if _STREAMS.fullmatch(path.name):
                 flush_file(path)
-                yield FileEntry(path.name, path.stat().st_size)
+                yield FileEntry(path.name, path.stat().st_size, of_file(path))
 
     def __enter__(self) -> Self:
         return self

@@ -7,6 +7,7 @@ container does: Matroska rounds times, and none keeps durations and times in any
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -36,10 +37,14 @@ class StoredPacket(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Packets in the order they are stored, which is that of decoding. ``setup``: hash of the encoder's headers."""
+    """Packets in the order they are stored, which is that of decoding. ``setup``: hash of the encoder's headers.
+
+    ``checksum``: sha256 of the payloads, and of all else in the table.
+    """
 
     setup: str
     packets: list[StoredPacket]
+    checksum: str
 
 
 class PacketFile:
@@ -50,15 +55,18 @@ class PacketFile:
         self._temporary = temporary_path(path)
         self._file = self._temporary.open("xb")
         self._packets: list[StoredPacket] = []
+        self._payloads = hashlib.sha256()
 
     def add(self, packet: Packet) -> None:
         assert packet.pts is not None
         payload = bytes(packet)
         self._file.write(payload)
+        self._payloads.update(payload)
         self._packets.append(StoredPacket(packet.pts, packet.duration or 0, packet.is_keyframe, len(payload)))
 
     def finish(self) -> None:
-        table = json.dumps({"setup": self._setup, "packets": self._packets}).encode()
+        checksum = _checksum(self._setup, self._packets, self._payloads.hexdigest())
+        table = json.dumps({"setup": self._setup, "packets": self._packets, "checksum": checksum}).encode()
         self._file.write(table + len(table).to_bytes(8, "little") + _MARK)
         self._file.close()
         publish(self._temporary, self._path)
@@ -91,7 +99,7 @@ def read_table(path: Path) -> Table:
         file.seek(start)
         try:
             found = json.loads(file.read(size))
-            table = Table(found["setup"], [StoredPacket(*packet) for packet in found["packets"]])
+            table = Table(found["setup"], [StoredPacket(*packet) for packet in found["packets"]], found["checksum"])
         except (KeyError, TypeError) as error:
             raise ValueError(f"{path}: its table is damaged") from error
     if sum(packet.size for packet in table.packets) != start:
@@ -100,7 +108,16 @@ def read_table(path: Path) -> Table:
 
 
 def read_payloads(path: Path, table: Table) -> Iterator[bytes]:
-    """In order, one at a time."""
+    """In order, one at a time. Raises ValueError at the end when the file is damaged."""
+    found = hashlib.sha256()
     with path.open("rb") as file:
         for packet in table.packets:
-            yield file.read(packet.size)
+            payload = file.read(packet.size)
+            found.update(payload)
+            yield payload
+    if table.checksum != _checksum(table.setup, table.packets, found.hexdigest()):
+        raise ValueError(f"{path}: its packets are damaged")
+
+
+def _checksum(setup: str, packets: list[StoredPacket], payloads: str) -> str:
+    return hashlib.sha256(json.dumps([setup, packets, payloads]).encode()).hexdigest()

@@ -62,11 +62,11 @@ class PartedVideoWriter:
         """Take over the first ``parts`` parts of an interrupted run, whose they are the caller must know.
 
         pass_over() must be told of each of their frames before write() goes on behind them. False, and nothing is taken
-        over, where they are not all there, or would be encoded otherwise now.
+        over, where they are not all there, are damaged, or would be encoded otherwise now.
         """
         setup = _setup(self._encoder())
         try:
-            setups = {read_table(self._name(number)).setup for number in range(parts)}
+            setups = {_checked(self._name(number)) for number in range(parts)}
         except (OSError, ValueError):
             return False
         if setups != {setup}:
@@ -199,6 +199,14 @@ class _Part:
 def _setup(encoder: Encoder) -> str:
     """What a decoder must be told before the first packet; parts that differ in it cannot be one film."""
     return hashlib.sha256(encoder.context.extradata or b"").hexdigest()
+
+
+def _checked(part: Path) -> str:
+    """The setup of a part that is whole; OSError or ValueError where it is not."""
+    table = read_table(part)
+    for _ in read_payloads(part, table):
+        pass
+    return table.setup
 
 
 def _reordered(packets: Sequence[StoredPacket]) -> int:

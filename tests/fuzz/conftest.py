@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
+from mutations import read_tensor_file, write_tensor_file
 from PIL import Image
 from stand_in import StandIn
 
@@ -15,7 +17,7 @@ from tvae.pipeline.jobs import Job, run_job
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The file of the picture's latents, and the folder of the clip's."""
+    """The file of the picture's latents, and the folder of the clip's; without checksums, which find any damage."""
     folder = tmp_path_factory.mktemp("sources")
     rng = np.random.default_rng(0)
     Image.fromarray(rng.integers(0, 256, (16, 32, 3), dtype=np.uint8)).save(folder / "good.png")
@@ -31,4 +33,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     out = folder / "latents"
     done = run_job(Job("encode", (str(folder),), output=str(out)), lambda _: None, model=StandIn())  # type: ignore[arg-type]
     assert done.done == 2
-    return out / "good.png.safetensors", out / "clip.mp4.latents"
+    image, clip = out / "good.png.safetensors", out / "clip.mp4.latents"
+    for path in (image, *clip.glob("*.safetensors")):
+        header, values = read_tensor_file(path)
+        del header["__metadata__"]["checksum"]
+        write_tensor_file(path, header, values)
+    index = json.loads((clip / "index.json").read_text())
+    for entry in (index, *index["parts"], *index["streams"]["files"]):
+        del entry["checksum"]
+    for entry in index["parts"]:
+        entry["bytes"] = (clip / entry["file"]).stat().st_size
+    (clip / "index.json").write_text(json.dumps(index))
+    return image, clip

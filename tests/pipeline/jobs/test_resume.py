@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,6 @@ from unittest.mock import patch
 import av
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from tvae.pipeline.jobs import Event, Job, Notice, Progress, checkpoint, run_job
 from tvae.pipeline.jobs.decode_parts import PART_FRAMES
@@ -231,10 +231,12 @@ def test_keeping_checkpoints_takes_a_small_share_of_the_time(tmp_path: Path, mon
     kept = checkpoint.Checkpoints(tmp_path / "state", "f")
     assert kept.due
 
-    def slow(*arguments: Any) -> None:
+    save_file = checkpoint.save_file
+
+    def slow(*arguments: Any) -> str:
         nonlocal now
         now += 2.0
-        save_file(*arguments)
+        return save_file(*arguments)
 
     monkeypatch.setattr(checkpoint, "save_file", slow)
     kept.write(checkpoint.Checkpoint(1, 17, 5, [torch.arange(6.0).view(2, 3).t(), torch.ones(2, dtype=torch.bfloat16)]))
@@ -337,3 +339,21 @@ def test_damaged_latents_leave_no_parts(run: Run, model: Run, latents: Path, tmp
     assert done.failed == 1
     assert max(event.done for event in events if isinstance(event, Progress)) > 2 * PART_FRAMES
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_damaged_checkpoint_is_none(tmp_path: Path) -> None:
+    """One flipped bit, wherever it is."""
+    kept, rng = checkpoint.Checkpoints(tmp_path / "state", "f" * 64), random.Random(0)
+    caches = [torch.randn(3, 5), torch.ones(3, dtype=torch.bfloat16)]
+    kept.write(checkpoint.Checkpoint(2, 34, 9, caches, torch.Generator().get_state()))
+    whole = kept.path.read_bytes()
+    for bit in rng.sample(range(len(whole) * 8), 300) + list(range(64, 64 + 8 * 400, 3)):
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        kept.path.write_bytes(data)
+        found = kept.read()
+        if found is not None:  # a bit of the padding, or of a tensor's name
+            assert (found.parts, found.frames, found.chunks) == (2, 34, 9), bit
+            assert all(map(torch.equal, found.caches, caches))
+    kept.path.write_bytes(whole)
+    assert kept.read() is not None

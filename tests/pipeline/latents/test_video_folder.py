@@ -88,6 +88,7 @@ def test_index_is_plain_json_with_everything(folder: Path, clip_meta: LatentsMet
         "first_frame": 3,
         "frames": 2,
         "bytes": (folder / "000001.safetensors").stat().st_size,
+        "checksum": safe_open(folder / "000001.safetensors", "pt").metadata()["checksum"],
     }
     summary = open_latents(folder).summary()
     assert json.loads(json.dumps(summary)) == summary

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import random
 from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
@@ -237,3 +238,23 @@ def test_an_encoder_is_freed_with_its_part(tmp_path: Path) -> None:
         assert len([o for o in gc.get_objects() if type(o).__name__ == "VideoCodecContext"]) == before
     finally:
         gc.enable()
+
+
+def test_damaged_parts_are_not_taken_over(tmp_path: Path) -> None:
+    """One flipped bit of one of them, wherever it is."""
+    options, rng = WriteOptions(fingerprint="f" * 64), random.Random(0)
+    with pytest.raises(KeyboardInterrupt), open_parted_writer(tmp_path / "a.mp4", LIKE, options) as writer:  # noqa: PT012
+        for n, frame in enumerate(frames()):
+            writer.write(frame)
+            if n in (10, 20):
+                writer.end_part()
+        raise KeyboardInterrupt
+    part = writer.folder / "000001.packets"
+    whole = part.read_bytes()
+    for bit in rng.sample(range(len(whole) * 8), 300):
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        part.write_bytes(data)
+        assert not writer.adopt(2), bit
+    part.write_bytes(whole)
+    assert writer.adopt(2)
