@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import platformdirs
+from tvae.kernels import cache
 
 __all__ = ["PROGRAMS", "Source", "cache_folder", "compiled", "missing", "source"]
 
@@ -34,15 +34,16 @@ PROGRAMS = {
 }
 """By name: the two forms of the ring, and a convolution."""
 
-_ELF = b"\x7fELF"
+_DIGEST = hashlib.sha256().digest_size
+"""Bytes before a program on the disk: its sha256."""
 
 
 def cache_folder() -> Path:
     """Where compiled programs are kept. It can be deleted at any time."""
-    return Path(platformdirs.user_cache_dir("tvae", appauthor=False)) / "kernels"
+    return cache.cache_folder("kernels")
 
 
-@cache
+@functools.cache
 def missing() -> str | None:
     """Why nothing can be compiled on this machine, or None."""
     try:
@@ -56,7 +57,7 @@ def missing() -> str | None:
     return None
 
 
-@cache
+@functools.cache
 def source(name: str) -> str:
     """The text of a program."""
     folder = files("tvae.kernels.cuda")
@@ -70,15 +71,18 @@ def compiled(name: str, capability: tuple[int, int], macros: Sequence[tuple[str,
     does not compile, as for an architecture unknown to it.
     """
     text, arch = source(name), "sm_{}{}".format(*capability) + ("a" if PROGRAMS[name].specific else "")
-    path = cache_folder() / f"{_key(text, *macros, arch, _nvrtc_version())}.cubin"
+    folder = cache_folder()
+    if not cache.is_private(folder):
+        return _compile(text, macros, arch)
+    path = folder / f"{_key(text, *macros, arch, _nvrtc_version())}.cubin"
     try:
         kept = path.read_bytes()
     except OSError:
         kept = b""
-    if kept.startswith(_ELF):
-        return kept
+    if kept[_DIGEST:] and hashlib.sha256(kept[_DIGEST:]).digest() == kept[:_DIGEST]:
+        return kept[_DIGEST:]
     made = _compile(text, macros, arch)
-    _keep(path, made)
+    _keep(path, hashlib.sha256(made).digest() + made)
     return made
 
 
@@ -106,7 +110,6 @@ def _keep(path: Path, made: bytes) -> None:
     """Under its name only when complete. A folder that cannot be written costs the next process a second, no more."""
     part = path.with_name(f"{uuid.uuid4().hex}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with open(part, "xb") as file:
             file.write(made)
             file.flush()

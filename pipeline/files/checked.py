@@ -12,8 +12,9 @@ import json
 import math
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, BinaryIO
+from typing import Any
 
 __all__ = ["DEEPEST", "is_name", "open_regular", "parse_json", "read_bytes", "read_json", "require_regular"]
 
@@ -27,7 +28,7 @@ JSON_BYTES = 64 << 20
 """Most of a JSON file."""
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Open a regular file, or a link to one, for reading. `OSError` for anything else; it never waits."""
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     descriptor = os.open(path, flags)

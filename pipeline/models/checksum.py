@@ -1,20 +1,25 @@
 """sha256 of weight files, remembered: hashing gigabytes costs seconds, and every run needs it.
 
-A digest is kept under the file's resolved path, size and mtime in the user's cache folder, one small file each, safe
-to delete at any time. A file changed within the last seconds is not remembered: a second change could hide behind
-the same mtime.
+A digest is kept under the file's resolved path, size and times of change in the user's cache folder, one small file
+each, safe to delete at any time. A file changed within the last seconds is not remembered: a second change could hide
+behind the same time.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tvae.kernels.cache import cache_folder, is_private
 from tvae.pipeline.files.atomic import replacing
+from tvae.pipeline.files.checked import open_regular, read_json
 
+MOST_BYTES = 1 << 20
+"""Of an entry."""
 SETTLED_NS = 2_000_000_000
 """The coarsest mtime of file systems in use is FAT's: two seconds."""
 
@@ -31,35 +36,40 @@ def sha256_of_file(path: Path) -> str:
     """Hex digest, from the cache if the file has not changed since. `OSError` when the file cannot be read."""
     path = path.resolve()
     status = path.stat()
-    state = {"path": str(path), "size": status.st_size, "mtime_ns": status.st_mtime_ns}
-    entry = _cache_folder() / f"{hashlib.sha256(str(path).encode()).hexdigest()[:32]}.json"
-    known = _read(entry)
-    if all(known.get(key) == value for key, value in state.items()) and isinstance(known.get("sha256"), str):
-        return str(known["sha256"])
-    with open(path, "rb") as file:
+    state = {"path": str(path), "size": status.st_size, "mtime_ns": status.st_mtime_ns, "ctime_ns": status.st_ctime_ns}
+    folder = _cache_folder()
+    kept = is_private(folder)
+    entry = folder / f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:32]}.json"
+    if kept and (known := _read(entry, state)) is not None:
+        return known
+    with open_regular(path) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if time.time_ns() - status.st_mtime_ns > SETTLED_NS:
-        _write(entry, {**state, "sha256": digest})
+    if kept and time.time_ns() - status.st_mtime_ns > SETTLED_NS:
+        _write(entry, {**state, "sha256": digest, "check": _check(state, digest)})
     return digest
 
 
 def _cache_folder() -> Path:
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("tvae", appauthor=False)) / "sha256"
+    return cache_folder("sha256")
 
 
-def _read(entry: Path) -> dict[str, object]:
+def _check(state: dict[str, object], digest: str) -> str:
+    """Tells a damaged entry."""
+    return hashlib.sha256(json.dumps([state, digest], sort_keys=True).encode()).hexdigest()
+
+
+def _read(entry: Path, state: dict[str, object]) -> str | None:
+    """The digest of a file in this state. None: there is no entry, or it is damaged or of another state."""
     try:
-        content = json.loads(entry.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # no entry, or a damaged one: the digest is computed again
-        return {}
-    return content if isinstance(content, dict) else {}
+        known = read_json(entry, MOST_BYTES)
+        digest = known["sha256"]
+        return digest if known["check"] == _check(state, digest) else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 def _write(entry: Path, content: dict[str, object]) -> None:
     try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
         with replacing(entry) as temporary:
             temporary.write_text(json.dumps(content), encoding="utf-8")
     except OSError:  # a cache that cannot be written costs time, nothing else

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
+from tvae.kernels.cache import cache_folder, is_private
 from tvae.pipeline.engine.ir.graph import Graph
+from tvae.pipeline.files.checked import read_bytes
 from tvae.pipeline.session.identity import library
 from tvae.pipeline.session.identity.sources import own_digest
 from tvae.pipeline.session.outputs.spec import Spec, checked, importable
@@ -27,6 +27,8 @@ from tvae.pipeline.session.outputs.spec import Spec, checked, importable
 __all__ = ["GraphStore", "fits_weights", "graph_key"]
 
 _log = logging.getLogger("tvae")
+MOST_BYTES = 256 << 20
+"""Of a graph; the largest are some megabytes."""
 _told: set[str] = set()
 
 
@@ -40,9 +42,10 @@ class GraphStore:
     def load(self, fits: Callable[[Graph, Spec], bool] = lambda _graph, _spec: True) -> list[tuple[Graph, Spec]]:
         """Every readable graph of this key that fits the model. Of others a warning says so, once."""
         found = []
-        for path in sorted(_folder().glob(f"{self._key}-*.json")) if self._key else []:
+        folder = _folder()
+        for path in sorted(folder.glob(f"{self._key}-*.json")) if self._key and is_private(folder) else []:
             try:
-                text = path.read_text(encoding="utf-8")
+                text = read_bytes(path, MOST_BYTES).decode()
                 if path.stem != _name(str(self._key), text):
                     raise ValueError("its content is not what was written")
                 doc = json.loads(text)
@@ -52,7 +55,7 @@ class GraphStore:
                 if not fits(graph, spec):
                     raise ValueError("it does not fit the model")
                 found.append((graph, spec))
-            except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+            except Exception as error:  # whatever is wrong with a file of the cache, the model is captured again
                 if path.name not in _told:
                     _told.add(path.name)
                     _log.warning(
@@ -68,7 +71,8 @@ class GraphStore:
         try:
             text = json.dumps({"graph": graph.to_json(), "spec": spec})
             folder = _folder()
-            folder.mkdir(parents=True, exist_ok=True)
+            if not is_private(folder):
+                return
             with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, suffix=".tmp", delete=False) as file:
                 temporary = Path(file.name)
                 file.write(text)
@@ -102,4 +106,4 @@ def _name(key: str, text: str) -> str:
 
 
 def _folder() -> Path:
-    return Path(platformdirs.user_cache_dir("tvae")) / "graphs"
+    return cache_folder("graphs")

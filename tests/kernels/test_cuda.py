@@ -170,13 +170,15 @@ ONE = "bulk", (9, 0), [("ELEMENT", 1), ("STAGES", 4), ("PREFETCH", 3)]
 def test_compiled_programs_are_kept(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = program.compiled(*ONE)
     (file,) = kept.iterdir()
-    assert file.read_bytes() == made
+    whole = file.read_bytes()
+    assert whole.endswith(made)
     with monkeypatch.context() as patch:
         patch.setattr(program, "_compile", lambda *_: pytest.fail("compiled again"))
         assert program.compiled(*ONE) == made
-    file.write_bytes(b"")
-    assert program.compiled(*ONE) == made
-    assert file.read_bytes() == made
+    for damage in b"", made, whole[:-1], whole[:-1] + bytes([whole[-1] ^ 1]):
+        file.write_bytes(damage)
+        assert program.compiled(*ONE) == made
+        assert file.read_bytes() == whole
 
 
 def test_programs_do_not_meet_in_the_folder(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:

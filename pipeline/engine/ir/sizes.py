@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -47,16 +48,43 @@ _FUNCTIONS = {
 }
 
 
+_LONGEST = 1 << 16
+"""Of an expression, in characters."""
+_HIGHEST = 64
+"""Most that a size may be raised to."""
+
+
 @lru_cache(maxsize=65536)
 def _compile(expr: str) -> CodeType:
+    """Raises ValueError for anything but arithmetic that takes little time, whatever the symbols are."""
     try:
+        if len(expr) > _LONGEST:
+            raise SyntaxError
         tree = ast.parse(expr, mode="eval")
-    except SyntaxError:
-        raise ValueError(f"not a size expression: {expr!r}") from None
-    for part in ast.walk(tree):
-        if not isinstance(part, _ALLOWED) or (isinstance(part, ast.Call) and not isinstance(part.func, ast.Name)):
-            raise ValueError(f"not a size expression: {expr!r}")
-    return compile(tree, "<size>", "eval")
+        if not all(_allowed(part) for part in ast.walk(tree)):
+            raise SyntaxError
+        return compile(tree, "<size>", "eval")
+    except (SyntaxError, RecursionError, MemoryError, TypeError):
+        raise ValueError(f"not a size expression: {reprlib.repr(expr)}") from None
+
+
+def _allowed(part: ast.AST) -> bool:
+    if isinstance(part, ast.Constant):
+        return type(part.value) in (int, float, bool)
+    if isinstance(part, ast.Call):
+        return isinstance(part.func, ast.Name) and not part.keywords
+    if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Pow):
+        powers = [one.right for one in ast.walk(part) if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Pow)]
+        return math.prod(map(_exponent, powers)) <= _HIGHEST  # a power of a power multiplies them
+    return isinstance(part, _ALLOWED)
+
+
+def _exponent(right: ast.expr) -> float:
+    """How much a power with this exponent grows at most."""
+    if isinstance(right, ast.UnaryOp) and isinstance(right.op, ast.USub):
+        right = right.operand
+    value = right.value if isinstance(right, ast.Constant) else None
+    return max(1.0, value) if isinstance(value, (int, float)) else math.inf
 
 
 def evaluate(size: int | Size, sizes: Sizes) -> int:
@@ -71,7 +99,7 @@ def all_hold(guards: Iterable[str], sizes: Sizes) -> bool:
     try:
         names = _names(sizes)
         return all(eval(_compile(guard), names) for guard in dict.fromkeys(guards))
-    except (NameError, ZeroDivisionError, ValueError):
+    except (NameError, ArithmeticError, ValueError, TypeError):
         return False
 
 
