@@ -55,12 +55,16 @@ def _convolved(func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[
     known.add(key)
     x, weight = args[:2]
     with torch.cuda.device(x.device):
-        torch.cuda.empty_cache()  # memory that the allocator has to spare is not refused
+        if x.dtype in (torch.float32, torch.float64):
+            # memory that the allocator has to spare is not refused; in lower types, whose kernels work in little, it may
+            # be had, as giving it back at every new size would take longer than the run
+            torch.cuda.empty_cache()
         result = prod(CONVOLUTIONS[func](*args, **kwargs)) * x.element_size()
         laid_out = sum(t.nbytes for t in (x, weight) if not _is_dense(t))
         room = _taken(result) + _taken(laid_out) + _ROOM
-        total = torch.cuda.mem_get_info(x.device)[1]
-        share = (torch.cuda.memory_reserved(x.device) + room) / total
+        if "total" not in _thread.__dict__:
+            _thread.total = torch.cuda.mem_get_info(x.device)[1]
+        share = (torch.cuda.memory_reserved(x.device) + room) / _thread.total
         if share < 1.0:
             try:
                 with allocator_share(x.device).borrowed(share):
