@@ -62,9 +62,7 @@ def _convolved(func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[
         result = prod(CONVOLUTIONS[func](*args, **kwargs)) * x.element_size()
         laid_out = sum(t.nbytes for t in (x, weight) if not _is_dense(t))
         room = _taken(result) + _taken(laid_out) + _ROOM
-        if "total" not in _thread.__dict__:
-            _thread.total = torch.cuda.mem_get_info(x.device)[1]
-        share = (torch.cuda.memory_reserved(x.device) + room) / _thread.total
+        share = (torch.cuda.memory_reserved(x.device) + room) / _total(x.device)
         if share < 1.0:
             try:
                 with allocator_share(x.device).borrowed(share):
@@ -72,6 +70,14 @@ def _convolved(func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[
             except RuntimeError:  # no memory, or no algorithm that works in so little
                 pass
         return func(*args, **kwargs)
+
+
+def _total(device: torch.device) -> int:
+    """Bytes of a card, asked for once by each thread."""
+    known = _thread.__dict__.setdefault("totals", dict[torch.device, int]())
+    if device not in known:
+        known[device] = torch.cuda.mem_get_info(device)[1]
+    return known[device]
 
 
 def _told(arg: Any) -> Hashable:
