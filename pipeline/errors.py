@@ -29,7 +29,10 @@ class InputError(TvaeError):
 
 
 class OutputError(TvaeError):
-    """One result cannot be written; nothing of it stays, and other results of the same run are not affected."""
+    """One result cannot be written; other results of the same run are not affected.
+
+    Nothing has its name. Complete parts of a clip stay, for the next run to continue.
+    """
 
 
 class PlanError(TvaeError):

@@ -122,7 +122,10 @@ class ItemPlanned(ItemEvent):
 
 @dataclass(frozen=True)
 class ItemFailed(ItemEvent):
-    """Nothing of this item was left behind under its name. ``cause`` carries the traceback for whoever wants it."""
+    """Nothing of this item has its name; complete parts of a clip may be kept for the next run.
+
+    ``cause`` carries the traceback for whoever wants it.
+    """
 
     type = "item_failed"
     error: str

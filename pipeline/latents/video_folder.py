@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from tvae.pipeline.errors import InputError, TvaeError
+from tvae.pipeline.errors import InputError, OutputError, TvaeError
 from tvae.pipeline.files.atomic import is_temporary, write_error
 from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.files.flushing import flush_file, flush_folder
@@ -39,7 +39,8 @@ _CLUTTER = {".ds_store", "thumbs.db", "desktop.ini"}  # file managers put these 
 
 class VideoLatentsWriter:
     """Writes one clip. Use as a context manager: leaving it without :meth:`commit` is :meth:`abort`, unless by an
-    interruption (Ctrl-C, or a failure that is not the input's): then the parts stay for the next run.
+    interruption (Ctrl-C, a full disk, or another failure that is not the input's): then the parts stay for the next
+    run.
 
     `OutputError` when `folder` cannot be written, `InputError` when it holds something else than latents of tvae; with
     `overwrite` it is taken over all the same: files that bear our names are replaced, others stay.
@@ -133,9 +134,10 @@ class VideoLatentsWriter:
                 flush_folder(self.folder)
                 for name in sorted(names):
                     (self._work / name).replace(self.folder / name)
-            _clear(self.folder, keep=names)
+            _clear(self.folder, keep=names | {STATE})  # with which a run goes on where the index cannot be written
             flush_folder(self.folder)
             write_index(self.folder, index)
+            _clear(self.folder, keep=names | {INDEX_NAME})
         except OSError as error:
             raise write_error(self.folder, error) from error
         self._open = False
@@ -170,7 +172,8 @@ class VideoLatentsWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._parts or error is None or isinstance(error, (TvaeError, OSError)):
+        damaged = isinstance(error, TvaeError) and not isinstance(error, OutputError)
+        if not self._parts or error is None or damaged:
             self.abort()
 
 

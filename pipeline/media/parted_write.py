@@ -37,8 +37,8 @@ _log = logging.getLogger("tvae")
 class PartedVideoWriter:
     """A Writer of videos (see VideoWriter) to which end_part() says where a part ends.
 
-    Leaving the context without commit() is abort(), unless by an interruption (Ctrl-C, or a failure that is not the
-    input's): then the complete parts stay for the next run to adopt().
+    Leaving the context without commit() is abort(), unless by an interruption (Ctrl-C, a full disk, or another failure
+    that is not the input's): then the complete parts stay for the next run to adopt().
     """
 
     def __init__(self, path: Path, target: VideoFormat, like: PictureSpec, options: WriteOptions) -> None:
@@ -144,7 +144,8 @@ class PartedVideoWriter:
     ) -> None:
         if self._part is not None:
             self._part.file.abort()
-        if not self.parts or error is None or isinstance(error, (TvaeError, OSError)):
+        damaged = isinstance(error, TvaeError) and not isinstance(error, OutputError)
+        if not self.parts or error is None or damaged:
             self.abort()
 
     def _name(self, part: int) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -15,10 +16,12 @@ from unittest.mock import patch
 import av
 import pytest
 import torch
+from clips import write_clip
 
-from tvae.pipeline.jobs import Event, Job, Notice, Progress, checkpoint, run_job
+from tvae.pipeline.jobs import Event, ItemFailed, Job, Notice, Progress, checkpoint, run_job
 from tvae.pipeline.jobs.decode_parts import PART_FRAMES
-from tvae.pipeline.latents import open_latents
+from tvae.pipeline.latents import open_latents, tensor_file
+from tvae.pipeline.media import packet_file
 
 Run = Callable[..., Any]
 
@@ -357,3 +360,40 @@ def test_a_damaged_checkpoint_is_none(tmp_path: Path) -> None:
             assert all(map(torch.equal, found.caches, caches))
     kept.path.write_bytes(whole)
     assert kept.read() is not None
+
+
+@pytest.mark.parametrize("operation", ["encode", "decode"])
+def test_a_full_disk_costs_no_progress(
+    operation: Any, model: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The item fails; the next run, with room, goes on where the disk was full."""
+    monkeypatch.setattr(checkpoint, "SHARE", 1e9)
+    source = tmp_path / "c.mkv"
+    write_clip(source, 2 * PART_FRAMES + 10, sound=False)
+    if operation == "decode":
+        run_job(Job("encode", (str(source),), output=str(tmp_path)), lambda _: None, model())
+        source = tmp_path / "c.mkv.latents"
+    undisturbed = Job(operation, (str(source),), output=str(tmp_path / "undisturbed"))
+    job = Job(operation, (str(source),), output=str(tmp_path / "out"))
+    run_job(undisturbed, lambda _: None, model())
+    owner = tensor_file if operation == "encode" else packet_file
+    opened, count = owner.replacing if operation == "encode" else owner.temporary_path, 0
+
+    def full(path: Path) -> Any:
+        nonlocal count
+        count += 1
+        if count == 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return opened(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, opened.__name__, full)
+        events: list[Event] = []
+        assert run_job(job, events.append, model()).failed == 1
+    (failed,) = (event for event in events if isinstance(event, ItemFailed))
+    assert "No space left on device; check the disk and run again" in failed.error
+    events.clear()
+    assert run_job(job, events.append, model()).done == 1
+    assert went_on(events)
+    one, other = ({p.name for p in (tmp_path / name).rglob("*")} for name in ("undisturbed", "out"))
+    assert one == other
