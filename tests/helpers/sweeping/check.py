@@ -295,7 +295,3 @@ def _taken(calls: list[Call], which: int) -> Tensor:
     value = tensor_of(call.result).cpu()
     calls[which] = replace(call, result=None)
     return value
-
-
-def _finite(value: Tensor | None) -> bool:
-    return value is None or bool(value.isfinite().all())

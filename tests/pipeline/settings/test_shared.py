@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tvae import presets
 from tvae.pipeline.device import backend_settings
 from tvae.pipeline.settings.precision import exact_float32
-from tvae.pipeline.settings.shared import Value, cudnn_search
+from tvae.pipeline.settings.shared import cudnn_search
 
 CUDA = (("cuda", "conv"), ("cuda", "rnn"), ("cuda", "matmul"))
 CPU = (("mkldnn", "conv"), ("mkldnn", "rnn"), ("mkldnn", "matmul"))
@@ -271,45 +271,3 @@ def fingerprint_of(name: str) -> list[dict[Any, Any]]:
     reset()
     ACTIONS[name]()
     return found
-
-
-def test_a_value_follows_what_calls_want() -> None:
-    there = [7]
-    value: Value[int, int] = Value(
-        lambda: there[0], lambda n: there.__setitem__(0, n), lambda before, wanted: min(before, *wanted)
-    )
-    with ExitStack() as calls:
-        change = calls.enter_context(value.borrowed(9))
-        assert there == [7]
-        change(5)
-        assert there == [5]
-        with value.borrowed(3):
-            assert there == [3]
-            change(4)
-            assert there == [3]
-        assert there == [4]
-        there[0] = 6  # somebody else: what is put back from now on
-        with value.borrowed(2):
-            assert there == [2]
-        assert there == [4]
-    assert there == [6]
-    with value.borrowed(2):
-        there[0] = 5
-    assert there == [5]
-
-
-def test_a_setting_that_cannot_be_made_is_not_wanted_any_more() -> None:
-    there = [7]
-
-    def write(n: int) -> None:
-        if n == 0:
-            raise ValueError("no zero")
-        there[0] = n
-
-    value: Value[int, int] = Value(lambda: there[0], write, lambda before, wanted: min(before, *wanted))
-    with value.borrowed(5):
-        with pytest.raises(ValueError, match="no zero"), value.borrowed(0):
-            pass
-        with value.borrowed(4):
-            assert there == [4]
-    assert there == [7]

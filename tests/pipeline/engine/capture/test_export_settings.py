@@ -1,10 +1,9 @@
-"""What the exporter is spared makes no difference to what it gives, and leaves no trace."""
+"""What the exporter is spared makes no difference to what it gives."""
 
 from __future__ import annotations
 
 import itertools
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,16 +14,12 @@ import torch
 import torch.nn.functional as F
 from tiny_vaes import TINY
 from torch import Tensor, nn
-from torch._subclasses import fake_tensor
-from torch.export import _trace
-from torch.fx.experimental import proxy_tensor
 from torch.utils._traceback import CapturedTraceback
 
 from tvae.pipeline.engine.capture import capture as capturing
 from tvae.pipeline.engine.capture import export_settings
 from tvae.pipeline.engine.capture.capture import capture
 from tvae.pipeline.engine.capture.export_settings import exporting, takes_shortcuts
-from tvae.pipeline.engine.capture.in_thread import instead
 from tvae.pipeline.engine.capture.shortcuts import known_shapes
 from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.engine.ir.sizes import Size, evaluate
@@ -254,58 +249,3 @@ def test_sizes_that_depend_on_values_are_found_each_time() -> None:
         )
     (size,) = program.graph.find_nodes(op="output")[0].args[0][0].meta["val"].shape
     assert len(size.node.expr.free_symbols) == 2  # how many were picked, twice
-
-
-def test_everything_is_as_before_afterwards() -> None:
-    from torch.fx import _symbolic_trace
-
-    places = (
-        (fake_tensor.FakeTensorMode, "_cached_dispatch_impl"),
-        (fake_tensor.FakeTensorMode, "_dispatch_impl"),
-        (proxy_tensor, "_extract_tensor_metadata"),
-        (proxy_tensor._ModuleStackTracer, "create_node"),
-        (_trace, "_ignore_backend_decomps"),
-        (_symbolic_trace._Patcher, "patch_method"),
-    )
-    found = [place for place in places if hasattr(*place)]
-
-    def state() -> list[object]:
-        return [vars(place).get(name) for place, name in found]  # what is inherited is not left behind
-
-    before = state()
-    with exporting():
-        assert all(now != then for now, then in zip(state(), before, strict=True))
-    assert state() == before
-
-
-def test_what_is_inherited_is_so_again_and_what_others_put_there_stays() -> None:
-    class Above:
-        def name(self) -> str:
-            return "above"
-
-    class Below(Above):
-        pass
-
-    with instead(Below, "name", lambda _self: "here"):
-        assert Below().name() == "here"
-    assert "name" not in vars(Below)
-    with instead(Above, "name", lambda _self: "here"), instead(Above, "missing", lambda: None):
-        Above.name = lambda _self: "theirs"  # type: ignore[method-assign]
-    assert Above().name() == "theirs"
-    assert not hasattr(Above, "missing")
-
-
-def test_other_threads_compile_as_ever() -> None:
-    x, found = torch.randn(1, 8, 12, 10), []
-
-    def other() -> None:
-        traced = proxy_tensor.make_fx(lambda x: F.silu(x * 2).mean(1) + x, tracing_mode="fake")(x)
-        found.extend(n.meta["tensor_meta"] for n in traced.graph.nodes if n.op == "call_function")
-
-    with exporting():
-        assert proxy_tensor._extract_tensor_metadata(x) is None
-        thread = threading.Thread(target=other)
-        thread.start()
-        thread.join()
-    assert len(found) > 3
-    assert None not in found

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from one_op import (
-    CPU,
     LAYOUTS,
     Case,
     Draw,
@@ -19,7 +18,6 @@ from one_op import (
     check,
     clip,
     clip_tokens,
-    execute_strips,
     folded,
     heights,
     image,
@@ -33,7 +31,6 @@ from tvae.pipeline.engine.ir.fused_ops import subpixel_weight
 from tvae.pipeline.engine.ir.graph import Ref
 from tvae.pipeline.engine.ir.sizes import Size, evaluate
 from tvae.pipeline.engine.lower import lower
-from tvae.pipeline.errors import UnsupportedOp
 
 DTYPES = {torch.float64: 1e-9, torch.float32: 2e-5, torch.bfloat16: 2e-2}
 """Types of the values, and the tolerance of one rounding or two of a value of a few units."""
@@ -246,50 +243,6 @@ CASES: dict[str, Case] = {
 @given(data=st.data())
 def test_rows_of_what_was_asked_for_equal_the_op_on_everything(op: str, data: Any) -> None:
     check(CASES[op], op, data)
-
-
-def rows_in_channels(g: OneOp) -> Ref:
-    """[N, h, 4, w]."""
-    return g.call("transpose.int", image(g), 1, 2, shape=(2, "h", 4, "w"))
-
-
-def norm_of_rows_in_channels(g: OneOp) -> Ref:
-    x = rows_in_channels(g)
-    return g.fused("norm_act", x, 1, None, None, 1.0, None, None, value=F.group_norm(g.wide(x), 1, eps=1.0))
-
-
-def pixel_norm_of_rows_in_channels(g: OneOp) -> Ref:
-    x = rows_in_channels(g)
-    size = (g.wide(x).square().mean(1, keepdim=True) + 1.0).sqrt()
-    return g.fused("rms_norm_act", x, None, None, 1.0, "rms", None, value=g.wide(x) / size)
-
-
-def frames_that_the_rows_do_not_know(g: OneOp) -> Ref:
-    """Queries of the halves of two pictures, as if they were frames."""
-    x = g.call("unsqueeze.default", clip_tokens(g), 1, shape=(2, 1, "2*h*w", 4))
-    frame = torch.arange(g.value(x).shape[2]) // (g.value(x).shape[2] // 4)
-    mask = frame[:, None] >= frame[None, :]
-    y = F.scaled_dot_product_attention(*[g.wide(x)] * 3, attn_mask=mask, scale=0.5)
-    return g.fused("wide_attention", x, x, x, 0.5, 4, value=y)
-
-
-@pytest.mark.parametrize(
-    ("build", "why"),
-    [
-        (norm_of_rows_in_channels, "merged with the channels"),
-        (pixel_norm_of_rows_in_channels, "merged with the channels"),
-        (frames_that_the_rows_do_not_know, "other frames"),
-    ],
-    ids=lambda p: getattr(p, "__name__", ""),
-)
-def test_it_is_refused_by_name_and_exact_when_run_whole(build: Callable[[OneOp], Ref], why: str) -> None:
-    g = OneOp(6, 3)
-    g.gives(build(g))
-    with pytest.raises(UnsupportedOp, match=why) as caught:
-        lower(g.graph, g.sizes, CPU)
-    assert caught.value.module == "block.0"
-    for strip in (1, 4, 6):
-        execute_strips(lower(g.graph, g.sizes, CPU, allow_whole=True), g, strip)
 
 
 @pytest.mark.parametrize(("h", "w"), [(1, 1), (1, 5), (4, 3), (6, 7)])
