@@ -8,7 +8,7 @@ import typer
 
 from tvae.cli import options
 from tvae.cli.exit_codes import ExitCode
-from tvae.cli.reporting import reporting, say
+from tvae.cli.reporting import printable, reporting, say, tell
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +53,8 @@ def inspect(
                 emit(kind, values, as_json=True)
                 continue
             first, *more = summary(kind, values)
-            print("\n".join([f"{thing}: {first}", *more, "details", *lines(values, "  ")]), flush=True)
+            told = [f"{thing}: {first}", *more, "details", *lines(values, "  ")]
+            tell("\n".join(map(printable, told)))
         if failed:
             raise typer.Exit(ExitCode.SOME_FAILED)
 

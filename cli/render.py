@@ -22,7 +22,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from tvae.cli.reporting import one_line
+from tvae.cli.reporting import one_line, printable, printable_lines, tell
 from tvae.pipeline import jobs
 from tvae.pipeline.jobs.busy import bottleneck
 
@@ -75,7 +75,7 @@ class Display:
         match event:
             case jobs.ItemFailed():
                 if self._verbose and event.cause is not None:
-                    self._console.print("".join(traceback.format_exception(event.cause)).rstrip())
+                    self._console.print(printable_lines("".join(traceback.format_exception(event.cause)).rstrip()))
                 self._complain("error", event.input, event.error)
             case jobs.Notice() if not self._quiet:
                 self._complain("warning", event.input, event.message)
@@ -85,14 +85,14 @@ class Display:
     def _tell(self, event: jobs.Event) -> None:
         match event:
             case jobs.ItemDone(quality=None):
-                self._result(f"{event.input} -> {event.output}")
+                self._result(printable(f"{event.input} -> {event.output}"))
             case jobs.ItemDone():
-                self._result(f"{event.input} -> {event.output}  {event.quality}")
+                self._result(printable(f"{event.input} -> {event.output}  {event.quality}"))
             case jobs.ItemSkipped():
-                self._result(f"{event.input} -> {event.output}  skipped: {event.reason}")
+                self._result(printable(f"{event.input} -> {event.output}  skipped: {event.reason}"))
             case jobs.ItemPlanned():
                 exists = "  (exists; made anew if it is outdated)" if event.exists else ""
-                self._result(f"{event.input} -> {event.output}{exists}")
+                self._result(printable(f"{event.input} -> {event.output}{exists}"))
             case jobs.RunDone(quality=jobs.Quality()):
                 self._result(f"mean of {event.done}  {event.quality}")
         if isinstance(event, jobs.RunDone):
@@ -104,7 +104,7 @@ class Display:
 
     def _complain(self, word: str, source: Any, message: str) -> None:
         """One line that names the item once, whether or not the message does."""
-        where = "" if source.name and source.name in message else f"{source}: "
+        where = "" if source.name and source.name in message else printable(f"{source}: ")
         self._console.print(f"tvae: {word}: {where}{one_line(message)}")
 
     def _result(self, line: str) -> None:
@@ -112,7 +112,7 @@ class Display:
         if not self._progress.disable and sys.stdout.isatty():
             self._console.print(line)
         else:
-            print(line, flush=True)
+            tell(line)
 
     def _too_soon(self, event: jobs.Event) -> bool:
         if not isinstance(event, jobs.Progress):
@@ -129,7 +129,9 @@ class Display:
             case jobs.RunStarted() if event.items > 1:
                 self._run = self._progress.add_task(event.operation, total=event.items, unit="items")
             case jobs.ItemStarted() if event.kind == "video":
-                self._items[event.index] = self._progress.add_task(event.input.name, total=event.frames, unit="frames")
+                self._items[event.index] = self._progress.add_task(
+                    printable(event.input.name), total=event.frames, unit="frames"
+                )
             case jobs.Progress() if event.index in self._items:
                 self._progress.update(self._items[event.index], completed=event.done)
             case jobs.ItemDone() | jobs.ItemFailed() | jobs.ItemSkipped() | jobs.ItemPlanned():

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from types import FrameType
@@ -16,7 +17,10 @@ import typer
 
 from tvae.cli.exit_codes import ExitCode, Terminated, code_for
 
-__all__ = ["one_line", "reporting", "say"]
+__all__ = ["one_line", "printable", "printable_lines", "reporting", "say", "tell"]
+
+_TURNING = {*map(chr, (0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)))}
+"""Characters that change the direction of the text around them."""
 
 
 def say(message: str) -> None:
@@ -24,9 +28,48 @@ def say(message: str) -> None:
     print(f"tvae: {one_line(message)}", file=sys.stderr, flush=True)
 
 
+def tell(text: str) -> None:
+    """On stdout, at once. Raises OutputError where stdout takes no more, such as a file on a full disk."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        from tvae.pipeline.errors import OutputError
+
+        _drop_stdout()
+        raise OutputError(f"cannot write to standard output: {error.strerror}; check where it goes") from error
+
+
+def _drop_stdout() -> None:
+    """Or flushing at exit fails again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def one_line(message: str) -> str:
-    """Libraries' messages may have more."""
-    return " ".join(line.strip() for line in message.splitlines())
+    """Libraries' messages may have more; and names in them whatever a file's name can have."""
+    return printable(" ".join(line.strip() for line in message.splitlines()))
+
+
+def printable(text: str) -> str:
+    """With escapes such as ``\\n`` and ``\\x1b`` in the place of what would move the terminal's cursor, end the line or
+    turn it around."""
+    if text.isprintable():
+        return text
+    return "".join(_escaped(character) if _moves(character) else character for character in text)
+
+
+def printable_lines(text: str) -> str:
+    """The same for a text of several lines."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def _moves(character: str) -> bool:
+    return unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") or character in _TURNING
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
 
 
 @contextmanager
@@ -43,7 +86,7 @@ def reporting(verbose: bool = False, as_json: bool = False, *, resumable: bool =
         except typer.Exit:
             raise
         except BrokenPipeError:  # whoever read our output has gone; there is nobody to tell
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or flushing at exit fails again
+            _drop_stdout()
             raise typer.Exit(ExitCode.INTERNAL) from None
         except (Exception, KeyboardInterrupt, Terminated) as error:  # whatever it is, it is told and has its code
             code = code_for(error)
@@ -51,7 +94,7 @@ def reporting(verbose: bool = False, as_json: bool = False, *, resumable: bool =
             if verbose:
                 import traceback
 
-                traceback.print_exception(error)
+                print(printable_lines("".join(traceback.format_exception(error))), end="", file=sys.stderr)
             say(message)
             if as_json:
                 print(json.dumps({"type": "error", "error": message, "code": int(code)}), flush=True)
@@ -71,7 +114,7 @@ class _ToStderr(logging.Handler):
     """Whatever stderr is when something is logged: a progress bar puts itself before it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), file=sys.stderr, flush=True)
+        print(printable_lines(self.format(record)), file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -6,15 +6,17 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tvae.cli.reporting import printable, tell
+
 __all__ = ["emit", "lines"]
 
 
 def emit(kind: str, values: Mapping[str, Any], as_json: bool) -> None:
     """On stdout: one object with ``type``, or lines."""
     if as_json:
-        print(json.dumps({"type": kind, **values}, default=str), flush=True)
+        tell(json.dumps({"type": kind, **values}, default=str))
     else:
-        print("\n".join(lines(values)), flush=True)
+        tell("\n".join(map(printable, lines(values))))
 
 
 def lines(values: Mapping[str, Any], indent: str = "") -> Iterator[str]:

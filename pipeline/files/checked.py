@@ -16,7 +16,7 @@ from io import BufferedReader
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-__all__ = ["DEEPEST", "is_name", "open_regular", "parse_json", "read_bytes", "read_json", "require_regular"]
+__all__ = ["DEEPEST", "is_name", "open_regular", "parse_json", "read_bytes", "read_json"]
 
 DEEPEST = 32
 """Most levels of lists and objects inside one another."""
@@ -33,16 +33,15 @@ def open_regular(path: Path) -> BufferedReader:
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     descriptor = os.open(path, flags)
     try:
-        _require_regular(os.fstat(descriptor).st_mode, path)
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise OSError(errno.EISDIR, "it is a folder", str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         return open(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
-
-
-def require_regular(path: Path) -> None:
-    """`OSError` unless this is a regular file, or a link to one: for libraries that open files themselves."""
-    _require_regular(os.stat(path).st_mode, path)
 
 
 def read_bytes(path: Path, most: int) -> bytes:
@@ -115,9 +114,3 @@ def _check_text(text: str) -> None:
         raise ValueError("a text that is not Unicode")
     if "\0" in text:
         raise ValueError("a text with a zero byte")
-
-
-def _require_regular(mode: int, path: Path) -> None:
-    if not stat.S_ISREG(mode):
-        code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-        raise OSError(code, "it is a folder" if stat.S_ISDIR(mode) else "it is not a regular file", str(path))

@@ -83,7 +83,7 @@ def _expand_path(
         yield Found(path, below or Path(path.name or path.resolve().name), named=below is None)
         return
     prefix = below or Path()
-    members = [Found(*member, named=False) for member in _members(path, prefix, latents, recursive, output)]
+    members = [*_members(path, prefix, latents, recursive, output)]
     if not members:
         what = "latents" if latents else "images or videos"
         hint = "" if recursive else "; --recursive looks into subfolders"
@@ -91,24 +91,34 @@ def _expand_path(
     yield from members
 
 
-def _members(
-    folder: Path, below: Path, latents: bool, recursive: bool, output: Path | None
-) -> Iterator[tuple[Path, Path]]:
-    """What there is in a folder, and its place below ``below``."""
-    with os.scandir(folder) as listed:
-        entries = sorted(listed, key=lambda entry: os.path.normcase(entry.name))
+def _members(folder: Path, below: Path, latents: bool, recursive: bool, output: Path | None) -> Iterator[Found]:
+    """What there is in a folder, and its place below ``below``. A folder that may not be read is one problem."""
+    try:
+        with os.scandir(folder) as listed:
+            entries = sorted(listed, key=lambda entry: os.path.normcase(entry.name))
+    except OSError as error:
+        yield Found(folder, below, named=False, problem=f"this folder cannot be read: {error.strerror or error}")
+        return
     for entry in entries:
         if entry.name.startswith("."):
             continue
         path = folder / entry.name
         if latents and latent_files.is_latents(path):
-            yield path, below / entry.name
-        elif entry.is_dir():
+            yield Found(path, below / entry.name, named=False)
+        elif _is_folder(entry):
             ours = path.suffix == latent_files.VIDEO_SUFFIX or _same(path, output)
             if recursive and not ours and not entry.is_symlink():
                 yield from _members(path, below / entry.name, latents, recursive, output)
         elif not latents and formats.listed(path.suffix):
-            yield path, below / entry.name
+            yield Found(path, below / entry.name, named=False)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """A link that leads nowhere is none: reading it tells what is wrong."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def _fixed_part(pattern: Path) -> Path:

@@ -6,21 +6,25 @@ and `logvar`; [C, t, h, w] for a part of a clip, [C, h, w] for an image (a video
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from io import BufferedReader
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files import tensor_header
 from tvae.pipeline.files.atomic import replacing, write_error
+from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.files.content_checksum import CHECKSUM, of_tensors
-from tvae.pipeline.files.tensor_header import TensorSpec
+from tvae.pipeline.files.tensor_header import BITS, Header, TensorSpec
 from tvae.pipeline.files.tensor_write import DTYPES, save_file, spec_of
 from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, PartRecord, from_strings, to_strings
+
+_TYPES = {name: dtype for dtype, name in DTYPES.items()}
 
 
 class StoredTensors(NamedTuple):
@@ -57,15 +61,17 @@ def read_tensors(path: Path) -> StoredTensors:
     `InputError` names the file and says whether it is missing, truncated, not of tvae, inconsistent, damaged (by its
     checksum, if it has one) or not finite.
     """
-    meta, part, _ = read_header(path)
     try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118, not a mapping
-            texts = file.metadata() or {}
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"cannot read latents '{path}': {error}") from error
-    checksum = texts.get(CHECKSUM)
-    if checksum is not None and checksum != of_tensors(tensors, texts):
+        with open_regular(path) as file:
+            header, starts = tensor_header.header_of(file)
+            meta, part = _checked(header, path)
+            tensors = {name: _values(file, starts[name], spec) for name, spec in header.tensors.items()}
+    except OSError as error:
+        raise InputError(f"cannot read latents '{path}': {error.strerror or error}") from error
+    except ValueError as error:
+        raise InputError(f"'{path}': {error}") from error
+    checksum = header.metadata.get(CHECKSUM)
+    if checksum is not None and checksum != of_tensors(tensors, header.metadata):
         raise InputError(f"'{path}' is damaged: its values or metadata are not those that were written; encode again")
     check_finite(tensors, str(path))
     return StoredTensors(tensors, meta, part, checksum)
@@ -78,16 +84,11 @@ def read_header(path: Path) -> tuple[LatentsMeta, PartRecord, dict[str, TensorSp
     """
     try:
         header = tensor_header.read_header(path)
-        meta, part = from_strings(header.metadata)
+        return *_checked(header, path), header.tensors
     except OSError as error:
         raise InputError(f"cannot read latents '{path}': {error.strerror or error}") from error
     except ValueError as error:
         raise InputError(f"'{path}': {error}") from error
-    try:
-        _check_shapes(header.tensors, meta, part)
-    except ValueError as error:
-        raise InputError(f"damaged latents '{path}': {error}") from error
-    return meta, part, header.tensors
 
 
 def is_ours(path: Path) -> bool:
@@ -104,6 +105,25 @@ def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:
         bad = tensor.numel() - int(torch.isfinite(tensor).sum())
         if bad:
             raise InputError(f"'{where}': {bad} of {tensor.numel()} values of '{name}' are not finite")
+
+
+def _checked(header: Header, path: Path) -> tuple[LatentsMeta, PartRecord]:
+    """`ValueError` for what is not of tvae, `InputError` for tensors that do not fit their metadata."""
+    meta, part = from_strings(header.metadata)
+    try:
+        _check_shapes(header.tensors, meta, part)
+    except ValueError as error:
+        raise InputError(f"damaged latents '{path}': {error}") from error
+    return meta, part
+
+
+def _values(file: BufferedReader, start: int, spec: TensorSpec) -> Tensor:
+    """In memory of their own. `ValueError` for a file that has become shorter."""
+    memory = bytearray(math.prod(spec.shape) * BITS[spec.dtype] // 8)
+    file.seek(start)
+    if file.readinto(memory) != len(memory):
+        raise ValueError(tensor_header.DAMAGED)
+    return torch.frombuffer(memory, dtype=_TYPES[spec.dtype]).reshape(spec.shape)
 
 
 def _check_shapes(tensors: Mapping[str, TensorSpec], meta: LatentsMeta, part: PartRecord) -> None:

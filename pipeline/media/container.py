@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import av
@@ -11,12 +13,20 @@ from av.stream import Disposition, Stream
 from av.video.stream import VideoStream
 
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.media.spec import StreamInfo
 
 __all__ = ["describe_stream", "is_still_format", "open_container", "other_streams", "picture_stream", "reason"]
 
 # FFmpeg would show text files as ANSI art
 _TEXT_ART = {"tty", "bin", "xbin", "adf", "idf"}
+# formats that are lists of other files, or name devices and hosts: no file is read but the one that was named
+_LEADING_ELSEWHERE = {"concat", "dash", "hls", "imf", "rtp", "rtsp", "sdp", "lavfi", "webm_dash_manifest"}
+_OPENING = {
+    "protocol_whitelist": "file",
+    "format_whitelist": ",".join(sorted(av.formats_available - _LEADING_ELSEWHERE)),
+    "pattern_type": "none",  # of image2: a name such as a%d.exr is one file's
+}
 
 
 def open_container(path: Path) -> InputContainer:
@@ -25,8 +35,10 @@ def open_container(path: Path) -> InputContainer:
     Raises InputError, for a text file under a video's name too.
     """
     try:
-        container = av.open(f"file:{path}", metadata_errors="replace", options={"protocol_whitelist": "file"})
+        container = av.open(f"file:{os.fspath(path)}", metadata_errors="replace", options=_OPENING)
     except (av.error.FFmpegError, OSError, ValueError) as error:
+        if _is_list(path):
+            raise InputError(f"{path}: is a list of other files, not an image or a video; name those files") from error
         raise InputError(
             f"{path}: cannot be read as an image or a video ({reason(error)}); check that it is media, and whole"
         ) from error
@@ -36,8 +48,18 @@ def open_container(path: Path) -> InputContainer:
     return container
 
 
+def _is_list(path: Path) -> bool:
+    try:
+        with open_regular(path) as file:
+            return file.read(64).lstrip(b"\xef\xbb\xbf\r\n\t ").startswith((b"ffconcat ", b"#EXTM3U", b"<MPD"))
+    except OSError:
+        return False
+
+
 def reason(error: Exception) -> str:
     """FFmpeg's own words for an error, without PyAV's wrapping."""
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+        return "this process may take no more memory; raise its limit (ulimit -v), or free some"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 

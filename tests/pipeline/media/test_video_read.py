@@ -210,3 +210,15 @@ def test_folders_and_names_that_are_not_there(tmp_path: Path) -> None:
         probe(tmp_path)
     with pytest.raises(InputError, match="No such file"):
         probe(tmp_path / "missing.mp4")
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".m3u8", ".mkv"])
+@pytest.mark.parametrize("head", ["ffconcat version 1.0\nfile {}\n", "#EXTM3U\n#EXTINF:1,\n{}\n#EXT-X-ENDLIST\n"])
+def test_a_list_of_other_files_is_not_followed(
+    suffix: str, head: str, make_clip: Callable[..., Path], tmp_path: Path
+) -> None:
+    secret = make_clip(tmp_path / "secret.ts")
+    path = tmp_path / f"list{suffix}"
+    path.write_text(head.format(secret.name))
+    with pytest.raises(InputError, match="is a list of other files"):
+        open_reader(path)

@@ -1,0 +1,91 @@
+"""Names and messages are shown without what would move the cursor, and stdout may be full."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import Result
+
+from tvae.cli.reporting import one_line, printable
+
+Tvae = Callable[..., Result]
+
+
+def test_what_is_escaped() -> None:
+    assert printable("a\x1b[31m\nb\r\x07\x9b") == "a\\x1b[31m\\nb\\r\\x07\\x9b"
+    assert printable("a\u202eb\u2066\u2028\udcff") == "a\\u202eb\\u2066\\u2028\\udcff"
+    for plain in "ä photo.jpg", "写真\u3000一.png", "Screenshot 1\u202fPM.png", "\U0001f469\u200d\U0001f680.png":
+        assert printable(plain) == plain
+    assert one_line("two\n  lines\x1b]0;x\x07") == "two lines\\x1b]0;x\\x07"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="such names cannot be there")
+def test_names_in_every_line(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    photo.rename(folder / "a\x1b[31m\nb.png")
+    (folder / "bad\x1b[2J\n.png").write_bytes(b"x")
+    for more in ([], ["-n"], ["-v"]):
+        result = tvae("encode", folder, "-o", tmp_path / "out", *more)
+        for text in result.stdout, result.stderr:
+            assert "\x1b" not in text
+            assert all("b.png" not in line or "a\\x1b[31m\\nb.png" in line for line in text.splitlines())
+    shown = tvae("inspect", tmp_path / "out" / "a\x1b[31m\nb.png.safetensors")
+    assert shown.exit_code == 0
+    assert "\x1b" not in shown.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs names of any bytes")
+def test_names_that_are_not_utf8(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    photo.rename(os.fsdecode(os.fsencode(folder) + b"/\xff\xfe.png"))
+    assert tvae("encode", folder, "-o", tmp_path / "out").exit_code == 0
+    result = tvae("decode", tmp_path / "out", "-o", tmp_path / "back")
+    assert result.exit_code == 0, result.output
+    (back,) = os.listdir(os.fsencode(tmp_path / "back"))
+    assert back == b"\xff\xfe.png"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs links")
+@pytest.mark.parametrize("recursive", [False, True])
+def test_a_loop_of_links_and_a_closed_folder(
+    recursive: bool, tvae: Tvae, photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.png").symlink_to("b.png")
+    (tmp_path / "b.png").symlink_to("a.png")
+    (tmp_path / "closed").mkdir()
+    scandir = os.scandir
+
+    def closed(folder: str | Path) -> object:
+        if Path(folder).name == "closed":
+            raise PermissionError(13, "Permission denied")
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    more = ["--recursive"] if recursive else []
+    result = tvae("encode", tmp_path, *more, "-o", tmp_path / "out", "--no-progress")
+    assert result.exit_code == 3
+    assert (tmp_path / "out" / "photo.png.safetensors").is_file()
+    assert sum("Too many levels of symbolic links" in line for line in result.stderr.splitlines()) == 2
+    assert result.stderr.count("this folder cannot be read: Permission denied") == recursive
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_stdout(tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(tmp_path / "a.png")
+    for arguments in ["inspect", "a.png"], ["inspect", "a.png", "--json"]:
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "tvae.cli", *arguments],
+                **{"cwd": tmp_path, "stdout": full, "stderr": subprocess.PIPE, "text": True},
+            )
+        assert done.returncode == 3, done.stderr
+        assert done.stderr == "tvae: cannot write to standard output: No space left on device; check where it goes\n"
