@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterator
 
@@ -65,17 +66,30 @@ class Waiting:
 
     def take(self) -> list[Picture]:
         """The pictures of the next call: a full batch, or what waits beside the one that has waited longest."""
-        oldest = min(self._groups, key=lambda key: self._groups[key][0][0])
-        full = next((key for key, group in self._groups.items() if self._full(group)), oldest)
-        if self._passed >= PATIENCE:
-            full = oldest
+        oldest, full, size = self._next()
         self._passed = 0 if full == oldest else self._passed + 1
         group = self._groups[full]
-        size = next(size for size in self._batches.sizes(group[0][1]) if size <= len(group))
         taken = [group.popleft()[1] for _ in range(size)]
         if not group:
             del self._groups[full]
         return taken
+
+    def likely(self, vae: str) -> list[Picture]:
+        """What ``take`` would give if no more came before; nothing where that is for another VAE."""
+        if not self._groups:
+            return []
+        _, full, size = self._next()
+        pictures = [picture for _, picture in itertools.islice(self._groups[full], size)]
+        return pictures if pictures[0].vae == vae else []
+
+    def _next(self) -> tuple[Hashable, Hashable, int]:
+        """The group whose first picture has waited longest, the one that is next, and how many of it."""
+        oldest = min(self._groups, key=lambda key: self._groups[key][0][0])
+        full = next((key for key, group in self._groups.items() if self._full(group)), oldest)
+        if self._passed >= PATIENCE:
+            full = oldest
+        group = self._groups[full]
+        return oldest, full, next(size for size in self._batches.sizes(group[0][1]) if size <= len(group))
 
     def _full(self, group: deque[tuple[int, Picture]]) -> bool:
         return len(group) >= self._batches.most(group[0][1])

@@ -27,6 +27,7 @@ from tvae.pipeline.media import (
     tensor_to_frames,
     tensor_to_levels,
 )
+from tvae.pipeline.models.calls import Side
 
 if TYPE_CHECKING:
     from tvae.pipeline.models.streaming import ClipStream
@@ -41,6 +42,7 @@ __all__ = [
     "encode_clip",
     "encode_pictures",
     "enough_memory",
+    "expect_pictures",
     "kept_names",
     "kept_of",
     "latents_to_decode",
@@ -111,6 +113,15 @@ def roundtrip_pictures(model: Model, values: Sequence[Tensor]) -> list[Tensor]:
         return decode_pictures(model, [encode_clip(model, frames, "mean", "raw", torch.Generator())["latents"]])
     mean = model.encode(levels_to_device(values, model.device, model.dtype)).mean
     return [*tensor_to_levels(model.decode(mean))]
+
+
+def expect_pictures(model: Model, side: Side, values: Sequence[Tensor]) -> None:
+    """Plans for the pictures, levels [H, W, 3] or latents [C, t, h, w], that a side is given next."""
+    shape = values[0].shape
+    height, width = shape[:2] if side == "encode" else shape[-2:]
+    factor = 1 if side == "encode" else model.info.spatial_factor
+    if _whole(model, values, height * width * factor**2):
+        model.expect(side, (len(values), 3 if side == "encode" else shape[0], height, width))
 
 
 def _whole(model: Model, values: Sequence[Tensor], pixels: int) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from tvae.pipeline import latents
-from tvae.pipeline.jobs.compute import decode_pictures, latents_to_decode
+from tvae.pipeline.jobs.compute import decode_pictures, expect_pictures, latents_to_decode
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.decode_clip import decode_clip_item, model_of, vae_of
 from tvae.pipeline.jobs.events import Event
@@ -61,6 +61,9 @@ class Decode:
 
     def compute(self, model: Model, values: Sequence[Tensor]) -> list[Tensor]:
         return decode_pictures(model, values)
+
+    def expect(self, model: Model, values: Sequence[Tensor]) -> None:
+        expect_pictures(model, "decode", values)
 
     def clip(self, item: Item) -> Event:
         return decode_clip_item(item, self._context)

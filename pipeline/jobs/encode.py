@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from tvae.pipeline import latents
-from tvae.pipeline.jobs.compute import encode_pictures, kept_names
+from tvae.pipeline.jobs.compute import encode_pictures, expect_pictures, kept_names
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.describe import describe
 from tvae.pipeline.jobs.encode_clip import encode_clip_item
@@ -71,6 +71,9 @@ class Encode:
     def compute(self, model: Model, values: Sequence[Tensor]) -> list[Tensor]:
         job = self._context.job
         return encode_pictures(model, values, job.posterior, job.space, job.seed)
+
+    def expect(self, model: Model, values: Sequence[Tensor]) -> None:
+        expect_pictures(model, "encode", values)
 
     def clip(self, item: Item) -> Event:
         return encode_clip_item(item, self._context)

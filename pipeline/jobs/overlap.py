@@ -256,6 +256,9 @@ class _Overlap:
             with self._for_caller:
                 self._writes.extend((picture, found, n) for n, picture in enumerate(pictures))
                 self._for_writers.notify(len(pictures))
+                likely = self._waiting.likely(pictures[0].vae) if found.on_its_way else []
+            if likely:
+                self._operation.expect(self._context.model_for(likely[0].vae), [picture.values for picture in likely])
         elif len(pictures) == 1:
             self._room.give(pictures[0].held)
             with self._for_caller:

@@ -97,6 +97,11 @@ class Results:
                 copy.copy_(tensor, non_blocking=True)
         self._ended = moment(tensors[0].device)
 
+    @property
+    def on_its_way(self) -> bool:
+        """Is the device at work on it?"""
+        return isinstance(self._ended, torch.cuda.Event)
+
     def wait(self) -> None:
         """Until the results are there, and so the device is done with the call."""
         if isinstance(self._ended, torch.cuda.Event):
@@ -135,6 +140,9 @@ class Operation(Protocol):
 
     def compute(self, model: Model, values: Sequence[Tensor]) -> list[Tensor]:
         """Results [N, ...] for the values of N pictures of one key. In the caller's thread."""
+
+    def expect(self, model: Model, values: Sequence[Tensor]) -> None:
+        """Plans for what ``compute`` will be given next. In the caller's thread, while the device works."""
 
     def clip(self, item: Item) -> Event:
         """Does a clip from end to end and returns its last event. In the caller's thread."""

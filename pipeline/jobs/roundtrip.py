@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from tvae.pipeline.jobs.compute import roundtrip_pictures
+from tvae.pipeline.jobs.compute import expect_pictures, roundtrip_pictures
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event
 from tvae.pipeline.jobs.existing import picture_serves, skipped
@@ -74,6 +74,9 @@ class Roundtrip:
 
     def compute(self, model: Model, values: Sequence[Tensor]) -> list[Tensor]:
         return roundtrip_pictures(model, values)
+
+    def expect(self, model: Model, values: Sequence[Tensor]) -> None:
+        expect_pictures(model, "encode", values)
 
     def clip(self, item: Item) -> Event:
         return roundtrip_clip_item(item, self._context)

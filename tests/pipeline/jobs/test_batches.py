@@ -15,8 +15,11 @@ from PIL import Image
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs import Job
 from tvae.pipeline.jobs.batches import PATIENCE, Batches, Waiting
+from tvae.pipeline.jobs.compute import decode_pictures, encode_pictures, expect_pictures
 from tvae.pipeline.jobs.pictures import Picture
 from tvae.pipeline.latents import open_latents
+from tvae.pipeline.session import prepared
+from tvae.pipeline.session.model import open_model
 
 Run = Callable[..., Any]
 
@@ -33,7 +36,11 @@ def test_equal_sizes_share_a_call() -> None:
         waiting.add(of_size(8 if number % 2 else 16, number))
     taken = []
     while waiting:
+        likely = waiting.likely("builtin")
+        assert waiting.likely("another") == []
         taken.append([int(picture.output.name) for picture in waiting.take()])
+        assert [int(picture.output.name) for picture in likely] == taken[-1]
+    assert waiting.likely("builtin") == []
     assert taken == [[0, 2, 4, 6], [1], [3], [5]], "a full call first, then the one that has waited longest"
 
 
@@ -166,3 +173,29 @@ def test_batches_that_cannot_be(run: Run, picture: Run, stand_in: Run, tmp_path:
     with pytest.raises(UsageError, match="takes one clip at a time"):
         run("encode", picture(), output=tmp_path / "out", model=stand_in(temporal_factor=4), batch=2)
     assert run("encode", picture(), output=tmp_path / "out", model=stand_in(temporal_factor=4), batch=1)[0].done == 1
+
+
+@pytest.mark.parametrize("operation", ["encode", "decode"])
+@torch.no_grad()
+def test_what_comes_next_is_planned_before(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call itself finds its plan."""
+    model = open_model("builtin", device="cpu")
+    values: dict[int, list[Any]] = {}
+    for size in (4, 6):
+        values[size] = [
+            torch.zeros(8 * size, 64, 3, dtype=torch.uint8),
+            torch.zeros(8 * size, 64, 3, dtype=torch.uint8),
+        ]
+        if operation == "decode":
+            values[size] = [torch.zeros(model.info.latent_channels, 1, size, 8)] * 2
+
+    def compute(size: int) -> None:
+        if operation == "encode":
+            encode_pictures(model, values[size], "mean", "raw", 0)
+        else:
+            decode_pictures(model, values[size])
+
+    compute(4)
+    expect_pictures(model, operation, values[6])  # type: ignore[arg-type]
+    monkeypatch.setattr(prepared, "choose_plan", lambda *_, **__: pytest.fail("a plan"))
+    compute(6)
