@@ -34,8 +34,7 @@ ROOM_BYTES = 256 << 20
 BUDGET_PART = 16  # of a budget of memory that was named: on a CPU what waits is beside what is computed
 LEAST_BYTES = 256 << 10  # that an item counts, however small: a bound of their number, too
 CLIP_BYTES = 32 << 20  # that a clip counts while it waits for its turn: it is not open
-UNTOLD = 1000
-"""Items that have ended and of which the caller has not been told yet; further ones are not looked up before."""
+UNTOLD = 1000  # items that have ended and of which the caller has not been told: no others are looked up before
 CALLS_AHEAD = 2  # that a device has before it: the one that runs, and the next
 
 
