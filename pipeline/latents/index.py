@@ -56,6 +56,8 @@ class Index:
     streams: StreamsEntry | None = None
     dropped: Count = 0
     """Frames at the source's end that were left out, for the VAE takes no clip of its length."""
+    checked: bool = True
+    """Whether it was read from a file that carries its checksum, or from none."""
 
     @property
     def files(self) -> tuple[PartEntry | FileEntry, ...]:
@@ -107,7 +109,7 @@ def read_index(folder: Path) -> Index:
         raise InputError(f"cannot read '{path}': {error.strerror or error}") from error
     except ValueError as error:
         raise InputError(f"damaged '{path}': {error}") from error
-    index = Index(meta, files.parts, files.streams, files.dropped)
+    index = Index(meta, files.parts, files.streams, files.dropped, CHECKSUM in data)
     if not index.parts:
         raise InputError(f"damaged '{path}': it lists no parts")
     for entry in index.files:

@@ -42,6 +42,8 @@ class LatentsPart:
     pts: tuple[int | None, ...]
     durations: tuple[int | None, ...]
     repeated: int
+    checksum: str | None = None
+    """Of the file's content, compared with it; None where the file carries none."""
 
 
 class LatentsReader:
@@ -58,6 +60,12 @@ class LatentsReader:
     def streams(self) -> dict[str, Any] | None:
         """The record of the source's other streams, for `media.SideStreams.from_json(record, reader.path)`."""
         return self._index.streams.record if self._index.streams else None
+
+    @property
+    def has_checksums(self) -> bool:
+        """Whether the index has them, of itself and of the other streams; those of the parts are in the parts."""
+        streams = self._index.streams.files if self._index.streams else ()
+        return self._index.checked and all(entry.checksum is not None for entry in streams)
 
     def check_streams(self) -> None:
         """`InputError` names a file of the other streams that is damaged."""
@@ -86,7 +94,7 @@ class LatentsReader:
             foreign = None not in (checksum, entry.checksum) and checksum != entry.checksum
             if foreign or meta != self.meta or part.first_frame != entry.first_frame:
                 raise InputError(f"'{file}' belongs to other latents than its folder; encode the source again")
-            yield LatentsPart(tensors, part.index, part.first_frame, part.pts, part.durations, part.repeated)
+            yield LatentsPart(tensors, part.index, part.first_frame, part.pts, part.durations, part.repeated, checksum)
 
     def summary(self) -> dict[str, Any]:
         """JSON-able description for `tvae inspect`: the metadata, the tensors of every part, sizes on disk."""

@@ -1,0 +1,96 @@
+"""``tvae verify``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tvae.cli import options
+from tvae.cli.exit_codes import ExitCode
+from tvae.cli.reporting import reporting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tvae.pipeline.latents.verify import MadeBy
+
+__all__ = ["verify"]
+
+Paths = Annotated[list[str], typer.Argument(metavar="PATH...", help="Latents, or folders of them.")]
+Sources = Annotated[
+    str | None,
+    typer.Option("--source", metavar="FOLDER", help="Folder of the sources: say which of them have changed."),
+]
+OfVae = Annotated[
+    str | None,
+    typer.Option("--vae", metavar="ID|PATH|builtin", help="Say which latents another VAE has made."),
+]
+
+
+def verify(
+    paths: Paths,
+    source: Sources = None,
+    vae: OfVae = None,
+    json: options.Json = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Read latents whole and compare them with their checksums.
+
+    Prints those that are not fine: damaged, incomplete, stale (source or VAE changed), or without checksums.
+    The exit code is 4 if any are damaged or incomplete.
+    """
+    with reporting(verbose, json):
+        from pathlib import Path
+
+        from tvae.cli.table import emit
+        from tvae.pipeline.errors import UsageError
+        from tvae.pipeline.latents.verify import found_below, verify_latents
+
+        for name in paths:
+            if not Path(name).exists():
+                raise UsageError(f"{name} does not exist")
+        if source is not None and not Path(source).is_dir():
+            raise UsageError(f"the folder of --source, {source}, does not exist")
+        made_by = _made_by(vae) if vae is not None else None
+        counts: Counter[str] = Counter()
+        for name in paths:
+            for path in found_below(Path(name)):
+                below = path.parent.relative_to(name) if path != Path(name) and Path(name).is_dir() else Path()
+                verdict = verify_latents(path, next(_source_of(path, source, below), None), made_by)
+                counts[verdict.state] += 1
+                if json:
+                    emit(
+                        "verified", {"path": str(path), "state": verdict.state, "reason": verdict.reason}, as_json=True
+                    )
+                elif verdict.state != "fine":
+                    print(f"{path}: {verdict.state}: {verdict.reason}", flush=True)
+        if not json:
+            print(", ".join(f"{count} {state}" for state, count in counts.items()) or "no latents here", flush=True)
+        if counts["damaged"] or counts["incomplete"]:
+            raise typer.Exit(ExitCode.VERIFICATION_FAILED)
+
+
+def _made_by(vae: str) -> MadeBy:
+    from tvae.pipeline.latents.verify import MadeBy
+    from tvae.pipeline.models.load import locate_vae
+
+    found = locate_vae(vae)
+    return MadeBy(found.class_name, found.config_sha256, found.weights_sha256)
+
+
+def _source_of(path: Path, folder: str | None, below: Path) -> Iterator[Path]:
+    """The file that latents name as their source, in the folder of sources; none for latents that cannot be read."""
+    from pathlib import Path
+
+    from tvae.pipeline.errors import InputError
+    from tvae.pipeline.latents import source_of
+
+    if folder is None:
+        return
+    try:
+        yield Path(folder) / below / Path(source_of(path)[0]).name
+    except InputError:  # which verify_latents tells
+        return
