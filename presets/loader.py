@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import reprlib
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -24,6 +25,9 @@ MEMORY_LAYOUTS = ("contiguous", "channels_last")
 MAX_IO_WORKERS_WINDOWS = 2
 """Starting threads and processes is dear on Windows, and antivirus scans what they open."""
 
+RANGES = {"strip_rows": (1, 1 << 20), "io_workers": (0, 1024), "queue_frames": (1, 1 << 16)}
+MOST_BYTES = 1 << 20
+"""Of a preset's file."""
 _HERE = Path(__file__).parent
 GIB = 1024**3
 H200_FREE = 100 * GIB
@@ -143,11 +147,17 @@ def _path(name: str) -> Path:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    if path.exists() and not path.is_file():  # opening a fifo would wait
+        raise ValueError(f"cannot read preset '{path}': it is not a file")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            text = file.read(MOST_BYTES + 1)
+        if len(text) > MOST_BYTES:
+            raise ValueError(f"preset '{path}' has more than {MOST_BYTES} bytes")
+        return tomllib.loads(text.decode())
     except OSError as error:
         raise ValueError(f"cannot read preset '{path}': {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"preset '{path}' is not valid TOML: {error}") from error
 
 
@@ -173,7 +183,7 @@ def _check(path: Path, data: Mapping[str, Any]) -> Preset:
 
     def need(key: str, fits: bool, wanted: str) -> None:
         if not fits:
-            raise ValueError(f"preset '{path}': {key} must be {wanted}, found {data[key]!r}")
+            raise ValueError(f"preset '{path}': {key} must be {wanted}, found {reprlib.repr(data[key])}")
 
     for key in ("title", "description"):
         need(key, isinstance(data[key], str), "a text")
@@ -182,8 +192,8 @@ def _check(path: Path, data: Mapping[str, Any]) -> Preset:
     search = data["cudnn_benchmark"]
     need("cudnn_benchmark", isinstance(search, bool) or search == "steps", "true, false or 'steps'")
     need("cuda_graphs", isinstance(data["cuda_graphs"], bool), "true or false")
-    for key, least in (("strip_rows", 1), ("io_workers", 0), ("queue_frames", 1)):
-        need(key, type(data[key]) is int and data[key] >= least, f"a whole number from {least} up")
+    for key, (least, most) in RANGES.items():
+        need(key, type(data[key]) is int and least <= data[key] <= most, f"a whole number from {least} to {most}")
     share = data["memory_share"]
     need("memory_share", type(share) in (int, float) and 0 < share <= 1, "a number above 0, at most 1")
     _check_levels(path, data["levels"])

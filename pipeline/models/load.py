@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models import hub
+from tvae.pipeline.models.bounded_build import bounded_build
 from tvae.pipeline.models.seedvr2 import checkpoint
 from tvae.pipeline.models.source import PICKLED, VaeSource, pickled_error, read_file, read_folder
 from tvae.presets import builtin
@@ -84,17 +85,19 @@ def load_module(source: VaeSource, dtype: torch.dtype | None = None, device: tor
     if cls is None:
         known = "is not an autoencoder" if hasattr(diffusers, source.class_name) else "is unknown to diffusers"
         raise UsageError(f"'{where}': class '{source.class_name}' {known} {diffusers.__version__}")
-    source.tensors  # noqa: B018, checks that every file is whole: from_pretrained's own words for that are long
     try:
-        module, info = cls.from_pretrained(
-            source.folder,
-            torch_dtype=dtype or source.stored_dtype,
-            variant=source.variant,
-            use_safetensors=True,
-            local_files_only=True,
-            low_cpu_mem_usage=is_accelerate_available(),
-            output_loading_info=True,
-        )
+        with bounded_build(source.tensors, str(where)):
+            module, info = cls.from_pretrained(
+                source.folder,
+                torch_dtype=dtype or source.stored_dtype,
+                variant=source.variant,
+                use_safetensors=True,
+                local_files_only=True,
+                low_cpu_mem_usage=is_accelerate_available(),
+                output_loading_info=True,
+            )
+    except UsageError:
+        raise
     except Exception as error:  # whatever a broken configuration makes a constructor do, it is the VAE that is bad
         lines = str(error).strip().splitlines() or [""]
         raise UsageError(

@@ -9,6 +9,8 @@ from typing import Any
 __all__ = ["CLASS_NAME", "KLConfig", "config_of"]
 
 CLASS_NAME = "AutoencoderKL"
+MOST_LEVELS, MOST_LAYERS = 16, 64
+"""Of a configuration whose graph is written here; no model known has a quarter of them."""
 _DEFAULT_WIDTHS = (64,)
 _BLOCKS = {"down_block_types": "DownEncoderBlock2D", "up_block_types": "UpDecoderBlock2D"}
 _NOT_OF_THE_LAYERS = {"sample_size", "scaling_factor", "shift_factor", "latents_mean", "latents_std", "force_upcast"}
@@ -44,6 +46,8 @@ def config_of(config: Mapping[str, Any]) -> KLConfig | None:
         return None
     found = KLConfig(block_out_channels=tuple(widths), **given)
     counts = [v for v in (*widths, *vars(found).values()) if type(v) is not bool and type(v) is not tuple]
+    if len(widths) > MOST_LEVELS or found.layers_per_block > MOST_LAYERS:
+        return None
     if not widths or any(type(n) is not int or n < 1 for n in counts) or any(n % found.norm_num_groups for n in widths):
         return None
     return found
