@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import av
 import av.error
+import torch
 from av.codec.codec import Codec, UnknownCodecError
 from av.codec.context import CodecContext
 from av.codec.context import Flags as CodecFlags
@@ -24,6 +25,10 @@ from tvae.pipeline.media.formats import ASPECT_IN_BITSTREAM, ENCODERS, EncoderFa
 from tvae.pipeline.media.spec import Colour, PictureSpec, WriteOptions
 
 __all__ = ["Encoder", "add_encoder", "check_encoder", "lone_encoder"]
+
+WITHOUT_AVX512 = "asm=MMX2,SSE2,SSSE3,SSE4.2,AVX,FMA3,BMI2,AVX2"
+"""All that a processor with AVX-512 has, but that. With it x264's lookahead reads memory that it has not written, where
+a picture is no multiple of 128 wide: the same frames gave another film each time."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +158,8 @@ def _settings(codec: str, options: WriteOptions) -> dict[str, str]:
     elif options.crf is not None:
         raise UsageError(f"encoder {codec} has no constant quality, --crf means nothing to it; use --enc")
     settings.update(options.enc)
+    if codec in ("libx264", "libx264rgb") and torch.backends.cpu.get_cpu_capability() == "AVX512":
+        settings["x264-params"] = ":".join(filter(None, [WITHOUT_AVX512, settings.get("x264-params", "")]))
     if codec == "libx265":  # it logs to stderr on its own
         settings["x265-params"] = ":".join(filter(None, ["log-level=none", settings.get("x265-params", "")]))
     return settings
