@@ -1,16 +1,14 @@
-"""Finding and loading VAEs from folders that the tests make, and from a hub that they pretend to have."""
+"""Finding and loading VAEs from folders that the tests make."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -20,47 +18,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.models import checksum
 from tvae.pipeline.models.load import load_module, load_weights, locate_vae
 from tvae.presets import builtin
 
-CONFIG = {
-    "down_block_types": ("DownEncoderBlock2D",) * 2,
-    "up_block_types": ("UpDecoderBlock2D",) * 2,
-    "block_out_channels": (8, 8),
-    "norm_num_groups": 4,
-    "layers_per_block": 1,
-    "latent_channels": 4,
-}
 PLAIN = "diffusion_pytorch_model.safetensors"
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder of the test's own."""
-    monkeypatch.setattr(checksum, "_cache_folder", lambda: tmp_path / "cache")
-    return tmp_path / "cache"
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    from diffusers import AutoencoderKL
-
-    torch.manual_seed(0)
-    return AutoencoderKL(**CONFIG).eval()
-
-
-@pytest.fixture(scope="module")
-def saved(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("saved") / "vae"
-    model.save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture
-def vae(saved: Path, tmp_path: Path) -> Path:
-    """A copy that a test may damage."""
-    return Path(shutil.copytree(saved, tmp_path / "tiny"))
 
 
 def edit_config(folder: Path, **changes: Any) -> None:
@@ -289,127 +250,3 @@ def test_locating_and_reading_needs_no_diffusers(vae: Path) -> None:
     )
     out = subprocess.run([sys.executable, "-c", code, str(vae)], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
-
-
-# --- the digest's cache -----------------------------------------------------------------------------------------
-
-
-def test_digest_is_computed_once(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "weights"
-    file.write_bytes(b"1")
-    os.utime(file, (1_700_000_000, 1_700_000_000))
-    digest = checksum.sha256_of_file(file)
-    assert digest == hashlib.sha256(b"1").hexdigest()
-    with monkeypatch.context() as patch:
-        patch.setattr(hashlib, "file_digest", lambda *_: pytest.fail("hashed again"))
-        assert checksum.sha256_of_file(file) == digest
-    (entry,) = cache.iterdir()
-    whole = entry.read_text()
-    for damage in "damaged", "[]", "[" * 100_000, whole.replace(digest, "0" * 64), whole.replace('"check"', '"x"'):
-        entry.write_text(damage)
-        assert checksum.sha256_of_file(file) == digest
-    file.write_bytes(b"2")
-    os.utime(file, (1_700_000_000, 1_700_000_000))  # of the same size and time as before: swapped
-    assert checksum.sha256_of_file(file) == hashlib.sha256(b"2").hexdigest()
-
-
-def test_fresh_file_is_not_remembered(tmp_path: Path, cache: Path) -> None:
-    file = tmp_path / "weights"
-    file.write_bytes(b"1")
-    checksum.sha256_of_file(file)
-    assert not list(cache.iterdir())
-
-
-def test_cache_that_cannot_be_written(tmp_path: Path, cache: Path) -> None:
-    cache.write_text("a file where the folder should be")
-    file = tmp_path / "weights"
-    file.write_bytes(b"1")
-    os.utime(file, (1_700_000_000, 1_700_000_000))
-    assert checksum.sha256_of_file(file) == hashlib.sha256(b"1").hexdigest()
-
-
-# --- the hub ----------------------------------------------------------------------------------------------------
-
-
-class Hub:
-    """A pretended hub: folders `<root>/<organisation>/<name>`; downloads copy what the patterns allow."""
-
-    def __init__(self, root: Path, snapshots: Path) -> None:
-        self.root, self.snapshots, self.online = root, snapshots, True
-        self.patterns: list[str] = []
-
-    def list_repo_files(self, repository: str) -> list[str]:
-        folder = self.root / repository
-        if not self.online or not folder.is_dir():
-            raise OSError(f"cannot reach {repository}\nand more lines")
-        return [str(path.relative_to(folder)).replace(os.sep, "/") for path in folder.rglob("*") if path.is_file()]
-
-    def snapshot_download(
-        self, repository: str, allow_patterns: list[str] | None = None, local_files_only: bool = False
-    ) -> str:
-        target = self.snapshots / repository
-        if local_files_only:
-            if not target.is_dir():
-                raise FileNotFoundError(repository)
-            return str(target)
-        self.patterns = allow_patterns or []
-        for name in self.list_repo_files(repository):
-            if any(fnmatch(name, pattern) for pattern in self.patterns):
-                (target / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(self.root / repository / name, target / name)
-        return str(target)
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
-    hub = Hub(tmp_path / "hub", tmp_path / "snapshots")
-    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: hub)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", hub.snapshot_download)
-    monkeypatch.chdir(tmp_path)
-    return hub
-
-
-@pytest.mark.parametrize(("inside", "spec"), [("", "org/a.b"), ("vae", "org/a.b"), ("deep/one", "org/a.b/deep/one")])
-def test_hub_downloads_config_and_safetensors_only(hub: Hub, saved: Path, inside: str, spec: str) -> None:
-    repository = hub.root / "org" / "a.b"
-    shutil.copytree(saved, repository / inside)
-    for name in ("diffusion_pytorch_model.bin", "diffusion_pytorch_model.fp16.safetensors", "sample.png"):
-        (repository / inside / name).touch()
-    source = locate_vae(spec)
-    assert (source.id, source.folder) == (spec, hub.snapshots / "org" / "a.b" / inside)
-    prefix = f"{inside}/" if inside else ""
-    assert hub.patterns == [f"{prefix}config.json", prefix + PLAIN]
-    hub.online = False
-    assert locate_vae(spec).folder == source.folder
-
-
-def test_hub_shards(hub: Hub, model: Any) -> None:
-    model.save_pretrained(hub.root / "org" / "big", max_shard_size="20KB")
-    source = locate_vae("org/big")
-    assert len(source.weight_files) > 1
-    assert load_weights(source).keys() == model.state_dict().keys()
-
-
-def test_local_folder_wins_over_the_hub(hub: Hub, saved: Path) -> None:
-    shutil.copytree(saved, Path("org") / "name")
-    hub.online = False
-    assert locate_vae("org/name").folder == Path("org/name")
-
-
-@pytest.mark.parametrize(
-    ("files", "reason"),
-    [
-        (None, "not a local folder, and cannot be fetched from the hub: OSError: cannot reach org/x$"),
-        (["README.md"], r"no VAE in 'org/x' on the hub: no config\.json"),
-        (["vae/config.json", "vae/diffusion_pytorch_model.bin"], "'org/x' holds pickled weights only"),
-        (["config.json"], "no safetensors weights"),
-    ],
-)
-def test_hub_errors_take_one_line(hub: Hub, files: list[str] | None, reason: str) -> None:
-    for name in files or []:
-        path = hub.root / "org" / "x" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("{}")
-    with pytest.raises(UsageError, match=reason) as error:
-        locate_vae("org/x")
-    assert "\n" not in str(error.value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +14,10 @@ from tiny_vaes import TINY, TinyVAE, relative_l2, result
 from torch import Tensor, nn
 
 from tvae.pipeline import TiledVAE
-from tvae.pipeline.errors import PlanError, UnsupportedOp, UsageError
+from tvae.pipeline.errors import PlanError
 from tvae.pipeline.session.session import Session
 
 KL = TINY["AutoencoderKL"]
-
-
-@pytest.fixture(scope="module")
-def model() -> Any:
-    return KL.build()
-
-
-@pytest.fixture(scope="module")
-def tiled(model: nn.Module) -> Any:
-    return TiledVAE(model, strip=4)
 
 
 def test_the_posterior_is_diffusers_own(model: Any, tiled: Any) -> None:
@@ -146,94 +135,6 @@ def test_blended_tiling_of_the_model_is_not_used_and_left_as_it_was() -> None:
     assert model.use_tiling
 
 
-def test_extra_arguments_pass_through() -> None:
-    tiny = TINY["AutoencoderKLTemporalDecoder"]
-    model: Any = tiny.build()
-    tiled = TiledVAE(model, strip=4)
-    z = tiny.input("decode", 7, 5)
-    with torch.no_grad():
-        assert relative_l2(tiled.decode(z, 3).sample, model.decode(z, 3).sample) < 1e-5
-        assert isinstance(tiled.decode(z, 3, False), tuple)
-        assert relative_l2(tiled.decode(z, num_frames=1).sample, model.decode(z, num_frames=1).sample) < 1e-5
-    with pytest.raises(TypeError, match="frames"):
-        tiled.decode(z, frames=3)
-
-
-class Wrapped(nn.Module):
-    """Hides the names of its arguments, as diffusers' decorator for accelerate does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 3, 3, padding=1)
-
-    def encode(self, *args: Any, **kwargs: Any) -> Tensor:
-        return self._encode(*args, **kwargs)
-
-    def _encode(self, x: Tensor, scale: float = 1.0) -> Tensor:
-        return self.conv(x) * scale
-
-    decode = encode
-
-
-def test_arguments_whose_names_a_wrapper_hides_are_given_by_name() -> None:
-    model = Wrapped()
-    tiled = TiledVAE(model, strip=4)
-    x = torch.randn(1, 3, 9, 7)
-    with torch.no_grad():
-        assert relative_l2(tiled.encode(x, scale=3.0), model.encode(x, scale=3.0)) < 1e-6
-    with pytest.raises(UsageError, match="by name"):
-        tiled.encode(x, 3.0)
-
-
-def _conditioned_ltx() -> tuple[Any, TinyVAE]:
-    tiny = TINY["AutoencoderKLLTXVideo"]
-    config = {**tiny.config, "timestep_conditioning": True, "decoder_inject_noise": (True,) * 5}
-    return TinyVAE(tiny.class_name, config, tiny.latent, tiny.scale).build(), tiny
-
-
-def test_conditioning_tensors_and_injected_noise() -> None:
-    """LTX: a timestep per sample, and noise that the decoder adds; it is drawn whole, as the untiled model draws it."""
-    model, tiny = _conditioned_ltx()
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if "per_channel_scale" in name:
-                weight.fill_(0.5)
-    z, temb = tiny.input("decode", 6, 4), torch.tensor([0.05])
-    with torch.no_grad():
-        torch.manual_seed(11)
-        theirs = model.decode(z, temb).sample
-        torch.manual_seed(12)
-        other = model.decode(z, temb).sample
-    assert relative_l2(other, theirs) > 1e-3  # the noise matters
-    torch.manual_seed(11)
-    assert relative_l2(TiledVAE(model, strip=2).decode(z, temb=temb).sample, theirs) < 1e-5
-
-
-def test_a_generator_seeds_injected_noise() -> None:
-    class Seeded(nn.Module):
-        """A model whose decode takes a generator, as some do."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.last = nn.Conv2d(4, 8, 3, padding=1), nn.Conv2d(8, 3, 3, padding=1)
-
-        def encode(self, x: Tensor) -> Tensor:
-            return x
-
-        def decode(self, z: Tensor, scale: Tensor, generator: torch.Generator | None = None) -> Tensor:
-            h = self.first(z)
-            return self.last(h + scale * torch.randn(h.shape, generator=generator, dtype=h.dtype))
-
-    model = Seeded()
-    tiled = TiledVAE(model, strip=2)
-    z, scale = KL.input("decode", 6, 4), torch.tensor([0.5])
-    first, again, other = (tiled.decode(z, scale, generator=torch.Generator().manual_seed(s)) for s in (11, 11, 12))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-    with torch.no_grad():
-        assert relative_l2(first, model.decode(z, scale, torch.Generator().manual_seed(11))) < 1e-5
-
-
 def test_force_upcast_is_honoured() -> None:
     """A float16 checkpoint that says it overflows is computed in float32 from its stored weights."""
     config = {**KL.config, "force_upcast": True}
@@ -246,107 +147,6 @@ def test_force_upcast_is_honoured() -> None:
     assert ours.dtype == torch.float16
     assert relative_l2(ours, theirs) < 4e-4  # one rounding to float16, not a network of them
     assert half.dtype == torch.float16
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: KL.input("decode", 9, 6).requires_grad_(), "gradients"),
-        (lambda: KL.input("decode", 9, 6).double(), "float64"),
-        (lambda: torch.zeros(4, 9), r"\[4, 9\]"),
-        (lambda: torch.zeros(1, 4, 0, 6), "no size of 0"),
-    ],
-)
-def test_bad_inputs_are_refused(tiled: Any, make: Any, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        tiled.decode(make())
-
-
-class Weightless(torch.nn.Module):
-    def encode(self, x: torch.Tensor) -> torch.Tensor:
-        return 2 * x
-
-    decode = encode
-
-
-def test_what_cannot_be_wrapped_is_refused(model: Any) -> None:
-    with pytest.raises(UsageError, match="Linear"):
-        TiledVAE(nn.Linear(2, 2))
-    with pytest.raises(UsageError, match="no parameters"):
-        TiledVAE(Weightless())
-    with pytest.raises(UsageError, match="rtx9000"):
-        TiledVAE(model, preset="rtx9000")
-    with pytest.raises(UsageError, match="strip"):
-        TiledVAE(model, strip=0)
-
-
-def test_without_gradients_is_enough_for_a_parameter_input(tiled: Any) -> None:
-    z = KL.input("decode", 9, 6).requires_grad_()
-    with torch.no_grad():
-        assert not tiled.decode(z).sample.requires_grad
-
-
-@dataclass
-class Point:
-    latents: Tensor
-    scale: float
-
-
-class Gaussian:
-    def __init__(self, mean: Tensor, logvar: Tensor) -> None:
-        self.mean, self.logvar = mean, logvar
-
-    def sample(self) -> Tensor:
-        return self.mean
-
-
-class Foreign(nn.Module):
-    """Not diffusers': its own posterior on one side, a bare tensor on the other."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.down, self.norm, self.up = nn.Conv2d(3, 8, 4, 4), nn.GroupNorm(2, 8), nn.ConvTranspose2d(4, 3, 4, 4)
-
-    def encode(self, x: Tensor) -> tuple[Gaussian]:
-        mean, logvar = self.norm(self.down(x)).chunk(2, 1)
-        return (Gaussian(mean, logvar),)
-
-    def decode(self, z: Tensor) -> Tensor:
-        return self.up(z)
-
-
-def test_modules_that_are_not_diffusers() -> None:
-    torch.manual_seed(0)
-    model = Foreign()
-    tiled = TiledVAE(model, strip=2)
-    x = KL.input("encode", 7, 5)
-    ours = tiled.encode(x)[0]
-    with torch.no_grad():
-        theirs = model.encode(x)[0]
-    assert relative_l2(ours.mean, theirs.mean) < 1e-5
-    assert relative_l2(ours.logvar, theirs.logvar) < 1e-5
-    assert type(ours) is Gaussian
-    assert torch.equal(ours.sample(), ours.mean)
-    with torch.no_grad():
-        assert relative_l2(tiled.decode(ours.mean), model.decode(ours.mean)) < 1e-5
-
-
-class Rolling(Foreign):
-    """Holds an operation that has no rule."""
-
-    def decode(self, z: Tensor) -> Tensor:
-        return self.up(torch.roll(self.norm(torch.cat([z, z], 1)), 1, dims=2)[:, :4] * 2)
-
-
-def test_an_operation_without_a_rule_is_named_or_runs_whole() -> None:
-    torch.manual_seed(0)
-    model = Rolling()
-    z = KL.input("decode", 9, 5)
-    with pytest.raises(UnsupportedOp, match=r"aten\.roll.*--allow-whole"):
-        TiledVAE(model, strip=2).decode(z)
-    with torch.no_grad():
-        reference = model.decode(z)
-    assert relative_l2(TiledVAE(model, strip=2, allow_whole=True).decode(z), reference) < 1e-5
 
 
 def test_a_plan_tells_what_would_run(tiled: Any) -> None:

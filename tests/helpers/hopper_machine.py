@@ -1,0 +1,54 @@
+"""A Hopper card that is not there: it notes what the convolution's kernel is told."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tvae.kernels.cuda import hopper_conv
+from tvae.kernels.cuda.ring import Card
+
+__all__ = ["ALL", "Machine", "last", "machine_of"]
+
+ALL = 1, 1, 1, 1
+HOPPER = Card((9, 0), 132, 232448, 233472)
+
+
+def last(*shape: int) -> Tensor:
+    return torch.randn(shape).bfloat16().contiguous(memory_format=torch.channels_last)
+
+
+class Machine:
+    """A Hopper card that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.built: list[Any] = []
+        self.boxes: list[tuple[Any, ...]] = []
+        self.work: dict[str, int] = {}
+        self.blocks = 0
+
+    def box(self, *of: Any) -> Any:
+        self.boxes.append(of)
+        return SimpleNamespace(getPtr=lambda: 1)
+
+    def launch(self, kernel: str, blocks: int, threads: int, shared: int, device: Any, arguments: list[int]) -> None:
+        assert (kernel, threads, device, len(arguments)) == ("kernel", 384, None, 5)
+        assert shared <= HOPPER.shared_block
+        work = hopper_conv._Work.from_address(arguments[-1])
+        self.work, self.blocks = {name: getattr(work, name) for name, *_ in work._fields_}, blocks
+
+
+def machine_of(patch: pytest.MonkeyPatch, busy: float = 0.0) -> Machine:
+    made = Machine()
+    patch.setattr(hopper_conv, "missing", lambda: None)
+    patch.setattr(hopper_conv, "card", lambda _: HOPPER)
+    patch.setattr(hopper_conv, "load", lambda *key: made.built.append(key) or "kernel")
+    patch.setattr(hopper_conv, "boxes", made.box)
+    patch.setattr(hopper_conv, "launch", made.launch)
+    patch.setattr(hopper_conv, "_BUSY", busy)
+    patch.setattr(hopper_conv, "_BUSY_CLIP", busy)
+    return made

@@ -1,0 +1,123 @@
+"""What a TiledVAE's calls are given besides a picture: arguments of the model, conditioning, noise, and bad inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tiny_vaes import TINY, TinyVAE, relative_l2
+from torch import Tensor, nn
+
+from tvae.pipeline import TiledVAE
+from tvae.pipeline.errors import UsageError
+
+KL = TINY["AutoencoderKL"]
+
+
+def test_extra_arguments_pass_through() -> None:
+    tiny = TINY["AutoencoderKLTemporalDecoder"]
+    model: Any = tiny.build()
+    tiled = TiledVAE(model, strip=4)
+    z = tiny.input("decode", 7, 5)
+    with torch.no_grad():
+        assert relative_l2(tiled.decode(z, 3).sample, model.decode(z, 3).sample) < 1e-5
+        assert isinstance(tiled.decode(z, 3, False), tuple)
+        assert relative_l2(tiled.decode(z, num_frames=1).sample, model.decode(z, num_frames=1).sample) < 1e-5
+    with pytest.raises(TypeError, match="frames"):
+        tiled.decode(z, frames=3)
+
+
+class Wrapped(nn.Module):
+    """Hides the names of its arguments, as diffusers' decorator for accelerate does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 3, padding=1)
+
+    def encode(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self._encode(*args, **kwargs)
+
+    def _encode(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        return self.conv(x) * scale
+
+    decode = encode
+
+
+def test_arguments_whose_names_a_wrapper_hides_are_given_by_name() -> None:
+    model = Wrapped()
+    tiled = TiledVAE(model, strip=4)
+    x = torch.randn(1, 3, 9, 7)
+    with torch.no_grad():
+        assert relative_l2(tiled.encode(x, scale=3.0), model.encode(x, scale=3.0)) < 1e-6
+    with pytest.raises(UsageError, match="by name"):
+        tiled.encode(x, 3.0)
+
+
+def _conditioned_ltx() -> tuple[Any, TinyVAE]:
+    tiny = TINY["AutoencoderKLLTXVideo"]
+    config = {**tiny.config, "timestep_conditioning": True, "decoder_inject_noise": (True,) * 5}
+    return TinyVAE(tiny.class_name, config, tiny.latent, tiny.scale).build(), tiny
+
+
+def test_conditioning_tensors_and_injected_noise() -> None:
+    """LTX: a timestep per sample, and noise that the decoder adds; it is drawn whole, as the untiled model draws it."""
+    model, tiny = _conditioned_ltx()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "per_channel_scale" in name:
+                weight.fill_(0.5)
+    z, temb = tiny.input("decode", 6, 4), torch.tensor([0.05])
+    with torch.no_grad():
+        torch.manual_seed(11)
+        theirs = model.decode(z, temb).sample
+        torch.manual_seed(12)
+        other = model.decode(z, temb).sample
+    assert relative_l2(other, theirs) > 1e-3  # the noise matters
+    torch.manual_seed(11)
+    assert relative_l2(TiledVAE(model, strip=2).decode(z, temb=temb).sample, theirs) < 1e-5
+
+
+def test_a_generator_seeds_injected_noise() -> None:
+    class Seeded(nn.Module):
+        """A model whose decode takes a generator, as some do."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Conv2d(4, 8, 3, padding=1), nn.Conv2d(8, 3, 3, padding=1)
+
+        def encode(self, x: Tensor) -> Tensor:
+            return x
+
+        def decode(self, z: Tensor, scale: Tensor, generator: torch.Generator | None = None) -> Tensor:
+            h = self.first(z)
+            return self.last(h + scale * torch.randn(h.shape, generator=generator, dtype=h.dtype))
+
+    model = Seeded()
+    tiled = TiledVAE(model, strip=2)
+    z, scale = KL.input("decode", 6, 4), torch.tensor([0.5])
+    first, again, other = (tiled.decode(z, scale, generator=torch.Generator().manual_seed(s)) for s in (11, 11, 12))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    with torch.no_grad():
+        assert relative_l2(first, model.decode(z, scale, torch.Generator().manual_seed(11))) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: KL.input("decode", 9, 6).requires_grad_(), "gradients"),
+        (lambda: KL.input("decode", 9, 6).double(), "float64"),
+        (lambda: torch.zeros(4, 9), r"\[4, 9\]"),
+        (lambda: torch.zeros(1, 4, 0, 6), "no size of 0"),
+    ],
+)
+def test_bad_inputs_are_refused(tiled: Any, make: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        tiled.decode(make())
+
+
+def test_without_gradients_is_enough_for_a_parameter_input(tiled: Any) -> None:
+    z = KL.input("decode", 9, 6).requires_grad_()
+    with torch.no_grad():
+        assert not tiled.decode(z).sample.requires_grad

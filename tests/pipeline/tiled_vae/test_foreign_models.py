@@ -1,0 +1,88 @@
+"""TiledVAE around models that are not diffusers', and around what it cannot run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tiny_vaes import TINY, relative_l2
+from torch import Tensor, nn
+
+from tvae.pipeline import TiledVAE
+from tvae.pipeline.errors import UnsupportedOp, UsageError
+
+
+class Weightless(torch.nn.Module):
+    def encode(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    decode = encode
+
+
+def test_what_cannot_be_wrapped_is_refused(model: Any) -> None:
+    with pytest.raises(UsageError, match="Linear"):
+        TiledVAE(nn.Linear(2, 2))
+    with pytest.raises(UsageError, match="no parameters"):
+        TiledVAE(Weightless())
+    with pytest.raises(UsageError, match="rtx9000"):
+        TiledVAE(model, preset="rtx9000")
+    with pytest.raises(UsageError, match="strip"):
+        TiledVAE(model, strip=0)
+
+
+class Gaussian:
+    def __init__(self, mean: Tensor, logvar: Tensor) -> None:
+        self.mean, self.logvar = mean, logvar
+
+    def sample(self) -> Tensor:
+        return self.mean
+
+
+class Foreign(nn.Module):
+    """Not diffusers': its own posterior on one side, a bare tensor on the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.norm, self.up = nn.Conv2d(3, 8, 4, 4), nn.GroupNorm(2, 8), nn.ConvTranspose2d(4, 3, 4, 4)
+
+    def encode(self, x: Tensor) -> tuple[Gaussian]:
+        mean, logvar = self.norm(self.down(x)).chunk(2, 1)
+        return (Gaussian(mean, logvar),)
+
+    def decode(self, z: Tensor) -> Tensor:
+        return self.up(z)
+
+
+def test_modules_that_are_not_diffusers() -> None:
+    torch.manual_seed(0)
+    model = Foreign()
+    tiled = TiledVAE(model, strip=2)
+    x = TINY["AutoencoderKL"].input("encode", 7, 5)
+    ours = tiled.encode(x)[0]
+    with torch.no_grad():
+        theirs = model.encode(x)[0]
+    assert relative_l2(ours.mean, theirs.mean) < 1e-5
+    assert relative_l2(ours.logvar, theirs.logvar) < 1e-5
+    assert type(ours) is Gaussian
+    assert torch.equal(ours.sample(), ours.mean)
+    with torch.no_grad():
+        assert relative_l2(tiled.decode(ours.mean), model.decode(ours.mean)) < 1e-5
+
+
+class Rolling(Foreign):
+    """Holds an operation that has no rule."""
+
+    def decode(self, z: Tensor) -> Tensor:
+        return self.up(torch.roll(self.norm(torch.cat([z, z], 1)), 1, dims=2)[:, :4] * 2)
+
+
+def test_an_operation_without_a_rule_is_named_or_runs_whole() -> None:
+    torch.manual_seed(0)
+    model = Rolling()
+    z = TINY["AutoencoderKL"].input("decode", 9, 5)
+    with pytest.raises(UnsupportedOp, match=r"aten\.roll.*--allow-whole"):
+        TiledVAE(model, strip=2).decode(z)
+    with torch.no_grad():
+        reference = model.decode(z)
+    assert relative_l2(TiledVAE(model, strip=2, allow_whole=True).decode(z), reference) < 1e-5
