@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +16,8 @@ MOST = 300
 """Lines of a file."""
 LONG = {"pipeline/engine/run/execute.py", "cli/options.py"}
 """Those that have more: one loop with its state; the declarations of all options, which are data."""
+LONG_TESTS = {"tests/pipeline/jobs/test_resume.py", "tests/pipeline/latents/test_video_folder.py"}
+"""Tests that have more: a clip's way through interruptions, damage and another start, with one set of helpers."""
 
 
 def sources() -> dict[str, Path]:
@@ -87,6 +89,15 @@ def test_the_top_of_the_pipeline_has_few_files() -> None:
     assert here <= {"tiled_vae.py", "errors.py", "device.py"}
 
 
+def lengths(paths: Iterable[Path]) -> dict[str, int]:
+    return {path.relative_to(ROOT).as_posix(): len(path.read_text("utf-8").splitlines()) for path in paths}
+
+
 def test_files_are_short() -> None:
-    lines = {path.relative_to(ROOT).as_posix(): len(path.read_text("utf-8").splitlines()) for path in SOURCES.values()}
-    assert {name for name, count in lines.items() if count > MOST} == LONG
+    assert {name for name, count in lengths(SOURCES.values()).items() if count > MOST} == LONG
+
+
+def test_files_of_tests_are_short() -> None:
+    found = lengths((ROOT / "tests").rglob("*.py"))
+    assert "tests/test_folders.py" in found
+    assert {name for name, count in found.items() if count > MOST} <= LONG_TESTS
