@@ -12,9 +12,10 @@ import pytest
 from mutations import damaged_bytes, mutated, read_tensor_file, text_of, write_tensor_file
 from stand_in import StandIn
 
-from tvae.pipeline.errors import InputError, PlanError, UsageError
+from tvae.pipeline.errors import InputError, OutputError, PlanError, UsageError
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, Job, run_job
 
+REFUSALS = (InputError, OutputError, UsageError, PlanError)
 SEEDS = [pytest.param(range(60), id="short"), pytest.param(range(1000, 2500), id="long", marks=pytest.mark.slow)]
 Cases = range
 
@@ -27,7 +28,7 @@ def decode(folder: Path, good: Path, out: Path, model: Any) -> None:
     faults = [
         (event.input.name, repr(event.cause))
         for event in events
-        if isinstance(event, ItemFailed) and not isinstance(event.cause, (InputError, UsageError, PlanError))
+        if isinstance(event, ItemFailed) and not isinstance(event.cause, REFUSALS)
     ]
     assert faults == []
     done = [event.input for event in events if isinstance(event, ItemDone)]

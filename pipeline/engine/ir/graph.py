@@ -175,7 +175,7 @@ class Graph:
     def from_json(text: str) -> Graph:
         """Read what ``to_json`` wrote. Raises ValueError, KeyError or TypeError on anything else."""
         doc = json.loads(text)
-        return Graph(
+        graph = Graph(
             [_node_in(n) for n in doc["nodes"]],
             list(doc["inputs"]),
             list(doc["outputs"]),
@@ -184,6 +184,18 @@ class Graph:
             {k: _tensor_in(t) for k, t in doc["constants"].items()},
             Constant(*doc["fixed"]) if doc["fixed"] else None,
         )
+        graph.check()
+        return graph
+
+    def check(self) -> None:
+        """Raises ValueError unless each node reads only those before it, and what is named is there."""
+        read = [(at, i) for at, node in enumerate(self.nodes) for i in node.reads]
+        ends = [(len(self.nodes), i) for i in (*self.inputs, *self.outputs)]
+        if not all(type(i) is int and 0 <= i < end for end, i in read + ends):
+            raise ValueError("a node reads a value that is not there before it")
+        texts = [*self.guards, *([] if self.row_symbol is None else [self.row_symbol])]
+        if not all(type(text) is str for text in texts):
+            raise ValueError("a guard that is no text")
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
