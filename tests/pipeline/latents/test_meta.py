@@ -46,6 +46,37 @@ def test_what_does_not_fit_is_named(image_meta: LatentsMeta, change: dict[str, A
         LatentsMeta.from_json({**image_meta.to_json(), **change})
 
 
+@pytest.mark.parametrize(
+    ("key", "text", "reason"),
+    [
+        ("vae", '{"spatial_factor": 0}', "spatial_factor: expected a number from 1"),
+        ("vae", '{"latent_channels": -4}', "latent_channels: expected a number from 1"),
+        *(("space", f'{{"name": "model", "constants": {{"patch": {bad}}}}}', "patch") for bad in ("0", "[]", "65")),
+        ("space", '{"name": "model", "constants": {"patch": Infinity}}', "Infinity is no number"),
+        ("options", '{"size": NaN}', "NaN is no number"),
+        ("options", "[" * 100_000, "at most 32 levels"),
+        ("geometry", '{"source_width": 4294967296}', "source_width: expected a number from 1"),
+        ("geometry", '{"crop": [40, 0, 21, 13]}', "crop .* lies outside of 21x15"),
+        ("geometry", '{"pad": [-1, 0, 4, 3]}', "pad: expected a number from 0"),
+        ("time_base", '"1/99999999999"', "time_base: expected a fraction"),
+        ("rotation", "45", "rotation: expected 0, 90, 180 or 270"),
+        ("part", '{"pts": [1000000000000000000000000000000]}', "more than 64 bits"),
+        ("part", '{"pts": [9000000000000000000]}', "a time of more than"),
+    ],
+)
+def test_values_out_of_bounds(clip_meta: LatentsMeta, key: str, text: str, reason: str) -> None:
+    """Each of them ended a whole run, or hung."""
+    strings = to_strings(clip_meta, PartRecord(0, 0, (0,), (1,)))
+    try:
+        change = json.loads(text, parse_constant=lambda _: None)
+    except RecursionError:
+        change = None
+    if isinstance(change, dict) and "Infinity" not in text and "NaN" not in text:
+        text = json.dumps({**json.loads(strings[key]), **change})
+    with pytest.raises(ValueError, match=reason):
+        from_strings({**strings, key: text})
+
+
 def test_geometry_sizes() -> None:
     assert Geometry(7, 5).size == Geometry(7, 5).padded_size == (7, 5)
     assert Geometry(7, 5, resized=(14, 10)).size == (14, 10)
