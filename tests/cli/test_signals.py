@@ -23,7 +23,7 @@ WAITING = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and so their children, ignore it
 sys.path.insert(0, {folder!r})
-from conftest import StandIn
+from stand_in import StandIn
 import tvae.pipeline.jobs.vaes as vaes
 class Waiting(StandIn):
     left = 40
@@ -53,7 +53,7 @@ def test_signals(tvae: Callable[..., Result], tmp_path: Path, number: signal.Sig
             container.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((16, 16, 3), np.uint8), format="rgb24")))
         container.mux(stream.encode())
     arguments = ["encode", str(source), "-o", str(out), "--json"]
-    command = [sys.executable, "-c", WAITING.format(folder=str(Path(__file__).parent)), *arguments]
+    command = [sys.executable, "-c", WAITING.format(folder=str(Path(__file__).parents[1] / "helpers")), *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while not list(out.rglob("000000.safetensors")) and time.monotonic() < deadline:

@@ -17,6 +17,7 @@ from tvae.pipeline.memory import limits as budget
 from tvae.pipeline.memory.offloaded_cache import OffloadedCache, holdable
 from tvae.pipeline.session import choose_plan as planning
 from tvae.pipeline.session.model import Model, open_model
+from tvae.pipeline.session.task import Task
 
 CPU = torch.device("cpu")
 SIZE = (12, 20)  # latent rows and columns
@@ -61,9 +62,9 @@ def smallest(model: Model, side: str, x: list[Tensor], caches: list[Any], monkey
     limit(monkeypatch, 1)
     inputs = [x[1], *(torch.empty(c.shape, device="meta") for c in caches)]
     with pytest.raises(PlanError) as refused:
-        model._session._side(f"{side} step").check(inputs, model.limits, planning_call())
+        model._session._side(Task(side, step=True)).check(inputs, model.limits, planning_call())
     assert refused.value.enough is not None
-    program = model._session._side(f"{side} step")._lowered("height", inputs, planning_call())[1]
+    program = model._session._side(Task(side, step=True))._lowered("height", inputs, planning_call())[1]
     taken = planning._overhead(program, CPU, model.limits, None, 0)
     return taken.left(refused.value.enough)
 
