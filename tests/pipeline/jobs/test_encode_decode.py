@@ -150,7 +150,7 @@ def test_decoded_names(run: Run, picture: Run, tmp_path: Path) -> None:
 def test_a_name_out_of_a_file_leads_nowhere(run: Run, picture: Run, tmp_path: Path) -> None:
     lat = tmp_path / "lat" / "a.png.safetensors"
     run("encode", picture(), output=tmp_path / "lat")
-    data = lat.read_bytes()
+    data = lat.read_bytes().replace(b'"checksum"', b'"whatever"')
     assert data.count(b"a.png") == 1
     for index, name in enumerate((b"../xy", b"C:xyz", b"/a.pn")):
         lat.write_bytes(data.replace(b"a.png", name))
