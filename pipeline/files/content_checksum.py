@@ -1,6 +1,7 @@
 """Checksums of what files hold: damage that leaves a file readable must not give another result in silence.
 
-SHA-256, because processors have instructions for it: 1 to 2 GB/s, twice as fast as BLAKE2 where those are there.
+SHA-256, because processors have instructions for it: twice as fast as BLAKE2b where those are there (491 and 241 MiB/s
+on two busy cores of an AMD EPYC).
 """
 
 from __future__ import annotations
