@@ -16,8 +16,6 @@ MOST = 300
 """Lines of a file."""
 LONG = {"pipeline/engine/run/execute.py", "cli/options.py"}
 """Those that have more: one loop with its state; the declarations of all options, which are data."""
-LONG_TESTS = {"tests/pipeline/jobs/test_resume.py", "tests/pipeline/latents/test_video_folder.py"}
-"""Tests that have more: a clip's way through interruptions, damage and another start, with one set of helpers."""
 
 
 def sources() -> dict[str, Path]:
@@ -100,4 +98,4 @@ def test_files_are_short() -> None:
 def test_files_of_tests_are_short() -> None:
     found = lengths((ROOT / "tests").rglob("*.py"))
     assert "tests/test_folders.py" in found
-    assert {name for name, count in found.items() if count > MOST} <= LONG_TESTS
+    assert {name for name, count in found.items() if count > MOST} == set()
