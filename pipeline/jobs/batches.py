@@ -11,8 +11,9 @@ from tvae.pipeline.jobs.pictures import Picture
 __all__ = ["Batches", "Waiting"]
 
 PAYING_PIXELS = {"cuda": 1 << 21, "cpu": 1 << 16}
-"""Of a call. With fewer pixels the start of every operation counts; with more a call costs only memory. On a CPU
-larger values leave its caches (two cores of an AMD EPYC, built-in VAE, 64x64: 16 in a call take the least time)."""
+"""Of a call. With fewer pixels the start of every operation counts; with more a call costs only memory. The CPU's is 16
+pictures of 64x64 (two busy cores of an AMD EPYC, built-in VAE: no difference beyond noise from 4); the GPU's is not
+measured."""
 MOST_PICTURES = 64
 PATIENCE = 16
 """Calls with full batches that the picture that has waited longest lets pass."""

@@ -56,8 +56,8 @@ def _convolved(func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[
     x, weight = args[:2]
     with torch.cuda.device(x.device):
         if x.dtype in (torch.float32, torch.float64):
-            # memory that the allocator has to spare is not refused; lower types, whose kernels work in little, may have
-            # it: to give it back at every new size would take longer than the run
+            # memory that the allocator has to spare is not refused; lower types may work in it: what that saves at a
+            # new size, and whether their kernels take much, is not measured
             torch.cuda.empty_cache()
         result = prod(CONVOLUTIONS[func](*args, **kwargs)) * x.element_size()
         laid_out = sum(t.nbytes for t in (x, weight) if not _is_dense(t))
