@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tvae.pipeline.files.checked import open_regular
+
 __all__ = ["CHECKSUM", "TYPE_NAMES", "of_file", "of_json", "of_tensors"]
 
 CHECKSUM = "checksum"
@@ -50,7 +52,7 @@ def of_json(data: Mapping[str, Any]) -> str:
 
 def of_file(path: Path) -> str:
     """The same for all bytes of a file. `OSError` when it cannot be read."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -15,12 +15,13 @@ from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.describe import describe
 from tvae.pipeline.jobs.encode_clip import encode_clip_item
 from tvae.pipeline.jobs.events import Event
-from tvae.pipeline.jobs.existing import latents_serve, skipped
+from tvae.pipeline.jobs.existing import latents_serve
 from tvae.pipeline.jobs.fingerprints import of_encoded
 from tvae.pipeline.jobs.lengths import LengthFit
+from tvae.pipeline.jobs.look_up import look_up
 from tvae.pipeline.jobs.outputs import Item
-from tvae.pipeline.jobs.pictures import Finished, Hold, Picture, on_host
-from tvae.pipeline.jobs.reading import gathered, open_source
+from tvae.pipeline.jobs.pictures import Finish, Finished, Hold, Picture
+from tvae.pipeline.jobs.reading import Source
 from tvae.pipeline.latents import LatentsMeta
 from tvae.pipeline.media.formats import Kind
 from tvae.pipeline.models.load import BUILTIN
@@ -43,30 +44,11 @@ class Encode:
         def serves(output: Path, kind: Kind) -> str | None:
             return latents_serve(output, of_encoded(item.source, kind, job, model))
 
-        if (skip := skipped(item, self._context, serves)) is not None:
-            return skip
-        with open_source(item.source, job, model.info.spatial_factor, hold) as source:
-            info = source.reader.info
-            if info.kind == "video":
-                return None
-            output = self._context.claim(item, info.kind)
-            if info.kind not in item.kinds and (skip := skipped(item, self._context, serves, info.kind)) is not None:
-                return skip
-            fit = LengthFit(model.info, job.align)
-            fit.check(info.frames)
-            (rgb, *_) = gathered(fit.through(source.frames())).frames
-            notices = [*source.reader.warnings, *source.told, *fit.told]
+        def finish(source: Source, fit: LengthFit, notices: Sequence[str]) -> Finish:
             meta = describe(item.source, source, job, model)
-        return Picture(
-            item,
-            output,
-            self._vae,
-            on_host(rgb, model.device),
-            rgb.shape[0] * rgb.shape[1],
-            partial(self._write, meta=meta, repeated=fit.repeated, notices=notices),
-            alone=model.info.temporal_factor is not None,
-            shows_progress=False,
-        )
+            return partial(self._write, meta=meta, repeated=fit.repeated, notices=notices)
+
+        return look_up(item, self._context, self._vae, hold, serves, finish, shows_progress=False)
 
     def compute(self, model: Model, values: Sequence[Tensor]) -> list[Tensor]:
         job = self._context.job
@@ -79,7 +61,7 @@ class Encode:
         return encode_clip_item(item, self._context)
 
     def _write(
-        self, picture: Picture, results: list[Tensor], *, meta: LatentsMeta, repeated: int, notices: list[str]
+        self, picture: Picture, results: list[Tensor], *, meta: LatentsMeta, repeated: int, notices: Sequence[str]
     ) -> Finished:
         tensors = dict(zip(kept_names(meta.posterior.kind), results, strict=True))
         overwrite = self._context.job.existing == "overwrite"

@@ -13,14 +13,15 @@ from torch import Tensor
 from tvae.pipeline.jobs.compute import expect_pictures, roundtrip_pictures
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event
-from tvae.pipeline.jobs.existing import picture_serves, skipped
+from tvae.pipeline.jobs.existing import picture_serves
 from tvae.pipeline.jobs.fingerprints import of_reconstructed
 from tvae.pipeline.jobs.geometry import restore
 from tvae.pipeline.jobs.lengths import LengthFit
+from tvae.pipeline.jobs.look_up import look_up
 from tvae.pipeline.jobs.metrics import QualityMeter
 from tvae.pipeline.jobs.outputs import Item
-from tvae.pipeline.jobs.pictures import Finished, Hold, Picture, on_host
-from tvae.pipeline.jobs.reading import gathered, open_source
+from tvae.pipeline.jobs.pictures import Finish, Finished, Hold, Picture
+from tvae.pipeline.jobs.reading import Source
 from tvae.pipeline.jobs.roundtrip_clip import roundtrip_clip_item
 from tvae.pipeline.jobs.writing import open_output
 from tvae.pipeline.latents import Geometry
@@ -46,31 +47,13 @@ class Roundtrip:
         def serves(output: Path, kind: Kind) -> str | None:
             return picture_serves(output, of_reconstructed(item.source, kind, job, model))
 
-        if (skip := skipped(item, self._context, serves)) is not None:
-            return skip
-        with open_source(item.source, job, model.info.spatial_factor, hold) as source:
-            info, geometry = source.reader.info, source.geometry
-            if info.kind == "video":
-                return None
-            output = self._context.claim(item, info.kind)
-            if info.kind not in item.kinds and (skip := skipped(item, self._context, serves, info.kind)) is not None:
-                return skip
-            fit = LengthFit(model.info, job.align)
-            fit.check(info.frames)
-            (rgb, *_) = gathered(fit.through(source.frames())).frames
-            notices = [*source.reader.warnings, *source.told, *fit.told]
-            width, height = geometry.size
+        def finish(source: Source, _fit: LengthFit, notices: Sequence[str]) -> Finish:
+            info, (width, height) = source.reader.info, source.geometry.size
             spec = dataclasses.replace(info.spec, width=width, height=height)
             fingerprint = of_reconstructed(item.source, info.kind, job, model)
-        return Picture(
-            item,
-            output,
-            self._vae,
-            on_host(rgb, model.device),
-            rgb.shape[0] * rgb.shape[1],
-            partial(self._write, spec=spec, geometry=geometry, fingerprint=fingerprint, notices=notices),
-            alone=model.info.temporal_factor is not None,
-        )
+            return partial(self._write, spec=spec, geometry=source.geometry, fingerprint=fingerprint, notices=notices)
+
+        return look_up(item, self._context, self._vae, hold, serves, finish)
 
     def compute(self, model: Model, values: Sequence[Tensor]) -> list[Tensor]:
         return roundtrip_pictures(model, values)
@@ -89,7 +72,7 @@ class Roundtrip:
         spec: PictureSpec,
         geometry: Geometry,
         fingerprint: str,
-        notices: list[str],
+        notices: Sequence[str],
     ) -> Finished:
         levels, finite = results
         check_finite(finite)

@@ -35,6 +35,7 @@ def open_container(path: Path) -> InputContainer:
     Raises InputError, for a text file under a video's name too.
     """
     try:
+        open_regular(path).close()  # FFmpeg would wait for what a fifo brings
         container = av.open(f"file:{os.fspath(path)}", metadata_errors="replace", options=_OPENING)
     except (av.error.FFmpegError, OSError, ValueError) as error:
         if _is_list(path):

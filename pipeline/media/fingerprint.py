@@ -17,6 +17,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.media.container import open_container
 from tvae.pipeline.media.formats import ImageFormat
 from tvae.pipeline.media.image_read import DAMAGE, quiet
@@ -66,7 +67,7 @@ def video_tag(fingerprint: str) -> dict[str, str]:
 def read_image_tag(path: Path, target: ImageFormat) -> str | None:
     """The fingerprint in an image of this format, None without one; no pixel is decoded."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             if target.mark == "before pixels":
                 text: object = _before_pixels(file)
             else:

@@ -19,6 +19,7 @@ from typing import NamedTuple, Self
 from av.packet import Packet
 
 from tvae.pipeline.files.atomic import discard, publish, temporary_path
+from tvae.pipeline.files.checked import open_regular, parse_json
 
 __all__ = ["PacketFile", "StoredPacket", "Table", "read_payloads", "read_table"]
 
@@ -88,7 +89,7 @@ class PacketFile:
 
 def read_table(path: Path) -> Table:
     """Raises OSError; ValueError for what is no such file, or not a whole one."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         length = file.seek(0, os.SEEK_END)
         file.seek(max(0, length - _TAIL))
         tail = file.read()
@@ -98,7 +99,7 @@ def read_table(path: Path) -> Table:
             raise ValueError(f"{path}: not a whole file of packets")
         file.seek(start)
         try:
-            found = json.loads(file.read(size))
+            found = parse_json(file.read(size))
             table = Table(found["setup"], [StoredPacket(*packet) for packet in found["packets"]], found["checksum"])
         except (KeyError, TypeError) as error:
             raise ValueError(f"{path}: its table is damaged") from error
@@ -110,7 +111,7 @@ def read_table(path: Path) -> Table:
 def read_payloads(path: Path, table: Table) -> Iterator[bytes]:
     """In order, one at a time. Raises ValueError at the end when the file is damaged."""
     found = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         for packet in table.packets:
             payload = file.read(packet.size)
             found.update(payload)

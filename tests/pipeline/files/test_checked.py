@@ -9,8 +9,11 @@ import pytest
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.checked import DEEPEST, open_regular, parse_json, read_bytes, read_json
+from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.files.tensor_header import read_header, read_texts
 from tvae.pipeline.latents import open_latents
+from tvae.pipeline.media import read_fingerprint
+from tvae.pipeline.media.packet_file import Table, read_payloads, read_table
 
 
 @pytest.mark.parametrize(
@@ -69,6 +72,15 @@ def test_nothing_waits_for_a_fifo(tmp_path: Path) -> None:
     for read in open_regular, read_header, read_texts:
         with pytest.raises(OSError, match="not a regular file"):
             read(fifo)
+    for read in read_table, of_file:
+        with pytest.raises(OSError, match="not a regular file"):
+            read(fifo)
+    with pytest.raises(OSError, match="not a regular file"):
+        next(read_payloads(fifo, Table("", [], "")))
+    for suffix in ".png", ".bmp", ".mp4":
+        planted = fifo.with_suffix(suffix)
+        os.mkfifo(planted)
+        assert read_fingerprint(planted) is None
     with pytest.raises(InputError, match="not a regular file"):
         open_latents(fifo)
     folder = tmp_path / "a.latents"

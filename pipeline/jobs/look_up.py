@@ -1,0 +1,49 @@
+"""The first stage of encode and roundtrip: is an item done, is it a clip, or what picture is it?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tvae.pipeline.jobs.context import Context
+from tvae.pipeline.jobs.events import Event
+from tvae.pipeline.jobs.existing import skipped
+from tvae.pipeline.jobs.lengths import LengthFit
+from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.pictures import Finish, Hold, Picture, on_host
+from tvae.pipeline.jobs.reading import Source, gathered, open_source
+from tvae.pipeline.media.formats import Kind
+
+__all__ = ["look_up"]
+
+
+def look_up(
+    item: Item,
+    context: Context,
+    vae: str,
+    hold: Hold,
+    serves: Callable[[Path, Kind], str | None],
+    finish: Callable[[Source, LengthFit, Sequence[str]], Finish],
+    *,
+    shows_progress: bool = True,
+) -> Event | Picture | None:
+    """See ``Operation.look_up``. serves: see ``skipped``. finish: how the output of a picture is written that was read
+    from a source, made as long as the VAE takes it, with lines on what was done to it."""
+    job, model = context.job, context.facts_for(vae)
+    if (skip := skipped(item, context, serves)) is not None:
+        return skip
+    with open_source(item.source, job, model.info.spatial_factor, hold) as source:
+        kind = source.reader.info.kind
+        if kind == "video":
+            return None
+        output = context.claim(item, kind)
+        if kind not in item.kinds and (skip := skipped(item, context, serves, kind)) is not None:
+            return skip
+        fit = LengthFit(model.info, job.align)
+        fit.check(source.reader.info.frames)
+        (rgb, *_) = gathered(fit.through(source.frames())).frames
+        write = finish(source, fit, [*source.reader.warnings, *source.told, *fit.told])
+    pixels = rgb.shape[0] * rgb.shape[1]
+    alone = model.info.temporal_factor is not None
+    values = on_host(rgb, model.device)
+    return Picture(item, output, vae, values, pixels, write, alone=alone, shows_progress=shows_progress)
