@@ -239,7 +239,7 @@ KeepAudio = Annotated[
     Literal["copy", "none"],
     typer.Option(
         "--audio",
-        help="Copy audio and subtitles into the folder of latents, or leave them out.",
+        help="Copy sound, subtitles and all other streams into the folder of latents, or leave them out.",
         rich_help_panel=LATENTS,
     ),
 ]
@@ -288,7 +288,11 @@ Fps = Annotated[
 ]
 Audio = Annotated[
     Literal["copy", "none"],
-    typer.Option("--audio", help="Copy audio and subtitles unchanged, or leave them out.", rich_help_panel=WRITING),
+    typer.Option(
+        "--audio",
+        help="Copy sound, subtitles and all other streams unchanged, or leave them out.",
+        rich_help_panel=WRITING,
+    ),
 ]
 Color = Annotated[
     str | None,

@@ -35,7 +35,7 @@ from tvae.pipeline.jobs.queues import prefetched, written_in_thread
 from tvae.pipeline.jobs.steps import latents_in_steps
 from tvae.pipeline.jobs.writing import open_output
 from tvae.pipeline.latents import LatentsReader
-from tvae.pipeline.media import Frame, PartedVideoWriter, SideStreams, Writer
+from tvae.pipeline.media import ClipTags, Frame, PartedVideoWriter, SideStreams, Writer
 from tvae.pipeline.models.hub import is_hub_id
 from tvae.pipeline.models.load import BUILTIN
 
@@ -73,9 +73,12 @@ def decode_clip_item(item: Item, context: Context) -> Event:
         if job.audio == "copy" and reader.streams is not None:
             reader.check_streams()
             audio = SideStreams.from_json(reader.streams, reader.path)
+        tags = ClipTags.from_record(reader.streams or {}, reader.path)
         way = passage(model, "decode", meta.kind)
         fingerprint = of_decoded(reader, job, model)
-        with open_output(output, meta.picture, meta.kind, job, audio, fingerprint, parted=way.resumes) as writer:
+        with open_output(
+            output, meta.picture, meta.kind, job, audio, fingerprint, tags=tags, parted=way.resumes
+        ) as writer:
             if way.mode is ClipMode.ON_DEMAND:
                 done = _decode_on_demand(item, reader, model, writer, context)
             else:

@@ -26,7 +26,7 @@ from tvae.pipeline.jobs.parts import Part, PartGatherer
 from tvae.pipeline.jobs.queues import prefetched, written_in_thread
 from tvae.pipeline.jobs.reading import Chunk, Source, gathered, open_source
 from tvae.pipeline.jobs.steps import StepPart, in_steps
-from tvae.pipeline.media import copy_streams, frames_to_tensor
+from tvae.pipeline.media import ClipTags, copy_streams, frames_to_tensor, read_tags
 from tvae.pipeline.models.load import BUILTIN
 from tvae.pipeline.session.outputs.taken_apart import Posterior
 
@@ -210,5 +210,7 @@ def _keep_streams(item: Item, fit: LengthFit, writer: latents.VideoLatentsWriter
     """Puts the source's other streams beside the latents, if they are wanted, and completes the folder."""
     warnings: list[str] = []
     side = copy_streams(item.source, writer.streams_stem, warnings) if context.job.audio == "copy" else None
-    writer.commit(side.to_json() if side else None, fit.dropped)
+    tags = read_tags(item.source, warnings) if writer.meta.kind == "video" else ClipTags()
+    record = side.to_json() if side else {"streams": []}
+    writer.commit({**record, "tags": tags.to_json()} if side or tags else None, fit.dropped)
     context.notify(item, warnings)

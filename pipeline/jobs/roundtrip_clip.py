@@ -28,7 +28,7 @@ from tvae.pipeline.jobs.queues import prefetched, written_in_thread
 from tvae.pipeline.jobs.reading import Chunk, Source, gathered, open_source
 from tvae.pipeline.jobs.steps import in_steps
 from tvae.pipeline.jobs.writing import open_output
-from tvae.pipeline.media import Frame, frames_to_tensor
+from tvae.pipeline.media import ClipTags, Frame, frames_to_tensor, read_tags
 from tvae.pipeline.session.outputs.taken_apart import Posterior
 
 if TYPE_CHECKING:
@@ -60,9 +60,11 @@ def roundtrip_clip_item(item: Item, context: Context) -> Event:
             context.emit(ItemStarted(item.source, item.index, output, info.kind, info.frames))
             width, height = source.geometry.size
             spec = dataclasses.replace(info.spec, width=width, height=height)
+            told: list[str] = []
+            tags = read_tags(item.source, told) if info.kind == "video" else ClipTags()
             audio = item.source if job.audio == "copy" and info.kind == "video" else None
             meter, trimmer, done = QualityMeter(), Trimmer(), 0
-            with open_output(output, spec, info.kind, job, audio, fingerprint) as writer:
+            with open_output(output, spec, info.kind, job, audio, fingerprint, tags=tags) as writer:
 
                 def finish(pair: tuple[np.ndarray, Frame]) -> None:
                     reference, frame = (restore(rgb, source.geometry) for rgb in (pair[0], pair[1].rgb))
@@ -84,7 +86,7 @@ def roundtrip_clip_item(item: Item, context: Context) -> Event:
                     else:
                         _by_chunks(source, fit, _Reconstruction(model, there, back), context, give)
                 writer.commit()
-        context.notify(item, [*source.reader.warnings, *source.told, *fit.told, *writer.warnings])
+        context.notify(item, [*source.reader.warnings, *source.told, *fit.told, *told, *writer.warnings])
     return ItemDone(item.source, item.index, output, done, time.monotonic() - begin, meter.result())
 
 

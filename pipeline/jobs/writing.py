@@ -12,6 +12,7 @@ from tvae.pipeline.files.atomic import write_error
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.media import (
+    ClipTags,
     PictureSpec,
     SideStreams,
     WriteOptions,
@@ -69,11 +70,12 @@ def open_output(
     audio: SideStreams | Path | None,
     fingerprint: str,
     *,
+    tags: ClipTags | None = None,
     parted: bool = False,
 ) -> Iterator[Writer]:
     """A Writer in a folder that exists; ``parted``: of a video, one of parts. OutputError, from it too, for a full disk
     or a lost folder."""
-    options = dataclasses.replace(write_options(job, kind, audio), fingerprint=fingerprint)
+    options = dataclasses.replace(write_options(job, kind, audio), tags=tags, fingerprint=fingerprint)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         opened: Writer = (open_parted_writer if parted and kind == "video" else open_writer)(path, like, options)

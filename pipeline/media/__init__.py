@@ -25,16 +25,17 @@ those of an earlier run.
 
 The PictureSpec (here ``info.spec``) has to_json / from_json, for the metadata of latents. The suffix chooses
 the format, and with it whether one image or a video is written; ``formats`` has the table of all formats. WriteOptions:
-codec, crf, pix_fmt, enc, fps, audio, colour (parse_colour reads ``--color``), fingerprint (what read_fingerprint gives
-back of the file); see open_writer.
+codec, crf, pix_fmt, enc, fps, audio, tags, colour (parse_colour reads ``--color``), fingerprint (what read_fingerprint
+gives back of the file); see open_writer.
 
-The other streams (audio, subtitles)::
+The other streams (audio, subtitles, further pictures, data, the cover, fonts), chapters and metadata::
 
     side = copy_streams(video, folder / "streams", warnings)   # SideStreams; None when there is nothing to keep
     index["side_streams"] = side.to_json()                     # files, codecs, languages, every packet's times
     side = SideStreams.from_json(index["side_streams"], folder)
     WriteOptions(audio=side)                                   # decode: muxed untouched into the output, in step
     WriteOptions(audio=video_path)                             # roundtrip: straight from the source
+    WriteOptions(tags=read_tags(video, warnings))              # ClipTags; to_json / from_record
 
 Pixels: frames_to_tensor and tensor_to_frames convert between frames and [N, 3, H, W] in [-1, 1] on any device.
 
@@ -66,6 +67,7 @@ from tvae.pipeline.media.spec import (
 )
 from tvae.pipeline.media.stream_copy import copy_streams
 from tvae.pipeline.media.streams import SideStreams
+from tvae.pipeline.media.tags import ClipTags, read_tags
 from tvae.pipeline.media.writers import (
     check_write_options,
     open_parted_writer,
@@ -75,6 +77,7 @@ from tvae.pipeline.media.writers import (
 
 __all__ = [
     "MAX_PIXELS",
+    "ClipTags",
     "Colour",
     "Frame",
     "MediaInfo",
@@ -99,6 +102,7 @@ __all__ = [
     "parse_colour",
     "probe",
     "read_fingerprint",
+    "read_tags",
     "tensor_to_frames",
     "tensor_to_levels",
 ]

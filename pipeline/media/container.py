@@ -9,14 +9,23 @@ from pathlib import Path
 import av
 import av.error
 from av.container import InputContainer
-from av.stream import Disposition, Stream
+from av.stream import DataStream, Disposition, Stream
 from av.video.stream import VideoStream
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.media.spec import StreamInfo
 
-__all__ = ["describe_stream", "is_still_format", "open_container", "other_streams", "picture_stream", "reason"]
+__all__ = [
+    "attached",
+    "describe_stream",
+    "is_still_format",
+    "open_container",
+    "other_streams",
+    "picture_stream",
+    "reason",
+    "stream_tags",
+]
 
 # FFmpeg would show text files as ANSI art
 _TEXT_ART = {"tty", "bin", "xbin", "adf", "idf"}
@@ -71,7 +80,7 @@ def is_still_format(container: InputContainer) -> bool:
 
 def picture_stream(container: InputContainer) -> VideoStream | None:
     """The stream that is the picture: the default video stream, else the first. Cover art does not count."""
-    videos = [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
+    videos = [stream for stream in container.streams.video if not attached(stream)]
     chosen = [stream for stream in videos if stream.disposition & Disposition.default]
     return next(iter(chosen or videos), None)
 
@@ -82,6 +91,22 @@ def other_streams(container: InputContainer) -> list[Stream]:
     return [stream for stream in container.streams if picture is None or stream.index != picture.index]
 
 
+def attached(stream: Stream) -> bool:
+    """Whether a stream is a file in the container (the cover, a font), and nothing in time."""
+    return stream.type == "attachment" or bool(stream.disposition & Disposition.attached_pic)
+
+
+def stream_tags(stream: Stream) -> dict[str, str]:
+    """A stream's metadata in the names that every muxer knows: reading MP4, FFmpeg calls the title a name."""
+    tags = dict(stream.metadata)
+    if "name" in tags and "title" not in tags:
+        tags["title"] = tags.pop("name")
+    return tags
+
+
 def describe_stream(stream: Stream) -> StreamInfo:
-    codec = stream.codec_context.codec.canonical_name if stream.codec_context is not None else None
+    if stream.codec_context is not None:
+        codec: str | None = stream.codec_context.codec.canonical_name
+    else:
+        codec = stream.name if isinstance(stream, DataStream) else None
     return StreamInfo(stream.index, stream.type, codec or "unknown", stream.language)

@@ -15,11 +15,12 @@ from av.packet import Packet
 from tvae.pipeline.files.atomic import discard, publish, write_error
 from tvae.pipeline.media.atomic import reserve
 from tvae.pipeline.media.encoder import add_encoder
-from tvae.pipeline.media.fingerprint import video_tag
+from tvae.pipeline.media.fingerprint import mark_video
 from tvae.pipeline.media.formats import MP4, VideoFormat
 from tvae.pipeline.media.output_clock import MAX_TIMESCALE, OutputClock
 from tvae.pipeline.media.spec import PictureSpec, WriteOptions
 from tvae.pipeline.media.stream_mux import StreamMuxer
+from tvae.pipeline.media.tags import ClipTags, lost_tags, put_chapters, put_tags
 
 __all__ = ["Film"]
 
@@ -44,6 +45,7 @@ class Film:
         self.path, self._target, self._clock = path, target, clock
         self._container: OutputContainer | None = None
         self._streams = StreamMuxer(options.audio, warnings)
+        self._tags, self._warnings = options.tags or ClipTags(), warnings
         self._temporary = reserve(path)
         self._finished = False
         try:
@@ -67,13 +69,18 @@ class Film:
                 "movie_timescale": str(common if common <= MAX_TIMESCALE else own),
             }
         self._container = av.open(f"file:{self._temporary}", "w", format=target.name, container_options=timescales)
-        if options.fingerprint is not None:
-            self._container.metadata.update(video_tag(options.fingerprint))
         self.stream, self.encoder = add_encoder(self._container, target, like, options, clock.time_base, clock.rate)
-        self._streams.attach(self._container)
+        put_tags(self._container, self.stream, self._tags, clock.rate)
+        if options.fingerprint is not None:
+            mark_video(self._container.metadata, self.stream.metadata, options.fingerprint)
+        first = self._streams.attach(self._container)
         self._container.start_encoding()
-        if options.fps is not None and not self._streams.empty:
-            warnings.append(f"the picture runs at {options.fps} frames a second now, the sound as before")
+        self._container.mux(first)
+        timed = [
+            name for name, there in (("sound", not self._streams.empty), ("chapters", self._tags.chapters)) if there
+        ]
+        if options.fps is not None and timed:
+            warnings.append(f"the picture runs at {options.fps} frames a second now, {' and '.join(timed)} as before")
         keep = f"write {MP4.suffixes[0]} to keep"
         if like.sample_aspect_ratio != 1 and not self.encoder.keeps_aspect:
             warnings.append(f"pixel aspect {like.sample_aspect_ratio} is lost in {target.name}; {keep} it")
@@ -102,7 +109,10 @@ class Film:
         assert self._container is not None
         try:
             self._streams.finish()
+            put_chapters(self._container, self._tags.chapters, self._clock.delay)
             self._container.close()
+            if self._tags:
+                self._warnings += lost_tags(self._temporary, self._target.name, self._tags)
             publish(self._temporary, self.path)
         except (av.error.FFmpegError, OSError) as error:
             raise write_error(self.path, error) from error

@@ -3,7 +3,8 @@
 It says ``tvae-fingerprint=<64 hex digits>``. An image has it where its format's ``mark`` says: in a tEXt chunk of that
 keyword (*png text*), in the file's *comment*, or in the ImageDescription of EXIF or TIFF (*description*). BMP has no
 metadata; there it stands between the headers and the pixels, where the format lets anything be (*before pixels*). A
-video has it in the container's ``comment``.
+video has it in the container's ``comment``, or, where the source's comment is there, in the ``handler_name`` of the
+picture: both are in every container.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from tvae.pipeline.media.container import open_container
 from tvae.pipeline.media.formats import ImageFormat
 from tvae.pipeline.media.image_read import DAMAGE, quiet
 
-__all__ = ["image_tag", "read_image_tag", "read_video_tag", "stamp", "video_tag"]
+__all__ = ["image_tag", "is_mark", "mark_video", "read_image_tag", "read_video_tag", "stamp"]
 
 _KEY = "tvae-fingerprint"
 _TEXT = re.compile(f"{_KEY}=([0-9a-f]{{64}})")
 _DESCRIPTION = 0x010E  # ImageDescription in TIFF and EXIF
+_WHOLE, _PICTURE = "comment", "handler_name"
 _BMP_HEAD = struct.Struct("<2sI4xI")  # "BM", size of the file, where the pixels start
 
 
@@ -59,9 +61,15 @@ def stamp(target: ImageFormat, path: Path, fingerprint: str) -> None:
     path.write_bytes(head + data[len(head) : start] + text + data[start:])
 
 
-def video_tag(fingerprint: str) -> dict[str, str]:
-    """Metadata of the container."""
-    return {"comment": f"{_KEY}={fingerprint}"}
+def mark_video(whole: dict[str, str], picture: dict[str, str], fingerprint: str) -> None:
+    """Into the metadata of the container or of the picture's stream."""
+    commented = any(key.lower() == _WHOLE for key in whole)
+    (picture if commented else whole)[_PICTURE if commented else _WHOLE] = f"{_KEY}={fingerprint}"
+
+
+def is_mark(text: str) -> bool:
+    """Whether this is ours, of the source."""
+    return _match(text) is not None
 
 
 def read_image_tag(path: Path, target: ImageFormat) -> str | None:
@@ -88,11 +96,12 @@ def read_video_tag(path: Path) -> str | None:
     """The fingerprint in a video, None without one; its frames are not read."""
     try:
         with open_container(path) as container:
-            # Matroska shouts its keys
-            comments = [text for key, text in container.metadata.items() if key.lower() == "comment"]
+            places = [(_WHOLE, container.metadata), *((_PICTURE, one.metadata) for one in container.streams.video)]
     except InputError:
         return None
-    return _match(comments[0]) if comments else None
+    # Matroska shouts its keys
+    texts = [text for place, found in places for key, text in found.items() if key.lower() == place]
+    return next(filter(None, map(_match, texts)), None)
 
 
 def _before_pixels(file: BinaryIO) -> bytes:

@@ -13,7 +13,7 @@ from av.container import InputContainer, OutputContainer
 from av.packet import Packet
 from av.stream import Discard, Disposition, Stream
 
-from tvae.pipeline.media.container import describe_stream, open_container, other_streams, reason
+from tvae.pipeline.media.container import attached, open_container, other_streams, reason
 from tvae.pipeline.media.packet_times import PacketTime
 
 _NO_SHIFT = Fraction(0)
@@ -27,18 +27,15 @@ def clock(stream: Stream) -> Fraction:
     return stream.time_base
 
 
-def carried_streams(container: InputContainer, warnings: list[str]) -> list[Stream]:
-    """The audio and subtitle streams of an input; cover art, timecode, fonts, ... are named in ``warnings``."""
-    carried, left = [], []
-    for stream in other_streams(container):
-        info = describe_stream(stream)
-        if info.type in ("audio", "subtitle") and stream.codec_context is not None:
-            carried.append(stream)
-        else:
-            left.append(f"{info.index} ({info.type}, {info.codec})")
-    if left:
-        warnings.append(f"stream {', '.join(left)} left out: only sound and subtitles are kept")
-    return carried
+def carried_streams(container: InputContainer) -> list[Stream]:
+    """The streams of an input that are to be copied packet by packet: all but the picture, attachments, and what comes
+    back by itself with the metadata: the text of chapters in MP4, which FFmpeg discards, and the timecode."""
+    return [
+        stream
+        for stream in other_streams(container)
+        if not attached(stream)
+        and not (stream.type == "data" and (stream.discard == Discard.all or "timecode" in stream.metadata))
+    ]
 
 
 def fits(muxer: str, template: Stream, path: Path) -> bool:
@@ -46,7 +43,7 @@ def fits(muxer: str, template: Stream, path: Path) -> bool:
     sample = next(read_packets(path, [template.index], []), None)
     try:
         with av.open(io.BytesIO(), "w", format=muxer) as container:
-            stream = container.add_stream_from_template(template)
+            stream = container.add_stream_from_template(template, opaque=True)
             container.start_encoding()
             if sample is not None:
                 sample.stream, sample.pts, sample.dts = stream, 0, 0
@@ -90,7 +87,7 @@ class PacketSink:
 
     def __init__(self, container: OutputContainer, template: Stream, time_base: Fraction, warnings: list[str]) -> None:
         self._container = container
-        self._stream = container.add_stream_from_template(template)
+        self._stream = container.add_stream_from_template(template, opaque=True)
         self._stream.time_base = time_base
         self._name = f"stream {template.index}"
         self._warnings = warnings
@@ -99,7 +96,8 @@ class PacketSink:
 
     def describe(self, disposition: int, metadata: dict[str, str]) -> None:
         self._stream.disposition = Disposition(disposition)
-        self._stream.metadata.update(metadata)
+        # a muxer of MP4 would make a track of it, and refuse what has no frame rate
+        self._stream.metadata.update({key: text for key, text in metadata.items() if key.lower() != "timecode"})
 
     def put(self, packet: Packet, time: PacketTime, time_base: Fraction, shift: Fraction = _NO_SHIFT) -> None:
         """Mux one packet, ``shift`` seconds late. Muxers want a dts that increases: it is filled in or moved."""

@@ -15,6 +15,7 @@ from tvae.pipeline.media.formats import Kind
 
 if TYPE_CHECKING:
     from tvae.pipeline.media.streams import SideStreams
+    from tvae.pipeline.media.tags import ClipTags
 
 __all__ = ["Colour", "Frame", "MediaInfo", "PictureSpec", "Reader", "StreamInfo", "WriteOptions", "Writer"]
 
@@ -166,6 +167,7 @@ class WriteOptions:
     enc: Mapping[str, str] = field(default_factory=dict)
     fps: Fraction | None = None
     audio: SideStreams | Path | None = None
+    tags: ClipTags | None = None
     colour: Colour | None = None
     fingerprint: str | None = None
 

@@ -14,7 +14,8 @@ from av.packet import Packet
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.atomic import discard, publish, write_error
 from tvae.pipeline.media.atomic import reserve
-from tvae.pipeline.media.container import describe_stream, open_container, reason
+from tvae.pipeline.media.attachments import keep_attachments
+from tvae.pipeline.media.container import describe_stream, open_container, reason, stream_tags
 from tvae.pipeline.media.formats import MATROSKA, MP4, NUT
 from tvae.pipeline.media.packet_times import PacketTime, TimeRuns
 from tvae.pipeline.media.packets import PacketSink, carried_streams, clock, filled, fits, read_packets
@@ -51,29 +52,32 @@ class Tally:
 
 
 def copy_streams(source: str | Path, dest_stem: Path, warnings: list[str]) -> SideStreams | None:
-    """Remux every audio and subtitle stream of ``source`` into ``<dest_stem>.<suffix>``; None when there is none.
+    """Remux every stream but the picture of ``source`` into ``<dest_stem>.<suffix>``; None when there is none.
 
-    One file where one container takes all, else one file a stream. Each is read back and compared, so payloads are
-    identical; the times are in the record. What cannot be kept is named in ``warnings``. Raises InputError when the
-    source cannot be read, OutputError when the files cannot be written.
+    One file where one container takes all, else one file a stream, and one an attachment. Each is read back and
+    compared, so payloads are identical; the times are in the record. What cannot be kept is named in ``warnings``.
+    Raises InputError when the source cannot be read, OutputError when the files cannot be written.
     """
     source = Path(source).absolute()
     with open_container(source) as container:
-        wanted = [stream.index for stream in carried_streams(container, warnings)]
-    full = filled(source, wanted) if wanted else []
-    if empty := sorted(set(wanted) - set(full)):
+        names = {
+            info.index: f"{info.index} ({info.type}, {info.codec})"
+            for info in map(describe_stream, carried_streams(container))
+        }
+    wanted = filled(source, list(names)) if names else []
+    if empty := sorted(set(names) - set(wanted)):
         warnings.append(f"stream {', '.join(map(str, empty))} left out: it is empty")
-    wanted = full
-    if not wanted:
-        return None
-    kept = _copy(source, wanted, dest_stem, warnings)
+    kept = _copy(source, wanted, dest_stem, warnings) if wanted else []
     if not kept and len(wanted) > 1:
         for index in wanted:
             kept += _copy(source, [index], dest_stem.with_name(f"{dest_stem.name}-{index}"), warnings)
     lost = sorted(set(wanted) - {stream.index for stream in kept})
     if lost:
-        warnings.append(f"stream {', '.join(map(str, lost))} left out: no container gives it back unchanged")
-    return SideStreams(dest_stem.parent, tuple(kept)) if kept else None
+        warnings.append(
+            f"stream {', '.join(names[index] for index in lost)} left out: no container gives it back unchanged"
+        )
+    attachments = keep_attachments(source, dest_stem, warnings)
+    return SideStreams(dest_stem.parent, tuple(kept), attachments) if kept or attachments else None
 
 
 def _copy(source: Path, wanted: list[int], stem: Path, warnings: list[str]) -> list[SideStream]:
@@ -126,7 +130,7 @@ def _fill(
                     codec=info.codec,
                     language=info.language,
                     disposition=int(stream.disposition),
-                    metadata=dict(stream.metadata),
+                    metadata=stream_tags(stream),
                     time_base=clock(stream),
                     packets=tally.packets,
                     size=tally.size,

@@ -14,7 +14,8 @@ from av.packet import Packet
 from av.stream import Stream
 
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.media.container import describe_stream, open_container
+from tvae.pipeline.media.attachments import Attachment, attach, attachments_of, kept_attachments
+from tvae.pipeline.media.container import attached, describe_stream, open_container, stream_tags
 from tvae.pipeline.media.formats import MATROSKA
 from tvae.pipeline.media.packet_times import PacketTime, expand
 from tvae.pipeline.media.packets import PacketSink, carried_streams, clock, fits, read_packets
@@ -60,6 +61,7 @@ class StreamMuxer:
         self._queue: Iterator[_Due] = iter(())
         self._shift = Fraction(0)
         self._next: _Due | None = None
+        self._attachments: Iterator[Attachment] = iter(())
         if isinstance(source, SideStreams):
             self._from_record(source)
         elif source is not None:
@@ -76,24 +78,27 @@ class StreamMuxer:
             for s in self._sources
         ]
 
-    def attach(self, container: OutputContainer) -> None:
-        """Add the streams to the output, before its header is written."""
-        queues = []
+    def attach(self, container: OutputContainer) -> list[Packet]:
+        """Add the streams to the output, before its header is written; returns what is to be muxed right after it."""
+        queues, covers = [], []
         for source in list(self._sources):
             if not fits(container.format.name, source.template, source.path):
                 info = describe_stream(source.template)
                 index = source.record.index if source.record else info.index
-                self._warnings.append(
-                    f"stream {index} ({info.type}, {info.codec}) left out: {container.format.name} files cannot "
-                    f"hold it; write {MATROSKA.suffixes[0]} to keep it"
-                )
+                self._leave_out(f"stream {index} ({info.type}, {info.codec})", container)
                 self._sources.remove(source)
                 continue
             sink = PacketSink(container, source.template, source.time_base, self._warnings)
             sink.describe(source.disposition, source.metadata)
             queues.append(self._packets(source, sink))
+        for found in self._attachments:
+            try:
+                covers.append(attach(container, found))
+            except ValueError:
+                self._leave_out(found.words, container)
         self._queue = heapq.merge(*queues, key=lambda due: due.start)
         self._next = next(self._queue, None)
+        return [packet for packet in covers if packet is not None]
 
     def delay(self, seconds: Fraction) -> None:
         """Start everything so much later, before the first packet is muxed."""
@@ -115,15 +120,22 @@ class StreamMuxer:
         for container in self._open:
             container.close()
 
+    def _leave_out(self, what: str, container: OutputContainer) -> None:
+        name = container.format.name
+        advice = "" if name == MATROSKA.name else f"; write {MATROSKA.suffixes[0]} to keep it"
+        self._warnings.append(f"{what} left out: {name} files cannot hold it{advice}")
+
     def _from_media(self, path: Path) -> None:
         container = open_container(path)
         self._open.append(container)
-        for stream in carried_streams(container, self._warnings):
+        self._attachments = attachments_of(path, self._warnings)
+        for stream in carried_streams(container):
             self._sources.append(
-                _Source(path, stream, clock(stream), int(stream.disposition), dict(stream.metadata), None)
+                _Source(path, stream, clock(stream), int(stream.disposition), stream_tags(stream), None)
             )
 
     def _from_record(self, side: SideStreams) -> None:
+        self._attachments = kept_attachments(side.folder, side.attachments)
         for name in side.files:
             container = open_container(side.folder / name)
             self._open.append(container)
@@ -131,7 +143,7 @@ class StreamMuxer:
                 if record.file_index >= len(container.streams):
                     raise _mismatch(side.folder / name)
                 template = container.streams[record.file_index]
-                if template.type not in ("audio", "subtitle") or template.codec_context is None:
+                if attached(template) or (template.codec_context is None and template.type != "data"):
                     raise _mismatch(side.folder / name)
                 self._sources.append(
                     _Source(side.folder / name, template, record.time_base, record.disposition, record.metadata, record)
@@ -157,4 +169,4 @@ class StreamMuxer:
 
 
 def _mismatch(path: Path) -> InputError:
-    return InputError(f"{path}: does not hold the sound and subtitles its index says; encode the video again")
+    return InputError(f"{path}: does not hold the streams that its index says; encode the video again")

@@ -1,4 +1,4 @@
-"""The record of a video's other streams (audio, subtitles) kept beside its latents."""
+"""The record of a video's other streams (audio, subtitles, a cover, ...) kept beside its latents."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.checked import is_name
 from tvae.pipeline.files.record import Count, Within, from_json
+from tvae.pipeline.media.attachments import KeptAttachment
 from tvae.pipeline.media.packet_times import check_runs
 
 MOST_STREAMS = 256
@@ -46,6 +47,7 @@ class SideStream:
 @dataclass(frozen=True)
 class _Record:
     streams: tuple[SideStream, ...]
+    attachments: tuple[KeptAttachment, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,33 +56,35 @@ class SideStreams:
 
     folder: Path
     streams: tuple[SideStream, ...]
+    attachments: tuple[KeptAttachment, ...] = ()
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files' names, without the folder."""
+        """Names of the files of streams, without the folder."""
         return tuple(dict.fromkeys(stream.file for stream in self.streams))
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able, without the folder."""
-        return {"streams": [{**asdict(stream), "time_base": str(stream.time_base)} for stream in self.streams]}
+        streams = [{**asdict(stream), "time_base": str(stream.time_base)} for stream in self.streams]
+        return {"streams": streams, "attachments": [asdict(attachment) for attachment in self.attachments]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], folder: Path) -> SideStreams:
         """Raises InputError when the record is not one of ours or one of its files is missing."""
         try:
-            streams = from_json(_Record, data, "record").streams
-            names = {stream.file for stream in streams}
+            record = from_json(_Record, data, "record")
+            streams, attachments = record.streams, record.attachments
+            names = {stream.file for stream in streams} | {attachment.file for attachment in attachments}
             if not all(is_name(name) for name in names):
                 raise ValueError("a file outside the folder")
-            if len(streams) > MOST_STREAMS or len({(s.file, s.file_index) for s in streams}) < len(streams):
+            places = {(s.file, s.file_index) for s in streams} | {(a.file, None) for a in attachments}
+            if max(len(streams), len(attachments)) > MOST_STREAMS or len(places) < len(streams) + len(attachments):
                 raise ValueError("a stream twice, or too many of them")
             for stream in streams:
                 check_runs(stream.times, stream.time_base)
         except ValueError as error:
-            raise InputError(
-                f"{folder}: the record of its sound and subtitles is damaged ({error}); encode again"
-            ) from error
+            raise InputError(f"{folder}: the record of its other streams is damaged ({error}); encode again") from error
         for name in sorted(names):
             if not (folder / name).is_file():
-                raise InputError(f"{folder}: {name}, which holds its sound and subtitles, is missing; encode again")
-        return cls(folder, streams)
+                raise InputError(f"{folder}: {name}, which holds other streams of it, is missing; encode again")
+        return cls(folder, streams, attachments)

@@ -36,6 +36,7 @@ def open_writer(path: str | Path, like: PictureSpec, options: WriteOptions | Non
     Video: ``codec`` (default the first of libx264, libopenh264, mpeg4 that this PyAV has), ``crf`` (default 18),
     ``pix_fmt`` (default yuv420p; yuv444p for odd sizes), ``enc`` (the encoder's own options), ``fps`` (a constant rate
     in place of the timestamps; no frame is dropped or doubled), ``audio`` (where the other streams come from),
+    ``tags`` (chapters and metadata),
     ``colour`` (matrix and range to store in place of the source's).
     Image: ``enc`` only (see ``settings`` in ``formats``).
     Both: ``fingerprint`` (a sha256 in hex; read_fingerprint finds it again).

@@ -185,7 +185,7 @@ def test_retiming_says_that_the_sound_stays(make_clip: MakeClip, tmp_path: Path)
     source = make_clip(tmp_path / "a.mp4", audio=("aac", 0))
     options = WriteOptions(audio=source, fps=Fraction(30))
     with open_reader(source) as reader, open_writer(tmp_path / "b.mp4", reader.info.spec, options) as writer:
-        assert writer.warnings == ["the picture runs at 30 frames a second now, the sound as before"]
+        assert writer.warnings == ["the picture runs at 30 frames a second now, sound as before"]
 
 
 def test_damaged_records(make_clip: MakeClip, tmp_path: Path) -> None:
@@ -207,17 +207,17 @@ def test_damaged_records(make_clip: MakeClip, tmp_path: Path) -> None:
         {"streams": [good] * 1100},
         *({"streams": [good | change]} for change in bad),
     ):
-        with pytest.raises(InputError, match="record of its sound and subtitles is damaged"):
+        with pytest.raises(InputError, match="record of its other streams is damaged"):
             SideStreams.from_json(damaged, tmp_path / "latents")
     for changed in ({"crc32": 1}, {"packets": 1}, {"times": [[1, 0, 0, 1]]}, {"file_index": 3}):
         wrong = SideStreams.from_json({"streams": [{**record["streams"][0], **changed}]}, tmp_path / "latents")
-        with pytest.raises(InputError, match="does not hold the sound and subtitles its index says"):
+        with pytest.raises(InputError, match="does not hold the streams that its index says"):
             through(source, tmp_path / "b.mp4", wrong)
     (tmp_path / "latents" / "streams.mp4").write_bytes(other.read_bytes())
-    with pytest.raises(InputError, match="does not hold the sound"):
+    with pytest.raises(InputError, match="does not hold the streams"):
         through(source, tmp_path / "b.mp4", side)
     (tmp_path / "latents" / "streams.mp4").unlink()
-    with pytest.raises(InputError, match=r"streams\.mp4, which holds its sound and subtitles, is missing"):
+    with pytest.raises(InputError, match=r"streams\.mp4, which holds other streams of it, is missing"):
         SideStreams.from_json(record, tmp_path / "latents")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.mp4", "latents", "other.mp4"]
 
