@@ -24,7 +24,7 @@ from tvae.pipeline.session.choose_plan import Example
 from tvae.pipeline.session.clip_plan import ClipPlan, StepPlan
 from tvae.presets import Preset
 
-__all__ = ["ClipSteps"]
+__all__ = ["ClipSteps", "last_is_alone"]
 
 
 class Runs(Protocol):
@@ -124,7 +124,7 @@ class ClipSteps:
         each = self._each(shape, beside, planned, running=False, ends=whole)
         caches = each[-1].caches
         size = sum(math.prod(s) for s in caches) * self._dtype.itemsize
-        away = any(step.sinks for step in each)
+        away = any(step.sinks or not all(isinstance(x, Tensor) for x in step.inputs) for step in each)
         place = ("disk" if self._device.type == "cpu" else "host") if away else "device"
         return ClipPlan(self._side, shape, tuple(steps), len(caches), size, place, beside)
 
@@ -142,15 +142,16 @@ class ClipSteps:
     def _each(
         self, shape: tuple[int, ...], beside: int, do: Callable[[_Step], None], *, running: bool, ends: bool
     ) -> list[_Step]:
-        """Every kind of step of a clip. ends: whoever runs it says which step is the last, where there is but one.
-        Raises the refusal that names most, if there is any."""
+        """Every kind of step of a clip. ends: whoever runs it says which step is the last, if ``last_is_alone``. Raises
+        the refusal that names most, if there is any."""
         sizes = list(self.cuts.sizes(self.cuts.used(shape[2])))
         caches: list[tuple[int, ...]] = []
         found, refused = list[_Step](), list[PlanError]()
-        for frames, count in [(sizes[0], 1), *Counter(sizes[1:]).items()]:
+        kinds = [(sizes[0], 1), *Counter(sizes[1:]).items()]
+        for n, (frames, count) in enumerate(kinds):
             chunk = (*shape[:2], frames, *shape[3:])
             inputs: list[Tensor | RowSource] = [self._chunk(chunk), *map(self._example, caches)]
-            last = ends and len(sizes) == 1
+            last = ends and n == len(kinds) - 1 and last_is_alone(sizes)
             made = self._runs.shapes(inputs)[: 1 if last else None]
             sinks: dict[int, int] = {}
             if self._too_large(chunk, caches, running=running, beside=beside, last=last):
@@ -221,6 +222,15 @@ class ClipSteps:
 
     def _rows(self, shape: tuple[int, ...]) -> RowSource:
         return Example(shape, self._dtype, self._device, height_of(shape))
+
+
+def last_is_alone(sizes: Sequence[int]) -> bool:
+    """Is the last step of a clip, cut into chunks of these sizes, the only one of its kind?
+
+    Then it is planned without the caches that nobody will read, and the clip takes less memory. Where other steps are
+    like it, those decide what the clip takes, and one plan serves them all.
+    """
+    return len(sizes) == 1 or sizes[1:].count(sizes[-1]) == 1
 
 
 def _emptied(caches: list[Cache]) -> Iterator[Cache]:

@@ -26,7 +26,7 @@ from tvae.pipeline.models.stepping import Cuts
 from tvae.pipeline.models.streaming import Cache, ClipStream
 from tvae.pipeline.session.choose_plan import rows_dim
 from tvae.pipeline.session.clip_plan import ClipPlan
-from tvae.pipeline.session.clip_steps import ClipSteps
+from tvae.pipeline.session.clip_steps import ClipSteps, last_is_alone
 from tvae.pipeline.session.kept_runs import KeptRuns, drop_recordings
 from tvae.pipeline.session.load_libraries import load_libraries
 from tvae.pipeline.session.outputs.taken_apart import Spec
@@ -247,9 +247,10 @@ class Session:
             shape = steps.result_shape(tuple(x.shape), sizes)
             result = torch.empty(shape, dtype=self.dtype, device=self.device)
             stream, at, to = ClipStream(steps.run, steps.cuts), 0, 0
+            alone, final = last_is_alone(sizes), len(sizes) - 1
             try:
-                for size in sizes:
-                    part = stream.step(x[:, :, at : at + size], last=len(sizes) == 1)
+                for n, size in enumerate(sizes):
+                    part = stream.step(x[:, :, at : at + size], last=alone and n == final)
                     result[:, :, to : to + part.shape[2]] = part
                     at, to = at + size, to + part.shape[2]
                     self._within_clip = True  # the weights have been looked at

@@ -82,9 +82,10 @@ def test_a_call_that_is_replaced_is_not_taken_in_steps() -> None:
     assert not isinstance(tiled.plan(tuple(z.shape), "decode"), ClipPlan)
 
 
-def test_a_clip_of_one_step_makes_no_caches_and_its_plan_says_so(
+def test_a_last_step_that_is_alone_makes_no_caches_and_its_plan_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of one step, and of two. Of three the last is like the one before, and one plan serves both."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     made: list[int] = []
     real = ClipSteps.run
@@ -99,14 +100,19 @@ def test_a_clip_of_one_step_makes_no_caches_and_its_plan_says_so(
     model = tiny.build()
     wide, tiled = copy.deepcopy(model).double(), TiledVAE(model, "cpu", strip=2)
     frame = tiny.input("encode", 5, 4)[:, :, :1]
-    longer = torch.cat([frame] * 5, 2)
-    for x, wanted in ((longer, 0), (frame, 1), (longer, 0)):
+    one, two, three = (torch.cat([frame * (1 + 0.1 * n) for n in range(length)], 2) for length in (1, 5, 9))
+    plans: dict[int, ClipPlan] = {}
+    for x in (two, one, three, two):
         made.clear()
         ours, plan = tiled.encode(x).latent_dist.mean, tiled.plan(tuple(x.shape), "encode")
         with torch.no_grad(), reference_mode(wide):
             expected = call_reference(wide, "encode", x.double()).latent_dist.mean
         assert relative_l2(ours, expected) <= 1e-5
         assert isinstance(plan, ClipPlan)
-        assert (made == [1]) == (plan.caches == 0) == bool(wanted)
-    alone, first = (tiled.plan(tuple(x.shape), "encode").steps[0].plan for x in (frame, longer))
+        plans[len(made)] = plan
+        kept = 1 + plan.caches
+        assert made == {1: [1], 2: [kept, 1], 3: [kept] * 3}[len(made)]
+    assert [plans[n].caches > 0 for n in (1, 2, 3)] == [False, True, True]
+    alone, first, second = plans[1].steps[0].plan, plans[2].steps[0].plan, plans[2].steps[1].plan
     assert alone.peak_bytes < first.peak_bytes
+    assert second.peak_bytes < plans[3].steps[1].plan.peak_bytes

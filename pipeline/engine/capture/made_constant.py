@@ -26,6 +26,9 @@ __all__ = ["Lost", "noting_constants"]
 Lost = dict[str, Constant]
 """By the exporter's name of a size, such as ``L['inputs'][0].size()[2]``: who made it a constant first."""
 
+_LARGE = 1 << 20
+"""More rows than any input has, and a multiple of whatever a model divides them by."""
+
 _TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(__file__).parents[1])
 
@@ -71,13 +74,16 @@ def noting_constants(model: nn.Module) -> Iterator[Lost]:
 
 
 def _pins(guard: Any) -> bool:
-    """Is it true for one number of elements only (H·W = 3072)?"""
+    """Is it true for one number of elements only (H·W = 3072)? Of pixels that became channels, say, it is true for
+    every size (3·(H//(H//4))·(W//(W//4)) = 48)."""
     import sympy
 
     if not isinstance(guard, sympy.Eq):
         return False
     number, product = sorted(guard.args, key=lambda side: not side.is_number)
-    return bool(number.is_number and len(product.free_symbols) > 1 and product.is_Mul)
+    if not (number.is_number and len(product.free_symbols) > 1 and product.is_Mul):
+        return False
+    return bool(product.subs(dict.fromkeys(product.free_symbols, _LARGE)) != number)
 
 
 def _whoever_asked(frame: FrameType | None, names: dict[int, str]) -> Constant:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 from tvae.pipeline.engine.ir.graph import Graph, Node, Ref, map_refs
@@ -26,9 +27,15 @@ def _changes_nothing(node: Node, graph: Graph) -> bool:
         return node.args[1] in (0, 0.0) and not isinstance(node.args[1], bool) and _same(node, source)
     if node.op in ("pad", "constant_pad_nd"):
         return all(type(amount) is int and amount == 0 for amount in node.args[1])
+    if node.op == "slice":  # what indexing with ":" makes of a dimension whose size is a symbol
+        return _from_start_to_end(*node.args[2:]) and not node.kwargs
     if node.op in CASTS:
         return _same(node, source) and "memory_format" not in node.kwargs
     return False
+
+
+def _from_start_to_end(start: object = None, end: object = None, step: object = 1) -> bool:
+    return start in (None, 0) and end in (None, sys.maxsize) and step == 1
 
 
 def _same(node: Node, source: Node) -> bool:

@@ -29,6 +29,11 @@ def no_frames(m: nn.Module, x: Tensor) -> Tensor:
     return torch.cat([h[:, :0], h, h[:, :0].exp()], 1) + torch.cat([h[:, :, :1], h[:, :, 1:]], 2)
 
 
+def sliced(m: nn.Module, x: Tensor) -> Tensor:
+    h = m.conv(x)
+    return h[:, :, :, :] * 2 + h[:, :1, :, :] + h[:, :, 1:, :].mean() + h[:, :, :, ::2].mean() + h[:, :, :-1].mean()
+
+
 def reached(graph: Graph) -> list[str]:
     """Operations that the outputs depend on."""
     seen: set[int] = set()
@@ -47,6 +52,14 @@ def test_what_changes_nothing_is_taken_out_and_the_bits_stay() -> None:
     done = remove_identities(graph)
     assert len(reached(done)) < len(reached(graph))
     assert set(reached(done)) <= {"conv2d", "contiguous", "mul"}
+    x = torch.randn(1, 3, 7, 5)
+    assert torch.equal(run(done, module.state_dict(), x), run(graph, module.state_dict(), x))
+
+
+def test_slices_from_start_to_end_are_taken_out_and_others_stay() -> None:
+    graph, module = captured(sliced)
+    done = remove_identities(graph)
+    assert reached(graph).count("slice") > reached(done).count("slice") == 4
     x = torch.randn(1, 3, 7, 5)
     assert torch.equal(run(done, module.state_dict(), x), run(graph, module.state_dict(), x))
 
