@@ -22,12 +22,14 @@ from tvae.pipeline.jobs.pictures import Finished, Hold, Picture, on_host
 from tvae.pipeline.jobs.writing import open_output
 from tvae.pipeline.latents import LatentsMeta
 from tvae.pipeline.media import Frame, check_finite
-from tvae.pipeline.media.image_read import HELD_BYTES
 
 if TYPE_CHECKING:
     from tvae.pipeline.session.model import Model
 
 __all__ = ["Decode"]
+
+_HELD_BYTES = 8
+"""Of a pixel of a picture that is decoded: its latents, the results, and the levels that are written."""
 
 
 class Decode:
@@ -46,7 +48,7 @@ class Decode:
         if skip is not None or meta.kind == "video":
             return skip
         width, height = meta.geometry.padded_size
-        hold(width * height * HELD_BYTES)
+        hold(width * height * _HELD_BYTES)
         (part,) = reader
         values = latents_to_decode(model, part.tensors, meta.space.name)
         return Picture(

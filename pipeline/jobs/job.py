@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.geometry import ALIGNS, FITS, Align, Fit, Size
-from tvae.pipeline.media.image_read import MAX_PIXELS
+from tvae.pipeline.media.room import MAX_PIXELS
 from tvae.pipeline.memory.limits import parse_size
 
 __all__ = [

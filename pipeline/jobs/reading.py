@@ -10,6 +10,7 @@ from pathlib import Path
 import av.error
 import numpy as np
 
+from tvae.pipeline.device import pick_device
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs.geometry import plan_geometry, prepare, told
 from tvae.pipeline.jobs.job import Job
@@ -17,6 +18,7 @@ from tvae.pipeline.latents import Geometry
 from tvae.pipeline.media import Reader, count_frames, open_reader, probe
 from tvae.pipeline.media.container import reason
 from tvae.pipeline.media.formats import Kind
+from tvae.pipeline.memory.limits import parse_size, reading_room
 
 __all__ = ["Chunk", "Source", "gathered", "kind_of", "open_source"]
 
@@ -75,10 +77,15 @@ def gathered(frames: Iterable[Chunk]) -> Chunk:
 def open_source(path: Path, job: Job, factor: int, hold: Callable[[int], None] | None = None) -> Iterator[Source]:
     """Opens an image or a video for a VAE whose sides are multiples of ``factor``. hold: see ``open_reader``."""
     with blame_input():
-        reader = open_reader(path, job.max_pixels, hold)
+        reader = open_reader(path, job.max_pixels, hold, _memory(job))
     with reader:
         wanted = ((reader.info.width, reader.info.height), factor, job.size, job.fit, job.align)
         yield Source(reader, plan_geometry(*wanted), told(*wanted))
+
+
+def _memory(job: Job) -> int | None:
+    """Bytes that reading may take now."""
+    return reading_room(pick_device(job.device), None if job.vram is None else parse_size(job.vram))
 
 
 def kind_of(path: Path, job: Job) -> Kind:

@@ -44,7 +44,6 @@ where this output cannot be written, or a disk fails half-way through writing.
 """
 
 from tvae.pipeline.media.colour import parse_colour
-from tvae.pipeline.media.image_read import MAX_PIXELS
 from tvae.pipeline.media.parted_write import PartedVideoWriter
 from tvae.pipeline.media.pixel_rows import PixelRows, PixelSink
 from tvae.pipeline.media.pixels import (
@@ -55,6 +54,7 @@ from tvae.pipeline.media.pixels import (
     tensor_to_levels,
 )
 from tvae.pipeline.media.probe import count_frames, open_reader, probe
+from tvae.pipeline.media.room import MAX_PIXELS
 from tvae.pipeline.media.spec import (
     Colour,
     Frame,

@@ -36,16 +36,20 @@ _OPENING = {
     "format_whitelist": ",".join(sorted(av.formats_available - _LEADING_ELSEWHERE)),
     "pattern_type": "none",  # of image2: a name such as a%d.exr is one file's
 }
+_MOST_PROBED = 1 << 27
+"""Pixels of a frame, where nobody wants the frames."""
 
 
-def open_container(path: Path) -> InputContainer:
+def open_container(path: Path, max_pixels: int = _MOST_PROBED) -> InputContainer:
     """Open a media file by its content; it never follows a playlist to another file or the network.
 
-    Raises InputError, for a text file under a video's name too.
+    max_pixels: of frames that FFmpeg may decode to find out what the file is; larger ones have no size then. Raises
+    InputError, for a text file under a video's name too.
     """
+    options = _OPENING | {"max_pixels": str(max_pixels)}
     try:
         open_regular(path).close()  # FFmpeg would wait for what a fifo brings
-        container = av.open(f"file:{os.fspath(path)}", metadata_errors="replace", options=_OPENING)
+        container = av.open(f"file:{os.fspath(path)}", metadata_errors="replace", options=options)
     except (av.error.FFmpegError, OSError, ValueError) as error:
         if _is_list(path):
             raise InputError(f"{path}: is a list of other files, not an image or a video; name those files") from error

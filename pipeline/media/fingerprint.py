@@ -21,7 +21,7 @@ from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.media.container import open_container
 from tvae.pipeline.media.formats import ImageFormat
-from tvae.pipeline.media.image_read import DAMAGE, quiet
+from tvae.pipeline.media.image_damage import DAMAGE, quiet
 
 __all__ = ["image_tag", "is_mark", "mark_video", "read_image_tag", "read_video_tag", "stamp"]
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.media.image_read import MAX_PIXELS, ImageReader, is_image
+from tvae.pipeline.media.image_read import ImageReader, is_image
+from tvae.pipeline.media.room import MAX_PIXELS
 from tvae.pipeline.media.spec import MediaInfo, Reader
 from tvae.pipeline.media.truncation import missing_bytes
 from tvae.pipeline.media.video_read import VideoReader
@@ -30,9 +31,15 @@ def count_frames(path: str | Path, max_pixels: int = MAX_PIXELS) -> int:
         return reader.count()
 
 
-def open_reader(path: str | Path, max_pixels: int = MAX_PIXELS, hold: Callable[[int], None] | None = None) -> Reader:
-    """Open an image or a video for reading frames, by its content. Raises InputError for what cannot be read, images of
-    more than ``max_pixels`` among it. hold: is told how many bytes reading an image takes, before they are taken."""
+def open_reader(
+    path: str | Path,
+    max_pixels: int = MAX_PIXELS,
+    hold: Callable[[int], None] | None = None,
+    memory: int | None = None,
+) -> Reader:
+    """Open an image or a video for reading frames, by its content. Raises InputError for what cannot be read, pictures
+    of more than ``max_pixels`` among it, and those that would take more than ``memory`` bytes to read (None: any
+    number). hold: is told how many bytes reading an image takes, before they are taken."""
     path = Path(path).absolute()
     try:
         if path.is_dir():
@@ -44,4 +51,6 @@ def open_reader(path: str | Path, max_pixels: int = MAX_PIXELS, hold: Callable[[
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the name and your rights to it") from error
     if missing:
         raise InputError(f"{path}: is cut off, its last {missing} bytes are missing; fetch it again")
-    return ImageReader(path, max_pixels, hold) if is_image(path, max_pixels) else VideoReader(path)
+    if is_image(path, max_pixels):
+        return ImageReader(path, max_pixels, hold, memory)
+    return VideoReader(path, max_pixels, memory)

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import av.error
 import numpy as np
+from av.video.codeccontext import VideoCodecContext
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
@@ -24,9 +25,13 @@ from tvae.pipeline.media.container import (
     reason,
 )
 from tvae.pipeline.media.orientation import UPRIGHT, Orientation, from_display_matrix
+from tvae.pipeline.media.room import MAX_PIXELS, VIDEO_HELD_BYTES, too_large, too_many_pixels
 from tvae.pipeline.media.spec import Colour, Frame, MediaInfo
 
 __all__ = ["VideoReader"]
+
+_ALIGNMENT = 1 << 20
+"""Pixels by which FFmpeg's frames are larger than the picture, at most."""
 
 
 class VideoReader:
@@ -37,17 +42,23 @@ class VideoReader:
     warning. Frames the decoder flags as damaged but gives are kept, with a warning.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, max_pixels: int = MAX_PIXELS, memory: int | None = None) -> None:
+        """max_pixels: of a frame. memory: bytes that reading may take, None for any number."""
         self.warnings: list[str] = []
-        self._path = path
-        self._container = open_container(path)
+        self._path, self._memory = path, memory
+        self._most = max_pixels if memory is None else max(1, min(max_pixels, memory // VIDEO_HELD_BYTES))
+        self._allowed = max_pixels
+        self._container = open_container(path, self._most + _ALIGNMENT)
         try:
             self._picture = self._find_picture()
+            self._check_size(self._picture.codec_context)
             self._picture.thread_type = "AUTO"
             self._decoded = self._decode()
             first = next(self._decoded, None)
             if first is None:
-                raise InputError(f"{path}: holds a video stream without a single whole frame; leave it out")
+                raise InputError(
+                    f"{path}: holds a video stream without a single whole frame ({self._too_large}); leave it out"
+                )
             self._first: VideoFrame | None = first
             self._orientation = self._find_orientation(first)
             self.info = self._describe(first)
@@ -90,6 +101,19 @@ class VideoReader:
     ) -> None:
         self.close()
 
+    def _check_size(self, context: VideoCodecContext) -> None:
+        # for what shows its size only when it is decoded
+        context.options = {"max_pixels": str(self._most + _ALIGNMENT)}
+        size = context.width, context.height
+        if size[0] * size[1] > self._most:
+            if self._memory is None or self._most == self._allowed:
+                raise too_many_pixels(self._path, size, self._most)
+            raise too_large(self._path, size, size[0] * size[1] * VIDEO_HELD_BYTES, self._memory)
+
+    @property
+    def _too_large(self) -> str:
+        return f"frames of more than {self._most / 1e6:.4g} megapixels are not read: they do not fit into memory"
+
     def _find_picture(self) -> VideoStream:
         picture = picture_stream(self._container)
         if picture is None:
@@ -113,7 +137,8 @@ class VideoReader:
                     passed_over += 1
                     continue
                 raise InputError(
-                    f"{self._path}: the video breaks after frame {count} ({reason(error)}); "
+                    f"{self._path}: the video breaks after frame {count} ({reason(error)}"
+                    f"{'' if count else f'; {self._too_large}'}); "
                     "repair it, for instance by re-encoding it with ffmpeg, and run again"
                 ) from error
             for frame in frames:

@@ -26,6 +26,7 @@ __all__ = [
     "outside",
     "overhead",
     "parse_size",
+    "reading_room",
     "recorded_segments",
     "unused_bytes",
 ]
@@ -53,6 +54,7 @@ _CPU_FIRST = 128 << 20
 """What the first run adds beside its buffers: code that is loaded, oneDNN's copies of weights (measured: 120 MiB)."""
 _CPU_SPARE = 16 << 20
 """What a process may hold more of at its next call (up to 3 MiB were measured, 30 where it captures anew)."""
+_READ_ANYWAY = 48 << 20
 _HOST_SHARE = 0.8
 """Of the host's free memory that buffers of a GPU may take: pinned memory cannot be swapped."""
 _CPU_ROOM = 0.08
@@ -222,6 +224,19 @@ def outside(device: torch.device) -> int:
     free, total = torch.cuda.mem_get_info(device)
     found: int = total - free - torch.cuda.memory_reserved(device)
     return found if found <= _CUDA_MOST_OWN else _CUDA_ALL_OWN
+
+
+def reading_room(device: torch.device, named: int | None) -> int | None:
+    """Bytes of the host's memory that reading an input may take; None where the system does not tell.
+
+    named: a budget of memory. On a CPU it is the process's, and what is read counts against it. A few MiB are left all
+    the same: where they are not, the plan says what budget would do.
+    """
+    available = _available()
+    if named is None or device.type != "cpu":
+        return available
+    left = max(named - _resident(), _READ_ANYWAY)
+    return left if available is None else min(left, available)
 
 
 def host_room() -> int | None:
