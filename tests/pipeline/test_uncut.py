@@ -150,11 +150,13 @@ def test_a_height_that_is_tied_to_the_width_is_cut_all_the_same() -> None:
 
 
 RESIDENT = """
+import statistics
 import sys
 import torch
 from tiny_vaes import waves
 from uncut_models import CUT, UNCUT
 from tvae.pipeline import TiledVAE
+from tvae.pipeline.memory.heap import return_what_is_free
 
 def bytes_of(line):
     with open("/proc/self/status") as status:
@@ -167,11 +169,16 @@ model = (CUT[name] if name in CUT else UNCUT[name][0])().eval()
 tiled, x = TiledVAE(model, allow_whole=True, vram="3GiB"), waves(shape)
 tiled.decode(x)
 said = tiled.plan(shape, "decode").peak_bytes
-with open("/proc/self/clear_refs", "w") as peak:
-    peak.write("5")
-before = bytes_of("VmRSS") - x.nbytes
-tiled.decode(x)
-print(said, bytes_of("VmHWM") - before)
+
+def taken():
+    return_what_is_free()  # what an earlier call left has no part in what this one takes
+    with open("/proc/self/clear_refs", "w") as peak:
+        peak.write("5")
+    before = bytes_of("VmRSS") - x.nbytes
+    tiled.decode(x)
+    return bytes_of("VmHWM") - before
+
+print(said, round(statistics.median(taken() for _ in range(5))))
 """
 
 
@@ -179,7 +186,8 @@ print(said, bytes_of("VmHWM") - before)
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is asked of the system in its own way")
 @pytest.mark.parametrize("name", [*CUT, *UNCUT])
 def test_resident_memory_is_what_was_planned(name: str) -> None:
-    """The process at its peak, beyond what it holds between calls: workspaces of operations included."""
+    """The process at its peak, beyond what it holds between calls: workspaces of operations included, and pages of the
+    heap that it had given back."""
     shape = ("64", "72") if name == "Sliced" else ("640", "512")
     paths = os.pathsep.join(path for path in sys.path if path)
     run = subprocess.run(
@@ -191,5 +199,5 @@ def test_resident_memory_is_what_was_planned(name: str) -> None:
     assert run.returncode == 0, run.stderr
     said, peak = map(int, run.stdout.split()[-2:])
     print(f"\n{name}: said {said / MIB:.1f} MiB, resident {peak / MIB:.1f}")
-    assert peak <= 1.08 * said + 6 * MIB
+    assert peak <= 1.08 * said + 10 * MIB
     assert said <= 1.25 * peak

@@ -31,6 +31,9 @@ __all__ = ["execute"]
 
 _log = logging.getLogger("tvae")
 
+_LARGE = 1 << 20
+"""Bytes of a whole value that is announced as a strip is: models that loop over rows have thousands of small ones."""
+
 Take = Callable[[Any, Tensor], Any]
 
 
@@ -54,7 +57,7 @@ def execute(
     id, for the outputs that are. weights: parameters, buffers and constants by name. generator: source of the noise a
     model injects; drawn whole and first, in the model's order. constants: values by op id that need not be computed
     (``from_weights``). spill: folder for buffers on disk. channels_last: memory layout of inputs and buffers (weights
-    are as given). before_strip: called before each.
+    are as given). before_strip: called before each, and before each large value that is computed whole.
     """
     program = schedule.program
     device = inputs[0].device
@@ -130,6 +133,8 @@ class _Run:
         ends = last_uses(ops, segment)
         for id_ in segment.whole:
             if id_ not in store:  # what depends on the weights alone may be given
+                if ops[id_].bytes >= _LARGE:
+                    self.before_strip()
                 store[id_] = ops[id_].run(self._stored, 0, 0)
             for i in ends.get(id_, ()):
                 store.pop(i, None)
