@@ -9,6 +9,7 @@ from typing import Any
 
 from tvae.cli import columns
 from tvae.cli.bench_request import Setting
+from tvae.cli.reporting import printable, tell
 from tvae.pipeline.bench.io import IoRow
 from tvae.pipeline.bench.job import JobRow
 from tvae.pipeline.bench.kernels import Ceiling, KernelRow
@@ -20,16 +21,16 @@ __all__ = ["io", "job", "kernels", "teller", "vae"]
 def teller(silent: bool) -> Callable[[str], None]:
     """Says on stderr, where somebody looks on, what is being measured."""
 
-    def tell(words: str) -> None:
+    def progress(words: str) -> None:
         if not silent and sys.stderr.isatty():
-            print(f"\r\x1b[2K{words}", end="", file=sys.stderr, flush=True)
+            print(f"\r\x1b[2K{printable(words)}", end="", file=sys.stderr, flush=True)
 
-    return tell
+    return progress
 
 
 def kernels(found: Iterable[Ceiling | KernelRow], setting: Setting, *, json: bool, quiet: bool) -> list[KernelRow]:
     """All rows, shown."""
-    tell = teller(json or quiet)
+    progress = teller(json or quiet)
     rows: list[KernelRow] = []
     ceilings: list[Ceiling] = []
     for one in found:
@@ -41,20 +42,20 @@ def kernels(found: Iterable[Ceiling | KernelRow], setting: Setting, *, json: boo
         rows.append(one)
         if json:
             _print("kernel", one.to_json())
-        tell(f"{one.operation} at level {one.level}")
-    tell("")
+        progress(f"{one.operation} at level {one.level}")
+    progress("")
     if not json and not quiet:
-        print(setting.words)
+        tell(printable(setting.words))
         for ceiling in ceilings:
             what = "copy" if ceiling.kind == "copy" else "matrix product"
-            print(f"{what}: {columns.rate(ceiling.rate, 'B/s' if ceiling.kind == 'copy' else 'FLOP/s')}")
+            tell(f"{what}: {columns.rate(ceiling.rate, 'B/s' if ceiling.kind == 'copy' else 'FLOP/s')}")
         names = ("operation", "level", "error", "statistics", "tolerance", "time", "share", "checked", "note")
         columns.show_table(names, [_kernel_cells(row) for row in rows if row.status != "missing"], texts=2)
-        print("* chosen by the preset; share: of the copy, or of the matrix product where arithmetic is the limit")
+        tell("* chosen by the preset; share: of the copy, or of the matrix product where arithmetic is the limit")
         if any((row.share or 0) > 1 for row in rows):
-            print("more than 100 %: at this size the maps fit the caches, which a large copy does not")
+            tell("more than 100 %: at this size the maps fit the caches, which a large copy does not")
         for line in _missing(rows):
-            print(line)
+            tell(printable(line))
     return rows
 
 
@@ -67,15 +68,15 @@ def vae(found: Iterable[VaeRow], name: str, setting: Setting, *, json: bool, qui
             _print("vae_run", {**row.to_json(), "vae": name, **_about(setting)})
     teller(json or quiet)("")
     if not json and not quiet:
-        print(f"{name}; {setting.words}")
+        tell(printable(f"{name}; {setting.words}"))
         uses = any(row.first_use_seconds is not None for row in rows)
         more = ("first use", "next use") if uses else ()
         names = ("case", "batch", "run", "time", "a frame", "first", *more, "memory", "error", "speed", "note")
         columns.show_table(names, [_vae_cells(row, uses) for row in rows], texts=1)
-        print("time: warm median; first: the first call in this process; memory: peak beyond the weights")
+        tell("time: warm median; first: the first call in this process; memory: peak beyond the weights")
         if uses:
-            print("first use: the first call of a new process, nothing on disk; next use: of the process after that")
-        print("speed: over diffusers untiled, in the better of its layouts that ran here")
+            tell("first use: the first call of a new process, nothing on disk; next use: of the process after that")
+        tell("speed: over diffusers untiled, in the better of its layouts that ran here")
     return rows
 
 
@@ -88,13 +89,13 @@ def job(found: Iterable[JobRow], name: str, setting: Setting, *, json: bool, qui
             _print("job", {**row.to_json(), "vae": name, **_about(setting)})
     teller(json or quiet)("")
     if not json and not quiet:
-        print(f"{name}; {setting.words}")
+        tell(printable(f"{name}; {setting.words}"))
         names = ("job", "items", "failed", "a second", "first", "whole", "reading", "computing", "writing", "note")
         columns.show_table(names, [_job_cells(row) for row in rows])
-        print("a second: after the first quarter of the items; first: until the first result; the others: share busy")
+        tell("a second: after the first quarter of the items; first: until the first result; the others: share busy")
         for row in rows:
             if row.bottleneck:
-                print(f"{row.what}: {row.bottleneck.partition(' (')[0]}")
+                tell(printable(f"{row.what}: {row.bottleneck.partition(' (')[0]}"))
     return rows
 
 
@@ -193,4 +194,4 @@ def _about(setting: Setting) -> dict[str, Any]:
 
 
 def _print(kind: str, values: dict[str, Any]) -> None:
-    print(js.dumps({"type": kind, **values}, allow_nan=False), flush=True)
+    tell(js.dumps({"type": kind, **values}, allow_nan=False))

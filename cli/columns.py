@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from tvae.cli.reporting import printable
+
 __all__ = ["error", "rate", "seconds", "show_table", "size"]
 
 
@@ -17,7 +19,7 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, texts: 
     for index, name in enumerate(columns):
         table.add_column(name, justify="left" if index < texts or index == len(columns) - 1 else "right")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     width = None if sys.stdout.isatty() else 1000
     Console(highlight=False, markup=False, emoji=False, width=width).print(table)
 

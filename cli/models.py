@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tvae.cli import options
-from tvae.cli.reporting import reporting
+from tvae.cli.reporting import reporting, tell
 
 __all__ = ["models"]
 
@@ -19,4 +19,4 @@ def models(json: options.Json = False, verbose: options.Verbose = False) -> None
                 emit("model", family, as_json=True)
             else:
                 configs = f"(--config {', '.join(family['configs'])})" if family["configs"] else ""
-                print(f"{family['class_name']:30} {family['kind']:6} {family['note']} {configs}".rstrip())
+                tell(f"{family['class_name']:30} {family['kind']:6} {family['note']} {configs}".rstrip())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tvae.cli import options
-from tvae.cli.reporting import reporting
+from tvae.cli.reporting import printable, reporting, tell
 
 if TYPE_CHECKING:
     from tvae.pipeline.session.model import Model
@@ -76,11 +76,11 @@ def plan(
                 emit("plan", {"side": one, **found.to_json()}, as_json=True)
                 continue
             for line in verdict(found, model):
-                print(line)
+                tell(printable(line))
             if verbose:
-                print(found)
+                tell(str(found))
         if verbose and not json:
-            print(LEGEND)
+            tell(LEGEND)
 
 
 def tensor_shape(model: Model, wanted: tuple[int, int, int], side: Literal["encode", "decode"]) -> tuple[int, ...]:

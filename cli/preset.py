@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tvae.cli import completion, options
-from tvae.cli.reporting import reporting
+from tvae.cli.reporting import printable, reporting, tell
 
 if TYPE_CHECKING:
     from tvae.presets import Preset
@@ -40,9 +40,9 @@ def list_presets(json: options.Json = False, verbose: options.Verbose = False) -
             if json:
                 emit("preset", {"name": name, "title": found.title, "source": str(found.source)}, as_json=True)
             else:
-                print(f"{name:8} {found.title}")
+                tell(printable(f"{name:8} {found.title}"))
         if not json:
-            print(f"your own: *.toml in {presets.user_folder()}")
+            tell(printable(f"your own: *.toml in {presets.user_folder()}"))
 
 
 @app.command()
@@ -75,7 +75,7 @@ def export(
         _load(name)
         text = presets.export(name)
         if output is None:
-            print(text, end="")
+            tell(text.removesuffix("\n"))
             return
         if Path(output).exists() and not overwrite:
             raise UsageError(f"{output} exists; pass --overwrite to replace it")

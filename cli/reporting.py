@@ -29,9 +29,10 @@ def say(message: str) -> None:
 
 
 def tell(text: str) -> None:
-    """On stdout, at once. Raises OutputError where stdout takes no more, such as a file on a full disk."""
+    """Lines on stdout, at once, printable. Raises OutputError where stdout takes no more, such as a file on a full
+    disk."""
     try:
-        print(text, flush=True)
+        print(printable_lines(text), flush=True)
     except BrokenPipeError:
         raise
     except OSError as error:

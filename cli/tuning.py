@@ -10,6 +10,7 @@ from pathlib import Path
 from tvae import presets
 from tvae.cli import bench_request, columns
 from tvae.cli.bench_report import teller
+from tvae.cli.reporting import printable, tell
 from tvae.pipeline.bench.tune import Trial, Tuner
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.atomic import replacing
@@ -49,23 +50,23 @@ def tune(
         description=f"Measured by tvae preset tune on {setting.machine}, starting from {base.name}.",
     )
     tuner = Tuner(base, model, setting.device, machine=setting.machine, vae=called, size=side, quick=quick)
-    tell = teller(json or quiet)
+    progress = teller(json or quiet)
     trials = []
-    tell("measuring")
+    progress("measuring")
     for trial in tuner:
         trials.append(trial)
-        tell(f"{trial.setting} {trial.value}")
+        progress(f"{trial.setting} {trial.value}")
         if json:
-            print(js.dumps({"type": "trial", **trial.to_json()}, allow_nan=False), flush=True)
-    tell("")
+            tell(js.dumps({"type": "trial", **trial.to_json()}, allow_nan=False))
+    progress("")
     _write(target, text_of(tuner.preset))
     if json:
         values = {**tuner.preset.to_json(), "source": str(target)}
-        print(js.dumps({"type": "preset", **values}, allow_nan=False), flush=True)
+        tell(js.dumps({"type": "preset", **values}, allow_nan=False))
     elif not quiet:
-        print(setting.words)
+        tell(printable(setting.words))
         columns.show_table(("setting", "value", "time", ""), [_cells(trial) for trial in trials], texts=2)
-        print(f"written: {target}")
+        tell(printable(f"written: {target}"))
 
 
 def _target(output: str | None, name: str, *, named: bool) -> Path:

@@ -9,7 +9,7 @@ import typer
 
 from tvae.cli import options
 from tvae.cli.exit_codes import ExitCode
-from tvae.cli.reporting import reporting
+from tvae.cli.reporting import printable, reporting, tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,9 +66,9 @@ def verify(
                         "verified", {"path": str(path), "state": verdict.state, "reason": verdict.reason}, as_json=True
                     )
                 elif verdict.state != "fine":
-                    print(f"{path}: {verdict.state}: {verdict.reason}", flush=True)
+                    tell(printable(f"{path}: {verdict.state}: {verdict.reason}"))
         if not json:
-            print(", ".join(f"{count} {state}" for state, count in counts.items()) or "no latents here", flush=True)
+            tell(", ".join(f"{count} {state}" for state, count in counts.items()) or "no latents here")
         if counts["damaged"] or counts["incomplete"]:
             raise typer.Exit(ExitCode.VERIFICATION_FAILED)
 

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 from typer.testing import Result
 
+from tvae.cli.columns import show_table
 from tvae.cli.reporting import one_line, printable
 
 Tvae = Callable[..., Result]
@@ -40,6 +41,35 @@ def test_names_in_every_line(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
     shown = tvae("inspect", tmp_path / "out" / "a\x1b[31m\nb.png.safetensors")
     assert shown.exit_code == 0
     assert "\x1b" not in shown.stdout
+
+
+@pytest.mark.skipif(os.name == "nt", reason="such names cannot be there")
+def test_names_in_what_other_commands_tell(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
+    own = tmp_path / "p\x1b[31m.toml"
+    exported = tvae("preset", "export", "cpu").stdout
+    title = next(line for line in exported.splitlines() if line.startswith("title"))
+    own.write_text(exported.replace(title, 'title = "T\\u001b[2J\\n\\u202e"'))
+    (spill := tmp_path / "s\x1b[2J\n").mkdir()
+    (latents := tmp_path / "l\x1b[2J\n.safetensors").write_bytes(b"x")
+    for arguments in (
+        ("preset", "show", own),
+        ("preset", "export", own),
+        ("plan", photo, "--spill", spill, "-v"),
+        ("verify", latents),
+        ("doctor",),
+        ("inspect", photo),
+        ("bench", "io", photo),
+    ):
+        result = tvae(*arguments)
+        for text in result.stdout, result.stderr:
+            assert not any(character in text for character in "\x1b\u202e"), arguments
+    shown = tvae("preset", "show", own)
+    assert "T\\x1b[2J\\n\\u202e" in shown.stdout
+
+
+def test_cells_of_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    show_table(("name",), [("b\x1b[2J\nc",)])
+    assert "b\\x1b[2J\\nc" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs names of any bytes")
