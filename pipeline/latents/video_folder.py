@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -118,13 +119,17 @@ class VideoLatentsWriter:
         self._parts.append(PartEntry(name, first, len(pts), size, checksum))
 
     def commit(self, streams: Mapping[str, Any] | None = None, dropped: int = 0) -> None:
-        """Make the folder complete. `InputError` for a clip without frames.
+        """Make the folder complete. `InputError` for a clip without frames. `OutputError` where a part is gone, and
+        then nothing is kept; and where the index cannot be written: then the parts stay.
 
         `dropped`: frames at the source's end that were left out. `streams`: JSON-able record of the files written
         under :attr:`streams_stem`, kept verbatim in the index.
         """
         if not self._parts:
             raise InputError(f"'{self.meta.source.name}': no frames to write")
+        if not all(self._stands(part) for part in self._parts):
+            self.abort()
+            raise OutputError(f"cannot write {self.folder}: other programs changed its parts; run again")
         try:
             entry = None if streams is None else StreamsEntry(tuple(self._stream_files()), dict(streams))
             index = Index(self.meta, tuple(self._parts), entry, dropped)
@@ -139,6 +144,7 @@ class VideoLatentsWriter:
             write_index(self.folder, index)
             _clear(self.folder, keep=names | {INDEX_NAME})
         except OSError as error:
+            self._drop_streams()
             raise write_error(self.folder, error) from error
         self._open = False
 
@@ -159,6 +165,20 @@ class VideoLatentsWriter:
             self._work.rmdir()
         if self._created and not any(self.folder.iterdir()):
             self.folder.rmdir()
+
+    def _stands(self, part: PartEntry) -> bool:
+        """Is it there, as it was written?"""
+        try:
+            return (self._work / part.file).stat().st_size == part.bytes
+        except OSError:
+            return False
+
+    def _drop_streams(self) -> None:
+        """The next run copies them again; where a disk is full, their room is wanted."""
+        with suppress(OSError):
+            for folder in (self._work, self.folder):
+                if not (folder / INDEX_NAME).exists():
+                    clear_folder(folder, lambda name: _STREAMS.fullmatch(name) is not None)
 
     def _stream_files(self) -> Iterator[FileEntry]:
         for path in sorted(self._work.iterdir()):
