@@ -10,6 +10,7 @@ than latents of tvae is not ours to write into.
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -26,7 +27,7 @@ from tvae.pipeline.files.flushing import flush_file, flush_folder
 from tvae.pipeline.files.own_folder import clear_folder, is_link, make_own_folder
 from tvae.pipeline.latents.index import INDEX_NAME, FileEntry, Index, PartEntry, StreamsEntry, read_index, write_index
 from tvae.pipeline.latents.meta import LatentsMeta, PartRecord
-from tvae.pipeline.latents.tensor_file import read_header, read_tensors, write_tensors
+from tvae.pipeline.latents.tensor_file import is_ours, read_header, read_tensors, write_tensors
 
 _log = logging.getLogger("tvae")
 
@@ -220,11 +221,18 @@ def _check_ours(folder: Path) -> None:
     """`InputError` unless the folder is empty or holds latents of tvae, complete or not."""
     if not folder.is_dir():
         raise InputError(f"'{folder}' exists and is not a folder; move it away")
-    if (folder / INDEX_NAME).exists():
+    names = os.listdir(folder)
+    parts = sorted(name for name in names if _PART.fullmatch(name))
+    # what is damaged is ours where something beside it is: it must not be in the way of being made again
+    if STATE in names or PENDING in names or any(is_ours(folder / name) for name in parts):
+        parts = []
+    elif INDEX_NAME in names:
         read_index(folder)
+    if INDEX_NAME in names:
         return
-    for path in folder.iterdir():
-        if _PART.fullmatch(path.name):
-            read_header(path)
-        elif not (path.name == PENDING or (_is_ours(path.name) and path.is_file()) or path.name.lower() in _CLUTTER):
-            raise InputError(f"'{folder}' holds something that tvae did not write ('{path.name}'); move it away")
+    for name in parts:
+        read_header(folder / name)
+    for name in names:
+        ours = _is_ours(name) and (folder / name).is_file()
+        if not (ours or name == PENDING or name.lower() in _CLUTTER):
+            raise InputError(f"'{folder}' holds something that tvae did not write ('{name}'); move it away")

@@ -258,3 +258,22 @@ def test_another_vae_does_not_decode(run: Run, picture: Run, stand_in: Run, tmp_
     _, events = run("decode", tmp_path / "lat", output=tmp_path / "out", model=stand_in(weights_sha256="b" * 64))
     (failed,) = (event for event in events if isinstance(event, ItemFailed))
     assert "another VAE" in failed.error
+
+
+@pytest.mark.parametrize("victim", ["index.json", "000001.safetensors", "both"])
+def test_damaged_latents_are_made_again(run: Run, clip: Run, tmp_path: Path, victim: str) -> None:
+    """They were refused for as long as nobody deleted them."""
+    source, out = clip(times=tuple(range(0, 40 * 40, 40))), tmp_path / "out"
+    run("encode", source, output=out)
+    folder = out / "c.mkv.latents"
+    whole = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for name in ("index.json", "000001.safetensors"):
+        if victim in (name, "both"):
+            (folder / name).write_bytes(b"\xff" * 100)
+    done, _ = run("encode", source, output=out)
+    assert (done.done, done.failed) == (1, 0)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
+    for path in folder.iterdir():
+        path.write_bytes(b"\xff" * 100)
+    done, _ = run("encode", source, output=out)
+    assert (done.done, done.failed) == (0, 1), "nothing there is known to be of tvae"
