@@ -161,10 +161,14 @@ def _planned(item: Item, context: Context) -> Outcome:
 
 
 def _plan(item: Item, context: Context) -> Event:
-    """A dry run looks at the input and makes nothing."""
-    kind = (
-        open_latents(item.source).meta.kind if context.job.operation == "decode" else kind_of(item.source, context.job)
-    )
+    """A dry run makes nothing, and opens what does not tell its kind by its name alone."""
+    if context.job.operation == "decode":
+        kind = open_latents(item.source).meta.kind
+    elif len(item.kinds) == 1:
+        item.source.stat()
+        (kind,) = item.kinds
+    else:
+        kind = kind_of(item.source, context.job)
     output = context.claim(item, kind)
     if context.job.existing == "keep" and is_there(output):
         return ItemSkipped(item.source, item.index, output, "exists")

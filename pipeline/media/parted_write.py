@@ -64,12 +64,11 @@ class PartedVideoWriter:
         pass_over() must be told of each of their frames before write() goes on behind them. False, and nothing is taken
         over, where they are not all there, are damaged, or would be encoded otherwise now.
         """
-        setup = _setup(self._encoder())
+        encoder = self._encoder()
         try:
-            setups = {_checked(self._name(number)) for number in range(parts)}
+            if any(_checked(self._name(number)) != self._setup(encoder, number) for number in range(parts)):
+                return False
         except (OSError, ValueError):
-            return False
-        if setups != {setup}:
             return False
         self.parts = parts
         return True
@@ -89,7 +88,9 @@ class PartedVideoWriter:
                 if not self.parts:
                     clear_parts(self.path)  # an older run's
                 make_own_folder(self.folder)
-                self._part = _Part(self._name(self.parts), self.path, self._encoder(), self._like, self._clock)
+                encoder = self._encoder()
+                setup = self._setup(encoder, self.parts)
+                self._part = _Part(self._name(self.parts), self.path, encoder, setup, self._like, self._clock)
             self._part.add(self._part.encoder.encode(frame.rgb, pts, duration))
         except OSError as error:
             raise write_error(self.path, error) from error
@@ -155,6 +156,12 @@ class PartedVideoWriter:
         """One like the film's."""
         return lone_encoder(self._target, self._like, self._options, self._clock.time_base, self._clock.rate)
 
+    def _setup(self, encoder: Encoder, number: int) -> str:
+        """Of part ``number`` of this film: what a decoder must be told before the first packet, in which parts of one
+        film cannot differ, and which part of what it is."""
+        told = hashlib.sha256(encoder.context.extradata or b"").hexdigest()
+        return hashlib.sha256(f"{self._options.fingerprint} {number} {told}".encode()).hexdigest()
+
     def _joined(self) -> Iterator[Packet]:
         """The packets of all parts, with decoding times."""
         files = [self._name(number) for number in range(self.parts)]
@@ -184,9 +191,11 @@ class PartedVideoWriter:
 class _Part:
     """A part in the making."""
 
-    def __init__(self, name: Path, film: Path, encoder: Encoder, like: PictureSpec, clock: OutputClock) -> None:
+    def __init__(
+        self, name: Path, film: Path, encoder: Encoder, setup: str, like: PictureSpec, clock: OutputClock
+    ) -> None:
         self.encoder = FrameEncoder(film, encoder, like, clock.time_base)
-        self.file = PacketFile(name, _setup(encoder))
+        self.file = PacketFile(name, setup)
 
     def add(self, packets: Sequence[Packet]) -> None:
         for packet in packets:
@@ -195,11 +204,6 @@ class _Part:
     def finish(self) -> None:
         self.add(self.encoder.finish())
         self.file.finish()
-
-
-def _setup(encoder: Encoder) -> str:
-    """What a decoder must be told before the first packet; parts that differ in it cannot be one film."""
-    return hashlib.sha256(encoder.context.extradata or b"").hexdigest()
 
 
 def _checked(part: Path) -> str:

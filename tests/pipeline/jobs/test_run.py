@@ -171,6 +171,17 @@ def test_a_dry_run_touches_nothing(run: Run, picture: Run, clip: Run, tmp_path: 
     assert left(tmp_path) == before
 
 
+def test_a_dry_run_of_many_opens_none_whose_name_tells_what_it_is(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.png").write_bytes(b"not read")
+    (tmp_path / "loop.png").symlink_to("loop.png")
+    monkeypatch.setattr("tvae.pipeline.jobs.run.kind_of", lambda *_: pytest.fail("a file was opened"))
+    done, _ = run("encode", tmp_path, output=tmp_path / "out", dry_run=True)
+    assert (done.planned, done.failed) == (3, 1)
+
+
 def test_events_come_in_order_and_are_json(run: Run, clip: Run, tmp_path: Path) -> None:
     _, events = run("encode", clip(), output=tmp_path / "out")
     lines = [json.loads(json.dumps(event.to_json(), allow_nan=False)) for event in events]

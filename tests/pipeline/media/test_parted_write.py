@@ -256,5 +256,7 @@ def test_damaged_parts_are_not_taken_over(tmp_path: Path) -> None:
         data[bit // 8] ^= 1 << bit % 8
         part.write_bytes(data)
         assert not writer.adopt(2), bit
+    part.write_bytes((writer.folder / "000000.packets").read_bytes())
+    assert not writer.adopt(2), "a part in the place of another"
     part.write_bytes(whole)
     assert writer.adopt(2)
