@@ -174,22 +174,22 @@ class Compiled:
         they take their place before the rest is shared out."""
         found: list[tuple[Captured, ChosenPlan]] = []
         refused: list[TvaeError] = []
-        for rows in self._choices(inputs, limits, call, sinks):
-            try:
-                with self._planning:
-                    way = self._divided(rows, inputs, limits, call, sinks, weights)
-            except (PlanError, UnsupportedOp) as error:  # of strips of time alone, or of the height
-                refused.append(error)
-                continue
-            if way[1].divides or rows == "height":
-                found.append(way)
-                if way[1].at_ease:
-                    break
-        if not found:
-            try:
+        try:
+            for rows in self._choices(inputs, limits, call, sinks):
+                try:
+                    with self._planning:
+                        way = self._divided(rows, inputs, limits, call, sinks, weights)
+                except (PlanError, UnsupportedOp) as error:  # of strips of time alone, or of the height
+                    refused.append(error)
+                    continue
+                if way[1].divides or rows == "height":
+                    found.append(way)
+                    if way[1].at_ease:
+                        break
+            if not found:
                 raise min(refused, key=lambda error: getattr(error, "enough", None) or math.inf)
-            finally:
-                refused.clear()  # or this frame and the error would hold each other, and the weights
+        finally:  # an error holds this frame and those of all callers, with weights and results
+            refused.clear()
         return found[0] if len(found) == 1 else min(found, key=lambda way: way[1].seconds)
 
     def _choices(

@@ -113,24 +113,22 @@ class Runner:
             inputs.clear()
         sinks = sinks or {}
         by_rows = {program.outputs[n]: sink for n, sink in sinks.items() if program.outputs[n] in places}
-        recording, due, alike = self._recording, recorder is not None and self._is_due(), list[Tensor]()
+        results: list[Tensor | None]
         if by_rows or not all(isinstance(x, Tensor) for x in given):
             results = self._executed(given, generator, by_rows)
-        elif recording is not None:
-            results = [*recording.replay(cast(list[Tensor], given))]
         else:
-            # a program may take its inputs for good: what is recorded needs their form alone
-            alike = [torch.empty_like(x, device="meta") for x in cast(list[Tensor], given)] if due else []
-            results = self._executed(given, generator)
+            tensors = cast(list[Tensor], given)
+            if recorder is not None and self._recording is not None:
+                recorder.used(self)
+            elif recorder is not None and self._is_due():  # before the run, so that its results are not there as well
+                self._recording = self._recorded(tensors, recorder)
+                self._record = self._recording is not None
+            recording = self._recording
+            results = [*recording.replay(tensors)] if recording is not None else self._executed(given, generator)
         for n, sink in sinks.items():
             result, dim = results[n], rows_dim(sink)
             if result is not None:
                 sink.keep(0, result.shape[dim], result).result()
-        if recorder is not None and recording is not None:
-            recorder.used(self)
-        elif recorder is not None and alike:
-            self._recording = self._recorded(alike, recorder)
-            self._record = self._recording is not None
         return [t for n, t in enumerate(results) if n not in sinks and t is not None]
 
     def _is_due(self) -> bool:
@@ -151,7 +149,7 @@ class Runner:
     ) -> list[Tensor | None]:
         resident = self._bounded and inputs[0].device.type == "cpu"  # what a budget counts there
         first = inputs[0].device.type == "cuda" and not getattr(self._thread, "convolved", False)
-        with SmallWorkspaces() if first else nullcontext():
+        with SmallWorkspaces(explain(self._plan, "").peak_bytes) if first else nullcontext():
             results = execute(
                 self._plan,
                 inputs,

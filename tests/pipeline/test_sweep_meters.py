@@ -15,6 +15,8 @@ from sweeping.meters import kernels_on_disk, meter_of
 MIB = 1 << 20
 BESIDE = 700 * MIB
 """Of context and libraries."""
+CUBLAS = 32 * MIB
+"""A workspace."""
 
 
 class Played:
@@ -23,7 +25,7 @@ class Played:
     device = torch.device("cuda", 0)
 
     def __init__(self) -> None:
-        self.eager = self.pool = self.peak = 0
+        self.eager = self.pool = self.peak = self.cublas = 0
 
     def take(self, size: int) -> None:
         """Or give back."""
@@ -43,6 +45,14 @@ class Played:
 
     def used(self) -> int:
         return BESIDE + self.eager + self.pool
+
+    def touch_cublas(self) -> None:
+        self.take(CUBLAS)
+        self.cublas += CUBLAS
+
+    def clear_cublas(self) -> None:
+        self.take(-self.cublas)
+        self.cublas = 0
 
     def restarted(self, _device: Any) -> None:
         self.peak = self.eager
@@ -67,6 +77,8 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Played:
         "memory_snapshot": played.segments,
     }.items():
         monkeypatch.setattr(torch.cuda, name, answer)
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", played.clear_cublas, raising=False)
+    monkeypatch.setattr(meters, "_touch_cublas", lambda _: played.touch_cublas())
     monkeypatch.setattr(meters, "card_of", lambda _: played)
     return played
 
@@ -85,7 +97,7 @@ def test_tensors_and_recordings_of_a_call(card: Played) -> None:
 
     first = meter.call(eager)
     assert (first.result, first.tensors, meter.kept()) == ("done", 100 * MIB, 20 * MIB)
-    assert first.held == BESIDE + 440 * MIB
+    assert first.held == BESIDE + CUBLAS + 440 * MIB
     recorded = meter.call(lambda: card.record(70 * MIB))
     assert recorded.tensors == 90 * MIB
     replayed = meter.call(lambda: None)
@@ -94,6 +106,22 @@ def test_tensors_and_recordings_of_a_call(card: Played) -> None:
     assert meter.total() == 80 << 30
     meter.begin()
     assert meter.call(lambda: None).tensors == 0
+
+
+def test_workspaces_of_cublas_are_no_part_of_it(card: Played) -> None:
+    """Those of other streams go when a run is recorded: what has gone was never of this cell."""
+    card.touch_cublas()
+    card.touch_cublas()
+    meter = meter_of(card.device)
+    meter.begin()
+
+    def recorded() -> None:
+        card.take(100 * MIB)
+        card.clear_cublas()
+        card.take(-90 * MIB)
+
+    assert meter.call(recorded).tensors == 100 * MIB
+    assert meter.kept() == 10 * MIB
 
 
 def test_what_is_taken_beside_the_allocator_is_held(card: Played, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +138,7 @@ def test_what_is_taken_beside_the_allocator_is_held(card: Played, monkeypatch: p
         time.sleep(0.1)
         extra[0] = 0
 
-    assert meter.call(workspace).held == BESIDE + 256 * MIB
+    assert meter.call(workspace).held == BESIDE + CUBLAS + 256 * MIB
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory is asked of the system in its own way")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
 
-__all__ = ["dense", "joined", "memory_format", "reshaped"]
+__all__ = ["dense", "joined", "memory_format", "repeated", "reshaped", "settled"]
 
 
 def memory_format(ndim: int, channels_last: bool) -> torch.memory_format:
@@ -31,6 +33,18 @@ def dense(x: Tensor) -> Tensor:
     return x.movedim(1, -1).contiguous().movedim(-1, 1) if _channels_inside(x) else x.contiguous()
 
 
+def settled(x: Tensor) -> Tensor:
+    """x_nc* with strides that tell where its channels lie. Those of dimensions of one element may be any, and PyTorch
+    goes by them, too: of a map that it takes for one with its channels outside it makes such maps, by copying."""
+    if 1 not in x.shape or not _channels_inside(x):
+        return x
+    inner = x.movedim(1, -1)
+    if not inner.is_contiguous():
+        return x
+    steps = [math.prod(inner.shape[d + 1 :]) for d in range(x.ndim)]
+    return x if x.stride() == (steps[0], 1, *steps[1:-1]) else x.as_strided(x.shape, (steps[0], 1, *steps[1:-1]))
+
+
 def reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
     """``x.reshape(shape)``; where that copies pixels whose channels lie inside, they do so in the copy.
 
@@ -52,5 +66,11 @@ def joined(pieces: list[Tensor], dim: int, out: Tensor | None = None) -> Tensor:
     """``torch.cat`` of x_nc*; in several layouts, in that of the largest."""
     if dim == 1 or not _channels_inside(max(pieces, key=Tensor.numel)):
         return torch.cat(pieces, dim, out=out)
-    turned = None if out is None else out.movedim(1, -1)
-    return torch.cat([p.movedim(1, -1) for p in pieces], dim - (dim > 1), out=turned).movedim(-1, 1)
+    at, parts = dim - (dim > 1), [p.movedim(1, -1) for p in pieces]
+    if out is None:  # left to itself, PyTorch goes by strides of dimensions of one frame or row, which say nothing
+        sizes = [*parts[0].shape]
+        sizes[at] = sum(p.shape[at] for p in parts)
+        turned = parts[0].new_empty(sizes, dtype=reduce(torch.promote_types, (p.dtype for p in parts)))
+    else:
+        turned = out.movedim(1, -1)
+    return torch.cat(parts, at, out=turned).movedim(-1, 1)

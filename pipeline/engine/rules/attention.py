@@ -18,6 +18,8 @@ from tvae.pipeline.engine.rules.context import Context, no_rows
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
 _PRODUCTS = ("matmul", "bmm", "mm")
+_NARROW = 128
+"""Features of a head that PyTorch's kernel has in registers."""
 
 
 @rule("scaled_dot_product_attention")
@@ -31,8 +33,9 @@ def attention(ctx: Context, node: Node) -> Op:
     tokens = len(q.shape) - 2
     if q.axis is None:
         raise NoRule("its keys are divided into strips, and its queries are not")
+    sums = _sums(ctx, node, q, v)
     if q.axis.dim < tokens:  # the rows are in the batch: every row attends for itself
-        return ctx.local(node, q.axis)
+        return ctx.local(node, q.axis, workspace=sums)
     if q.axis.dim != tokens or causal:
         raise NoRule("its rows are in the features, or it is causal (is_causal=True) over the rows")
     if mask is not None and mask.axis and mask.axis.dim != len(mask.shape) - 2:
@@ -61,7 +64,8 @@ def attention(ctx: Context, node: Node) -> Op:
 
         scale = extra.get("scale") or q.shape[-1] ** -0.5
         chunked = _chunked(ctx, q, k, v, scale, 1, heads, lambda x: x.view(*q.shape[:-2], *x.shape[-2:]))
-    return ctx.emit(node, inputs, q.axis, demand, run, whole_reads=tuple(whole), work=work, chunked=chunked)
+    more: More = {"work": work, "chunked": chunked, "workspace": sums}
+    return ctx.emit(node, inputs, q.axis, demand, run, whole_reads=tuple(whole), **more)
 
 
 @rule("wide_attention")
@@ -109,6 +113,15 @@ def wide_attention(ctx: Context, node: Node) -> Op:
         at_once = inner * (axis.outer if frames == 1 else 1)  # under a mask one frame after the other
         more["workspace"] = lambda rows: attention_bytes(rows * at_once, *v.shape[2:])
     return ctx.emit(node, [q, k, v], axis, lambda a, b: [(q.id, a, b)], run, whole_reads=whole, **more)
+
+
+def _sums(ctx: Context, node: Node, q: Op, v: Op) -> Callable[[int], int]:
+    """Bytes that so many rows of an attention take beside the result. PyTorch's kernel for wide heads on a GPU adds
+    results of 16 bits up in float32 memory of their own ("output_accum", mem_eff_attention/kernel_forward.h)."""
+    wide = ctx.device.type == "cuda" and v.shape[-1] > _NARROW and q.dtype.itemsize == 2
+    rows = 0 if q.axis is None else q.axis.rows
+    a_row = math.prod(ctx.shape(node.meta)) * torch.float32.itemsize // max(1, rows) if wide else 0
+    return lambda rows: rows * a_row
 
 
 def _in_rows(x: Tensor) -> Tensor:

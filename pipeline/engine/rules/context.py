@@ -18,6 +18,8 @@ from tvae.kernels import Kernels
 from tvae.pipeline.engine.ir.axis import Axis, crop, shape_of_rows
 from tvae.pipeline.engine.ir.fused_ops import fused
 from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Ref, map_refs
+from tvae.pipeline.engine.ir.layout import settled
+from tvae.pipeline.engine.ir.op_facts import is_view
 from tvae.pipeline.engine.ir.program import Demand, More, Op, Read, Reduction
 from tvae.pipeline.engine.ir.resolve import resolve
 from tvae.pipeline.engine.ir.sizes import Size, evaluate
@@ -37,6 +39,16 @@ def no_demand(_lo: int, _hi: int) -> list[Demand]:
 def no_rows(_read: Read, _lo: int, _hi: int) -> Tensor:
     """The ``run`` of a reduction, which is folded instead."""
     raise AssertionError("a reduction has no rows of its own")
+
+
+def _settling(run: Run) -> Run:
+    """A view whose strides tell of its layout."""
+
+    def settling(read: Read, a: int, b: int) -> Tensor:
+        y = run(read, a, b)
+        return settled(y) if isinstance(y, Tensor) else y
+
+    return settling
 
 
 class Context:
@@ -178,13 +190,16 @@ class Context:
         **more: Unpack[More],
     ) -> Op:
         """Append an op that computes ``node`` (or a named part of it)."""
+        whole = self.shape(node.meta) if shape is None else shape
+        if is_view(node.op) and len(whole) in (4, 5) and 1 in whole:
+            run = _settling(run)
         op = Op(
             id=len(self.ops),
             name=name or node.op,
             module=node.module,
             inputs=tuple(dict.fromkeys(i.id for i in inputs)),
             axis=axis,
-            shape=self.shape(node.meta) if shape is None else shape,
+            shape=whole,
             dtype=node.meta.dtype if dtype is None else dtype,
             demand=demand,
             run=run,

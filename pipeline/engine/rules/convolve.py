@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tvae.kernels import Kernels
+from tvae.pipeline.engine.ir.layout import settled
 
 __all__ = ["CONV_T", "by_phases", "convolution_in"]
 
@@ -33,7 +34,7 @@ def _conv3d(
     alone = weight.shape[2] == 1 and stride[0] == 1 and padding[0] == 0 and 0 not in x.shape
     if not alone or x.stride(1) != 1 or x.shape[1] == 1:
         return kernels.conv3d(x, weight, bias, stride, padding, dilation, groups)
-    frames = x.transpose(1, 2).flatten(0, 1)
+    frames = settled(x.transpose(1, 2).flatten(0, 1))
     y = F.conv2d(frames, weight.select(2, 0), bias, stride[1:], padding[1:], dilation[1:], groups)
     return y.unflatten(0, (x.shape[0], x.shape[2])).transpose(1, 2)
 

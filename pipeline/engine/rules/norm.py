@@ -57,7 +57,7 @@ def norm_pad(ctx: Context, node: Node) -> Op:
 
     op = padded(ctx, node, [source, affine], list(amounts), mode, around)
     if ctx.is_plain("pad"):  # which writes the map before it has borders
-        return ctx.put(op, workspace=lambda rows: int(rows * source.row_bytes))
+        return ctx.put(op, workspace=lambda rows: int(rows * source.row_bytes), packs=ctx.packs(source))
     return op
 
 
@@ -83,7 +83,10 @@ def _normalised(
     def run(read: Read, a: int, b: int) -> Tensor:
         return kernels.norm_act(read(source.id, a, b), read(affine.id), act)
 
-    return ctx.emit(node, [source, affine], axis, lambda a, b: [(source.id, a, b)], run, name="norm_act", cheap=True)
+    packs = ctx.packs(source) if ctx.is_plain("norm_act") else None
+    return ctx.emit(
+        node, [source, affine], axis, lambda a, b: [(source.id, a, b)], run, name="norm_act", cheap=True, packs=packs
+    )
 
 
 def norm_map(ctx: Context, node: Node, source: Op, groups: int, w: Any, b: Any, eps: float, offset: Any = None) -> Op:

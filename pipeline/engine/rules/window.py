@@ -68,24 +68,21 @@ def convolution(ctx: Context, node: Node) -> Op:
     conv = convolution_in(dims, ctx.kernels)
 
     def span(a: int, b: int) -> tuple[int, int, int, int]:
+        """Rows that are seen, borders included; those of them that are read. Where the strip has the lower border alone
+        it reads so many more above that the convolution's own padding there is whole steps."""
         lo, hi = a * s - p, (b - 1) * s - p + (k - 1) * d + 1
-        return lo, hi, min(max(lo, 0), rows), max(min(hi, rows), 0)
+        return lo, hi, lo - (-p % s) if lo > 0 and hi > rows else max(lo, 0), min(hi, rows)
 
     def run(read: Read, a: int, b: int) -> Tensor:
         lo, hi, first, last = span(a, b)
         strip, pads = read(source.id, first, last), list(padding)
         wt, bs = read(weight.id), read(bias.id) if bias else None
-        above, below = first - lo, hi - last
-        if not above and not below:
+        if lo >= 0 and hi <= rows:
             pads[sp] = 0
             return conv(strip, wt, bs, stride, pads, dilation, groups or 1)
-        if max(above, below) <= p and (above or p % s == 0):
-            # let the convolution pad both sides (no copy of the strip) and drop the rows that are not true border
-            skip = (lo - (first - p)) // s
-            return conv(strip, wt, bs, stride, pads, dilation, groups or 1).narrow(axis.dim, skip, b - a)
-        pads[sp] = 0
-        strip = F.pad(strip, [0, 0] * (dims - 1 - sp) + [above, below])
-        return conv(strip, wt, bs, stride, pads, dilation, groups or 1)
+        # let the convolution pad both sides (no copy of the strip) and drop the rows that are not true border
+        skip = (lo - (first - p)) // s
+        return conv(strip, wt, bs, stride, pads, dilation, groups or 1).narrow(axis.dim, skip, b - a)
 
     inputs = [source, weight, *([bias] if bias else [])]
     work, out = 2.0 * math.prod(weight.shape[1:]) * math.prod(ctx.shape(node.meta)), _out_axis(ctx, node, axis)

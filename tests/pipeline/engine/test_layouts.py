@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sweeping.families import build, swept
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.engine.ir.layout import repeated
@@ -55,3 +56,30 @@ def test_repeated_elements_keep_the_layout(shape: list[int], times: int, dim: in
     assert torch.equal(y, x.repeat_interleave(times, dim))
     if last and dim > 1 and x.shape[1] > 1:
         assert y.movedim(1, -1).is_contiguous()
+
+
+class _Layouts(TorchFunctionMode):
+    """The layouts of what is convolved: are the channels inside?"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside: list[bool] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (F.conv2d, F.conv3d) and args[0].shape[1] > 1 and isinstance(args[0].stride(1), int):
+            self.inside.append(args[0].stride(1) == 1)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("frames", [1, 2])
+def test_channels_stay_inside_of_a_single_frame(frames: int) -> None:
+    """The views that make a batch of a clip's frames gave them a step that told PyTorch of another layout."""
+    of = swept(True)["cogvideox"]
+    tiled = TiledVAE(nn.Module.to(build(of, CPU), torch.bfloat16), "h200")
+    z = torch.randn(1, of.geometry.latent_channels, frames, 6, 8, dtype=torch.bfloat16)
+    with torch.no_grad():
+        tiled.decode(z)
+        with _Layouts() as layouts:
+            tiled.decode(z)
+    assert layouts.inside
+    assert all(layouts.inside)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -11,17 +11,18 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.memory import conv_workspaces
-from tvae.pipeline.memory.conv_workspaces import SmallWorkspaces, _convolved
+from tvae.pipeline.memory.conv_workspaces import SmallWorkspaces
 from tvae.pipeline.memory.convolved_shapes import CONVOLUTIONS
 
 TOTAL, RESERVED = 1 << 40, 5 << 30
 
 
 class Card:
-    """In the place of the allocator. shares: what it was held to, call by call; refuses: so many calls at first."""
+    """In the place of the allocator. shares: what it was held to, call by call; refuses: so many calls at first; spare:
+    bytes that it has and no tensor."""
 
     def __init__(self, refuses: int = 0) -> None:
-        self.share, self.shares, self.refuses, self.emptied = 1.0, list[float](), refuses, 0
+        self.share, self.shares, self.refuses, self.emptied, self.spare = 1.0, list[float](), refuses, 0, 0
 
     @contextmanager
     def borrowed(self, share: float) -> Iterator[None]:
@@ -50,6 +51,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
         "empty_cache": found.empty,
         "is_current_stream_capturing": lambda: False,
         "memory_reserved": lambda _: RESERVED,
+        "memory_allocated": lambda _: RESERVED - found.spare,
         "mem_get_info": lambda _: (TOTAL - RESERVED, TOTAL),
     }.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
@@ -57,6 +59,10 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
     monkeypatch.setitem(CONVOLUTIONS, found.convolve, CONVOLUTIONS[torch.conv2d])
     conv_workspaces._thread.__dict__.clear()
     return found
+
+
+def _convolved(func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return conv_workspaces._convolved(func, args, kwargs, SmallWorkspaces()._give_back)
 
 
 def tensors(dtype: torch.dtype = torch.float32, height: int = 1024) -> tuple[Tensor, Tensor]:
@@ -72,6 +78,16 @@ def test_the_result_and_little_more_at_the_first_call_alone(card: Card, dtype: t
     assert taken <= held <= taken + (2 << 20)
     assert card.shares[1:] == [1.0]
     assert card.emptied == (dtype == torch.float32)
+
+
+@pytest.mark.parametrize(("planned", "emptied"), [(0, 1), (900 << 20, 1), (1 << 30, 0)])
+def test_what_a_run_has_no_use_for_is_given_back_once(card: Card, planned: int, emptied: int) -> None:
+    """Kernels of 16 bits would work in it; in what the run takes anyhow they may."""
+    card.spare = 1 << 30
+    mode = SmallWorkspaces(planned)
+    for height in 64, 128:
+        conv_workspaces._convolved(card.convolve, tensors(torch.bfloat16, height), {}, mode._give_back)
+    assert card.emptied == emptied
 
 
 def test_other_shapes_layouts_and_threads_are_other_calls(card: Card) -> None:

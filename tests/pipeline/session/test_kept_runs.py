@@ -141,7 +141,7 @@ def test_a_size_is_recorded_when_it_comes_a_third_time_and_anew_when_it_was_drop
         for n in range(4):
             assert torch.equal(one.run([x], recorder=runs)[0], expected)
             assert one.recorded == (n >= 2)
-        assert order == ["run", "run", "run", "record", "run"]  # the last one: the replay
+        assert order == ["run", "run", "record", "run", "run"]  # the last two: replays
         assert drop_recordings(CARD)
         assert not one.recorded
 

@@ -6,15 +6,18 @@ import gc
 import math
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from sweeping.families import build, swept
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.engine.plan import planner
 from tvae.pipeline.errors import PlanError
 from tvae.pipeline.session.clip_plan import ClipPlan
+from tvae.pipeline.session.prepared import Compiled
 
 CPU = torch.device("cpu")
 
@@ -119,3 +122,25 @@ def test_sizes_alike_are_cut_alike_without_comparing_again(monkeypatch: pytest.M
     assert look(256, 256) > 0, "so much larger that other cuts may pay"
     assert look(272, 264) == 0
     assert math.isfinite(tiled.plan((1, x.shape[1], 64, 88), "encode").peak_bytes)
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_a_refused_way_to_divide_a_clip_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refusal held the frames of all callers, and so the result, until the collector came by."""
+    of, asked = swept(True)["cosmos"], []
+    tiled = TiledVAE(build(of, CPU), "cpu")
+    divided = Compiled._divided
+
+    def refusing(self: Compiled, rows: str, *args: Any) -> Any:
+        asked.append(rows)
+        if len(asked) == 1:
+            raise PlanError("this way needs more")
+        return divided(self, rows, *args)
+
+    monkeypatch.setattr(Compiled, "_divided", refusing)
+    with torch.no_grad():
+        result = tiled.decode(torch.randn(1, of.geometry.latent_channels, 3, 8, 8)).sample
+    assert len(set(asked)) == 2, "another way was taken"
+    memory = StorageWeakRef(result.untyped_storage())
+    del result
+    assert memory.expired()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tvae.pipeline.engine.ir.layout import dense, joined, reshaped
+from tvae.pipeline.engine.ir.layout import dense, joined, reshaped, settled
 
 LAST = torch.channels_last_3d
 
@@ -69,3 +69,29 @@ def test_dense_leaves_dense_channels_where_they_are() -> None:
     assert torch.equal(found, part)
     assert found.is_contiguous(memory_format=LAST)
     assert dense(x.contiguous()[..., 1:4]).is_contiguous()
+
+
+@pytest.mark.parametrize("step", [1, 5, 12])
+def test_frames_that_are_joined_lie_one_after_the_other(step: int) -> None:
+    """Whatever step a single frame's strides tell of: PyTorch took a step of one for frames that lie inside."""
+    frame = clip(1, 4, 1, 2, 3)
+    frame = frame.as_strided(frame.shape, (24, 1, step, 12, 4))
+    found = joined([frame, frame.half(), frame], 2)
+    assert torch.equal(found, torch.cat([frame, frame.half().float(), frame], 2))
+    assert found.is_contiguous(memory_format=LAST)
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 2, 3), (1, 4, 1, 2, 3), (2, 4, 1, 2, 3), (1, 4, 2, 1, 3), (1, 4, 1, 1, 3)])
+@pytest.mark.parametrize("step", [1, 4, 100])
+def test_strides_of_single_elements_tell_of_the_layout(shape: tuple[int, ...], step: int) -> None:
+    """PyTorch took maps for such as have their channels outside, and made such of them."""
+    inner = torch.randn(shape[0], *shape[2:], shape[1])
+    x = inner.movedim(-1, 1)
+    odd = x.as_strided(shape, [step if n == 1 else s for n, s in zip(shape, x.stride(), strict=True)])
+    found = settled(odd)
+    assert torch.equal(found, x)
+    assert found.stride() == x.stride()
+    assert found.data_ptr() == odd.data_ptr()
+    plain = x.contiguous()
+    assert settled(plain) is plain
+    assert settled(x[..., ::2]).stride() == x[..., ::2].stride()

@@ -1,0 +1,69 @@
+"""What operations take beside their results on a GPU, as plans know it: no GPU is needed to ask."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from small_functions import Fn, captured
+from torch import Tensor, nn
+
+from tvae.kernels import Kernels
+from tvae.pipeline.engine.ir.program import Op
+from tvae.pipeline.engine.lower import lower
+from tvae.pipeline.engine.passes import simplify
+from tvae.pipeline.engine.plan.schedule import schedule
+from tvae.pipeline.engine.plan.strip_cost import Step, strips_alike
+
+CUDA = torch.device("cuda", 0)
+
+
+def steps_of(fn: Fn, name: str, rows: int, *, last: bool) -> list[tuple[Op, Step]]:
+    """All steps of an operation in strips of so many rows of 64."""
+    graph = simplify(captured(fn)[0])
+    sizes = graph.bind([(1, 3, 64, 48)])
+    assert sizes is not None
+    program = lower(graph, sizes, CUDA, Kernels(), channels_last=last)
+    plan = schedule(program, rows)
+    found = [s for segment in plan.segments for strip in strips_alike(program, segment, ()) for s in strip.steps]
+    return [(step.op, step) for step in found if step.op.name == name]
+
+
+def convolved(m: nn.Module, x: Tensor) -> Tensor:
+    return m.conv(x)
+
+
+def normalised(m: nn.Module, x: Tensor) -> Tensor:
+    h = m.conv(x)
+    return F.silu(F.group_norm(h, 1))
+
+
+@pytest.mark.parametrize(("fn", "name"), [(convolved, "conv2d"), (normalised, "norm_act")])
+@pytest.mark.parametrize("last", [False, True])
+def test_rows_out_of_a_buffer_are_copied_first(fn: Fn, name: str, last: bool) -> None:
+    """Of one image with the channels innermost they lie in one piece."""
+    for rows in 64, 8:
+        found = steps_of(fn, name, rows, last=last)
+        assert found
+        for op, step in found:
+            copied = step.workspace - op.workspace(step.rows)
+            assert op.packs == (None if last else op.inputs[0])
+            assert (copied >= step.rows * 3 * 48 * 4) if rows == 8 and not last else copied == 0
+
+
+def attended(heads: int, width: int) -> Fn:
+    def fn(m: nn.Module, x: Tensor) -> Tensor:
+        """Rows and columns of pixels attend among their frames, as they do in Cosmos."""
+        tokens = m.conv(x).to(torch.bfloat16)[:, :1].permute(2, 3, 0, 1).flatten(0, 1)
+        q = tokens.unsqueeze(1).expand(-1, heads, -1, width)
+        return F.scaled_dot_product_attention(q, q + 1, q * 2).transpose(0, 2)
+
+    return fn
+
+
+@pytest.mark.parametrize(("width", "each"), [(128, 0), (129, 4), (512, 4)])
+def test_wide_heads_are_added_up_in_float32(width: int, each: int) -> None:
+    found = steps_of(attended(2, width), "scaled_dot_product_attention", 8, last=True)
+    assert found
+    for op, step in found:
+        assert op.workspace(step.rows) == step.rows * op.row_bytes / 2 * each
