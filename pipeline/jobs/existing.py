@@ -66,7 +66,10 @@ def undone(
 
 def latents_serve(output: Path, fingerprint: str) -> str | None:
     """Latents say what they were made from, of which VAE, with which options."""
-    return "done already" if latents.latents_done(output, fingerprint) else None
+    if not latents.latents_done(output, fingerprint):
+        return None
+    latents.tidy_done(output)
+    return "done already"
 
 
 def is_there(output: Path) -> bool:

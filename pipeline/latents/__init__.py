@@ -35,7 +35,7 @@ from tvae.pipeline.latents.reader import (
     open_latents,
     source_of,
 )
-from tvae.pipeline.latents.video_folder import VIDEO_SUFFIX, VideoLatentsWriter
+from tvae.pipeline.latents.video_folder import VIDEO_SUFFIX, VideoLatentsWriter, tidy_done
 
 __all__ = [
     "IMAGE_SUFFIX",
@@ -56,5 +56,6 @@ __all__ = [
     "latents_done",
     "open_latents",
     "source_of",
+    "tidy_done",
     "write_image_latents",
 ]

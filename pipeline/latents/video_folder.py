@@ -24,6 +24,7 @@ from tvae.pipeline.errors import InputError, OutputError, TvaeError
 from tvae.pipeline.files.atomic import is_temporary, write_error
 from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.files.flushing import flush_file, flush_folder
+from tvae.pipeline.files.lock import OutputHeld, one_writer
 from tvae.pipeline.files.own_folder import clear_folder, is_link, make_own_folder
 from tvae.pipeline.latents.index import INDEX_NAME, FileEntry, Index, PartEntry, StreamsEntry, read_index, write_index
 from tvae.pipeline.latents.meta import LatentsMeta, PartRecord
@@ -143,11 +144,14 @@ class VideoLatentsWriter:
             _clear(self.folder, keep=names | {STATE})  # with which a run goes on where the index cannot be written
             flush_folder(self.folder)
             write_index(self.folder, index)
-            _clear(self.folder, keep=names | {INDEX_NAME})
         except OSError as error:
             self._drop_streams()
             raise write_error(self.folder, error) from error
         self._open = False
+        try:
+            _clear(self.folder, keep=names | {INDEX_NAME})
+        except OSError as error:  # the clip is complete; the next run tries again
+            _log.debug("left behind: %s", error)
 
     def abort(self) -> None:
         """Take back what this writer wrote; an older complete clip in the folder stays as it was."""
@@ -196,6 +200,14 @@ class VideoLatentsWriter:
         damaged = isinstance(error, TvaeError) and not isinstance(error, OutputError)
         if not self._parts or error is None or damaged:
             self.abort()
+
+
+def tidy_done(folder: Path) -> None:
+    """Remove the checkpoint that a run has left in a complete folder, where it was killed right after it completed it.
+    It stays where it cannot be removed, and while another run is at work there."""
+    if (folder / STATE).exists():
+        with suppress(OSError, OutputHeld), one_writer(folder, patience=0):
+            clear_folder(folder, lambda name: name == STATE and (folder / INDEX_NAME).exists())
 
 
 def _name(part: int) -> str:

@@ -277,3 +277,14 @@ def test_damaged_latents_are_made_again(run: Run, clip: Run, tmp_path: Path, vic
         path.write_bytes(b"\xff" * 100)
     done, _ = run("encode", source, output=out)
     assert (done.done, done.failed) == (0, 1), "nothing there is known to be of tvae"
+
+
+def test_a_checkpoint_beside_complete_latents_is_removed(run: Run, clip: Run, tmp_path: Path) -> None:
+    """Of a run that was killed right after the index was written."""
+    source, out = clip(), tmp_path / "out"
+    run("encode", source, output=out)
+    left = out / "c.mkv.latents" / ".tvae-state.safetensors"
+    left.write_bytes(b"x")
+    done, _ = run("encode", source, output=out)
+    assert done.skipped == 1
+    assert not left.exists()
