@@ -58,7 +58,7 @@ def encode_clip_item(item: Item, context: Context) -> Event:
             with latents.VideoLatentsWriter(output, meta) as writer:
                 kept = Checkpoints(writer.state_path, meta.fingerprint)
                 _encode_clip(_Clip(item, source, fit, writer, kept, generator), model, context)
-                _keep_streams(item, fit, writer, context)
+                _keep_streams(item, source, fit, writer, context)
         context.notify(item, [*source.reader.warnings, *source.told, *fit.told])
     return ItemDone(item.source, item.index, output, fit.kept, time.monotonic() - begin)
 
@@ -206,11 +206,14 @@ def _encoded(chunk: Chunk, model: Model, context: Context, generator: torch.Gene
         return encode_clip(model, chunk.frames, job.posterior, job.space, generator)
 
 
-def _keep_streams(item: Item, fit: LengthFit, writer: latents.VideoLatentsWriter, context: Context) -> None:
+def _keep_streams(
+    item: Item, source: Source, fit: LengthFit, writer: latents.VideoLatentsWriter, context: Context
+) -> None:
     """Puts the source's other streams beside the latents, if they are wanted, and completes the folder."""
     warnings: list[str] = []
     side = copy_streams(item.source, writer.streams_stem, warnings) if context.job.audio == "copy" else None
     tags = read_tags(item.source, warnings) if writer.meta.kind == "video" else ClipTags()
+    source.check_unchanged()
     record = side.to_json() if side else {"streams": []}
     writer.commit({**record, "tags": tags.to_json()} if side or tags else None, fit.dropped)
     context.notify(item, warnings)

@@ -43,6 +43,7 @@ def look_up(
         fit.check(source.reader.info.frames)
         (rgb, *_) = gathered(fit.through(source.frames())).frames
         write = finish(source, fit, [*source.reader.warnings, *source.told, *fit.told])
+        source.check_unchanged()
     pixels = rgb.shape[0] * rgb.shape[1]
     alone = model.info.temporal_factor is not None
     values = on_host(rgb, model.device)

@@ -45,6 +45,16 @@ class Source:
     reader: Reader
     geometry: Geometry
     told: list[str]
+    path: Path
+    opened_as: tuple[int, ...]
+    """What told the file from others when it was opened."""
+
+    def check_unchanged(self) -> None:
+        """InputError where another file stands there by now: a clip is read several times, and its sound would be
+        another's than its picture."""
+        with blame_input():
+            if _identity(self.path) != self.opened_as:
+                raise InputError("it changed while it was read; run again")
 
     def frames(self) -> Iterator[Chunk]:
         """Chunks of one frame. InputError for what is damaged or holds no frame."""
@@ -77,10 +87,16 @@ def gathered(frames: Iterable[Chunk]) -> Chunk:
 def open_source(path: Path, job: Job, factor: int, hold: Callable[[int], None] | None = None) -> Iterator[Source]:
     """Opens an image or a video for a VAE whose sides are multiples of ``factor``. hold: see ``open_reader``."""
     with blame_input():
+        opened_as = _identity(path)
         reader = open_reader(path, job.max_pixels, hold, _memory(job))
     with reader:
         wanted = ((reader.info.width, reader.info.height), factor, job.size, job.fit, job.align)
-        yield Source(reader, plan_geometry(*wanted), told(*wanted))
+        yield Source(reader, plan_geometry(*wanted), told(*wanted), path, opened_as)
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _memory(job: Job) -> int | None:

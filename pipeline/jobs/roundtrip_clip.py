@@ -85,6 +85,7 @@ def roundtrip_clip_item(item: Item, context: Context) -> Event:
                         _on_demand(item, source, fit, model, context, give)
                     else:
                         _by_chunks(source, fit, _Reconstruction(model, there, back), context, give)
+                source.check_unchanged()
                 writer.commit()
         context.notify(item, [*source.reader.warnings, *source.told, *fit.told, *told, *writer.warnings])
     return ItemDone(item.source, item.index, output, done, time.monotonic() - begin, meter.result())
