@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
@@ -17,7 +18,12 @@ from tvae.pipeline.media.packet_times import check_runs
 MOST_STREAMS = 256
 """Of one clip; FFmpeg's containers end a little further."""
 
-__all__ = ["SideStream", "SideStreams"]
+__all__ = ["SideStream", "SideStreams", "check_texts"]
+
+
+def check_texts(record: Mapping[str, Any]) -> None:
+    """`ValueError` where a text is none that a container can hold: file names that are not UTF-8 are no metadata."""
+    json.dumps(dict(record), ensure_ascii=False).encode()
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,7 @@ class SideStreams:
     def from_json(cls, data: Mapping[str, Any], folder: Path) -> SideStreams:
         """Raises InputError when the record is not one of ours or one of its files is missing."""
         try:
+            check_texts(data)
             record = from_json(_Record, data, "record")
             streams, attachments = record.streams, record.attachments
             names = {stream.file for stream in streams} | {attachment.file for attachment in attachments}

@@ -21,6 +21,7 @@ from tvae.pipeline.media.container import open_container, picture_stream, stream
 from tvae.pipeline.media.fingerprint import is_mark
 from tvae.pipeline.media.formats import MATROSKA
 from tvae.pipeline.media.packet_times import MOST_SECONDS
+from tvae.pipeline.media.streams import check_texts
 
 __all__ = ["Chapter", "ClipTags", "lost_tags", "put_chapters", "put_tags", "read_tags"]
 
@@ -74,6 +75,7 @@ class ClipTags:
         Raises InputError for a damaged one.
         """
         try:
+            check_texts(record)
             tags = from_json(_Record, record, "record").tags
             if len(tags.chapters) > _MOST_CHAPTERS or not all(chapter.sound for chapter in tags.chapters):
                 raise ValueError("impossible chapters")
@@ -118,15 +120,20 @@ def _kept(tags: dict[str, str], left: Collection[str]) -> dict[str, str]:
         and not key.lower().startswith(_STATISTICS)
         and not is_mark(text)
         and (key.lower(), text) != ("language", "und")
-        and not (key.lower() == _STEREO and not re.fullmatch("[a-z_]+", text))
     }
 
 
 def put_tags(container: OutputContainer, picture: VideoStream, tags: ClipTags, rate: Fraction) -> None:
     """All but the chapters into an output whose header is not written yet; ``rate`` in frames a second."""
-    container.metadata.update(tags.metadata)
-    timed = rate <= _MOST_TIMECODE_RATE
-    picture.metadata.update({key: text for key, text in tags.picture.items() if timed or key.lower() != _TIMECODE})
+    for target, found in ((container.metadata, tags.metadata), (picture.metadata, tags.picture)):
+        target.update({key: text for key, text in found.items() if not _refused(key.lower(), text, rate)})
+
+
+def _refused(key: str, text: str, rate: Fraction) -> bool:
+    """Whether a muxer would refuse the whole file for it."""
+    if key == _STEREO:
+        return re.fullmatch("[a-z_]+", text) is None
+    return key == _TIMECODE and rate > _MOST_TIMECODE_RATE
 
 
 def put_chapters(container: OutputContainer, chapters: tuple[Chapter, ...], delay: Fraction) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -24,6 +25,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     with av.open(str(folder / "clip.mp4"), "w") as output:
         picture, sound = output.add_stream("libx264", rate=25), output.add_stream("aac", rate=48000)
         picture.width, picture.height, picture.pix_fmt = 32, 16, "yuv420p"
+        picture.metadata["language"] = "fra"
+        output.metadata.update({"title": "a title", "comment": "a comment"})
+        chapter = {"id": 1, "start": 0, "end": 80, "time_base": Fraction(1, 1000), "metadata": {"title": "one"}}
+        output.set_chapters([chapter])
         for _ in range(4):
             frame = av.VideoFrame.from_ndarray(rng.integers(0, 256, (16, 32, 3), dtype=np.uint8), format="rgb24")
             output.mux(picture.encode(frame))

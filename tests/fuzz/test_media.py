@@ -43,6 +43,8 @@ def whole(folder: Path, kind: str) -> bytes:
             picture = output.add_stream(VIDEOS[kind], rate=25)
             picture.width, picture.height, picture.pix_fmt = 64, 48, "yuv420p"
             output.metadata["title"] = "a title"
+            if kind == "mkv":
+                output.add_attachment("a.ttf", "font/ttf", b"font" * 20)
             sound = output.add_stream("libopus" if kind == "webm" else "mp2", rate=48000)
             if kind not in ("avi", "ts"):
                 output.set_chapters(

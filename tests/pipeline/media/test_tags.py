@@ -209,11 +209,14 @@ def test_damaged_records(tmp_path: Path, make_clip: MakeClip) -> None:
         damaged = {"tags": record["tags"] | {"chapters": [first | chapter, second]}}
         with pytest.raises(InputError, match="record of its chapters and metadata is damaged"):
             ClipTags.from_record(damaged, tmp_path)
+    for damaged in ({"metadata": {"title": "\udcff"}}, {"picture": {"\udcff": "x"}}):
+        with pytest.raises(InputError, match="record of its chapters and metadata is damaged"):
+            ClipTags.from_record({"tags": record["tags"] | damaged}, tmp_path)
     assert ClipTags.from_record({"streams": []}, tmp_path) == ClipTags()
     side = copy_streams(source, tmp_path / "latents" / "streams", [])
     assert side is not None
     folder = tmp_path / "latents"
-    for change in ({"file": "../b.mkv"}, {"size": -1}, {"size": 2**40}):
+    for change in ({"file": "../b.mkv"}, {"size": -1}, {"size": 2**40}, {"name": "\udcff"}):
         wrong = side.to_json()
         wrong["attachments"][0] |= change
         with pytest.raises(InputError, match="record of its other streams is damaged"):
@@ -224,3 +227,19 @@ def test_damaged_records(tmp_path: Path, make_clip: MakeClip) -> None:
     (folder / side.attachments[0].file).unlink()
     with pytest.raises(InputError, match="which holds other streams of it, is missing"):
         SideStreams.from_json(side.to_json(), folder)
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
+def test_metadata_that_muxers_refuse(suffix: str, make_clip: MakeClip, tmp_path: Path) -> None:
+    """They refuse the whole file for it."""
+    source = make_clip(tmp_path / "a.mp4")
+    tags = ClipTags(picture={"stereo_mode": "-1", "timecode": "nonsense", "title": "T"})
+    with open_reader(source) as reader:
+        spec, frames = replace(reader.info.spec, frame_rate=Fraction(1000)), list(reader)
+    with open_writer(tmp_path / f"b{suffix}", spec, WriteOptions(tags=tags)) as writer:
+        for frame in frames:
+            writer.write(frame)
+        writer.commit()
+    with av.open(str(tmp_path / f"b{suffix}")) as container:
+        picture = container.streams.video[0].metadata
+        assert picture.get("title", picture.get("name")) == "T"
