@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tvae.pipeline.models.families import FAMILIES
 from tvae.pipeline.models.outputs import clip_output
 from tvae.pipeline.models.recognise import family_of
 from tvae.pipeline.models.reference import BLENDED, skeleton
-from tvae.pipeline.session.call_arguments import arguments_of, as_tuple, has_own_tuple
+from tvae.pipeline.session.call_arguments import arguments_of, as_tuple, has_own_tuple, tensors_and_options
 from tvae.pipeline.session.clip_plan import ClipPlan
 from tvae.pipeline.session.graph_cache import fits_weights
 from tvae.pipeline.session.identity.module_identity import Identity, identity_of
@@ -38,7 +39,6 @@ __all__ = ["TiledVAE"]
 
 _KEPT_SESSIONS = 4
 """Of models that this one has been: adapters on and off, one type and another."""
-_BAKED = (bool, int, float, str, type(None))
 _LOCKS: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
 _ONE_LOCK_EACH = threading.Lock()
 _log = logging.getLogger("tvae")
@@ -113,8 +113,8 @@ class TiledVAE(nn.Module):
             return getattr(self.__dict__["vae"], name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {"strip": self._strip, "vram": self._vram, "spill": self._spill, "rows": self._rows}
-        return _wrapped, (self.vae, self._preset_name, {**options, "allow_whole": self._allow_whole})
+        options: dict[str, Any] = {"strip": self._strip, "vram": self._vram, "spill": self._spill, "rows": self._rows}
+        return partial(TiledVAE, **options, allow_whole=self._allow_whole), (self.vae, self._preset_name)
 
     def extra_repr(self) -> str:
         """What ``repr`` adds to the wrapped tree."""
@@ -166,7 +166,7 @@ class TiledVAE(nn.Module):
             example = torch.empty(shape, dtype=weight.dtype, device="meta")
             given = arguments_of(side, getattr(self.vae, side), example, (), kwargs)
             given.pop("return_dict", None)
-            tensors, call, _ = _taken_apart(side, given)
+            tensors, call, _ = tensors_and_options(side, given)
             with plain_modes(weight.device):
                 session = self._session(weight.device, self._compute_dtype(weight.dtype))
                 if self._in_steps(session, side, call, len(shape)):
@@ -185,18 +185,11 @@ class TiledVAE(nn.Module):
             return_dict = given.pop("return_dict", return_dict)
             if own_tuple := not return_dict and has_own_tuple(getattr(self.vae, side)):
                 given["return_dict"] = False
-            more, call, generator = _taken_apart(side, given)
+            more, call, generator = tensors_and_options(side, given)
             dtype = self._compute_dtype(x.dtype)
             with plain_modes(x.device):
                 inputs = [t.detach().to(dtype) if t.is_floating_point() else t for t in (x, *more)]
-                session = self._session(x.device, dtype)
-                if self._in_steps(session, side, call, x.ndim):
-                    value = clip_output(side, session.clip(side, inputs[0]).to(x.dtype))
-                else:
-                    tensors, spec = session.compute(Task(side), inputs, call, generator=generator)
-                    if dtype != x.dtype:
-                        tensors = [t.to(x.dtype) if t.is_floating_point() else t for t in tensors]
-                    value = rebuild(spec, tensors)
+                value = self._computed(side, inputs, call, generator, x.dtype)
             return value if return_dict or own_tuple else as_tuple(value)
 
     @property
@@ -228,6 +221,27 @@ class TiledVAE(nn.Module):
             self._told_of_tiling = True
             _log.warning("the VAE's own tiling is switched on and not used: strips need no blending")
 
+    def _computed(
+        self, side: Side, inputs: list[Tensor], call: Call, generator: torch.Generator | None, dtype: torch.dtype
+    ) -> Any:
+        """What the model returns, in the type of the caller's input."""
+        identity, device, found = self._identity, inputs[0].device, None
+        if identity is not None and (known := self._sessions.get(self._key(identity, device, inputs[0].dtype))):
+            found = known.replay(Task(side), inputs, call, identity.same_tensors)
+        if found is None:
+            session = self._session(device, inputs[0].dtype)
+            if self._in_steps(session, side, call, inputs[0].ndim):
+                return clip_output(side, session.clip(side, inputs[0]).to(dtype))
+            found = session.compute(Task(side), inputs, call, generator=generator)
+        tensors, spec = found
+        if inputs[0].dtype != dtype:
+            tensors = [t.to(dtype) if t.is_floating_point() else t for t in tensors]
+        return rebuild(spec, tensors)
+
+    def _key(self, identity: Identity, device: torch.device, dtype: torch.dtype) -> tuple[Any, ...]:
+        """Of a session."""
+        return identity.digest, device, dtype, next(iter(self.parameters())).dtype
+
     def _in_steps(self, session: Session, side: Side, call: Call, dims: int) -> bool:
         """Does a clip go through this side step by step?"""
         return dims == 5 and call == Call() and session.steps(side) is not None
@@ -238,8 +252,8 @@ class TiledVAE(nn.Module):
             self._forget()
             self._identity = identity_of(self.vae)
         identity = self._identity
-        stored = next(iter(self.parameters())).dtype
-        key = (identity.digest, device, dtype, stored)
+        key = self._key(identity, device, dtype)
+        stored = key[-1]
         if key not in self._sessions:
             vae, this = self.vae, weakref.ref(self)  # not self: no cycle
             family = family_of(vae)
@@ -278,21 +292,6 @@ class TiledVAE(nn.Module):
     def _compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
         forced = _config(self.vae).get("force_upcast", False)
         return torch.float32 if forced and dtype == torch.float16 else dtype
-
-
-def _wrapped(vae: nn.Module, preset: str, options: dict[str, Any]) -> TiledVAE:
-    """What copies and pickles are made by."""
-    return TiledVAE(vae, preset, **options)
-
-
-def _taken_apart(side: Side, given: Mapping[str, Any]) -> tuple[list[Tensor], Call, torch.Generator | None]:
-    """The arguments after the first: tensors, what a capture bakes in, and the generator. Raises UsageError."""
-    tensors = {k: v for k, v in given.items() if isinstance(v, Tensor)}
-    options = {k: v for k, v in given.items() if k not in (*tensors, "generator")}
-    for name, value in options.items():
-        if not isinstance(value, _BAKED):
-            raise UsageError(f"{side}(): argument '{name}' is a {type(value).__name__}, which cannot be captured")
-    return [*tensors.values()], Call(tuple(tensors), tuple(sorted(options.items()))), given.get("generator")
 
 
 def _config(vae: nn.Module) -> Mapping[str, Any]:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Mapping
 from types import MethodType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.models.calls import Side
+from tvae.pipeline.models.calls import Call, Side
 
-__all__ = ["arguments_of", "as_tuple", "has_own_tuple"]
+__all__ = ["arguments_of", "as_tuple", "has_own_tuple", "tensors_and_options"]
+
+_BAKED = (bool, int, float, str, type(None))
 
 
 def arguments_of(side: Side, method: Any, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -55,3 +59,13 @@ def has_own_tuple(method: Any) -> bool:
 @functools.lru_cache(maxsize=64)
 def _signature(function: Any, bound: bool) -> inspect.Signature:
     return inspect.signature(MethodType(function, object()) if bound else function)
+
+
+def tensors_and_options(side: Side, given: Mapping[str, Any]) -> tuple[list[Tensor], Call, torch.Generator | None]:
+    """The arguments after the first: tensors, what a capture bakes in, and the generator. Raises UsageError."""
+    tensors = {k: v for k, v in given.items() if isinstance(v, Tensor)}
+    options = {k: v for k, v in given.items() if k not in (*tensors, "generator")}
+    for name, value in options.items():
+        if not isinstance(value, _BAKED):
+            raise UsageError(f"{side}(): argument '{name}' is a {type(value).__name__}, which cannot be captured")
+    return [*tensors.values()], Call(tuple(tensors), tuple(sorted(options.items()))), given.get("generator")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple, Protocol
 
@@ -19,11 +19,14 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.run.cuda_graph import Recording, RecordingPool
+from tvae.pipeline.engine.run.storage import RowSource
 from tvae.pipeline.memory.allocator import without_holes
 from tvae.pipeline.memory.limits import recorded_segments
+from tvae.pipeline.models.calls import Call
 from tvae.pipeline.session.ready import Ready
+from tvae.pipeline.session.task import Task
 
-__all__ = ["KeptRuns", "drop_recordings"]
+__all__ = ["KeptRuns", "drop_recordings", "run_key"]
 
 RECORDED_SHARE = 0.25
 """Of a device's memory that recordings may keep."""
@@ -64,6 +67,15 @@ class KeptRuns:
         self._pool: RecordingPool | None = None
         with _lock:
             _everywhere.add(self)
+
+    def recorded(self, key: Any) -> Ready | None:
+        """The run of this key, where there is one that is recorded."""
+        with _lock:
+            found = self._ready.get(key)
+            if found is None or not found.runner.recorded:
+                return None
+            self._ready.move_to_end(key)
+            return found
 
     def get(self, key: Any, make: Callable[[], Ready], serves: Callable[[Ready], bool]) -> Ready:
         """The run of this key, made where there is none that serves."""
@@ -170,6 +182,11 @@ class KeptRuns:
         owner.drop_recording()
         if not self._recorded:
             self._pool = None  # its memory is free with the last
+
+
+def run_key(task: Task, inputs: Sequence[Tensor | RowSource], call: Call, dims: Mapping[int, int]) -> tuple[Any, ...]:
+    """What a run is for. dims: of the results that go by rows, by their number, the dimension of those rows."""
+    return (task, *((tuple(x.shape), isinstance(x, Tensor)) for x in inputs), *dims.items(), call)
 
 
 def _kept_with(runs: KeptRuns, more: _Taken) -> int:

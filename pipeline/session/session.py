@@ -22,12 +22,11 @@ from tvae.pipeline.memory.allocator import capped
 from tvae.pipeline.memory.limits import Limits
 from tvae.pipeline.models.calls import Call, Side
 from tvae.pipeline.models.families import frames_axis_of, stepping_of
-from tvae.pipeline.models.stepping import Cuts
 from tvae.pipeline.models.streaming import Cache, ClipStream
 from tvae.pipeline.session.choose_plan import rows_dim
 from tvae.pipeline.session.clip_plan import ClipPlan
 from tvae.pipeline.session.clip_steps import ClipSteps, last_is_alone
-from tvae.pipeline.session.kept_runs import KeptRuns, drop_recordings
+from tvae.pipeline.session.kept_runs import KeptRuns, drop_recordings, run_key
 from tvae.pipeline.session.load_libraries import load_libraries
 from tvae.pipeline.session.outputs.taken_apart import Spec
 from tvae.pipeline.session.prepared import NO_SINKS, Compiled
@@ -95,7 +94,7 @@ class Session:
             self._take_stock(inputs)
         with self.lock, settings, capped(self.device, self.limits.vram, by_rows=by_rows) as limit:
             dims = {n: rows_dim(sink) for n, sink in sinks.items()}
-            key = (task, *((tuple(x.shape), isinstance(x, Tensor)) for x in inputs), *dims.items(), call)
+            key = run_key(task, inputs, call, dims)
 
             def made() -> Ready:
                 return self._made(task, inputs, call, dims)
@@ -112,6 +111,21 @@ class Session:
                     self._runs.clear()
                     del self._compiled[task]
             return tensors, ready.spec
+
+    def replay(
+        self, task: Task, inputs: Sequence[Tensor], call: Call, same_tensors: Callable[[], bool]
+    ) -> tuple[list[Tensor], Spec] | None:
+        """What ``compute`` gives, by a recorded run that begins before the model is looked at as a whole: that is done
+        while the device computes. None where no run is recorded for such inputs, and where the model has changed.
+        same_tensors: is the memory that a replay reads what it was?"""
+        with self.lock:
+            ready = self._runs.recorded(run_key(task, inputs, call, NO_SINKS))
+            if ready is None or not same_tensors():
+                return None
+            with backend_settings(self.preset, self.dtype, bounded=False, steps=task.step, device=self.device):
+                written = self._weights.look()
+                tensors = ready.runner.run(inputs, recorder=self._runs)
+                return (tensors, ready.spec) if self._subject.still() and not written() else None
 
     def expect(self, task: Task, shape: tuple[int, ...], call: Call | None = None) -> None:
         """Plan for a first input of this shape that comes soon, so that ``compute`` need not. From any thread, while
@@ -247,10 +261,9 @@ class Session:
             shape = steps.result_shape(tuple(x.shape), sizes)
             result = torch.empty(shape, dtype=self.dtype, device=self.device)
             stream, at, to = ClipStream(steps.run, steps.cuts), 0, 0
-            alone, final = last_is_alone(sizes), len(sizes) - 1
             try:
                 for n, size in enumerate(sizes):
-                    part = stream.step(x[:, :, at : at + size], last=alone and n == final)
+                    part = stream.step(x[:, :, at : at + size], last=n == len(sizes) - 1 and last_is_alone(sizes))
                     result[:, :, to : to + part.shape[2]] = part
                     at, to = at + size, to + part.shape[2]
                     self._within_clip = True  # the weights have been looked at
@@ -260,19 +273,11 @@ class Session:
             return result
 
     def _made_steps(self, side: Side) -> ClipSteps | None:
-        subject = self._subject
-        stepping = None if subject.family is None else stepping_of(subject.family, side)
-        if stepping is None:
-            return None
-        cuts = stepping.cuts
+        cuts = self._subject.cuts(side)
         if cuts is None:
-            assert subject.geometry is not None, "a family's geometry is known"
-            geometry = subject.geometry()
-            cuts = Cuts(geometry.lead, geometry.temporal or 1)
-
-        return ClipSteps(
-            side, cuts, StepRuns(self, Task(side, step=True)), self.preset, self.limits, self.dtype, self.device
-        )
+            return None
+        runs = StepRuns(self, Task(side, step=True))
+        return ClipSteps(side, cuts, runs, self.preset, self.limits, self.dtype, self.device)
 
     def _side(self, task: Task) -> Compiled:
         if task not in self._compiled:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
-from tvae.pipeline.models.families import LatentGeometry
+from tvae.pipeline.models.calls import Side
+from tvae.pipeline.models.families import LatentGeometry, stepping_of
+from tvae.pipeline.models.stepping import Cuts
 from tvae.pipeline.session.captures import Fits, Written
 
 __all__ = ["Subject"]
@@ -38,3 +40,14 @@ class Subject:
     still: Callable[[], bool] = lambda: True
     written: Written | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def cuts(self, side: Side) -> Cuts | None:
+        """Where the steps of a side cut a clip; None where it has none."""
+        stepping = None if self.family is None else stepping_of(self.family, side)
+        if stepping is None:
+            return None
+        if stepping.cuts is not None:
+            return stepping.cuts
+        assert self.geometry is not None, "a family's geometry is known"
+        geometry = self.geometry()
+        return Cuts(geometry.lead, geometry.temporal or 1)
