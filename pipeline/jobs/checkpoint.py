@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from tvae.pipeline.files.atomic import replacing, write_error
+from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.files.content_checksum import CHECKSUM, of_tensors
 from tvae.pipeline.files.tensor_write import save_file
 from tvae.pipeline.latents.tensor_file import own_memory
@@ -50,6 +51,7 @@ class Checkpoints:
     def read(self) -> Checkpoint | None:
         """None where there is none of ours, or it is damaged: the work starts from the beginning."""
         try:
+            open_regular(self.path).close()  # safetensors would wait for what a fifo brings
             with safe_open(self.path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -66,3 +68,15 @@ def test_what_an_interrupted_run_keeps(
         assert work(operation, source, out) == [], seed
         assert content(out) == whole, seed
         shutil.rmtree(out)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs fifos")
+def test_a_fifo_in_the_place_of_a_checkpoint(tmp_path: Path) -> None:
+    """Nothing waits for what it brings."""
+    os.mkfifo(tmp_path / "state.safetensors")
+    found: list[object] = []
+    kept = checkpoint.Checkpoints(tmp_path / "state.safetensors", "f" * 64)
+    thread = Thread(target=lambda: found.append(kept.read()), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert found == [None]
