@@ -64,13 +64,18 @@ def repeated(x: Tensor, times: int, dim: int) -> Tensor:
 
 def joined(pieces: list[Tensor], dim: int, out: Tensor | None = None) -> Tensor:
     """``torch.cat`` of x_nc*; in several layouts, in that of the largest."""
-    if dim == 1 or not _channels_inside(max(pieces, key=Tensor.numel)):
+    largest = max(pieces, key=Tensor.numel)
+    if dim == 1 or not _channels_inside(largest):
         return torch.cat(pieces, dim, out=out)
-    at, parts = dim - (dim > 1), [p.movedim(1, -1) for p in pieces]
+    order = [0, *range(2, largest.ndim)]
+    if largest.ndim == 3:  # pixels of a clip may lie frame by frame
+        order.sort(key=largest.stride, reverse=True)
+    order.append(1)
+    at, parts = order.index(dim % largest.ndim), [p.permute(order) for p in pieces]
     if out is None:  # left to itself, PyTorch goes by strides of dimensions of one frame or row, which say nothing
         sizes = [*parts[0].shape]
         sizes[at] = sum(p.shape[at] for p in parts)
         turned = parts[0].new_empty(sizes, dtype=reduce(torch.promote_types, (p.dtype for p in parts)))
     else:
-        turned = out.movedim(1, -1)
-    return torch.cat(parts, at, out=turned).movedim(-1, 1)
+        turned = out.permute(order)
+    return torch.cat(parts, at, out=turned).permute([order.index(d) for d in range(largest.ndim)])

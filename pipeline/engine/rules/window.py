@@ -146,9 +146,10 @@ def pooling(ctx: Context, node: Node) -> Op:
     axis, dims = source.axis, int(node.op[-2])
     assert axis is not None
     sp = _spatial(axis, len(source.shape) - dims)
-    if sp < 0:
-        return ctx.local(node, axis)
     args = [ctx.value(a) for a in node.args[1:]]
+    if sp < 0:
+        pairs = node.op == "avg_pool1d" and not node.kwargs and _flat(args) in ([2], [2, 2], [2, 2, 0])
+        return ctx.local(node, axis, run=(lambda read, a, b: _of_pairs(read(source.id, a, b))) if pairs else None)
     kernel = _per_dim(args[0], dims, 1)
     stride = _per_dim(args[1] if len(args) > 1 and args[1] else args[0], dims, 1)
     if _per_dim(args[2] if len(args) > 2 else None, dims, 0)[sp]:
@@ -170,6 +171,16 @@ def pooling(ctx: Context, node: Node) -> Op:
         return result
 
     return ctx.emit(node, [source], out, lambda a, b: [(source.id, *span(a, b))], run)
+
+
+def _of_pairs(x: Tensor) -> Tensor:
+    """Means of neighbours in the last dimension, rounded once. PyTorch's pooling lays a batch of pixels' frames out
+    first, and its result so that the next convolution lays that out, too."""
+    return torch.lerp(x[..., : x.shape[-1] // 2 * 2 : 2], x[..., 1::2], 0.5)
+
+
+def _flat(args: list[Any]) -> list[Any]:
+    return [value for arg in args for value in (arg if isinstance(arg, list | tuple) else [arg])]
 
 
 @rule("pad", "constant_pad_nd")

@@ -71,15 +71,17 @@ class _Layouts(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("frames", [1, 2])
-def test_channels_stay_inside_of_a_single_frame(frames: int) -> None:
-    """The views that make a batch of a clip's frames gave them a step that told PyTorch of another layout."""
+@pytest.mark.parametrize(("side", "frames"), [("decode", 1), ("decode", 2), ("encode", 1), ("encode", 9)])
+def test_channels_stay_inside_of_a_clips_frames(side: str, frames: int) -> None:
+    """The views that make a batch of one frame gave it a step that told PyTorch of another layout, and means of pairs
+    of frames lay frame by frame within each pixel."""
     of = swept(True)["cogvideox"]
     tiled = TiledVAE(nn.Module.to(build(of, CPU), torch.bfloat16), "h200")
-    z = torch.randn(1, of.geometry.latent_channels, frames, 6, 8, dtype=torch.bfloat16)
+    sizes = (of.geometry.latent_channels, frames, 6, 8) if side == "decode" else (3, frames, 48, 64)
+    x = torch.randn(1, *sizes, dtype=torch.bfloat16)
     with torch.no_grad():
-        tiled.decode(z)
+        getattr(tiled, side)(x)
         with _Layouts() as layouts:
-            tiled.decode(z)
-    assert layouts.inside
-    assert all(layouts.inside)
+            getattr(tiled, side)(x)
+    assert len(layouts.inside) > 10
+    assert all(layouts.inside[1:])  # the first has the input, as the caller laid it out

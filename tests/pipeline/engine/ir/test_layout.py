@@ -95,3 +95,12 @@ def test_strides_of_single_elements_tell_of_the_layout(shape: tuple[int, ...], s
     plain = x.contiguous()
     assert settled(plain) is plain
     assert settled(x[..., ::2]).stride() == x[..., ::2].stride()
+
+
+@pytest.mark.parametrize("by_frame", [False, True])
+def test_pixels_of_a_clip_stay_frame_by_frame(by_frame: bool) -> None:
+    x = torch.randn(6, 4, 3).contiguous()
+    x = x.permute(2, 0, 1).contiguous().permute(1, 2, 0) if by_frame else x.movedim(1, -1).contiguous().movedim(-1, 1)
+    found = joined([x[..., :1], x[..., 1:]], -1)
+    assert torch.equal(found, x)
+    assert found.stride() == x.stride()

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from one_op import Case, Draw, OneOp, Shape, check, folded
+
+from tvae.pipeline.engine.rules.window import _of_pairs
 
 few = st.integers(1, 2)
 
@@ -159,3 +163,15 @@ def frames_alone(draw: Draw, op: str) -> OneOp:
 @given(data=st.data())
 def test_frames_that_do_not_see_one_another(data: Any) -> None:
     check(frames_alone, "conv3d", data)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("frames", [2, 8, 9])
+def test_means_of_pairs_of_frames_are_those_of_pooling(dtype: torch.dtype, frames: int) -> None:
+    """In the layout of the clip, to the bit where results are of 16 bits."""
+    clip = torch.randn(1, 5, frames, 6, 7, dtype=dtype).contiguous(memory_format=torch.channels_last_3d)
+    of_pixels = clip.permute(0, 3, 4, 1, 2).reshape(42, 5, frames)
+    found, want = _of_pairs(of_pixels), F.avg_pool1d(of_pixels.double(), 2, 2)
+    assert found.stride(1) == 1
+    assert torch.equal(found, F.avg_pool1d(of_pixels, 2, 2)) or dtype.itemsize > 2
+    assert torch.allclose(found.double(), want, rtol=3 * torch.finfo(dtype).eps, atol=2 * torch.finfo(dtype).eps)
