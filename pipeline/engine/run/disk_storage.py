@@ -70,7 +70,7 @@ class OnDisk:
                 if not got:
                     raise OSError("a spill file ends early")
                 view, offset = view[got:], offset + got
-        return self._record.value(record.to(self._device))
+        return self._record.value(record).to(self._device)  # put together here: this thread has a stream of its own
 
     def _write(self, runs: Sequence[Rows], record: Tensor) -> None:
         for view, offset in self._places(runs, record):

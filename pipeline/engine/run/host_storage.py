@@ -51,7 +51,7 @@ class OnHost:
         with torch.cuda.stream(self._inwards):
             for at, piece in self._pieces(runs):
                 rows[at : at + len(piece)].copy_(piece, non_blocking=True)
-            return _OnStream(self._record.value(rows), self._inwards.record_event(), self._device)
+            return _Coming(rows, self._record, self._inwards.record_event(), self._device)
 
     def scatter(self, runs: Sequence[Rows], rows: Tensor) -> Pending:
         """The same into several ranges of rows, one after the other."""
@@ -65,7 +65,7 @@ class OnHost:
         with torch.cuda.stream(self._outwards):
             for at, piece in self._pieces(runs):
                 piece.copy_(record[at : at + len(piece)], non_blocking=True)
-            return _OnStream(None, self._outwards.record_event(), self._device, record)
+            return _Leaving(record, self._outwards.record_event(), self._device)
 
     def close(self) -> None:
         """See ``Boundary``."""
@@ -83,23 +83,37 @@ class OnHost:
         return found or [(0, self._record.empty(0))]
 
 
-class _OnStream:
+class _Coming:
     """Rows that are there once the current stream has waited for an event; the host waits for nothing.
 
-    leaving: rows that are read until then. They are held here rather than by the allocator, which would let go of them
-    whenever the copy is done: a host that runs ahead would find ever more of them waiting.
+    They are put together for that stream, by it and in its memory: a copy that was made on the way would be read here
+    while memory that it was made of, or its own, was given to others.
     """
 
-    def __init__(
-        self, value: Tensor | None, event: torch.cuda.Event, device: torch.device, leaving: Tensor | None = None
-    ) -> None:
-        self._value, self._event, self._device, self._leaving = value, event, device, leaving
+    def __init__(self, rows: Tensor, record: RowRecord, event: torch.cuda.Event, device: torch.device) -> None:
+        self._rows, self._record, self._event, self._device = rows, record, event, device
 
-    def result(self) -> Tensor | None:
+    def result(self) -> Tensor:
         """The rows, for work that is started from now on."""
         torch.cuda.current_stream(self._device).wait_event(self._event)
-        self._leaving = None
-        return self._value
+        return self._record.value(self._rows)
+
+
+class _Leaving:
+    """Rows that are read until an event.
+
+    They are held here rather than by the allocator, which would let go of them whenever the copy is done: a host that
+    runs ahead would find ever more of them waiting.
+    """
+
+    def __init__(self, rows: Tensor, event: torch.cuda.Event, device: torch.device) -> None:
+        self._rows: Tensor | None = rows
+        self._event, self._device = event, device
+
+    def result(self) -> None:
+        """Their memory is free for work that is started from now on."""
+        torch.cuda.current_stream(self._device).wait_event(self._event)
+        self._rows = None
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream | None:

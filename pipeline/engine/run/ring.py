@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.plan.schedule import LEAVING
@@ -56,7 +58,9 @@ class Ring:
         while self._leaving:
             self._wait(self._leaving.popleft())
         while self._fetching:
-            self._wait(self._fetching.popleft().values())
+            for pending in self._fetching.popleft().values():
+                with suppress(torch.OutOfMemoryError):  # nobody wants them put together
+                    pending.result()
 
     @staticmethod
     def _wait(strip: Iterable[Pending]) -> None:
