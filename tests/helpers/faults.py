@@ -128,25 +128,26 @@ class Denied(Fault):
 
 
 class Removed(Fault):
-    """The output's folder goes at the n-th event of the item; ``instead``: a file stands there from then on."""
+    """The output's folder goes at the n-th event of the item, or the first after that where there is something in it;
+    ``instead``: a file stands there from the n-th on."""
 
     def __init__(self, victim: Path, folder: Path, number: int, instead: bool) -> None:
         super().__init__(victim)
-        self._folder, self._number, self._instead, self._count = folder, number, instead, 0
+        self._folder, self._left, self._instead = folder, number, instead
 
     def passing(self) -> None:
-        self._count += 1
-        if self._count != self._number:
+        self._left -= 1
+        begun = self._left == 0 if self._instead else any(self._folder.glob("*"))
+        if self._left > 0 or not begun:  # what is written in the background may not have begun: then at a later event
             return
         if not self._instead:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            return
-        aside = self._folder.with_name("moved away")
+            self._left = 1 << 30
+        aside = self._folder.with_name("moved away")  # at once: a file that is just being written keeps no folder
         if self._folder.exists():
             self._folder.rename(aside)
-        else:
+        if self._instead:
             self._folder.parent.mkdir(parents=True, exist_ok=True)
-        self._folder.touch()
+            self._folder.touch()
         shutil.rmtree(aside, ignore_errors=True)
 
     def heal(self) -> None:
