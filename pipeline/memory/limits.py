@@ -55,6 +55,7 @@ _CPU_FIRST = 128 << 20
 _CPU_SPARE = 16 << 20
 """What a process may hold more of at its next call (up to 3 MiB were measured, 30 where it captures anew)."""
 _READ_ANYWAY = 48 << 20
+"""Bytes that reading an input may take whatever the budget."""
 _HOST_SHARE = 0.8
 """Of the host's free memory that buffers of a GPU may take: pinned memory cannot be swapped."""
 _CPU_ROOM = 0.08
@@ -229,8 +230,8 @@ def outside(device: torch.device) -> int:
 def reading_room(device: torch.device, named: int | None) -> int | None:
     """Bytes of the host's memory that reading an input may take; None where the system does not tell.
 
-    named: a budget of memory. On a CPU it is the process's, and what is read counts against it. A few MiB are left all
-    the same: where they are not, the plan says what budget would do.
+    named: a budget of memory. On a CPU it is the process's, and what is read counts against it. Small inputs are read
+    in any budget all the same: their plan then says what would do.
     """
     available = _available()
     if named is None or device.type != "cpu":

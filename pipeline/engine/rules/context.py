@@ -190,8 +190,8 @@ class Context:
         **more: Unpack[More],
     ) -> Op:
         """Append an op that computes ``node`` (or a named part of it)."""
-        whole = self.shape(node.meta) if shape is None else shape
-        if is_view(node.op) and len(whole) in (4, 5) and 1 in whole:
+        shape = self.shape(node.meta) if shape is None else shape
+        if is_view(node.op) and len(shape) in (4, 5) and 1 in shape:
             run = _settling(run)
         op = Op(
             id=len(self.ops),
@@ -199,7 +199,7 @@ class Context:
             module=node.module,
             inputs=tuple(dict.fromkeys(i.id for i in inputs)),
             axis=axis,
-            shape=whole,
+            shape=shape,
             dtype=node.meta.dtype if dtype is None else dtype,
             demand=demand,
             run=run,
