@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from tvae.kernels import library_convolutions
 from tvae.kernels.cudnn_frontend import MOST, Map, handle, kind_of, new_graph
 from tvae.kernels.prebuild import asked
 
@@ -65,7 +65,7 @@ def conv3d(
         run = _plan(_Clip(x.dtype, x.device.index, tuple(padding), maps), x, weight)
         if run is not None:
             return run(x, weight)
-    return F.conv3d(x, weight, bias, list(stride), list(padding), list(dilation), groups)
+    return library_convolutions.conv3d(x, weight, bias, list(stride), list(padding), list(dilation), groups)
 
 
 def _suits(x: Tensor, weight: Tensor) -> bool:
@@ -96,7 +96,7 @@ def _found(wanted: _Clip, x: Tensor, weight: Tensor) -> Callable[[Tensor, Tensor
         run = _built(wanted)
         if run is None:
             return None
-        theirs = _milliseconds(lambda: F.conv3d(x, weight, None, 1, list(wanted.padding)))
+        theirs = _milliseconds(lambda: library_convolutions.conv3d(x, weight, None, 1, list(wanted.padding)))
         ours = _milliseconds(lambda: run(x, weight))
     except Exception:  # the library looks for others while it is imported, and has exceptions of its own
         _log.debug("conv3d: not by cuDNN's frontend", exc_info=True)

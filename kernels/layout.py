@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from torch import Tensor
@@ -27,10 +28,15 @@ class Pixels(NamedTuple):
 
 def as_pixels(x: Tensor) -> Pixels | None:
     """The pixels of x_nc*, or None where the channels are not innermost or the pixels do not lie at even steps."""
-    if x.ndim < 3 or 0 in x.shape or (x.stride(1) != 1 and x.shape[1] > 1):
+    return _pixels(x.shape, x.stride())
+
+
+@lru_cache(1 << 14)  # a run asks the same of a thousand tensors
+def _pixels(shape: tuple[int, ...], strides: tuple[int, ...]) -> Pixels | None:
+    if len(shape) < 3 or 0 in shape or (strides[1] != 1 and shape[1] > 1):
         return None
     runs: list[list[int]] = []  # [size, stride], innermost first, of what merges
-    for size, stride in zip(reversed(x.shape[2:]), reversed(x.stride()[2:]), strict=True):
+    for size, stride in zip(reversed(shape[2:]), reversed(strides[2:]), strict=True):
         if size == 1:
             continue
         if runs and stride == runs[-1][0] * runs[-1][1]:
@@ -39,9 +45,9 @@ def as_pixels(x: Tensor) -> Pixels | None:
             runs.append([size, stride])
     if len(runs) > 2:
         return None
-    (pixels, pixel_stride) = runs[0] if runs else (1, x.shape[1])
+    (pixels, pixel_stride) = runs[0] if runs else (1, shape[1])
     (outer, outer_stride) = runs[1] if len(runs) > 1 else (1, 0)
-    broadcast = (outer > 1 and outer_stride == 0) or (x.shape[0] > 1 and x.stride(0) == 0)
-    if broadcast or pixel_stride < x.shape[1]:
+    broadcast = (outer > 1 and outer_stride == 0) or (shape[0] > 1 and strides[0] == 0)
+    if broadcast or pixel_stride < shape[1]:
         return None
-    return Pixels(x.shape[0], outer, pixels, x.shape[1], x.stride(0), outer_stride, pixel_stride)
+    return Pixels(shape[0], outer, pixels, shape[1], strides[0], outer_stride, pixel_stride)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from tvae.kernels import library_convolutions
 from tvae.kernels.operation import SAME_CALL, Operation
 from tvae.kernels.oracle import Case, Maps, Oracle, bytes_of, convolved_3x3
 
@@ -24,7 +24,7 @@ def conv3d(
     groups: int,
 ) -> Tensor:
     """conv3d of x [N, C, T, H, W], as PyTorch has it; the options are three numbers each."""
-    return F.conv3d(x, weight, bias, list(stride), list(padding), list(dilation), groups)
+    return library_convolutions.conv3d(x, weight, bias, list(stride), list(padding), list(dilation), groups)
 
 
 def case(

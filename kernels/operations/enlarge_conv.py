@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from tvae.kernels.library_convolutions import conv_transpose2d
 from tvae.kernels.operation import SAME_CALL, Operation
 from tvae.kernels.operations.group_stats import group_stats
 from tvae.kernels.oracle import Case, Maps, Oracle, bytes_of
@@ -25,7 +25,7 @@ def enlarge_conv(
     seen by their neighbours, and have none of y. ``out`` takes y.
     """
     left, right, top, bottom = (2 - 2 * pad for pad in pads)
-    whole = F.conv_transpose2d(x, taps.transpose(0, 1), bias, stride=2, padding=1)
+    whole = conv_transpose2d(x, taps.transpose(0, 1), bias, stride=2, padding=1)
     y = whole[:, :, top : whole.shape[2] - bottom, left : whole.shape[3] - right]
     y = y if out is None else out.copy_(y)
     return y, group_stats(y) if stats else None

@@ -11,14 +11,15 @@ little more, for the length of that one call; allocations of other threads in th
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
+from tvae.kernels.library_convolutions import made_by
 from tvae.pipeline.memory.allocator import allocator_share
 from tvae.pipeline.memory.convolved_shapes import CONVOLUTIONS
 
@@ -34,21 +35,22 @@ _KNOWN = 4096
 _thread = threading.local()
 
 
-class SmallWorkspaces(TorchFunctionMode):
-    """Within it, convolutions on CUDA devices take algorithms with small workspaces, or work in memory that the block
-    takes anyhow. It may be left out where this thread has made the same calls before."""
+class SmallWorkspaces:
+    """Convolutions on CUDA devices take algorithms with small workspaces, or work in memory that the block takes
+    anyhow. It may be left out where this thread has made the same calls before."""
 
-    def __init__(self, planned: int = 0) -> None:
-        """planned: bytes that the block takes at most."""
-        super().__init__()
+    def __init__(self, planned: Callable[[], int] = lambda: 0) -> None:
+        """planned: tells the bytes that the block takes at most, which may take a while to count."""
         self._planned, self._looked = planned, False
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func in CONVOLUTIONS and args[0].is_cuda:
-            return _convolved(func, args, kwargs or {}, self._give_back)
-        return func(*args, **kwargs or {})
+    @contextmanager
+    def all(self) -> Iterator[None]:
+        """In this block, all of ``library_convolutions``."""
+        with made_by(self._made):
+            yield
+
+    def _made(self, func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        return _convolved(func, args, kwargs, self._give_back) if args[0].is_cuda else func(*args, **kwargs)
 
     def _give_back(self, x: Tensor) -> None:
         """What the allocator has to spare is not refused to a workspace: give back what the block has no use for."""
@@ -57,7 +59,7 @@ class SmallWorkspaces(TorchFunctionMode):
         elif not self._looked:
             self._looked = True
             spare = torch.cuda.memory_reserved(x.device) - torch.cuda.memory_allocated(x.device)
-            if spare > self._planned + _ROOM:
+            if spare > _ROOM and spare > self._planned() + _ROOM:
                 torch.cuda.empty_cache()
 
 

@@ -58,9 +58,8 @@ class GraphStore:
             except Exception as error:  # whatever is wrong with a file of the cache, the model is captured again
                 if path.name not in _told:
                     _told.add(path.name)
-                    _log.warning(
-                        "captured graph '%s' cannot be used (%s); the model is captured again", path.name, error
-                    )
+                    why = repr(str(error))[1:-1]  # with words of the file, whoever wrote it
+                    _log.warning("captured graph '%s' cannot be used (%s); the model is captured again", path.name, why)
         return found
 
     def save(self, graph: Graph, spec: Spec) -> None:

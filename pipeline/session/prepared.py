@@ -118,7 +118,8 @@ class Compiled:
             captured.rehearsed = True
             rehearse(captured.graph, plan, given, self._kernels, channels_last=self._channels_last)
         last, bounded, spill = self._channels_last, limits.vram is not None, limits.spill
-        return Runner(plan, given, weights.made, channels_last=last, record=record, spill=spill, bounded=bounded)
+        how = {"channels_last": last, "record": record, "bounded": bounded}
+        return Runner(plan, given, weights.made, planned=lambda: found.bytes, spill=spill, **how)
 
     def plan(
         self,

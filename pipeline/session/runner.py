@@ -19,7 +19,6 @@ from torch import Tensor
 from tvae.kernels.prebuild import under_way
 from tvae.pipeline.engine.ir.constants import from_weights
 from tvae.pipeline.engine.ir.program import Op
-from tvae.pipeline.engine.plan.report import explain
 from tvae.pipeline.engine.plan.schedule import Schedule
 from tvae.pipeline.engine.run.cuda_graph import Recording
 from tvae.pipeline.engine.run.execute import execute
@@ -59,8 +58,9 @@ class Recorder(Protocol):
 
 
 class Runner:
-    """See the module's docstring. weights and constants of the graph by name; made: what other runs made
-    of them; record: replay runs that come often; spill: folder for buffers on disk; bounded: memory was named."""
+    """See the module's docstring. weights and constants of the graph by name; made: what other runs made of them;
+    planned: counts the bytes that a run takes; record: replay runs that come often; spill: folder for buffers on disk;
+    bounded: memory was named."""
 
     def __init__(
         self,
@@ -68,12 +68,13 @@ class Runner:
         weights: Mapping[str, Tensor],
         made: MutableMapping[Op, Tensor] | None = None,
         *,
+        planned: Callable[[], int],
         channels_last: bool,
         record: bool,
         spill: Path | None = None,
         bounded: bool = False,
     ) -> None:
-        self._bounded = bounded
+        self._planned, self._bounded = planned, bounded
         self._plan, self._weights, self._channels_last, self._spill = plan, weights, channels_last, spill
         self._constants = from_weights(plan.program, weights, made)
         self.noisy = any(op.kind == "noise" for op in plan.program.ops)
@@ -149,7 +150,7 @@ class Runner:
     ) -> list[Tensor | None]:
         resident = self._bounded and inputs[0].device.type == "cpu"  # what a budget counts there
         first = inputs[0].device.type == "cuda" and not getattr(self._thread, "convolved", False)
-        with SmallWorkspaces(explain(self._plan, "").peak_bytes) if first else nullcontext():
+        with SmallWorkspaces(self._planned).all() if first else nullcontext():
             results = execute(
                 self._plan,
                 inputs,
@@ -166,7 +167,7 @@ class Runner:
 
     def _recorded(self, inputs: Sequence[Tensor], recorder: Recorder) -> Recording | None:
         try:
-            return recorder.record(self, self._whole, inputs, explain(self._plan, "").peak_bytes, self._carried)
+            return recorder.record(self, self._whole, inputs, self._planned(), self._carried)
         except RuntimeError as error:
             _log.info("not recorded as a CUDA graph: %s", str(error).splitlines()[0])
             return None

@@ -43,8 +43,11 @@ def test_bytes_of_a_graph(seeds: range, graphs: tuple[Path, graph_cache.GraphSto
 
 
 @pytest.mark.parametrize("seeds", SEEDS)
-def test_a_graph_that_was_written_so(seeds: range, graphs: tuple[Path, graph_cache.GraphStore]) -> None:
-    """Its name fits its text: whoever wrote it could do so. Reading it ends, and runs no code of its."""
+def test_a_graph_that_was_written_so(
+    seeds: range, graphs: tuple[Path, graph_cache.GraphStore], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its name fits its text: whoever wrote it could do so. Reading it ends, and runs no code of its; what is said of
+    it can be shown."""
     file, store = graphs
     key = file.stem.partition("-")[0]
     doc = json.loads(file.read_text())
@@ -60,6 +63,9 @@ def test_a_graph_that_was_written_so(seeds: range, graphs: tuple[Path, graph_cac
             assert isinstance(found, Graph)
             found.bind([(1, 4, 6, 5)])
         path.unlink()
+    said = [record.getMessage() for record in caplog.records]
+    assert said
+    assert all(message.isprintable() for message in said)
 
 
 @pytest.mark.parametrize("seeds", SEEDS)

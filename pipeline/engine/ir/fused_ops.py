@@ -15,8 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tvae.kernels import Kernels
+from tvae.kernels.library_convolutions import conv1d, conv2d, conv3d
+from tvae.pipeline.engine.ir.layout import dense
 
-__all__ = ["enlarging_taps", "fused", "norm_affine", "subpixel_weight"]
+__all__ = ["enlarging_taps", "even_zeros", "fused", "norm_affine", "subpixel_weight"]
 
 
 def norm_act(
@@ -102,6 +104,32 @@ def conv_add(kernels: Kernels, x: Tensor, weight: Tensor, other: Tensor | None, 
     return kernels.conv_add(x, weight, other, bias, _same(weight), None, False)[0]
 
 
+def uneven_conv(
+    _kernels: Kernels,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    before: Sequence[int],
+    after: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Tensor:
+    """conv*d of x_nc* with so many zeros before each dimension, and so many after it. The convolution's own padding,
+    alike on both sides, is wider in whole steps; what those see goes, and x is not copied into a larger map."""
+    zeros = even_zeros(before, after, stride)
+    y = (conv1d, conv2d, conv3d)[x.ndim - 3](x, weight, bias, stride, zeros, dilation, groups)
+    for n, (step, first, last, gap) in enumerate(zip(stride, before, after, dilation, strict=True)):
+        size = (x.shape[2 + n] + first + last - gap * (weight.shape[2 + n] - 1) - 1) // step + 1
+        y = y.narrow(2 + n, (zeros[n] - first) // step, size)
+    return dense(y)
+
+
+def even_zeros(before: Sequence[int], after: Sequence[int], stride: Sequence[int]) -> list[int]:
+    """The fewest zeros on both sides of each dimension that are enough, and whole steps more than those before it."""
+    return [b + max(0, -(-(a - b) // s)) * s for b, a, s in zip(before, after, stride, strict=True)]
+
+
 def enlarge_conv(kernels: Kernels, x: Tensor, taps: Tensor, bias: Tensor | None) -> Tensor:
     """conv2d, 3x3, of x_nchw enlarged twice, from ``enlarging_taps``."""
     return kernels.enlarge_conv(x, taps, bias, (1, 1, 1, 1), None, False)[0]
@@ -172,7 +200,7 @@ _FUSED: dict[str, Callable[..., Tensor]] = {
     fn.__name__: fn
     for fn in (
         *(norm_act, norm_pad, residual, subpixel_weight, enlarging_taps, last_taps, sum_of, passed_on),
-        *(rms_norm_act, wide_attention, conv_add, enlarge_conv, conv_from_few, conv_to_few),
+        *(rms_norm_act, wide_attention, conv_add, uneven_conv, enlarge_conv, conv_from_few, conv_to_few),
     )
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 
 import torch
 from torch import Tensor
@@ -21,11 +21,14 @@ def memory_format(ndim: int, channels_last: bool) -> torch.memory_format:
 
 def _channels_inside(x: Tensor) -> bool:
     """Do the channels of x_nc* lie inside of a spatial dimension?"""
-    return (
-        x.ndim > 2
-        and x.shape[1] > 1
-        and any(n > 1 and step > x.stride(1) for n, step in zip(x.shape[2:], x.stride()[2:], strict=True))
-    )
+    return _are_inside(x.shape, x.stride())
+
+
+# answers are kept: a run asks the same of a thousand tensors, and of their sizes and steps one by one it takes long
+@lru_cache(1 << 14)
+def _are_inside(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    spatial = zip(shape[2:], strides[2:], strict=True)
+    return len(shape) > 2 and shape[1] > 1 and any(n > 1 and step > strides[1] for n, step in spatial)
 
 
 def dense(x: Tensor) -> Tensor:
@@ -36,13 +39,20 @@ def dense(x: Tensor) -> Tensor:
 def settled(x: Tensor) -> Tensor:
     """x_nc* with strides that tell where its channels lie. Those of dimensions of one element may be any, and PyTorch
     goes by them, too: of a map that it takes for one with its channels outside it makes such maps, by copying."""
-    if 1 not in x.shape or not _channels_inside(x):
-        return x
-    inner = x.movedim(1, -1)
-    if not inner.is_contiguous():
-        return x
-    steps = [math.prod(inner.shape[d + 1 :]) for d in range(x.ndim)]
-    return x if x.stride() == (steps[0], 1, *steps[1:-1]) else x.as_strided(x.shape, (steps[0], 1, *steps[1:-1]))
+    steps = _settled_steps(x.shape, x.stride())
+    return x if steps is None else x.as_strided(x.shape, steps)
+
+
+@lru_cache(1 << 14)
+def _settled_steps(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...] | None:
+    """None where the strides tell already, or the channels do not lie innermost without gaps."""
+    if 1 not in shape or not _are_inside(shape, strides):
+        return None
+    sizes = (shape[0], *shape[2:], shape[1])
+    steps = [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
+    told = (steps[0], 1, *steps[1:-1])
+    dense = 0 in shape or all(n == 1 or a == b for n, a, b in zip(shape, strides, told, strict=True))
+    return told if dense and strides != told else None
 
 
 def reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:

@@ -77,7 +77,7 @@ VIEWS: Mapping[str, View] = {
 
 PLAIN_CONVOLUTIONS: Mapping[str, int] = {"conv1d": 1, "conv2d": 2, "conv3d": 3}
 """And their spatial dimensions."""
-CONVOLUTIONS = (*PLAIN_CONVOLUTIONS, "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+CONVOLUTIONS = (*PLAIN_CONVOLUTIONS, "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "uneven_conv")
 """Of each the bias is the third argument."""
 
 NEAREST: Mapping[str, int] = {

@@ -1,13 +1,16 @@
 """Pass: borders of zeros that a convolution can add by itself are left to it; others are made where a norm is computed.
 
 A padded copy of a map costs a read and a write of all of it. Convolutions take zeros on both sides of a dimension for
-nothing; borders of another kind, or on one side only, come for nothing where the map in front is written anyway.
+nothing. Where they are on one side only, and the convolution takes steps, it takes the same on both, and what those see
+is dropped. Borders of another kind come for nothing where the map in front is written anyway.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from tvae.pipeline.engine.ir.fused_ops import even_zeros
 from tvae.pipeline.engine.ir.graph import Graph, Meta, Node
 from tvae.pipeline.engine.ir.op_facts import PLAIN_CONVOLUTIONS
 from tvae.pipeline.engine.passes.rewriter import Rewriter
@@ -19,7 +22,8 @@ _DEFAULTS: tuple[Any, ...] = (None, 1, 0, 1, 1)
 
 
 def leave_zeros_to_convolutions(graph: Graph) -> Graph:
-    """pad with zeros, alike on both sides of a dimension, and a convolution -> the convolution's own padding."""
+    """pad with zeros and a convolution -> the convolution's own padding, where they are alike on both sides of a
+    dimension; ``tvae.uneven_conv`` where they are not, and the convolution takes steps."""
     r = Rewriter(graph)
     for id_, node in enumerate(r.graph.nodes):
         pad = r.node(node.args[0]) if node.op in PLAIN_CONVOLUTIONS and r.read_once(node.args[0]) else None
@@ -27,12 +31,19 @@ def leave_zeros_to_convolutions(graph: Graph) -> Graph:
         if pad is None or found is None:
             r.keep(id_)
             continue
-        rest, own = found
+        rest, own, before, after = found
         x = r.renamed((pad.args[0],))[0]
-        if any(rest):
-            x = r.emit(Node("call", pad.target, (x, rest), {}, pad.module, (_without(r, pad, rest),)))
         bias, stride, _, dilation, groups = [*node.args[2:], *_DEFAULTS[len(node.args) - 2 :]]
         stride, dilation = ([v] * len(own) if isinstance(v, int) else v for v in (stride, dilation))  # calls want lists
+        if any(rest) and _takes_uneven(r, node, stride, dilation, groups, before, after):
+            weight, bias = r.renamed((node.args[1], bias))
+            r.replace(id_, "uneven_conv", x, weight, bias, stride, before, after, dilation, groups)
+            continue
+        if rest == list(pad.args[1]):
+            r.keep(id_)
+            continue
+        if any(rest):
+            x = r.emit(Node("call", pad.target, (x, rest), {}, pad.module, (_without(r, pad, rest),)))
         args = (x, *r.renamed((node.args[1], bias)), stride, own, dilation, groups)
         new = Node("call", node.target, args, {}, node.module, node.outputs)
         r.stand_in(id_, r.emit(new))
@@ -62,8 +73,9 @@ def pads_zeros(node: Node) -> bool:
     return mode in ("constant", "") and not fill and all(type(n) is int and n >= 0 for n in node.args[1])
 
 
-def _split(r: Rewriter, pad: Node, conv: Node) -> tuple[list[int], list[int]] | None:
-    """(what is left to pad, the convolution's padding), None where nothing can be left to it."""
+def _split(r: Rewriter, pad: Node, conv: Node) -> tuple[list[int], list[int], list[int], list[int]] | None:
+    """(what is left to pad, the convolution's padding; all zeros before and after each dimension), None where they
+    are not known."""
     dims, weight = PLAIN_CONVOLUTIONS[conv.op], r.node(conv.args[1])
     padding, dilation = conv.args[4] if len(conv.args) > 4 else 0, conv.args[5] if len(conv.args) > 5 else 1
     amounts = list(pad.args[1])
@@ -71,14 +83,30 @@ def _split(r: Rewriter, pad: Node, conv: Node) -> tuple[list[int], list[int]] | 
         return None
     assert weight is not None
     own, step = ([v] * dims if isinstance(v, int) else list(v) * (dims // len(v)) for v in (padding, dilation))
-    rest = list(amounts)
+    rest, before, after = list(amounts), list(own), list(own)
     for j in range(0, len(amounts), 2):
         at = dims - 1 - j // 2
         kernel = weight.meta.shape[2 + at]
         reach = (kernel - 1) * step[at] if isinstance(kernel, int) else 0
+        before[at], after[at] = own[at] + amounts[j], own[at] + amounts[j + 1]
         if 0 < amounts[j] == amounts[j + 1] <= reach and own[at] == 0:
             own[at], rest[j], rest[j + 1] = amounts[j], 0, 0
-    return (rest, own) if rest != amounts else None
+    return rest, own, before, after
+
+
+def _takes_uneven(
+    r: Rewriter, conv: Node, stride: list[int], dilation: list[int], groups: int, before: list[int], after: list[int]
+) -> bool:
+    """Can a convolution of pictures see to all of these zeros by a padding of its own, for a result that is smaller
+    than a padded copy? Of clips, ``zero_frames`` leaves them out."""
+    weight = r.node(conv.args[1])
+    assert weight is not None
+    outer, inner, *kernel = weight.meta.shape
+    if conv.op != "conv2d" or not isinstance(outer, int) or not isinstance(inner, int):
+        return False
+    each = zip(kernel, dilation, even_zeros(before, after, stride), strict=True)
+    reached = all(isinstance(k, int) and zeros <= (k - 1) * gap for k, gap, zeros in each)
+    return reached and 2 * outer <= inner * groups * math.prod(stride)
 
 
 def _without(r: Rewriter, pad: Node, rest: list[int]) -> Meta:

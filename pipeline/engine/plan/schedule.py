@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.ir.program import Op, Program
@@ -108,6 +108,8 @@ class Schedule:
     strip_rows: int
     places: Mapping[int, Place] = field(default_factory=dict)
     defer: bool = False
+    shares: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """What runs have worked out about their strips, for the next one."""
 
     @property
     def single(self) -> bool:

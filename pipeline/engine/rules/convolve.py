@@ -6,10 +6,16 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tvae.kernels import Kernels
+from tvae.kernels.library_convolutions import (
+    conv1d,
+    conv2d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+)
 from tvae.pipeline.engine.ir.layout import settled
 
 __all__ = ["CONV_T", "by_phases", "convolution_in"]
@@ -17,7 +23,7 @@ __all__ = ["CONV_T", "by_phases", "convolution_in"]
 
 def convolution_in(dims: int, kernels: Kernels) -> Callable[..., Tensor]:
     """The convolution of so many dimensions: x, weight, bias, stride, padding, dilation, groups."""
-    return partial(_conv3d, kernels) if dims == 3 else (F.conv1d, F.conv2d)[dims - 1]
+    return partial(_conv3d, kernels) if dims == 3 else (conv1d, conv2d)[dims - 1]
 
 
 def _conv3d(
@@ -35,7 +41,7 @@ def _conv3d(
     if not alone or x.stride(1) != 1 or x.shape[1] == 1:
         return kernels.conv3d(x, weight, bias, stride, padding, dilation, groups)
     frames = settled(x.transpose(1, 2).flatten(0, 1))
-    y = F.conv2d(frames, weight.select(2, 0), bias, stride[1:], padding[1:], dilation[1:], groups)
+    y = conv2d(frames, weight.select(2, 0), bias, stride[1:], padding[1:], dilation[1:], groups)
     return y.unflatten(0, (x.shape[0], x.shape[2])).transpose(1, 2)
 
 
@@ -49,12 +55,12 @@ def _conv_transpose2d(
     groups: int,
     dilation: list[int],
 ) -> Tensor:
-    """F.conv_transpose2d; of float32 on a GPU by phases: cuDNN's kernels for those add in another order at every call,
+    """conv_transpose2d; of float32 on a GPU by phases: cuDNN's kernels for those add in another order at every call,
     and those that do not take six times as long."""
     plain = groups == 1 and set(dilation) == {1} and 0 not in x.shape
     if by_phases(x.device, x.dtype) and plain:
         return _phases(x, weight, bias, stride, padding, extra)
-    return F.conv_transpose2d(x, weight, bias, stride, padding, extra, groups, dilation)
+    return conv_transpose2d(x, weight, bias, stride, padding, extra, groups, dilation)
 
 
 def by_phases(device: torch.device, dtype: torch.dtype) -> bool:
@@ -80,7 +86,7 @@ def _phases(
             taps_rqoihw[r, q, :, :, high - 1 - j, wide - 1 - i] = weight[:, :, row, column].T
     taps_pihw = taps_rqoihw.flatten(0, 2).contiguous(memory_format=layout)
     del taps_rqoihw
-    phases = F.conv2d(x, taps_pihw, padding=(high - 1, wide - 1)).unflatten(1, (sh, sw, outer))
+    phases = conv2d(x, taps_pihw, padding=(high - 1, wide - 1)).unflatten(1, (sh, sw, outer))
     # each phase goes right where it is wanted: a larger result that is cut down would be copied by the next convolution
     sizes = [(x.shape[d + 2] - 1) * stride[d] - 2 * padding[d] + kernel[d] + extra[d] for d in range(2)]
     beyond = any(p + n > m * s for p, n, m, s in zip(padding, sizes, phases.shape[4:], stride, strict=True))
@@ -105,5 +111,5 @@ def _places(phase: int, step: int, padding: int, size: int, there: int) -> tuple
     return first * step + phase - padding, range(first, max(first, last))
 
 
-CONV_T: dict[int, Callable[..., Tensor]] = {1: F.conv_transpose1d, 2: _conv_transpose2d, 3: F.conv_transpose3d}
+CONV_T: dict[int, Callable[..., Tensor]] = {1: conv_transpose1d, 2: _conv_transpose2d, 3: conv_transpose3d}
 """Transposed convolutions by the number of dimensions."""

@@ -15,7 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import Axis
+from tvae.pipeline.engine.ir.fused_ops import even_zeros
 from tvae.pipeline.engine.ir.graph import Node
+from tvae.pipeline.engine.ir.layout import dense
 from tvae.pipeline.engine.ir.program import Demand, More, Op, Read
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.convolve import CONV_T, by_phases, convolution_in
@@ -46,14 +48,7 @@ def convolution(ctx: Context, node: Node) -> Op:
     """Output row r sees input rows r·stride - padding + [0, (kernel - 1)·dilation]."""
     x, w, b, stride_, padding_, dilation_, groups = (*node.args, *[None] * 7)[:7]
     source, weight, bias = ctx.op(x), ctx.op(w), ctx.maybe(b)
-    axis, dims = source.axis, len(source.shape) - 2
-    assert axis is not None
-    if axis.dim == 0:
-        return ctx.local(node, axis)
-    if axis.dim == 1:
-        raise NoRule("its rows are in the channels")
-    sp = _spatial(axis, 2)
-    kernel = weight.shape[2:]
+    kernel, dims = weight.shape[2:], len(source.shape) - 2
     stride, dilation = _per_dim(ctx.value(stride_), dims, 1), _per_dim(ctx.value(dilation_), dims, 1)
     if isinstance(padding_, str):
         if padding_ == "same" and any(d * (k - 1) % 2 for d, k in zip(dilation, kernel, strict=True)):
@@ -62,10 +57,44 @@ def convolution(ctx: Context, node: Node) -> Op:
         padding = same if padding_ == "same" else [0] * dims
     else:
         padding = _per_dim(ctx.value(padding_), dims, 0)
-    k, s, p, d, rows = kernel[sp], stride[sp], padding[sp], dilation[sp], axis.rows
-    if p > (k - 1) * d:
+    return _convolved(ctx, node, (source, weight, bias), stride, padding, padding, dilation, groups or 1)
+
+
+@rule("uneven_conv")
+def uneven_conv(ctx: Context, node: Node) -> Op:
+    """The same with other zeros before a dimension than after it (see ``fused_ops.uneven_conv``)."""
+    x, w, b, stride, before, after, dilation, groups = node.args
+    operands = ctx.op(x), ctx.op(w), ctx.maybe(b)
+    return _convolved(ctx, node, operands, stride, even_zeros(before, after, stride), before, dilation, groups)
+
+
+def _convolved(
+    ctx: Context,
+    node: Node,
+    operands: tuple[Op, Op, Op | None],
+    stride: list[int],
+    padding: list[int],
+    before: list[int],
+    dilation: list[int],
+    groups: int,
+) -> Op:
+    """padding: of the convolution that is called; before: zeros in front of the first window, whole steps fewer."""
+    source, weight, bias = operands
+    axis, dims = source.axis, len(source.shape) - 2
+    assert axis is not None
+    if axis.dim == 0:
+        return ctx.local(node, axis)
+    if axis.dim == 1:
+        raise NoRule("its rows are in the channels")
+    sp = _spatial(axis, 2)
+    k, s, p, d, rows = weight.shape[2 + sp], stride[sp], before[sp], dilation[sp], axis.rows
+    if padding[sp] > (k - 1) * d:
         raise NoRule("its padding is wider than the kernel: some rows see nothing of the picture")
     conv = convolution_in(dims, ctx.kernels)
+    shape = ctx.shape(node.meta)
+    each = zip(source.shape[2:], weight.shape[2:], padding, stride, dilation, strict=True)
+    made = [(n + 2 * zeros - gap * (size - 1) - 1) // step + 1 for n, size, zeros, step, gap in each]
+    cut = [n for n in range(dims) if n != sp and made[n] != shape[2 + n]]
 
     def span(a: int, b: int) -> tuple[int, int, int, int]:
         """Rows that are seen, borders included; those of them that are read. Where the strip has the lower border alone
@@ -77,17 +106,25 @@ def convolution(ctx: Context, node: Node) -> Op:
         lo, hi, first, last = span(a, b)
         strip, pads = read(source.id, first, last), list(padding)
         wt, bs = read(weight.id), read(bias.id) if bias else None
-        if lo >= 0 and hi <= rows:
+        inside = lo >= 0 and hi <= rows
+        if inside:
             pads[sp] = 0
-            return conv(strip, wt, bs, stride, pads, dilation, groups or 1)
-        # let the convolution pad both sides (no copy of the strip) and drop the rows that are not true border
-        skip = (lo - (first - p)) // s
-        return conv(strip, wt, bs, stride, pads, dilation, groups or 1).narrow(axis.dim, skip, b - a)
+        y = conv(strip, wt, bs, stride, pads, dilation, groups)
+        if not inside:
+            # the convolution pads both sides (no copy of the strip); the rows that are not true border are dropped
+            y = y.narrow(axis.dim, (lo - (first - pads[sp])) // s, b - a)
+        for n in cut:
+            y = y.narrow(2 + n, (padding[n] - before[n]) // stride[n], shape[2 + n])
+        return dense(y) if cut else y
 
     inputs = [source, weight, *([bias] if bias else [])]
-    work, out = 2.0 * math.prod(weight.shape[1:]) * math.prod(ctx.shape(node.meta)), _out_axis(ctx, node, axis)
+    work, out = 2.0 * math.prod(weight.shape[1:]) * math.prod(shape), _out_axis(ctx, node, axis)
     more: More = {"work": work, "packs": ctx.packs(source)}
-    return ctx.emit(node, inputs, out, lambda a, b: [(source.id, *span(a, b)[2:])], run, **more)
+    if cut:  # what is cut down is there, too
+        a_row = math.prod((*shape[:2], *made)) // made[sp] * node.meta.dtype.itemsize
+        more["workspace"] = lambda rows: (rows + 2 * padding[sp] // s) * a_row
+    name = f"conv{dims}d"
+    return ctx.emit(node, inputs, out, lambda a, b: [(source.id, *span(a, b)[2:])], run, name=name, **more)
 
 
 @rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")

@@ -110,6 +110,7 @@ class _Run:
         self.channels_last, self.spill, self.before_strip = channels_last, spill, before_strip
         self.ops, self.total, self.places = schedule.program.ops, schedule.program.rows, schedule.places
         self.segment, self.store, self.away, self.device = segment, store, away, device
+        self.shares: dict[Any, list[Share]] = schedule.shares
         self.heights = heights(schedule)
         self.sinks, self.single, self.overwritten = set(segment.sinks), segment.single, False
         # the values of a single strip became the buffers and may share memory: they are not overwritten
@@ -165,7 +166,13 @@ class _Run:
         ops, segment = self.ops, self.segment
         have = {i: rows for i, (rows, _) in self.kept.items()}
         what = ops, segment.body, segment.sinks, segment.reads, list(strips), self.total
-        found = shares(*what, self.slid, have)
+        if have or tuple(strips) != segment.strips:
+            found = shares(*what, self.slid, have)
+        else:  # every run begins so
+            key = id(segment), frozenset(self.slid)
+            if key not in self.shares:
+                self.shares[key] = shares(*what, self.slid)
+            found = self.shares[key]
         elsewhere = segment.reads & self.away.keys()
         reads = [{i: s.fresh[i] for i in elsewhere & s.fresh.keys() if s.fresh[i][0] < s.fresh[i][1]} for s in found]
         if segment.bands:

@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_vaes import TINY
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
+from tvae.kernels import library_convolutions
+from tvae.kernels.library_convolutions import made_by
+from tvae.pipeline import TiledVAE
 from tvae.pipeline.memory import conv_workspaces
 from tvae.pipeline.memory.conv_workspaces import SmallWorkspaces
 from tvae.pipeline.memory.convolved_shapes import CONVOLUTIONS
@@ -84,7 +89,7 @@ def test_the_result_and_little_more_at_the_first_call_alone(card: Card, dtype: t
 def test_what_a_run_has_no_use_for_is_given_back_once(card: Card, planned: int, emptied: int) -> None:
     """Kernels of 16 bits would work in it; in what the run takes anyhow they may."""
     card.spare = 1 << 30
-    mode = SmallWorkspaces(planned)
+    mode = SmallWorkspaces(lambda: planned)
     for height in 64, 128:
         conv_workspaces._convolved(card.convolve, tensors(torch.bfloat16, height), {}, mode._give_back)
     assert card.emptied == emptied
@@ -124,10 +129,42 @@ def test_an_error_is_told(card: Card) -> None:
 
 def test_nothing_changes_on_a_cpu(card: Card) -> None:
     x, weight = tensors()
-    with SmallWorkspaces():
-        y = torch.nn.functional.conv2d(x, weight)
+    with SmallWorkspaces().all():
+        y = library_convolutions.conv2d(x, weight)
     assert torch.equal(y, torch.conv2d(x, weight))
     assert not card.emptied
+
+
+class Convolutions(TorchFunctionMode):
+    """Counts all that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func in CONVOLUTIONS
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_no_convolution_of_a_run_is_missed(name: str) -> None:
+    made = 0
+
+    def make(func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        nonlocal made
+        made += 1
+        return func(*args, **kwargs)
+
+    tiny = TINY[name]
+    tiled = TiledVAE(tiny.build(), "cpu")
+    for side in ("encode", "decode"):
+        x = tiny.input(side, 4, 4)
+        getattr(tiled, side)(x, **tiny.extra(side))  # captures
+        with Convolutions() as called, made_by(make):
+            getattr(tiled, side)(x, **tiny.extra(side))
+        assert made == called.count > 0
+        made = 0
 
 
 def test_what_is_recorded_is_left_alone(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,28 @@ def one_sided(m: Layers, x: Tensor) -> Outputs:
     return F.conv2d(F.pad(x, (0, 1, 0, 1)), m.conv.weight, stride=2)
 
 
+def one_sided_of_two_kinds(m: Layers, x: Tensor) -> Outputs:
+    return F.conv2d(F.pad(x, (1, 0, 0, 1)), m.conv.weight, m.conv.bias, stride=2)
+
+
+def in_one_dimension(m: Layers, x: Tensor) -> Outputs:
+    return F.conv2d(F.pad(x, (0, 1)), m.conv.weight, m.conv.bias, stride=(1, 2), padding=(1, 0))
+
+
+@pytest.mark.parametrize("fn", [one_sided, one_sided_of_two_kinds, in_one_dimension], ids=name)
+def test_zeros_on_one_side_need_no_copy_where_the_convolution_takes_steps(fn: Fn) -> None:
+    expect(rewritten(fn, leave_zeros_to_convolutions), {"pad": 0, "conv2d": 0, "uneven_conv": 1})
+
+
+def without_steps(m: Layers, x: Tensor) -> Outputs:
+    """Cutting down the result would copy as much."""
+    return F.conv2d(F.pad(x, (0, 1, 0, 1)), m.conv.weight)
+
+
+def with_steps_and_a_kernel_that_reaches_less(m: Layers, x: Tensor) -> Outputs:
+    return F.conv2d(F.pad(x, (0, 1, 0, 1)), m.point.weight, stride=2)
+
+
 def of_something_else(m: Layers, x: Tensor) -> Outputs:
     return F.conv2d(F.pad(x, (1, 1, 1, 1), value=0.5), m.conv.weight)
 
@@ -77,7 +99,8 @@ def wider_than_the_kernel(m: Layers, x: Tensor) -> Outputs:
 
 
 OTHERS: list[Fn] = [
-    *(one_sided, of_something_else, of_its_own_rows, read_by_others, on_top_of_padding, wider_than_the_kernel)
+    *(without_steps, with_steps_and_a_kernel_that_reaches_less),
+    *(of_something_else, of_its_own_rows, read_by_others, on_top_of_padding, wider_than_the_kernel),
 ]
 
 

@@ -1,0 +1,46 @@
+"""PyTorch's convolutions. Whoever has to hold their memory down is asked to make each call, for the length of a block:
+``TorchFunctionMode`` would be asked about every other call as well, some thousands in a run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "made_by"]
+
+Maker = Callable[[Callable[..., Tensor], tuple[Any, ...], dict[str, Any]], Tensor]
+"""Makes a call of PyTorch's function with these arguments."""
+
+_thread = threading.local()
+
+
+@contextmanager
+def made_by(maker: Maker) -> Iterator[None]:
+    """In this block ``maker`` makes this thread's calls."""
+    before = getattr(_thread, "maker", None)
+    _thread.maker = maker
+    try:
+        yield
+    finally:
+        _thread.maker = before
+
+
+def _by_maker(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Tensor:
+        maker: Maker | None = getattr(_thread, "maker", None)
+        return function(*args, **kwargs) if maker is None else maker(function, args, kwargs)
+
+    return call
+
+
+conv1d, conv2d, conv3d = map(_by_maker, (torch.conv1d, torch.conv2d, torch.conv3d))
+conv_transpose1d = _by_maker(torch.conv_transpose1d)
+conv_transpose2d = _by_maker(torch.conv_transpose2d)
+conv_transpose3d = _by_maker(torch.conv_transpose3d)
