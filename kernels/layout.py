@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-__all__ = ["Pixels", "as_pixels"]
+__all__ = ["Pixels", "as_pixels", "pixels_of"]
 
 
 class Pixels(NamedTuple):
@@ -28,11 +28,12 @@ class Pixels(NamedTuple):
 
 def as_pixels(x: Tensor) -> Pixels | None:
     """The pixels of x_nc*, or None where the channels are not innermost or the pixels do not lie at even steps."""
-    return _pixels(x.shape, x.stride())
+    return pixels_of(x.shape, x.stride())
 
 
 @lru_cache(1 << 14)  # a run asks the same of a thousand tensors
-def _pixels(shape: tuple[int, ...], strides: tuple[int, ...]) -> Pixels | None:
+def pixels_of(shape: tuple[int, ...], strides: tuple[int, ...]) -> Pixels | None:
+    """The same of a tensor of this shape and these strides."""
     if len(shape) < 3 or 0 in shape or (strides[1] != 1 and shape[1] > 1):
         return None
     runs: list[list[int]] = []  # [size, stride], innermost first, of what merges

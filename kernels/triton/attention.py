@@ -24,7 +24,6 @@ import math
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -34,6 +33,7 @@ from tvae.kernels.triton.attention_ends import finish_kernel, largest_kernel, na
 from tvae.kernels.triton.attention_plan import Plan, plan_for
 from tvae.kernels.triton.attention_weights import peaks_kernel, repair_kernel, weights_kernel
 from tvae.kernels.triton.launch import device_of, launch
+from tvae.kernels.triton.sizes import ceil_div
 
 __all__ = ["Plan", "Scratch", "attend", "attend_frames", "launch_weights", "plan_for", "wide_attention"]
 
@@ -96,7 +96,7 @@ def _narrow(v: Tensor) -> tuple[Tensor, Tensor | None]:
     slab = min(256, d & -d)
     launch(
         largest_kernel,
-        (triton.cdiv(n, _SHARE), d // slab),
+        (ceil_div(n, _SHARE), d // slab),
         v,
         largest,
         n,
@@ -108,7 +108,7 @@ def _narrow(v: Tensor) -> tuple[Tensor, Tensor | None]:
     )
     launch(
         narrow_kernel,
-        (triton.cdiv(n, 32), d // slab),
+        (ceil_div(n, 32), d // slab),
         v,
         largest,
         out,
@@ -127,14 +127,14 @@ class Scratch:
 
     def __init__(self, m: int, n: int, d: int, device: torch.device, plan: Plan) -> None:
         self.rows = min(plan.block, m)
-        self.tiles = triton.cdiv(n, plan.columns)
-        self.share = triton.cdiv(self.tiles, triton.cdiv(n, plan.chunk))
+        self.tiles = ceil_div(n, plan.columns)
+        self.share = ceil_div(self.tiles, ceil_div(n, plan.chunk))
         """Tiles of keys in a chunk, about equal."""
         self.chunk = self.share * plan.columns
-        self.chunks = triton.cdiv(self.tiles, self.share)
+        self.chunks = ceil_div(self.tiles, self.share)
         self.weights = torch.empty((self.rows, self.chunk), dtype=torch.float16, device=device)
         self.wide = torch.empty((self.rows, d), device=device)
-        even = triton.cdiv(self.rows, 32) * 32
+        even = ceil_div(self.rows, 32) * 32
         self.peaks = torch.empty((self.chunks + 1, even), device=device)
         """Of the rows before the first chunk, and as each chunk used them."""
         self.sums = torch.empty((self.tiles, even), device=device)
@@ -150,7 +150,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, largest: Tensor | None, out: Tensor,
     factor = scale * math.log2(math.e)
     scratch = Scratch(m, n, d, q.device, plan)
     sampled = min(_SAMPLED, max(plan.columns, n // 32))
-    sample = k[:: triton.cdiv(n, sampled) | 1]  # an odd step, so that it is no column of a picture
+    sample = k[:: ceil_div(n, sampled) | 1]  # an odd step, so that it is no column of a picture
     for begin in range(0, m, scratch.rows):
         queries, result = q[begin : begin + scratch.rows], out[begin : begin + scratch.rows]
         _launch_peaks(queries, sample, scratch, factor, plan)
@@ -179,7 +179,7 @@ def _launch_peaks(q: Tensor, sample: Tensor, scratch: Scratch, factor: float, pl
     (m, d), n = q.shape, len(sample)
     launch(
         peaks_kernel,
-        (triton.cdiv(m, plan.rows),),
+        (ceil_div(m, plan.rows),),
         *_operands(plan, (q, plan.rows), (sample, plan.columns)),
         *(scratch.peaks, m, n, factor, q.stride(0), sample.stride(0)),
         DEPTH=d,
@@ -196,7 +196,7 @@ def launch_weights(q: Tensor, k: Tensor, scratch: Scratch, chunk: int, factor: f
     """The weights of a block of queries against a chunk of keys, and their sums and largest exponents per tile."""
     (m, d), n = q.shape, len(k)
     p = scratch.weights[:m, :n]
-    tiles = triton.cdiv(m, plan.rows) * triton.cdiv(n, plan.columns)
+    tiles = ceil_div(m, plan.rows) * ceil_div(n, plan.columns)
     for mask in _masks(n, plan):
         launch(
             weights_kernel,
@@ -226,12 +226,12 @@ def _masks(n: int, plan: Plan) -> tuple[bool, ...]:
 def _launch_repair(q: Tensor, k: Tensor, scratch: Scratch, chunk: int, factor: float, plan: Plan) -> None:
     (m, d), n = q.shape, len(k)
     p = scratch.weights[:m, :n]
-    rows, tiles = triton.cdiv(m, plan.rows), triton.cdiv(n, plan.columns)
-    share = triton.cdiv(tiles, max(1, _WAVES * plan.cores // rows))
+    rows, tiles = ceil_div(m, plan.rows), ceil_div(n, plan.columns)
+    share = ceil_div(tiles, max(1, _WAVES * plan.cores // rows))
     for mask in _masks(n, plan):
         launch(
             repair_kernel,
-            (rows, triton.cdiv(tiles, share)),
+            (rows, ceil_div(tiles, share)),
             *_operands(plan, (q, plan.rows), (k, plan.columns)),
             *(_target(plan, p), scratch.peaks[chunk], scratch.peaks[chunk + 1]),
             *(scratch.sums[chunk * scratch.share :], scratch.tops, scratch.wide, m, n, int(chunk == 0), share, factor),
@@ -264,7 +264,7 @@ def _launch_finish(scratch: Scratch, largest: Tensor | None, out: Tensor) -> Non
     slab = min(256, d & -d)
     launch(
         finish_kernel,
-        (triton.cdiv(m, 32), d // slab),
+        (ceil_div(m, 32), d // slab),
         *(scratch.wide, scratch.sums, scratch.peaks, largest, out),
         *(m, scratch.chunks, scratch.tiles, scratch.share, out.stride(0), scratch.sums.stride(0)),
         DEPTH=d,

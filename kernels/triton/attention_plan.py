@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import triton
 
 from tvae.kernels.registry import Unsupported
+from tvae.kernels.triton.sizes import ceil_div
 from tvae.kernels.workspace import chunk_of
 
 __all__ = ["Plan", "plan_for"]
@@ -44,7 +44,7 @@ def plan_for(device: torch.device, channels: int, keys: int) -> Plan:
     found = torch.cuda.get_device_properties(device)
     cores, chunk = found.multi_processor_count, chunk_of(keys)
     # so many queries that the second product, in 128x256 tiles, fills every multiprocessor once
-    block = 128 * max(1, cores // triton.cdiv(channels, 256))
+    block = 128 * max(1, cores // ceil_div(channels, 256))
     if found.major in (9, 10):
         return Plan(2 * cores, columns=128, warps=4, stages=3, block=block, chunk=chunk, cores=cores)
     if found.major >= 8:

@@ -10,6 +10,7 @@ from torch import Tensor
 from tvae.kernels.registry import Unsupported
 from tvae.kernels.triton.device import sqrt_wide
 from tvae.kernels.triton.launch import INTERPRETED, check_vector, device_of, launch
+from tvae.kernels.triton.sizes import power_of_2
 
 __all__ = ["finish_stats"]
 
@@ -110,7 +111,7 @@ def finish_stats(
     weight = check_vector("weight", weight, channels, parts.device)
     bias = check_vector("bias", bias, channels, parts.device)
     offset = check_vector("offset", offset, channels, parts.device)
-    width = max(NARROWEST, triton.next_power_of_2(channels // groups))
+    width = max(NARROWEST, power_of_2(channels // groups))
     if parts.numel() == 0 or width > TILE or channels > 1 << 16:
         raise Unsupported(f"{n}x{blocks} blocks, {channels} channels in {groups} groups")
     affine = torch.empty((2, n, channels), dtype=torch.float32, device=parts.device)

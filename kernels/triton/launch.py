@@ -6,19 +6,19 @@ import dataclasses
 import threading
 from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 from triton import knobs
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tvae.kernels.layout import as_pixels
+from tvae.kernels.layout import pixels_of
 from tvae.kernels.prebuild import asked, under_way, wait_for
 from tvae.kernels.registry import Unsupported
 from tvae.kernels.triton.reading import read_triton, wait_for_reading
+from tvae.kernels.triton.sizes import power_of_2
 
 __all__ = [
     "FURTHEST",
@@ -80,11 +80,16 @@ def shared_map(*tensors: Tensor) -> Map:
     """
     x = tensors[0]
     check_place(x)
+    if any(t is not x and (t.shape != x.shape or t.dtype != x.dtype or t.device != x.device) for t in tensors):
+        raise Unsupported("tensors of unlike shape, type or device")
+    return _shared(x.shape, *(t.stride() for t in tensors))
+
+
+@lru_cache(1 << 14)  # a run asks the same a thousand times
+def _shared(shape: tuple[int, ...], *steps: tuple[int, ...]) -> Map:
     views = []
-    for t in tensors:
-        if t is not x and (t.shape != x.shape or t.dtype != x.dtype or t.device != x.device):
-            raise Unsupported("tensors of unlike shape, type or device")
-        view = as_pixels(t)
+    for strides in steps:
+        view = pixels_of(shape, strides)
         if view is None:
             raise Unsupported("the channels are not innermost, or the pixels lie at uneven steps")
         views.append(view)
@@ -130,7 +135,7 @@ def channel_block(channels: int) -> int:
 
 def wide_block(channels: int) -> int:
     """The same where they need not be divided: what only moves pixels is as fast, with fewer kernels."""
-    return min(int(triton.next_power_of_2(channels)), _MOST_CHANNELS)
+    return min(power_of_2(channels), _MOST_CHANNELS)
 
 
 def pixel_block(tuning: Tuning, block: int, item_size: int) -> int:

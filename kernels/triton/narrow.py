@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import triton
 from torch import Tensor
 
 from tvae.kernels.registry import Unsupported
@@ -27,6 +26,7 @@ from tvae.kernels.triton.launch import (
     shared_map,
 )
 from tvae.kernels.triton.narrow_kernels import from_few_kernel, gather_kernel, products_kernel
+from tvae.kernels.triton.sizes import ceil_div, power_of_2
 from tvae.kernels.workspace import band_rows
 
 __all__ = ["conv_from_few", "conv_to_few"]
@@ -53,10 +53,10 @@ def conv_from_few(
         raise Unsupported(f"{rows}x{columns} pixels")
     bias = check_vector("bias", bias, channels, x.device)
     y = empty_last(x, shape) if out is None else out
-    block = min(64, triton.next_power_of_2(max(16, channels)))
+    block = min(64, power_of_2(max(16, channels)))
     height = max(16, FROM.tile_bytes // (2 * block))
-    pixels, split = shape[2] * shape[3], triton.cdiv(channels, block)
-    tiles = triton.cdiv(pixels, height)
+    pixels, split = shape[2] * shape[3], ceil_div(channels, block)
+    tiles = ceil_div(pixels, height)
     blocks = programs(x.device, FROM, n * split, tiles, LONGEST)
     parts = torch.empty((n, blocks, 3, channels), dtype=torch.float64, device=x.device) if stats else None
     with device_of(x):
@@ -76,7 +76,7 @@ def conv_from_few(
             KW=kw,
             BP=height,
             BC=block,
-            BK=triton.next_power_of_2(max(16, few * kh * kw)),
+            BK=power_of_2(max(16, few * kh * kw)),
             BIAS=bias is not None,
             STATS=stats,
             num_warps=FROM.warps,
@@ -100,11 +100,11 @@ def conv_to_few(
     shared_map(x)  # the channels are innermost
     bias = check_vector("bias", bias, few, x.device)
     y = empty_last(x, shape)
-    wide = triton.next_power_of_2(max(16, kh * kw * few))
+    wide = power_of_2(max(16, kh * kw * few))
     taps = x.new_zeros((channels, wide))
     taps[:, : kh * kw * few] = weight.permute(1, 2, 3, 0).reshape(channels, -1)
     norm = x if affine is None else affine.float().contiguous()
-    block = min(128, triton.next_power_of_2(max(16, channels)))
+    block = min(128, power_of_2(max(16, channels)))
     height = max(16, TO.tile_bytes // (2 * block))
     step = band_rows(columns)
     with device_of(x):
@@ -117,7 +117,7 @@ def conv_to_few(
                 pixels, pixels_out = (last - first) * columns, (end - begin) * shape[3]
                 launch(
                     products_kernel,
-                    (triton.cdiv(pixels, height),),
+                    (ceil_div(pixels, height),),
                     band,
                     norm,
                     taps,
@@ -134,7 +134,7 @@ def conv_to_few(
                 )
                 launch(
                     gather_kernel,
-                    (triton.cdiv(pixels_out, GATHER), few),
+                    (ceil_div(pixels_out, GATHER), few),
                     planes,
                     y if bias is None else bias,
                     result,

@@ -18,6 +18,7 @@ from tvae.kernels.triton.launch import (
     programs,
     shared_map,
 )
+from tvae.kernels.triton.sizes import ceil_div
 
 __all__ = ["norm_act"]
 
@@ -85,8 +86,8 @@ def norm_act(x: Tensor, affine: Tensor, act: str | None) -> Tensor:
     whole = shared_map(x, y)
     block = channel_block(whole.channels)
     height = pixel_block(NORM, block, x.element_size())
-    runs, tiles = whole.samples * whole.outer, triton.cdiv(whole.pixels, height)
-    split = triton.cdiv(whole.channels, block)
+    runs, tiles = whole.samples * whole.outer, ceil_div(whole.pixels, height)
+    split = ceil_div(whole.channels, block)
     blocks = programs(x.device, NORM, runs * split, tiles, tiles)
     with device_of(x):
         launch(

@@ -18,6 +18,7 @@ from tvae.kernels.triton.launch import (
     programs,
     shared_map,
 )
+from tvae.kernels.triton.sizes import ceil_div, power_of_2
 
 __all__ = ["rms_norm_act"]
 
@@ -119,9 +120,9 @@ def rms_norm_act(
     offset = check_vector("offset", offset, whole.channels, x.device)
     y = empty_last(x, x.shape)
     whole = shared_map(x, y)
-    block = triton.next_power_of_2(whole.channels)
+    block = power_of_2(whole.channels)
     height = pixel_block(RMS, block, x.element_size())
-    runs, tiles = whole.samples * whole.outer, triton.cdiv(whole.pixels, height)
+    runs, tiles = whole.samples * whole.outer, ceil_div(whole.pixels, height)
     blocks = programs(x.device, RMS, runs, tiles, tiles)
     with device_of(x):
         launch(

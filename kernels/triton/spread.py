@@ -21,6 +21,7 @@ from tvae.kernels.triton.launch import (
     programs,
     wide_block,
 )
+from tvae.kernels.triton.sizes import ceil_div
 
 __all__ = ["enlarge", "pad"]
 
@@ -157,7 +158,7 @@ def _launch(
     height = pixel_block(SPREAD, block, x.element_size())
     if pixels + height > FURTHEST:
         raise Unsupported(f"{pixels} pixels")
-    split, tiles = triton.cdiv(channels, block), triton.cdiv(pixels, height)
+    split, tiles = ceil_div(channels, block), ceil_div(pixels, height)
     blocks = programs(x.device, SPREAD, x.shape[0] * split, tiles, tiles)
     with device_of(x):
         launch(

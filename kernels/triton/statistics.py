@@ -25,6 +25,7 @@ from tvae.kernels.triton.launch import (
     programs,
     shared_map,
 )
+from tvae.kernels.triton.sizes import ceil_div
 
 __all__ = ["add_stats", "group_stats"]
 
@@ -165,8 +166,8 @@ def _launch(x: Tensor, residual: Tensor | None, bias: Tensor | None, y: Tensor |
     tuning = ADD if y is not None else STATS if x.numel() * x.element_size() > CACHED else SMALL
     block = channel_block(whole.channels)
     height = pixel_block(tuning, block, x.element_size())
-    runs, tiles = whole.samples * whole.outer, triton.cdiv(whole.pixels, height)
-    split = triton.cdiv(whole.channels, block)
+    runs, tiles = whole.samples * whole.outer, ceil_div(whole.pixels, height)
+    split = ceil_div(whole.channels, block)
     blocks = programs(x.device, tuning, runs * split, tiles, LONGEST)
     parts = None
     if stats:
