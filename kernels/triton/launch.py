@@ -94,7 +94,7 @@ def _shared(shape: tuple[int, ...], *steps: tuple[int, ...]) -> Map:
             raise Unsupported("the channels are not innermost, or the pixels lie at uneven steps")
         views.append(view)
     widest = max(views, key=lambda view: view.outer)
-    strides = []
+    found = []
     for view in views:
         if view.outer == 1:  # one even run, whatever runs it is cut into
             outer_stride = view.pixel_stride * widest.pixels if widest.outer > 1 else 0
@@ -102,10 +102,10 @@ def _shared(shape: tuple[int, ...], *steps: tuple[int, ...]) -> Map:
             outer_stride = view.outer_stride
         else:
             raise Unsupported("the tensors' pixels lie at unlike steps")
-        strides.append((view.sample_stride if view.samples > 1 else 0, outer_stride, view.pixel_stride))
-    if max(widest.pixels, *(s[2] * 4096 for s in strides)) > FURTHEST:
+        found.append((view.sample_stride if view.samples > 1 else 0, outer_stride, view.pixel_stride))
+    if max(widest.pixels, *(s[2] * 4096 for s in found)) > FURTHEST:
         raise Unsupported("too many pixels, or pixels too far apart")
-    return Map(widest.samples, widest.outer, widest.pixels, widest.channels, tuple(strides))
+    return Map(widest.samples, widest.outer, widest.pixels, widest.channels, tuple(found))
 
 
 def check_place(x: Tensor) -> None:
