@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from one_op import Case, Draw, OneOp, check, heights
+from one_op import CPU, Case, Draw, OneOp, check, heights
 
 from tvae.pipeline.engine.ir.fused_ops import even_zeros
+from tvae.pipeline.engine.ir.layout import memory_format
+from tvae.pipeline.engine.lower import lower
+from tvae.pipeline.engine.plan.schedule import schedule
+from tvae.pipeline.engine.run.execute import execute
 
 TOLERANCES = {torch.float64: 1e-8, torch.float32: 2e-4, torch.bfloat16: 0.2}
 
@@ -51,3 +56,21 @@ CASES: dict[str, Case] = {"uneven_conv": uneven_conv}
 @given(data=st.data())
 def test_rows_of_what_was_asked_for_equal_the_op_on_everything(data: Any) -> None:
     check(uneven_conv, "uneven_conv", data)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_what_is_left_lies_in_one_piece(last: bool) -> None:
+    """A convolution behind it would copy it in every strip."""
+    g = OneOp(9, 8)
+    x, weight = g.input(2, 4, "h", "w"), g.param(4, 4, 3, 3)
+    y = F.conv2d(F.pad(g.value(x), (0, 1, 0, 1)), g.value(weight), stride=2)
+    args = x, weight, None, [2, 2], [0, 0], [1, 1], [1, 1], 1
+    g.gives(g.fused("uneven_conv", *args, value=y, shape=(2, 4, "(h - 2)//2 + 1", "(w - 2)//2 + 1")), tolerance=1e-9)
+    layout = memory_format(4, last)
+    program = lower(g.graph, g.sizes, CPU, channels_last=last)
+    given = [v.contiguous(memory_format=layout) for v in (g.value(x), *g.weights.values())]
+    weights = dict(zip(g.weights, given[1:], strict=True))
+    (found,) = execute(schedule(program, 9), given[:1], weights, channels_last=last)
+    assert found is not None
+    assert found.is_contiguous(memory_format=layout)
+    torch.testing.assert_close(found, y)
