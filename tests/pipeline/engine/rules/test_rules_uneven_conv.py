@@ -74,3 +74,16 @@ def test_what_is_left_lies_in_one_piece(last: bool) -> None:
     assert found is not None
     assert found.is_contiguous(memory_format=layout)
     torch.testing.assert_close(found, y)
+
+
+@pytest.mark.parametrize("height", [8, 9])
+def test_what_is_dropped_is_counted(height: int) -> None:
+    """The convolution's own result is there beside the part of it that is kept."""
+    g = OneOp(height, 40, torch.float32)
+    x, weight = g.input(1, 4, "h", "w"), g.param(4, 4, 3, 3)
+    y = F.conv2d(F.pad(g.value(x), (0, 1, 0, 1)), g.value(weight), stride=2)
+    args = x, weight, None, [2, 2], [0, 0], [1, 1], [1, 1], 1
+    g.gives(g.fused("uneven_conv", *args, value=y, shape=(1, 4, "(h - 2)//2 + 1", "(w - 2)//2 + 1")), tolerance=1e-4)
+    op = lower(g.graph, g.sizes, CPU).ops[-1]
+    whole = F.conv2d(g.value(x), g.value(weight), stride=2, padding=2)
+    assert whole.nbytes <= op.workspace(y.shape[2]) <= 1.3 * whole.nbytes
