@@ -12,6 +12,7 @@ from tvae.pipeline.engine.capture.capture import capture
 from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.passes import simplify
+from tvae.pipeline.engine.passes.bias import move_bias
 from tvae.pipeline.engine.passes.borders import fuse_norm_pad, leave_zeros_to_convolutions
 from tvae.pipeline.engine.passes.casts import drop_casts
 from tvae.pipeline.engine.passes.norm_act import fuse_norm_act
@@ -66,6 +67,16 @@ def in_one_dimension(m: Layers, x: Tensor) -> Outputs:
 @pytest.mark.parametrize("fn", [one_sided, one_sided_of_two_kinds, in_one_dimension], ids=name)
 def test_zeros_on_one_side_need_no_copy_where_the_convolution_takes_steps(fn: Fn) -> None:
     expect(rewritten(fn, leave_zeros_to_convolutions), {"pad": 0, "conv2d": 0, "uneven_conv": 1})
+
+
+def down_and_normed(m: Layers, x: Tensor) -> Outputs:
+    return m.norm(F.conv2d(F.pad(x, (0, 1, 0, 1)), m.conv.weight, m.conv.bias, stride=2))
+
+
+def test_its_bias_goes_to_the_norm() -> None:
+    done = rewritten(down_and_normed, lambda graph: move_bias(fuse_norm_act(leave_zeros_to_convolutions(graph))))
+    assert only(done, "uneven_conv").args[2] is None
+    assert only(done, "norm_act").args[5] is not None
 
 
 def without_steps(m: Layers, x: Tensor) -> Outputs:
