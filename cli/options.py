@@ -196,6 +196,15 @@ MaxMegapixels = Annotated[
         rich_help_panel=PICTURE,
     ),
 ]
+Sandbox = Annotated[
+    Literal["auto", "on", "off"],
+    typer.Option(
+        "--sandbox",
+        help="Decode images in processes of their own, so that a decoder that crashes or hangs fails its file alone: "
+        "all images, none, or (auto) those whose structure looks damaged. Videos are not included.",
+        rich_help_panel=PICTURE,
+    ),
+]
 Size = Annotated[
     str | None, typer.Option("--size", metavar="WxH", help="Resize to this size first.", rich_help_panel=PICTURE)
 ]

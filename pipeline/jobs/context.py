@@ -13,6 +13,7 @@ from tvae.pipeline.jobs.events import Event, Notice
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Claims, Item
 from tvae.pipeline.media.formats import Kind
+from tvae.pipeline.media.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from tvae.pipeline.session.model import Model
@@ -36,6 +37,8 @@ class Context:
     queue_frames: int
     """Frames of a clip that wait between two threads; 0 does without threads."""
     busy: Busy
+    sandbox: Sandbox
+    """Ended with the run."""
     held: set[int] = field(default_factory=set)
     """Items that have waited, or wait, for another run that is writing their output."""
 

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.geometry import ALIGNS, FITS, Align, Fit, Size
 from tvae.pipeline.media.room import MAX_PIXELS
+from tvae.pipeline.media.sandbox import SANDBOXES, SandboxMode
 from tvae.pipeline.memory.limits import parse_size
 
 __all__ = [
@@ -74,6 +75,8 @@ class Job:
     """Pictures of one size that share a call, at most; None: as many as pays."""
     max_pixels: int = MAX_PIXELS
     """Of an image that is read: a small file can claim to be any size."""
+    sandbox: SandboxMode = "auto"
+    """Which images are decoded in processes of their own; see ``Sandbox``."""
 
     size: Size | None = None
     fit: Fit = "contain"
@@ -104,6 +107,7 @@ class Job:
             ("space", SPACES),
             ("audio", AUDIOS),
             ("existing", EXISTINGS),
+            ("sandbox", SANDBOXES),
         ):
             if getattr(self, name) not in allowed:
                 raise UsageError(f"{name} '{getattr(self, name)}' is not one of {', '.join(allowed)}")

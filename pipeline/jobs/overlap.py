@@ -71,7 +71,6 @@ class _Overlap:
         vram = context.job.vram
         self._room = Room(ROOM_BYTES if vram is None else min(ROOM_BYTES, parse_size(vram) // BUDGET_PART))
         lock = threading.Lock()
-        self._taking = threading.Lock()
         self._for_caller, self._for_readers, self._for_writers = (threading.Condition(lock) for _ in range(3))
         self._waiting = Waiting(batches)
         self._clips: deque[Item] = deque()
@@ -116,6 +115,7 @@ class _Overlap:
 
     def _stop(self) -> None:
         self._room.stop()
+        self._context.sandbox.close()  # nobody waits for what is not wanted any more
         with self._for_caller:
             self._stopped = True
             self._for_readers.notify_all()

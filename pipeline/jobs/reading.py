@@ -18,6 +18,7 @@ from tvae.pipeline.latents import Geometry
 from tvae.pipeline.media import Reader, count_frames, open_reader, probe
 from tvae.pipeline.media.container import reason
 from tvae.pipeline.media.formats import Kind
+from tvae.pipeline.media.sandbox import Sandbox
 from tvae.pipeline.memory.limits import parse_size, reading_room
 
 __all__ = ["Chunk", "Source", "gathered", "kind_of", "open_source"]
@@ -84,11 +85,16 @@ def gathered(frames: Iterable[Chunk]) -> Chunk:
 
 
 @contextmanager
-def open_source(path: Path, job: Job, factor: int, hold: Callable[[int], None] | None = None) -> Iterator[Source]:
-    """Opens an image or a video for a VAE whose sides are multiples of ``factor``. hold: see ``open_reader``."""
+def open_source(
+    path: Path, job: Job, factor: int, hold: Callable[[int], None] | None = None, sandbox: Sandbox | None = None
+) -> Iterator[Source]:
+    """Opens an image or a video for a VAE whose sides are multiples of ``factor``. hold: see ``open_reader``. sandbox:
+    decodes the images that it takes; None where the file is known to be a video."""
     with blame_input():
         opened_as = _identity(path)
-        reader = open_reader(path, job.max_pixels, hold, _memory(job))
+        limits = job.max_pixels, hold, _memory(job)
+        decoded = None if sandbox is None else sandbox.read_image(path, *limits)
+        reader: Reader = open_reader(path, *limits) if decoded is None else decoded
     with reader:
         wanted = ((reader.info.width, reader.info.height), factor, job.size, job.fit, job.align)
         yield Source(reader, plan_geometry(*wanted), told(*wanted), path, opened_as)
@@ -104,10 +110,11 @@ def _memory(job: Job) -> int | None:
     return reading_room(pick_device(job.device), None if job.vram is None else parse_size(job.vram))
 
 
-def kind_of(path: Path, job: Job) -> Kind:
+def kind_of(path: Path, job: Job, sandbox: Sandbox) -> Kind:
     """By content. InputError for what is no media."""
     with blame_input():
-        return probe(path, job.max_pixels).kind
+        decoded = sandbox.read_image(path, job.max_pixels)
+        return probe(path, job.max_pixels).kind if decoded is None else decoded.info.kind
 
 
 @contextmanager

@@ -37,6 +37,7 @@ from tvae.pipeline.jobs.vaes import Vaes
 from tvae.pipeline.jobs.writing import check_writing
 from tvae.pipeline.latents import open_latents
 from tvae.pipeline.media.part_folders import remove_parts_of_done
+from tvae.pipeline.media.sandbox import Sandbox
 from tvae.pipeline.models.load import BUILTIN
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def run_job(job: Job, on_event: Callable[[Event], None], model: Model | None = N
     ``on_event`` included, it leaves complete outputs only.
     """
     try:
-        return _run(job, _checked(on_event), model)
+        with Sandbox(job.sandbox) as sandbox:
+            return _run(job, _checked(on_event), model, sandbox)
     except _Unheard as unheard:
         raise unheard.error from None
 
@@ -79,7 +81,7 @@ def _checked(on_event: Callable[[Event], None]) -> Callable[[Event], None]:
     return emit
 
 
-def _run(job: Job, on_event: Callable[[Event], None], model: Model | None) -> RunDone:
+def _run(job: Job, on_event: Callable[[Event], None], model: Model | None, sandbox: Sandbox) -> RunDone:
     begin = time.monotonic()
     items = assign(expand(job), job)
     claims = Claims(items)
@@ -89,7 +91,8 @@ def _run(job: Job, on_event: Callable[[Event], None], model: Model | None) -> Ru
             remove_leftovers(folder)
             remove_parts_of_done(folder)
     vaes = Vaes(job, model)
-    context = Context(job, vaes.get, vaes.facts, claims, on_event, vaes.threads, vaes.queue_frames, Busy(vaes.threads))
+    busy = Busy(vaes.threads)
+    context = Context(job, vaes.get, vaes.facts, claims, on_event, vaes.threads, vaes.queue_frames, busy, sandbox)
     if job.dry_run or (job.operation == "decode" and job.vae is None):
         on_event(RunStarted(job.operation, len(items)))
     else:
@@ -168,7 +171,7 @@ def _plan(item: Item, context: Context) -> Event:
         item.source.stat()
         (kind,) = item.kinds
     else:
-        kind = kind_of(item.source, context.job)
+        kind = kind_of(item.source, context.job, context.sandbox)
     output = context.claim(item, kind)
     if context.job.existing == "keep" and is_there(output):
         return ItemSkipped(item.source, item.index, output, "exists")

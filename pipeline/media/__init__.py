@@ -43,16 +43,11 @@ Raised on purpose, one line each: InputError (this file is bad), UsageError (the
 where this output cannot be written, or a disk fails half-way through writing.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from tvae.pipeline.media.colour import parse_colour
 from tvae.pipeline.media.parted_write import PartedVideoWriter
-from tvae.pipeline.media.pixel_rows import PixelRows, PixelSink
-from tvae.pipeline.media.pixels import (
-    check_finite,
-    frames_to_tensor,
-    levels_to_device,
-    tensor_to_frames,
-    tensor_to_levels,
-)
 from tvae.pipeline.media.probe import count_frames, open_reader, probe
 from tvae.pipeline.media.room import MAX_PIXELS
 from tvae.pipeline.media.spec import (
@@ -74,6 +69,16 @@ from tvae.pipeline.media.writers import (
     open_writer,
     read_fingerprint,
 )
+
+if TYPE_CHECKING:
+    from tvae.pipeline.media.pixel_rows import PixelRows, PixelSink
+    from tvae.pipeline.media.pixels import (
+        check_finite,
+        frames_to_tensor,
+        levels_to_device,
+        tensor_to_frames,
+        tensor_to_levels,
+    )
 
 __all__ = [
     "MAX_PIXELS",
@@ -106,3 +111,13 @@ __all__ = [
     "tensor_to_frames",
     "tensor_to_levels",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # PyTorch takes a second to import, and the processes of the sandbox do without
+    if name in __all__:
+        for module in ("pixels", "pixel_rows"):
+            home = importlib.import_module(f"{__name__}.{module}")
+            if name in home.__all__:
+                return getattr(home, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

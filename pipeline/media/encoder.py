@@ -9,7 +9,6 @@ from fractions import Fraction
 
 import av
 import av.error
-import torch
 from av.codec.codec import Codec, UnknownCodecError
 from av.codec.context import CodecContext
 from av.codec.context import Flags as CodecFlags
@@ -149,6 +148,12 @@ def _pixel_format(codec: str, wanted: str | None, like: PictureSpec) -> str:
     return wanted
 
 
+def _has_avx512() -> bool:
+    import torch  # takes a second, and who reads alone does without
+
+    return torch.backends.cpu.get_cpu_capability() == "AVX512"
+
+
 def _settings(codec: str, options: WriteOptions) -> dict[str, str]:
     quality = ENCODERS.get(codec, EncoderFacts()).quality
     settings: dict[str, str] = {}
@@ -158,7 +163,7 @@ def _settings(codec: str, options: WriteOptions) -> dict[str, str]:
     elif options.crf is not None:
         raise UsageError(f"encoder {codec} has no constant quality, --crf means nothing to it; use --enc")
     settings.update(options.enc)
-    if codec in ("libx264", "libx264rgb") and torch.backends.cpu.get_cpu_capability() == "AVX512":
+    if codec in ("libx264", "libx264rgb") and _has_avx512():
         settings["x264-params"] = ":".join(filter(None, [WITHOUT_AVX512, settings.get("x264-params", "")]))
     if codec == "libx265":  # it logs to stderr on its own
         settings["x265-params"] = ":".join(filter(None, ["log-level=none", settings.get("x265-params", "")]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -148,3 +149,28 @@ def test_flags_offer_what_a_job_takes() -> None:
         (options.KeepAudio, job.AUDIOS),
     ):
         assert get_args(get_args(flag)[0]) == values
+
+
+ABORTS = """
+import os
+from PIL.PngImagePlugin import PngImageFile
+from tvae.pipeline.media import sandbox_worker
+PngImageFile.load = lambda image: os.abort()
+sandbox_worker.main()
+"""
+
+
+def test_a_decoder_that_crashes_costs_its_file(
+    tvae: Tvae, photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tvae.pipeline.media.sandbox.COMMAND", (sys.executable, "-P", "-c", ABORTS))
+    (tmp_path / "bad.png").write_bytes(photo.read_bytes()[:-4])
+    for mode, failing in (("auto", ["bad.png"]), ("on", ["bad.png", photo.name])):
+        for operation in ("encode", "roundtrip"):
+            out = tmp_path / mode / operation
+            result = tvae(operation, photo, tmp_path / "bad.png", "-o", out, "--sandbox", mode, "-q")
+            assert (result.exit_code, result.stdout) == (3, "")
+            assert len([*out.glob("*")]) == 2 - len(failing)
+            lines = result.stderr.splitlines()
+            assert all(any(name in line and "its decoder" in line for line in lines) for name in failing)
+    assert tvae("encode", photo, "-o", tmp_path / "off", "--sandbox", "off").exit_code == 0
