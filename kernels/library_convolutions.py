@@ -1,5 +1,5 @@
-"""PyTorch's convolutions. Whoever has to hold their memory down is asked to make each call, for the length of a block:
-``TorchFunctionMode`` would be asked about every other call as well, some thousands in a run."""
+"""PyTorch's convolutions. A block of code can have its calls made by a function of its own, which holds their memory
+down. PyTorch's ``TorchFunctionMode`` would hand it every other call as well, thousands in a run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Sizes of blocks and grids. Triton's own functions for them unwrap their arguments first: ten times as long, thousands
-of times in a clip."""
+"""Sizes of blocks and grids. Triton's own functions for them unwrap their arguments first, in hundreds of launches."""
 
 from __future__ import annotations
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 from PIL import Image, ImageCms, UnidentifiedImageError
@@ -20,7 +18,8 @@ from tvae.pipeline.media.image_damage import DAMAGE, blaming, damaged, quiet
 from tvae.pipeline.media.image_pixels import in_bands, read_deep, transparent
 from tvae.pipeline.media.orientation import from_exif
 from tvae.pipeline.media.room import MAX_PIXELS, too_large, too_many_pixels
-from tvae.pipeline.media.spec import Colour, Frame, MediaInfo
+from tvae.pipeline.media.spec import Colour, MediaInfo
+from tvae.pipeline.media.still_reader import StillReader
 
 __all__ = ["ImageReader", "is_image"]
 
@@ -73,7 +72,7 @@ def _identify(path: Path, max_pixels: int) -> Image.Image | None:
     return image
 
 
-class ImageReader:
+class ImageReader(StillReader):
     """One image as one frame, decoded on opening."""
 
     def __init__(
@@ -96,25 +95,8 @@ class ImageReader:
                 raise too_large(path, image.size, taken, memory)
             if hold is not None:
                 hold(taken)
-            self._rgb, self.info = self._read(image, bits)
-
-    def __iter__(self) -> Iterator[Frame]:
-        yield Frame(self._rgb)
-
-    def count(self) -> int:
-        """One."""
-        return 1
-
-    def close(self) -> None:
-        """Nothing stays open."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+            rgb, info = self._read(image, bits)
+        super().__init__(info, rgb, self.warnings)
 
     def _read(self, image: Image.Image, bits: int) -> tuple[np.ndarray, MediaInfo]:
         with blaming(self._path):

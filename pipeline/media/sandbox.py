@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Iterator
 from io import BufferedReader
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self, cast, get_args
 
 import numpy as np
@@ -26,9 +25,10 @@ from tvae.pipeline.files.record import from_json
 from tvae.pipeline.media.image_check import looks_whole
 from tvae.pipeline.media.room import MAX_PIXELS
 from tvae.pipeline.media.sandbox_messages import receive, seconds_for, send
-from tvae.pipeline.media.spec import Frame, MediaInfo
+from tvae.pipeline.media.spec import MediaInfo
+from tvae.pipeline.media.still_reader import StillReader
 
-__all__ = ["SANDBOXES", "DecodedImage", "Sandbox", "SandboxMode"]
+__all__ = ["SANDBOXES", "Sandbox", "SandboxMode"]
 
 SandboxMode = Literal["auto", "on", "off"]
 SANDBOXES: tuple[SandboxMode, ...] = get_args(SandboxMode)
@@ -36,31 +36,6 @@ LEAST_SECONDS = 60.0
 """That a file may take, however small."""
 _START_SECONDS = 60.0
 COMMAND = (sys.executable, "-P", "-m", "tvae.pipeline.media.sandbox_worker")
-
-
-class DecodedImage:
-    """An image that a process has decoded: a Reader of one frame."""
-
-    def __init__(self, info: MediaInfo, rgb: np.ndarray, warnings: list[str]) -> None:
-        self.info, self.warnings, self._rgb = info, warnings, rgb
-
-    def __iter__(self) -> Iterator[Frame]:
-        yield Frame(self._rgb)
-
-    def count(self) -> int:
-        """One."""
-        return 1
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Nothing is open."""
 
 
 class Sandbox:
@@ -95,7 +70,7 @@ class Sandbox:
         max_pixels: int = MAX_PIXELS,
         hold: Callable[[int], None] | None = None,
         memory: int | None = None,
-    ) -> DecodedImage | None:
+    ) -> StillReader | None:
         """As ``open_reader`` does it, in another process. None where the caller is to open the file itself: a video,
         and whatever the mode does not take."""
         path = Path(path).absolute()
@@ -284,9 +259,9 @@ def _not_started(why: str) -> UsageError:
     return UsageError(f"the process that decodes images does not start ({why}); --sandbox off does without it")
 
 
-def _image(answer: dict[str, Any], path: Path) -> DecodedImage | None:
+def _image(answer: dict[str, Any], path: Path) -> StillReader | None:
     if "rgb" in answer:
-        return DecodedImage(answer["image"], answer["rgb"], answer["warnings"])
+        return StillReader(answer["image"], answer["rgb"], answer["warnings"])
     if "video" in answer:
         return None
     if "error" in answer:

@@ -97,8 +97,8 @@ def _split(r: Rewriter, pad: Node, conv: Node) -> tuple[list[int], list[int], li
 def _takes_uneven(
     r: Rewriter, conv: Node, stride: list[int], dilation: list[int], groups: int, before: list[int], after: list[int]
 ) -> bool:
-    """Can a convolution of pictures see to all of these zeros by a padding of its own, for a result that is smaller
-    than a padded copy? Of clips, ``zero_frames`` leaves them out."""
+    """Can a convolution of pictures see to all of these zeros by a padding of its own, for a result that is at most
+    half of a padded copy? Of clips, ``zero_frames`` leaves them out."""
     weight = r.node(conv.args[1])
     assert weight is not None
     outer, inner, *kernel = weight.meta.shape

@@ -109,7 +109,7 @@ class Schedule:
     places: Mapping[int, Place] = field(default_factory=dict)
     defer: bool = False
     shares: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """What runs have worked out about their strips, for the next one."""
+    """What runs worked out about segments of one strip, for the next run; that of many strips would fill memory."""
 
     @property
     def single(self) -> bool:

@@ -166,13 +166,13 @@ class _Run:
         ops, segment = self.ops, self.segment
         have = {i: rows for i, (rows, _) in self.kept.items()}
         what = ops, segment.body, segment.sinks, segment.reads, list(strips), self.total
-        if have or tuple(strips) != segment.strips:
+        key = id(segment), frozenset(self.slid)
+        if len(strips) > 1 or have or tuple(strips) != segment.strips:
             found = shares(*what, self.slid, have)
-        else:  # every run begins so
-            key = id(segment), frozenset(self.slid)
-            if key not in self.shares:
-                self.shares[key] = shares(*what, self.slid)
-            found = self.shares[key]
+        elif (known := self.shares.get(key)) is not None:
+            found = known
+        else:
+            found = self.shares[key] = shares(*what, self.slid)
         elsewhere = segment.reads & self.away.keys()
         reads = [{i: s.fresh[i] for i in elsewhere & s.fresh.keys() if s.fresh[i][0] < s.fresh[i][1]} for s in found]
         if segment.bands:
