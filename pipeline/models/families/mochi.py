@@ -10,14 +10,15 @@ Each latent frame gives six frames, of which the reference drops the clip's firs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from math import prod
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tvae.pipeline.models.families.family import Checkpoint, Config, Family, LatentGeometry
+from tvae.pipeline.models.families.family import CLIP, Checkpoint, Config, Family, LatentGeometry
 from tvae.pipeline.models.step_memory import Caches, Memory, computing
 from tvae.pipeline.models.stepping import Cuts, Stepping
 
@@ -48,6 +49,30 @@ def decode_step(vae: Any, z: Tensor, caches: Sequence[Tensor] = ()) -> tuple[Ten
     return pixels, tuple(memory.kept)
 
 
+@contextmanager
+def without_chunks(module: nn.Module) -> Iterator[None]:
+    """The norms of frames and the convolutions of clips in one piece, in whatever model has such blocks.
+
+    diffusers normalises eight frames at a time, and convolves clips of more than 2 GiB in pieces. Either computes what
+    one call on all frames computes, but a capture of the pieces serves one number of frames.
+    """
+    chunked: dict[str, Any] = {
+        "MochiChunkedGroupNorm3D.forward": _norm_of_frames,
+        "CogVideoXSafeConv3d.forward": nn.Conv3d.forward,
+    }
+    with ExitStack() as changes:
+        for name, whole in chunked.items():
+            blocks = [m for m in module.modules() if type(m).forward.__qualname__ == name and "forward" not in vars(m)]
+            changes.enter_context(computing(blocks, whole))
+        yield
+
+
+def _norm_of_frames(norm: Any, x: Tensor) -> Tensor:
+    """x: [N, C, T, H, W], each frame by its own statistics."""
+    frames = norm.norm_layer(x.permute(0, 2, 1, 3, 4).flatten(0, 1))
+    return frames.unflatten(0, (x.shape[0], -1)).permute(0, 2, 1, 3, 4)
+
+
 def _mochi(c: Config) -> LatentGeometry:
     # the encoder adds 12 Fourier features to the 3 colours itself
     return LatentGeometry(
@@ -65,6 +90,8 @@ FAMILIES = [
         _mochi,
         "Mochi 1",
         steps={"decode": Stepping(decode_step, Cuts(1, 1))},  # its encoder attends over all of time at every level
+        frames=CLIP,
+        patched=without_chunks,
         checkpoints={"mochi": Checkpoint({}, "Mochi 1")},
     )
 ]

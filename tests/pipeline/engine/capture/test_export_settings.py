@@ -221,7 +221,8 @@ def _computed(graph: Graph, module: nn.Module, x: Tensor) -> list[Tensor]:
     sizes = graph.bind([tuple(x.shape)])
     assert sizes is not None
     program = lower(graph, sizes, x.device)
-    return execute(schedule(program, 5), [x], {**module.state_dict(), **graph.constants})
+    weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}  # also those that are not saved
+    return execute(schedule(program, 5), [x], {**weights, **graph.constants})
 
 
 @pytest.mark.parametrize(("value", "takes"), [(None, True), ("", True), ("0", True), ("1", False), ("yes", False)])
