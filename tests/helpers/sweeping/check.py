@@ -200,7 +200,9 @@ class Bench:
             result.fell.append(f"{kept >> 20} MiB stay behind, of weights of {weights >> 20}")
         # there before: the input, which counts, and perhaps copies of weights in another type, which have gone since
         beside = x.nbytes - min(kept, laid_out)
-        first, most = calls[0].tensors + beside, max(c.tensors for c in calls) + beside
+        first = calls[0].tensors + beside
+        # copies that went during the first call may have gone before its peak, or after
+        most = max(calls[0].tensors + min(beside, x.nbytes), *(c.tensors + beside for c in calls[1:]), 0)
         held = max(c.held for c in calls)
         key = (cell.side, tuple(x.shape), x.dtype)
         again = budget is None and key in model.seen
