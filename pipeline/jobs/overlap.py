@@ -19,12 +19,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from tvae.pipeline.errors import UnsupportedOp
+from tvae.pipeline.files.bell import Bell, join, surely
 from tvae.pipeline.jobs.batches import Batches, Waiting
 from tvae.pipeline.jobs.compute import OutOfMemory, enough_memory
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.pictures import Operation, Picture, Results, moment
-from tvae.pipeline.jobs.room import POLL_SECONDS, Room, Stopped
+from tvae.pipeline.jobs.room import Room, Stopped
 from tvae.pipeline.jobs.stages import Outcome, clip_outcome, looked_up, one_by_one, tell_progress, tell_started
 from tvae.pipeline.memory.limits import parse_size
 
@@ -70,8 +71,8 @@ class _Overlap:
         self._operation, self._context, self._batches, self._end = operation, context, batches, end
         vram = context.job.vram
         self._room = Room(ROOM_BYTES if vram is None else min(ROOM_BYTES, parse_size(vram) // BUDGET_PART))
-        lock = threading.Lock()
-        self._for_caller, self._for_readers, self._for_writers = (threading.Condition(lock) for _ in range(3))
+        self._lock = threading.Lock()
+        self._for_caller, self._for_readers, self._for_writers = Bell(), Bell(), Bell()
         self._waiting = Waiting(batches)
         self._clips: deque[Item] = deque()
         self._writes: deque[tuple[Picture, Results, int]] = deque()
@@ -95,10 +96,7 @@ class _Overlap:
                 thread.start()
             self._compute()
         finally:
-            self._stop()
-            for thread in threads:
-                while thread.is_alive():
-                    thread.join(POLL_SECONDS)
+            surely(self._stop, lambda: join(threads))
 
     def _thread(self, work: Callable[[], None], name: str) -> threading.Thread:
         def body() -> None:
@@ -107,28 +105,28 @@ class _Overlap:
             except Stopped:
                 return
             except BaseException as error:  # whatever it is, the caller's thread raises it
-                with self._for_caller:
+                with self._lock:
                     self._fault = error
-                    self._for_caller.notify()
+                    self._for_caller.ring()
 
         return threading.Thread(target=body, name=f"tvae-{name}-item", daemon=True)
 
     def _stop(self) -> None:
         self._room.stop()
         self._context.sandbox.close()  # nobody waits for what is not wanted any more
-        with self._for_caller:
+        with self._lock:
             self._stopped = True
-            self._for_readers.notify_all()
-            self._for_writers.notify_all()
+            self._for_readers.ring(self._threads)
+            self._for_writers.ring(self._threads)
 
     def _read(self) -> None:
         try:
             while (item := self._next()) is not None:
                 self._read_one(item)
         finally:
-            with self._for_caller:
+            with self._lock:
                 self._readers_left -= 1
-                self._for_caller.notify()
+                self._for_caller.ring()
 
     def _read_one(self, item: Item) -> None:
         held = 0
@@ -154,38 +152,43 @@ class _Overlap:
         self._found(item, found, held)
 
     def _next(self) -> Item | None:
-        with self._for_readers:
-            while len(self._ended) >= UNTOLD and not self._stopped:
-                self._for_readers.wait(POLL_SECONDS)
-            if self._stopped:
-                raise Stopped
-            item = next(self._items, None)
-            self._open += item is not None
-            return item
+        while True:
+            with self._lock:
+                if self._stopped:
+                    raise Stopped
+                if len(self._ended) < UNTOLD:
+                    item = next(self._items, None)
+                    self._open += item is not None
+                    return item
+            self._for_readers.wait()
 
     def _found(self, item: Item, found: Outcome | Picture | None, held: int) -> None:
-        if isinstance(found, Picture):
-            found.held = held
-        elif found is not None:
-            self._room.give(held)
-        with self._for_caller:
-            if isinstance(found, Picture):
-                self._waiting.add(found)
-            elif found is None:
+        if found is not None and not isinstance(found, Picture):
+            return self._ends(item, found, held)
+        with self._lock:
+            if found is None:
                 self._clips.append(item)
             else:
-                self._ended.append((item, found))
-            self._for_caller.notify()
+                found.held = held
+                self._waiting.add(found)
+            self._for_caller.ring()
+
+    def _ends(self, item: Item, outcome: Outcome, held: int) -> None:
+        self._room.give(held)
+        with self._lock:
+            self._ended.append((item, outcome))
+            self._for_caller.ring()
 
     def _write(self) -> None:
         while True:
-            with self._for_writers:
-                while not self._writes and not self._stopped:
-                    self._for_writers.wait(POLL_SECONDS)
+            with self._lock:
                 if self._stopped:
                     raise Stopped
-                work = self._writes.popleft()
-            self._write_one(*work)
+                work = self._writes.popleft() if self._writes else None
+            if work is None:
+                self._for_writers.wait()
+            else:
+                self._write_one(*work)
             del work  # or it would be held until there is more
 
     def _write_one(self, picture: Picture, results: Results, number: int) -> None:
@@ -195,10 +198,7 @@ class _Overlap:
                 outcome: Outcome = picture.finish(picture, tensors)
         except Exception as error:  # the caller knows whose failure it is
             outcome = error
-        self._room.give(picture.held)
-        with self._for_caller:
-            self._ended.append((picture.item, outcome))
-            self._for_caller.notify()
+        self._ends(picture.item, outcome, picture.held)
 
     def _compute(self) -> None:
         while not self._done():
@@ -218,30 +218,33 @@ class _Overlap:
     def _tell(self) -> None:
         """Of the items that have ended since."""
         while True:
-            with self._for_caller:
+            with self._lock:
                 if self._fault is not None:
                     raise self._fault
                 if not self._ended:
                     return
                 item, outcome = self._ended.popleft()
                 self._open -= 1
-                self._for_readers.notify()
+                self._for_readers.ring()
             self._end(item, outcome)
 
     def _take(self) -> tuple[list[Picture], Item | None]:
         """What is to be computed next; nothing where items have ended before."""
-        with self._for_caller:
-            if not (self._waiting or self._clips or self._ended or self._over()):
-                self._for_caller.wait(POLL_SECONDS)
+        with self._lock:
             if self._waiting:
                 return self._waiting.take(), None
-            return [], self._clips.popleft() if self._clips else None
+            if self._clips:
+                return [], self._clips.popleft()
+            idle = not (self._ended or self._over())
+        if idle:
+            self._for_caller.wait()
+        return [], None
 
     def _over(self) -> bool:
         return self._fault is not None or (self._readers_left == 0 and self._open == 0)
 
     def _done(self) -> bool:
-        with self._for_caller:
+        with self._lock:
             return self._over()
 
     def _call(self, pictures: list[Picture]) -> None:
@@ -252,16 +255,14 @@ class _Overlap:
             self._calls.append(found)
             for picture in pictures:
                 tell_progress(picture, self._context)
-            with self._for_caller:
+            with self._lock:
                 self._writes.extend((picture, found, n) for n, picture in enumerate(pictures))
-                self._for_writers.notify(len(pictures))
+                self._for_writers.ring(len(pictures))
                 likely = self._waiting.likely(pictures[0].vae) if found.on_its_way else []
             if likely:
                 self._operation.expect(self._context.model_for(likely[0].vae), [picture.values for picture in likely])
         elif len(pictures) == 1:
-            self._room.give(pictures[0].held)
-            with self._for_caller:
-                self._ended.append((pictures[0].item, found))
+            self._ends(pictures[0].item, found, pictures[0].held)
         else:
             if isinstance(found, OutOfMemory):
                 self._batches.too_large(len(pictures), pictures[0])
@@ -291,10 +292,7 @@ class _Overlap:
 
     def _do_clip(self, item: Item) -> None:
         outcome = clip_outcome(self._operation, item, self._context)
-        if outcome is None:
-            with self._for_caller:
-                self._clips.append(item)
-            return
-        self._room.give(CLIP_BYTES)
-        with self._for_caller:
-            self._ended.append((item, outcome))
+        if outcome is not None:
+            return self._ends(item, outcome, CLIP_BYTES)
+        with self._lock:
+            self._clips.append(item)

@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
+from tvae.pipeline.files.bell import Bell, join, surely
+
 __all__ = ["prefetched", "written_in_thread"]
 
 T = TypeVar("T")
-
-POLL_SECONDS = 0.2
-"""Waits are cut into pieces of this length: on Windows a wait without a time-out cannot be interrupted by Ctrl-C."""
 
 
 class _Stopped(Exception):
@@ -36,43 +35,51 @@ class _Channel(Generic[T]):
     def __init__(self, depth: int) -> None:
         self._depth = depth
         self._items: deque[T] = deque()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._filled, self._emptied = Bell(), Bell()
         self._finished = False
         self._stopped = False
 
     def put(self, item: T) -> None:
-        with self._changed:
-            while len(self._items) >= self._depth and not self._stopped:
-                self._changed.wait(POLL_SECONDS)
+        while not self._taken_in(item):
+            self._emptied.wait()
+
+    def _taken_in(self, item: T) -> bool:
+        with self._lock:
             if self._stopped:
                 raise _Stopped
+            if len(self._items) >= self._depth:
+                return False
             self._items.append(item)
-            self._changed.notify_all()
+            self._filled.ring()
+            return True
 
     def get(self) -> T:
-        with self._changed:
-            while not self._items and not self._finished and not self._stopped:
-                self._changed.wait(POLL_SECONDS)
-            if self._stopped:
-                raise _Stopped
-            if not self._items:
-                raise _Finished
-            item = self._items.popleft()
-            self._changed.notify_all()
-            return item
+        while True:
+            with self._lock:
+                if self._stopped:
+                    raise _Stopped
+                if self._items:
+                    item = self._items.popleft()
+                    self._emptied.ring()
+                    return item
+                if self._finished:
+                    raise _Finished
+            self._filled.wait()
 
     def finish(self) -> None:
         """Nothing more will be put; what is there can still be taken."""
-        with self._changed:
+        with self._lock:
             self._finished = True
-            self._changed.notify_all()
+            self._filled.ring()
 
     def stop(self) -> None:
         """Forget what is there and send both sides home."""
-        with self._changed:
+        with self._lock:
             self._stopped = True
             self._items.clear()
-            self._changed.notify_all()
+            self._filled.ring()
+            self._emptied.ring()
 
 
 class _Worker(threading.Thread):
@@ -94,8 +101,7 @@ class _Worker(threading.Thread):
             self._channel.finish()
 
     def wait(self) -> None:
-        while self.is_alive():
-            self.join(POLL_SECONDS)
+        join([self])
 
 
 @contextmanager
@@ -123,12 +129,11 @@ def prefetched(source: Iterable[T], depth: int) -> Iterator[Iterator[T]]:
                 return
             yield item
 
-    worker.start()
     try:
+        worker.start()
         yield take()
     finally:
-        channel.stop()
-        worker.wait()
+        surely(channel.stop, worker.wait)
 
 
 @contextmanager
@@ -162,13 +167,12 @@ def written_in_thread(sink: Callable[[T], None], depth: int) -> Iterator[Callabl
             worker.wait()
             raise worker.error or RuntimeError("put after the hand-over was closed") from None
 
-    worker.start()
     try:
+        worker.start()
         yield put
         channel.finish()
         worker.wait()
         if worker.error is not None:
             raise worker.error
     finally:
-        channel.stop()
-        worker.wait()
+        surely(channel.stop, worker.wait)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-__all__ = ["POLL_SECONDS", "Room", "Stopped"]
+from tvae.pipeline.files.bell import Bell, surely
 
-POLL_SECONDS = 0.2
-"""Waits are cut into pieces of this length: on Windows a wait without a time-out cannot be interrupted by Ctrl-C."""
+__all__ = ["Room", "Stopped"]
 
 
 class Stopped(Exception):
@@ -20,36 +19,50 @@ class Room:
 
     def __init__(self, limit: int) -> None:
         self._limit, self._used, self._stopped = limit, 0, False
-        self._changed = threading.Condition()
-        self._waiting: deque[object] = deque()
+        self._lock = threading.Lock()
+        self._waiting: deque[Bell] = deque()
 
     def take(self, size: int) -> None:
         """Wait until there is room for so many bytes. Raises :class:`Stopped` once the run has ended."""
-        with self._changed:
-            turn = object()
-            self._waiting.append(turn)
-            try:
-                while not self._stopped and (self._waiting[0] is not turn or not self._fits(size)):
-                    self._changed.wait(POLL_SECONDS)
-            finally:
-                self._waiting.remove(turn)
-                self._changed.notify_all()
+        turn = Bell()
+        try:
+            with self._lock:
+                self._waiting.append(turn)
+            while not self._taken(size, turn):
+                turn.wait()
+        finally:
+            surely(lambda: self._leave(turn))
+
+    def _taken(self, size: int, turn: Bell) -> bool:
+        with self._lock:
             if self._stopped:
                 raise Stopped
-            self._used += size
+            its = self._waiting[0] is turn and self._fits(size)
+            self._used += size if its else 0
+            return its
 
     def give(self, size: int) -> None:
         """So many bytes are free again."""
-        with self._changed:
+        with self._lock:
             self._used -= size
-            if self._waiting:
-                self._changed.notify_all()
+            self._call_next()
 
     def stop(self) -> None:
         """Send everybody home who waits, and who asks from now on."""
-        with self._changed:
+        with self._lock:
             self._stopped = True
-            self._changed.notify_all()
+            for bell in self._waiting:
+                bell.ring()
+
+    def _leave(self, turn: Bell) -> None:
+        with self._lock:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+            self._call_next()
+
+    def _call_next(self) -> None:
+        if self._waiting:
+            self._waiting[0].ring()
 
     def _fits(self, size: int) -> bool:
         return self._used == 0 or self._used + size <= self._limit

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from means import Means
 from PIL import Image
 
 from tvae.pipeline.jobs import Job, run_job
@@ -20,33 +21,6 @@ from tvae.pipeline.jobs import Job, run_job
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "darwin", reason="copies its own process")
 
 PHOTOS = 60
-
-
-class Means:
-    """An image VAE of means over 8x8 squares."""
-
-    import torch
-
-    dtype, device = torch.float32, torch.device("cpu")
-    whole_pixels = 1 << 18
-
-    def __init__(self) -> None:
-        from types import SimpleNamespace
-
-        from tvae.pipeline.models.latent_space import LatentSpace
-
-        known = {"id": "means", "class_name": "AutoencoderMeans", "config_hash": "c" * 64, "weights_sha256": "a" * 64}
-        sizes = {"spatial_factor": 8, "temporal_factor": None, "lead_frames": 0, "latent_group": 1}
-        channels = {"latent_channels": 3, "in_channels": 3, "posterior": False, "space": LatentSpace()}
-        self.info = SimpleNamespace(**known, **sizes, **channels)
-
-    def encode(self, x: torch.Tensor) -> object:
-        from tvae.pipeline.session.outputs.taken_apart import Posterior
-
-        return Posterior(self.torch.nn.functional.avg_pool2d(x, 8), None)
-
-    def decode(self, z: torch.Tensor) -> torch.Tensor:
-        return z.repeat_interleave(8, -1).repeat_interleave(8, -2)
 
 
 def work(operation: str, source: Path, out: Path) -> None:

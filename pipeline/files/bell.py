@@ -1,0 +1,64 @@
+"""Waiting for what another thread does, safe from Ctrl-C at any moment.
+
+Python raises KeyboardInterrupt between any two instructions of the main thread. ``threading.Condition`` is written in
+Python: where the interrupt comes after it took its lock and before its ``with`` block has begun, nobody gives the lock
+back, and all threads wait for ever. So what threads share is guarded by a plain ``threading.Lock``, whose ``with`` is
+one instruction, and they wait for a ``Bell``, outside of the lock.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+
+__all__ = ["Bell", "join", "surely"]
+
+POLL_SECONDS = 0.2
+"""Waits are cut into pieces of this length: on Windows a wait without a time-out cannot be interrupted by Ctrl-C."""
+_MOST = 1024
+"""Rings that are remembered; more threads than that do not wait."""
+
+
+class Bell:
+    """Each ring ends one wait, that of a thread that waits or the next one to come.
+
+    Whoever waits looks again at what it waits for, and may find it unchanged: a ring may be older than its question.
+    """
+
+    def __init__(self) -> None:
+        self._rings: SimpleQueue[None] = SimpleQueue()
+
+    def ring(self, times: int = 1) -> None:
+        """End so many waits."""
+        for _ in range(min(times, _MOST - self._rings.qsize())):
+            self._rings.put(None)
+
+    def wait(self) -> None:
+        """Until it rings, ``POLL_SECONDS`` at most."""
+        with suppress(Empty):
+            self._rings.get(timeout=POLL_SECONDS)
+
+
+def join(threads: Iterable[threading.Thread]) -> None:
+    """Wait until these have ended."""
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(POLL_SECONDS)
+        while thread.ident is not None and thread in threading.enumerate():
+            time.sleep(0.001)  # until Python 3.13, a ``join`` that Ctrl-C interrupts marks a running thread as ended
+
+
+def surely(*works: Callable[[], object]) -> None:
+    """Does each of these, from its beginning once more where Ctrl-C comes in its midst; raises that at the end."""
+    late: KeyboardInterrupt | None = None
+    for work in works:
+        try:
+            work()
+        except KeyboardInterrupt as error:
+            late = error
+            work()
+    if late is not None:
+        raise late
