@@ -20,6 +20,7 @@ class _Flush:
         self.error: OSError | None = None
         self.gate = threading.Lock()  # not a Condition, which Ctrl-C can leave locked (see ``bell``)
         self.gate.acquire()
+        self.open = False
 
 
 _lock = threading.Lock()
@@ -74,7 +75,8 @@ def _ended(folder: Path, flush: _Flush) -> None:
         for known in (_next, _running):
             if known.get(folder) is flush:
                 del known[folder]
-        if flush.gate.locked():
+        if not flush.open:
+            flush.open = True
             flush.gate.release()
 
 

@@ -98,11 +98,16 @@ CHANGES: list[Change] = [
 ]
 
 
-def error_of(found: Tensor, model: nn.Module, z: Tensor) -> float:
-    exact = nn.Module.to(model, torch.float64)
-    own = exact.decode(z.double()).sample  # type: ignore[operator]
+def decoded(model: nn.Module, z: Tensor) -> tuple[Tensor, float]:
+    """In float64, and the error that ours may have: that of float32 itself is larger where random weights say so."""
+    own = model.decode(z).sample  # type: ignore[operator]
+    exact = nn.Module.to(model, torch.float64).decode(z.double()).sample  # type: ignore[operator]
     nn.Module.to(model, torch.float32)
-    return float((found.double() - own).norm() / own.norm())
+    return exact, max(1e-5, 1.02 * error_of(own, exact))
+
+
+def error_of(found: Tensor, exact: Tensor) -> float:
+    return float((found.double() - exact).norm() / exact.norm())
 
 
 @pytest.mark.parametrize("backwards", [False, True])
@@ -119,6 +124,8 @@ def test_each_call_has_the_numbers_of_its_moment(name: str, backwards: bool) -> 
             for _ in range(3):  # runs, records, replays
                 tiled.decode(z)
         change(model)
-        found = [tiled.decode(z).sample.clone() for z in sizes for _ in range(3)]
-        for number, each in enumerate(found):
-            assert error_of(each, model, sizes[number // 3]) <= 1e-5, (change.__name__, number)
+        found = [[tiled.decode(z).sample.clone() for _ in range(3)] for z in sizes]
+        for z, calls in zip(sizes, found, strict=True):
+            exact, most = decoded(model, z)
+            for number, each in enumerate(calls):
+                assert error_of(each, exact) <= most, (change.__name__, number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 import linecache
 import random
@@ -44,6 +45,8 @@ class Interrupts:
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
         if event == "line" and line.startswith(("with ", "finally:")):
             return self._trace  # one instruction of a plain lock: nothing comes between
+        if event == "line" and frame.f_code.co_code[frame.f_lasti] == dis.opmap["NOP"]:
+            return self._trace  # ``try:`` and the like: Python raises after calls and jumps alone
         leaves = event == "return" and frame.f_code.co_flags & inspect.CO_GENERATOR
         if line.startswith("surely(") or frame.f_code.co_name == "surely" or leaves:
             return self._trace  # the moments that nothing can guard: between two blocks that do

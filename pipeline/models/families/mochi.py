@@ -90,7 +90,7 @@ FAMILIES = [
         _mochi,
         "Mochi 1",
         steps={"decode": Stepping(decode_step, Cuts(1, 1))},  # its encoder attends over all of time at every level
-        frames=CLIP,
+        frames={"encode": CLIP["encode"]},
         patched=without_chunks,
         checkpoints={"mochi": Checkpoint({}, "Mochi 1")},
     )
