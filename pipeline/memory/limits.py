@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import torch
 
+from tvae.pipeline.engine.run.host_memory import available_bytes
+from tvae.pipeline.engine.run.pinned_memory import POOL
 from tvae.pipeline.errors import PlanError, UsageError
 
 __all__ = [
@@ -181,7 +183,7 @@ def check_budget(device: torch.device, named: int) -> None:
     if device.type == "cuda":
         total = torch.cuda.mem_get_info(device)[1]
     elif device.type == "cpu":
-        available = _available()
+        available = available_bytes()
         total = None if available is None else available + _resident()
     if total is not None and named > total:
         raise PlanError(f"a budget of {named / 2**30:.2f} GiB is more than {device} has ({total / 2**30:.2f} GiB)")
@@ -192,7 +194,7 @@ def free_bytes(device: torch.device) -> int | None:
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused - _kept_by_recordings(device)
-    return _available() if device.type == "cpu" else None
+    return available_bytes() if device.type == "cpu" else None
 
 
 def unused_bytes(device: torch.device) -> int | None:
@@ -233,7 +235,7 @@ def reading_room(device: torch.device, named: int | None) -> int | None:
     named: a budget of memory. On a CPU it is the process's, and what is read counts against it. Small inputs are read
     in any budget all the same: their plan then says what would do.
     """
-    available = _available()
+    available = available_bytes()
     if named is None or device.type != "cpu":
         return available
     left = max(named - _resident(), _READ_ANYWAY)
@@ -242,18 +244,8 @@ def reading_room(device: torch.device, named: int | None) -> int | None:
 
 def host_room() -> int | None:
     """Bytes that buffers of a GPU may take of the host's memory; None where the system does not tell."""
-    available = _available()
-    return None if available is None else int(_HOST_SHARE * available)
-
-
-def _available() -> int | None:
-    """Memory that can be had without swapping, on Linux."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    return found[0] if found else None
+    available = available_bytes()
+    return None if available is None else int(_HOST_SHARE * (available + POOL.free_bytes))
 
 
 def _resident() -> int:

@@ -188,7 +188,7 @@ class ClipSteps:
     ) -> bool:
         """Can a step not hold the caches it reads and those it leaves on the device?"""
         key = (last,), chunk, *caches
-        if key not in self._away and self._caches_alone_are(caches):
+        if key not in self._away and self._caches_alone_are(chunk, caches, last):
             self._away[key] = True
         if key not in self._away:
             inputs: list[Tensor | RowSource] = [self._chunk(chunk), *map(self._example, caches)]
@@ -199,10 +199,14 @@ class ClipSteps:
                 self._away[key] = True
         return self._away[key]
 
-    def _caches_alone_are(self, caches: Sequence[tuple[int, ...]]) -> bool:
-        """More than everything that may be held?"""
-        size = sum(math.prod(shape) for shape in caches) * self._dtype.itemsize
-        return self._limits.vram is not None and size > self._limits.vram
+    def _caches_alone_are(self, chunk: tuple[int, ...], caches: Sequence[tuple[int, ...]], last: bool) -> bool:
+        """Those that a step reads, or those that it leaves, more than everything that may be held? Sooner said than
+        that no plan keeps a budget."""
+        if self._limits.vram is None:
+            return False
+        left = () if last else self._made(chunk, caches)[1:]
+        most = max(sum(math.prod(shape) for shape in shapes) for shapes in (caches, left))
+        return most * self._dtype.itemsize > self._limits.vram
 
     def _elsewhere(self, cache: Cache) -> Cache:
         if isinstance(cache, OffloadedCache):

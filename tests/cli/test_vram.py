@@ -25,7 +25,7 @@ def real(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Tvae:
     """Runs the program on a CPU of 4 GiB, in a process of 300 MiB, in a folder of its own."""
     monkeypatch.setattr(budget, "_resident", lambda: 300 * MIB)
     monkeypatch.setattr(budget, "_CPU_SPARE", 0)
-    monkeypatch.setattr(budget, "_available", lambda: 4 * GIB - 300 * MIB)
+    monkeypatch.setattr(budget, "available_bytes", lambda: 4 * GIB - 300 * MIB)
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: object) -> Result:

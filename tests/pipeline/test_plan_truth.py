@@ -32,7 +32,7 @@ RESIDENT, FIRST, ROOM = 300 * MIB, 128 * MIB, 0.08
 def memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "_resident", lambda: RESIDENT)
     monkeypatch.setattr(budget, "_CPU_SPARE", 0)
-    monkeypatch.setattr(budget, "_available", lambda: 4096 * MIB)
+    monkeypatch.setattr(budget, "available_bytes", lambda: 4096 * MIB)
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the system says: a process of 300 MiB on a machine of 4 GiB."""
     monkeypatch.setattr(budget, "_resident", lambda: 300 * MIB)
     monkeypatch.setattr(budget, "_CPU_SPARE", 0)
-    monkeypatch.setattr(budget, "_available", lambda: 4096 * MIB)
+    monkeypatch.setattr(budget, "available_bytes", lambda: 4096 * MIB)
 
 
 @pytest.mark.usefixtures("memory")

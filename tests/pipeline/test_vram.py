@@ -31,7 +31,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     facts = {"resident": 300 * MIB, "available": 4 * GIB}
     monkeypatch.setattr(budget, "_resident", lambda: facts["resident"])
     monkeypatch.setattr(budget, "_CPU_SPARE", 0)
-    monkeypatch.setattr(budget, "_available", lambda: facts["available"])
+    monkeypatch.setattr(budget, "available_bytes", lambda: facts["available"])
     return facts
 
 

@@ -79,7 +79,7 @@ def strips_alike(program: Program, segment: Segment, slid: Collection[int]) -> l
     """The strips of a segment to look at. slid: values of which rows are kept from strip to strip."""
     ops, total = program.ops, program.rows
     looked_at = [*_shares(program, segment, slid)]
-    joined = {i for share, *_ in looked_at for i in share.wanted if share.joined(i)}
+    joined = {i for share, *_ in looked_at for i in share.wanted if share.joined(i)} if slid else set()
     memory = memory_of(ops, segment.body, joined)
     last = {memory[i]: b for b in segment.body for i in ops[b].inputs}
     sinks, found = set(segment.sinks), []
@@ -91,8 +91,8 @@ def strips_alike(program: Program, segment: Segment, slid: Collection[int]) -> l
                 continue
             ends = tuple(memory[i] for i in op.inputs if last[memory[i]] == id_)
             due = count(owned(op.axis.rows, rows, total))
-            step = _step(op, share, before, due, id_ in sinks, memory[id_] != id_, ends)
-            steps.append(step._replace(workspace=step.workspace + _packed(ops, segment, share, op)))
+            packed = _packed(ops, segment, share, op)
+            steps.append(_step(op, share, before, due, id_ in sinks, memory[id_] != id_, ends, packed))
         for id_ in segment.reads & share.wanted.keys():
             axis = ops[id_].axis
             if axis is not None:
@@ -103,9 +103,16 @@ def strips_alike(program: Program, segment: Segment, slid: Collection[int]) -> l
 
 
 def _step(
-    op: Op, share: Share, before: Mapping[int, Rows], due: int, sink: bool, view: bool, last: tuple[int, ...]
+    op: Op,
+    share: Share,
+    before: Mapping[int, Rows],
+    due: int,
+    sink: bool,
+    view: bool,
+    last: tuple[int, ...],
+    packed: float,
 ) -> Step:
-    """due: rows that are the strip's own."""
+    """due: rows that are the strip's own. packed: bytes of a copied input."""
     id_, rows, a_row = op.id, count(share.fresh[op.id]), op.row_bytes
     joined = a_row * count(share.present[id_]) if share.joined(id_) else None
     appended = not sink and share.appended(id_, op)
@@ -120,7 +127,7 @@ def _step(
         joined=joined,
         copied=0.0 if joined is None else 2 * (joined - (a_row * rows if appended else 0.0)),
         kept=a_row * (count(share.keeps.get(id_, (0, 0))) - count(before.get(id_, (0, 0)))),
-        workspace=float(op.workspace(rows)) if rows else 0.0,
+        workspace=packed + (op.workspace(rows) if rows else 0.0),
         last=last,
     )
 
@@ -152,24 +159,24 @@ def _shares(
 ) -> Iterator[tuple[Share, Mapping[int, Rows], Rows, int]]:
     """(share, rows kept before it, strip, how many strips it stands for).
 
-    Each strip that slides is looked at between two others: one before it, which keeps rows for it, and one after it,
-    which decides what it keeps.
+    Strips that slide are looked at with the ones beside them: that before keeps rows for a strip, and that after it
+    decides what it keeps.
     """
-    strips = segment.strips
-    for strip, times in _alike(strips):
-        at = strips.index(strip)
-        first = max(0, at - 1) if slid else at
-        around = strips[first : at + 2] if slid else [strip]
-        made = shares(program.ops, segment.body, segment.sinks, segment.reads, around, program.rows, slid)
-        before = made[at - 1 - first].keeps if at > first else {}
-        yield made[at - first], before, strip, times
+    strips, found = segment.strips, dict[int, list[Share]]()
+    for at, times in _alike(len(strips)):
+        first = min(max(0, at - 1), max(0, len(strips) - 3)) if slid else at
+        if first not in found:
+            around = strips[first : first + 3] if slid else [strips[at]]
+            found[first] = shares(program.ops, segment.body, segment.sinks, segment.reads, around, program.rows, slid)
+        before = found[first][at - 1 - first].keeps if at > first else {}
+        yield found[first][at - first], before, strips[at], times
 
 
-def _alike(strips: Sequence[Rows]) -> list[tuple[Rows, int]]:
+def _alike(count: int) -> list[tuple[int, int]]:
     """Strips to look at, and how many others each stands for: those far from both borders are all alike."""
-    if len(strips) < 8:
-        return [(strip, 1) for strip in strips]
-    return [*((s, 1) for s in strips[:2]), (strips[len(strips) // 2], len(strips) - 4), *((s, 1) for s in strips[-2:])]
+    if count < 8:
+        return [(at, 1) for at in range(count)]
+    return [(0, 1), (1, 1), (count // 2, count - 4), (count - 2, 1), (count - 1, 1)]
 
 
 def memory_of(ops: Sequence[Op], body: Sequence[int], joined: Collection[int]) -> dict[int, int]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
+from itertools import product
 
 import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.plan.bounds import Rows
+from tvae.pipeline.engine.run.pinned_memory import POOL, Block
 from tvae.pipeline.engine.run.row_record import RowRecord
 from tvae.pipeline.engine.run.storage import Done, Pending
 
 __all__ = ["OnHost"]
 
 _BLOCK_BYTES = 1 << 28
-"""Of a piece of pinned memory: PyTorch rounds each up to a power of two, and gives it to the next buffer afterwards."""
+"""Of a piece of pinned memory: each is rounded up to a power of two, and the next buffer gets it afterwards."""
 
 
 class OnHost:
@@ -29,8 +32,8 @@ class OnHost:
         self._block = max(1, _BLOCK_BYTES // max(1, self._record.row_bytes))
         """Rows of a piece of memory."""
         sizes = [min(self._block, axis.rows - lo) for lo in range(0, axis.rows, self._block)]
-        self._memory = [self._record.empty(rows, pin_memory=device.type == "cuda") for rows in sizes]
         self._inwards, self._outwards = (_stream(device) for _ in range(2))
+        self._memory = self._pinned(sizes) if device.type == "cuda" else [self._record.empty(rows) for rows in sizes]
 
     def fetch(self, lo: int, hi: int) -> Pending:
         """See ``Boundary``."""
@@ -70,6 +73,19 @@ class OnHost:
     def close(self) -> None:
         """See ``Boundary``."""
         self._memory.clear()
+        if self._device.type == "cuda":
+            self._give_back()
+
+    def _pinned(self, sizes: Sequence[int]) -> list[Tensor]:
+        """Memory for so many rows each, until this object is closed or goes."""
+        streams, blocks = [s for s in (self._inwards, self._outwards) if s is not None], list[Block]()
+        self._give_back = weakref.finalize(self, _give_back, blocks, streams)
+        self._give_back.atexit = False
+        for rows in sizes:
+            blocks.append(POOL.take(rows * self._record.row_bytes))
+            for event, stream in product(blocks[-1].busy, streams):
+                stream.wait_event(event)
+        return [self._record.inside(block.memory, rows) for block, rows in zip(blocks, sizes, strict=True)]
 
     def _pieces(self, runs: Sequence[Rows]) -> list[tuple[int, Tensor]]:
         """Where ranges of rows lie, each piece with the row among them all that it begins with."""
@@ -114,6 +130,10 @@ class _Leaving:
         """Their memory is free for work that is started from now on."""
         torch.cuda.current_stream(self._device).wait_event(self._event)
         self._rows = None
+
+
+def _give_back(blocks: Sequence[Block], streams: Sequence[torch.cuda.Stream]) -> None:
+    POOL.give(blocks, [stream.record_event() for stream in streams])
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream | None:

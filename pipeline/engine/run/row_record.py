@@ -32,6 +32,10 @@ class RowRecord:
         """Memory for so many rows."""
         return torch.empty([rows, *self._rest], dtype=self.dtype, **where)
 
+    def inside(self, memory: Tensor, rows: int) -> Tensor:
+        """The same in memory that is there: bytes, of which the first are taken."""
+        return memory[: rows * self.row_bytes].view(self.dtype).view(rows, *self._rest)
+
     def of(self, value: Tensor) -> Tensor:
         """A (cropped) value as a record."""
         axis = self.axis

@@ -101,7 +101,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A CPU with so much memory available, and a process of this size."""
 
     def set_(available: int | None, resident: int) -> None:
-        monkeypatch.setattr(budget, "_available", lambda: available)
+        monkeypatch.setattr(budget, "available_bytes", lambda: available)
         monkeypatch.setattr(budget, "_resident", lambda: resident)
 
     return set_
@@ -145,13 +145,13 @@ def test_a_system_that_does_not_tell(machine: Any) -> None:
 
 def test_proc_is_read_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     if not Path("/proc/self/statm").exists():
-        assert (budget._available(), budget._resident()) == (None, 0)
+        assert (budget.available_bytes(), budget._resident()) == (None, 0)
         return
     before = budget._resident()
     with mmap.mmap(-1, 32 * MIB) as ballast:  # fresh pages: the heap may have some that were freed
         ballast.write(b"\1" * (32 * MIB))
         assert 16 * MIB < budget._resident() - before < 80 * MIB
-    available = budget._available()
+    available = budget.available_bytes()
     assert available is not None
     assert MIB < available < 1 << 50
 
@@ -159,7 +159,7 @@ def test_proc_is_read_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
         raise FileNotFoundError
 
     monkeypatch.setattr(Path, "read_text", missing)
-    assert (budget._available(), budget._resident()) == (None, 0)
+    assert (budget.available_bytes(), budget._resident()) == (None, 0)
 
 
 def test_more_than_there_is(machine: Any) -> None:
