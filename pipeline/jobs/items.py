@@ -37,6 +37,8 @@ def expand(job: Job) -> list[Found]:
     :class:`UsageError` for a name that does not exist and a pattern that nothing matches.
     """
     output = Path(job.output) if job.output else None
+    if len(job.inputs) == 1 and not glob.has_magic(job.inputs[0]):  # whose members are each there once
+        return [*_expand_one(job.inputs[0], job.operation == "decode", job.recursive, output)]
     found: dict[tuple[str, Path], Found] = {}
     real = RealNames()
     for name in job.inputs:

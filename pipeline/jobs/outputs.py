@@ -115,7 +115,8 @@ def assign(found: Iterable[Found], job: Job) -> list[Item]:
     folder = Path(job.output or ".")
     items = []
     for index, (one, (name, kinds)) in enumerate(zip(found, _identities(found, job), strict=True)):
-        place = folder if one_file or one.problem is not None else folder / one.relative.with_name(name)
+        relative = one.relative if one.relative.name == name else one.relative.with_name(name)
+        place = folder if one_file or one.problem is not None else folder / relative
         items.append(Item(one.path, index, kinds, place, one_file, to_latents, one.problem))
     parents = sorted({item.place.parent for item in items if item.problem is None})
     closed = {parent: problem for parent in parents if (problem := _why_closed(parent)) is not None}
