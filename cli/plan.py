@@ -112,6 +112,6 @@ def _shape_of(name: str, max_pixels: int) -> tuple[str | None, tuple[int, int, i
     if latents.is_latents(path):
         reader = latents.open_latents(path)
         width, height = reader.meta.geometry.padded_size
-        return reader.meta.vae.id, (height, width, reader.frames)
+        return reader.meta.vae.place, (height, width, reader.frames)
     info = media.probe(path, max_pixels)
     return None, (info.height, info.width, info.frames or 1)

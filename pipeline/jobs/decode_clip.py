@@ -168,7 +168,7 @@ def _decode_on_demand(item: Item, reader: LatentsReader, model: Model, writer: W
 
 def vae_of(reader: LatentsReader, job: Job) -> str:
     """The VAE that was asked for, or else the one that the latents name."""
-    return job.vae or reader.meta.vae.id
+    return job.vae or reader.meta.vae.place
 
 
 def model_of(reader: LatentsReader, job: Job, opened: Callable[[str], Model]) -> Model:

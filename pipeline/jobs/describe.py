@@ -73,6 +73,7 @@ def identity(model: Model) -> VaeIdentity:
         latent_channels=info.latent_channels,
         spatial_factor=info.spatial_factor,
         temporal_factor=info.temporal_factor,
+        path=info.path,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -46,6 +47,13 @@ class VaeIdentity:
     spatial_factor: Factor
     temporal_factor: Factor | None
     """None for an image VAE, which sees every frame on its own."""
+    path: str | None = None
+    """Of a folder or file: where it was, absolute."""
+
+    @property
+    def place(self) -> str:
+        """What to open: where it was, if anything is there, or else ``id``, which may be relative to another folder."""
+        return self.path if self.path is not None and os.path.exists(self.path) else self.id
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ is used for hub ids alone.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -36,12 +38,12 @@ def locate_vae(spec: str) -> VaeSource:
         return read_folder(BUILTIN, Path(builtin.__file__).parent)
     path = Path(spec).expanduser()
     if spec and path.is_dir():
-        return read_folder(spec, path)
+        return replace(read_folder(spec, path), path=os.path.abspath(path))
     if path.is_file():
         if path.name.endswith(PICKLED):
             raise pickled_error(spec)
         if path.suffix == ".safetensors" and (alone := read_file(spec, path)) is not None:
-            return alone
+            return replace(alone, path=os.path.abspath(path))
         raise UsageError(f"VAE '{spec}' is a file; name the diffusers folder it lies in (with its config.json)")
     if not hub.is_hub_id(spec):
         raise UsageError(

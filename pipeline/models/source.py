@@ -43,6 +43,8 @@ class VaeSource:
     """Safetensors; several when sharded."""
     variant: str | None = None
     """`fp16` for `diffusion_pytorch_model.fp16.safetensors`, and so on."""
+    path: str | None = None
+    """The folder or file that the user named, absolute; None for `builtin` and the hub's."""
 
     @cached_property
     def config_sha256(self) -> str:

@@ -57,7 +57,7 @@ class ModelInfo:
     """What latents of this VAE say about it, and what its inputs must be.
 
     Clips of a video VAE have ``lead_frames`` + k·``temporal_factor`` frames; the factor is None for an image VAE.
-    latent_group: see ``LatentGeometry``.
+    latent_group: see ``LatentGeometry``. path: see ``VaeSource``.
     """
 
     id: str
@@ -72,6 +72,7 @@ class ModelInfo:
     posterior: bool
     space: LatentSpace
     latent_group: int = 1
+    path: str | None = None
 
 
 def open_model(
@@ -157,6 +158,7 @@ class Model:
             posterior=family is None or not family.point,
             space=space_of(self.source),
             latent_group=geometry.latent_group,
+            path=self.source.path,
         )
 
     @cached_property

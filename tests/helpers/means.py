@@ -17,7 +17,13 @@ class Means:
     whole_pixels = 1 << 18
 
     def __init__(self) -> None:
-        known = {"id": "means", "class_name": "AutoencoderMeans", "config_hash": "c" * 64, "weights_sha256": "a" * 64}
+        known = {
+            "id": "means",
+            "class_name": "AutoencoderMeans",
+            "config_hash": "c" * 64,
+            "weights_sha256": "a" * 64,
+            "path": None,
+        }
         sizes = {"spatial_factor": 8, "temporal_factor": None, "lead_frames": 0, "latent_group": 1}
         channels = {"latent_channels": 3, "in_channels": 3, "posterior": False, "space": LatentSpace()}
         self.info = SimpleNamespace(**known, **sizes, **channels)

@@ -34,6 +34,7 @@ class StandIn:
             id=self.id,
             class_name="AutoencoderStandIn",
             config_hash="c" * 64,
+            path=None,
             weights_sha256="a" * 64,
             spatial_factor=8,
             temporal_factor=None,

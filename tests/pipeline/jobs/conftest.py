@@ -26,6 +26,7 @@ class StandInInfo:
     id: str = "stand-in"
     class_name: str = "AutoencoderStandIn"
     config_hash: str = "c" * 64
+    path: str | None = None
     weights_sha256: str = "a" * 64
     spatial_factor: int = FACTOR
     temporal_factor: int | None = None
