@@ -6,6 +6,7 @@ import typer
 
 from tvae.cli.exit_codes import ExitCode
 from tvae.cli.render import Display
+from tvae.cli.reporting import say
 from tvae.pipeline.jobs import Job, run_job
 
 __all__ = ["carry_out"]
@@ -15,4 +16,6 @@ def carry_out(job: Job, *, as_json: bool, quiet: bool, verbose: bool, progress: 
     """Runs the job and shows it; ``typer.Exit`` says whether items failed."""
     with Display(as_json=as_json, quiet=quiet, verbose=verbose, progress=progress) as display:
         finished = run_job(job, display.show)
+    if finished.done and job.vae is None and job.operation != "decode" and not (quiet or as_json):
+        say("the built-in VAE was used, which is for previews and tests; name your model's with --vae")
     raise typer.Exit(ExitCode.SOME_FAILED if finished.failed else ExitCode.DONE)

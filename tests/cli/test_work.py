@@ -174,3 +174,14 @@ def test_a_decoder_that_crashes_costs_its_file(
             lines = result.stderr.splitlines()
             assert all(any(name in line and "its decoder" in line for line in lines) for name in failing)
     assert tvae("encode", photo, "-o", tmp_path / "off", "--sandbox", "off").exit_code == 0
+
+
+def test_the_built_in_vae_says_what_it_is(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
+    """Nobody trained a model on its latents. Whoever names it knows."""
+    told = "for previews and tests"
+    assert told in tvae("encode", photo, "-o", tmp_path / "a").stderr
+    assert told in tvae("roundtrip", photo, "-o", tmp_path / "b").stderr
+    for quiet in (["--vae", "builtin"], ["--quiet"], ["--json"]):
+        assert told not in tvae("encode", photo, "-o", tmp_path / "_".join(quiet), *quiet).stderr
+    assert told not in tvae("decode", tmp_path / "a", "-o", tmp_path / "c").stderr
+    assert told not in tvae("encode", photo, "-o", tmp_path / "a").stderr, "all was done already"
