@@ -20,6 +20,7 @@ from tvae.pipeline.errors import UsageError
 from tvae.pipeline.memory.limits import Limits, Rows, parse_size
 from tvae.pipeline.models.calls import Call, Side
 from tvae.pipeline.models.families import FAMILIES
+from tvae.pipeline.models.in_place_of import InPlaceOf
 from tvae.pipeline.models.outputs import clip_output
 from tvae.pipeline.models.recognise import family_of
 from tvae.pipeline.models.reference import BLENDED, skeleton
@@ -44,7 +45,7 @@ _ONE_LOCK_EACH = threading.Lock()
 _log = logging.getLogger("tvae")
 
 
-class TiledVAE(nn.Module):
+class TiledVAE(InPlaceOf):
     """Runs ``encode`` and ``decode`` of any VAE module strip by strip, with the numbers of the untiled model.
 
     It takes the place of the wrapped model and keeps its output types: ``encode(x).latent_dist`` with ``mean``,
@@ -70,8 +71,9 @@ class TiledVAE(nn.Module):
     ) -> None:
         """Wrap a model. Nothing is captured or computed before the first call.
 
-        - vae: a module with ``encode`` and ``decode``. Its weights stay where they are, in their own type. A float16
-          model with ``force_upcast`` in its configuration computes in float32 and returns float16.
+        - vae: a module with ``encode`` and ``decode``; of a TiledVAE, the one that it wraps. Its weights stay where
+          they are, in their own type. A float16 model with ``force_upcast`` in its configuration computes in float32
+          and returns float16.
         - preset: name of a hardware preset, path of a ``.toml`` file, or ``auto``.
         - strip: height of a strip in latent rows, at least 1. None: the preset's, lower where memory is short.
         - vram: memory that the process may hold on the device (on a CPU: resident), in bytes or as text such as
@@ -82,7 +84,7 @@ class TiledVAE(nn.Module):
 
         Raises UsageError for a module without ``encode`` or ``decode``, an unknown preset, or a value out of range.
         """
-        super().__init__()
+        vae = vae.vae if isinstance(vae, TiledVAE) else vae
         for side in ("encode", "decode"):
             if not callable(getattr(vae, side, None)):
                 raise UsageError(f"{type(vae).__name__} has no {side}(); TiledVAE wraps modules with encode and decode")
@@ -92,10 +94,7 @@ class TiledVAE(nn.Module):
             raise UsageError(f"a strip has at least one latent row, not {strip}")
         if rows not in (None, "height", "time"):
             raise UsageError(f"rows must be 'height' or 'time', not '{rows}'")
-        # sharing the registries makes this the same tree of weights under the same names
-        self._parameters, self._buffers, self._modules = vae._parameters, vae._buffers, vae._modules
-        self.__dict__["vae"] = vae
-        self.training = vae.training
+        super().__init__(vae)
         self._preset_name, self._strip, self._rows, self._allow_whole = preset, strip, rows, allow_whole
         self._vram, self._spill = None if vram is None else parse_size(vram), None if spill is None else Path(spill)
         self._presets: dict[torch.device, Preset] = {}
@@ -105,12 +104,6 @@ class TiledVAE(nn.Module):
         self._told_of_tiling = False
         if preset != "auto":
             choose_preset(preset, torch.device("cpu"))  # an unknown name is told now, not at the first call
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(self.__dict__["vae"], name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         options: dict[str, Any] = {"strip": self._strip, "vram": self._vram, "spill": self._spill, "rows": self._rows}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -54,6 +56,34 @@ def test_one_line_is_all_it_takes(name: str, lengths: tuple[int, ...], monkeypat
     assert len(set(calls)) == len(lengths)
     assert pipeline.components["vae"] is pipeline.vae
     assert pipeline.to(torch.float64).vae.dtype == own.dtype == torch.float64
+
+
+@pytest.mark.parametrize("name", ["wan", "ltx"])
+def test_a_pipeline_is_saved_with_the_models_own_weights(name: str, tmp_path: Path) -> None:
+    """diffusers saves what is of a class that it knows, and wrote ``"vae": [null, null]``, which it does not load."""
+    pipeline, _ = PIPELINES[name]()
+    own = pipeline.vae
+    pipeline.vae = TiledVAE(own)
+    pipeline.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "model_index.json").read_text())["vae"] == ["diffusers", type(own).__name__]
+    loaded = type(own).from_pretrained(tmp_path / "vae").state_dict()
+    assert loaded.keys() == own.state_dict().keys()
+    assert all(torch.equal(value, loaded[key]) for key, value in own.state_dict().items())
+
+
+def test_it_passes_for_the_model_and_is_itself() -> None:
+    own = TINY["AutoencoderKL"].build()
+    tiled = TiledVAE(own, strip=2)
+    assert isinstance(tiled, type(own))
+    assert isinstance(tiled, TiledVAE)
+    assert repr(tiled).startswith("TiledVAE(")
+    for copied in (copy.copy(tiled), copy.deepcopy(tiled), pickle.loads(pickle.dumps(tiled))):
+        assert type(copied) is TiledVAE
+        assert isinstance(copied, type(own))
+        assert copied.state_dict().keys() == own.state_dict().keys()
+    z = torch.randn(1, 4, 8, 8)
+    with torch.no_grad():
+        assert relative_l2(TiledVAE(tiled, strip=3).decode(z).sample, own.decode(z).sample) <= 1e-5  # type: ignore[operator]
 
 
 # -- the script that measures them on a GPU ----------------------------------------------------------------------------

@@ -1,0 +1,39 @@
+"""A module that takes another one's place, also for libraries that ask for its class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+__all__ = ["InPlaceOf"]
+
+
+class InPlaceOf(nn.Module):
+    """It has the other's parameters, submodules and attributes. To who asks an object for its class, and not for its
+    type, it is of the other's: diffusers' pipelines save parts of the classes that they know, under those names."""
+
+    def __init__(self, vae: nn.Module) -> None:
+        """vae: the module whose place this one takes."""
+        super().__init__()
+        # sharing the registries makes this the same tree of weights under the same names
+        self._parameters, self._buffers, self._modules = vae._parameters, vae._buffers, vae._modules
+        self.__dict__ |= {"vae": vae, "__module__": type(vae).__module__}
+        self.training = vae.training
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        vae = self.__dict__.get("vae")
+        return type(self) if vae is None else vae.__class__
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["vae"], name)
+
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        return self.__reduce__()  # Python would look for that in the other's class
+
+    def _get_name(self) -> str:
+        return type(self).__name__
