@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import torch
@@ -44,36 +45,45 @@ class PinnedMemory:
         self._register, self._unregister = register, unregister
         self._lock = threading.Lock()
         self._free: dict[int, list[Block]] = {}
+        self._back: SimpleQueue[Block] = SimpleQueue()
+        """Given back since somebody looked. The garbage collector may give some back at any moment, also to who holds
+        the lock."""
 
     def take(self, size: int) -> Block:
         """At least so many bytes. Whoever gets them waits for ``busy`` before they are used. Raises RuntimeError where
         the host has no more."""
         size = max(_LEAST_BYTES, 1 << (size - 1).bit_length())
         with self._lock:
-            kept = self._free.get(size)
+            kept = self._sorted().get(size)
             if kept:
                 return kept.pop(0)  # the one that was given back first
         return self._new(size)
 
     def give(self, blocks: Sequence[Block], busy: Sequence[Any]) -> None:
         """Blocks that are free after these events."""
-        with self._lock:
-            for block in blocks:
-                block.busy = [*busy]
-                self._free.setdefault(len(block.memory), []).append(block)
+        for block in blocks:
+            block.busy = [*busy]
+            self._back.put(block)
 
     @property
     def free_bytes(self) -> int:
         """Of blocks that nobody has."""
         with self._lock:
-            return sum(size * len(blocks) for size, blocks in self._free.items())
+            return sum(size * len(blocks) for size, blocks in self._sorted().items())
 
     def drop(self) -> None:
         """Give blocks that nobody has back to the system, once nothing uses them."""
         with self._lock:
-            free, self._free = self._free, {}
+            free, self._free = self._sorted(), {}
         for event in {e for blocks in free.values() for block in blocks for e in block.busy}:
             event.synchronize()
+
+    def _sorted(self) -> dict[int, list[Block]]:
+        with suppress(Empty):
+            while True:
+                block = self._back.get_nowait()
+                self._free.setdefault(len(block.memory), []).append(block)
+        return self._free
 
     def _new(self, size: int) -> Block:
         found = self._registered(size)

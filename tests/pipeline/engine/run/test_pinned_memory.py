@@ -116,6 +116,15 @@ def test_a_block_that_is_lost_is_not_pinned_any_more() -> None:
     assert registrar.held == {}
 
 
+def test_the_garbage_collector_may_give_back_to_who_takes() -> None:
+    pool = pool_of(Registrar())
+    blocks = [pool.take(1 << 16)]
+    with pool._lock:  # collected at this moment, by this thread
+        pool.give(blocks, [])
+    blocks.clear()
+    assert pool.free_bytes == 1 << 16
+
+
 def test_threads() -> None:
     registrar = Registrar()
     pool, faults = pool_of(registrar), list[int]()
