@@ -202,7 +202,7 @@ class TiledVAE(InPlaceOf):
             session.forget()
 
     def _check(self, side: Side, x: Tensor) -> None:
-        weight = next(iter(self.parameters()))
+        weight = next(iter(self.vae.parameters()))
         if torch.is_grad_enabled() and x.requires_grad:
             raise UsageError(f"{side}() runs without gradients: call it on x.detach(), or train with the wrapped model")
         if x.ndim < 4 or 0 in x.shape:
@@ -220,7 +220,7 @@ class TiledVAE(InPlaceOf):
         """What the model returns, in the type of the caller's input."""
         identity, device, found = self._identity, inputs[0].device, None
         if identity is not None and (known := self._sessions.get(self._key(identity, device, inputs[0].dtype))):
-            found = known.replay(Task(side), inputs, call, identity.same_tensors)
+            found = known.replay(Task(side), inputs, call)
         if found is None:
             session = self._session(device, inputs[0].dtype)
             if self._in_steps(session, side, call, inputs[0].ndim):
@@ -233,7 +233,7 @@ class TiledVAE(InPlaceOf):
 
     def _key(self, identity: Identity, device: torch.device, dtype: torch.dtype) -> tuple[Any, ...]:
         """Of a session."""
-        return identity.digest, device, dtype, next(iter(self.parameters())).dtype
+        return identity.digest, device, dtype, next(iter(self.vae.parameters())).dtype
 
     def _in_steps(self, session: Session, side: Side, call: Call, dims: int) -> bool:
         """Does a clip go through this side step by step?"""

@@ -74,6 +74,8 @@ class FusedSums:
             rows = rows[rows[:, 1].argsort(stable=True)]  # what is read by bytes takes longest: it comes first
             self._table = rows.to(data[0].device) if data else rows
         self._grid = (len(rows),)
+        self.memory = [self._table]
+        """Of its own, on the device."""
 
     def __call__(self, sums: Tensor) -> None:
         """Write them, [tensors] int64. Raises Failed where Triton cannot build the kernel."""

@@ -26,6 +26,8 @@ def arguments_of(side: Side, method: Any, x: Tensor, args: tuple[Any, ...], kwar
     """
     bound = hasattr(method, "__self__")  # its function is the same for all models of a class, and lives as long
     signature = _signature(method.__func__ if bound else method, bound)
+    if not (args or kwargs) and _takes_one(signature):
+        return {}
     found = dict([*signature.bind(x, *args, **kwargs).arguments.items()][1:])
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_POSITIONAL and args:
@@ -59,6 +61,16 @@ def has_own_tuple(method: Any) -> bool:
 @functools.lru_cache(maxsize=64)
 def _signature(function: Any, bound: bool) -> inspect.Signature:
     return inspect.signature(MethodType(function, object()) if bound else function)
+
+
+@functools.lru_cache(maxsize=64)
+def _takes_one(signature: inspect.Signature) -> bool:
+    """Can it be called with one argument?"""
+    first, *others = signature.parameters.values()
+    starred = (first.VAR_POSITIONAL, first.VAR_KEYWORD)
+    return first.kind not in (first.KEYWORD_ONLY, first.VAR_KEYWORD) and all(
+        p.default is not p.empty or p.kind in starred for p in others
+    )
 
 
 def tensors_and_options(side: Side, given: Mapping[str, Any]) -> tuple[list[Tensor], Call, torch.Generator | None]:

@@ -82,6 +82,7 @@ class Runner:
         self._carried = sum(ops[i].bytes for i in (*plan.program.inputs, *plan.program.outputs))
         worthwhile = not self.noisy and not plan.places and self._carried <= _MOST_CARRIED
         self._record = record and worthwhile
+        self._places = _places(weights)
         self._thread = threading.local()
         self._recording: Recording | None = None
         self._times = 0
@@ -90,6 +91,11 @@ class Runner:
     def recorded(self) -> bool:
         """Is a CUDA graph replayed from now on?"""
         return self._recording is not None
+
+    def weights_in_place(self) -> bool:
+        """Does the memory that it reads still belong to its weights? ``untyped_storage().resize_(0)``, as sharded
+        training does it, takes it from them, whoever else holds a view."""
+        return _places(self._weights) == self._places
 
     def drop_recording(self) -> None:
         """Run without one, until the size has come as often again."""
@@ -178,6 +184,10 @@ def _whole(x: Tensor | RowSource) -> Tensor:
         return x
     found: Tensor = x.fetch(0, x.shape[rows_dim(x)]).result()
     return found
+
+
+def _places(weights: Mapping[str, Tensor]) -> list[int]:
+    return [*map(Tensor.data_ptr, weights.values())]
 
 
 def _nothing() -> None:

@@ -112,20 +112,17 @@ class Session:
                     del self._compiled[task]
             return tensors, ready.spec
 
-    def replay(
-        self, task: Task, inputs: Sequence[Tensor], call: Call, same_tensors: Callable[[], bool]
-    ) -> tuple[list[Tensor], Spec] | None:
-        """What ``compute`` gives, by a recorded run that begins before the model is looked at as a whole: that is done
-        while the device computes. None where no run is recorded for such inputs, and where the model has changed.
-        same_tensors: is the memory that a replay reads what it was?"""
+    def replay(self, task: Task, inputs: Sequence[Tensor], call: Call) -> tuple[list[Tensor], Spec] | None:
+        """What ``compute`` gives, by a recorded run that begins before the model is looked at: that is done while the
+        device computes. None where no run is recorded for such inputs, and where the model has changed."""
         with self.lock:
             ready = self._runs.recorded(run_key(task, inputs, call, NO_SINKS))
-            if ready is None or not same_tensors():
+            if ready is None or not ready.runner.weights_in_place():
                 return None
-            with backend_settings(self.preset, self.dtype, bounded=False, steps=task.step, device=self.device):
-                written = self._weights.look()
-                tensors = ready.runner.run(inputs, recorder=self._runs)
-                return (tensors, ready.spec) if self._subject.still() and not written() else None
+            start = self._weights.start()
+            tensors = ready.runner.run(inputs, recorder=self._runs)
+            written = self._weights.look(start)
+            return (tensors, ready.spec) if self._subject.still() and not written() else None
 
     def expect(self, task: Task, shape: tuple[int, ...], call: Call | None = None) -> None:
         """Plan for a first input of this shape that comes soon, so that ``compute`` need not. From any thread, while

@@ -23,6 +23,9 @@ from tvae.pipeline.errors import UsageError
 
 __all__ = ["PreparedWeights", "made_for_inference", "weights_of"]
 
+_FIRST_SERVED = -1
+"""Priority of a stream on a GPU whose few kernels do not wait until a run leaves room."""
+
 
 class PreparedWeights:
     """Casts and lays out weights on demand, and remembers the result for as long as the source stays what it was."""
@@ -80,11 +83,16 @@ class PreparedWeights:
         self._asked.clear()
         self._watch = None
 
-    def look(self) -> Callable[[], bool]:
-        """Have the device look whether a weight that was asked for was written to since. The answer waits for it."""
+    def start(self) -> torch.cuda.Event | None:
+        """Of the work that the current stream is given from now on; None where there is no checksum on a GPU yet."""
+        return None if self._watch is None else self._watch.start()
+
+    def look(self, start: torch.cuda.Event | None = None) -> Callable[[], bool]:
+        """Have the device look whether a weight that was asked for was written to since. The answer waits for it.
+        start: it need not wait for work that came later. None: for nothing that is still to come."""
         old = self._watch
         if old is not None and old.weights == [*self._asked]:
-            return old.look()
+            return old.look(start or old.start())
         self._watch = _Watch(self._asked, {} if old is None else old.sums)
         changed = self._watch.changed
         return lambda: changed
@@ -121,14 +129,26 @@ class _Watch:
         self._checksums = WeightChecksums(tensors) if self._cuda else HostChecksums([t.cpu() for t in tensors])
         self._now = self._checksums().cpu().clone()
         self._host = torch.empty_like(self._now, pin_memory=self._cuda)
+        self._beside = torch.cuda.Stream(tensors[0].device, priority=_FIRST_SERVED) if self._cuda else None
+        if self._beside is not None and isinstance(self._checksums, WeightChecksums):
+            self._checksums.also_on(self._beside)
         self._seen = torch.cuda.Event() if self._cuda else None
         self.sums = dict(zip(self.weights, self._now.tolist(), strict=True))
         self.changed = any(self.sums[name] != value for name, value in known.items() if name in self.sums)
 
-    def look(self) -> Callable[[], bool]:
-        self._host.copy_(self._checksums(), non_blocking=self._cuda)
-        if self._seen is not None:
-            self._seen.record()
+    def start(self) -> torch.cuda.Event | None:
+        """See ``PreparedWeights.start``."""
+        return None if self._beside is None else torch.cuda.current_stream(self._beside.device).record_event()
+
+    def look(self, start: torch.cuda.Event | None) -> Callable[[], bool]:
+        """See ``PreparedWeights.look``. On a GPU in a stream of its own, beside the run."""
+        if self._beside is None or self._seen is None or start is None:
+            self._host.copy_(self._checksums())
+        else:
+            self._beside.wait_event(start)
+            with torch.cuda.stream(self._beside):
+                self._host.copy_(self._checksums(), non_blocking=True)
+            self._seen.record(self._beside)
 
         def written() -> bool:
             if self._seen is not None:

@@ -46,6 +46,15 @@ def not_hooked(model: nn.Module) -> None:
     convolution(model)._forward_hooks.clear()
 
 
+def freed(model: nn.Module) -> None:
+    """As sharded training frees a weight that it has elsewhere: the memory is the device's again."""
+    weight = convolution(model).weight
+    kept = weight.detach().cpu() * 0.5
+    weight.untyped_storage().resize_(0)
+    torch.cuda.empty_cache()
+    weight.data = kept.to(CARD)
+
+
 def away_and_back(model: nn.Module) -> None:
     nn.Module.to(nn.Module.to(model, "cpu"), CARD)
 
@@ -84,6 +93,7 @@ CHANGES: list[Change] = [
     nothing,
     through_data,
     other_data,
+    freed,
     in_place,
     loaded,
     hooked,

@@ -47,10 +47,6 @@ class Identity:
         """True while nothing that the digest covers has changed, nor a weight been written to; quick."""
         return self._watch.unchanged()
 
-    def same_tensors(self) -> bool:
-        """The part of that which is about weights and buffers; quicker."""
-        return self._watch.same_tensors()
-
 
 def identity_of(module: nn.Module, ignored: Collection[str] = BLENDED) -> Identity:
     """What the module computes, now. ignored: attributes of the module itself that do not matter."""

@@ -149,18 +149,12 @@ class Watchlist:
             _log.debug("a model has changed: %s", error)
             return False
 
-    def same_tensors(self) -> bool:
-        """True while the tensors that were named lie where they lay, and nothing was written to them: a part of what
-        ``unchanged`` looks at, in a quarter of its time."""
-        return self._facts_of_tensors() == self._fast[0]
-
-    def _facts_of_tensors(self) -> list[list[Any]]:
-        return [[*map(_data_ptr, self._placed)], [*map(_version, self._counted)], [*map(_dtype, self._unplaced)]]
-
     def _facts(self) -> list[list[Any]]:
         """Told apart by ``==`` in any case."""
         return [
-            self._facts_of_tensors(),
+            [*map(_data_ptr, self._placed)],
+            [*map(_version, self._counted)],
+            [*map(_dtype, self._unplaced)],
             [*map(type, self._objects)],
             [*chain(*self._ordered)],
             [*map(len, self._sized)],
