@@ -17,6 +17,8 @@ def decode(
     no_clobber: options.NoClobber = False,
     dry_run: options.DryRun = False,
     vae: options.LatentsVae = None,
+    space: options.ForeignSpace = None,
+    key: options.ForeignKey = None,
     preset: options.Preset = "auto",
     dtype: options.Dtype = None,
     device: options.Device = None,
@@ -41,6 +43,7 @@ def decode(
     """Decode latents to images and videos.
 
     Needs only the latents and their VAE.
+    Those of other programs do not say it: pass --vae and --space.
     Outputs are named after the source, with .png for an image and .mp4 for a video.
     Outputs made before from the same latents, with the same options, are skipped.
     Interrupted ones are continued.
@@ -58,6 +61,8 @@ def decode(
             existing=arguments.existing(overwrite, no_clobber),
             dry_run=dry_run,
             vae=vae,
+            latents_space=space,
+            latents_key=key,
             preset=preset,
             dtype=dtype,
             device=device,

@@ -25,7 +25,8 @@ LatentInputs = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="INPUT...",
-        help="Latents: .safetensors files, .latents folders, folders and patterns of them.",
+        help="Latents: .safetensors files, .latents folders, folders and patterns of them. With --vae and --space also "
+        "those of other programs: .latent (ComfyUI), .safetensors, .npz, .npy, .pt.",
         show_default=False,
         rich_help_panel=FILES,
     ),
@@ -241,6 +242,26 @@ Space = Annotated[
     typer.Option(
         "--space",
         help="Store latents as the encoder gives them (raw), or scaled for the diffusion model (model).",
+        rich_help_panel=LATENTS,
+    ),
+]
+ForeignSpace = Annotated[
+    Literal["raw", "model"] | None,
+    typer.Option(
+        "--space",
+        help="Of latents that another program wrote: as the encoder gives them (raw), or scaled for the diffusion "
+        "model (model). Needs --vae.",
+        show_default="that of tvae's own latents, which say it",
+        rich_help_panel=LATENTS,
+    ),
+]
+ForeignKey = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        metavar="NAME",
+        help="Name of the tensor in another program's file.",
+        show_default="latents, latent, samples, or the only one",
         rich_help_panel=LATENTS,
     ),
 ]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from tvae.pipeline import latents
 from tvae.pipeline.jobs.compute import decode_pictures, expect_pictures, latents_to_decode
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.decode_clip import decode_clip_item, model_of, vae_of
@@ -17,6 +16,7 @@ from tvae.pipeline.jobs.events import Event
 from tvae.pipeline.jobs.existing import picture_serves, skipped
 from tvae.pipeline.jobs.fingerprints import of_decoded
 from tvae.pipeline.jobs.geometry import restore
+from tvae.pipeline.jobs.other_programs import opened_latents
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.pictures import Finished, Hold, Picture, on_host
 from tvae.pipeline.jobs.writing import open_output
@@ -39,7 +39,7 @@ class Decode:
         self._context = context
 
     def look_up(self, item: Item, hold: Hold) -> Event | Picture | None:
-        job, reader = self._context.job, latents.open_latents(item.source)
+        job, reader = self._context.job, opened_latents(item, self._context)
         meta = reader.meta
         output = self._context.claim(item, meta.kind)
         model = model_of(reader, job, self._context.facts_for)

@@ -30,6 +30,7 @@ from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.lengths import frame_count
 from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.on_demand import LatentRows, PictureSink
+from tvae.pipeline.jobs.other_programs import opened_latents
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.queues import prefetched, written_in_thread
 from tvae.pipeline.jobs.steps import latents_in_steps
@@ -57,7 +58,7 @@ class _Clip:
 def decode_clip_item(item: Item, context: Context) -> Event:
     """Writes the clip, unless it is there, and returns the item's last event."""
     job, begin = context.job, time.monotonic()
-    reader = latents.open_latents(item.source)
+    reader = opened_latents(item, context)
     meta = reader.meta
     output = context.claim(item, meta.kind)
 

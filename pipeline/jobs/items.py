@@ -8,14 +8,19 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from tvae.pipeline import latents as latent_files
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.places import RealNames
+from tvae.pipeline.latents.foreign import SUFFIXES, ForeignLatents
 from tvae.pipeline.media import formats
 
 __all__ = ["Found", "expand", "read_list"]
+
+Wanted = Literal["media", "latents", "all latents"]
+"""What is looked for in folders. All latents: those of other programs, too."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,8 @@ class Found:
     named: bool
     """The user named this very file, not a folder or pattern that led to it."""
     problem: str | None = None
+    foreign: ForeignLatents | None = None
+    """What of the file it is, where another program wrote that."""
 
 
 def expand(job: Job) -> list[Found]:
@@ -38,11 +45,11 @@ def expand(job: Job) -> list[Found]:
     """
     output = Path(job.output) if job.output else None
     if len(job.inputs) == 1 and not glob.has_magic(job.inputs[0]):  # whose members are each there once
-        return [*_expand_one(job.inputs[0], job.operation == "decode", job.recursive, output)]
+        return [*_expand_one(job.inputs[0], _wanted(job), job.recursive, output)]
     found: dict[tuple[str, Path], Found] = {}
     real = RealNames()
     for name in job.inputs:
-        for one in _expand_one(name, job.operation == "decode", job.recursive, output):
+        for one in _expand_one(name, _wanted(job), job.recursive, output):
             found.setdefault((real(one.path), one.relative), one)
     return list(found.values())
 
@@ -60,12 +67,24 @@ def read_list(name: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def _expand_one(name: str, latents: bool, recursive: bool, output: Path | None) -> Iterator[Found]:
+def _wanted(job: Job) -> Wanted:
+    if job.operation != "decode":
+        return "media"
+    return "latents" if job.latents_space is None else "all latents"
+
+
+def _is_wanted(path: Path, wanted: Wanted) -> bool:
+    """Latents, where those are wanted; a folder may be one clip's."""
+    foreign = wanted == "all latents" and path.suffix.lower() in SUFFIXES and path.is_file()
+    return wanted != "media" and (foreign or latent_files.is_latents(path))
+
+
+def _expand_one(name: str, wanted: Wanted, recursive: bool, output: Path | None) -> Iterator[Found]:
     path = Path(name)
     if os.path.exists(path):
-        if latents and path.name == "index.json":
+        if wanted != "media" and path.name == "index.json":
             path = path.parent
-        yield from _expand_path(path, None, latents, recursive, output)
+        yield from _expand_path(path, None, wanted, recursive, output)
     elif glob.has_magic(name):
         matches = sorted(glob.glob(name, recursive=True))
         if not matches:
@@ -73,27 +92,27 @@ def _expand_one(name: str, latents: bool, recursive: bool, output: Path | None) 
         start = _fixed_part(path)
         for match in matches:
             below = Path(match).relative_to(start)
-            yield from _expand_path(Path(match), below, latents, recursive, output)
+            yield from _expand_path(Path(match), below, wanted, recursive, output)
     else:
         raise UsageError(f"{name} does not exist")
 
 
 def _expand_path(
-    path: Path, below: Path | None, latents: bool, recursive: bool, output: Path | None
+    path: Path, below: Path | None, wanted: Wanted, recursive: bool, output: Path | None
 ) -> Iterator[Found]:
-    if not path.is_dir() or (latents and latent_files.is_latents(path)):
+    if not path.is_dir() or _is_wanted(path, wanted):
         yield Found(path, below or Path(path.name or path.resolve().name), named=below is None)
         return
     prefix = below or Path()
-    members = [*_members(path, prefix, latents, recursive, output)]
+    members = [*_members(path, prefix, wanted, recursive, output)]
     if not members:
-        what = "latents" if latents else "images or videos"
+        what = "images or videos" if wanted == "media" else "latents"
         hint = "" if recursive else "; --recursive looks into subfolders"
         members = [Found(path, prefix, named=True, problem=f"no {what} in this folder{hint}")]
     yield from members
 
 
-def _members(folder: Path, below: Path, latents: bool, recursive: bool, output: Path | None) -> Iterator[Found]:
+def _members(folder: Path, below: Path, wanted: Wanted, recursive: bool, output: Path | None) -> Iterator[Found]:
     """What there is in a folder, and its place below ``below``. A folder that may not be read is one problem."""
     try:
         with os.scandir(folder) as listed:
@@ -105,13 +124,13 @@ def _members(folder: Path, below: Path, latents: bool, recursive: bool, output: 
         if entry.name.startswith("."):
             continue
         path = folder / entry.name
-        if latents and latent_files.is_latents(path):
+        if _is_wanted(path, wanted):
             yield Found(path, below / entry.name, named=False)
         elif _is_folder(entry):
             ours = path.suffix == latent_files.VIDEO_SUFFIX or _same(path, output)
             if recursive and not ours and not entry.is_symlink():
-                yield from _members(path, below / entry.name, latents, recursive, output)
-        elif not latents and formats.listed(path.suffix):
+                yield from _members(path, below / entry.name, wanted, recursive, output)
+        elif wanted == "media" and formats.listed(path.suffix):
             yield Found(path, below / entry.name, named=False)
 
 

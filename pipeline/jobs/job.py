@@ -85,6 +85,11 @@ class Job:
     seed: int = 0
     space: Space = "raw"
 
+    latents_space: Space | None = None
+    """Of latents that other programs wrote, for decode: they do not say. None: there are none of those."""
+    latents_key: str | None = None
+    """The name of their tensor; None: a usual one, or the only one there is."""
+
     codec: str | None = None
     crf: float | None = None
     pix_fmt: str | None = None
@@ -113,6 +118,12 @@ class Job:
                 raise UsageError(f"{name} '{getattr(self, name)}' is not one of {', '.join(allowed)}")
         if not self.inputs:
             raise UsageError(f"nothing to {self.operation}: name a file, a folder or a pattern")
+        if self.latents_space is not None and self.latents_space not in SPACES:
+            raise UsageError(f"space '{self.latents_space}' is not one of {', '.join(SPACES)}")
+        if self.latents_space is not None and self.vae is None:
+            raise UsageError("latents of other programs do not say their VAE: pass --vae beside --space")
+        if self.latents_key is not None and self.latents_space is None:
+            raise UsageError("--key names a tensor of other programs' latents: pass --space and --vae, too")
         if self.size is not None and min(self.size) < 1:
             raise UsageError(f"size {self.size[0]}x{self.size[1]} has no area; both sides must be at least 1")
         if self.strip is not None and self.strip < 1:

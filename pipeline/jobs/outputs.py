@@ -20,7 +20,9 @@ from tvae.pipeline.errors import InputError, TvaeError, UsageError
 from tvae.pipeline.files.checked import is_name
 from tvae.pipeline.jobs.items import Found
 from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.other_programs import name_of_foreign
 from tvae.pipeline.jobs.places import RealNames
+from tvae.pipeline.latents.foreign import ForeignLatents
 from tvae.pipeline.media.formats import DEFAULT_SUFFIXES, WRITTEN_SUFFIXES, Kind, kinds_of, listed
 
 __all__ = ["Claims", "Item", "assign"]
@@ -42,6 +44,8 @@ class Item:
     exact: bool
     to_latents: bool
     problem: str | None = None
+    foreign: ForeignLatents | None = None
+    """See ``Found``."""
 
     def output(self, kind: Kind) -> Path:
         """The result's path, now that ``kind`` is known; :class:`InputError` when the name given does not suit it."""
@@ -117,7 +121,7 @@ def assign(found: Iterable[Found], job: Job) -> list[Item]:
     for index, (one, (name, kinds)) in enumerate(zip(found, _identities(found, job), strict=True)):
         relative = one.relative if one.relative.name == name else one.relative.with_name(name)
         place = folder if one_file or one.problem is not None else folder / relative
-        items.append(Item(one.path, index, kinds, place, one_file, to_latents, one.problem))
+        items.append(Item(one.path, index, kinds, place, one_file, to_latents, one.problem, one.foreign))
     parents = sorted({item.place.parent for item in items if item.problem is None})
     closed = {parent: problem for parent in parents if (problem := _why_closed(parent)) is not None}
     if closed and len(closed) == len(parents):
@@ -148,6 +152,8 @@ def _source_of(found: Found) -> tuple[str, frozenset[Kind]]:
     looks: frozenset[Kind] = frozenset({"video" if found.path.is_dir() else "image"})
     if found.problem is not None:
         return found.relative.name, looks
+    if found.foreign is not None:
+        return name_of_foreign(found.foreign), frozenset({"image", "video"})
     try:
         name, kind = latents.source_of(found.path)
     except TvaeError:

@@ -27,6 +27,7 @@ from tvae.pipeline.jobs.existing import is_there
 from tvae.pipeline.jobs.items import expand
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.metrics import Quality
+from tvae.pipeline.jobs.other_programs import opened_latents, told_apart
 from tvae.pipeline.jobs.outputs import Claims, Item, assign
 from tvae.pipeline.jobs.overlap import run_items
 from tvae.pipeline.jobs.pictures import Finished, Operation
@@ -35,7 +36,6 @@ from tvae.pipeline.jobs.roundtrip import Roundtrip
 from tvae.pipeline.jobs.stages import Outcome
 from tvae.pipeline.jobs.vaes import Vaes
 from tvae.pipeline.jobs.writing import check_writing
-from tvae.pipeline.latents import open_latents
 from tvae.pipeline.media.part_folders import remove_parts_of_done
 from tvae.pipeline.media.sandbox import Sandbox
 from tvae.pipeline.models.load import BUILTIN
@@ -83,14 +83,18 @@ def _checked(on_event: Callable[[Event], None]) -> Callable[[Event], None]:
 
 def _run(job: Job, on_event: Callable[[Event], None], model: Model | None, sandbox: Sandbox) -> RunDone:
     begin = time.monotonic()
-    items = assign(expand(job), job)
+    found, vaes = expand(job), None
+    if job.latents_space is not None:
+        vaes = Vaes(job, model)
+        found = told_apart(found, job, vaes.facts)
+    items = assign(found, job)
     claims = Claims(items)
     check_writing(job, items)
     if not job.dry_run:
         for folder in {item.place.parent for item in items if item.problem is None}:
             remove_leftovers(folder)
             remove_parts_of_done(folder)
-    vaes = Vaes(job, model)
+    vaes = vaes or Vaes(job, model)
     busy = Busy(vaes.threads)
     context = Context(job, vaes.get, vaes.facts, claims, on_event, vaes.threads, vaes.queue_frames, busy, sandbox)
     if job.dry_run or (job.operation == "decode" and job.vae is None):
@@ -166,7 +170,7 @@ def _planned(item: Item, context: Context) -> Outcome:
 def _plan(item: Item, context: Context) -> Event:
     """A dry run makes nothing, and opens what does not tell its kind by its name alone."""
     if context.job.operation == "decode":
-        kind = open_latents(item.source).meta.kind
+        kind = opened_latents(item, context).meta.kind
     elif len(item.kinds) == 1:
         item.source.stat()
         (kind,) = item.kinds

@@ -220,7 +220,9 @@ def fingerprint(
 def check_format(data: Any) -> None:
     """`ValueError` unless this is metadata of a format version that this program reads."""
     if not isinstance(data, Mapping) or data.get("format") != FORMAT:
-        raise ValueError("not latents of tvae (its metadata lacks format=tvae)")
+        raise ValueError(
+            "not latents of tvae (its metadata lacks format=tvae); pass --vae and --space for another program's"
+        )
     if str(data.get("version")) != str(VERSION):
         raise ValueError(f"latent format version {data.get('version')}, this tvae reads version {VERSION}")
 

@@ -1,0 +1,8 @@
+"""Latents that other programs wrote: samplers, trainers, ComfyUI. They do not say which VAE or space they are of."""
+
+from __future__ import annotations
+
+from tvae.pipeline.latents.foreign.reader import ForeignLatents, foreign_latents, open_foreign
+from tvae.pipeline.latents.foreign.tensors import SUFFIXES
+
+__all__ = ["SUFFIXES", "ForeignLatents", "foreign_latents", "open_foreign"]

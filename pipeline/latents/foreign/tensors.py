@@ -1,0 +1,109 @@
+"""The tensor of latents in another program's file: safetensors, ComfyUI's ``.latent``, NumPy's, or PyTorch's.
+
+Sources: ComfyUI ``nodes.py`` (``SaveLatent``, ``LoadLatent``): a safetensors file with ``latent_tensor``; without the
+entry ``latent_format_version_0`` beside it, the values are scaled by 0.18215.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from tvae.pipeline.errors import InputError
+from tvae.pipeline.files.checked import open_regular
+
+__all__ = ["SUFFIXES", "tensor_in"]
+
+_KEYS = ("latents", "latent", "samples")
+"""What programs call them, the most usual first."""
+_COMFY, _COMFY_VERSION, _COMFY_FIRST_SCALE = "latent_tensor", "latent_format_version_0", 0.18215
+
+
+def tensor_in(path: Path, key: str | None = None) -> Tensor:
+    """The latents in a file, as they are stored: any shape, a floating type. key: the tensor's name; None: the name
+    that programs use, or the only tensor there is.
+
+    Raises InputError for a file that cannot be read, holds objects instead of plain tensors, or leaves a choice.
+    """
+    try:
+        with open_regular(path):
+            pass
+        found = _READERS[path.suffix.lower()](path)
+    except KeyError:
+        raise InputError(f"'{path}': latents are read from files ending in {', '.join(SUFFIXES)}") from None
+    except pickle.UnpicklingError:
+        why = "holds objects of Python's, not plain tensors alone: opening them could run any program"
+        raise InputError(f"'{path}' {why}; save the tensor as safetensors") from None
+    except OSError as error:
+        raise InputError(f"cannot read latents '{path}': {error.strerror or error}") from error
+    except (ValueError, EOFError, RuntimeError, SafetensorError, zipfile.BadZipFile) as error:
+        line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"cannot read latents '{path}': {line}") from error
+    tensors = {name: value for name, value in found.items() if value.is_floating_point()}
+    name = _named(path, tensors, key)
+    value = tensors[name]
+    if name == _COMFY and _COMFY_VERSION not in found:
+        value = value.float() / _COMFY_FIRST_SCALE
+    return value if value.dtype in (torch.float32, torch.bfloat16, torch.float16) else value.float()
+
+
+def _named(path: Path, tensors: Mapping[str, Tensor], key: str | None) -> str:
+    """The name of the latents. Raises InputError."""
+    there = ", ".join(f"{name} {list(value.shape)}" for name, value in [*tensors.items()][:8]) or "none"
+    if key is not None:
+        if key not in tensors:
+            raise InputError(f"'{path}' has no tensor '{key}'; it has {there}")
+        return key
+    for name in (_COMFY, *_KEYS):
+        if name in tensors:
+            return name
+    if len(tensors) != 1:
+        raise InputError(f"'{path}': which tensor holds the latents? Pass --key; it has {there}")
+    return next(iter(tensors))
+
+
+def _array(value: np.ndarray) -> Tensor:
+    """Arrays of other types than NumPy's own numbers (bfloat16) are refused: ValueError."""
+    if value.dtype.kind not in "fiub":
+        raise ValueError(f"an array of type {value.dtype}")
+    return torch.from_numpy(np.ascontiguousarray(value.astype(value.dtype.newbyteorder("="))))
+
+
+def _from_npy(path: Path) -> dict[str, Tensor]:
+    return {"latents": _array(np.load(path, allow_pickle=False))}
+
+
+def _from_npz(path: Path) -> dict[str, Tensor]:
+    with np.load(path, allow_pickle=False) as members:
+        return {name: _array(members[name]) for name in members.files}
+
+
+def _from_pt(path: Path) -> dict[str, Tensor]:
+    """A tensor, or a dictionary with tensors among its values."""
+    value: Any = torch.load(path, map_location="cpu", weights_only=True)
+    if isinstance(value, Tensor):
+        return {"latents": value}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"a {type(value).__name__} instead of a tensor or a dictionary of them")
+    return {str(name): tensor for name, tensor in value.items() if isinstance(tensor, Tensor)}
+
+
+_READERS: dict[str, Callable[[Path], dict[str, Tensor]]] = {
+    ".safetensors": load_file,
+    ".latent": load_file,
+    ".npz": _from_npz,
+    ".npy": _from_npy,
+    ".pt": _from_pt,
+    ".pth": _from_pt,
+}
+SUFFIXES = tuple(_READERS)
+"""Of files that may hold latents of other programs."""
