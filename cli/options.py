@@ -265,6 +265,16 @@ ForeignKey = Annotated[
         rich_help_panel=LATENTS,
     ),
 ]
+TokensSize = Annotated[
+    str | None,
+    typer.Option(
+        "--size",
+        metavar="WxH",
+        help="Of the picture, where another program's latents are rows of tokens (Flux).",
+        show_default=False,
+        rich_help_panel=LATENTS,
+    ),
+]
 KeepAudio = Annotated[
     Literal["copy", "none"],
     typer.Option(

@@ -79,6 +79,7 @@ class Job:
     """Which images are decoded in processes of their own; see ``Sandbox``."""
 
     size: Size | None = None
+    """To resize to; for decode, of the picture that another program's rows of tokens stand for."""
     fit: Fit = "contain"
     align: Align = "pad"
     posterior: PosteriorKind = "mean"
@@ -124,6 +125,8 @@ class Job:
             raise UsageError("latents of other programs do not say their VAE: pass --vae beside --space")
         if self.latents_key is not None and self.latents_space is None:
             raise UsageError("--key names a tensor of other programs' latents: pass --space and --vae, too")
+        if self.operation == "decode" and self.size is not None and self.latents_space is None:
+            raise UsageError("--size tells the shape of other programs' tokens: pass --space and --vae, too")
         if self.size is not None and min(self.size) < 1:
             raise UsageError(f"size {self.size[0]}x{self.size[1]} has no area; both sides must be at least 1")
         if self.strip is not None and self.strip < 1:

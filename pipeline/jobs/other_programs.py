@@ -14,7 +14,7 @@ from tvae.pipeline.jobs.items import Found
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.lengths import frame_count
 from tvae.pipeline.latents import LatentsReader, SpaceRecord
-from tvae.pipeline.latents.foreign import SUFFIXES, ForeignLatents, foreign_latents, open_foreign
+from tvae.pipeline.latents.foreign import SUFFIXES, ForeignLatents, Wanted, foreign_latents, open_foreign
 from tvae.pipeline.latents.tensor_file import is_ours
 
 if TYPE_CHECKING:
@@ -39,10 +39,8 @@ def _members(found: Found, job: Job, facts: Callable[[str], Model]) -> Iterator[
         yield found
         return
     assert job.vae is not None, "a job has none without --space"
-    info = facts(job.vae).info
-    channels = info.latent_channels * (_space(job, info).patch ** 2 if job.latents_space == "model" else 1)
     try:
-        members = foreign_latents(path, job.latents_key, channels, of_clips=info.temporal_factor is not None)
+        members = foreign_latents(path, job.latents_key, _wanted(job, facts(job.vae).info))
     except InputError as error:
         yield replace(found, problem=str(error))
         return
@@ -64,6 +62,13 @@ def opened_latents(item: Item, context: Context) -> LatentsReader:
     model = context.facts_for(job.vae)
     frames = frame_count(model.info, item.foreign.frames, True)
     return open_foreign(item.foreign, identity(model), _space(job, model.info), frames, job.fps or _RATE)
+
+
+def _wanted(job: Job, info: ModelInfo) -> Wanted:
+    patch, grid = _space(job, info).patch if job.latents_space == "model" else 1, None
+    if job.size is not None:
+        grid = job.size[0] // (info.spatial_factor * patch), job.size[1] // (info.spatial_factor * patch)
+    return Wanted(info.latent_channels * patch**2, info.temporal_factor is not None, grid)
 
 
 def _space(job: Job, info: ModelInfo) -> SpaceRecord:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tvae.pipeline.latents.foreign.reader import ForeignLatents, foreign_latents, open_foreign
+from tvae.pipeline.latents.foreign.shapes import Wanted
 from tvae.pipeline.latents.foreign.tensors import SUFFIXES
 
-__all__ = ["SUFFIXES", "ForeignLatents", "foreign_latents", "open_foreign"]
+__all__ = ["SUFFIXES", "ForeignLatents", "Wanted", "foreign_latents", "open_foreign"]

@@ -10,7 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from tvae.pipeline.latents.foreign.shapes import cut_apart
+from tvae.pipeline.errors import InputError
+from tvae.pipeline.latents.foreign.shapes import Wanted, cut_apart
 from tvae.pipeline.latents.foreign.tensors import tensor_in
 from tvae.pipeline.latents.index import Index, PartEntry
 from tvae.pipeline.latents.meta import (
@@ -33,6 +34,7 @@ class ForeignLatents:
 
     path: Path
     key: str | None
+    wanted: Wanted
     number: int
     count: int
     frames: int
@@ -58,10 +60,10 @@ class _ForeignReader(LatentsReader):
         return {"path": str(self.path), **self.meta.to_json(), "shape": [*self._tensor.shape]}
 
 
-def foreign_latents(path: Path, key: str | None, channels: int, *, of_clips: bool) -> list[ForeignLatents]:
-    """What a file holds, by number. channels, of_clips: see ``cut_apart``. Raises InputError."""
-    cut = cut_apart(tensor_in(path, key), channels, of_clips=of_clips, where=str(path))
-    return [ForeignLatents(path, key, n, len(cut), one.shape[1]) for n, one in enumerate(cut)]
+def foreign_latents(path: Path, key: str | None, wanted: Wanted) -> list[ForeignLatents]:
+    """What a file holds, by number. Raises InputError."""
+    cut = cut_apart(tensor_in(path, key), wanted, str(path))
+    return [ForeignLatents(path, key, wanted, n, len(cut), one.shape[1]) for n, one in enumerate(cut)]
 
 
 def open_foreign(
@@ -73,12 +75,9 @@ def open_foreign(
     second.
     """
     patch = space.patch if space.name == "model" else 1
-    cut = cut_apart(
-        tensor_in(found.path, found.key),
-        vae.latent_channels * patch**2,
-        of_clips=vae.temporal_factor is not None,
-        where=str(found.path),
-    )
+    cut = cut_apart(tensor_in(found.path, found.key), found.wanted, str(found.path))
+    if len(cut) != found.count:
+        raise InputError(f"'{found.path}' has changed during the run")
     tensor = cut[found.number].contiguous()
     check_finite({found.key or "latents": tensor}, str(found.path))
     height, width = (side * vae.spatial_factor * patch for side in tensor.shape[2:])
@@ -93,7 +92,7 @@ def open_foreign(
         geometry=Geometry(width, height),
         time_base=1 / rate if is_clip else None,
         frame_rate=rate if is_clip else None,
-        options={"key": found.key, "number": found.number},
+        options={"key": found.key, "number": found.number, "grid": found.wanted.grid},
     )
     entry = PartEntry(found.path.name, 0, frames, found.path.stat().st_size)
     return _ForeignReader(found.path, Index(meta, (entry,)), tensor)

@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from tvae.pipeline.engine.capture.quiet import without_warnings
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.checked import open_regular
 
@@ -79,17 +80,19 @@ def _array(value: np.ndarray) -> Tensor:
 
 
 def _from_npy(path: Path) -> dict[str, Tensor]:
-    return {"latents": _array(np.load(path, allow_pickle=False))}
+    with path.open("rb") as file:
+        return {"latents": _array(np.load(file, allow_pickle=False))}
 
 
 def _from_npz(path: Path) -> dict[str, Tensor]:
-    with np.load(path, allow_pickle=False) as members:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as members:
         return {name: _array(members[name]) for name in members.files}
 
 
 def _from_pt(path: Path) -> dict[str, Tensor]:
     """A tensor, or a dictionary with tensors among its values."""
-    value: Any = torch.load(path, map_location="cpu", weights_only=True)
+    with without_warnings():  # of pickles that other programs than PyTorch wrote
+        value: Any = torch.load(path, map_location="cpu", weights_only=True)
     if isinstance(value, Tensor):
         return {"latents": value}
     if not isinstance(value, Mapping):
