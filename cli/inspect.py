@@ -65,12 +65,15 @@ def _look(thing: str, max_pixels: int) -> tuple[str, dict[str, Any]]:
 
     from tvae.pipeline import latents, media
     from tvae.pipeline.errors import InputError, UsageError
+    from tvae.pipeline.latents.foreign import SUFFIXES
+    from tvae.pipeline.latents.tensor_file import is_ours
     from tvae.pipeline.models.load import locate_vae
 
     path = Path(thing)
     if thing == "builtin" or (path.is_dir() and _is_vae_folder(path)):
         return "vae", _describe_vae(locate_vae(thing))
-    if latents.is_latents(path) or path.is_dir():
+    named_so = path.suffix.lower() in SUFFIXES and path.is_file()
+    if latents.is_latents(path) or path.is_dir() or named_so:
         try:
             return "latents", _describe_latents(path)
         except InputError as error:
@@ -80,6 +83,8 @@ def _look(thing: str, max_pixels: int) -> tuple[str, dict[str, Any]]:
                 pass
             if path.is_dir() and not latents.is_latents(path):
                 raise InputError(f"{thing} is a folder without latents of a video or a VAE") from error
+            if named_so and not is_ours(path):
+                return "tensors", _describe_tensors(path)
             raise
     return "media", {**media.probe(path, max_pixels).to_json(), "bytes": path.stat().st_size}
 
@@ -90,6 +95,15 @@ def _describe_latents(path: Path) -> dict[str, Any]:
 
     reader = latents.open_latents(path)
     return {"complete": reader.meta.kind == "image" or reader.path.is_dir(), **reader.summary()}
+
+
+def _describe_tensors(path: Path) -> dict[str, Any]:
+    """The tensors of a file that another program wrote."""
+    from tvae.pipeline.latents.foreign import tensors_in
+
+    found = tensors_in(path)
+    specs = {name: {"shape": [*t.shape], "dtype": str(t.dtype).removeprefix("torch.")} for name, t in found.items()}
+    return {"tensors": specs, "bytes": path.stat().st_size}
 
 
 def _is_vae_folder(folder: Path) -> bool:

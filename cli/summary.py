@@ -12,8 +12,8 @@ Values = Mapping[str, Any]
 
 
 def summary(kind: str, values: Values) -> Iterator[str]:
-    """A line that says what it is, and a few indented ones. kind: ``latents``, ``media`` or ``vae``."""
-    yield from {"latents": _latents, "media": _media, "vae": _vae}[kind](values)
+    """A line that says what it is, and a few indented ones. kind: ``latents``, ``media``, ``tensors`` or ``vae``."""
+    yield from {"latents": _latents, "media": _media, "tensors": _tensors, "vae": _vae}[kind](values)
 
 
 def _latents(values: Values) -> Iterator[str]:
@@ -41,6 +41,15 @@ def _media(values: Values) -> Iterator[str]:
     yield f"  on disk   {_size(values['bytes'])}, {format_}"
     for stream in values["streams"]:
         yield f"  also      {stream['type']}, {stream['codec']}"
+
+
+def _tensors(values: Values) -> Iterator[str]:
+    found = values["tensors"]
+    yield f"{len(found)} tensor{'s' * (len(found) != 1)} of another program"
+    for name, spec in [*found.items()][:8]:
+        yield f"  {name}  {'x'.join(map(str, spec['shape']))}, {spec['dtype']}"
+    yield f"  on disk   {_size(values['bytes'])}"
+    yield "  if they are latents, decode takes them with --vae and --space"
 
 
 def _vae(values: Values) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
@@ -99,3 +100,9 @@ def test_files_of_tests_are_short() -> None:
     found = lengths((ROOT / "tests").rglob("*.py"))
     assert "tests/test_folders.py" in found
     assert {name for name, count in found.items() if count > MOST} == set()
+
+
+def test_every_folder_is_installed() -> None:
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    folders = {path.parent.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    assert {f"tvae.{'.'.join(folder.parts)}" for folder in folders} == {*told}

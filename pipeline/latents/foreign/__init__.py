@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from tvae.pipeline.latents.foreign.reader import ForeignLatents, foreign_latents, open_foreign
 from tvae.pipeline.latents.foreign.shapes import Wanted
-from tvae.pipeline.latents.foreign.tensors import SUFFIXES
+from tvae.pipeline.latents.foreign.tensors import SUFFIXES, tensors_in
 
-__all__ = ["SUFFIXES", "ForeignLatents", "Wanted", "foreign_latents", "open_foreign"]
+__all__ = ["SUFFIXES", "ForeignLatents", "Wanted", "foreign_latents", "open_foreign", "tensors_in"]

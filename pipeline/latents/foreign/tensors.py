@@ -22,7 +22,7 @@ from tvae.pipeline.engine.capture.quiet import without_warnings
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.checked import open_regular
 
-__all__ = ["SUFFIXES", "tensor_in"]
+__all__ = ["SUFFIXES", "tensor_in", "tensors_in"]
 
 _KEYS = ("latents", "latent", "samples")
 """What programs call them, the most usual first."""
@@ -35,10 +35,21 @@ def tensor_in(path: Path, key: str | None = None) -> Tensor:
 
     Raises InputError for a file that cannot be read, holds objects instead of plain tensors, or leaves a choice.
     """
+    found = tensors_in(path)
+    tensors = {name: value for name, value in found.items() if value.is_floating_point()}
+    name = _named(path, tensors, key)
+    value = tensors[name]
+    if name == _COMFY and _COMFY_VERSION not in found:
+        value = value.float() / _COMFY_FIRST_SCALE
+    return value if value.dtype in (torch.float32, torch.bfloat16, torch.float16) else value.float()
+
+
+def tensors_in(path: Path) -> dict[str, Tensor]:
+    """All tensors of a file, by name. Raises InputError."""
     try:
         with open_regular(path):
             pass
-        found = _READERS[path.suffix.lower()](path)
+        return _READERS[path.suffix.lower()](path)
     except KeyError:
         raise InputError(f"'{path}': latents are read from files ending in {', '.join(SUFFIXES)}") from None
     except pickle.UnpicklingError:
@@ -49,12 +60,6 @@ def tensor_in(path: Path, key: str | None = None) -> Tensor:
     except (ValueError, EOFError, RuntimeError, SafetensorError, zipfile.BadZipFile) as error:
         line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(f"cannot read latents '{path}': {line}") from error
-    tensors = {name: value for name, value in found.items() if value.is_floating_point()}
-    name = _named(path, tensors, key)
-    value = tensors[name]
-    if name == _COMFY and _COMFY_VERSION not in found:
-        value = value.float() / _COMFY_FIRST_SCALE
-    return value if value.dtype in (torch.float32, torch.bfloat16, torch.float16) else value.float()
 
 
 def _named(path: Path, tensors: Mapping[str, Tensor], key: str | None) -> str:

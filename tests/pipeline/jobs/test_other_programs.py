@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -14,64 +13,26 @@ import numpy as np
 import pytest
 import torch
 from diffusers import Flux2Pipeline, FluxPipeline
+from foreign_files import WRITERS, decode, latents_of, saved_model
 from PIL import Image
 from safetensors.torch import save_file
-from tiny_vaes import TINY
+from tiny_pipelines import PIPELINES, clip_of
 from torch import Tensor
 
-from tvae.pipeline.errors import UsageError
-from tvae.pipeline.jobs import Event, ItemFailed, ItemPlanned, Job, run_job
+from tvae.pipeline.jobs import ItemFailed, Job, run_job
 
 Run = Callable[..., Any]
-MARKER = {"latent_format_version_0": torch.tensor([])}
-
-
-def numpys(path: Path, **arrays: Tensor) -> None:
-    np.savez(path, **{name: value.numpy() for name, value in arrays.items()})
-
-
-WRITERS: dict[str, Callable[[Path, Tensor], object]] = {
-    "comfy.latent": lambda path, z: save_file({"latent_tensor": z, **MARKER}, path),
-    "first.latent": lambda path, z: save_file({"latent_tensor": z * 0.18215}, path),
-    "sampler.safetensors": lambda path, z: save_file({"latents": z[0], "noise": z[0] * 2}, path),
-    "one_name.safetensors": lambda path, z: save_file({"whatever": z}, path),
-    "dictionary.pt": lambda path, z: torch.save({"samples": z, "seed": 3}, path),
-    "bare.pth": lambda path, z: torch.save(z[0], path),
-    "double.pt": lambda path, z: torch.save(z.double(), path),
-    "array.npy": lambda path, z: np.save(path, z[0].numpy()),
-    "kohya.npz": lambda path, z: numpys(path, latents=z[0], original_size=torch.tensor([40, 48])),
-    "fortran.npy": lambda path, z: np.save(path, np.asfortranarray(z.numpy())),
-    "UPPER.PT": lambda path, z: torch.save(z, path),
-}
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    built: Any = TINY["AutoencoderKL"].build(1)
-    built.save_pretrained(tmp_path_factory.mktemp("vae"))
-    built.folder = tmp_path_factory.getbasetemp() / "vae0"
-    return built
-
-
-def latents_of(model: Any, seed: int = 0, height: int = 6, width: int = 5) -> Tensor:
-    made = torch.Generator().manual_seed(seed)
-    return torch.randn(1, model.config.latent_channels, height, width, generator=made)
+    return saved_model(tmp_path_factory.mktemp("vae"))
 
 
 def own_picture(model: Any, z: Tensor) -> np.ndarray:
     with torch.no_grad():
         pixels = model.decode(z).sample[0].permute(1, 2, 0)
     return ((pixels / 2 + 0.5).clamp(0, 1) * 255).round().numpy()
-
-
-def decode(model: Any, *inputs: Path, out: Path, space: Any = "raw", **fields: Any) -> list[Event]:
-    events: list[Event] = []
-    vae = str(model.folder)
-    job = Job(
-        "decode", tuple(map(str, inputs)), output=str(out), vae=vae, latents_space=space, dtype="float32", **fields
-    )
-    run_job(job, events.append)
-    return events
 
 
 def assert_shows(path: Path, wanted: np.ndarray) -> None:
@@ -149,6 +110,25 @@ def test_made_again_where_the_file_or_the_wish_has_changed(model: Any, tmp_path:
     assert_shows(out, own_picture(model, latents_of(model, 2)))
 
 
+@pytest.mark.parametrize("family", ["wan"])
+def test_what_a_sampler_leaves_is_the_clip_that_it_decodes(family: str, tmp_path: Path) -> None:
+    pipeline, call = PIPELINES[family]()
+    own = clip_of(pipeline, call)[0].permute(0, 2, 3, 1).numpy() * 255
+    size = {"height": 32, "width": 64, "num_frames": 9, "generator": torch.Generator().manual_seed(7)}
+    steps: dict[str, Any] = {"num_inference_steps": 2, "guidance_scale": 1.0, "output_type": "latent"}
+    torch.save(pipeline(**call, **size, **steps, return_dict=False)[0], tmp_path / "clip.pt")
+    pipeline.vae.save_pretrained(tmp_path / "vae")
+    fields: dict[str, Any] = {"vae": str(tmp_path / "vae"), "latents_space": "model", "dtype": "float32"}
+    options: dict[str, Any] = {"codec": "ffv1", "pix_fmt": "bgr0"}
+    job = Job("decode", (str(tmp_path / "clip.pt"),), output=str(tmp_path / "clip.mkv"), **fields, **options)
+    assert run_job(job, lambda _: None).done == 1
+    with av.open(str(tmp_path / "clip.mkv")) as video:
+        frames = [frame.to_ndarray(format="rgb24").astype(float) for frame in video.decode(video=0)]
+    assert len(frames) == len(own) == 9
+    for frame, wanted in zip(frames, own, strict=True):
+        assert np.abs(frame - wanted).max() <= 1
+
+
 # -- a stand-in has shift and scale, and clips -------------------------------------------------------------------------
 def grey(*shape: int) -> Tensor:
     return torch.rand(shape, generator=torch.Generator().manual_seed(3)) * 2 - 1
@@ -213,73 +193,3 @@ def test_frames_of_an_image_vae_are_a_clip(shape: tuple[int, ...], run: Run, sta
     assert (done.done, done.failed) == (1, 0)
     with av.open(str(tmp_path / "out" / "clip.mp4")) as video:
         assert sum(1 for _ in video.decode(video=0)) == 5
-
-
-# -- bad input ---------------------------------------------------------------------------------------------------------
-class Harm:
-    def __reduce__(self) -> Any:
-        return os.mkdir, ("harmed",)
-
-
-BAD: dict[str, tuple[Callable[[Path, Tensor], object], str]] = {
-    "channels.npy": (lambda path, z: np.save(path, torch.cat([z, z], 1)), "this VAE has 4 channels, the file 1 or 8"),
-    "flat.npy": (lambda path, z: np.save(path, z.flatten()), "not [120]"),
-    "empty.npy": (lambda path, z: np.save(path, z[:0]), "empty"),
-    "tokens.npy": (lambda path, z: np.save(path, z[0].flatten(1).T[None]), "pass the picture's size with --size"),
-    "nan.npy": (lambda path, z: np.save(path, z / 0 * 0), "are not finite"),
-    "two.npz": (lambda path, z: numpys(path, a=z, b=z), "Pass --key; it has a [1, 4, 6, 5], b"),
-    "numbers.npy": (lambda path, z: np.save(path, (z * 9).long()), "it has none"),
-    "objects.npy": (lambda path, z: np.save(path, np.array([{"a": z}], object)), "allow_pickle"),
-    "module.pt": (lambda path, z: torch.save(torch.nn.Linear(2, 2), path), "objects of Python's"),
-    "harm.pt": (lambda path, z: path.write_bytes(pickle.dumps(Harm())), "objects of Python's"),
-    "list.pt": (lambda path, z: torch.save([z], path), "a list instead of a tensor"),
-    "cut.safetensors": (lambda path, z: path.write_bytes(b"\x40\0\0\0\0\0\0\0{"), "cannot read latents"),
-    "cut.npz": (lambda path, z: path.write_bytes(b"PK\x03\x04"), "cannot read latents"),
-    "cut.npy": (lambda path, z: path.write_bytes(b"\x93NUMPY\x01"), "cannot read latents"),
-    "cut.pt": (lambda path, z: path.write_bytes(b"PK\x03\x04"), "cannot read latents"),
-    "nothing.latent": (lambda path, z: path.write_bytes(b""), "cannot read latents"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_what_cannot_be_decoded_fails_alone(
-    name: str, model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write, message = BAD[name]
-    write(tmp_path / name, latents_of(model))
-    WRITERS["comfy.latent"](tmp_path / "good.latent", latents_of(model))
-    events = decode(model, tmp_path / name, tmp_path / "good.latent", out=tmp_path / "out")
-    (failed,) = [event for event in events if isinstance(event, ItemFailed)]
-    assert message in failed.error
-    assert name in failed.error
-    assert "\n" not in failed.error
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["good.png"]
-    assert not (tmp_path / "harmed").exists()
-
-
-def test_tokens_of_another_size(model: Any, tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", latents_of(model)[0].flatten(1).T.numpy())
-    (failed,) = [e for e in decode(model, tmp_path / "a.npy", out=tmp_path, size=(64, 64)) if isinstance(e, ItemFailed)]
-    assert "has 30 tokens, a picture of --size has" in failed.error
-
-
-@pytest.mark.parametrize(
-    "fields", [{"latents_space": "raw"}, {"vae": "x", "latents_key": "a"}, {"size": (8, 8)}, {"latents_space": "odd"}]
-)
-def test_what_is_not_said_is_not_guessed(fields: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
-        Job("decode", ("a.npy",), **fields)
-
-
-def test_without_a_space_the_line_says_what_to_do(model: Any, tmp_path: Path) -> None:
-    WRITERS["comfy.latent"](tmp_path / "a.latent", latents_of(model))
-    (failed,) = [e for e in decode(model, tmp_path / "a.latent", out=tmp_path, space=None) if isinstance(e, ItemFailed)]
-    assert "pass --vae and --space" in failed.error
-
-
-def test_a_dry_run_names_all_outputs(model: Any, tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", torch.cat([latents_of(model), latents_of(model)]).numpy())
-    events = decode(model, tmp_path / "a.npy", out=tmp_path / "out", dry_run=True)
-    assert [e.output.name for e in events if isinstance(e, ItemPlanned)] == ["a-0000.png", "a-0001.png"]
-    assert not (tmp_path / "out").exists()
