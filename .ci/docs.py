@@ -15,7 +15,8 @@ PUBLIC = ("tvae.pipeline", "tvae.pipeline.errors", "tvae.presets")
 
 def main(folder: Path) -> None:
     """Write the pages, and check that each public name is on one."""
-    tvae.pipeline.TiledVAE  # noqa: B018 - imported at its first use, which pdoc does not wait for
+    for name in tvae.pipeline.__all__:
+        getattr(tvae.pipeline, name)  # imported at its first use, which pdoc does not wait for
     warnings.simplefilter("error")
     pdoc.render.configure(docformat="restructuredtext", show_source=False)
     pdoc.pdoc(*PUBLIC, output_directory=folder)

@@ -245,6 +245,15 @@ Space = Annotated[
         rich_help_panel=LATENTS,
     ),
 ]
+AllowOtherVae = Annotated[
+    bool,
+    typer.Option(
+        "--allow-other-vae",
+        help="Decode with the VAE of --vae even if another one of the same geometry made the latents (a finetuned "
+        "decoder, a float16 copy).",
+        rich_help_panel=LATENTS,
+    ),
+]
 ForeignSpace = Annotated[
     Literal["raw", "model"] | None,
     typer.Option(

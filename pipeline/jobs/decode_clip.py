@@ -187,7 +187,7 @@ def model_of(reader: LatentsReader, job: Job, opened: Callable[[str], Model]) ->
         if job.vae is not None:
             raise
         raise InputError(f"was made by the VAE '{name}', which cannot be opened ({error}); pass --vae") from error
-    latents.check_vae(reader, identity(model))
+    latents.check_vae(reader, identity(model), other=job.allow_other_vae)
     return model
 
 

@@ -86,6 +86,8 @@ class Job:
     seed: int = 0
     space: Space = "raw"
 
+    allow_other_vae: bool = False
+    """Decode latents of tvae by a VAE that did not make them, where its geometry is the same."""
     latents_space: Space | None = None
     """Of latents that other programs wrote, for decode: they do not say. None: there are none of those."""
     latents_key: str | None = None
@@ -119,6 +121,8 @@ class Job:
                 raise UsageError(f"{name} '{getattr(self, name)}' is not one of {', '.join(allowed)}")
         if not self.inputs:
             raise UsageError(f"nothing to {self.operation}: name a file, a folder or a pattern")
+        if self.allow_other_vae and self.vae is None:
+            raise UsageError("--allow-other-vae decodes with a VAE that you name: pass --vae, too")
         if self.latents_space is not None and self.latents_space not in SPACES:
             raise UsageError(f"space '{self.latents_space}' is not one of {', '.join(SPACES)}")
         if self.latents_space is not None and self.vae is None:

@@ -161,20 +161,21 @@ def source_of(path: Path) -> tuple[str, Kind]:
     return meta.source.name, meta.kind
 
 
-def check_vae(reader: LatentsReader, model: VaeIdentity) -> None:
+def check_vae(reader: LatentsReader, model: VaeIdentity, *, other: bool = False) -> None:
     """`InputError` when the latents were made by another VAE than the one at hand. Its configuration may differ in what
-    their geometry does not tell."""
+    their geometry does not tell. other: it may be another one of the same geometry."""
     made = reader.meta.vae
-    if (made.class_name, made.weights_sha256) != (model.class_name, model.weights_sha256):
+    if not other and (made.class_name, made.weights_sha256) != (model.class_name, model.weights_sha256):
         raise InputError(
             f"'{reader.path}' was made by another VAE: '{made.id}' ({made.class_name}, weights "
             f"{made.weights_sha256[:12]}), not '{model.id}' ({model.class_name}, {model.weights_sha256[:12]}); "
-            f"pass --vae {made.id}"
+            f"pass --vae {made.id}, or --allow-other-vae"
         )
     for name in ("latent_channels", "spatial_factor", "temporal_factor"):
         found, wanted = getattr(made, name), getattr(model, name)
         if found != wanted:
-            raise InputError(f"'{reader.path}' says {name} {found}, its VAE has {wanted}; encode the source again")
+            whose = "this VAE" if other else "its VAE"
+            raise InputError(f"'{reader.path}' says {name} {found}, {whose} has {wanted}; encode the source again")
 
 
 def _open_folder(folder: Path) -> LatentsReader:

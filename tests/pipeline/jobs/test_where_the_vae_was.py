@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import load_file
 from tiny_vaes import TINY
 
-from tvae.pipeline.errors import InputError
+from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.jobs import Event, ItemFailed, Job, run_job
 from tvae.pipeline.latents import open_latents
 
@@ -73,3 +75,30 @@ def test_another_vae_at_its_place_is_refused(here: Path, tmp_path: Path) -> None
     saved(here / "models" / "vae", 3)
     (error,) = _refused(here / "out", tmp_path / "out")
     assert isinstance(error, InputError)
+
+
+def test_another_vae_where_it_is_allowed(here: Path, tmp_path: Path) -> None:
+    """As a float16 copy is, or a finetuned decoder; not one of another geometry."""
+    other = saved(tmp_path / "other", 2)
+    (refused,) = decoded(here / "out", tmp_path / "refused", str(other))
+    assert isinstance(refused, InputError)
+    assert "--allow-other-vae" in str(refused)
+    job = Job("decode", (str(here / "out"),), output=str(tmp_path / "taken"), vae=str(other), allow_other_vae=True)
+    assert run_job(job, lambda _: None).done == 1
+    taken = np.asarray(Image.open(tmp_path / "taken" / "a.png"))
+    model = TINY["AutoencoderTiny"].build(2)
+    z = load_file(here / "out" / "a.png.safetensors")["latents"][None].float()
+    with torch.no_grad():
+        own = model.decode(z).sample[0].permute(1, 2, 0)  # type: ignore[operator]
+    assert np.abs(taken - ((own / 2 + 0.5).clamp(0, 1) * 255).numpy()).max() <= 1.5
+    TINY["AutoencoderKL"].build(1).save_pretrained(tmp_path / "foreign")  # type: ignore[operator]
+    job = Job("decode", job.inputs, output=str(tmp_path / "x"), vae=str(tmp_path / "foreign"), allow_other_vae=True)
+    events = list[Event]()
+    run_job(job, events.append)
+    (failed,) = [event for event in events if isinstance(event, ItemFailed)]
+    assert "this VAE has" in failed.error
+
+
+def test_another_vae_must_be_named(here: Path) -> None:
+    with pytest.raises(UsageError, match="pass --vae"):
+        Job("decode", ("out",), allow_other_vae=True)

@@ -1,0 +1,68 @@
+"""Open a VAE by name, and latents by path."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from tvae.pipeline.latents import LatentsMeta, open_latents
+from tvae.pipeline.models.load import load_module, locate_vae
+
+if TYPE_CHECKING:
+    from tvae.pipeline.tiled_vae import TiledVAE
+
+__all__ = ["Latents", "load_latents", "load_vae"]
+
+
+@dataclass(frozen=True)
+class Latents:
+    """Of one image or clip, as a file holds them."""
+
+    tensor: Tensor
+    """[C, h, w] of an image, [C, t, h, w] of a clip: the mean, the sample, or the point that the encoder gave."""
+    logvar: Tensor | None
+    """Of the same shape; None unless the whole posterior was kept (``--posterior moments``)."""
+    meta: LatentsMeta
+    """Which VAE, space, source and geometry they are of."""
+    pts: tuple[int | None, ...]
+    """Of a clip's frames, in units of ``meta.time_base``; empty for an image."""
+
+
+def load_vae(
+    name: str | os.PathLike[str],
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | None = None,
+    preset: str = "auto",
+    **options: Any,
+) -> TiledVAE:
+    """A VAE by name, ready to encode and decode tensors of any size.
+
+    name: ``builtin``, a diffusers folder, SeedVR2's file of weights, or a hub id (which alone may download).
+    dtype: of its weights; None: as stored. preset, options: see ``TiledVAE``. Raises UsageError.
+    """
+    from tvae.pipeline.tiled_vae import TiledVAE
+
+    return TiledVAE(load_module(locate_vae(os.fspath(name)), dtype, device), preset, **options)
+
+
+def load_latents(path: str | os.PathLike[str]) -> Latents:
+    """Latents of tvae: an image's file, or a clip's folder with all its parts joined in time, on the CPU.
+
+    Raises InputError for what is missing, damaged or incomplete, and for files of other programs.
+    """
+    reader = open_latents(Path(path))
+    parts = [*reader]
+    names = [*parts[0].tensors]
+    joined = {
+        name: parts[0].tensors[name] if len(parts) == 1 else torch.cat([part.tensors[name] for part in parts], 1)
+        for name in names
+    }
+    times = tuple(time for part in parts for time in part.pts)
+    value = joined["mean"] if "mean" in joined else joined["latents"]
+    return Latents(value, joined.get("logvar"), reader.meta, times)
