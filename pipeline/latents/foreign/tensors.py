@@ -1,6 +1,6 @@
 """The tensor of latents in another program's file: safetensors, ComfyUI's ``.latent``, NumPy's, or PyTorch's.
 
-Sources: ComfyUI ``nodes.py`` (``SaveLatent``, ``LoadLatent``): a safetensors file with ``latent_tensor``; without the
+Source: ComfyUI's nodes ``SaveLatent`` and ``LoadLatent``: a safetensors file with ``latent_tensor``; without the
 entry ``latent_format_version_0`` beside it, the values are scaled by 0.18215.
 """
 

@@ -65,6 +65,12 @@ def test_what_cannot_be_decoded_fails_alone(
     assert not (tmp_path / "harmed").exists()
 
 
+def test_a_size_is_for_tokens_alone(model: Any, tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", latents_of(model)[0].numpy())
+    (failed,) = [e for e in decode(model, tmp_path / "a.npy", out=tmp_path, size=(64, 64)) if isinstance(e, ItemFailed)]
+    assert "--size is for rows of tokens, [n, 4] or [n, 16]" in failed.error
+
+
 def test_tokens_of_another_size(model: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", latents_of(model)[0].flatten(1).T.numpy())
     (failed,) = [e for e in decode(model, tmp_path / "a.npy", out=tmp_path, size=(64, 64)) if isinstance(e, ItemFailed)]
