@@ -128,8 +128,8 @@ class Denied(Fault):
 
 
 class Removed(Fault):
-    """The output's folder goes at the n-th event of the item, or the first after that where there is something in it;
-    ``instead``: a file stands there from the n-th on."""
+    """The output's folder goes at the n-th event of the item, or the first after that where its output is begun (a lock
+    alone is made once more, with its folder); ``instead``: a file stands there from the n-th on."""
 
     def __init__(self, victim: Path, folder: Path, number: int, instead: bool) -> None:
         super().__init__(victim)
@@ -137,7 +137,7 @@ class Removed(Fault):
 
     def passing(self) -> None:
         self._left -= 1
-        begun = self._left == 0 if self._instead else any(self._folder.glob("*"))
+        begun = self._left == 0 if self._instead else any(path.suffix != ".lock" for path in self._folder.glob("*"))
         if self._left > 0 or not begun:  # what is written in the background may not have begun: then at a later event
             return
         if not self._instead:
