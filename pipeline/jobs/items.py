@@ -19,7 +19,7 @@ from tvae.pipeline.media import formats
 
 __all__ = ["Found", "expand", "read_list"]
 
-Wanted = Literal["media", "latents", "all latents"]
+Sought = Literal["media", "latents", "all latents"]
 """What is looked for in folders. All latents: those of other programs, too."""
 
 
@@ -45,11 +45,11 @@ def expand(job: Job) -> list[Found]:
     """
     output = Path(job.output) if job.output else None
     if len(job.inputs) == 1 and not glob.has_magic(job.inputs[0]):  # whose members are each there once
-        return [*_expand_one(job.inputs[0], _wanted(job), job.recursive, output)]
+        return [*_expand_one(job.inputs[0], _sought(job), job.recursive, output)]
     found: dict[tuple[str, Path], Found] = {}
     real = RealNames()
     for name in job.inputs:
-        for one in _expand_one(name, _wanted(job), job.recursive, output):
+        for one in _expand_one(name, _sought(job), job.recursive, output):
             found.setdefault((real(one.path), one.relative), one)
     return list(found.values())
 
@@ -67,24 +67,24 @@ def read_list(name: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def _wanted(job: Job) -> Wanted:
+def _sought(job: Job) -> Sought:
     if job.operation != "decode":
         return "media"
     return "latents" if job.latents_space is None else "all latents"
 
 
-def _is_wanted(path: Path, wanted: Wanted) -> bool:
-    """Latents, where those are wanted; a folder may be one clip's."""
-    foreign = wanted == "all latents" and path.suffix.lower() in SUFFIXES and path.is_file()
-    return wanted != "media" and (foreign or latent_files.is_latents(path))
+def _is_sought(path: Path, sought: Sought) -> bool:
+    """Latents, where those are sought; a folder may be one clip's."""
+    foreign = sought == "all latents" and path.suffix.lower() in SUFFIXES and path.is_file()
+    return sought != "media" and (foreign or latent_files.is_latents(path))
 
 
-def _expand_one(name: str, wanted: Wanted, recursive: bool, output: Path | None) -> Iterator[Found]:
+def _expand_one(name: str, sought: Sought, recursive: bool, output: Path | None) -> Iterator[Found]:
     path = Path(name)
     if os.path.exists(path):
-        if wanted != "media" and path.name == "index.json":
+        if sought != "media" and path.name == "index.json":
             path = path.parent
-        yield from _expand_path(path, None, wanted, recursive, output)
+        yield from _expand_path(path, None, sought, recursive, output)
     elif glob.has_magic(name):
         matches = sorted(glob.glob(name, recursive=True))
         if not matches:
@@ -92,27 +92,27 @@ def _expand_one(name: str, wanted: Wanted, recursive: bool, output: Path | None)
         start = _fixed_part(path)
         for match in matches:
             below = Path(match).relative_to(start)
-            yield from _expand_path(Path(match), below, wanted, recursive, output)
+            yield from _expand_path(Path(match), below, sought, recursive, output)
     else:
         raise UsageError(f"{name} does not exist")
 
 
 def _expand_path(
-    path: Path, below: Path | None, wanted: Wanted, recursive: bool, output: Path | None
+    path: Path, below: Path | None, sought: Sought, recursive: bool, output: Path | None
 ) -> Iterator[Found]:
-    if not path.is_dir() or _is_wanted(path, wanted):
+    if not path.is_dir() or _is_sought(path, sought):
         yield Found(path, below or Path(path.name or path.resolve().name), named=below is None)
         return
     prefix = below or Path()
-    members = [*_members(path, prefix, wanted, recursive, output)]
+    members = [*_members(path, prefix, sought, recursive, output)]
     if not members:
-        what = "images or videos" if wanted == "media" else "latents"
+        what = "images or videos" if sought == "media" else "latents"
         hint = "" if recursive else "; --recursive looks into subfolders"
         members = [Found(path, prefix, named=True, problem=f"no {what} in this folder{hint}")]
     yield from members
 
 
-def _members(folder: Path, below: Path, wanted: Wanted, recursive: bool, output: Path | None) -> Iterator[Found]:
+def _members(folder: Path, below: Path, sought: Sought, recursive: bool, output: Path | None) -> Iterator[Found]:
     """What there is in a folder, and its place below ``below``. A folder that may not be read is one problem."""
     try:
         with os.scandir(folder) as listed:
@@ -124,13 +124,13 @@ def _members(folder: Path, below: Path, wanted: Wanted, recursive: bool, output:
         if entry.name.startswith("."):
             continue
         path = folder / entry.name
-        if _is_wanted(path, wanted):
+        if _is_sought(path, sought):
             yield Found(path, below / entry.name, named=False)
         elif _is_folder(entry):
             ours = path.suffix == latent_files.VIDEO_SUFFIX or _same(path, output)
             if recursive and not ours and not entry.is_symlink():
-                yield from _members(path, below / entry.name, wanted, recursive, output)
-        elif wanted == "media" and formats.listed(path.suffix):
+                yield from _members(path, below / entry.name, sought, recursive, output)
+        elif sought == "media" and formats.listed(path.suffix):
             yield Found(path, below / entry.name, named=False)
 
 

@@ -69,7 +69,7 @@ class Claims:
     def __init__(self, items: Iterable[Item]) -> None:
         items = [item for item in items if item.problem is None]
         self._real = RealNames()
-        self._owners: dict[str, Path] = {}
+        self._owners: dict[str, Item] = {}
         self._claimed: dict[tuple[int, Kind], Path] = {}
         self._inputs = {self._real(item.source) for item in items}
         self._inside: dict[str, bool] = {}
@@ -93,9 +93,9 @@ class Claims:
             raise UsageError(f"the output {output} is an input of this run; choose another output with -o")
         if self._is_inside(os.path.dirname(key)):
             raise UsageError(f"the output {output} lies inside an input of this run; choose another output with -o")
-        owner = self._owners.setdefault(key, item.source)
-        if owner != item.source:
-            raise UsageError(f"{owner} and {item.source} would both be written to {output}; run them apart")
+        owner = self._owners.setdefault(key, item)
+        if owner.index != item.index:
+            raise UsageError(f"{owner.source} and {item.source} would both be written to {output}; run them apart")
         self._claimed[item.index, kind] = output
         return output
 
@@ -136,13 +136,13 @@ def assign(found: Iterable[Found], job: Job) -> list[Item]:
 
 def _identities(found: list[Found], job: Job) -> list[tuple[str, frozenset[Kind]]]:
     """Each source's name and what it may be. Latents say what their source was called; where several of a run have the
-    same source, their own names tell them apart."""
+    same source, their own names tell them apart. Those of other programs have no other name than their own."""
     if job.operation != "decode":
         return [(one.relative.name, kinds_of(one.path.suffix)) for one in found]
     sources = [_source_of(one) for one in found]
     shared = Counter((one.relative.parent, name) for one, (name, _) in zip(found, sources, strict=True))
     return [
-        (name if shared[one.relative.parent, name] == 1 else one.relative.stem, kinds)
+        (name if one.foreign is not None or shared[one.relative.parent, name] == 1 else one.relative.stem, kinds)
         for one, (name, kinds) in zip(found, sources, strict=True)
     ]
 

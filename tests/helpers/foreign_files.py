@@ -32,6 +32,7 @@ WRITERS: dict[str, Callable[[Path, Tensor], object]] = {
     "bare.pth": lambda path, z: torch.save(z[0], path),
     "double.pt": lambda path, z: torch.save(z.double(), path),
     "array.npy": lambda path, z: np.save(path, z[0].numpy()),
+    "whole.npy": lambda path, z: np.save(path, z.numpy()),
     "kohya.npz": lambda path, z: numpys(path, latents=z[0], original_size=torch.tensor([40, 48])),
     "fortran.npy": lambda path, z: np.save(path, np.asfortranarray(z.numpy())),
     "UPPER.PT": lambda path, z: torch.save(z, path),

@@ -7,14 +7,12 @@ entry ``latent_format_version_0`` beside it, the values are scaled by 0.18215.
 from __future__ import annotations
 
 import pickle
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -46,20 +44,27 @@ def tensor_in(path: Path, key: str | None = None) -> Tensor:
 
 def tensors_in(path: Path) -> dict[str, Tensor]:
     """All tensors of a file, by name. Raises InputError."""
+    read = _READERS.get(path.suffix.lower())
+    if read is None:
+        raise InputError(f"'{path}': latents are read from files ending in {', '.join(SUFFIXES)}")
     try:
         with open_regular(path):
             pass
-        return _READERS[path.suffix.lower()](path)
-    except KeyError:
-        raise InputError(f"'{path}': latents are read from files ending in {', '.join(SUFFIXES)}") from None
+        return read(path)
     except pickle.UnpicklingError:
-        why = "holds objects of Python's, not plain tensors alone: opening them could run any program"
+        why = "holds objects of Python's, not plain tensors alone (or is damaged): opening them could run any program"
         raise InputError(f"'{path}' {why}; save the tensor as safetensors") from None
     except OSError as error:
         raise InputError(f"cannot read latents '{path}': {error.strerror or error}") from error
-    except (ValueError, EOFError, RuntimeError, SafetensorError, zipfile.BadZipFile) as error:
-        line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f"cannot read latents '{path}': {line}") from error
+    except ValueError as error:
+        raise InputError(f"cannot read latents '{path}': {_first_line(error)}") from error
+    except Exception as error:  # whatever a damaged file makes a reader do, it is the file that is bad
+        why = f"damaged, or no {path.suffix} file ({type(error).__name__}: {_first_line(error)})"
+        raise InputError(f"cannot read latents '{path}': {why}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["no reason given"])[0]
 
 
 def _named(path: Path, tensors: Mapping[str, Tensor], key: str | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -19,6 +20,7 @@ from safetensors.torch import save_file
 from tiny_pipelines import PIPELINES, clip_of
 from torch import Tensor
 
+from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs import ItemFailed, Job, run_job
 
 Run = Callable[..., Any]
@@ -72,6 +74,30 @@ def test_several_in_a_file_are_several_pictures(model: Any, tmp_path: Path) -> N
     decode(model, tmp_path / "a.npy", out=tmp_path / "out")
     for number, z in enumerate(both):
         assert_shows(tmp_path / "out" / f"a-{number:04d}.png", own_picture(model, z))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_names_that_meet(seed: int, model: Any, tmp_path: Path) -> None:
+    """Every picture is written under a name of its own, or the run is refused before any is."""
+    rng, folder, out = random.Random(seed), tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    wanted: dict[str, Tensor] = {}
+    outputs = 0
+    for name in rng.sample([f"{stem}.{end}" for stem in ("a", "a-0000", "a-0001") for end in ("npy", "pt")], 3):
+        each = [latents_of(model, rng.randrange(1000)) for _ in range(rng.randint(1, 3))]
+        write = WRITERS["whole.npy" if name.endswith("npy") else "UPPER.PT"]
+        write(folder / name, torch.cat(each))
+        stem, outputs = Path(name).stem, outputs + len(each)
+        wanted |= {stem + (f"-{n:04d}" if len(each) > 1 else "") + ".png": z for n, z in enumerate(each)}
+    if len(wanted) < outputs:
+        with pytest.raises(UsageError, match="would both be written to"):
+            decode(model, folder, out=out)
+        assert not out.exists()
+        return
+    decode(model, folder, out=out)
+    assert {path.name for path in out.iterdir()} == {*wanted}
+    for name, z in wanted.items():
+        assert_shows(out / name, own_picture(model, z))
 
 
 def test_the_key_that_is_named_is_taken(model: Any, tmp_path: Path) -> None:
