@@ -145,6 +145,7 @@ print(*[m for m, v in sys.modules.items() if m.startswith("tvae.") and getattr(v
 
 NO_PART_OF_A_GRAPH = {
     "tvae.pipeline.tiled_vae": "the face of it all: asks for captures, and calls what became of them",
+    "tvae.pipeline.models.in_place_of": "its base; the model that it wraps is what is captured",
     "tvae.pipeline.session.prepared": "lowers and runs graphs that were captured, as do the next ones",
     "tvae.pipeline.session.runner": "",
     "tvae.pipeline.session.choose_plan": "",
