@@ -68,7 +68,13 @@ def rms_norm_act(ctx: Context, node: Node) -> Op:
     assert source.axis is not None
     if source.axis.dim == 1:
         raise NoRule("its rows are merged with the channels")
-    return ctx.local(node, source.axis, cheap=True)
+    before = ctx.maybe(node.args[7]) if len(node.args) > 7 else None
+    if before is None:
+        return ctx.local(node, source.axis, cheap=True)
+    if source.axis.dim == 2:
+        raise NoRule("its rows are the frames that others come before")
+    copied = ctx.is_plain("rms_norm_act")  # the frames are made, and then put behind the others
+    return ctx.local(node, source.axis, workspace=lambda rows: int(rows * source.row_bytes) if copied else 0)
 
 
 def _normalised(
