@@ -1,4 +1,4 @@
-"""Pass: a normalised clip is written right behind the cached frames that the next convolution sees before it.
+"""Pass: a normalised clip is written right after the cached frames that the next convolution sees before it.
 
 A causal convolution over time reads ``cat([cache, x], 2)``, and the next cache is cut from the same frames. Where x is
 the result of ``tvae.rms_norm_act``, that operation makes the joined clip itself, and the next cache is a copy of some
@@ -64,7 +64,7 @@ def join_frames_before(graph: Graph) -> Graph:
 
 
 def _join_of(r: Rewriter, id_: int) -> int | None:
-    """The node that joins a normalisation's result behind other frames, where all that reads it can read that."""
+    """The node that joins a normalisation's result after other frames, where all that reads it can read that."""
     node = r.graph.nodes[id_]
     readers = r.readers(id_)
     if node.op != "rms_norm_act" or len(node.meta.shape) != 5 or len(node.args) > 7 or -1 in readers:

@@ -73,7 +73,7 @@ def rms_norm_act(ctx: Context, node: Node) -> Op:
         return ctx.local(node, source.axis, cheap=True)
     if source.axis.dim == 2:
         raise NoRule("its rows are the frames that others come before")
-    copied = ctx.is_plain("rms_norm_act")  # the frames are made, and then put behind the others
+    copied = ctx.is_plain("rms_norm_act")  # the frames are made, and then put after the others
     return ctx.local(node, source.axis, workspace=lambda rows: int(rows * source.row_bytes) if copied else 0)
 
 
