@@ -11,7 +11,7 @@ from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.geometry import ALIGNS, FITS, Align, Fit, Size
 from tvae.pipeline.media.room import MAX_PIXELS
 from tvae.pipeline.media.sandbox import SANDBOXES, SandboxMode
-from tvae.pipeline.memory.limits import parse_size
+from tvae.pipeline.memory.amount import parse_size
 
 __all__ = [
     "AUDIOS",

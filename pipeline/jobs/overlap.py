@@ -23,11 +23,12 @@ from tvae.pipeline.files.bell import Bell, join, surely
 from tvae.pipeline.jobs.batches import Batches, Waiting
 from tvae.pipeline.jobs.compute import OutOfMemory, enough_memory
 from tvae.pipeline.jobs.context import Context
+from tvae.pipeline.jobs.outcome import Outcome
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.pictures import Operation, Picture, Results, moment
 from tvae.pipeline.jobs.room import Room, Stopped
-from tvae.pipeline.jobs.stages import Outcome, clip_outcome, looked_up, one_by_one, tell_progress, tell_started
-from tvae.pipeline.memory.limits import parse_size
+from tvae.pipeline.jobs.stages import clip_outcome, looked_up, one_by_one, tell_progress, tell_started
+from tvae.pipeline.memory.amount import parse_size
 
 __all__ = ["run_items"]
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import av.error
 import numpy as np
 
-from tvae.pipeline.device import pick_device
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs.geometry import plan_geometry, prepare, told
 from tvae.pipeline.jobs.job import Job
@@ -19,7 +18,7 @@ from tvae.pipeline.media import Reader, count_frames, open_reader, probe
 from tvae.pipeline.media.container import reason
 from tvae.pipeline.media.formats import Kind
 from tvae.pipeline.media.sandbox import Sandbox
-from tvae.pipeline.memory.limits import parse_size, reading_room
+from tvae.pipeline.memory.amount import parse_size
 
 __all__ = ["Chunk", "Source", "gathered", "kind_of", "open_source"]
 
@@ -107,6 +106,9 @@ def _identity(path: Path) -> tuple[int, ...]:
 
 def _memory(job: Job) -> int | None:
     """Bytes that reading may take now."""
+    from tvae.pipeline.device import pick_device
+    from tvae.pipeline.memory.limits import reading_room
+
     return reading_room(pick_device(job.device), None if job.vram is None else parse_size(job.vram))
 
 
