@@ -82,7 +82,7 @@ def _run(job: Job, on_event: Callable[[Event], None], model: Model | None, sandb
     claims = Claims(items)
     check_writing(job, items)
     if not job.dry_run:
-        for folder in {item.place.parent for item in items if item.problem is None}:
+        for folder in {item.folder for item in items if item.problem is None}:
             remove_leftovers(folder)
             remove_parts_of_done(folder)
     if not job.dry_run or _names_hardware(job):
@@ -109,10 +109,7 @@ def _names_hardware(job: Job) -> bool:
 def _work(items: Sequence[Item], context: Context, vaes: Vaes, end: Callable[[Item, Outcome], None]) -> None:
     """``end``: see ``run_items``. Imports PyTorch, which takes a second, and which a dry run does without."""
     from tvae.pipeline.jobs.batches import Batches
-    from tvae.pipeline.jobs.decode import Decode
-    from tvae.pipeline.jobs.encode import Encode
     from tvae.pipeline.jobs.overlap import run_items
-    from tvae.pipeline.jobs.roundtrip import Roundtrip
     from tvae.pipeline.models.load import BUILTIN
 
     job = context.job
@@ -122,8 +119,22 @@ def _work(items: Sequence[Item], context: Context, vaes: Vaes, end: Callable[[It
         opened = vaes.get(job.vae or BUILTIN)
         dtype = str(opened.dtype).removeprefix("torch.")
         context.emit(RunStarted(job.operation, len(items), opened.info.id, dtype, str(opened.device)))
-    operations: dict[str, Callable[[Context], Operation]] = {"encode": Encode, "decode": Decode, "roundtrip": Roundtrip}
-    run_items(items, operations[job.operation](context), context, Batches(job.batch, vaes.device.type), end)
+    run_items(items, _operation(context), context, Batches(job.batch, vaes.device.type), end)
+
+
+def _operation(context: Context) -> Operation:
+    """Imports no other than the one that is asked for."""
+    if context.job.operation == "encode":
+        from tvae.pipeline.jobs.encode import Encode
+
+        return Encode(context)
+    if context.job.operation == "decode":
+        from tvae.pipeline.jobs.decode import Decode
+
+        return Decode(context)
+    from tvae.pipeline.jobs.roundtrip import Roundtrip
+
+    return Roundtrip(context)
 
 
 class _Tally:
