@@ -76,7 +76,7 @@ class Job:
     max_pixels: int = MAX_PIXELS
     """Of an image that is read: a small file can claim to be any size."""
     sandbox: SandboxMode = "auto"
-    """Which images are decoded in processes of their own; see ``Sandbox``."""
+    """Which files are decoded in processes of their own; see ``Sandbox``."""
 
     size: Size | None = None
     """To resize to; for decode, of the picture that another program's rows of tokens stand for."""

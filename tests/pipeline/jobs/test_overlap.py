@@ -88,7 +88,7 @@ def test_a_slow_image_holds_up_no_other(run: Run, photos: Run, tmp_path: Path, m
         if path.name == "000.png":
             assert others.wait(20)
 
-    slowed(monkeypatch, "tvae.pipeline.jobs.reading.open_reader", nap)
+    slowed(monkeypatch, "tvae.pipeline.media.sandbox.open_here", nap)
     slowed(
         monkeypatch,
         "tvae.pipeline.latents.image_file.write_tensors",
