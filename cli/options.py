@@ -201,8 +201,8 @@ Sandbox = Annotated[
     Literal["auto", "on", "off"],
     typer.Option(
         "--sandbox",
-        help="Decode images in processes of their own, so that a decoder that crashes or hangs fails its file alone: "
-        "all images, none, or (auto) those whose structure looks damaged. Videos are not included.",
+        help="Decode in processes of their own, so that a decoder that crashes or hangs fails its file alone: all "
+        "images and videos, none, or (auto) those whose structure looks damaged.",
         rich_help_panel=PICTURE,
     ),
 ]

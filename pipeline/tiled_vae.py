@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from tvae.pipeline.device import choose_preset
 from tvae.pipeline.engine.plan.report import Plan
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.memory.limits import Limits, Rows, parse_size
+from tvae.pipeline.memory.amount import parse_size
+from tvae.pipeline.memory.limits import Limits, Rows
 from tvae.pipeline.models.calls import Call, Side
 from tvae.pipeline.models.families import FAMILIES
 from tvae.pipeline.models.in_place_of import InPlaceOf

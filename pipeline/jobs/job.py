@@ -11,7 +11,7 @@ from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.geometry import ALIGNS, FITS, Align, Fit, Size
 from tvae.pipeline.media.room import MAX_PIXELS
 from tvae.pipeline.media.sandbox import SANDBOXES, SandboxMode
-from tvae.pipeline.memory.limits import parse_size
+from tvae.pipeline.memory.amount import parse_size
 
 __all__ = [
     "AUDIOS",
@@ -76,7 +76,7 @@ class Job:
     max_pixels: int = MAX_PIXELS
     """Of an image that is read: a small file can claim to be any size."""
     sandbox: SandboxMode = "auto"
-    """Which images are decoded in processes of their own; see ``Sandbox``."""
+    """Which files are decoded in processes of their own; see ``Sandbox``."""
 
     size: Size | None = None
     """To resize to; for decode, of the picture that another program's rows of tokens stand for."""

@@ -14,9 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.checked import parse_json
@@ -29,6 +27,9 @@ from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, VaeIdentity
 from tvae.pipeline.latents.tensor_file import read_header, read_tensors
 from tvae.pipeline.latents.video_folder import VIDEO_SUFFIX
 from tvae.pipeline.media.formats import Kind
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from tvae.pipeline.engine.ir.layout import memory_format
 from tvae.pipeline.engine.plan.report import Plan
 from tvae.pipeline.engine.run.storage import ROWS, RowSink, RowSource
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.memory.limits import Limits, parse_size
+from tvae.pipeline.memory.amount import parse_size
+from tvae.pipeline.memory.limits import Limits
 from tvae.pipeline.models import kl
 from tvae.pipeline.models.calls import Call, Side
 from tvae.pipeline.models.families import FAMILIES, LatentGeometry, goes_by_frames
