@@ -79,12 +79,12 @@ def _look(thing: str, max_pixels: int) -> tuple[str, dict[str, Any]]:
         except InputError as error:
             try:  # the weights of a VAE that are published without a configuration
                 return "vae", _describe_vae(locate_vae(thing))
-            except UsageError:
-                pass
+            except UsageError as reason:
+                no_vae = str(reason)
             if path.is_dir() and not latents.is_latents(path):
                 raise InputError(f"{thing} is a folder without latents of a video or a VAE") from error
             if named_so and not is_ours(path):
-                return "tensors", _describe_tensors(path)
+                return "tensors", _describe_tensors(path) | {"no_vae": no_vae}
             raise
     return "media", {**media.probe(path, max_pixels).to_json(), "bytes": path.stat().st_size}
 
@@ -136,5 +136,6 @@ def _describe_vae(source: VaeSource) -> dict[str, Any]:
         "dtype": str(source.stored_dtype).removeprefix("torch."),
         "parameters": sum(prod(spec.shape) for spec in source.tensors.values()),
         "space": space.to_json(),
+        "found": source.found.describe() if source.found else None,
         "config": {key: value for key, value in source.config.items() if not key.startswith("_")},
     }

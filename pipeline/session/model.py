@@ -78,6 +78,7 @@ class ModelInfo:
 def open_model(
     spec: str,
     *,
+    vae_of: str | None = None,
     preset: str = "auto",
     dtype: str | None = None,
     device: str | None = None,
@@ -87,8 +88,9 @@ def open_model(
     allow_whole: bool = False,
     threads: int | None = None,
 ) -> Model:
-    """Open ``builtin``, a diffusers folder or a hub id for computing. Raises UsageError before any work.
+    """Open ``builtin``, a diffusers folder, a safetensors file or a hub id for computing. UsageError before any work.
 
+    vae_of: the public model that a file's VAE is of, where its tensors do not tell (see ``locate_vae``).
     dtype: float32, bfloat16, float16 (or fp32, bf16, fp16); None takes the preset's. strip: latent rows. vram: memory
     the process may hold on the device, such as ``8GiB``; None takes the preset's share of what is free. spill: folder
     for what goes to disk. threads: that compute on a CPU, at most; None takes as many as PyTorch has.
@@ -100,7 +102,7 @@ def open_model(
         raise UsageError(f"unknown dtype '{dtype}'; one of {', '.join((*DTYPES, *_SHORT))}")
     if strip is not None and strip < 1:
         raise UsageError(f"a strip has at least one latent row, not {strip}")
-    source = locate_vae(spec)
+    source = locate_vae(spec, vae_of)
     kind = DTYPES[name]
     if kind == torch.float16 and source.config.get("force_upcast", False):
         kind = torch.float32  # the checkpoint overflows in float16 and says so
