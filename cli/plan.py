@@ -31,6 +31,7 @@ def plan(
     shape: Shape = None,
     side: Side = "both",
     vae: options.Vae = None,
+    vae_of: options.VaeOf = None,
     preset: options.Preset = "auto",
     dtype: options.Dtype = None,
     device: options.Device = None,
@@ -62,6 +63,7 @@ def plan(
         )
         model = open_model(
             vae or named or "builtin",
+            vae_of=vae_of,
             preset=preset,
             dtype=dtype,
             device=device,

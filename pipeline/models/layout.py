@@ -11,10 +11,36 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Kin", "Layout", "Shapes", "count", "module_names"]
+__all__ = ["LDM_RULES", "OLD_ATTENTION", "Kin", "Layout", "Rules", "Shapes", "count", "module_names", "only"]
 
 Shapes = Mapping[str, tuple[int, ...]]
 """By the module's names."""
+
+Rules = tuple[tuple[str, str], ...]
+"""Patterns, and what takes their place."""
+
+OLD_ATTENTION = (
+    (r"(\.attentions\.\d+)\.query\.", r"\1.to_q."),
+    (r"(\.attentions\.\d+)\.key\.", r"\1.to_k."),
+    (r"(\.attentions\.\d+)\.value\.", r"\1.to_v."),
+    (r"(\.attentions\.\d+)\.proj_attn\.", r"\1.to_out.0."),
+)
+"""Names from before diffusers 0.17."""
+
+LDM_RULES = (
+    (r"^(encoder|decoder)\.norm_out\.", r"\1.conv_norm_out."),
+    (r"^(encoder|decoder)\.mid\.block_1\.", r"\1.mid_block.resnets.0."),
+    (r"^(encoder|decoder)\.mid\.block_2\.", r"\1.mid_block.resnets.1."),
+    (r"^(encoder|decoder)\.mid\.attn_1\.norm\.", r"\1.mid_block.attentions.0.group_norm."),
+    (r"^(encoder|decoder)\.mid\.attn_1\.([qkv])\.", r"\1.mid_block.attentions.0.to_\2."),
+    (r"^(encoder|decoder)\.mid\.attn_1\.proj_out\.", r"\1.mid_block.attentions.0.to_out.0."),
+    (r"^encoder\.down\.(\d+)\.block\.(\d+)\.", r"encoder.down_blocks.\1.resnets.\2."),
+    (r"^encoder\.down\.(\d+)\.downsample\.", r"encoder.down_blocks.\1.downsamplers.0."),
+    (r"^decoder\.up\.(\d+)\.block\.(\d+)\.", r"decoder.up_blocks.~\1.resnets.\2."),
+    (r"^decoder\.up\.(\d+)\.upsample\.", r"decoder.up_blocks.~\1.upsamplers.0."),
+    (r"\.nin_shortcut\.", r".conv_shortcut."),
+)
+"""Latent Diffusion's names, which ComfyUI, kohya's scripts and Black Forest Labs keep."""
 
 _FLIPPED = re.compile(r"~(\d+)")
 
@@ -33,7 +59,7 @@ class Layout:
     name: str
     mark: str
     configs: Callable[[Shapes], Iterable[dict[str, Any]]]
-    rules: tuple[tuple[str, str], ...] = ()
+    rules: Rules = ()
     unused: tuple[str, ...] = ()
 
 
@@ -42,8 +68,9 @@ class Kin:
     """A public model, or several, with VAEs of one configuration: what shapes do not tell.
 
     key: the name that ``--vae-of`` takes. note: which models. layers: what its configuration says that shapes tell.
-    constants: what it says beyond. beside: a pattern of a name elsewhere in a checkpoint that no other model has.
-    architecture: a pattern of what the file's metadata call it, by ModelSpec.
+    constants: what it says beyond. beside: a pattern of a name elsewhere in a checkpoint that no other model has, or
+    only models further down in the family's table. same: False for a model of another class, which tvae does not know,
+    whose tensors have the same names and shapes. architecture: a pattern of its name in ModelSpec metadata.
     """
 
     key: str
@@ -52,6 +79,7 @@ class Kin:
     constants: dict[str, Any] = field(default_factory=dict)
     beside: str | None = None
     architecture: str | None = None
+    same: bool = True
 
     def fits(self, config: Mapping[str, Any]) -> bool:
         """Whether a configuration that was read off shapes may be this one's."""
@@ -72,6 +100,11 @@ def _renamed(layout: Layout, name: str) -> str:
     for pattern, replacement in layout.rules:
         name = re.sub(pattern, replacement, name)
     return name
+
+
+def only(*configs: dict[str, Any]) -> Callable[[Shapes], Iterable[dict[str, Any]]]:
+    """Published configurations, where shapes do not tell all of what a module computes."""
+    return lambda _shapes: configs
 
 
 def count(shapes: Shapes, pattern: str) -> int:

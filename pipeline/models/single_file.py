@@ -72,7 +72,7 @@ class Found:
             return None
         if not self.kin:
             return "no public VAE has such layers"
-        names = " and ".join(f"{kin.note} ({kin.key})" for kin in self.kin)
+        names = _listed([f"{kin.note} ({kin.key})" for kin in self.kin], "and")
         return f"{names} have the same layers"
 
 
@@ -94,6 +94,8 @@ def recognise(header: Header, where: Path, of: str | None = None) -> Found:
     family = FAMILIES[best.family.class_name]
     kin = [k for k in family.kin if k.fits(best.config)]
     kin, why = _told(kin, header, prefix, where, of)
+    if not all(one.same for one in kin):
+        raise UsageError(f"VAE '{where}' cannot be told from another one: {_other(kin)}")
     constants = kin[0].constants if len(kin) == 1 else _undecided(family, kin)
     pieces = {name: Piece(prefix + piece.stored, piece.shape, piece.part, piece.parts) for name, piece in best.pieces}
     config = {**best.config, **constants}
@@ -158,7 +160,7 @@ def _told(kin: list[Kin], header: Header, prefix: str, where: Path, of: str | No
     if of is not None:
         named = [k for k in kin if k.key == of]
         if not named:
-            fitting = f"it may be of {_listed([k.key for k in kin])}" if kin else "no public VAE has such layers"
+            fitting = f"it may be of {_listed([k.key for k in kin], 'or')}" if kin else "no public VAE has such layers"
             raise UsageError(f"VAE '{where}' is not of {of}: {fitting}")
         return named, "as you said"
     if len(kin) == 1:
@@ -168,8 +170,20 @@ def _told(kin: list[Kin], header: Header, prefix: str, where: Path, of: str | No
     if len(named) == 1:
         return named, f"by its metadata ({ARCHITECTURE})"
     others = [name for name in header.tensors if prefix and not name.startswith(prefix)]
-    beside = [k for k in kin if k.beside and any(re.match(k.beside, name) for name in others)]
-    return (beside, "by the rest of the checkpoint") if len(beside) == 1 else (kin, "")
+    for one in kin:
+        if one.beside and any(re.match(one.beside, name) for name in others):
+            return [one], "by the rest of the checkpoint"
+    return kin, ""
+
+
+def _other(kin: list[Kin]) -> str:
+    """Of models that have the same tensors and compute with them in other ways."""
+    if len(kin) == 1:
+        return f"as you said, it is of {kin[0].note}, which tvae does not run"
+    ours = " or ".join(f"--vae-of {one.key}" for one in kin if one.same)
+    return (
+        f"{' and '.join(one.note for one in kin)} have the same tensors and are not the same; pass {ours} if it is that"
+    )
 
 
 def _undecided(family: Family, kin: list[Kin]) -> dict[str, Any]:
@@ -205,5 +219,5 @@ def _some(names: Iterable[str], what: str) -> str:
     return f"{1 + len(more)} {what}{'s' if more else ''}, such as '{first}'" if first else f"it has no {what}"
 
 
-def _listed(names: list[str]) -> str:
-    return " or ".join(names)
+def _listed(names: list[str], last: str) -> str:
+    return f" {last} ".join(filter(None, (", ".join(names[:-1]), names[-1])))

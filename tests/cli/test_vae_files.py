@@ -74,7 +74,9 @@ def test_there_and_back(vae: str, here: torch.nn.Module) -> None:
 def test_model_space_is_asked_for(here: torch.nn.Module) -> None:
     code, _, told = call("encode", "photo.png", "--vae", "sdxl_vae.safetensors", "--space", "model", *OPTIONS)
     assert code == 2
-    assert "(sd1) and SDXL (sdxl) have the same layers; say which model it is of (--vae-of)" in " ".join(told.split())
+    assert "(playground2.5) and SDXL (sdxl) have the same layers; say which model it is of (--vae-of)" in " ".join(
+        told.split()
+    )
     assert not Path("photo.png.safetensors").exists()
     words = ("encode", "photo.png", "--space", "model", "-o", "out", "--overwrite", *OPTIONS, "--vae")
     for named, scale in (
@@ -117,7 +119,8 @@ def test_inspect_says_what_it_is_and_how_it_is_known() -> None:
     code, told, _ = call("inspect", "sdxl_vae.safetensors", "model.safetensors")
     assert code == 0
     assert "by Latent Diffusion's names and their shapes\n" in told
-    assert "not known: Stable Diffusion 1 and 2 (sd1) and SDXL (sdxl) have the same layers (--vae-of)" in told
+    assert "not known: Stable Diffusion 1 and 2 (sd1), Playground 2.5 (playground2.5) and SDXL (sdxl)" in told
+    assert "have the same layers (--vae-of)" in told
     assert "inside a checkpoint (first_stage_model.*)" in told
     assert "SDXL, by the rest of the checkpoint" in told
     found = json.loads(call("inspect", "model.safetensors", "--json")[1])
@@ -138,7 +141,7 @@ def test_inspect_says_why_it_is_no_vae() -> None:
 
 
 def test_the_models_that_a_file_can_be_of_are_listed() -> None:
-    assert "--vae-of sd1, sdxl, sd3, flux" in call("models")[1]
+    assert "--vae-of sd1, playground2.5, sdxl, sd3, flux" in call("models")[1]
 
 
 def test_vae_of_needs_a_file() -> None:

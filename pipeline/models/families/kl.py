@@ -6,35 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from tvae.pipeline.models.families.family import Checkpoint, Family, halvings
-from tvae.pipeline.models.layout import Kin, Layout, Shapes, count
+from tvae.pipeline.models.layout import LDM_RULES, OLD_ATTENTION, Kin, Layout, Shapes, count
 
-__all__ = ["FAMILIES", "LDM_RULES", "OLD_ATTENTION", "kl_configs"]
-
-OLD_ATTENTION = (
-    (r"(\.attentions\.\d+)\.query\.", r"\1.to_q."),
-    (r"(\.attentions\.\d+)\.key\.", r"\1.to_k."),
-    (r"(\.attentions\.\d+)\.value\.", r"\1.to_v."),
-    (r"(\.attentions\.\d+)\.proj_attn\.", r"\1.to_out.0."),
-)
-"""Names from before diffusers 0.17."""
-
-LDM_RULES = (
-    (r"^(encoder|decoder)\.norm_out\.", r"\1.conv_norm_out."),
-    (r"^(encoder|decoder)\.mid\.block_1\.", r"\1.mid_block.resnets.0."),
-    (r"^(encoder|decoder)\.mid\.block_2\.", r"\1.mid_block.resnets.1."),
-    (r"^(encoder|decoder)\.mid\.attn_1\.norm\.", r"\1.mid_block.attentions.0.group_norm."),
-    (r"^(encoder|decoder)\.mid\.attn_1\.([qkv])\.", r"\1.mid_block.attentions.0.to_\2."),
-    (r"^(encoder|decoder)\.mid\.attn_1\.proj_out\.", r"\1.mid_block.attentions.0.to_out.0."),
-    (r"^encoder\.down\.(\d+)\.block\.(\d+)\.", r"encoder.down_blocks.\1.resnets.\2."),
-    (r"^encoder\.down\.(\d+)\.downsample\.", r"encoder.down_blocks.\1.downsamplers.0."),
-    (r"^decoder\.up\.(\d+)\.block\.(\d+)\.", r"decoder.up_blocks.~\1.resnets.\2."),
-    (r"^decoder\.up\.(\d+)\.upsample\.", r"decoder.up_blocks.~\1.upsamplers.0."),
-    (r"\.nin_shortcut\.", r".conv_shortcut."),
-)
-"""Latent Diffusion's names, which ComfyUI, kohya's scripts and Black Forest Labs keep."""
+__all__ = ["FAMILIES"]
 
 
-def kl_configs(shapes: Shapes) -> Iterator[dict[str, Any]]:
+def _configs(shapes: Shapes) -> Iterator[dict[str, Any]]:
     """The one configuration of layers whose shapes these are, with the 32 groups that every public VAE has."""
     levels = count(shapes, r"encoder\.down_blocks\.(\d+)\.")
     wanted = ["encoder.conv_in.weight", "decoder.conv_in.weight", "decoder.conv_out.weight"]
@@ -82,11 +59,11 @@ FAMILIES = [
             )
         },
         layouts=(
-            Layout("diffusers", r"encoder\.down_blocks\.0\.resnets\.0\.conv1\.weight", kl_configs, OLD_ATTENTION),
+            Layout("diffusers", r"encoder\.down_blocks\.0\.resnets\.0\.conv1\.weight", _configs, OLD_ATTENTION),
             Layout(
                 "Latent Diffusion",
                 r"encoder\.down\.0\.block\.0\.conv1\.weight",
-                kl_configs,
+                _configs,
                 LDM_RULES,
                 unused=(r"loss\..*", r"model_ema\..*"),
             ),
@@ -99,6 +76,19 @@ FAMILIES = [
                 {"scaling_factor": 0.18215},
                 r"cond_stage_model\..*",
                 r"stable-diffusion-v[12](?!\d).*",
+            ),
+            Kin(
+                "playground2.5",
+                "Playground 2.5",
+                _FOUR,
+                {
+                    "scaling_factor": 0.5,
+                    "latents_mean": [-1.6574, 1.886, -1.383, 2.5155],
+                    "latents_std": [8.4927, 5.9022, 6.5498, 5.2299],
+                    "force_upcast": True,
+                },
+                r"edm_mean",
+                r"playground-v2[.-]?5.*",
             ),
             Kin(
                 "sdxl",

@@ -6,16 +6,30 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from published_names import Weights, in_checkpoint, latent_diffusion, old_attention, weights_of
+from published_names import (
+    Weights,
+    in_checkpoint,
+    latent_diffusion,
+    mochi,
+    old_attention,
+    wan_21,
+    weights_of,
+)
+from published_names_ltx import ltx_090, ltx_095
 from single_files import kl, written
-from tiny_vaes import TinyVAE, relative_l2, result, waves
+from tiny_vaes import TINY, TinyVAE, relative_l2, result, waves
 
 from tvae.pipeline.errors import UsageError
+from tvae.pipeline.files.tensor_header import Header, TensorSpec
+from tvae.pipeline.models.families import FAMILIES
+from tvae.pipeline.models.layout import only
 from tvae.pipeline.models.load import load_module, load_weights, locate_vae
+from tvae.pipeline.models.single_file import recognise
 from tvae.pipeline.models.space import space_of
 from tvae.pipeline.session.model import open_model
 
@@ -142,7 +156,7 @@ def test_what_shapes_do_not_tell_is_asked_for(tmp_path: Path) -> None:
     assert source.config["scaling_factor"] is None, "not the class's default, which is another model's"
     assert space_of(locate_vae(path, "sdxl")).scale == (0.13025,)
     assert space_of(locate_vae(path, "sd1")).scale == (0.18215,)
-    with pytest.raises(UsageError, match="is not of flux: it may be of sd1 or sdxl"):
+    with pytest.raises(UsageError, match=r"is not of flux: it may be of sd1, playground2\.5 or sdxl"):
         locate_vae(path, "flux")
     with pytest.raises(UsageError, match="leave --vae-of out"):
         locate_vae("builtin", "sdxl")
@@ -186,3 +200,53 @@ def test_order_and_names_of_the_file_do_not_matter(tmp_path: Path) -> None:
     found = [load_weights(locate_vae(str(written(n(weights_of(model)), tmp_path)))) for n in (dict, latent_diffusion)]
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
     assert not any(re.search(r"query|attn_1", name) for one in found for name in one)
+
+
+TABLED: dict[str, tuple[TinyVAE, Names]] = {
+    "Wan 2.1": (
+        TinyVAE("AutoencoderKLWan", {"base_dim": 8, "z_dim": 4, "dim_mult": [1, 1, 1, 1]}, (4, 2), 8),
+        wan_21,
+    ),
+    "Mochi": (TINY["AutoencoderKLMochi"], mochi),
+}
+
+
+@pytest.mark.parametrize("name", TABLED)
+def test_values_of_families_that_shapes_do_not_tell(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Narrow models in the place of the published ones: tensors that are split, and buffers that no file holds."""
+    tiny, names = TABLED[name]
+    config = {**tiny.config, "layers_per_block": (3, 3, 4, 6, 3)} if name == "Mochi" else tiny.config
+    model = TinyVAE(tiny.class_name, config, tiny.latent, tiny.scale).build()
+    family = FAMILIES[tiny.class_name]
+    layouts = tuple(replace(layout, configs=only(config)) for layout in family.layouts)
+    monkeypatch.setitem(FAMILIES, tiny.class_name, replace(family, layouts=layouts))
+    source = locate_vae(str(written(names(weights_of(model)), tmp_path)))
+    loaded = load_module(source)
+    expected = model.state_dict()
+    assert all(torch.equal(value, expected[key]) for key, value in loaded.state_dict().items())
+    buffers = dict(loaded.named_buffers())
+    assert all(torch.equal(value, buffers[key]) for key, value in model.named_buffers())
+    with torch.no_grad():
+        z = waves((1, *tiny.latent, 2, 2))
+        assert relative_l2(result(loaded.decode(z)), result(model.decode(z))) < 1e-5  # type: ignore[operator]
+
+
+def test_diffusers_own_converters_agree_on_other_names() -> None:
+    """Wan 2.1, LTX-Video and LTX-2, on shapes alone."""
+    from diffusers.loaders import single_file_utils as own
+    from diffusers.models import autoencoders
+
+    cases = (
+        (autoencoders.AutoencoderKLWan, wan_21, own.convert_wan_vae_to_diffusers, ""),
+        (autoencoders.AutoencoderKLLTXVideo, ltx_090, own.convert_ltx_vae_checkpoint_to_diffusers, "vae."),
+        (autoencoders.AutoencoderKLLTX2Video, ltx_095, own.convert_ltx2_vae_to_diffusers, "vae."),
+    )
+    for cls, names, convert, prefix in cases:
+        with torch.device("meta"):
+            stored = names(dict(cls().state_dict()))
+        header = Header({k: TensorSpec("F32", tuple(v.shape)) for k, v in stored.items()}, {})
+        found = recognise(header, Path("x"))
+        expected = {id(v): k for k, v in convert({prefix + k: v for k, v in stored.items()}).items()}
+        assert {k: p.stored for k, p in found.pieces.items()} == {
+            expected[id(v)]: k for k, v in stored.items() if id(v) in expected
+        }
