@@ -262,7 +262,7 @@ AllowOtherVae = Annotated[
     typer.Option(
         "--allow-other-vae",
         help="Decode with the VAE of --vae even if another one of the same geometry made the latents (a finetuned "
-        "decoder, a float16 copy).",
+        "decoder).",
         rich_help_panel=LATENTS,
     ),
 ]

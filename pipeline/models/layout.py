@@ -71,6 +71,7 @@ class Kin:
     constants: what it says beyond. beside: a pattern of a name elsewhere in a checkpoint that no other model has, or
     only models further down in the family's table. same: False for a model of another class, which tvae does not know,
     whose tensors have the same names and shapes. architecture: a pattern of its name in ModelSpec metadata.
+    files: published files of its VAE alone, what they are called by the sha256 of all their bytes.
     """
 
     key: str
@@ -79,6 +80,7 @@ class Kin:
     constants: dict[str, Any] = field(default_factory=dict)
     beside: str | None = None
     architecture: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
     same: bool = True
 
     def fits(self, config: Mapping[str, Any]) -> bool:

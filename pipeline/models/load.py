@@ -6,6 +6,7 @@ is used for hub ids alone.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Collection
 from dataclasses import replace
@@ -19,13 +20,15 @@ from torch import Tensor, nn
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models import hub
 from tvae.pipeline.models.bounded_build import bounded_build
+from tvae.pipeline.models.checksum import remembered
 from tvae.pipeline.models.expected_shapes import filled_module
 from tvae.pipeline.models.seedvr2 import checkpoint
 from tvae.pipeline.models.single_file import Piece
 from tvae.pipeline.models.source import PICKLED, VaeSource, pickled_error, read_beside, read_file, read_folder
+from tvae.pipeline.models.values_checksum import values_checksums
 from tvae.presets import builtin
 
-__all__ = ["VaeSource", "load_module", "load_weights", "locate_vae"]
+__all__ = ["VaeSource", "load_module", "load_weights", "locate_vae", "values_of"]
 
 BUILTIN = "builtin"
 SAFETENSORS = (".safetensors", ".sft")
@@ -96,6 +99,25 @@ def _read(file: Any, piece: Piece) -> Tensor:
     size = rows.get_shape()[0] // piece.parts
     part: Tensor = rows[piece.part * size : (piece.part + 1) * size]
     return part.reshape(piece.shape)
+
+
+def values_of(source: VaeSource) -> tuple[str, ...]:
+    """Checksums of its values, whatever file, names and type they are stored in (see ``values_checksum``).
+
+    Kept in the cache: the first time costs 2 s for SDXL's 319 MiB on two busy cores. `UsageError` names a damaged file.
+    """
+
+    def compute() -> str:
+        names = sorted(source.tensors)
+        return ",".join(values_checksums((name, load_weights(source, [name])[name]) for name in names))
+
+    if len(source.weight_files) > 1:  # shards: no one file stands for them
+        return tuple(compute().split(","))
+    what = "-values" + hashlib.sha256(f"{source.class_name} {source.found is None}".encode()).hexdigest()[:8]
+    try:
+        return tuple(remembered(source.weight_files[0], what, compute).split(","))
+    except OSError as error:
+        raise UsageError(f"cannot read the weights of VAE '{source.id}': {error}") from error
 
 
 def load_module(source: VaeSource, dtype: torch.dtype | None = None, device: torch.device | str = "cpu") -> nn.Module:

@@ -8,7 +8,7 @@ file's metadata where they name the model, and else stays unknown.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,8 +76,9 @@ class Found:
         return f"{names} have the same layers"
 
 
-def recognise(header: Header, where: Path, of: str | None = None) -> Found:
-    """The VAE in a file. of: the key of the public model that it is of, where the user said it.
+def recognise(header: Header, where: Path, of: str | None = None, sha256: Callable[[], str] = str) -> Found:
+    """The VAE in a file. of: the key of the public model that it is of, where the user said it. sha256: of the file,
+    asked for only where nothing else tells.
 
     `UsageError` in one line: what the file lacks or has beyond the VAE that is nearest, or that it is none.
     """
@@ -94,6 +95,10 @@ def recognise(header: Header, where: Path, of: str | None = None) -> Found:
     family = FAMILIES[best.family.class_name]
     kin = [k for k in family.kin if k.fits(best.config)]
     kin, why = _told(kin, header, prefix, where, of)
+    if len(kin) > 1 and not prefix and any(one.files for one in kin):
+        digest = sha256()
+        if known := [one for one in kin if digest in one.files]:
+            kin, why = known, f"by its sha256: {known[0].files[digest]}"
     if not all(one.same for one in kin):
         raise UsageError(f"VAE '{where}' cannot be told from another one: {_other(kin)}")
     constants = kin[0].constants if len(kin) == 1 else _undecided(family, kin)

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,10 @@ def read_file(spec: str, path: Path, of: str | None = None) -> VaeSource:
     config = checkpoint.config_of(header.tensors, path)
     if config is not None:
         return VaeSource(spec, checkpoint.CLASS_NAME, config, path.parent, (path,))
-    found = recognise(header, path, of)
+    try:
+        found = recognise(header, path, of, partial(sha256_of_files, [path]))
+    except OSError as error:
+        raise UsageError(f"VAE '{path}' is a file that cannot be read: {error}") from error
     return VaeSource(spec, found.class_name, found.config, path.parent, (path,), found=found)
 
 

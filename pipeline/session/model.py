@@ -27,7 +27,7 @@ from tvae.pipeline.models.calls import Call, Side
 from tvae.pipeline.models.families import FAMILIES, LatentGeometry, goes_by_frames
 from tvae.pipeline.models.geometry import geometry_of
 from tvae.pipeline.models.latent_space import LatentSpace
-from tvae.pipeline.models.load import load_module, load_weights, locate_vae
+from tvae.pipeline.models.load import load_module, load_weights, locate_vae, values_of
 from tvae.pipeline.models.source import VaeSource
 from tvae.pipeline.models.space import space_of
 from tvae.pipeline.models.streaming import ClipStream
@@ -57,7 +57,7 @@ class ModelInfo:
     """What latents of this VAE say about it, and what its inputs must be.
 
     Clips of a video VAE have ``lead_frames`` + k·``temporal_factor`` frames; the factor is None for an image VAE.
-    latent_group: see ``LatentGeometry``. path: see ``VaeSource``.
+    latent_group: see ``LatentGeometry``. path: see ``VaeSource``. values: see ``values_checksum``.
     """
 
     id: str
@@ -73,6 +73,7 @@ class ModelInfo:
     space: LatentSpace
     latent_group: int = 1
     path: str | None = None
+    values: tuple[str, ...] = ()
 
 
 def open_model(
@@ -90,10 +91,9 @@ def open_model(
 ) -> Model:
     """Open ``builtin``, a diffusers folder, a safetensors file or a hub id for computing. UsageError before any work.
 
-    vae_of: the public model that a file's VAE is of, where its tensors do not tell (see ``locate_vae``).
-    dtype: float32, bfloat16, float16 (or fp32, bf16, fp16); None takes the preset's. strip: latent rows. vram: memory
-    the process may hold on the device, such as ``8GiB``; None takes the preset's share of what is free. spill: folder
-    for what goes to disk. threads: that compute on a CPU, at most; None takes as many as PyTorch has.
+    dtype: float32, bfloat16, float16 (or fp32, bf16, fp16); None: the preset's. strip: latent rows. vram: memory that
+    the process may hold on the device, such as ``8GiB``; None: the preset's share of what is free. spill: folder for
+    what goes to disk. threads: that compute on a CPU, at most; None: PyTorch's number. vae_of: see ``locate_vae``.
     """
     where = pick_device(device)
     chosen = choose_preset(preset, where)
@@ -161,6 +161,7 @@ class Model:
             space=space_of(self.source),
             latent_group=geometry.latent_group,
             path=self.source.path,
+            values=values_of(self.source),
         )
 
     @cached_property

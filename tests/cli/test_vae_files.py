@@ -151,3 +151,35 @@ def test_vae_of_needs_a_file() -> None:
     code, _, told = call("encode", "photo.png", "--vae", "builtin", "--vae-of", "sdxl")
     assert code == 2
     assert "leave --vae-of out" in told
+
+
+def test_a_float16_copy_is_the_same_vae(caplog: pytest.LogCaptureFixture) -> None:
+    assert call("encode", "photo.png", "--vae", "sdxl_vae.safetensors", "-o", "out", *OPTIONS)[0] == 0
+    weights = load_file("sdxl_vae.safetensors")
+    save_file({name: value.half() for name, value in weights.items()}, "half.safetensors")
+    words = ("decode", "out/photo.png.safetensors", "-o", "back.png", "--overwrite", *OPTIONS, "--vae")
+    assert call(*words, "half.safetensors")[0] == 0
+    assert call(*words, "model.safetensors")[0] == 0, "in another layout, inside a checkpoint"
+    assert [record.message for record in caplog.records if "the same VAE, stored in another type" in record.message]
+    assert call("verify", "out", "--vae", "half.safetensors")[1].count("stale") <= 1
+    weights["decoder.conv_out.bias"] += 1
+    save_file(weights, "other.safetensors")
+    code, _, told = call(*words, "other.safetensors")
+    assert code in (2, 3)
+    assert "was made by another VAE" in told
+
+
+def test_latents_without_checksums_of_values_are_read(here: torch.nn.Module) -> None:
+    """Those of version 1 that were written before there were any."""
+    assert call("encode", "photo.png", "--vae", "sdxl_vae.safetensors", "-o", "out", *OPTIONS)[0] == 0
+    from safetensors import safe_open
+
+    path = "out/photo.png.safetensors"
+    with safe_open(path, "pt") as file:
+        metadata = dict(file.metadata())
+    vae = json.loads(metadata["vae"])
+    del vae["values"], metadata["checksum"]
+    save_file(load_file(path), path, {**metadata, "vae": json.dumps(vae)})
+    assert call("decode", path, "-o", "back.png", *OPTIONS)[0] == 0
+    save_file({name: value.half() for name, value in load_file("sdxl_vae.safetensors").items()}, "half.safetensors")
+    assert "was made by another VAE" in call("decode", path, "-o", "b.png", *OPTIONS, "--vae", "half.safetensors")[2]

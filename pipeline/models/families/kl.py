@@ -76,6 +76,7 @@ FAMILIES = [
                 {"scaling_factor": 0.18215},
                 r"cond_stage_model\..*",
                 r"stable-diffusion-v[12](?!\d).*",
+                {"735e4c3a447a3255760d7f86845f09f937809baa529c17370d83e4c3758f3c75": "vae-ft-mse-840000-ema-pruned"},
             ),
             Kin(
                 "playground2.5",
@@ -97,6 +98,10 @@ FAMILIES = [
                 {"scaling_factor": 0.13025, "force_upcast": True},
                 r"conditioner\.embedders\..*",
                 r"stable-diffusion-xl-.*",
+                {
+                    "63aeecb90ff7bc1c115395962d3e803571385b61938377bc7089b36e81e92e2e": "sdxl_vae",
+                    "235745af8d86bf4a4c1b5b4f529868b37019a10f7c0b2e79ad0abca3a22bc6e1": "the SDXL VAE with fp16 fix",
+                },
             ),
             Kin(
                 "sd3",
@@ -113,6 +118,7 @@ FAMILIES = [
                 {"scaling_factor": 0.3611, "shift_factor": 0.1159, "force_upcast": True},
                 r"model\.diffusion_model\.double_blocks\..*",
                 r"flux-1.*",
+                {"afc8e28272cd15db3919bacdb6918ce9c1ed22e96cb12c4d5ed0fba823529e38": "ae.safetensors of FLUX.1"},
             ),
         ),
     )

@@ -189,3 +189,19 @@ def test_no_other_class_has_the_tensors_of_a_listed_one() -> None:
         ("AutoencoderKLWan", "AutoencoderKLQwenImage"),
         ("AutoencoderKLHunyuanVideo15", "AutoencoderKLHunyuanImageRefiner"),
     }
+
+
+def test_a_published_file_is_known_by_its_sha256() -> None:
+    """Asked for only where the layers leave it open."""
+    own = shapes_of("AutoencoderKL", SD)
+    header = Header({k: TensorSpec("F32", tuple(v.shape)) for k, v in own.items()}, {})
+    known_files = {digest: kin for kin in FAMILIES["AutoencoderKL"].kin for digest in kin.files}
+    digest = "63aeecb90ff7bc1c115395962d3e803571385b61938377bc7089b36e81e92e2e"
+    found = recognise(header, Path("x"), sha256=lambda: digest)
+    assert (found.config["scaling_factor"], found.space_unknown) == (0.13025, None)
+    assert found.why == "by its sha256: sdxl_vae"
+    assert recognise(header, Path("x"), sha256=lambda: "0" * 64).space_unknown is not None
+    assert recognise(header, Path("x"), "sd1", lambda: pytest.fail("asked")).config["scaling_factor"] == 0.18215
+    assert all(len(digest) == 64 for digest in known_files)
+    wan = {k: TensorSpec("F32", tuple(v.shape)) for k, v in shapes_of("AutoencoderKLWan", {}).items()}
+    assert recognise(Header(wan, {}), Path("x"), sha256=lambda: pytest.fail("asked")).space_unknown is None
