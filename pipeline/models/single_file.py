@@ -28,6 +28,8 @@ ARCHITECTURE = "modelspec.architecture"
 """Where files that follow Stability AI's ModelSpec say what they are."""
 _CAUTION = "force_upcast"
 """Says that float16 overflows: where any of several models says so, it is believed."""
+_COUNTER = ".num_batches_tracked"
+"""Of steps in training, which files may leave out."""
 MOST_NAMES = 1 << 16
 """Of tensors; no VAE has a tenth of them."""
 
@@ -151,7 +153,7 @@ def _beside(family: Family, layout: Layout, tensors: Mapping[str, TensorSpec]) -
         for name, shape in expected.items():
             piece = found.get(name)
             if piece is None:
-                missing += [name] if shape else []  # a module does without its counters
+                missing += [] if name.endswith(_COUNTER) else [name]
             elif _bare(piece.shape) != _bare(shape):
                 misshapen.append(piece.stored)
             else:

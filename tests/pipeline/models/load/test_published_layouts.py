@@ -113,7 +113,7 @@ def test_every_name_goes_where_it_belongs(name: str, renamed: str) -> None:
     stored = publish(own) if renamed == "its own" else own
     found = known(stored, of, "vae.")
     assert found.class_name == class_name
-    assert found.pieces.keys() == {key for key, value in own.items() if value.ndim or key in found.pieces}
+    assert found.pieces.keys() == own.keys() if class_name != "AutoencoderKLFlux2" else own.keys() & found.pieces.keys()
     markers = {key: torch.empty_like(value, device="meta") for key, value in own.items()}
     by_id = {id(value): key for key, value in markers.items()}
     if renamed == "diffusers":
@@ -154,6 +154,17 @@ def test_a_name_less_or_more_is_refused(name: str) -> None:
                 known(less, of)
         with pytest.raises(UsageError, match="left over"):
             known({**stored, f"{key}.more": torch.empty(3)}, of)
+
+
+def test_a_number_that_the_model_computes_with_is_no_counter() -> None:
+    """FLUX.2's files may leave a counter out; LTX-Video's scale of time is a weight of one value."""
+    own = shapes_of("AutoencoderKLFlux2", {})
+    without = {k: v for k, v in own.items() if not k.endswith("num_batches_tracked")}
+    assert known(without).pieces.keys() == without.keys()
+    own = shapes_of("AutoencoderKLLTXVideo", LTX_091)
+    assert known(own).pieces["decoder.timestep_scale_multiplier"].shape == ()
+    with pytest.raises(UsageError, match=r"1 missing \(decoder\.timestep_scale_multiplier\)"):
+        known({k: v for k, v in own.items() if k != "decoder.timestep_scale_multiplier"})
 
 
 def test_models_that_compute_otherwise_are_not_guessed() -> None:
