@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.files.checked import is_name, read_json
-from tvae.pipeline.files.tensor_header import TensorSpec, read_header
-from tvae.pipeline.models.checksum import sha256_of_files
+from tvae.pipeline.files.checked import is_name, open_regular, read_json
+from tvae.pipeline.files.tensor_header import BITS, TensorSpec, header_of, read_header
+from tvae.pipeline.models.checksum import remembered, sha256_of_files
 from tvae.pipeline.models.seedvr2 import checkpoint
 from tvae.pipeline.models.single_file import Found, recognise
 
@@ -57,11 +57,26 @@ class VaeSource:
 
     @cached_property
     def weights_sha256(self) -> str:
-        """Hex digest of the weights' file; of several, of their digests."""
+        """Hex digest of the weights' file; of several, of their digests; of a checkpoint, of the VAE's part of it."""
         try:
+            if self.found is not None and self.found.prefix:
+                return remembered(self.weight_files[0], "-vae", self._sha256_of_part)
             return sha256_of_files(self.weight_files)
         except OSError as error:
             raise UsageError(f"cannot read the weights of VAE '{self.id}': {error}") from error
+
+    def _sha256_of_part(self) -> str:
+        """Of the stored bytes of a checkpoint's tensors that are the VAE's, with their names."""
+        assert self.found is not None, "a folder has no such part"
+        found = hashlib.sha256()
+        with open_regular(self.weight_files[0]) as file:
+            header, begins = header_of(file)
+            for name in sorted({piece.stored for piece in self.found.pieces.values()}):
+                spec = header.tensors[name]
+                found.update(json.dumps([name, spec.dtype, spec.shape]).encode())
+                file.seek(begins[name])
+                found.update(file.read(prod(spec.shape) * BITS[spec.dtype] // 8))
+        return found.hexdigest()
 
     @cached_property
     def tensors(self) -> dict[str, TensorSpec]:

@@ -81,6 +81,19 @@ def test_remembered_until_the_file_changes(weights: Weights, tmp_path: Path, mon
     assert values_of(locate_vae(str(path))) == ("x",)
 
 
+def test_of_a_checkpoint_the_vaes_part_counts(weights: Weights, tmp_path: Path) -> None:
+    """Its bytes alone are read: another diffusion model around it is no other VAE."""
+    digests = set[str]()
+    for n, other in enumerate((0.0, 1.0)):
+        (tmp_path / str(n)).mkdir()
+        stored_in = in_checkpoint(latent_diffusion(weights), "vae.", {"model.x": torch.full((5,), other)})
+        digests.add(locate_vae(str(written(stored_in, tmp_path / str(n)))).weights_sha256)
+    assert len(digests) == 1
+    changed = {**weights, "quant_conv.bias": weights["quant_conv.bias"] + 1}
+    stored_in = in_checkpoint(latent_diffusion(changed), "vae.", {"model.x": torch.zeros(5)})
+    assert locate_vae(str(written(stored_in, tmp_path))).weights_sha256 not in digests
+
+
 def test_counters_do_not_count() -> None:
     tensors = [("a", torch.ones(2, 1)), ("n", torch.tensor(3))]
     assert values_checksums(tensors) == values_checksums([("a", torch.ones(2))])
