@@ -82,12 +82,12 @@ def _look(thing: str, max_pixels: int, mode: SandboxMode) -> tuple[str, dict[str
         except InputError as error:
             try:  # the weights of a VAE that are published without a configuration
                 return "vae", _describe_vae(locate_vae(thing))
-            except UsageError:
-                pass
+            except UsageError as reason:
+                no_vae = str(reason)
             if path.is_dir() and not latents.is_latents(path):
                 raise InputError(f"{thing} is a folder without latents of a video or a VAE") from error
             if named_so and not is_ours(path):
-                return "tensors", _describe_tensors(path)
+                return "tensors", _describe_tensors(path) | {"no_vae": no_vae}
             raise
     with Sandbox(mode) as sandbox, sandbox.open_reader(path, max_pixels) as reader:
         return "media", {**reader.info.to_json(), "bytes": path.stat().st_size}
@@ -140,5 +140,6 @@ def _describe_vae(source: VaeSource) -> dict[str, Any]:
         "dtype": str(source.stored_dtype).removeprefix("torch."),
         "parameters": sum(prod(spec.shape) for spec in source.tensors.values()),
         "space": space.to_json(),
+        "found": source.found.describe() if source.found else None,
         "config": {key: value for key, value in source.config.items() if not key.startswith("_")},
     }

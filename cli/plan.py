@@ -32,6 +32,7 @@ def plan(
     shape: Shape = None,
     side: Side = "both",
     vae: options.Vae = None,
+    vae_of: options.VaeOf = None,
     preset: options.Preset = "auto",
     dtype: options.Dtype = None,
     device: options.Device = None,
@@ -64,6 +65,7 @@ def plan(
         )
         model = open_model(
             vae or named or "builtin",
+            vae_of=vae_of,
             preset=preset,
             dtype=dtype,
             device=device,

@@ -51,7 +51,7 @@ class Decode:
         width, height = meta.geometry.padded_size
         hold(width * height * _HELD_BYTES)
         (part,) = reader
-        values = latents_to_decode(model, part.tensors, meta.space.name)
+        values = latents_to_decode(model, part.tensors, meta.space)
         return Picture(
             item,
             output,

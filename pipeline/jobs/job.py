@@ -58,7 +58,9 @@ class Job:
     """Go into the subfolders of named folders."""
 
     vae: str | None = None
-    """``builtin``, a folder or a hub id; None is ``builtin`` or, for decode, what the latents name."""
+    """``builtin``, a folder, a file or a hub id; None is ``builtin`` or, for decode, what the latents name."""
+    vae_of: str | None = None
+    """The public model that a file's VAE is of, such as ``sdxl``, where its tensors do not tell."""
     preset: str = "auto"
     dtype: str | None = None
     device: str | None = None
@@ -123,6 +125,8 @@ class Job:
             raise UsageError(f"nothing to {self.operation}: name a file, a folder or a pattern")
         if self.allow_other_vae and self.vae is None:
             raise UsageError("--allow-other-vae decodes with a VAE that you name: pass --vae, too")
+        if self.vae_of is not None and self.vae is None:
+            raise UsageError("--vae-of says which model the file of --vae is of: pass --vae, too")
         if self.latents_space is not None and self.latents_space not in SPACES:
             raise UsageError(f"space '{self.latents_space}' is not one of {', '.join(SPACES)}")
         if self.latents_space is not None and self.vae is None:

@@ -92,6 +92,7 @@ class Vaes:
         job = self._job
         model = open_model(
             name,
+            vae_of=job.vae_of,
             preset=job.preset,
             dtype=job.dtype,
             device=str(self.device),
@@ -105,6 +106,12 @@ class Vaes:
 
     def _fit(self, model: Model) -> Model:
         job = self._job
+        wanted = {"encode": job.space, "decode": job.latents_space}.get(job.operation)
+        if wanted == "model" and (unknown := model.info.space.unknown) is not None:
+            raise UsageError(
+                f"nothing is known of the model space of VAE '{model.info.id}': {unknown}; say which model it is of "
+                "(--vae-of), or keep --space raw"
+            )
         if job.operation == "encode" and job.posterior != "mean" and not model.info.posterior:
             raise UsageError(
                 f"the VAE '{model.info.id}' ({model.info.class_name}) has no posterior: leave "

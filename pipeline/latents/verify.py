@@ -12,8 +12,9 @@ from tvae.pipeline.errors import InputError
 from tvae.pipeline.files import tensor_header
 from tvae.pipeline.latents.image_file import IMAGE_SUFFIX
 from tvae.pipeline.latents.index import INDEX_NAME
-from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, SourceRecord
+from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, SourceRecord, VaeIdentity
 from tvae.pipeline.latents.reader import is_latents, open_latents
+from tvae.pipeline.models.values_checksum import same_values
 
 __all__ = ["MadeBy", "Verdict", "found_below", "verify_latents"]
 
@@ -25,6 +26,7 @@ class MadeBy:
     class_name: str
     config_sha256: str
     weights_sha256: str
+    values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,9 +85,16 @@ def _changed(meta: LatentsMeta, source: Path | None, made_by: MadeBy | None) -> 
         except OSError as error:
             return f"its source {source} cannot be read ({error.strerror or error})"
     vae = meta.vae
-    if made_by is not None and made_by != MadeBy(vae.class_name, vae.config_sha256, vae.weights_sha256):
+    if made_by is not None and not _same(made_by, vae):
         return f"it was made by another VAE: '{vae.id}' ({vae.class_name}, weights {vae.weights_sha256[:12]})"
     return None
+
+
+def _same(made_by: MadeBy, vae: VaeIdentity) -> bool:
+    """Is it this VAE, or a copy of it in another file or type?"""
+    if made_by.weights_sha256 != vae.weights_sha256:
+        return made_by.class_name == vae.class_name and same_values(made_by.values, vae.values)
+    return (made_by.class_name, made_by.config_sha256) == (vae.class_name, vae.config_sha256)
 
 
 def _foreign(path: Path) -> bool:
