@@ -14,7 +14,7 @@ from typing import Protocol
 from tvae.pipeline.engine.ir.program import Program
 from tvae.pipeline.engine.plan.bounds import Rows, demanded, owned
 
-__all__ = ["Travel", "held_rows", "own_rows", "rooms", "travels"]
+__all__ = ["Travel", "held_rows", "own_rows", "rooms", "thin", "travels"]
 
 Travel = tuple[int, int, int]
 """(rank, lo, hi): rows [lo, hi) of a value, to or from that rank."""
@@ -100,3 +100,19 @@ def travels(own: Sequence[Rows], held: Sequence[Rows], rank: int) -> tuple[list[
 def _common(one: Rows, other: Rows) -> Rows | None:
     lo, hi = max(one[0], other[0]), min(one[1], other[1])
     return (lo, hi) if lo < hi else None
+
+
+def thin(program: Program, segments: Sequence[_Segment]) -> bool:
+    """Are bands thinner than the rows that ranks read of each other, so that some read beyond their neighbours?"""
+    assert program.ranks is not None
+    ranks = range(len(program.ranks.bands))
+    own = [own_rows(program, segments, rank) for rank in ranks]
+    for rank in ranks:
+        for id_, (lo, hi) in held_rows(program, segments, rank).items():
+            axis = program.ops[id_].axis
+            beside = [own[n][id_] for n in ranks if abs(n - rank) <= 1 and own[n][id_][0] < own[n][id_][1]]
+            if axis is None or (lo, hi) == (0, axis.rows) or not beside:
+                continue
+            if lo < min(first for first, _ in beside) or hi > max(last for _, last in beside):
+                return True
+    return False

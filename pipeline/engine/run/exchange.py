@@ -6,12 +6,15 @@ NCCL between GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from tvae.pipeline.errors import RankError
 
 __all__ = ["Exchange", "GroupExchange", "Message"]
 
@@ -49,18 +52,34 @@ class GroupExchange:
         """See ``Exchange``."""
         wanted = [dist.P2POp(dist.irecv, _bytes(t), self._world[peer], self._group) for peer, t in receives]
         wanted += [dist.P2POp(dist.isend, _bytes(t), self._world[peer], self._group) for peer, t in sends]
-        for work in dist.batch_isend_irecv(wanted) if wanted else ():
-            work.wait()
+        with _in_time():
+            for work in dist.batch_isend_irecv(wanted) if wanted else ():
+                work.wait()
 
     def gather(self, part: Tensor) -> list[Tensor]:
         """See ``Exchange``."""
         found = [torch.empty_like(part) for _ in range(self.ranks)]
-        dist.all_gather(found, part, self._group)
+        with _in_time():
+            dist.all_gather(found, part, self._group)
         return found
 
     def broadcast(self, value: Tensor) -> None:
         """See ``Exchange``."""
-        dist.broadcast(value, self._world[0], self._group)
+        with _in_time():
+            dist.broadcast(value, self._world[0], self._group)
+
+
+@contextmanager
+def _in_time() -> Iterator[None]:
+    """What the group says of a process that died, or did not answer within the group's time-out, in one line."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        said = f"another process of the group died or does not answer; start all of them again ({why})"
+        raise RankError(said) from error
 
 
 def _bytes(plain: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from tvae.pipeline.engine.run.exchange import Exchange
 from tvae.pipeline.engine.run.rank_rows import RankRows, Shifted
 from tvae.pipeline.engine.run.ring import Ring
 from tvae.pipeline.engine.run.run_bands import BandRun, heights, reads_by_bands
-from tvae.pipeline.engine.run.storage import Boundary, Callers, RowSink, RowSource
+from tvae.pipeline.engine.run.storage import Boundary, Callers, OwnRows, RowSink, RowSource
 
 __all__ = ["execute"]
 
@@ -63,15 +63,19 @@ def execute(
     (``from_weights``). spill: folder for buffers on disk. channels_last: memory layout of inputs and buffers (weights
     are as given). before_strip: called before each, and before each large value that is computed whole. exchange: of a
     program that ranks share, with the others, which run it at the same time. Outputs are then this rank's rows of them,
-    and inputs may be the rows that it holds.
+    and inputs may be the rows that it holds, or ``OwnRows``.
     """
     program = schedule.program
     device = inputs[0].device
     store: dict[int, Tensor] = {i: weights[name] for i, name in program.params.items()} | dict(constants or {})
     away: dict[int, Boundary] = {i: Callers(sink) for i, sink in (sinks or {}).items()}
+    left: list[int] = []
     for id_, x in zip(program.inputs, inputs, strict=True):
         if isinstance(x, Tensor):
             store[id_] = x  # strips and bands lay out what they read of it
+        elif isinstance(x, OwnRows):
+            store[id_] = x.rows
+            left.append(id_)
         else:
             away[id_] = Callers(x)
     for op in program.ops:
@@ -83,7 +87,7 @@ def execute(
     together = None if exchange is None else RankRows(schedule, exchange, store, away, device, channels_last)
     try:
         if together is not None:
-            together.begin([op.id for op in program.ops if op.kind == "noise"])
+            together.begin([op.id for op in program.ops if op.kind == "noise"], left)
         for segment in schedule.segments:
             _Run(schedule, segment, store, away, device, channels_last, spill, before_strip, together).run()
             for id_ in segment.drops:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tvae.pipeline.engine.ir.axis import Axis, crop, place, rows_of, shape_of_rows
-from tvae.pipeline.engine.ir.layout import memory_format
-from tvae.pipeline.engine.ir.program import Op
+from tvae.pipeline.engine.ir.axis import Axis, crop, rows_of, shape_of_rows
+from tvae.pipeline.engine.ir.program import Op, Program
 from tvae.pipeline.engine.plan.bounds import Rows, owned
-from tvae.pipeline.engine.plan.schedule import Schedule
+from tvae.pipeline.engine.plan.schedule import Schedule, Segment
 from tvae.pipeline.engine.plan.shard import held_rows, own_rows, travels
-from tvae.pipeline.engine.run.exchange import Exchange, Message
+from tvae.pipeline.engine.run.exchange import Exchange
 from tvae.pipeline.engine.run.storage import Boundary, Pending
+from tvae.pipeline.engine.run.swap_rows import PartOfRows, arrived, as_message, room_for, swap, swap_rows, widened
 
 __all__ = ["RankRows", "Shifted"]
 
@@ -57,35 +57,32 @@ class RankRows:
         assert program.ranks.rank == exchange.rank
         self._schedule, self._program, self._ops, self._exchange = schedule, program, program.ops, exchange
         self._store, self._away, self._device, self._channels_last = store, away, device, channels_last
-        own = [own_rows(program, schedule.segments, rank) for rank in range(exchange.ranks)]
-        held = [held_rows(program, schedule.segments, rank) for rank in range(exchange.ranks)]
-        self._own = {i: [its[i] for its in own] for i in own[0]}
-        self._held = {i: [its[i] for its in held] for i in held[0]}
+        known = schedule.shares  # arithmetic that takes as long as a small picture's run
+        if RankRows not in known:
+            known[RankRows] = [_by_id(schedule, exchange.ranks, rows) for rows in (own_rows, held_rows)]
+        self._own, self._held = known[RankRows]
 
-    def begin(self, noise: Iterable[int]) -> None:
-        """Of inputs and noise only the rows that this rank holds stay; those that others own come from them.
-
-        An input is given whole, or those rows of it, or the rows that this rank owns (``handed_over``: the caches that
-        its last step left).
-        """
+    def begin(self, noise: Iterable[int], left: Iterable[int]) -> None:
+        """Of inputs and noise only the rows that this rank holds stay. Inputs were given whole, or as these rows. left:
+        those of which there are own rows alone, because an earlier run of all ranks left them; the rest comes from the
+        others."""
         for id_ in noise:
             drawn = self._store[id_].contiguous()
             self._exchange.broadcast(drawn)  # as one process alone would draw it
             self._store[id_] = drawn
-        left: list[int] = []
         for id_ in (*self._program.inputs, *noise):
             axis = self._ops[id_].axis
             if axis is None or id_ not in self._store:
                 continue
             value, (first, last) = self._store[id_], self._schedule.rooms[id_]
-            if id_ in self._program.handed_over:
-                self._store[id_] = self._widened(value, axis, self._own[id_][self._exchange.rank], (first, last))
-                left.append(id_)
+            if id_ in left:
+                mine, how = self._own[id_][self._exchange.rank], self._channels_last
+                self._store[id_] = widened(value, axis, mine, (first, last), channels_last=how)
             elif rows_of(value.shape, axis) != last - first:
                 assert rows_of(value.shape, axis) == axis.rows, "an input is given whole, or as the rows that are held"
                 part = crop(value, axis, first, last)
                 self._store[id_] = part.clone() if id_ in noise else part
-        self._complete(left)
+        self._complete([i for i in left if self._ops[i].axis is not None])
 
     def end_segment(self, sinks: Collection[int], folded: Mapping[int, Any]) -> dict[int, Any]:
         """All strips of a segment are done: what other ranks read of its buffers goes to them. Returns the statistics
@@ -111,17 +108,6 @@ class RankRows:
         assert axis is not None
         return axis
 
-    def _widened(self, value: Tensor, axis: Axis, mine: Rows, room: Rows) -> Tensor:
-        """A value's own rows in a buffer with room for others."""
-        if mine == room:
-            return value
-        shape = shape_of_rows(value.shape, axis, room[1] - room[0])
-        layout = memory_format(value.ndim, self._channels_last)
-        buffer = torch.empty(shape, dtype=value.dtype, device=value.device, memory_format=layout)
-        if mine[0] < mine[1]:
-            place(buffer, axis, mine[0] - room[0], mine[1] - room[0], value)
-        return buffer
-
     def _merged(self, op: Op, acc: Any) -> Any:
         """What all ranks found together: each gathers the parts of all and joins them in their order."""
         reduction, total = op.reduction, self._program.rows
@@ -142,52 +128,28 @@ class RankRows:
 
     def _complete(self, ids: Iterable[int]) -> None:
         """Fill the buffers' rows that other ranks own."""
-        sends: list[Message] = []
-        receives: list[Message] = []
-        apart: list[tuple[int, int, int, Tensor]] = []
-        for id_ in ids:
-            axis, first, value = self._axis(id_), self._schedule.first(id_), self._store[id_]
-            out, into = travels(self._own[id_], self._held[id_], self._exchange.rank)
-            sends += [(peer, self._plain(crop(value, axis, lo - first, hi - first))) for peer, lo, hi in out]
-            for peer, lo, hi in into:
-                rows = self._outermost(crop(value, axis, lo - first, hi - first))
-                if axis.outer != 1 or not rows.is_contiguous():  # then not a part of the buffer in one piece
-                    rows = torch.empty(rows.shape, dtype=value.dtype, device=value.device)
-                    apart.append((id_, lo, hi, rows))
-                receives.append((peer, rows))
-        self._swap(sends, receives)
-        for id_, lo, hi, rows in apart:
-            first = self._schedule.first(id_)
-            place(self._store[id_], self._axis(id_), lo - first, hi - first, self._back(rows))
+        first = self._schedule.first
+        parts = [PartOfRows(self._store[i], self._axis(i), first(i), self._own[i], self._held[i]) for i in ids]
+        swap_rows(self._exchange, parts, channels_last=self._channels_last)
 
     def _complete_away(self, id_: int) -> None:
         """The same of a buffer elsewhere, some rows at a time: they pass through the device."""
         op, axis, own, away = self._ops[id_], self._axis(id_), self._own[id_], self._away[id_]
+        like, last = torch.empty(0, dtype=op.dtype, device=self._device), self._channels_last
         step = max(1, axis.rows * self._schedule.strip_rows // self._program.rows)
         for n in range(max(-(-(hi - lo) // step) for lo, hi in own)):
             piece = [(min(lo + n * step, hi), min(lo + (n + 1) * step, hi)) for lo, hi in own]
             out, into = travels(piece, self._held[id_], self._exchange.rank)
-            sends = [(peer, self._plain(away.fetch(lo, hi).result())) for peer, lo, hi in out]
-            receives: list[Message] = []
-            for peer, lo, hi in into:
-                shape = self._outermost(torch.empty(shape_of_rows(op.shape, axis, hi - lo), device="meta")).shape
-                receives.append((peer, torch.empty(shape, dtype=op.dtype, device=self._device)))
-            self._swap(sends, receives)
+            sends = [(peer, as_message(away.fetch(lo, hi).result(), last)) for peer, lo, hi in out]
+            receives = [(peer, room_for(shape_of_rows(op.shape, axis, hi - lo), like, last)) for peer, lo, hi in into]
+            swap(self._exchange, sends, receives)
             for (_, lo, hi), (_, rows) in zip(into, receives, strict=True):
-                away.keep(lo, hi, self._back(rows)).result()
+                away.keep(lo, hi, arrived(rows, last)).result()
 
-    def _swap(self, sends: Iterable[Message], receives: Iterable[Message]) -> None:
-        some = [[(peer, rows) for peer, rows in messages if rows.numel()] for messages in (sends, receives)]
-        if any(some):
-            self._exchange.swap(*some)
 
-    def _outermost(self, rows: Tensor) -> Tensor:
-        """A view of rows as they lie in a buffer: its channels innermost where they lie so."""
-        return rows.movedim(1, -1) if self._channels_last and rows.ndim in (4, 5) else rows
-
-    def _back(self, rows: Tensor) -> Tensor:
-        return rows.movedim(-1, 1) if self._channels_last and rows.ndim in (4, 5) else rows
-
-    def _plain(self, rows: Tensor) -> Tensor:
-        """Rows as a message."""
-        return self._outermost(rows).contiguous()
+def _by_id(
+    schedule: Schedule, ranks: int, rows: Callable[[Program, Sequence[Segment], int], dict[int, Rows]]
+) -> dict[int, list[Rows]]:
+    """Of each buffer, rows of every rank."""
+    found = [rows(schedule.program, schedule.segments, rank) for rank in range(ranks)]
+    return {i: [its[i] for its in found] for i in found[0]}
