@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -140,3 +142,14 @@ def test_a_process_that_dies_ends_the_others(tmp_path: Path) -> None:
     said = (tmp_path / "said").read_text(encoding="utf-8")
     assert said.startswith("another process of the group died or does not answer")
     assert "\n" not in said
+
+
+@pytest.mark.slow
+def test_the_table_of_devices_is_printed() -> None:
+    """The script that measures GPUs, between two CPUs."""
+    script = Path(__file__).parents[1] / "gpu" / "measure_devices.py"
+    command = [sys.executable, str(script), "--cpu", "--tiny", "--times", "1", "--only", "sdxl"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("sdxl")]
+    assert [line.split()[1] for line in lines] == ["decode", "encode"]
+    assert all(float(line.split()[-1]) <= 1e-5 for line in lines)
