@@ -89,6 +89,9 @@ def shared_calls(rank: int) -> dict[str, Any]:
                 found[f"{side} {x.shape[2]}"] = relative_l2(getattr(vae, side)(x), getattr(wide, side)(x.double()))
         found["part"] = TiledVAE(model, group=group, gather=False).decode(z)
         found["whole"] = model.decode(z)
+        said = vae.plan(tuple(z.shape), "decode")
+        assert said.rank == rank
+        assert said.bands == ((0, 6), (6, 11))
         found["message"] = refusal(model, z[:, :, : 8 + rank])
         model.first.bias += rank
         found["weights"] = refusal(model, z)

@@ -20,6 +20,7 @@ from tvae.pipeline.engine.plan.footprint import footprint
 from tvae.pipeline.engine.plan.machine import CPU
 from tvae.pipeline.engine.plan.other_rank import of_rank
 from tvae.pipeline.engine.plan.planner import fitting
+from tvae.pipeline.engine.plan.report import explain
 from tvae.pipeline.engine.plan.schedule import Schedule, schedule
 from tvae.pipeline.engine.run.execute import execute
 
@@ -78,3 +79,16 @@ def test_a_budget_is_kept_by_every_rank(kind: type[Block], tmp_path: Any) -> Non
     budget = int(0.7 * footprint(ease).device)
     plan = fitting(program, [48, 24, 12, 6, 3, 1], budget, CPU)
     assert max(measured(kind, plan, spill=tmp_path)) <= 1.05 * budget
+
+
+def test_the_plan_tells_the_band_and_what_comes_from_others() -> None:
+    """One row of the buffer that a convolution reads; the picture is given to both."""
+    plan = schedule(program_of(Residual, 2), 8)
+    told = explain(of_rank(plan, 1), "decode")
+    assert told.bands == ((0, 24), (24, 48))
+    assert told.rank == 1
+    row = 2 * WIDTH * torch.float64.itemsize
+    assert told.received_bytes == 8 * row
+    assert "rows 24 to 47 of the input, device 2 of 2" in str(told)
+    alone = explain(schedule(program_of(Residual, 1), 8), "decode")
+    assert 0.5 <= sum(b.bytes for b in told.buffers) / sum(b.bytes for b in alone.buffers) <= 0.55
