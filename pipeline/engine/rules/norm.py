@@ -109,6 +109,9 @@ def norm_map(ctx: Context, node: Node, source: Op, groups: int, w: Any, b: Any, 
         found = [*(acc or []), parts]
         return [merge_stats(found)] if len(found) > 1 and sum(p.nbytes for p in found) > _MOST_BYTES else found
 
+    def part(acc: list[Tensor]) -> Tensor:
+        return merge_stats(acc)
+
     def finish(acc: list[Tensor]) -> Tensor:
         return acc[0] if len(acc) == 1 else torch.cat(acc, 1)
 
@@ -125,7 +128,7 @@ def norm_map(ctx: Context, node: Node, source: Op, groups: int, w: Any, b: Any, 
         name="group_stats",
         shape=(source.shape[0], 1, 3, source.shape[1]),
         dtype=torch.float64,
-        reduction=Reduction(source.id, fold, finish, take),
+        reduction=Reduction(source.id, fold, finish, take, part, take),
     )
     given = [ctx.maybe(t) for t in (w, b, offset)]
     read_given = [None if o is None else o.id for o in given]
