@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from tvae.pipeline.engine.capture.copies import is_copy
 from tvae.pipeline.engine.capture.export_settings import exporting, takes_shortcuts
 from tvae.pipeline.engine.capture.made_constant import Lost, noting_constants
 from tvae.pipeline.engine.ir.graph import DEVICE, Constant, Graph, Meta, Node, Ref
@@ -164,6 +165,7 @@ class _Translator:
         self.constants: dict[str, Tensor] = {}
         self.symbols: set[Any] = set()  # those that the shapes of the inputs give
         self.printed: dict[Any, Size] = {}
+        self.copied: set[int] = set()
 
     def graph(self) -> Graph:
         signature = self.program.graph_signature
@@ -195,7 +197,9 @@ class _Translator:
         graph = Graph(self.nodes, input_ids, outputs, self._guards(input_ids), None, self.constants)
         graph.row_symbol = graph.symbol_of(self.rows)
         shape = graph.nodes[input_ids[0]].meta.shape
-        return replace(graph, fixed=self._fixed(shape[self.rows] if len(shape) >= 4 else None))
+        return replace(
+            graph, copied=frozenset(self.copied), fixed=self._fixed(shape[self.rows] if len(shape) >= 4 else None)
+        )
 
     def _fixed(self, rows: int | Size | None) -> Constant | None:
         """Which operation made the rows of the first input, or a product of them, a constant."""
@@ -228,6 +232,8 @@ class _Translator:
         args = tuple(self._arg(a, n) for a in n.args)
         kwargs = {k: self._arg(a, n) for k, a in n.kwargs.items()}
         self._add(n, Node("call", name, args, kwargs, _module_of(n)))
+        if is_copy(self.nodes[-1].op, n):
+            self.copied.add(self.ids[n])
 
     def _arg(self, arg: Any, user: Any) -> Any:
         if isinstance(arg, torch.fx.Node):

@@ -53,6 +53,18 @@ def constant(ctx: Context, node: Node) -> Op:
     )
 
 
+@rule("empty_like")
+def empty(ctx: Context, node: Node) -> Op:
+    """Memory to write to, in the shape of another value: zeros, so that no run differs from another."""
+    axis, dtype, device = ctx.op(node.args[0]).axis, node.meta.dtype, ctx.device
+    assert axis is not None
+
+    def run(_read: Read, a: int, b: int) -> torch.Tensor:
+        return torch.zeros(ctx.strip_shape(node, axis, b - a), dtype=dtype, device=device)
+
+    return ctx.emit(node, [], axis, no_demand, run, cheap=True, constant=True)
+
+
 @rule("arange", born=True)
 def arange(ctx: Context, node: Node) -> Op:
     """Equally spaced numbers; element i is start + i·step."""

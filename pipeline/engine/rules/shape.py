@@ -55,7 +55,7 @@ def permute(ctx: Context, node: Node) -> Op:
     return ctx.local(node, source.axis.moved(order.index(source.axis.dim)), cheap=True)
 
 
-@rule("expand", born=True)
+@rule("expand", "broadcast_to", born=True)
 def expand(ctx: Context, node: Node) -> Op:
     """Broadcast to a larger shape; the rows may be born here from a dimension of one."""
     source, shape = ctx.op(node.args[0]), ctx.shape(node.meta)

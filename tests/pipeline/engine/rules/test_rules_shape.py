@@ -159,22 +159,22 @@ def expand(draw: Draw, op: str) -> OneOp:
     kind = draw(st.sampled_from(["channels", "lead", "weight", "border", "border row", "merged"]))
     if kind == "channels":
         x, shape = g.input(2, 1, "h", "w"), [-1, 5, -1, Size("w")]
-        return g.gives(g.call("expand.default", x, shape, shape=(2, 5, "h", "w")), tolerance=0)
+        return g.gives(g.call(f"{op}.default", x, shape, shape=(2, 5, "h", "w")), tolerance=0)
     if kind == "lead":
         shape = [3, 2, 4, Size("h"), Size("w")]
-        return g.gives(g.call("expand.default", image(g), shape, shape=(3, 2, 4, "h", "w")), tolerance=0)
+        return g.gives(g.call(f"{op}.default", image(g), shape, shape=(3, 2, 4, "h", "w")), tolerance=0)
     if kind == "merged":
         x = g.call("unsqueeze.default", clip_tokens(g), 1, shape=(2, 1, "2*h*w", 4))
-        return g.gives(g.call("expand.default", x, [-1, 3, -1, -1], shape=(2, 3, "2*h*w", 4)), tolerance=0)
+        return g.gives(g.call(f"{op}.default", x, [-1, 3, -1, -1], shape=(2, 3, "2*h*w", 4)), tolerance=0)
     shape = [2, 4, Size("h"), Size("w")]
     if kind == "weight":
         x = image(g)  # the weight alone reads no input
-        born = g.call("expand.default", g.param(4, 1, 1), shape, shape=(2, 4, "h", "w"))
+        born = g.call(f"{op}.default", g.param(4, 1, 1), shape, shape=(2, 4, "h", "w"))
         return g.gives(born, g.call("add.Tensor", born, x), tolerance=0)
     row = g.call("slice.Tensor", image(g, 1), 2, -1, shape=(2, 1, 1, "w"))
     if kind == "border":
-        return g.gives(g.call("expand.default", row, shape, shape=(2, 4, "h", "w")), tolerance=0)
-    return g.gives(g.call("expand.default", row, [2, 4, 1, -1], shape=(2, 4, 1, "w")), tolerance=0)
+        return g.gives(g.call(f"{op}.default", row, shape, shape=(2, 4, "h", "w")), tolerance=0)
+    return g.gives(g.call(f"{op}.default", row, [2, 4, 1, -1], shape=(2, 4, 1, "w")), tolerance=0)
 
 
 def repeat(draw: Draw, op: str) -> OneOp:
@@ -223,7 +223,7 @@ CASES: dict[str, Case] = {
     "squeeze": squeeze,
     "unsqueeze": unsqueeze,
     **dict.fromkeys(["permute", "transpose", "movedim", "moveaxis", "t", "swapaxes"], permute),
-    "expand": expand,
+    **dict.fromkeys(["expand", "broadcast_to"], expand),
     "repeat": repeat,
     "repeat_interleave": repeat_interleave,
 }
