@@ -2,6 +2,7 @@
 
 from tvae.pipeline.engine.rules import (
     attention,
+    einsum,
     enlarge,
     factory,
     narrow,
@@ -24,6 +25,7 @@ __all__ = [
     "Context",
     "NoRule",
     "attention",
+    "einsum",
     "enlarge",
     "factory",
     "narrow",
