@@ -15,12 +15,22 @@ from tvae.pipeline.engine.rules.registry import NoRule, rule
 
 _ARITHMETIC = (
     "add sub mul div rsub pow square sqrt rsqrt reciprocal exp log abs neg sin cos "
-    "maximum minimum clamp clamp_min clamp_max"
+    "maximum minimum fmax fmin clamp clamp_min clamp_max addcmul addcdiv lerp "
+    "tan asin acos atan sinh cosh asinh acosh atanh erf erfc exp2 expm1 log2 log10 log1p sinc "
+    "atan2 hypot fmod remainder floor_divide logaddexp xlogy copysign"
 )
-_ACTIVATIONS = "relu silu gelu elu mish sigmoid tanh softplus leaky_relu hardtanh hardswish relu6"
-_ROUNDING = "round floor ceil sign nan_to_num"
-_LOGIC = "lt le gt ge eq ne where logical_and logical_or logical_not bitwise_and masked_fill"
-_COPIES = "to _to_copy clone alias detach dropout expand_as zeros_like ones_like full_like lift_fresh_copy"
+_ACTIVATIONS = (
+    "relu silu gelu elu mish sigmoid tanh softplus leaky_relu hardtanh hardswish relu6 "
+    "selu celu hardsigmoid log_sigmoid softshrink hardshrink threshold"
+)
+_ROUNDING = "round floor ceil trunc frac sign sgn nan_to_num isnan isinf isfinite"
+_LOGIC = (
+    "lt le gt ge eq ne where logical_and logical_or logical_xor logical_not masked_fill "
+    "bitwise_and bitwise_or bitwise_xor bitwise_not __and__ __or__ __xor__ __lshift__ __rshift__"
+)
+_COPIES = (
+    "to _to_copy clone alias detach dropout feature_dropout expand_as zeros_like ones_like full_like lift_fresh_copy"
+)
 
 
 def broadcast_axis(ctx: Context, node: Node) -> Axis:
@@ -74,14 +84,44 @@ def linear(ctx: Context, node: Node) -> Op:
     return _channel_mixing(ctx, node, 1, "features", **more)
 
 
-@rule("softmax", "_softmax", "log_softmax")
-def softmax(ctx: Context, node: Node) -> Op:
-    """Normalises one dimension, which must not carry the rows."""
+@rule("prelu")
+def prelu(ctx: Context, node: Node) -> Op:
+    """A slope for each channel, or one for all."""
     source = ctx.op(node.args[0])
-    assert source.axis is not None
-    if ctx.value(node.args[1]) % len(source.shape) == source.axis.dim:
-        raise NoRule("softmax over the rows")
+    if source.axis is None or (source.axis.dim == 1 and math.prod(ctx.op(node.args[1]).shape) > 1):
+        raise NoRule("its rows are in the channels")
     return ctx.local(node, source.axis)
+
+
+@rule("glu")
+def glu(ctx: Context, node: Node) -> Op:
+    """One half of a dimension gates the other."""
+    source = ctx.op(node.args[0])
+    dim = ctx.value(node.args[1]) if len(node.args) > 1 else node.kwargs.get("dim", -1)
+    if source.axis is None or dim % len(source.shape) == source.axis.dim:
+        raise NoRule("rows gate rows")
+    return ctx.local(node, source.axis)
+
+
+@rule("channel_shuffle")
+def channel_shuffle(ctx: Context, node: Node) -> Op:
+    """Channels in another order."""
+    source = ctx.op(node.args[0])
+    if source.axis is None or source.axis.dim == 1:
+        raise NoRule("its rows are in the channels")
+    return ctx.local(node, source.axis, cheap=True)
+
+
+@rule("addmm")
+def addmm(ctx: Context, node: Node) -> Op:
+    """A product of rows with a matrix, and a bias."""
+    bias, left, right = (ctx.op(a) for a in node.args[:3])
+    if left.axis is None or left.axis.dim != 0 or right.axis is not None:
+        raise NoRule("a matrix product with rows elsewhere than in the first operand's first dimension")
+    if bias.axis is None and len(bias.shape) == 2 and bias.shape[0] != 1:
+        raise NoRule("one operand has the height and is not divided into strips")
+    work = 2.0 * math.prod(left.shape) * right.shape[1]
+    return ctx.local(node, left.axis, work=work)
 
 
 @rule("layer_norm", "rms_norm")

@@ -13,6 +13,7 @@ from tvae.pipeline.engine.rules.born import born_by_slicing
 from tvae.pipeline.engine.rules.collect import collected
 from tvae.pipeline.engine.rules.context import Context, no_demand
 from tvae.pipeline.engine.rules.registry import NoRule, rule
+from tvae.pipeline.engine.rules.several import SEVERAL, one_of_several
 
 
 @rule("slice", born=True)
@@ -93,11 +94,13 @@ def _sliced(t: Tensor, dim: int, start: int, stop: int, step: int) -> Tensor:
 
 
 # -- operations with several results are lowered where one of them is taken ------------------------------------------
-SPLITS = {"split", "split_with_sizes", "tensor_split", "chunk", "unbind", "meshgrid"}
+SPLITS = {"split", "split_with_sizes", "tensor_split", "chunk", "unbind", "meshgrid", *SEVERAL}
 
 
 def taken(ctx: Context, node: Node, source: Node, index: int) -> Op:
-    """Result ``index`` of a split, chunk, unbind or meshgrid."""
+    """Result ``index`` of an operation of ``SPLITS``."""
+    if source.op in SEVERAL:
+        return one_of_several(ctx, node, source, index)
     if source.op == "meshgrid":
         return _meshgrid(ctx, node, source, index)
     whole = ctx.op(source.args[0])

@@ -61,11 +61,6 @@ def tokens_plus_rows_merged_otherwise(g: OneOp) -> Ref:
     return g.call("add.Tensor", clip_tokens(g), g.input(2, "2*h*w", 4))
 
 
-@refused("softmax over the rows")
-def softmax_over_the_rows(g: OneOp) -> Ref:
-    return g.call("softmax.int", image(g), 2)
-
-
 @refused("rows are in the features")
 def linear_over_the_rows(g: OneOp) -> Ref:
     x = g.call("transpose.int", tokens(g), 1, 2, shape=(2, 4, "h*w"))
@@ -195,16 +190,6 @@ def rows_stacked_on_a_weight(g: OneOp) -> Ref:
 def rows_unbound(g: OneOp) -> Ref:
     x = g.call("slice.Tensor", image(g), 2, 0, 2, shape=(2, 4, 2, "w"))
     return g.part(g.call("unbind.int", x, 2, shape=[(2, 4, "w")] * 2), 1)
-
-
-@refused("over the rows")
-def extremes_by_index_over_the_rows(g: OneOp) -> Ref:
-    return g.call("argmax.default", image(g), 2, shape=(2, 4, "w"))
-
-
-@refused("over the rows")
-def variance_over_everything(g: OneOp) -> Ref:
-    return g.call("var.default", image(g), True, shape=())
 
 
 @refused("over the rows")

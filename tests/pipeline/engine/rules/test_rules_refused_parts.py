@@ -41,6 +41,22 @@ def rows_by_their_numbers(g: OneOp) -> Ref:
     return g.call("gather.default", x, 2, g.call("to.dtype", g.call("gt.Scalar", x, 9.0), torch.int64))
 
 
+@refused("over the rows and other dimensions")
+def the_number_of_the_largest_of_all(g: OneOp) -> Ref:
+    return g.call("argmax.default", image(g), shape=())
+
+
+@refused("topk over the rows")
+def the_largest_rows(g: OneOp) -> Ref:
+    return g.part(g.call("topk.default", image(g), 2, 2, shape=[(2, 4, 2, "w")] * 2), 0)
+
+
+@refused("rows gate rows")
+def rows_that_gate_rows(g: OneOp) -> Ref:
+    x = g.input(2, 4, "2*h", "w")
+    return g.call("glu.default", x, 2, shape=(2, 4, "h", "w"))
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_it_is_refused_by_name_and_exact_when_run_whole(name: str) -> None:
     refused_and_exact(*REFUSED[name])
