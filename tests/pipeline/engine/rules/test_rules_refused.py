@@ -116,18 +116,6 @@ def circular_padding(g: OneOp) -> Ref:
     return g.call("pad.default", image(g), [0, 0, 1, 1], "circular", shape=(2, 4, "h + 2", "w"))
 
 
-@refused("integer ratio")
-def upsampling_by_a_fraction(g: OneOp) -> Ref:
-    x = g.input(2, 4, "2*h", "w")
-    return g.call("upsample_nearest2d.vec", x, [Size("3*h"), Size("w")], None, shape=(2, 4, "3*h", "w"))
-
-
-@refused("scale")
-def upsampling_by_a_scale_that_is_not_the_ratio(g: OneOp) -> Ref:
-    first = g.call("slice.Tensor", image(g), 2, 0, 3, shape=(2, 4, 3, "w"))
-    return g.call("upsample_nearest2d.vec", first, None, [2.3, 1.0], shape=(2, 4, 6, "w"))
-
-
 @refused("merged with another dimension")
 def upsampling_of_merged_rows(g: OneOp) -> Ref:
     return g.call("upsample_nearest2d.vec", _token_image(g), None, [2.0, 1.0], shape=(2, 4, "4*h", "w"))
