@@ -174,7 +174,7 @@ UNCUT: dict[str, tuple[type[Uncut], str, str]] = {
     "Sampled": (Sampled, "aten.grid_sampler.default", ""),
     "Grid": (Grid, "aten.affine_grid_generator.default", ""),
     "Sliced": (Sliced, "for first in range(0, q.shape[1], q.shape[1]):", ""),
-    "Pooled": (Pooled, "aten.adaptive_avg_pool2d.default", ""),
+    "Pooled": (Pooled, "aten.upsample_nearest2d.vec", ""),
     "Sorted": (Sorted, "aten.sort.default", ""),
     "Transposed": (Transposed, "aten.flip.default", ""),
 }

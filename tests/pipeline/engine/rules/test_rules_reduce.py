@@ -36,6 +36,17 @@ def group_norm(draw: Draw, op: str) -> OneOp:
     return g.gives(g.call("group_norm.default", x, groups, *affine, *more), tolerance=tolerance)
 
 
+def instance_norm(draw: Draw, op: str) -> OneOp:
+    """With and without affine, with statistics of the values and with running ones."""
+    g = OneOp(draw(heights), draw(st.integers(2, 4)))
+    x = LAYOUTS[draw(st.sampled_from(["image", "clip"]))](g)
+    affine = [g.param(4), g.param(4)] if draw(st.booleans()) else [None, None]
+    if draw(st.booleans()):
+        return g.gives(g.call("instance_norm.default", x, *affine, None, None, True, 0.1, 1e-5, True))
+    running = [g.param(4), g.param(value=torch.rand(4, generator=g.random, dtype=torch.float64) + 0.5)]
+    return g.gives(g.call("instance_norm.default", x, *affine, *running, False, 0.1, 1e-5, True))
+
+
 def statistic(draw: Draw, op: str) -> OneOp:
     """Any set of dimensions of any layout, with and without keeping them."""
     g = OneOp(draw(heights), draw(widths))
@@ -119,6 +130,7 @@ _STATISTICS = (
 
 CASES: dict[str, Case] = {
     "group_norm": group_norm,
+    "instance_norm": instance_norm,
     **dict.fromkeys(_STATISTICS, statistic),
     **dict.fromkeys(["var_mean", "std_mean", "topk", "sort"], one_of_several),
     **dict.fromkeys(["max", "min"], one_of_several),

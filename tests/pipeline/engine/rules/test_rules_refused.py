@@ -95,27 +95,6 @@ def convolution_over_rows_in_channels(g: OneOp) -> Ref:
     return g.call("conv2d.default", x, w, shape=(2, 3, 4, "w"))
 
 
-@refused("pooling with padding")
-def pooling_with_padding(g: OneOp) -> Ref:
-    return g.call("avg_pool2d.default", image(g), [2, 1], [1, 1], [1, 0], shape=(2, 4, "h + 1", "w"))
-
-
-@refused("ceil_mode")
-def pooling_in_ceil_mode(g: OneOp) -> Ref:
-    shape = (2, 4, "(h + 1)//2", "w")
-    return g.call("max_pool2d.default", image(g), [2, 1], [2, 1], [0, 0], [1, 1], True, shape=shape)
-
-
-@refused("pooling with dilation")
-def pooling_with_dilation(g: OneOp) -> Ref:
-    return g.call("max_pool2d.default", image(g), [2, 1], [1, 1], [0, 0], [2, 1], shape=(2, 4, "h - 2", "w"))
-
-
-@refused("circular")
-def circular_padding(g: OneOp) -> Ref:
-    return g.call("pad.default", image(g), [0, 0, 1, 1], "circular", shape=(2, 4, "h + 2", "w"))
-
-
 @refused("merged with another dimension")
 def upsampling_of_merged_rows(g: OneOp) -> Ref:
     return g.call("upsample_nearest2d.vec", _token_image(g), None, [2.0, 1.0], shape=(2, 4, "4*h", "w"))
