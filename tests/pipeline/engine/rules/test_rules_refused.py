@@ -132,15 +132,18 @@ def slice_along_merged_rows(g: OneOp) -> Ref:
     return g.call("slice.Tensor", clip_tokens(g), 1, 1, shape=(2, "2*h*w - 1", 4))
 
 
-@refused("repeats the picture")
-def image_repeated_along_its_rows(g: OneOp) -> Ref:
-    return g.call("repeat.default", image(g), [1, 1, 2, 1], shape=(2, 4, "2*h", "w"))
+@refused("repeats rows that are merged")
+def tokens_repeated(g: OneOp) -> Ref:
+    return g.call("repeat.default", tokens(g), [1, 2, 1], shape=(2, "2*h*w", 4))
 
 
-@refused("along rows that are merged")
-def merged_rows_joined(g: OneOp) -> Ref:
-    x = clip_tokens(g)
-    return g.call("cat.default", [x, x], 1, shape=(2, "4*h*w", 4))
+@refused("in different ways")
+def tokens_of_two_sizes_joined(g: OneOp) -> Ref:
+    x = g.call("slice.Tensor", image(g), 2, 1, shape=(2, 4, "h - 1", "w"))
+    less = g.call(
+        "transpose.int", g.call("view.default", x, [2, 4, -1], shape=(2, 4, "h*w - w")), 1, 2, shape=(2, "h*w - w", 4)
+    )
+    return g.call("cat.default", [tokens(g), less], 1, shape=(2, "2*h*w - w", 4))
 
 
 @refused("in different ways")

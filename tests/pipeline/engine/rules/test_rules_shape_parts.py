@@ -95,6 +95,8 @@ def concatenate(draw: Draw, op: str) -> OneOp:
     if draw(st.booleans()):
         name, x = _layout(draw, g)
         shape, dim = list(g.shape_of(x)), other_dim(draw, g, name, x)
+        if name not in ("image", "clip") and draw(st.booleans()):
+            dim = ROWS_IN[name]  # tokens of two pictures
         shape[dim] = f"2*({shape[dim]})"
         return g.gives(g.call(f"{op}.default", [x, LAYOUTS[name](g)], dim, shape=shape), tolerance=0)
     x = image(g)
