@@ -44,10 +44,40 @@ def broadcast_axis(ctx: Context, node: Node) -> Axis:
 def pointwise(ctx: Context, node: Node) -> Op:
     """Elementwise with broadcasting. One varying operand: cheaper to do again than to store."""
     axis, operands = broadcast_axis(ctx, node), ctx.operands(node)
+    if axis.rows > 1 and len({d for o in operands if (d := _place(o, axis)) is not None}) > 1:
+        return _pairs(ctx, node, axis, operands)
     place = len(node.meta.shape) - axis.dim  # of the rows, counted from the last dimension
     if axis.rows > 1 and any(o.axis is None and len(o.shape) >= place and o.shape[-place] != 1 for o in operands):
         raise NoRule("one operand has the height and is not divided into strips")
     return ctx.local(node, axis, cheap=sum(not o.constant for o in operands) == 1)
+
+
+def _place(op: Op, axis: Axis) -> int | None:
+    """The dimension of an operand's rows, counted from the last; None if it has not these rows."""
+    return op.axis.dim - len(op.shape) if op.axis is not None and op.axis.same_rows(axis) else None
+
+
+def _pairs(ctx: Context, node: Node, axis: Axis, operands: list[Op]) -> Op:
+    """Rows of one operand beside those of another (positions of queries and of keys): the former are divided."""
+    ndim = len(node.meta.shape)
+    front = min(d for o in operands if (d := _place(o, axis)) is not None)
+    rows = [o.id for o in operands if _place(o, axis) == front]
+    if any(o.axis is None and len(o.shape) >= -front and o.shape[front] != 1 for o in operands):
+        raise NoRule("one operand has the height and is not divided into strips")
+    if any(
+        o.axis is not None and o.id not in rows and len(o.shape) >= -front and o.shape[front] != 1 for o in operands
+    ):
+        raise NoRule("its operands have their rows in different dimensions")
+    whole = tuple(o.id for o in operands if o.axis is not None and o.id not in rows)
+    invoke = ctx.call(node)
+    return ctx.emit(
+        node,
+        operands,
+        axis.moved(ndim + front),
+        lambda a, b: [(i, a, b) for i in rows],
+        lambda read, a, b: invoke(lambda i: read(i, a, b) if i in rows else read(i)),
+        whole_reads=whole,
+    )
 
 
 @rule("contiguous")
