@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup
 
 from tvae.pipeline.device import choose_preset
 from tvae.pipeline.engine.plan.report import Plan
@@ -53,12 +52,12 @@ class TiledVAE(InPlaceOf):
 
     It takes the place of the wrapped model and keeps its output types: ``encode(x).latent_dist`` with ``mean``,
     ``logvar``, ``sample()`` and ``mode()``, ``decode(z).sample``, ``return_dict=False``, extra arguments. Every other
-    attribute is the wrapped model's, parameters included, so ``.to()`` moves both. The wrapped model's own tiling is
-    never used, even if it is switched on. A video VAE that works in chunks gets a clip chunk by chunk.
+    attribute is the wrapped model's, parameters included, so ``.to()`` moves both. Its own tiling is not used. A video
+    VAE that works in chunks gets a clip chunk by chunk.
 
-    Every call uses the model as it is at that moment, with changed weights, layers, hooks, methods and settings; for
-    changes that cannot be seen there is ``refresh``. Calls from several threads take turns. Do not change the model
-    during a call. Copies and pickles hold the model and these settings but no group, and start with nothing cached.
+    Every call uses the model as it is then, with changed weights, layers, hooks, methods and settings; ``refresh`` is
+    for changes that cannot be seen. Calls from several threads take turns. Do not change the model during a call.
+    Copies and pickles hold the model and these settings but no group, and start with nothing cached.
     """
 
     def __init__(
@@ -71,14 +70,13 @@ class TiledVAE(InPlaceOf):
         spill: str | Path | None = None,
         rows: Rows | None = None,
         allow_whole: bool = False,
-        group: ProcessGroup | None = None,
+        group: torch.distributed.ProcessGroup | None = None,
         gather: bool = True,
     ) -> None:
         """Wrap a model. Nothing is captured or computed before the first call.
 
-        - vae: a module with ``encode`` and ``decode``; of a TiledVAE, the one that it wraps. Its weights stay where
-          they are, in their own type. A float16 model with ``force_upcast`` in its configuration computes in float32
-          and returns float16.
+        - vae: a module with ``encode`` and ``decode``; of a TiledVAE, the one that it wraps. Its weights stay where and
+          as they are. A float16 one with ``force_upcast`` in its configuration computes in float32, returns float16.
         - preset: name of a hardware preset, path of a ``.toml`` file, or ``auto``.
         - strip: height of a strip in latent rows, at least 1. None: the preset's, lower where memory is short.
         - vram: memory that the process may hold on the device (on a CPU: resident), in bytes or as text such as
@@ -92,9 +90,11 @@ class TiledVAE(InPlaceOf):
         Raises UsageError for a module without ``encode`` or ``decode``, an unknown preset, or a value out of range.
         """
         vae = vae.vae if isinstance(vae, TiledVAE) else vae
-        for side in ("encode", "decode"):
-            if not callable(getattr(vae, side, None)):
-                raise UsageError(f"{type(vae).__name__} has no {side}(); TiledVAE wraps modules with encode and decode")
+        lacking = [side for side in ("encode", "decode") if not callable(getattr(vae, side, None))]
+        if lacking:
+            raise UsageError(
+                f"{type(vae).__name__} has no {lacking[0]}(); TiledVAE wraps modules with encode and decode"
+            )
         if next(iter(vae.parameters()), None) is None:
             raise UsageError(f"{type(vae).__name__} has no parameters: wrap a model with weights")
         if strip is not None and strip < 1:
@@ -240,7 +240,6 @@ class TiledVAE(InPlaceOf):
         return rebuild(spec, tensors)
 
     def _key(self, identity: Identity, device: torch.device, dtype: torch.dtype) -> tuple[Any, ...]:
-        """Of a session."""
         return identity.digest, device, dtype, next(iter(self.vae.parameters())).dtype
 
     def _in_steps(self, session: Session, side: Side, call: Call, dims: int) -> bool:
@@ -272,8 +271,8 @@ class TiledVAE(InPlaceOf):
             preset = self._preset(device)
             strip = self._strip or preset.strip_rows
             limits = Limits(strip, self._strip is not None, self._vram, preset.memory_share, self._spill, self._rows)
-            what = subject, preset, dtype, device, limits
-            self._sessions[key] = Session(*what, allow_whole=self._allow_whole, peers=self._peers)
+            more: dict[str, Any] = {"allow_whole": self._allow_whole, "peers": self._peers}
+            self._sessions[key] = Session(subject, preset, dtype, device, limits, **more)
         self._sessions.move_to_end(key)
         while len(self._sessions) > _KEPT_SESSIONS:
             self._sessions.popitem(last=False)

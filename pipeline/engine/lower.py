@@ -73,7 +73,8 @@ def lower(
             try:
                 op = _whole_chain(ctx, node, spread) if spread else _lower_call(ctx, node)
             except NoRule as error:
-                without_rule(node.target, node.module, str(error))
+                by_name = node if node.op != "getitem" else graph.nodes[node.args[0].id]
+                without_rule(by_name.target, by_name.module, str(error))
                 op = _run_whole(ctx, node)
             if op.axis is None and ctx.row_dims(node.meta):
                 if not spread and len(whole) == told:

@@ -19,7 +19,8 @@ Step = Callable[[nn.Module, Tensor, Sequence[Tensor]], tuple[Tensor, Sequence[Te
 
 @dataclass(frozen=True)
 class Call:
-    """How the side is called: names of the tensor arguments after the first, and the other arguments by name.
+    """How the side is called: names of the tensor arguments after the first, and the other arguments by name. Of
+    containers, which have slots for their tensors (``nested.Nested``), those are named by their place: ``scale[0]``.
 
     last: a step of a clip that no step follows. Its caches are not computed; the graph is that of every step.
     """

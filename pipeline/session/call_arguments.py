@@ -13,10 +13,9 @@ from torch import Tensor
 
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.calls import Call, Side
+from tvae.pipeline.models.nested import apart
 
 __all__ = ["arguments_of", "as_tuple", "has_own_tuple", "tensors_and_options"]
-
-_BAKED = (bool, int, float, str, type(None))
 
 
 def arguments_of(side: Side, method: Any, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -74,10 +73,17 @@ def _takes_one(signature: inspect.Signature) -> bool:
 
 
 def tensors_and_options(side: Side, given: Mapping[str, Any]) -> tuple[list[Tensor], Call, torch.Generator | None]:
-    """The arguments after the first: tensors, what a capture bakes in, and the generator. Raises UsageError."""
-    tensors = {k: v for k, v in given.items() if isinstance(v, Tensor)}
-    options = {k: v for k, v in given.items() if k not in (*tensors, "generator")}
-    for name, value in options.items():
-        if not isinstance(value, _BAKED):
-            raise UsageError(f"{side}(): argument '{name}' is a {type(value).__name__}, which cannot be captured")
+    """The arguments after the first: tensors, those in lists, tuples and dictionaries too; what a capture bakes in; the
+    generator. Raises UsageError."""
+    tensors: dict[str, Tensor] = {}
+    options: dict[str, Any] = {}
+    for name, value in given.items():
+        if name == "generator":
+            continue
+        try:
+            found = apart(value, name, tensors)
+        except TypeError as error:
+            raise UsageError(f"{side}(): argument {error}, which cannot be captured") from None
+        if not isinstance(value, Tensor):
+            options[name] = found
     return [*tensors.values()], Call(tuple(tensors), tuple(sorted(options.items()))), given.get("generator")

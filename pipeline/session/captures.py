@@ -23,6 +23,7 @@ from tvae.pipeline.engine.run.storage import RowSource
 from tvae.pipeline.errors import UnsupportedOp
 from tvae.pipeline.memory.limits import Rows
 from tvae.pipeline.models.calls import Call, Frames, Side, Step
+from tvae.pipeline.models.nested import together
 from tvae.pipeline.models.reference import call_reference, reference_mode
 from tvae.pipeline.session.graph_cache import GraphStore, graph_key
 from tvae.pipeline.session.identity.statefulness import StateWatch
@@ -191,7 +192,9 @@ class Captures:
             if step is not None:
                 result, caches = step(module, x, more)
                 return [result, *caches], {}
-            kwargs = dict(call.options) | dict(zip(call.tensors, more, strict=True))
+            tensors = dict(zip(call.tensors, more, strict=True))
+            options = {name: together(value, tensors) for name, value in call.options}
+            kwargs = options | {name: t for name, t in tensors.items() if "[" not in name}
             if frames is not None and frames.option in kwargs:
                 kwargs[frames.option] = x.shape[frames.dim]
             return flatten(call_reference(module, side, x, **kwargs))

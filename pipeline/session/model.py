@@ -1,7 +1,6 @@
 """A VAE as jobs and commands compute with it: opened by name, tensors in, tensors out.
 
-Unlike ``TiledVAE`` it holds weights rather than a module. The module is built (and diffusers imported) only when a
-graph has to be captured: from the second run on neither is needed, and never of an AutoencoderKL.
+Unlike ``TiledVAE`` it holds weights. The module is built (and diffusers imported) only when a graph has to be captured.
 """
 
 from __future__ import annotations

@@ -10,19 +10,21 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import crop
-from tvae.pipeline.engine.ir.program import Program
+from tvae.pipeline.engine.ir.program import Op, Program
 from tvae.pipeline.engine.ir.ranks import Ranks, even
 from tvae.pipeline.engine.plan.bounds import Rows, owned
 from tvae.pipeline.engine.plan.other_rank import of_rank
 from tvae.pipeline.engine.plan.shard import thin
 from tvae.pipeline.engine.run.exchange import Exchange
 from tvae.pipeline.engine.run.storage import OwnRows
+from tvae.pipeline.errors import UsageError, in_module
 from tvae.pipeline.session.choose_plan import ChosenPlan, rows_of_latent
 from tvae.pipeline.session.peers import Peers
 
 __all__ = ["SharedRun", "shared_plan"]
 
 _log = logging.getLogger("tvae")
+_FEW_ROWS = "it has too few rows for more"
 
 
 def shared_plan(
@@ -31,10 +33,14 @@ def shared_plan(
     """The plan as this rank runs it; a rank for which no rows are left has that of another, and runs nothing.
 
     choose: the plan of a program, the same on all ranks. There are fewer ranks where bands of all would be thinner than
-    the rows that they read of each other; and one alone, which is every rank for itself, where nothing can be divided.
+    the rows that they read of each other; and one alone, which is every rank for itself, where nothing can be divided,
+    or where a statistic over all rows cannot be joined from those of ranks (UsageError for steps).
     steps: all steps of a clip have the same bands, however thin, since caches lie where the step before left them.
     """
-    divisible = program.ops[program.inputs[0]].axis is not None
+    apart = [op for op in program.ops if op.reduction is not None and op.reduction.join is None]
+    if apart and steps:
+        raise UsageError(f"{_named(apart[0])} cannot be shared by several devices; use one")
+    divisible = program.ops[program.inputs[0]].axis is not None and not apart
     for count in range(peers.count if divisible else 1, 1, -1):
         bands = even(program.rows, rows_of_latent(program), count)
         if len(bands) < count:
@@ -42,15 +48,19 @@ def shared_plan(
         ranks = Ranks(bands, 0)
         found = choose(replace(program, ranks=replace(ranks, rank=ranks.widest)))
         if steps or not thin(found.schedule.program, found.schedule.segments):
-            _told(count, peers)
+            _told(count, peers, _FEW_ROWS)
             return replace(found, schedule=of_rank(found.schedule, min(peers.rank, count - 1)))
-    _told(1, peers)
+    _told(1, peers, f"{_named(apart[0])} cannot be shared" if apart else _FEW_ROWS)
     return choose(program)
 
 
-def _told(count: int, peers: Peers) -> None:
+def _named(op: Op) -> str:
+    return f"operation '{op.name}' {in_module(op.module)}"
+
+
+def _told(count: int, peers: Peers, why: str) -> None:
     if count < peers.count and peers.rank == 0:
-        _log.warning("only %d of %d devices share this: it has too few rows for more", count, peers.count)
+        _log.warning("only %d of %d devices share this: %s", count, peers.count, why)
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ class Cumulative(Block):
     """An operation without a rule along the rows, with windows, a norm and a view behind it."""
 
     def forward(self, x: Tensor) -> Outputs:
-        h = torch.cumsum(self.first(x), 2)
+        h = torch.cumprod(self.first(x), 2)
         h = self.mix(F.silu(self.norm(h)))
         return self.last(h).flatten(2), h[:, :, 1:]
 
@@ -124,27 +124,27 @@ class Cumulative(Block):
 class Nested(Block):
     """An operation without a rule in a module of its own."""
 
-    class Flip(nn.Module):
-        """Upside down."""
+    class Largest(nn.Module):
+        """The largest so far of every column."""
 
         def forward(self, x: Tensor) -> Tensor:
-            return torch.flip(x, [2])
+            return torch.cummax(x, 2)[0]
 
     def __init__(self) -> None:
         super().__init__()
-        self.tail = nn.Sequential(nn.SiLU(), self.Flip())
+        self.tail = nn.Sequential(nn.SiLU(), self.Largest())
 
     def forward(self, x: Tensor) -> Outputs:
         return self.last(self.tail(self.first(x)))
 
 
-class Rolled(Block):
+class Turned(Block):
     """Operations without a rule that give several results, or read constants with rows."""
 
     def forward(self, x: Tensor) -> Outputs:
-        h = torch.roll(self.first(x), 1, 2)
-        value, index = h.max(1, keepdim=True)
-        ramp = torch.cumsum(torch.ones(1, 1, x.shape[2], 1, dtype=x.dtype), 2)
+        h = torch.rot90(self.first(x), 2, (2, 3))
+        value, index = h.mode(1, keepdim=True)
+        ramp = torch.cumprod(2 * torch.ones(1, 1, x.shape[2], 1, dtype=x.dtype), 2)
         return self.last(h * ramp) + value, index
 
 

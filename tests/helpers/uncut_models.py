@@ -163,7 +163,7 @@ class Transposed(Uncut):
         self.up = nn.ConvTranspose2d(8, 8, 4, 2, 1)
 
     def between(self, h: Tensor) -> Tensor:
-        return self.norm(self.up(torch.flip(h, [2])).transpose(2, 3).contiguous().transpose(2, 3))
+        return self.norm(self.up(torch.rot90(h, 2, (2, 3))).transpose(2, 3).contiguous().transpose(2, 3))
 
 
 CUT: dict[str, type[Uncut]] = {k.__name__: k for k in (Spaced, Meshed, Counted, Tabled)}
@@ -174,8 +174,8 @@ UNCUT: dict[str, tuple[type[Uncut], str, str]] = {
     "Sampled": (Sampled, "aten.grid_sampler.default", ""),
     "Grid": (Grid, "aten.affine_grid_generator.default", ""),
     "Sliced": (Sliced, "for first in range(0, q.shape[1], q.shape[1]):", ""),
-    "Pooled": (Pooled, "aten.adaptive_avg_pool2d.default", ""),
+    "Pooled": (Pooled, "aten.upsample_nearest2d.vec", ""),
     "Sorted": (Sorted, "aten.sort.default", ""),
-    "Transposed": (Transposed, "aten.flip.default", ""),
+    "Transposed": (Transposed, "aten.rot90.default", ""),
 }
 """The model, the operation (or line) that has to be named, and its module."""

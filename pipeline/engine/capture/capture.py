@@ -16,10 +16,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
+from tvae.pipeline.engine.capture.copies import is_copy
 from tvae.pipeline.engine.capture.export_settings import exporting, takes_shortcuts
+from tvae.pipeline.engine.capture.factories import SymbolicFactories
 from tvae.pipeline.engine.capture.made_constant import Lost, noting_constants
+from tvae.pipeline.engine.capture.regions import in_line
 from tvae.pipeline.engine.ir.graph import DEVICE, Constant, Graph, Meta, Node, Ref
 from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.errors import UnsupportedOp, UsageError
@@ -32,33 +34,6 @@ _log = logging.getLogger("tvae")
 _CHECKS = {"_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size"}
 
 
-class _SymbolicFactories(TorchFunctionMode):
-    """Factories that would make a symbolic size a constant.
-
-    Those of noise accept one only in the overload without a generator (who draws it is decided later), and
-    ``linspace`` accepts none.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if func in (torch.randn, torch.rand):
-            kwargs.pop("generator", None)
-        if func is torch.linspace:
-            return _spaced(*args, **kwargs)
-        return func(*args, **kwargs)
-
-
-def _spaced(start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
-    """``torch.linspace`` for any number of steps, rounded once."""
-    wanted = dtype or torch.get_default_dtype()
-    plain = wanted.is_floating_point and not isinstance(start, Tensor) and not isinstance(end, Tensor)
-    if not isinstance(steps, torch.SymInt) or not plain or options.keys() - {"device", "requires_grad"}:
-        return torch.linspace(start, end, steps, dtype=dtype, **options)
-    count: Any = steps
-    at = torch.arange(count, dtype=torch.float64, device=options.get("device"))
-    return (at * ((end - start) / torch.sym_max(steps - 1, 1)) + start).to(wanted)
-
-
 class _Entry(nn.Module):
     """Gives the exporter a module whose parameters carry the names they have in the model."""
 
@@ -68,7 +43,7 @@ class _Entry(nn.Module):
         self._fn = fn
 
     def forward(self, inputs: list[Tensor]) -> tuple[Tensor, ...]:
-        with _SymbolicFactories():
+        with SymbolicFactories():
             return tuple(self._fn(*inputs))
 
 
@@ -164,8 +139,10 @@ class _Translator:
         self.constants: dict[str, Tensor] = {}
         self.symbols: set[Any] = set()  # those that the shapes of the inputs give
         self.printed: dict[Any, Size] = {}
+        self.copied: set[int] = set()
 
     def graph(self) -> Graph:
+        in_line(self.program.graph_module, self.device)
         signature = self.program.graph_signature
         weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
         lifted = signature.inputs_to_lifted_tensor_constants
@@ -195,7 +172,9 @@ class _Translator:
         graph = Graph(self.nodes, input_ids, outputs, self._guards(input_ids), None, self.constants)
         graph.row_symbol = graph.symbol_of(self.rows)
         shape = graph.nodes[input_ids[0]].meta.shape
-        return replace(graph, fixed=self._fixed(shape[self.rows] if len(shape) >= 4 else None))
+        return replace(
+            graph, copied=frozenset(self.copied), fixed=self._fixed(shape[self.rows] if len(shape) >= 4 else None)
+        )
 
     def _fixed(self, rows: int | Size | None) -> Constant | None:
         """Which operation made the rows of the first input, or a product of them, a constant."""
@@ -228,6 +207,8 @@ class _Translator:
         args = tuple(self._arg(a, n) for a in n.args)
         kwargs = {k: self._arg(a, n) for k, a in n.kwargs.items()}
         self._add(n, Node("call", name, args, kwargs, _module_of(n)))
+        if is_copy(self.nodes[-1].op, n):
+            self.copied.add(self.ids[n])
 
     def _arg(self, arg: Any, user: Any) -> Any:
         if isinstance(arg, torch.fx.Node):

@@ -108,6 +108,7 @@ class Graph:
 
     ``guards`` are boolean expressions over the size symbols that must hold for the graph to be the model's own
     behaviour at that size. ``row_symbol`` is the symbol of the tiled axis, None when the capture ``fixed`` it.
+    ``copied``, which is known after a capture alone: operations that may give views and gave copies.
     """
 
     nodes: list[Node]
@@ -117,6 +118,7 @@ class Graph:
     row_symbol: str | None = None
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     fixed: Constant | None = None
+    copied: frozenset[int] = frozenset()
 
     @cached_property
     def readers(self) -> Counter[int]:

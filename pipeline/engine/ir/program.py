@@ -19,7 +19,7 @@ from torch import Tensor
 from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.ir.ranks import Ranks
 
-__all__ = ["Chunked", "Demand", "More", "Op", "Produce", "Program", "Read", "Reduction"]
+__all__ = ["Chunked", "Demand", "More", "Op", "Produce", "Program", "Read", "Reduction", "added"]
 
 Demand = tuple[int, int, int]
 """(op id, lo, hi): rows [lo, hi) of a tiled value."""
@@ -36,7 +36,8 @@ def _itself(acc: Any) -> Tensor:
     return found
 
 
-def _sum(acc: Any, part: Tensor) -> Any:
+def added(acc: Any, part: Tensor) -> Any:
+    """``Reduction.join`` of sums."""
     return part if acc is None else acc + part
 
 
@@ -47,7 +48,8 @@ class Reduction:
     ``fold(acc, read, lo, hi)`` takes None as the first accumulator and is given owned rows only, each exactly once.
     ``take(acc, statistics)``, where there is one, does the same with those that ``Op.produce`` of the source gave.
     Ranks that share a program each fold their own rows: ``part(acc)`` is what one of them found, of the op's shape, and
-    ``join(acc, part)`` adds it, in float64, to what others did; None is the first accumulator.
+    ``join(acc, part)`` adds it, in float64, to what others did; None is the first accumulator. A value without ``join``
+    cannot be shared.
     """
 
     source: int
@@ -55,7 +57,7 @@ class Reduction:
     finish: Callable[[Any], Tensor]
     take: Callable[[Any, Tensor], Any] | None = None
     part: Callable[[Any], Tensor] = _itself
-    join: Callable[[Any, Tensor], Any] = _sum
+    join: Callable[[Any, Tensor], Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,76 +1,179 @@
-"""Pass: in-place operations become their functional forms, and later readers read the new value."""
+"""Pass: in-place operations become their functional forms, and later readers read the new value.
+
+A write through a view (``h[:, 0] = 0``) makes the viewed value anew, with what was written in its place; other views of
+that value are made again where they are read afterwards. A graph without such writes keeps its nodes.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from functools import reduce
 
 import torch
 
-from tvae.pipeline.engine.ir.graph import Graph, Node, Ref, map_refs
-from tvae.pipeline.engine.ir.op_facts import VIEWS, Elements, Memory
+from tvae.pipeline.engine.ir.graph import DEVICE, Graph, Meta, Node, Ref, map_refs
+from tvae.pipeline.engine.ir.op_facts import VIEWS, Memory
+from tvae.pipeline.engine.passes.put_back import put_back
+from tvae.pipeline.engine.passes.unused import remove_unused
 from tvae.pipeline.errors import UnsupportedOp
 
 __all__ = ["functionalise"]
 
+_RENAMES = ("detach_",)
+"""They end like writes and change no element."""
+_RESHAPES = {
+    *("as_strided_", "resize_", "resize_as_", "set_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_"),
+    *("unsqueeze_", "requires_grad_"),
+}
+
 
 def functionalise(graph: Graph) -> Graph:
-    """Rewrite ``x.add_(y)`` as ``x = x.add(y)``.
+    """Rewrite ``x.add_(y)`` as ``x = x.add(y)``, and ``x[:, 0].add_(y)`` as a copy of x with another channel.
 
-    Refuses writes into weights and buffers, writes through views, and reads of views older than a write.
+    Refuses writes into weights and buffers, through views that repeat elements, and of a wider type.
     """
-    current: dict[int, int] = {}
-    owner: dict[int, int] = {}  # a value that may share memory with an older one -> the oldest of them
-    sharing: dict[int, set[int]] = {}  # that oldest -> all of them
-    stale: set[int] = set()
-    nodes: list[Node] = []
-    for id_, node in enumerate(graph.nodes):
-        args, kwargs = map_refs((node.args, node.kwargs), lambda a: _latest(a, current))
-        node = replace(node, args=args, kwargs=kwargs)
-        base = node.args[0].id if node.args and isinstance(node.args[0], Ref) else None
-        if not stale.isdisjoint(node.reads):
-            raise _refused(node, "it reads a view of a value that was changed in place")
-        if node.kind == "call" and node.op.endswith("_") and not node.op.startswith("_") and base is not None:
-            oldest_node = graph.nodes[owner.get(base, base)]
-            if oldest_node.kind == "param":
-                raise _refused(
-                    node, f"it changes the model's own '{oldest_node.target}', which the next call would find"
-                )
-            view = VIEWS.get(graph.nodes[base].op)
-            if view is not None and view.elements is not Elements.ALL:
-                raise _refused(node, "it writes in place through a view")
-            types = [graph.nodes[r].meta.dtype for r in node.reads]
-            if reduce(torch.promote_types, types) != types[0]:
-                raise _refused(node, "it writes values of a wider type in place")
-            namespace, op, overload = node.target.split(".")
-            node = replace(node, target=f"{namespace}.{op[:-1]}.{overload}")
-            oldest = owner.get(base, base)
-            stale |= sharing.pop(oldest, {oldest}) - {base}
-            for old, new in list(current.items()):
-                if new == base:
-                    current[old] = id_
-            current[base] = id_
-        elif node.kind == "call" and base is not None and _shares_memory(node, graph):
-            owner[id_] = owner.get(base, base)
-            sharing.setdefault(owner[id_], {owner[id_]}).add(id_)
-        nodes.append(node)
-    outputs = [current.get(i, i) for i in graph.outputs]
-    for i in outputs:
-        if i in stale:
-            raise _refused(graph.nodes[i], "its value is a result, and a view of a value that was changed in place")
-    return replace(graph, nodes=nodes, outputs=outputs)
+    return _Functional(graph).graph()
 
 
-def _shares_memory(node: Node, graph: Graph) -> bool:
+class _Functional:
+    """A graph that is being rewritten. Numbers are those of the old graph's nodes unless ``new`` is in the name."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._old = graph
+        self._new_nodes: list[Node] = []
+        self._first_new: dict[int, int] = {}  # where a node itself went
+        self._new: dict[int, int] = {}  # where its value is now, if it is not stale
+        self._operand: dict[int, int] = {}  # a value that lies in the memory of its operand -> that operand
+        self._root: dict[int, int] = {}  # -> the oldest value in that memory
+        self._writes: Counter[int] = Counter()  # into the memory of such an oldest value
+        self._made_after: dict[int, int] = {}  # so many writes
+        self._through_views = False
+
+    def graph(self) -> Graph:
+        for id_, node in enumerate(self._old.nodes):
+            if node.kind == "call" and node.op in _RENAMES:
+                node = replace(node, target=node.target.replace("_.", "."))
+            if _is_write(node):
+                self._write(id_, node)
+            else:
+                self._keep(id_, node)
+        outputs = [self._current(i) for i in self._old.outputs]
+        inputs = [self._first_new[i] for i in self._old.inputs]
+        made = replace(self._old, nodes=self._new_nodes, inputs=inputs, outputs=outputs)
+        return remove_unused(made) if self._through_views else made
+
+    def _keep(self, id_: int, node: Node) -> None:
+        self._first_new[id_] = self._made(id_, node)
+        if _shares_memory(id_, node, self._old):
+            operand = node.args[0].id
+            self._operand[id_], self._root[id_] = operand, self._root.get(operand, operand)
+        self._made_after[id_] = self._writes[self._root.get(id_, id_)]
+
+    def _made(self, id_: int, node: Node) -> int:
+        """The node on what its operands are now."""
+        args, kwargs = map_refs((node.args, node.kwargs), lambda a: Ref(self._current(a.id)) if type(a) is Ref else a)
+        self._new[id_] = self._add(replace(node, args=args, kwargs=kwargs))
+        return self._new[id_]
+
+    def _current(self, id_: int) -> int:
+        """Where a value is now. A view of what was written to since is made again."""
+        root = self._root.get(id_, id_)
+        if self._made_after[id_] != self._writes[root]:
+            node = self._old.nodes[id_]
+            if _is_write(node):  # what it returned is what it wrote to
+                self._new[id_] = self._current(self._operand[id_])
+            else:
+                self._made(id_, node)
+            self._made_after[id_] = self._writes[root]
+        return self._new[id_]
+
+    def _add(self, node: Node) -> int:
+        self._new_nodes.append(node)
+        return len(self._new_nodes) - 1
+
+    # -- writes
+    def _write(self, id_: int, node: Node) -> None:
+        to = node.args[0].id
+        root = self._root.get(to, to)
+        if self._old.nodes[root].kind == "param":
+            name = self._old.nodes[root].target
+            raise _refused(node, f"it changes the model's own '{name}', which the next call would find")
+        changed = {to: self._written(node, to)}
+        view = to
+        while view in self._operand:
+            whole = self._operand[view]
+            pieces = self._old.nodes[whole] if self._old.nodes[whole].is_tuple else None
+            whole = self._operand[whole] if pieces is not None else whole
+            changed[whole] = self._put_back(node, view, pieces, whole, changed[view])
+            view = whole
+        self._writes[root] += 1
+        self._operand[id_], self._root[id_] = to, root
+        self._new |= changed | {id_: changed[to]}
+        self._first_new[id_] = changed[to]
+        self._made_after |= dict.fromkeys((id_, *changed), self._writes[root])
+
+    def _written(self, node: Node, to: int) -> int:
+        """The value that a write gives."""
+        meta, op = self._old.nodes[to].meta, node.op
+        if op in ("copy_", "fill_", "zero_") and len(node.args) > 1 and isinstance(node.args[1], Ref):
+            source = self._old.nodes[node.args[1].id].meta
+            given = self._current(node.args[1].id)
+            if source.dtype != meta.dtype:
+                source = Meta(source.shape, meta.dtype)
+                cast = Node("call", "aten.to.dtype", (Ref(given), meta.dtype), {}, node.module, (source,))
+                given = self._add(cast)
+            if source.shape == meta.shape:
+                return given
+            return self._add(
+                Node("call", "aten.expand.default", (Ref(given), meta.shape), {}, node.module, (meta,)),
+            )
+        if op in ("fill_", "zero_"):
+            filled = {"dtype": meta.dtype, "device": DEVICE}
+            number = node.args[1] if op == "fill_" else 0
+            return self._add(
+                Node("call", "aten.full.default", (meta.shape, number), filled, node.module, (meta,)),
+            )
+        if op in _RESHAPES:
+            raise _refused(node, "it gives a value another shape in place")
+        types = [self._old.nodes[r].meta.dtype for r in node.reads]
+        if reduce(torch.promote_types, types) != types[0]:
+            raise _refused(node, "it writes values of a wider type in place")
+        namespace, _, overload = node.target.split(".")
+        name = f"__{op[3:]}" if op.startswith("__i") else op[:-1]
+        args, kwargs = map_refs((node.args, node.kwargs), lambda a: Ref(self._current(a.id)) if type(a) is Ref else a)
+        return self._add(replace(node, target=f"{namespace}.{name}.{overload}", args=args, kwargs=kwargs))
+
+    def _put_back(self, node: Node, view: int, pieces: Node | None, whole: int, new: int) -> int:
+        """The viewed value with what its view has become. pieces: what gave the view as one of several."""
+        old = self._old.nodes[view]
+        if _is_write(old):
+            return new
+        try:
+            made = put_back(old, pieces, self._old.nodes[whole].meta, new, lambda: self._current(whole))
+        except ValueError as error:
+            raise _refused(node, f"it writes in place through a view: {error}") from None
+        if made is None:
+            return new
+        self._through_views = True
+        return self._add(replace(made, module=node.module))
+
+
+def _is_write(node: Node) -> bool:
+    """Does it write into its first operand? (``add_``, ``__iand__``)"""
+    if node.kind != "call" or not node.args or not isinstance(node.args[0], Ref):
+        return False
+    return node.op.endswith("_") and (not node.op.startswith("_") or node.op.startswith("__i"))
+
+
+def _shares_memory(id_: int, node: Node, graph: Graph) -> bool:
     """May a write into the node's value change its operand? (The exporter keeps a ``contiguous`` only if it copies.)"""
+    if node.kind != "call" or not node.args or not isinstance(node.args[0], Ref) or id_ in graph.copied:
+        return False
     view = VIEWS.get(node.op)
     if view is None or node.op == "contiguous":
         return False
     return view.memory is not Memory.UNCHANGED or node.meta.dtype == graph.nodes[node.args[0].id].meta.dtype
-
-
-def _latest(arg: object, current: dict[int, int]) -> object:
-    return Ref(current.get(arg.id, arg.id)) if isinstance(arg, Ref) else arg
 
 
 def _refused(node: Node, why: str) -> UnsupportedOp:

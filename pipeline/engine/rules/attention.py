@@ -1,4 +1,4 @@
-"""Products of tokens with tokens: a strip owns its queries and reads every key and value."""
+"""Attention: a strip owns its queries and reads every key and value."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from torch import Tensor
 from tvae.kernels.partial_attention import PartialAttention, merge, partial_attention, partial_bytes, traffic_bytes
 from tvae.kernels.workspace import attention_bytes
 from tvae.pipeline.engine.ir.graph import Node
-from tvae.pipeline.engine.ir.program import Chunked, Demand, More, Op, Read, Reduction
-from tvae.pipeline.engine.rules.context import Context, no_rows
+from tvae.pipeline.engine.ir.program import Chunked, Demand, More, Op, Read
+from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
-_PRODUCTS = ("matmul", "bmm", "mm")
 _NARROW = 128
 """Features of a head that PyTorch's kernel has in registers."""
 
@@ -36,8 +35,10 @@ def attention(ctx: Context, node: Node) -> Op:
     sums = _sums(ctx, node, q, v)
     if q.axis.dim < tokens:  # the rows are in the batch: every row attends for itself
         return ctx.local(node, q.axis, workspace=sums)
-    if q.axis.dim != tokens or causal:
-        raise NoRule("its rows are in the features, or it is causal (is_causal=True) over the rows")
+    if q.axis.dim != tokens:
+        raise NoRule("its rows are in the features")
+    if causal:
+        return _causal(ctx, node, (q, k, v), extra)
     if mask is not None and mask.axis and mask.axis.dim != len(mask.shape) - 2:
         raise NoRule("its mask has rows along the keys")
     tiled_mask = mask is not None and mask.axis is not None and mask.axis.rows > 1
@@ -66,6 +67,27 @@ def attention(ctx: Context, node: Node) -> Op:
         chunked = _chunked(ctx, q, k, v, scale, 1, heads, lambda x: x.view(*q.shape[:-2], *x.shape[-2:]))
     more: More = {"work": work, "chunked": chunked, "workspace": sums}
     return ctx.emit(node, inputs, q.axis, demand, run, whole_reads=tuple(whole), **more)
+
+
+def _causal(ctx: Context, node: Node, operands: tuple[Op, Op, Op], extra: dict[str, Any]) -> Op:
+    """Each token sees those before it and itself."""
+    q, k, v = operands
+    axis = q.axis
+    assert axis is not None
+
+    def run(read: Read, a: int, b: int) -> Tensor:
+        at = torch.arange(axis.outer * axis.rows * axis.inner, device=ctx.device)
+        mine = at.view(axis.outer, axis.rows, axis.inner)[:, a:b].reshape(-1, 1)
+        seen = k.shape[-2] if axis.outer > 1 else min(k.shape[-2], b * axis.inner)
+        keys, values = (_in_rows(read(o.id))[..., :seen, :] for o in (k, v))
+        mask = mine >= torch.arange(seen, device=ctx.device)
+        return F.scaled_dot_product_attention(_in_rows(read(q.id, a, b)), keys, values, mask, **extra)
+
+    whole = tuple(dict.fromkeys(o.id for o in (k, v) if o.axis))
+    per_row = axis.outer * axis.inner * k.shape[-2]
+    scores = math.prod(q.shape[:-2]) * q.dtype.itemsize + 2  # PyTorch may hold them, and the mask
+    more: More = {"work": _work(q, k), "workspace": lambda rows: rows * per_row * scores}
+    return ctx.emit(node, [q, k, v], axis, lambda a, b: [(q.id, a, b)], run, whole_reads=whole, **more)
 
 
 @rule("wide_attention")
@@ -168,102 +190,3 @@ def _chunked(
 def _work(q: Op, k: Op) -> float:
     """Operations of both products of an attention."""
     return 4.0 * math.prod(q.shape) * k.shape[-2]
-
-
-@rule(*_PRODUCTS)
-def product(ctx: Context, node: Node) -> Op:
-    """A matrix product by where the rows lie: in the batch, in the rows of the result, or summed over."""
-    left, right = ctx.op(node.args[0]), ctx.op(node.args[1])
-    ndim, nl, nr = len(node.meta.shape), len(left.shape), len(right.shape)
-    if min(nl, nr) < 2:
-        raise NoRule("a matrix product with a vector")
-    summed_left = left.axis is not None and left.axis.dim == nl - 1
-    summed_right = right.axis is not None and right.axis.dim == nr - 2
-    if summed_left and summed_right:
-        return _contraction(ctx, node, left, right)
-    if summed_left and right.axis is not None and right.axis.dim == nr - 1:
-        # values × weights, the transpose of weights × values: the left side is whole
-        return _left_whole(ctx, node, left, right)
-    if summed_left or (summed_right and left.axis is None):
-        raise NoRule("a sum over the rows of a value that is not divided into strips")
-    if left.axis is not None and left.axis.dim == nl - 2:
-        if right.axis is None or right.axis.dim < nr - 2:
-            same = right.axis is None
-            return ctx.local(node, left.axis.moved(ndim - 2)) if same else _mismatch()
-        if right.axis.dim == nr - 1 and _summed_next(ctx, node) == -2:
-            # keysᵀ × queries, for values × weights: those are summed over keys, so that strips are of queries
-            return _left_whole(ctx, node, left, right)
-        # queries × keys, or weights × values: the right side is whole
-        axis = left.axis.moved(ndim - 2)
-        return ctx.emit(
-            node,
-            [left, right],
-            axis,
-            lambda a, b: [(left.id, a, b)],
-            lambda read, a, b: torch.matmul(read(left.id, a, b), read(right.id)),
-            whole_reads=(right.id,),
-        )
-    tiled, size = (left, nl) if left.axis else (right, nr)
-    assert tiled.axis is not None
-    return ctx.local(node, tiled.axis.moved(tiled.axis.dim + ndim - size))
-
-
-def _left_whole(ctx: Context, node: Node, left: Op, right: Op) -> Op:
-    """Rows of the result are the columns of the right side."""
-    assert right.axis is not None
-    return ctx.emit(
-        node,
-        [left, right],
-        right.axis.moved(len(node.meta.shape) - 1),
-        lambda a, b: [(right.id, a, b)],
-        lambda read, a, b: torch.matmul(read(left.id), read(right.id, a, b)),
-        whole_reads=(left.id,),
-    )
-
-
-def _summed_next(ctx: Context, node: Node) -> int | None:
-    """The dimension of a product, -1 or -2, that the next product sums over, after operations that keep its shape."""
-    nodes, shape = ctx.graph.nodes, ctx.shape(node.meta)
-    first = next(n for n, each in enumerate(nodes) if each is node)
-    turned = {first: False}  # are the product's two dimensions swapped in what is made of it?
-    for id_, later in enumerate(nodes[first + 1 :], first + 1):
-        source = next((i for i in later.reads if i in turned), None)
-        if source is None:
-            continue
-        if later.op in _PRODUCTS:
-            return -2 if (later.args[0].id == source) == turned[source] else -1
-        if later.op == "transpose":
-            dims = {d % len(shape) for d in later.args[1:3]}
-            if dims == {len(shape) - 2, len(shape) - 1}:
-                turned[id_] = not turned[source]
-        elif later.op != "permute" and not later.is_tuple and ctx.shape(later.meta) == shape:
-            turned[id_] = turned[source]
-    return None
-
-
-def _mismatch() -> Op:
-    raise NoRule("one side has its rows in the batch, the other in the matrix")
-
-
-def _contraction(ctx: Context, node: Node, left: Op, right: Op) -> Op:
-    """Linear attention's kᵀ·v: a sum over all rows, in at least float32 within a strip, float64 between them."""
-    assert left.axis is not None
-    assert right.axis is not None
-    if not left.axis.same_rows(right.axis):
-        raise NoRule(f"a sum over rows that its sides merge in different ways ({left.axis}; {right.axis})")
-    dtype = node.meta.dtype
-
-    wide = torch.promote_types(dtype, torch.float32)
-
-    def fold(acc: Any, read: Read, a: int, b: int) -> Tensor:
-        part = torch.matmul(read(left.id, a, b).to(wide), read(right.id, a, b).to(wide)).double()
-        return part if acc is None else acc + part
-
-    return ctx.emit(
-        node,
-        [left, right],
-        None,
-        lambda a, b: [(left.id, a, b), (right.id, a, b)],
-        no_rows,
-        reduction=Reduction(left.id, fold, lambda acc: acc.to(dtype)),
-    )

@@ -16,7 +16,8 @@ _FILL = {"zeros": 0, "new_zeros": 0, "empty": 0, "new_empty": 0, "ones": 1, "new
 
 def _born(ctx: Context, node: Node) -> Axis:
     dims = ctx.row_dims(node.meta)
-    if len(dims) == 2 == len(node.meta.shape):  # queries and keys: rows of the former, the latter whole
+    ndim = len(node.meta.shape)
+    if dims == [ndim - 2, ndim - 1]:  # queries and keys: rows of the former, the latter whole
         dims = dims[:1]
     if len(dims) != 1:
         raise NoRule(f"it creates rows in {len(dims)} dimensions instead of one")
@@ -53,6 +54,18 @@ def constant(ctx: Context, node: Node) -> Op:
     )
 
 
+@rule("empty_like")
+def empty(ctx: Context, node: Node) -> Op:
+    """Memory to write to, in the shape of another value: zeros, so that no run differs from another."""
+    axis, dtype, device = ctx.op(node.args[0]).axis, node.meta.dtype, ctx.device
+    assert axis is not None
+
+    def run(_read: Read, a: int, b: int) -> torch.Tensor:
+        return torch.zeros(ctx.strip_shape(node, axis, b - a), dtype=dtype, device=device)
+
+    return ctx.emit(node, [], axis, no_demand, run, cheap=True, constant=True)
+
+
 @rule("arange", born=True)
 def arange(ctx: Context, node: Node) -> Op:
     """Equally spaced numbers; element i is start + i·step."""
@@ -75,14 +88,14 @@ def triangle(ctx: Context, node: Node) -> Op:
     source = ctx.op(node.args[0])
     axis, queries = source.axis, len(source.shape) - 2
     assert axis is not None
-    if axis.dim == queries + 1 or (axis.dim == queries and not axis.plain):
-        raise NoRule("a triangular mask whose rows are in the keys, or are merged with another dimension")
+    if axis.dim == queries + 1 or (axis.dim == queries and axis.outer != 1):
+        raise NoRule("a triangular mask whose rows are in the keys, or are merged with frames")
     diagonal = ctx.value(node.args[1]) if len(node.args) > 1 else node.kwargs.get("diagonal", 0)
     cut = torch.tril if node.op == "tril" else torch.triu
     shifts = axis.dim == queries
 
     def run(read: Read, a: int, b: int) -> torch.Tensor:
-        return cut(read(source.id, a, b), diagonal + a * shifts)
+        return cut(read(source.id, a, b), diagonal + a * axis.inner * shifts)
 
     return ctx.local(node, axis, cheap=True, run=run)
 

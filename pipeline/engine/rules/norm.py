@@ -35,6 +35,17 @@ def group_norm(ctx: Context, node: Node) -> Op:
     return _normalised(ctx, node, ctx.op(x), groups, w, b, 1e-5 if eps is None else eps)
 
 
+@rule("instance_norm")
+def instance_norm(ctx: Context, node: Node) -> Op:
+    """Every channel a group of its own; with running statistics an affine map per channel."""
+    x, w, b, _mean, _var, own, _momentum, eps, *_ = node.args
+    source = ctx.op(x)
+    if not own:
+        assert source.axis is not None
+        return ctx.local(node, source.axis)
+    return _normalised(ctx, node, source, source.shape[1], w, b, eps)
+
+
 @rule("norm_act")
 def norm_act(ctx: Context, node: Node) -> Op:
     """The same of x + offset, followed by the activation (see ``fused_ops.norm_act``)."""

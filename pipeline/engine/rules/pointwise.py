@@ -15,12 +15,22 @@ from tvae.pipeline.engine.rules.registry import NoRule, rule
 
 _ARITHMETIC = (
     "add sub mul div rsub pow square sqrt rsqrt reciprocal exp log abs neg sin cos "
-    "maximum minimum clamp clamp_min clamp_max"
+    "maximum minimum fmax fmin clamp clamp_min clamp_max addcmul addcdiv lerp "
+    "tan asin acos atan sinh cosh asinh acosh atanh erf erfc exp2 expm1 log2 log10 log1p sinc "
+    "atan2 hypot fmod remainder floor_divide logaddexp xlogy copysign"
 )
-_ACTIVATIONS = "relu silu gelu elu mish sigmoid tanh softplus leaky_relu hardtanh hardswish relu6"
-_ROUNDING = "round floor ceil sign nan_to_num"
-_LOGIC = "lt le gt ge eq ne where logical_and logical_or logical_not bitwise_and masked_fill"
-_COPIES = "to _to_copy clone alias detach dropout expand_as zeros_like ones_like full_like lift_fresh_copy"
+_ACTIVATIONS = (
+    "relu silu gelu elu mish sigmoid tanh softplus leaky_relu hardtanh hardswish relu6 "
+    "selu celu hardsigmoid log_sigmoid softshrink hardshrink threshold"
+)
+_ROUNDING = "round floor ceil trunc frac sign sgn nan_to_num isnan isinf isfinite"
+_LOGIC = (
+    "lt le gt ge eq ne where logical_and logical_or logical_xor logical_not masked_fill "
+    "bitwise_and bitwise_or bitwise_xor bitwise_not __and__ __or__ __xor__ __lshift__ __rshift__"
+)
+_COPIES = (
+    "to _to_copy clone alias detach dropout feature_dropout expand_as zeros_like ones_like full_like lift_fresh_copy"
+)
 
 
 def broadcast_axis(ctx: Context, node: Node) -> Axis:
@@ -34,10 +44,40 @@ def broadcast_axis(ctx: Context, node: Node) -> Axis:
 def pointwise(ctx: Context, node: Node) -> Op:
     """Elementwise with broadcasting. One varying operand: cheaper to do again than to store."""
     axis, operands = broadcast_axis(ctx, node), ctx.operands(node)
+    if axis.rows > 1 and len({d for o in operands if (d := _place(o, axis)) is not None}) > 1:
+        return _pairs(ctx, node, axis, operands)
     place = len(node.meta.shape) - axis.dim  # of the rows, counted from the last dimension
     if axis.rows > 1 and any(o.axis is None and len(o.shape) >= place and o.shape[-place] != 1 for o in operands):
         raise NoRule("one operand has the height and is not divided into strips")
     return ctx.local(node, axis, cheap=sum(not o.constant for o in operands) == 1)
+
+
+def _place(op: Op, axis: Axis) -> int | None:
+    """The dimension of an operand's rows, counted from the last; None if it has not these rows."""
+    return op.axis.dim - len(op.shape) if op.axis is not None and op.axis.same_rows(axis) else None
+
+
+def _pairs(ctx: Context, node: Node, axis: Axis, operands: list[Op]) -> Op:
+    """Rows of one operand beside those of another (positions of queries and of keys): the former are divided."""
+    ndim = len(node.meta.shape)
+    front = min(d for o in operands if (d := _place(o, axis)) is not None)
+    rows = [o.id for o in operands if _place(o, axis) == front]
+    if any(o.axis is None and len(o.shape) >= -front and o.shape[front] != 1 for o in operands):
+        raise NoRule("one operand has the height and is not divided into strips")
+    if any(
+        o.axis is not None and o.id not in rows and len(o.shape) >= -front and o.shape[front] != 1 for o in operands
+    ):
+        raise NoRule("its operands have their rows in different dimensions")
+    whole = tuple(o.id for o in operands if o.axis is not None and o.id not in rows)
+    invoke = ctx.call(node)
+    return ctx.emit(
+        node,
+        operands,
+        axis.moved(ndim + front),
+        lambda a, b: [(i, a, b) for i in rows],
+        lambda read, a, b: invoke(lambda i: read(i, a, b) if i in rows else read(i)),
+        whole_reads=whole,
+    )
 
 
 @rule("contiguous")
@@ -74,14 +114,44 @@ def linear(ctx: Context, node: Node) -> Op:
     return _channel_mixing(ctx, node, 1, "features", **more)
 
 
-@rule("softmax", "_softmax", "log_softmax")
-def softmax(ctx: Context, node: Node) -> Op:
-    """Normalises one dimension, which must not carry the rows."""
+@rule("prelu")
+def prelu(ctx: Context, node: Node) -> Op:
+    """A slope for each channel, or one for all."""
     source = ctx.op(node.args[0])
-    assert source.axis is not None
-    if ctx.value(node.args[1]) % len(source.shape) == source.axis.dim:
-        raise NoRule("softmax over the rows")
+    if source.axis is None or (source.axis.dim == 1 and math.prod(ctx.op(node.args[1]).shape) > 1):
+        raise NoRule("its rows are in the channels")
     return ctx.local(node, source.axis)
+
+
+@rule("glu")
+def glu(ctx: Context, node: Node) -> Op:
+    """One half of a dimension gates the other."""
+    source = ctx.op(node.args[0])
+    dim = ctx.value(node.args[1]) if len(node.args) > 1 else node.kwargs.get("dim", -1)
+    if source.axis is None or dim % len(source.shape) == source.axis.dim:
+        raise NoRule("rows gate rows")
+    return ctx.local(node, source.axis)
+
+
+@rule("channel_shuffle")
+def channel_shuffle(ctx: Context, node: Node) -> Op:
+    """Channels in another order."""
+    source = ctx.op(node.args[0])
+    if source.axis is None or source.axis.dim == 1:
+        raise NoRule("its rows are in the channels")
+    return ctx.local(node, source.axis, cheap=True)
+
+
+@rule("addmm")
+def addmm(ctx: Context, node: Node) -> Op:
+    """A product of rows with a matrix, and a bias."""
+    bias, left, right = (ctx.op(a) for a in node.args[:3])
+    if left.axis is None or left.axis.dim != 0 or right.axis is not None:
+        raise NoRule("a matrix product with rows elsewhere than in the first operand's first dimension")
+    if bias.axis is None and len(bias.shape) == 2 and bias.shape[0] != 1:
+        raise NoRule("one operand has the height and is not divided into strips")
+    work = 2.0 * math.prod(left.shape) * right.shape[1]
+    return ctx.local(node, left.axis, work=work)
 
 
 @rule("layer_norm", "rms_norm")

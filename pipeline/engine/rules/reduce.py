@@ -7,6 +7,7 @@ how the rows are divided.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,36 +18,80 @@ from tvae.pipeline.engine.ir.program import Op, Read, Reduction
 from tvae.pipeline.engine.rules.context import Context, no_rows
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
+_MERGED = ("mean", "sum", "prod", "linalg_vector_norm", "amax", "amin", "max", "min")
 
-@rule("mean", "sum", "linalg_vector_norm", "amax", "amin", "argmin", "argmax", "var")
+
+@rule(*_MERGED, "argmin", "argmax", "var", "std", "logsumexp")
 def statistic(ctx: Context, node: Node) -> Op:
     """A statistic over some dimensions: local where the rows are not among them, else folded over all rows."""
     source = ctx.op(node.args[0])
     axis, name, ndim = source.axis, node.op, len(source.shape)
     assert axis is not None
+    if name in ("max", "min") and len(node.args) > 1:
+        raise NoRule("a comparison of two values")
     at = 2 if name == "linalg_vector_norm" else 1
-    kept_at = 3 if node.target == "aten.var.dim" else at + 1  # var(x, dim, unbiased, keepdim)
+    kept_at = 3 if node.target in ("aten.var.dim", "aten.std.dim") else at + 1  # var(x, dim, unbiased, keepdim)
     over = node.args[at] if len(node.args) > at else node.kwargs.get("dim")
-    if node.target == "aten.var.default":  # var(x, unbiased)
+    if node.target in ("aten.var.default", "aten.std.default"):  # var(x, unbiased)
         over = None
     listed = [over] if isinstance(over, int) else list(over or range(ndim))
     dims = sorted(d % ndim for d in listed)
     keep = bool(node.args[kept_at] if len(node.args) > kept_at else node.kwargs.get("keepdim", False))
     if axis.dim not in dims:
         return ctx.local(node, axis if keep else axis.moved(axis.dim - sum(d < axis.dim for d in dims)))
+    if name in ("var", "std"):
+        return _folded(ctx, node, source, *spread(source, dims, keep, correction_of(node), root=name == "std"))
+    if name == "logsumexp":
+        return _folded(ctx, node, source, *_log_of_sums(source, dims, keep))
+    if name in ("argmin", "argmax"):
+        whole = over is None
+        if whole or not axis.plain:
+            raise NoRule(f"{name} over the rows and other dimensions")
+        return _folded(ctx, node, source, *extreme(source, dims[0], keep, 1, largest=name == "argmax"))
     order = (node.args[1] if len(node.args) > 1 else 2) if name == "linalg_vector_norm" else None
-    if name in ("argmin", "argmax", "var") or order not in (None, 2, 2.0):
+    if order not in (None, 2, 2.0):
         raise NoRule(f"{name} over the rows, which cannot be merged from the results of strips")
+    return _folded(ctx, node, source, *_merged(source, name, dims, keep, squared=order is not None))
+
+
+def _folded(ctx: Context, node: Node, source: Op, fold: Any, finish: Callable[[Any], Tensor], join: Any = None) -> Op:
     dtype = node.meta.dtype
+    return ctx.emit(
+        node,
+        [source],
+        None,
+        lambda a, b: [(source.id, a, b)],
+        no_rows,
+        reduction=Reduction(source.id, fold, lambda acc: finish(acc).to(dtype), join=join),
+    )
+
+
+Fold = Callable[[Any, Read, int, int], Any]
+Finish = Callable[[Any], Tensor]
+Join = Callable[[Any, Tensor], Tensor]
+
+
+def _merged(source: Op, name: str, dims: list[int], keep: bool, *, squared: bool) -> tuple[Fold, Finish, Join]:
+    """Sums, products and extremes, which merge by themselves."""
 
     def part(t: Tensor) -> Tensor:
-        if name in ("amax", "amin"):
-            return torch.amax(t, dims, keep) if name == "amax" else torch.amin(t, dims, keep)
+        if name in ("amax", "max"):
+            return torch.amax(t, dims, keep)
+        if name in ("amin", "min"):
+            return torch.amin(t, dims, keep)
         wide = t.double()
-        return (wide.square() if order else wide).sum(dims, keepdim=keep)
+        if name == "prod":
+            for d in dims[::-1]:
+                wide = wide.prod(d, keepdim=keep)
+            return wide
+        return (wide.square() if squared else wide).sum(dims, keepdim=keep)
 
     def merge(x: Tensor, y: Tensor) -> Tensor:
-        return torch.maximum(x, y) if name == "amax" else torch.minimum(x, y) if name == "amin" else x + y
+        if name in ("amax", "max"):
+            return torch.maximum(x, y)
+        if name in ("amin", "min"):
+            return torch.minimum(x, y)
+        return x * y if name == "prod" else x + y
 
     def join(acc: Any, new: Tensor) -> Tensor:
         return new if acc is None else merge(acc, new)
@@ -55,16 +100,125 @@ def statistic(ctx: Context, node: Node) -> Op:
         return join(acc, part(read(source.id, a, b)))
 
     count = math.prod(source.shape[d] for d in dims) if name == "mean" else 1
+    return fold, lambda acc: acc / count if name == "mean" else acc.sqrt() if squared else acc, join
 
-    def finish(acc: Tensor) -> Tensor:
-        total = acc / count if name == "mean" else acc.sqrt() if order else acc
-        return total.to(dtype)
 
-    return ctx.emit(
+def spread(source: Op, dims: list[int], keep: bool, correction: float, *, root: bool) -> tuple[Fold, Finish]:
+    """Variance or standard deviation: counts, means and sums of squared deviations, merged by Chan's formula."""
+
+    def fold(acc: Any, read: Read, a: int, b: int) -> tuple[int, Tensor, Tensor]:
+        t = read(source.id, a, b).double()
+        n, mean = math.prod(t.shape[d] for d in dims), t.mean(dims, keepdim=True)
+        squares = (t - mean).square().sum(dims, keepdim=True)
+        if acc is None:
+            return n, mean, squares
+        before, old, sums = acc
+        apart = mean - old
+        both = before + n
+        return both, old + apart * (n / both), sums + squares + apart.square() * (before * n / both)
+
+    def finish(acc: tuple[int, Tensor, Tensor]) -> Tensor:
+        n, _, squares = acc
+        degrees = max(0.0, n - correction)
+        found = squares / degrees if degrees else squares / torch.zeros_like(squares)
+        found = found.sqrt() if root else found
+        return found if keep else _without(found, dims)
+
+    return fold, finish
+
+
+def correction_of(node: Node) -> float:
+    """What ``var`` and its like take off the count; 1 unless they are told otherwise."""
+    if node.target.endswith(".correction"):
+        told = node.kwargs.get("correction")
+        return 1.0 if told is None else float(told)
+    at = 1 if node.target.endswith(".default") else 2
+    return float(node.args[at] if len(node.args) > at else node.kwargs.get("unbiased", True))
+
+
+def largest_and_log(source: Op, dims: list[int]) -> tuple[Fold, Finish]:
+    """Largest value, and logarithm of the sum of exponentials beside it, one after the other in a new dimension."""
+
+    def fold(acc: Any, read: Read, a: int, b: int) -> tuple[Tensor, Tensor]:
+        t = read(source.id, a, b).double()
+        most = t.amax(dims, keepdim=True)
+        if acc is not None:
+            most = torch.maximum(most, acc[0])
+        safe = torch.where(most == -math.inf, torch.zeros_like(most), most)
+        sums = (t - safe).exp().sum(dims, keepdim=True)
+        return most, sums if acc is None else sums + acc[1] * (acc[0] - safe).exp()
+
+    return fold, lambda acc: torch.stack([torch.where(acc[0] == -math.inf, 0.0, acc[0]), acc[1].log()])
+
+
+def _log_of_sums(source: Op, dims: list[int], keep: bool) -> tuple[Fold, Finish]:
+    fold, both = largest_and_log(source, dims)
+
+    def finish(acc: Any) -> Tensor:
+        found = both(acc).sum(0)
+        return found if keep else _without(found, dims)
+
+    return fold, finish
+
+
+def extreme(source: Op, dim: int, keep: bool, index: int, *, largest: bool) -> tuple[Fold, Finish]:
+    """The largest (smallest) row's value (index 0) or its number (1), of equal ones the first."""
+
+    def fold(acc: Any, read: Read, a: int, b: int) -> tuple[Tensor, Tensor]:
+        t = read(source.id, a, b)
+        values, places = t.max(dim, keepdim=True) if largest else t.min(dim, keepdim=True)
+        places = places + a
+        if acc is None:
+            return values, places
+        better = (values > acc[0]) if largest else (values < acc[0])
+        if values.is_floating_point():
+            better = (better | values.isnan()) & ~acc[0].isnan()
+        return torch.where(better, values, acc[0]), torch.where(better, places, acc[1])
+
+    def finish(acc: tuple[Tensor, Tensor]) -> Tensor:
+        found = acc[index]
+        return found if keep else found.squeeze(dim)
+
+    return fold, finish
+
+
+def _without(t: Tensor, dims: list[int]) -> Tensor:
+    return t.reshape([n for d, n in enumerate(t.shape) if d not in dims])
+
+
+@rule("softmax", "_softmax", "log_softmax")
+def softmax(ctx: Context, node: Node) -> Op:
+    """Normalises one dimension. Over the rows, the sum of exponentials is a barrier."""
+    source = ctx.op(node.args[0])
+    axis = source.axis
+    assert axis is not None
+    if ctx.value(node.args[1]) % len(source.shape) != axis.dim:
+        return ctx.local(node, axis)
+    fold, both = largest_and_log(source, [axis.dim])
+    sums = ctx.emit(
         node,
         [source],
         None,
         lambda a, b: [(source.id, a, b)],
         no_rows,
-        reduction=Reduction(source.id, fold, finish, join=join),
+        name="exp_sums",
+        shape=(2, *(1 if d == axis.dim else n for d, n in enumerate(source.shape))),
+        dtype=torch.float64,
+        reduction=Reduction(source.id, fold, both),
+    )
+    dtype, logarithm = node.meta.dtype, node.op == "log_softmax"
+    wide = torch.promote_types(dtype, torch.float32)
+
+    def run(read: Read, a: int, b: int) -> Tensor:
+        most, log = read(sums.id).to(wide)
+        found = read(source.id, a, b).to(wide) - most - log
+        return (found if logarithm else found.exp()).to(dtype)
+
+    return ctx.emit(
+        node,
+        [source, sums],
+        axis,
+        lambda a, b: [(source.id, a, b)],
+        run,
+        workspace=lambda rows: 2 * int(rows * source.row_bytes * (wide.itemsize / source.dtype.itemsize)),
     )

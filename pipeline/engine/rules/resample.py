@@ -1,4 +1,4 @@
-"""Changes of resolution by an integer factor: nearest upsampling and pixel shuffles."""
+"""Changes of resolution: nearest neighbours and pixel shuffles."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from tvae.pipeline.engine.ir.op_facts import NEAREST
 from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.engine.ir.resolve import resolve
 from tvae.pipeline.engine.rules.context import Context
+from tvae.pipeline.engine.rules.interpolate import nearest_rows
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
 
 @rule(*NEAREST)
 def nearest(ctx: Context, node: Node) -> Op:
-    """Nearest upsampling: an output row is a copy of one input row."""
+    """Nearest neighbours: an output row is a copy of one input row."""
     source, shape = ctx.op(node.args[0]), ctx.shape(node.meta)
     axis, dims = source.axis, NEAREST[node.op]
     assert axis is not None
@@ -26,7 +27,12 @@ def nearest(ctx: Context, node: Node) -> Op:
         raise NoRule(f"resampling of rows that are merged with another dimension ({axis})")
     given = ctx.value(node.args[2:])
     scales = (given[0] or []) if node.target.endswith(".vec") else given
-    if any(s and n * s != m for n, s, m in zip(source.shape[-dims:], scales, shape[-dims:], strict=False)):
+    odd = any(s and n * s != m for n, s, m in zip(source.shape[-dims:], scales, shape[-dims:], strict=False))
+    least, most = sorted((axis.rows, shape[axis.dim]))
+    if node.target.endswith(".vec") and (odd or least == 0 or most % least):
+        scale = scales[axis.dim - len(shape) + dims] if scales else None
+        return nearest_rows(ctx, node, source, scale, exact="exact" in node.op)
+    if odd:
         raise NoRule(f"scale factors {scales} that are not the ratios of its sizes")
     out = Axis(axis.dim, 1, shape[axis.dim], 1)
     mode = "nearest-exact" if "exact" in node.op else "nearest"

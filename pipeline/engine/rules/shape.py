@@ -55,7 +55,7 @@ def permute(ctx: Context, node: Node) -> Op:
     return ctx.local(node, source.axis.moved(order.index(source.axis.dim)), cheap=True)
 
 
-@rule("expand", born=True)
+@rule("expand", "broadcast_to", born=True)
 def expand(ctx: Context, node: Node) -> Op:
     """Broadcast to a larger shape; the rows may be born here from a dimension of one."""
     source, shape = ctx.op(node.args[0]), ctx.shape(node.meta)
@@ -83,24 +83,38 @@ def expand(ctx: Context, node: Node) -> Op:
     return ctx.emit(node, [source], new, demand, run, cheap=True)
 
 
-@rule("repeat", born=True)
+@rule("repeat", "tile", born=True)
 def repeat(ctx: Context, node: Node) -> Op:
-    """Tiling; along the rows only a single row (a border) can be repeated."""
+    """Tiling. Rows that are repeated (but for a single one, a border) read the whole value."""
     source, reps = ctx.op(node.args[0]), list(ctx.value(node.args[1]))
+    reps = [1] * (len(source.shape) - len(reps)) + reps
     lead = len(reps) - len(source.shape)
     if source.axis is None:
         return born_by_repeating(ctx, node, source, reps)
     axis = source.axis.moved(source.axis.dim + lead)
     if reps[axis.dim] == 1:
         return ctx.local(node, axis, cheap=True, run=lambda read, a, b: read(source.id, a, b).repeat(reps))
-    if axis.rows != 1 or not axis.plain:
-        raise NoRule("it repeats the picture along its rows")
+    if not axis.plain:
+        raise NoRule(f"it repeats rows that are merged with another dimension ({axis})")
+    if axis.rows != 1:
+        return _repeated_rows(ctx, node, source, axis, reps)
     born = Axis(axis.dim, 1, reps[axis.dim], 1)
 
     def run(read: Read, a: int, b: int) -> Tensor:
         return read(source.id, 0, 1).repeat([*reps[: axis.dim], b - a, *reps[axis.dim + 1 :]])
 
     return ctx.emit(node, [source], born, lambda a, b: [(source.id, 0, 1)], run, cheap=True)
+
+
+def _repeated_rows(ctx: Context, node: Node, source: Op, axis: Axis, reps: list[int]) -> Op:
+    once = [1 if d == axis.dim else n for d, n in enumerate(reps)]
+
+    def run(read: Read, a: int, b: int) -> Tensor:
+        rows = torch.arange(a, b, device=ctx.device) % axis.rows
+        return read(source.id).index_select(axis.dim - len(once), rows).repeat(once)
+
+    made = Axis(axis.dim, 1, axis.rows * reps[axis.dim], 1)
+    return ctx.emit(node, [source], made, no_demand, run, whole_reads=(source.id,))
 
 
 @rule("repeat_interleave", born=True)
@@ -146,8 +160,10 @@ def concatenate(ctx: Context, node: Node) -> Op:
             raise NoRule("it joins a value that is divided into strips with one that is not")
         ids = [p.id for p in operands if p.shape != (0,)]
         return ctx.local(node, axis, call=lambda read: joined([read(i) for i in ids], dim))
+    if any(p.axis and not p.axis.plain for p in operands) and _alike(operands):
+        return _side_by_side(ctx, node, operands, axis)
     if any(p.axis and p.axis.rows != 1 and not p.axis.plain for p in operands):
-        raise NoRule("it joins values along rows that are merged with another dimension")
+        raise NoRule("it joins values along rows that are merged with another dimension in different ways")
     starts = [0]
     for operand in operands:
         starts.append(starts[-1] + operand.shape[dim])
@@ -156,15 +172,38 @@ def concatenate(ctx: Context, node: Node) -> Op:
         spans = [(p, max(a, s) - s, min(b, e) - s) for p, s, e in zip(operands, starts, starts[1:], strict=False)]
         return [(p, lo, hi) for p, lo, hi in spans if lo < hi]
 
+    def piece(read: Read, p: Op, lo: int, hi: int) -> Tensor:
+        if p.axis is None or not p.axis.plain:  # all of a single row that has several elements here
+            return (read(p.id, 0, 1) if p.axis else read(p.id)).narrow(dim, lo, hi - lo)
+        return read(p.id, lo, hi)
+
     def into(read: Read, a: int, b: int, out: Tensor | None) -> Tensor:
-        pieces = [read(p.id, lo, hi) if p.axis else read(p.id).narrow(dim, lo, hi - lo) for p, lo, hi in covered(a, b)]
-        return joined(pieces, dim, out)
+        return joined([piece(read, *each) for each in covered(a, b)], dim, out)
 
     def demand(a: int, b: int) -> list[Demand]:
-        return [(p.id, lo, hi) for p, lo, hi in covered(a, b) if p.axis]
+        return [(p.id, lo, hi) if p.axis.plain else (p.id, 0, 1) for p, lo, hi in covered(a, b) if p.axis]
 
     axis = Axis(dim, 1, starts[-1], 1)
     return ctx.emit(node, operands, axis, demand, lambda read, a, b: into(read, a, b, None), into=into)
+
+
+def _alike(operands: list[Op]) -> bool:
+    """Are their rows merged alike, but for how often each is there?"""
+    found = {(p.axis.dim, p.axis.rows, p.axis.inner) if p.axis else None for p in operands}
+    return len(found) == 1 and None not in found
+
+
+def _side_by_side(ctx: Context, node: Node, operands: list[Op], axis: Axis) -> Op:
+    """Tokens of pictures of the same size, one picture after the other: each of their rows lies in every picture."""
+    outer = sum(p.axis.outer for p in operands if p.axis)
+    ids, dim, merged = [p.id for p in operands], axis.dim, Axis(axis.dim, outer, axis.rows, axis.inner)
+    return ctx.emit(
+        node,
+        operands,
+        merged,
+        lambda a, b: [(i, a, b) for i in ids],
+        lambda read, a, b: torch.cat([read(i, a, b) for i in ids], dim),
+    )
 
 
 @rule("stack")

@@ -10,8 +10,10 @@ from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.ir.graph import Node
 from tvae.pipeline.engine.ir.program import Op, Read
 from tvae.pipeline.engine.rules.born import born_by_slicing
+from tvae.pipeline.engine.rules.collect import collected
 from tvae.pipeline.engine.rules.context import Context, no_demand
 from tvae.pipeline.engine.rules.registry import NoRule, rule
+from tvae.pipeline.engine.rules.several import SEVERAL, one_of_several
 
 
 @rule("slice", born=True)
@@ -34,13 +36,15 @@ def narrow(ctx: Context, node: Node) -> Op:
 
 @rule("select")
 def select(ctx: Context, node: Node) -> Op:
-    """x[index] in one dimension, which goes away; one row of an image is a whole value."""
+    """x[index] in one dimension, which goes away; one row of a picture is a value without rows, and a barrier."""
     source, (dim, index) = ctx.op(node.args[0]), ctx.value(node.args[1:])
     axis = source.axis
     assert axis is not None
     dim %= len(source.shape)
     if dim == axis.dim:
-        raise NoRule("it selects a single row")
+        if not axis.plain:
+            raise NoRule(f"it selects one element of rows that are merged with another dimension ({axis})")
+        return collected(ctx, node, source, index % axis.rows, index % axis.rows + 1, drop=dim)
     return ctx.local(
         node,
         axis.moved(axis.dim - (dim < axis.dim)),
@@ -90,11 +94,13 @@ def _sliced(t: Tensor, dim: int, start: int, stop: int, step: int) -> Tensor:
 
 
 # -- operations with several results are lowered where one of them is taken ------------------------------------------
-SPLITS = {"split", "split_with_sizes", "chunk", "unbind", "meshgrid"}
+SPLITS = {"split", "split_with_sizes", "tensor_split", "chunk", "unbind", "meshgrid", *SEVERAL}
 
 
 def taken(ctx: Context, node: Node, source: Node, index: int) -> Op:
-    """Result ``index`` of a split, chunk, unbind or meshgrid."""
+    """Result ``index`` of an operation of ``SPLITS``."""
+    if source.op in SEVERAL:
+        return one_of_several(ctx, node, source, index)
     if source.op == "meshgrid":
         return _meshgrid(ctx, node, source, index)
     whole = ctx.op(source.args[0])

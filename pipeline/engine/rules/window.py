@@ -1,4 +1,4 @@
-"""Sliding windows along the axis: convolution, transposed convolution, pooling, padding.
+"""Sliding windows along the axis: convolution, transposed convolution, padding.
 
 A rule here says which input rows a range of output rows sees. Rows beyond the image are the operation's own padding and
 exist at the true border only: a strip inside the image reads its neighbours' rows instead.
@@ -17,14 +17,15 @@ from torch import Tensor
 from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.ir.fused_ops import even_zeros
 from tvae.pipeline.engine.ir.graph import Node
-from tvae.pipeline.engine.ir.layout import dense
+from tvae.pipeline.engine.ir.layout import dense, joined
 from tvae.pipeline.engine.ir.program import Demand, More, Op, Read
+from tvae.pipeline.engine.rules.collect import collected
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.convolve import CONV_T, by_phases, convolution_in
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
 
-def _per_dim(value: Any, dims: int, default: int) -> list[int]:
+def per_dim(value: Any, dims: int, default: int) -> list[int]:
     if value is None or value == () or value == []:
         return [default] * dims
     if isinstance(value, int):
@@ -32,14 +33,14 @@ def _per_dim(value: Any, dims: int, default: int) -> list[int]:
     return list(value) * (dims if len(value) == 1 else 1)
 
 
-def _spatial(axis: Axis, first: int) -> int:
+def spatial(axis: Axis, first: int) -> int:
     """Index of the axis among the spatial dimensions; rows merged with anything else have no window."""
     if axis.dim >= first and not axis.plain:
         raise NoRule(f"a window over rows that are merged with another dimension ({axis})")
     return axis.dim - first
 
 
-def _out_axis(ctx: Context, node: Node, axis: Axis) -> Axis:
+def out_axis(ctx: Context, node: Node, axis: Axis) -> Axis:
     return Axis(axis.dim, 1, ctx.shape(node.meta)[axis.dim], 1)
 
 
@@ -49,14 +50,14 @@ def convolution(ctx: Context, node: Node) -> Op:
     x, w, b, stride_, padding_, dilation_, groups = (*node.args, *[None] * 7)[:7]
     source, weight, bias = ctx.op(x), ctx.op(w), ctx.maybe(b)
     kernel, dims = weight.shape[2:], len(source.shape) - 2
-    stride, dilation = _per_dim(ctx.value(stride_), dims, 1), _per_dim(ctx.value(dilation_), dims, 1)
+    stride, dilation = per_dim(ctx.value(stride_), dims, 1), per_dim(ctx.value(dilation_), dims, 1)
     if isinstance(padding_, str):
         if padding_ == "same" and any(d * (k - 1) % 2 for d, k in zip(dilation, kernel, strict=True)):
             raise NoRule("padding='same' with an even kernel")
         same = [d * (k - 1) // 2 for d, k in zip(dilation, kernel, strict=True)]
         padding = same if padding_ == "same" else [0] * dims
     else:
-        padding = _per_dim(ctx.value(padding_), dims, 0)
+        padding = per_dim(ctx.value(padding_), dims, 0)
     return _convolved(ctx, node, (source, weight, bias), stride, padding, padding, dilation, groups or 1)
 
 
@@ -86,7 +87,7 @@ def _convolved(
         return ctx.local(node, axis)
     if axis.dim == 1:
         raise NoRule("its rows are in the channels")
-    sp = _spatial(axis, 2)
+    sp = spatial(axis, 2)
     k, s, p, d, rows = weight.shape[2 + sp], stride[sp], before[sp], dilation[sp], axis.rows
     if padding[sp] > (k - 1) * d:
         raise NoRule("its padding is wider than the kernel: some rows see nothing of the picture")
@@ -118,7 +119,7 @@ def _convolved(
         return dense(y) if cut else y
 
     inputs = [source, weight, *([bias] if bias else [])]
-    work, out = 2.0 * math.prod(weight.shape[1:]) * math.prod(shape), _out_axis(ctx, node, axis)
+    work, out = 2.0 * math.prod(weight.shape[1:]) * math.prod(shape), out_axis(ctx, node, axis)
     more: More = {"work": work, "packs": ctx.packs(source)}
     if cut:  # what is cut down is there, too
         a_row = math.prod((*shape[:2], *made)) // made[sp] * node.meta.dtype.itemsize
@@ -138,9 +139,9 @@ def transposed_convolution(ctx: Context, node: Node) -> Op:
         return ctx.local(node, axis)
     if axis.dim == 1:
         raise NoRule("its rows are in the channels")
-    sp = _spatial(axis, 2)
-    stride, padding = _per_dim(ctx.value(stride_), dims, 1), _per_dim(ctx.value(padding_), dims, 0)
-    extra, dilation = _per_dim(ctx.value(extra_), dims, 0), _per_dim(ctx.value(dilation_), dims, 1)
+    sp = spatial(axis, 2)
+    stride, padding = per_dim(ctx.value(stride_), dims, 1), per_dim(ctx.value(padding_), dims, 0)
+    extra, dilation = per_dim(ctx.value(extra_), dims, 0), per_dim(ctx.value(dilation_), dims, 1)
     k, s, p, d, rows = weight.shape[2 + sp], stride[sp], padding[sp], dilation[sp], axis.rows
     extra[sp] = 0  # output_padding only adds rows at the far end, which the span below covers
     conv = CONV_T[dims]
@@ -167,7 +168,7 @@ def transposed_convolution(ctx: Context, node: Node) -> Op:
         return out.narrow(axis.dim, skip, b - a)
 
     inputs = [source, weight, *([bias] if bias else [])]
-    work, out = 2.0 * math.prod(weight.shape[1:]) * math.prod(source.shape), _out_axis(ctx, node, axis)
+    work, out = 2.0 * math.prod(weight.shape[1:]) * math.prod(source.shape), out_axis(ctx, node, axis)
     more: More = {"work": work, "packs": ctx.packs(source)}
     if dims == 2 and by_phases(ctx.device, source.dtype):
         a_row = math.prod(ctx.shape(node.meta)) * node.meta.dtype.itemsize / out.rows
@@ -176,53 +177,9 @@ def transposed_convolution(ctx: Context, node: Node) -> Op:
     return ctx.emit(node, inputs, out, lambda a, b: [(source.id, *span(a, b))], run, **more)
 
 
-@rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d")
-def pooling(ctx: Context, node: Node) -> Op:
-    """Pooling without padding along the axis; windows lie wholly inside the image."""
-    source = ctx.op(node.args[0])
-    axis, dims = source.axis, int(node.op[-2])
-    assert axis is not None
-    sp = _spatial(axis, len(source.shape) - dims)
-    args = [ctx.value(a) for a in node.args[1:]]
-    if sp < 0:
-        pairs = node.op == "avg_pool1d" and not node.kwargs and _flat(args) in ([2], [2, 2], [2, 2, 0])
-        return ctx.local(node, axis, run=(lambda read, a, b: _of_pairs(read(source.id, a, b))) if pairs else None)
-    kernel = _per_dim(args[0], dims, 1)
-    stride = _per_dim(args[1] if len(args) > 1 and args[1] else args[0], dims, 1)
-    if _per_dim(args[2] if len(args) > 2 else None, dims, 0)[sp]:
-        raise NoRule("pooling with padding along the rows")
-    if node.op.startswith("max") and _per_dim(args[3] if len(args) > 3 else None, dims, 1)[sp] != 1:
-        raise NoRule("pooling with dilation along the rows")
-    k, s = kernel[sp], stride[sp]
-    out = _out_axis(ctx, node, axis)
-    if (out.rows - 1) * s + k > axis.rows:
-        raise NoRule("pooling with ceil_mode=True, whose last window ends beyond the picture")
-    invoke = ctx.call(node)
-
-    def span(a: int, b: int) -> tuple[int, int]:
-        return a * s, (b - 1) * s + k
-
-    def run(read: Read, a: int, b: int) -> Tensor:
-        strip = read(source.id, *span(a, b))
-        result: Tensor = invoke(lambda _: strip)
-        return result
-
-    return ctx.emit(node, [source], out, lambda a, b: [(source.id, *span(a, b))], run)
-
-
-def _of_pairs(x: Tensor) -> Tensor:
-    """Means of neighbours in the last dimension, rounded once. PyTorch's pooling lays a batch of pixels' frames out
-    first, and its result so that the next convolution lays that out, too."""
-    return torch.lerp(x[..., : x.shape[-1] // 2 * 2 : 2], x[..., 1::2], 0.5)
-
-
-def _flat(args: list[Any]) -> list[Any]:
-    return [value for arg in args for value in (arg if isinstance(arg, list | tuple) else [arg])]
-
-
 @rule("pad", "constant_pad_nd")
 def padding(ctx: Context, node: Node) -> Op:
-    """Constant, replicate and reflect padding; along the rows it is done where the true border is."""
+    """Padding in every mode; along the rows it is done where the true border is."""
     source = ctx.op(node.args[0])
     amounts = list(ctx.value(node.args[1]))
     named = node.op == "pad"
@@ -263,9 +220,11 @@ def padded(
         )
     if not axis.plain:
         raise NoRule(f"padding of rows that are merged with another dimension ({axis})")
+    if mode == "circular" and len(inputs) == 1:
+        return _around(ctx, node, source, amounts, around)
     if mode not in ("constant", "replicate", "reflect"):
         raise NoRule(f"padding of the rows in mode '{mode}'")
-    top, rows, out = amounts[j], axis.rows, _out_axis(ctx, node, axis)
+    top, rows, out = amounts[j], axis.rows, out_axis(ctx, node, axis)
 
     def span(a: int, b: int) -> tuple[int, int]:
         lo, hi = a - top, b - top  # in rows of the source, beyond [0, rows) inside the padding
@@ -297,3 +256,42 @@ def padded(
         return around(read, first, last, borders).narrow(axis.dim, lo - base, b - a)
 
     return ctx.emit(node, inputs, out, demand, run, name=f"pad.{mode}", cheap=True)
+
+
+def _around(
+    ctx: Context, node: Node, source: Op, amounts: list[int], around: Callable[[Read, int, int, list[int]], Tensor]
+) -> Op:
+    """Circular padding: the last rows before the first ones, and the first after the last. Those are a barrier."""
+    axis = source.axis
+    assert axis is not None
+    j = 2 * (len(source.shape) - 1 - axis.dim)
+    top, bottom, rows = amounts[j], amounts[j + 1], axis.rows
+    if top < 0 or bottom < 0:
+        raise NoRule("circular padding that also crops")
+    out = out_axis(ctx, node, axis)
+    across = list(amounts)
+    across[j] = across[j + 1] = 0
+    above = collected(ctx, node, source, rows - top, rows) if top else None
+    below = collected(ctx, node, source, 0, bottom) if bottom else None
+    borders = [o for o in (above, below) if o is not None]
+
+    def wide(t: Tensor) -> Tensor:
+        return F.pad(t, across, "circular") if any(across) else t
+
+    def run(read: Read, a: int, b: int) -> Tensor:
+        lo, hi = a - top, b - top
+        pieces = []
+        if lo < 0 and above is not None:
+            pieces.append(wide(read(above.id).narrow(axis.dim, a, min(b, top) - a)))
+        if max(lo, 0) < min(hi, rows):
+            pieces.append(around(read, max(lo, 0), min(hi, rows), across))
+        if hi > rows and below is not None:
+            first = max(lo - rows, 0)
+            pieces.append(wide(read(below.id).narrow(axis.dim, first, hi - rows - first)))
+        return joined(pieces, axis.dim)
+
+    def demand(a: int, b: int) -> list[Demand]:
+        first, last = max(a - top, 0), min(b - top, rows)
+        return [(source.id, first, last)] if first < last else []
+
+    return ctx.emit(node, [source, *borders], out, demand, run, name="pad.circular")

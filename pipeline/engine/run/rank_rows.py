@@ -112,6 +112,7 @@ class RankRows:
         """What all ranks found together: each gathers the parts of all and joins them in their order."""
         reduction, total = op.reduction, self._program.rows
         assert reduction is not None
+        assert reduction.join is not None, "what cannot be joined is refused before"
         assert self._program.ranks is not None
         source = self._axis(reduction.source)
         there = [lo < hi for lo, hi in (owned(source.rows, band, total) for band in self._program.ranks.bands)]

@@ -39,7 +39,7 @@ def _frame_mask(g: OneOp) -> Ref:
 def attention(draw: Draw, op: str) -> OneOp:
     """Heads or none, tokens of images and clips, masks of several forms, rows in the batch, a scale."""
     g = OneOp(draw(heights), draw(widths))
-    kind = draw(st.sampled_from(["plain", "heads", "mask", "border mask", "batch", "cross"]))
+    kind = draw(st.sampled_from(["plain", "heads", "mask", "border mask", "batch", "cross", "causal", "distance"]))
     target, kwargs = "scaled_dot_product_attention.default", draw(st.sampled_from([{}, {"scale": 0.3}]))
     if kind == "batch":
         q, k, v = folded(g), folded(g), folded(g)
@@ -55,6 +55,22 @@ def attention(draw: Draw, op: str) -> OneOp:
         q, k, v = (tokens(g) for _ in range(3))
         mask = g.param(2, 1, 1)
         return g.gives(g.call(target, q, k, v, mask, **kwargs))
+    if kind == "causal":
+        q = make(g) if draw(st.booleans()) else _heads(g, make(g))
+        k = g.call("neg.default", q)
+        if draw(st.booleans()):
+            return g.gives(g.call(target, q, k, q, None, 0.0, True, **kwargs))
+        return g.gives(g.call(target, q, k, q, is_causal=True, **kwargs))
+    if kind == "distance":  # a bias made of the positions of queries and keys
+        q = tokens(g)
+        at = g.call("arange.default", Size("h*w"), dtype=g.dtype, shape=("h*w",))
+        down = g.call("unsqueeze.default", at, 1, shape=("h*w", 1))
+        across = g.call("unsqueeze.default", at, 0, shape=(1, "h*w"))
+        apart = g.call("sub.Tensor", down, across, shape=("h*w", "h*w"))
+        bias = g.call("mul.Tensor", g.call("abs.default", apart), -0.1)
+        if draw(st.booleans()):
+            bias = g.call("triu.default", g.call("full_like.default", bias, float("-inf")), 1)
+        return g.gives(g.call(target, q, q, g.call("neg.default", q), bias, **kwargs))
     if kind == "cross":
         q, k, v = make(g), g.param(2, 5, 4), g.param(2, 5, 3)
         return g.gives(g.call(target, q, k, v, shape=[*g.shape_of(q)[:2], 3], **kwargs))
@@ -105,8 +121,28 @@ def product(draw: Draw, op: str) -> OneOp:
     return g.gives(g.call(f"{op}.default", *args, shape=shape))
 
 
+def baddbmm(draw: Draw, op: str) -> OneOp:
+    """Scores of attention, with and without another value, of whole and of tiled keys, and in the batch."""
+    g = OneOp(draw(heights), draw(widths))
+    target, factors = "baddbmm.default", {"beta": draw(st.sampled_from([0, 0.5])), "alpha": 0.3}
+    kind = draw(st.sampled_from(["keys", "weight", "batch"]))
+    if kind == "batch":
+        x = folded(g)
+        y = g.call("transpose.int", x, 1, 2, shape=("2*h", 4, "w"))
+        beside = g.call("bmm.default", x, y, shape=("2*h", "w", "w"))
+        return g.gives(g.call(target, beside, x, y, **factors))
+    x = tokens(g)
+    if kind == "weight":
+        return g.gives(g.call(target, g.param(2, 1, 4), x, g.param(2, 4, 4), shape=x, **factors))
+    y = g.call("transpose.int", x, 1, 2, shape=(2, 4, "h*w"))
+    size = [2, Size("h*w"), Size("h*w")]
+    beside = g.call("zeros.default", size, dtype=g.dtype, shape=(2, "h*w", "h*w"))
+    return g.gives(g.call(target, beside, x, y, **factors))
+
+
 CASES: dict[str, Case] = {
     "scaled_dot_product_attention": attention,
+    "baddbmm": baddbmm,
     **dict.fromkeys(["matmul", "bmm", "mm"], product),
 }
 

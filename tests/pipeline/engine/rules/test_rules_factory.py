@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from one_op import Case, Draw, OneOp, check, heights, image, tokens, widths
+from one_op import LAYOUTS, Case, Draw, OneOp, any_layout, check, heights, image, tokens, widths
 
 from tvae.pipeline.engine.ir.graph import DEVICE
 from tvae.pipeline.engine.ir.sizes import Size
@@ -35,6 +35,15 @@ def constant(draw: Draw, op: str) -> OneOp:
     if "empty" in op:  # what is in it is no promise; only what becomes of it is
         g.values[made.id] = torch.zeros_like(g.value(made))
     return g.gives(made, g.call("neg.default", x), tolerance=0)
+
+
+def empty_like(draw: Draw, op: str) -> OneOp:
+    """In any layout."""
+    g = OneOp(draw(heights), draw(widths))
+    x = LAYOUTS[draw(any_layout)](g)
+    made = g.call("empty_like.default", x)
+    g.values[made.id] = torch.zeros_like(g.value(made))
+    return g.gives(g.call("add.Tensor", x, made), tolerance=0)
 
 
 def triangle(draw: Draw, op: str) -> OneOp:
@@ -84,6 +93,7 @@ def noise(draw: Draw, op: str) -> OneOp:
 
 
 CASES: dict[str, Case] = {
+    "empty_like": empty_like,
     **dict.fromkeys(["zeros", "new_zeros", "empty", "new_empty", "ones", "new_ones", "full", "new_full"], constant),
     "arange": arange,
     **dict.fromkeys(["tril", "triu"], triangle),

@@ -8,20 +8,29 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from one_op import LAYOUTS, ROWS_IN, Case, Draw, OneOp, any_layout, check, heights, image, tokens, widths
+from one_op import LAYOUTS, Case, Draw, OneOp, any_layout, check, heights, image, tokens, widths
 
 from tvae.pipeline.engine.ir.graph import DEVICE, Ref
 
 _UNARY = (
     "square abs neg sin cos exp relu silu gelu elu mish sigmoid tanh softplus leaky_relu hardtanh hardswish relu6 "
-    "round floor ceil sign nan_to_num logical_not clone alias detach lift_fresh_copy contiguous zeros_like ones_like"
+    "round floor ceil sign nan_to_num logical_not clone alias detach lift_fresh_copy contiguous zeros_like ones_like "
+    "tan atan sinh cosh asinh erf erfc exp2 expm1 sinc trunc frac sgn isnan isinf isfinite "
+    "selu celu hardsigmoid log_sigmoid softshrink hardshrink"
 )
-_POSITIVE = "sqrt rsqrt reciprocal log"
+_POSITIVE = "sqrt rsqrt reciprocal log log2 log10 log1p"
+_UNIT = "asin acos atanh acosh"
 _BINARY = (
     "add.Tensor sub.Tensor mul.Tensor div.Tensor rsub.Tensor maximum.default minimum.default lt.Tensor le.Tensor "
-    "gt.Tensor ge.Tensor eq.Tensor ne.Tensor logical_and.default pow.Tensor_Tensor clamp_min.Tensor clamp_max.Tensor"
+    "gt.Tensor ge.Tensor eq.Tensor ne.Tensor logical_and.default pow.Tensor_Tensor clamp_min.Tensor clamp_max.Tensor "
+    "fmax.default fmin.default atan2.default hypot.default fmod.Tensor remainder.Tensor floor_divide.default "
+    "logaddexp.default xlogy.Tensor copysign.Tensor logical_xor.default"
 )
-_SCALAR = "clamp masked_fill where bitwise_and logical_or to _to_copy dropout full_like type_as"
+_BITS = "bitwise_or bitwise_xor bitwise_not __and__ __or__ __xor__ __lshift__ __rshift__"
+_SCALAR = (
+    "clamp masked_fill where bitwise_and logical_or to _to_copy dropout feature_dropout full_like type_as threshold "
+    "addcmul addcdiv lerp"
+)
 
 
 def _layout(draw: Draw, g: OneOp) -> tuple[str, Ref]:
@@ -35,6 +44,8 @@ def unary(draw: Draw, op: str) -> OneOp:
     _, x = _layout(draw, g)
     if op in _POSITIVE.split():
         x = g.call("add.Tensor", g.call("abs.default", x), 0.1)
+    if op in _UNIT.split():
+        x = g.call("add.Tensor", g.call("mul.Tensor", g.call("sigmoid.default", x), 0.9), float(op == "acosh"))
     return g.gives(g.call(f"{op}.default", x))
 
 
@@ -57,7 +68,7 @@ def binary(draw: Draw, op: str) -> OneOp:
     else:
         _, x = _layout(draw, g)
         y = x
-    if op == "pow":
+    if op in ("pow", "xlogy", "fmod", "remainder", "floor_divide"):
         x, y = (g.call("add.Tensor", g.call("abs.default", v), 0.1) for v in (x, y))
     shape = x
     if draw(st.booleans()):
@@ -78,11 +89,56 @@ def scalar(draw: Draw, op: str) -> OneOp:
         "to": ("to.dtype", (x, torch.float32), {}),
         "_to_copy": ("_to_copy.default", (x,), {"dtype": torch.float32, "device": DEVICE}),
         "dropout": ("dropout.default", (x, 0.5, False), {}),
+        "feature_dropout": ("feature_dropout.default", (x, 0.5, False), {}),
+        "threshold": ("threshold.default", (x, 0.1, 2.0), {}),
+        "addcmul": ("addcmul.default", (x, x, g.param(1)), {"value": 0.5}),
+        "addcdiv": ("addcdiv.default", (x, g.param(1), g.call("exp.default", x)), {"value": 0.5}),
+        "lerp": ("lerp.Scalar", (x, g.call("neg.default", x), 0.3), {}),
         "full_like": ("full_like.default", (x, 2.5), {"pin_memory": False}),
         "type_as": ("type_as.default", (x, g.param(value=torch.zeros(1, dtype=torch.float32))), {}),
     }
     target, args, kwargs = calls[op]
     return g.gives(g.call(target, *args, shape=x, **kwargs), tolerance=0)
+
+
+def bits(draw: Draw, op: str) -> OneOp:
+    """Of whole numbers."""
+    g = OneOp(draw(heights), draw(widths), torch.int64)
+    _, x = _layout(draw, g)
+    if op == "bitwise_not":
+        return g.gives(g.call("bitwise_not.default", x), tolerance=0)
+    other = g.param(value=torch.tensor([3])) if draw(st.booleans()) else g.call("square.default", x)
+    return g.gives(g.call(f"{op}.Tensor", x, other), tolerance=0)
+
+
+def prelu(draw: Draw, op: str) -> OneOp:
+    """A slope for each channel, or one."""
+    g = OneOp(draw(heights), draw(widths))
+    x = LAYOUTS[draw(st.sampled_from(["image", "clip"]))](g)
+    return g.gives(g.call("prelu.default", x, g.param(draw(st.sampled_from([1, 4])))))
+
+
+def glu(draw: Draw, op: str) -> OneOp:
+    """Over channels and features."""
+    g = OneOp(draw(heights), draw(widths))
+    if draw(st.booleans()):
+        return g.gives(g.call("glu.default", image(g), 1, shape=(2, 2, "h", "w")))
+    return g.gives(g.call("glu.default", tokens(g), shape=(2, "h*w", 2)))
+
+
+def channel_shuffle(draw: Draw, op: str) -> OneOp:
+    """In groups."""
+    g = OneOp(draw(heights), draw(widths))
+    return g.gives(g.call("channel_shuffle.default", image(g), 2), tolerance=0)
+
+
+def addmm(draw: Draw, op: str) -> OneOp:
+    """Pixels in the batch, with both factors."""
+    g = OneOp(draw(heights), draw(widths))
+    x = g.call("view.default", g.input("h", "w", 4), [-1, 4], shape=("h*w", 4))
+    factors = draw(st.sampled_from([{}, {"beta": 0.5}, {"beta": 0, "alpha": 2}]))
+    bias = draw(st.sampled_from([(5,), (1, 5)]))
+    return g.gives(g.call("addmm.default", g.param(*bias), x, g.param(4, 5), shape=("h*w", 5), **factors))
 
 
 def expand_as(draw: Draw, op: str) -> OneOp:
@@ -101,11 +157,13 @@ def linear(draw: Draw, op: str) -> OneOp:
 
 
 def softmax(draw: Draw, op: str) -> OneOp:
-    """Over any dimension without rows."""
+    """Over any dimension, the rows too; far from zero, and where nothing but -inf is in some."""
     g = OneOp(draw(heights), draw(widths))
-    name, x = _layout(draw, g)
+    _, x = _layout(draw, g)
     ndim = len(g.shape_of(x))
-    dim = draw(st.sampled_from([d for d in range(-ndim, ndim) if d % ndim != ROWS_IN[name]]))
+    dim = draw(st.integers(-ndim, ndim - 1))
+    if draw(st.booleans()):
+        x = g.call("masked_fill.Scalar", g.call("add.Tensor", x, 500.0), g.call("gt.Scalar", x, 0.0), float("-inf"))
     extra = (False,) if op == "_softmax" else (None,)
     return g.gives(g.call(f"{op}.{'default' if op == '_softmax' else 'int'}", x, dim, *extra))
 
@@ -152,7 +210,12 @@ def batch_norm(draw: Draw, op: str) -> OneOp:
 
 
 CASES: dict[str, Case] = {
-    **dict.fromkeys([*_UNARY.split(), *_POSITIVE.split()], unary),
+    **dict.fromkeys([*_UNARY.split(), *_POSITIVE.split(), *_UNIT.split()], unary),
+    **dict.fromkeys(_BITS.split(), bits),
+    "prelu": prelu,
+    "glu": glu,
+    "channel_shuffle": channel_shuffle,
+    "addmm": addmm,
     **dict.fromkeys([t.split(".")[0] for t in _BINARY.split()], binary),
     **dict.fromkeys(_SCALAR.split(), scalar),
     "expand_as": expand_as,

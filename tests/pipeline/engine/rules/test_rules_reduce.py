@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -35,6 +36,17 @@ def group_norm(draw: Draw, op: str) -> OneOp:
     return g.gives(g.call("group_norm.default", x, groups, *affine, *more), tolerance=tolerance)
 
 
+def instance_norm(draw: Draw, op: str) -> OneOp:
+    """With and without affine, with statistics of the values and with running ones."""
+    g = OneOp(draw(heights), draw(st.integers(2, 4)))
+    x = LAYOUTS[draw(st.sampled_from(["image", "clip"]))](g)
+    affine = [g.param(4), g.param(4)] if draw(st.booleans()) else [None, None]
+    if draw(st.booleans()):
+        return g.gives(g.call("instance_norm.default", x, *affine, None, None, True, 0.1, 1e-5, True))
+    running = [g.param(4), g.param(value=torch.rand(4, generator=g.random, dtype=torch.float64) + 0.5)]
+    return g.gives(g.call("instance_norm.default", x, *affine, *running, False, 0.1, 1e-5, True))
+
+
 def statistic(draw: Draw, op: str) -> OneOp:
     """Any set of dimensions of any layout, with and without keeping them."""
     g = OneOp(draw(heights), draw(widths))
@@ -42,24 +54,30 @@ def statistic(draw: Draw, op: str) -> OneOp:
     x = LAYOUTS[name](g)
     shape, rows = list(g.shape_of(x)), ROWS_IN[name]
     keep = draw(st.booleans())
-    if op in ("argmin", "argmax", "var"):  # never over the rows
-        free = [d for d in range(len(shape)) if d != rows]
-        dims = (
-            [draw(st.sampled_from(free))] if op != "var" else sorted(draw(st.sets(st.sampled_from(free), min_size=1)))
-        )
+    if op in ("argmin", "argmax"):
+        free = [d for d in range(len(shape)) if d != rows or name in ("image", "clip")]
+        dims = [draw(st.sampled_from(free))]
     else:
         dims = sorted(draw(st.sets(st.integers(0, len(shape) - 1), min_size=1)))
+    if op == "prod":
+        dims = dims[:1]
     everything = len(dims) == len(shape)
     listed: Any = [d - len(shape) * draw(st.integers(0, 1)) for d in dims]
     left = [1 if d in dims else n for d, n in enumerate(shape) if keep or d not in dims]
     if op in ("argmin", "argmax"):
         return g.gives(g.call(f"{op}.default", x, listed[0], keep, shape=left), tolerance=0)
-    if op == "var":
-        if any(g.number(shape[d]) == 1 for d in dims):
-            return g.gives(g.call("var.dim", x, listed, False, keep, shape=left))
-        if draw(st.booleans()):
-            return g.gives(g.call("var.dim", x, listed, draw(st.booleans()), keep, shape=left))
-        return g.gives(g.call("var.correction", x, listed, correction=0, keepdim=keep, shape=left))
+    if op in ("var", "std"):
+        count = math.prod(g.number(shape[d]) for d in dims)
+        if everything and not keep and count > 1 and draw(st.booleans()):
+            return g.gives(g.call(f"{op}.default", x, draw(st.booleans()), shape=left))
+        if count == 1 or draw(st.booleans()):
+            correction = 0 if count == 1 else draw(st.sampled_from([0, 1, 0.5, None]))
+            return g.gives(g.call(f"{op}.correction", x, listed, correction=correction, keepdim=keep, shape=left))
+        return g.gives(g.call(f"{op}.dim", x, listed, draw(st.booleans()), keep, shape=left))
+    if op == "logsumexp":
+        return g.gives(g.call("logsumexp.default", x, listed, keep, shape=left))
+    if op == "prod":
+        return g.gives(g.call("prod.dim_int", x, listed[0], keep, shape=left))
     if op in ("amax", "amin"):
         return g.gives(g.call(f"{op}.default", x, [] if everything else listed, keep, shape=left), tolerance=0)
     if op == "linalg_vector_norm":
@@ -76,9 +94,46 @@ def statistic(draw: Draw, op: str) -> OneOp:
     return g.gives(call, tolerance=1e-5 if extra else 1e-9)
 
 
+def one_of_several(draw: Draw, op: str) -> OneOp:
+    """Both results: of extremes, also over rows, with equal values and NaN; of variance and mean; of orders."""
+    g = OneOp(draw(heights), draw(widths))
+    name = draw(any_layout)
+    x = LAYOUTS[name](g)
+    shape, rows = list(g.shape_of(x)), ROWS_IN[name]
+    if op in ("var_mean", "std_mean"):
+        dims, keep = sorted(draw(st.sets(st.integers(0, len(shape) - 1), min_size=1))), draw(st.booleans())
+        left = [1 if d in dims else n for d, n in enumerate(shape) if keep or d not in dims]
+        parts = g.call(f"{op}.correction", x, dims, correction=0, keepdim=keep, shape=[left, left])
+        return g.gives(g.part(parts, 1), g.part(parts, 0))
+    free = [d for d in range(len(shape)) if d != rows]
+    if op in ("topk", "sort"):
+        dim = draw(st.sampled_from(free))
+        if op == "sort":
+            parts = g.call("sort.default", x, dim, True, shape=[shape, shape])
+        else:
+            left = [1 if d == dim else n for d, n in enumerate(shape)]
+            parts = g.call("topk.default", x, 1, dim, shape=[left, left])
+        return g.gives(g.part(parts, 1), g.part(parts, 0), tolerance=0)
+    dim, keep = draw(st.sampled_from([*free, rows] if name in ("image", "clip") else free)), draw(st.booleans())
+    if draw(st.booleans()):
+        x = g.call("round.default", x)
+    if draw(st.booleans()):
+        x = g.call("sqrt.default", x)
+    left = [1 if d == dim else n for d, n in enumerate(shape) if keep or d != dim]
+    parts = g.call(f"{op}.dim", x, dim, keep, shape=[left, left])
+    return g.gives(g.part(parts, 0), g.part(parts, 1), g.call(f"{op}.default", x, shape=[]), tolerance=0)
+
+
+_STATISTICS = (
+    *("mean", "sum", "prod", "linalg_vector_norm", "amax", "amin", "argmin", "argmax", "var", "std", "logsumexp"),
+)
+
 CASES: dict[str, Case] = {
     "group_norm": group_norm,
-    **dict.fromkeys(["mean", "sum", "linalg_vector_norm", "amax", "amin", "argmin", "argmax", "var"], statistic),
+    "instance_norm": instance_norm,
+    **dict.fromkeys(_STATISTICS, statistic),
+    **dict.fromkeys(["var_mean", "std_mean", "topk", "sort"], one_of_several),
+    **dict.fromkeys(["max", "min"], one_of_several),
 }
 
 

@@ -159,38 +159,45 @@ def expand(draw: Draw, op: str) -> OneOp:
     kind = draw(st.sampled_from(["channels", "lead", "weight", "border", "border row", "merged"]))
     if kind == "channels":
         x, shape = g.input(2, 1, "h", "w"), [-1, 5, -1, Size("w")]
-        return g.gives(g.call("expand.default", x, shape, shape=(2, 5, "h", "w")), tolerance=0)
+        return g.gives(g.call(f"{op}.default", x, shape, shape=(2, 5, "h", "w")), tolerance=0)
     if kind == "lead":
         shape = [3, 2, 4, Size("h"), Size("w")]
-        return g.gives(g.call("expand.default", image(g), shape, shape=(3, 2, 4, "h", "w")), tolerance=0)
+        return g.gives(g.call(f"{op}.default", image(g), shape, shape=(3, 2, 4, "h", "w")), tolerance=0)
     if kind == "merged":
         x = g.call("unsqueeze.default", clip_tokens(g), 1, shape=(2, 1, "2*h*w", 4))
-        return g.gives(g.call("expand.default", x, [-1, 3, -1, -1], shape=(2, 3, "2*h*w", 4)), tolerance=0)
+        return g.gives(g.call(f"{op}.default", x, [-1, 3, -1, -1], shape=(2, 3, "2*h*w", 4)), tolerance=0)
     shape = [2, 4, Size("h"), Size("w")]
     if kind == "weight":
         x = image(g)  # the weight alone reads no input
-        born = g.call("expand.default", g.param(4, 1, 1), shape, shape=(2, 4, "h", "w"))
+        born = g.call(f"{op}.default", g.param(4, 1, 1), shape, shape=(2, 4, "h", "w"))
         return g.gives(born, g.call("add.Tensor", born, x), tolerance=0)
     row = g.call("slice.Tensor", image(g, 1), 2, -1, shape=(2, 1, 1, "w"))
     if kind == "border":
-        return g.gives(g.call("expand.default", row, shape, shape=(2, 4, "h", "w")), tolerance=0)
-    return g.gives(g.call("expand.default", row, [2, 4, 1, -1], shape=(2, 4, 1, "w")), tolerance=0)
+        return g.gives(g.call(f"{op}.default", row, shape, shape=(2, 4, "h", "w")), tolerance=0)
+    return g.gives(g.call(f"{op}.default", row, [2, 4, 1, -1], shape=(2, 4, 1, "w")), tolerance=0)
 
 
 def repeat(draw: Draw, op: str) -> OneOp:
-    """Any dimension but the rows; one border row along the rows."""
+    """Any dimension; one border row along the rows."""
     g = _new(draw)
+    if draw(st.booleans()):  # the rows themselves
+        many_times = draw(st.integers(2, 3))
+        lead: list[int] = draw(st.sampled_from([[], [2]]))
+        made = g.call(
+            f"{op}.default", image(g), [*lead, 1, 2, many_times, 1], shape=[*lead, 2, 8, f"{many_times}*h", "w"]
+        )
+        return g.gives(made, tolerance=0)
     if draw(st.booleans()):
         row = g.call("slice.Tensor", image(g), 2, 0, 1, shape=(2, 4, 1, "w"))
         times: Any = draw(st.sampled_from([2, 3, Size("h")]))
         many = times.expr if isinstance(times, Size) else times
-        return g.gives(g.call("repeat.default", row, [1, 2, times, 1], shape=(2, 8, many, "w")), tolerance=0)
+        return g.gives(g.call(f"{op}.default", row, [1, 2, times, 1], shape=(2, 8, many, "w")), tolerance=0)
     name, x = _layout(draw, g)
-    shape = list(g.shape_of(x))
-    times = [draw(st.integers(1, 2)) if d != ROWS_IN[name] else 1 for d in range(len(shape))]
-    grown = [n if t == 1 else f"({n})*{t}" if isinstance(n, str) else n * t for n, t in zip(shape, times, strict=True)]
+    sizes = list(g.shape_of(x))
+    times = [draw(st.integers(1, 2)) if d != ROWS_IN[name] else 1 for d in range(len(sizes))]
+    grown = [n if t == 1 else f"({n})*{t}" if isinstance(n, str) else n * t for n, t in zip(sizes, times, strict=True)]
     lead = [2] if draw(st.booleans()) else []
-    return g.gives(g.call("repeat.default", x, [*lead, *times], shape=[*lead, *grown]), tolerance=0)
+    return g.gives(g.call(f"{op}.default", x, [*lead, *times], shape=[*lead, *grown]), tolerance=0)
 
 
 def repeat_interleave(draw: Draw, op: str) -> OneOp:
@@ -223,8 +230,8 @@ CASES: dict[str, Case] = {
     "squeeze": squeeze,
     "unsqueeze": unsqueeze,
     **dict.fromkeys(["permute", "transpose", "movedim", "moveaxis", "t", "swapaxes"], permute),
-    "expand": expand,
-    "repeat": repeat,
+    **dict.fromkeys(["expand", "broadcast_to"], expand),
+    **dict.fromkeys(["repeat", "tile"], repeat),
     "repeat_interleave": repeat_interleave,
 }
 

@@ -73,7 +73,14 @@ def narrow(draw: Draw, op: str) -> OneOp:
 
 
 def select(draw: Draw, op: str) -> OneOp:
-    """One element of a dimension before or behind the rows."""
+    """One element of a dimension before or behind the rows, or a row."""
+    if draw(st.booleans()):  # a row, which has none
+        h = draw(heights)
+        g, at = OneOp(h, draw(widths)), draw(st.integers(-h, h - 1))
+        x = image(g)
+        row = g.call("select.int", x, draw(st.sampled_from([2, -2])), at, shape=(2, 4, "w"))
+        again = g.call("unsqueeze.default", row, 2, shape=(2, 4, 1, "w"))
+        return g.gives(row, g.call("sub.Tensor", x, again), tolerance=0)
     g = _new(draw)
     name, x = _layout(draw, g)
     dim, shape = other_dim(draw, g, name, x), list(g.shape_of(x))
@@ -88,6 +95,8 @@ def concatenate(draw: Draw, op: str) -> OneOp:
     if draw(st.booleans()):
         name, x = _layout(draw, g)
         shape, dim = list(g.shape_of(x)), other_dim(draw, g, name, x)
+        if name not in ("image", "clip") and draw(st.booleans()):
+            dim = ROWS_IN[name]  # tokens of two pictures
         shape[dim] = f"2*({shape[dim]})"
         return g.gives(g.call(f"{op}.default", [x, LAYOUTS[name](g)], dim, shape=shape), tolerance=0)
     x = image(g)
@@ -137,6 +146,8 @@ def split(draw: Draw, op: str) -> OneOp:
         )
     elif op == "split_with_sizes":
         parts = g.call("split_with_sizes.default", tokens(g), [1, 3], -1, shape=[(2, "h*w", 1), (2, "h*w", 3)])
+    elif op == "tensor_split":
+        parts = g.call("tensor_split.sections", image(g, 5), 2, 1, shape=[(2, 3, "h", "w"), (2, 2, "h", "w")])
     elif op == "chunk":
         parts = g.call("chunk.default", image(g), 2, 1, shape=[(2, 2, "h", "w")] * 2)
     elif draw(st.booleans()):
@@ -173,7 +184,7 @@ CASES: dict[str, Case] = {
     "select": select,
     **dict.fromkeys(["cat", "concat", "concatenate"], concatenate),
     "stack": stack,
-    **dict.fromkeys(["split", "split_with_sizes", "chunk", "unbind"], split),
+    **dict.fromkeys(["split", "split_with_sizes", "tensor_split", "chunk", "unbind"], split),
     "meshgrid": meshgrid,
 }
 

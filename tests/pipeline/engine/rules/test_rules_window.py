@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from one_op import Case, Draw, OneOp, Shape, check, folded
 
-from tvae.pipeline.engine.rules.window import _of_pairs
+from tvae.pipeline.engine.ir.sizes import Size
+from tvae.pipeline.engine.rules.pool import _of_pairs
 
 few = st.integers(1, 2)
 
@@ -82,7 +83,7 @@ def transposed(draw: Draw, op: str) -> OneOp:
 
 
 def pooling(draw: Draw, op: str) -> OneOp:
-    """Windows with and without overlap and gaps; padding and ceil mode only across the rows."""
+    """Windows with and without overlap and gaps, with padding, dilation and ceil mode."""
     dims = int(op[-2])
     batch: list[int | str] = [2, 3]
     at = draw(st.integers(-1 if dims > 1 else 0, dims - 1))  # -1: the rows are in the batch
@@ -96,20 +97,49 @@ def pooling(draw: Draw, op: str) -> OneOp:
         kernel, stride, padding = kernels, kernels, pads
     else:
         x = g.input(*batch, *_placed(at, "h", others))
-        shape = [*batch, *_placed(at, f"(h - {k})//{s} + 1", left)]
-        kernel, stride, padding = _placed(at, k, kernels), _placed(at, s, kernels), _placed(at, 0, pads)
-        if s == k and draw(st.booleans()) and not any(pads):
+        p, largest = draw(st.integers(0, k // 2)), op.startswith("max")
+        gap = draw(st.integers(1, 2)) if largest and g.number("h") + 2 * p > 2 * (k - 1) else 1
+        seen, h = (k - 1) * gap + 1, g.number("h")
+        up = draw(st.booleans()) and not others
+        rows = f"(h + {2 * p - seen + (s - 1) * up})//{s} + 1"
+        if up and ((h + 2 * p - seen + s - 1) // s) * s >= h + p:  # no window begins behind the picture
+            rows = f"(h + {2 * p - seen + s - 1})//{s}"
+        shape = [*batch, *_placed(at, rows, left)]
+        kernel, stride, padding = _placed(at, k, kernels), _placed(at, s, kernels), _placed(at, p, pads)
+        if s == k and draw(st.booleans()) and not any(padding) and gap == 1 and not up:
             return g.gives(g.call(f"{op}.default", x, kernel, shape=shape))
+        if largest:
+            more: tuple[Any, ...] = (_placed(at, gap, [1 for _ in others]), up)
+        else:
+            more = (up, draw(st.booleans()))
+        return g.gives(g.call(f"{op}.default", x, kernel, stride, padding, *more, shape=shape))
     more = ([1] * dims, False) if op.startswith("max") else (False, draw(st.booleans()))
     return g.gives(g.call(f"{op}.default", x, kernel, stride, padding, *more, shape=shape))
 
 
+def adaptive(draw: Draw, op: str) -> OneOp:
+    """To a few rows whatever the height, to as many or half as many, with the rows in any place."""
+    dims = int(op[-2])
+    at = draw(st.integers(-1 if dims > 1 else 0, dims - 1))
+    g = OneOp(draw(st.integers(1, 9)))
+    others = [draw(st.integers(2, 5)) for _ in range(dims - (at >= 0))]
+    left = [draw(st.integers(1, 4)) for _ in others]
+    if at < 0:
+        x, shape = g.input("h", 3, *others), ["h", 3, *left]
+        return g.gives(g.call(f"{op}.default", x, left, shape=shape))
+    rows, made = draw(st.sampled_from([("h", 1), ("h", 2), ("h", 3), ("h", "h"), ("2*h", "h")]))
+    x = g.input(2, 3, *_placed(at, rows, others))
+    size = [Size(n) if isinstance(n, str) else n for n in _placed(at, made, left)]
+    made_of_all = g.call(f"{op}.default", x, size, shape=[2, 3, *_placed(at, made, left)])
+    return g.gives(made_of_all, g.call("neg.default", x))
+
+
 def padding(draw: Draw, op: str) -> OneOp:
     """Every mode, any amount on either side, negative ones (crops) too, with the rows padded or not."""
-    mode = draw(st.sampled_from(["constant", "replicate", "reflect"])) if op == "pad" else "constant"
+    mode = draw(st.sampled_from(["constant", "replicate", "reflect", "circular"])) if op == "pad" else "constant"
     h, w = draw(st.integers(1, 9)), draw(st.integers(2, 4))
-    most = {"constant": 7, "replicate": 7, "reflect": h - 1}[mode]
-    cut = min(2, h - 1)
+    most = {"constant": 7, "replicate": 7, "reflect": h - 1, "circular": h}[mode]
+    cut = 0 if mode == "circular" else min(2, h - 1)
     top, bottom = draw(st.integers(-cut, most)), draw(st.integers(-cut, most))
     if h + top + bottom < 1 or draw(st.booleans()):
         top = bottom = min(1, most)
@@ -136,6 +166,7 @@ CASES: dict[str, Case] = {
     **dict.fromkeys(["conv1d", "conv2d", "conv3d"], convolution),
     **dict.fromkeys(["conv_transpose1d", "conv_transpose2d", "conv_transpose3d"], transposed),
     **dict.fromkeys([f"{kind}_pool{n}d" for kind in ("avg", "max") for n in (1, 2, 3)], pooling),
+    **dict.fromkeys([f"adaptive_avg_pool{n}d" for n in (1, 2, 3)], adaptive),
     **dict.fromkeys(["pad", "constant_pad_nd"], padding),
 }
 

@@ -1,0 +1,64 @@
+"""Regions of a model under other settings (``torch.autocast``, gradients on or off), which the exporter puts into
+graphs of their own: what changes no number is written in line."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from tvae.pipeline.errors import UnsupportedOp
+
+__all__ = ["in_line"]
+
+_REGIONS = {"wrap_with_autocast": 4, "wrap_with_set_grad_enabled": 1}
+"""The exporter's name of such a region, and how many settings it has before its graph."""
+
+
+def in_line(owner: Any, device: torch.device) -> None:
+    """Write the regions of a graph module in line, those inside of others first. Raises UnsupportedOp where a region
+    has another precision on the device that the graph is for (of a model without weights any device)."""
+    graph = owner.graph
+    for node in list(graph.nodes):
+        settings = _REGIONS.get(getattr(node.target, "__name__", "")) if node.op == "call_function" else None
+        if settings is None:
+            continue
+        region, operands = node.args[settings], node.args[settings + 1 :]
+        inner = getattr(owner, region.target)
+        if settings > 1 and node.args[2] and device.type in (node.args[0], "meta"):
+            kind = str(node.args[1] or "lower").removeprefix("torch.")
+            why = f"it computes a part in {kind} precision (torch.autocast), which tvae does not follow"
+            raise UnsupportedOp("torch.autocast", _module_in(inner), why, whole=False)
+        in_line(inner, device)
+        _replace(graph, node, inner.graph, operands)
+        graph.erase_node(node)
+        if not region.users:
+            graph.erase_node(region)
+
+
+def _replace(graph: Any, node: Any, inner: Any, operands: Any) -> None:
+    """Readers of the region read copies of its nodes."""
+    given, copies = iter(operands), dict[Any, Any]()
+    results: Any = ()
+    with graph.inserting_before(node):
+        for each in inner.nodes:
+            if each.op == "placeholder":
+                copies[each] = next(given)
+            elif each.op == "output":
+                results = torch.fx.map_arg(each.args[0], lambda n: copies[n])
+            else:
+                copies[each] = graph.node_copy(each, lambda n: copies[n])
+    for user in list(node.users):
+        if user.target is operator.getitem:
+            user.replace_all_uses_with(results[user.args[1]])
+            graph.erase_node(user)
+    if node.users:
+        node.replace_all_uses_with(results)
+
+
+def _module_in(inner: Any) -> str:
+    """The first module that it computes in."""
+    stacks = (list((n.meta.get("nn_module_stack") or {}).values()) for n in inner.graph.nodes)
+    paths = [str(stack[-1][0]) for stack in stacks if stack]
+    return paths[0].removeprefix("model").lstrip(".") if paths else ""

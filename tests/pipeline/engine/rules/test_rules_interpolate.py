@@ -1,0 +1,111 @@
+"""The rules of linear and cubic interpolation, and of nearest neighbours at ratios that are no whole number."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from one_op import CPU, Case, Draw, OneOp, check, image, tokens
+from refusals import Build, refused_and_exact
+
+from tvae.pipeline.engine.ir.graph import Ref
+from tvae.pipeline.engine.ir.sizes import Size
+from tvae.pipeline.engine.lower import lower
+from tvae.pipeline.engine.plan.schedule import schedule
+from tvae.pipeline.engine.run.execute import execute
+
+_NEAREST = ("upsample_nearest", "_upsample_nearest_exact")
+RATIOS = [Fraction(n, 4) for n in (2, 3, 4, 5, 6, 8, 9, 16)]
+
+
+def _resized(draw: Draw, op: str, dims: int, *aligned: bool) -> OneOp:
+    """By size or by scale, up and down, with the rows in any place."""
+    at = draw(st.integers(-1 if dims > 1 else 0, dims - 1))  # -1: the rows are in the batch
+    g = OneOp(draw(st.integers(2, 9)))
+    before: list[int | str] = [draw(st.integers(2, 3)) for _ in range(dims - (at >= 0))]
+    if at >= 0:
+        before.insert(at, "h")
+    ratios = [draw(st.sampled_from(RATIOS)) for _ in range(dims)]
+    after = [
+        f"(h*{r.numerator})//{r.denominator}" if n == "h" else int(n) * r.numerator // r.denominator
+        for n, r in zip(before, ratios, strict=True)
+    ]
+    batch: list[int | str] = ["h" if at < 0 else 2, 3]
+    x, shape = g.input(*batch, *before), [*batch, *after]
+    same = any(g.number(n) == g.number(m) and r != 1 for n, m, r in zip(before, after, ratios, strict=True))
+    if not same and draw(st.booleans()):
+        args: tuple[Any, ...] = (None, *aligned, [float(r) for r in ratios])
+    else:
+        args = ([Size(n) if isinstance(n, str) else n for n in after], *aligned, None)
+    return g.gives(g.call(f"{op}.vec", x, *args, shape=shape))
+
+
+def smooth(draw: Draw, op: str) -> OneOp:
+    return _resized(draw, op, int(op[-2]), draw(st.booleans()))
+
+
+CASES: dict[str, Case] = dict.fromkeys(
+    ["upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"], smooth
+)
+
+
+@pytest.mark.parametrize("op", CASES)
+@given(data=st.data())
+def test_rows_of_what_was_asked_for_equal_the_op_on_everything(op: str, data: Any) -> None:
+    check(CASES[op], op, data)
+
+
+@pytest.mark.parametrize(
+    "op", [f"{name}{n}d" for name in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2)]
+)
+@given(data=st.data())
+def test_nearest_neighbours_at_any_ratio(op: str, data: Any) -> None:
+    g = _resized(data.draw, op, int(op[-2]))
+    g.tolerance = 0
+    check(lambda _draw, _op: g, op, data)
+
+
+@given(rows=st.integers(50, 400), made=st.integers(1, 500), exact=st.booleans())
+def test_the_neighbour_is_pytorchs_own(rows: int, made: int, exact: bool) -> None:
+    """Which neighbour is nearer hangs on a rounding in float32."""
+    g = OneOp(rows, 1)
+    x = image(g, 1, 1)
+    name = "_upsample_nearest_exact2d" if exact else "upsample_nearest2d"
+    size = f"h - h + {made}"
+    g.gives(g.call(f"{name}.vec", x, [Size(size), 1], None, shape=(1, 1, size, 1)))
+    (got,) = execute(schedule(lower(g.graph, g.sizes, CPU), 37), g.inputs(), g.weights)
+    assert torch.equal(got, g.values[-1])
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("aligned", [True, False])
+def test_in_bfloat16_it_is_rounded_once(mode: str, aligned: bool) -> None:
+    g = OneOp(40, 12, torch.bfloat16)
+    x = image(g)
+    args = ([Size("h*7//4"), 17], aligned, None)
+    g.gives(g.call(f"upsample_{mode}2d.vec", x, *args, shape=(2, 4, "h*7//4", 17)))
+    (got,) = execute(schedule(lower(g.graph, g.sizes, CPU), 3), g.inputs(), g.weights)
+    want = F.interpolate(g.value(x).double(), size=(70, 17), mode=mode, align_corners=aligned)
+    assert (got - want).norm() <= 1.02 * (g.values[-1] - want).norm()
+
+
+def of_tokens(g: OneOp) -> Ref:
+    x = g.call("transpose.int", tokens(g), 1, 2, shape=(2, 4, "h*w"))
+    return g.call("upsample_linear1d.vec", x, None, False, [2.0], shape=(2, 4, "2*h*w"))
+
+
+def antialiased(g: OneOp) -> Ref:
+    args = ([Size("h*2//3"), 3], False, None)
+    return g.call("_upsample_bilinear2d_aa.vec", image(g), *args, shape=(2, 4, "h*2//3", 3))
+
+
+@pytest.mark.parametrize(
+    ("why", "build"), [("merged", of_tokens), ("no rule", antialiased)], ids=["tokens", "antialias"]
+)
+def test_what_it_does_not_cover_is_refused(why: str, build: Build) -> None:
+    refused_and_exact(why, build)

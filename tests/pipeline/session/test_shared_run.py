@@ -1,0 +1,66 @@
+"""What cannot be joined from several ranks is not shared, and is named."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tvae.pipeline.engine.capture.capture import capture
+from tvae.pipeline.engine.ir.program import Program
+from tvae.pipeline.engine.lower import lower
+from tvae.pipeline.engine.passes import simplify
+from tvae.pipeline.errors import UsageError
+from tvae.pipeline.session.shared_run import shared_plan
+
+
+def program_of(fn: Any) -> Program:
+    x = torch.zeros(1, 4, 24, 10, dtype=torch.double)
+    graph = simplify(capture(nn.Identity(), lambda t: [fn(t)], [x]))
+    sizes = graph.bind([tuple(x.shape)])
+    assert sizes is not None
+    return lower(graph, sizes, x.device)
+
+
+def spread(x: Tensor) -> Tensor:
+    return x / x.std((2, 3), keepdim=True)
+
+
+def product(x: Tensor) -> Tensor:
+    return x * x.amax((2, 3), keepdim=True)
+
+
+PEERS: Any = SimpleNamespace(count=3, rank=0)
+
+
+def test_a_statistic_that_cannot_be_joined_is_computed_by_each_rank_for_itself(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    program, seen = program_of(spread), list[Program]()
+
+    def choose(given: Program) -> Any:
+        seen.append(given)
+        return "plan"
+
+    assert shared_plan(program, PEERS, choose) == "plan"
+    assert seen == [program]
+    assert program.ranks is None
+    assert "only 1 of 3 devices share this: operation 'std'" in caplog.text
+    with pytest.raises(UsageError, match=r"operation 'std' .* cannot be shared by several devices"):
+        shared_plan(program, PEERS, choose, steps=True)
+
+
+def test_one_that_can_be_is_shared() -> None:
+    seen: list[Program] = []
+
+    def choose(given: Program) -> Any:
+        seen.append(given)
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        shared_plan(program_of(product), PEERS, choose)
+    assert seen[0].ranks is not None
+    assert len(seen[0].ranks.bands) == 3
