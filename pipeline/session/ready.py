@@ -25,8 +25,9 @@ class Ready:
     spec: Spec
 
     def serves(self, limits: Limits, device: torch.device) -> bool:
-        """Does it, still? What is recorded has its memory; other runs take theirs anew."""
-        return self.runner.recorded or self.planned.fits(limits, device)
+        """Is it still of use? Weights that it reads may have been freed. What is recorded has its memory; other runs
+        take theirs anew."""
+        return self.runner.weights_in_place() and (self.runner.recorded or self.planned.fits(limits, device))
 
     def threads(self, most: int) -> int:
         """How many threads of the CPU, of at most so many, the run keeps busy."""

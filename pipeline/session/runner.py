@@ -26,6 +26,7 @@ from tvae.pipeline.engine.run.storage import OwnRows, RowSink, RowSource
 from tvae.pipeline.memory.conv_workspaces import SmallWorkspaces
 from tvae.pipeline.memory.heap import return_what_is_free
 from tvae.pipeline.session.choose_plan import rows_dim
+from tvae.pipeline.session.weights import places_of
 from tvae.pipeline.session.shared_run import SharedRun
 
 __all__ = ["Recorder", "Runner"]
@@ -84,7 +85,7 @@ class Runner:
         self._carried = sum(ops[i].bytes for i in (*plan.program.inputs, *plan.program.outputs))
         worthwhile = not self.noisy and not plan.places and self._carried <= _MOST_CARRIED
         self._record = record and worthwhile
-        self._places = _places(weights)
+        self._places = places_of(weights)
         self._thread = threading.local()
         self._recording: Recording | None = None
         self._times = 0
@@ -97,7 +98,7 @@ class Runner:
     def weights_in_place(self) -> bool:
         """Does the memory that it reads still belong to its weights? ``untyped_storage().resize_(0)``, as sharded
         training does it, takes it from them, whoever else holds a view."""
-        return _places(self._weights) == self._places
+        return places_of(self._weights) == self._places
 
     def drop_recording(self) -> None:
         """Run without one, until the size has come as often again."""
@@ -199,10 +200,6 @@ def _whole(x: Tensor | RowSource) -> Tensor | OwnRows:
         return x
     found: Tensor = x.fetch(0, x.shape[rows_dim(x)]).result()
     return found
-
-
-def _places(weights: Mapping[str, Tensor]) -> list[int]:
-    return [*map(Tensor.data_ptr, weights.values())]
 
 
 def _nothing() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -21,10 +21,19 @@ from tvae.pipeline.engine.ir.layout import memory_format
 from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.errors import UsageError
 
-__all__ = ["PreparedWeights", "made_for_inference", "weights_of"]
+__all__ = ["PreparedWeights", "made_for_inference", "places_of", "weights_of"]
 
 _FIRST_SERVED = -1
 """Priority of a stream on a GPU whose few kernels do not wait until a run leaves room."""
+
+
+class _Given(NamedTuple):
+    """What was given: the state of the sources, what was prepared of them, and where that lies. It may be views of the
+    sources, whose memory was freed since and replaced by other memory at the same place."""
+
+    states: list[Any]
+    weights: dict[str, Tensor]
+    places: list[int]
 
 
 class PreparedWeights:
@@ -43,7 +52,7 @@ class PreparedWeights:
         self._source, self._dtype, self._channels_last = source, dtype, channels_last
         self._there = there or (lambda: source([]))
         self._done: dict[str, tuple[Any, Tensor]] = {}
-        self._given: dict[tuple[str, ...], tuple[list[Any], dict[str, Tensor]]] = {}
+        self._given: dict[tuple[str, ...], _Given] = {}
         self.made: WeakKeyDictionary[Op, Tensor] = WeakKeyDictionary()
         """What was computed of these weights alone, by the operations that did."""
         self._asked: dict[str, Tensor] = {}
@@ -58,9 +67,10 @@ class PreparedWeights:
         self._asked |= {name: have[name] for name in names}
         states = _states([have[name] for name in names])
         known = self._given.get(wanted)
-        if known is None or known[0] != states:
-            known = self._given[wanted] = states, {name: self._prepared(name, have[name]) for name in names}
-        return known[1].copy()
+        if known is None or known.states != states or places_of(known.weights) != known.places:
+            made = {name: self._prepared(name, have[name]) for name in names}
+            known = self._given[wanted] = _Given(states, made, places_of(made))
+        return known.weights.copy()
 
     def have_place(self, names: Sequence[str]) -> bool:
         """Is there memory for the named weights? They take it now."""
@@ -165,6 +175,11 @@ class _Watch:
 def weights_of(module: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name, those of several names under each."""
     return dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
+
+
+def places_of(weights: Mapping[str, Tensor]) -> list[int]:
+    """Addresses; 0 of a weight whose memory was freed."""
+    return [*map(Tensor.data_ptr, weights.values())]
 
 
 def made_for_inference(module: nn.Module) -> bool:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.errors import UsageError
+from tvae.pipeline.session import weights
 from tvae.pipeline.session.weights import PreparedWeights
 
 NAMES = ["conv", "steps", "bias"]
@@ -63,3 +64,17 @@ def test_what_is_in_files_is_to_come() -> None:
 def test_a_name_that_is_not_there_is_told() -> None:
     with pytest.raises(UsageError, match=r"no weight 'scale' \(1 missing\)"):
         PreparedWeights(lambda _names: stored(), torch.float32, channels_last=False)(["conv", "scale"])
+
+
+def test_a_view_of_memory_that_was_freed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The allocator may give its new values the address, and the count of writes, that the old ones had."""
+    weight = torch.nn.Parameter(torch.randn(4, 3, 3, 3))
+    prepared = PreparedWeights(lambda _names: {"w": weight}, torch.float32, False)
+    monkeypatch.setattr(weights, "_states", lambda _weights: ["as before"])
+    first = prepared(["w"])["w"]
+    assert prepared(["w"])["w"] is first
+    other = weight.detach() * 2
+    weight.untyped_storage().resize_(0)
+    weight.data = other
+    assert first.data_ptr() == 0
+    assert torch.equal(prepared(["w"])["w"], other)
