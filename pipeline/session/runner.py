@@ -26,8 +26,8 @@ from tvae.pipeline.engine.run.storage import OwnRows, RowSink, RowSource
 from tvae.pipeline.memory.conv_workspaces import SmallWorkspaces
 from tvae.pipeline.memory.heap import return_what_is_free
 from tvae.pipeline.session.choose_plan import rows_dim
-from tvae.pipeline.session.weights import places_of
 from tvae.pipeline.session.shared_run import SharedRun
+from tvae.pipeline.session.weights import places_of
 
 __all__ = ["Recorder", "Runner"]
 
