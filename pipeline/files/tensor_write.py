@@ -13,7 +13,7 @@ from torch import Tensor
 from tvae.pipeline.files.content_checksum import CHECKSUM, TYPE_NAMES, of_tensors
 from tvae.pipeline.files.tensor_header import TensorSpec
 
-__all__ = ["DTYPES", "save_file", "spec_of"]
+__all__ = ["DTYPES", "save_file", "save_plain", "spec_of"]
 
 DTYPES = {dtype: name for dtype, name in TYPE_NAMES.items() if dtype.is_floating_point}
 """Types of values of latents, by safetensors' names."""
@@ -30,9 +30,15 @@ def save_file(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, 
 
     `OSError` where it cannot be written.
     """
-    tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))  # each is aligned to its type
     checksum = of_tensors(tensors, metadata)
-    header: dict[str, object] = {"__metadata__": {**metadata, CHECKSUM: checksum}}
+    save_plain(tensors, path, {**metadata, CHECKSUM: checksum})
+    return checksum
+
+
+def save_plain(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str]) -> None:
+    """The same without a checksum, for other programs. `OSError` where it cannot be written."""
+    tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))  # each is aligned to its type
+    header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
     for name, tensor in tensors.items():
         begin, end = end, end + tensor.numel() * tensor.element_size()
@@ -43,4 +49,3 @@ def save_file(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, 
         file.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors.values():
             file.write(tensor.detach().reshape(-1).view(torch.uint8).numpy().data)
-    return checksum

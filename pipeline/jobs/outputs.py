@@ -13,9 +13,10 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from tvae.pipeline import latents
+from tvae.pipeline.caches.record import record_place
 from tvae.pipeline.errors import InputError, TvaeError, UsageError
 from tvae.pipeline.files.checked import is_name
 from tvae.pipeline.jobs.items import Found
@@ -46,9 +47,13 @@ class Item:
     problem: str | None = None
     foreign: ForeignLatents | None = None
     """See ``Found``."""
+    below: PurePosixPath | None = None
+    """For cache: the source's place below the output folder. ``place`` is then that of its record."""
 
     def output(self, kind: Kind) -> Path:
         """The result's path, now that ``kind`` is known; :class:`InputError` when the name given does not suit it."""
+        if self.below is not None:
+            return self.place
         if self.exact:
             allowed = (LATENTS_ENDINGS[kind],) if self.to_latents else WRITTEN_SUFFIXES[kind]
             if self.place.suffix.lower() not in allowed:
@@ -115,13 +120,17 @@ def assign(found: Iterable[Found], job: Job) -> list[Item]:
     """
     found = list(found)
     to_latents = job.operation == "encode"
-    one_file = len(found) == 1 and found[0].named and job.output is not None and _names_a_file(job.output, to_latents)
+    one_file = job.operation != "cache" and len(found) == 1 and found[0].named and job.output is not None
+    one_file = one_file and _names_a_file(job.output or "", to_latents)
     folder = Path(job.output or ".")
     items = []
     for index, (one, (name, kinds)) in enumerate(zip(found, _identities(found, job), strict=True)):
         relative = one.relative if one.relative.name == name else one.relative.with_name(name)
         place = folder if one_file or one.problem is not None else folder / relative
-        items.append(Item(one.path, index, kinds, place, one_file, to_latents, one.problem, one.foreign))
+        below = None
+        if job.operation == "cache" and one.problem is None:
+            below, place = PurePosixPath(relative.as_posix()), record_place(folder, relative)
+        items.append(Item(one.path, index, kinds, place, one_file, to_latents, one.problem, one.foreign, below))
     parents = sorted({item.place.parent for item in items if item.problem is None})
     closed = {parent: problem for parent in parents if (problem := _why_closed(parent)) is not None}
     if closed and len(closed) == len(parents):

@@ -96,7 +96,8 @@ def open_source(
         decoded = None if sandbox is None else sandbox.read_image(path, *limits)
         reader: Reader = open_reader(path, *limits) if decoded is None else decoded
     with reader:
-        wanted = ((reader.info.width, reader.info.height), factor, job.size, job.fit, job.align)
+        shape = (factor, job.size) if job.cache is None else (1, None)  # a cache has sizes of its own
+        wanted = ((reader.info.width, reader.info.height), *shape, job.fit, job.align)
         yield Source(reader, plan_geometry(*wanted), told(*wanted), path, opened_as)
 
 

@@ -11,6 +11,9 @@ from tvae.pipeline.errors import InputError, OutputError, PlanError, UsageError
 from tvae.pipeline.files.leftovers import remove_leftovers
 from tvae.pipeline.jobs.batches import Batches
 from tvae.pipeline.jobs.busy import Busy
+from tvae.pipeline.jobs.cache import Cache
+from tvae.pipeline.jobs.cache_names import cached_folders, check_cache, planned_cache
+from tvae.pipeline.jobs.cache_plan import CachePlan
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.decode import Decode
 from tvae.pipeline.jobs.encode import Encode
@@ -45,7 +48,12 @@ if TYPE_CHECKING:
 
 __all__ = ["run_job"]
 
-WORK: dict[str, Callable[[Context], Operation]] = {"encode": Encode, "decode": Decode, "roundtrip": Roundtrip}
+WORK: dict[str, Callable[[Context], Operation]] = {
+    "encode": Encode,
+    "decode": Decode,
+    "roundtrip": Roundtrip,
+    "cache": Cache,
+}
 
 
 def run_job(job: Job, on_event: Callable[[Event], None], model: Model | None = None) -> RunDone:
@@ -88,13 +96,17 @@ def _run(job: Job, on_event: Callable[[Event], None], model: Model | None, sandb
         vaes = Vaes(job, model)
         found = told_apart(found, job, vaes.facts)
     items = assign(found, job)
+    check_cache(items, job)
     claims = Claims(items)
     check_writing(job, items)
     if not job.dry_run:
         for folder in {item.place.parent for item in items if item.problem is None}:
             remove_leftovers(folder)
             remove_parts_of_done(folder)
+        for folder in cached_folders(items, job):
+            remove_leftovers(folder)
     vaes = vaes or Vaes(job, model)
+    cached = CachePlan(job, vaes.facts(job.vae or BUILTIN)) if job.cache is not None else None
     busy = Busy(vaes.threads)
     context = Context(job, vaes.get, vaes.facts, claims, on_event, vaes.threads, vaes.queue_frames, busy, sandbox)
     if job.dry_run or (job.operation == "decode" and job.vae is None):
@@ -106,7 +118,7 @@ def _run(job: Job, on_event: Callable[[Event], None], model: Model | None, sandb
     tally = _Tally(context, alone=len(items) == 1)
     if job.dry_run:
         for item in items:
-            tally.end(item, _planned(item, context))
+            tally.end(item, _planned(item, context, cached))
     else:
         run_items(items, WORK[job.operation](context), context, Batches(job.batch, vaes.device.type), tally.end)
     finished = tally.sum_up(time.monotonic() - begin)
@@ -158,11 +170,11 @@ class _Tally:
         return ItemFailed(item.source, item.index, message, error)
 
 
-def _planned(item: Item, context: Context) -> Outcome:
+def _planned(item: Item, context: Context, cached: CachePlan | None) -> Outcome:
     try:
         if item.problem is not None:
             return InputError(item.problem)
-        return _plan(item, context)
+        return _plan(item, context) if cached is None else planned_cache(item, context, cached)
     except Exception as error:  # the tally knows whose failure it is
         return error
 

@@ -1,0 +1,55 @@
+"""Names of a cache's files: what is refused before any work, and what a dry run tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tvae.pipeline.caches import trainer_named
+from tvae.pipeline.errors import UsageError
+from tvae.pipeline.jobs.cache_plan import CachePlan
+from tvae.pipeline.jobs.context import Context
+from tvae.pipeline.jobs.events import Event, ItemPlanned, ItemSkipped
+from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.reading import blame_input
+from tvae.pipeline.media import probe
+
+__all__ = ["cached_folders", "check_cache", "planned_cache"]
+
+
+def check_cache(items: Iterable[Item], job: Job) -> None:
+    """Raises UsageError for a trainer that there is no file for, and for two inputs that it cannot tell apart: it knows
+    them by their names without the suffix."""
+    if job.cache is None:
+        return
+    trainer, known = trainer_named(job.cache.trainer), dict[tuple[str, ...], Item]()
+    for item in items:
+        if item.below is None:
+            continue
+        first = known.setdefault((item.below.with_suffix("").as_posix().casefold(), *sorted(item.kinds)), item)
+        if first is not item:
+            raise UsageError(
+                f"{trainer.name} cannot tell {first.source} from {item.source}: their names differ in nothing but the "
+                "suffix; rename one"
+            )
+
+
+def cached_folders(items: Iterable[Item], job: Job) -> set[Path]:
+    """Folders that a cache's files are written to."""
+    root = Path(job.output or ".")
+    return {root / item.below.parent for item in items if item.below is not None}
+
+
+def planned_cache(item: Item, context: Context, plan: CachePlan) -> Event:
+    """What would be done with an item. Raises InputError for one that cannot be read or has no bucket."""
+    assert item.below is not None, "an item of a cache has a place"
+    existing = context.job.existing
+    if existing != "overwrite" and (
+        plan.serves(item.place, item.source) is not None or (existing == "keep" and item.place.exists())
+    ):
+        return ItemSkipped(item.source, item.index, plan.shown(item.place), "exists")
+    with blame_input():
+        info = probe(item.source, context.job.max_pixels)
+    output = plan.root / plan.trainer.files(plan.subject(item.below, info))[0]
+    return ItemPlanned(item.source, item.index, output, output.exists())
