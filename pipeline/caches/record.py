@@ -20,7 +20,7 @@ from tvae.pipeline.files.content_checksum import CHECKSUM, of_file, of_json
 from tvae.pipeline.files.record import Within, from_json, to_json
 from tvae.pipeline.latents.meta import SourceRecord, VaeIdentity
 
-__all__ = ["FOLDER", "CacheRecord", "FileRecord", "read_record", "record_place", "write_record"]
+__all__ = ["FOLDER", "CacheRecord", "FileRecord", "place_of_source", "read_record", "record_place", "write_record"]
 
 FOLDER = ".tvae-cache"
 _SUFFIX = ".json"
@@ -96,6 +96,12 @@ class CacheRecord:
 def record_place(root: Path, relative: Path) -> Path:
     """Where the record of a source is kept, of which ``relative`` is the place below the output folder."""
     return root / FOLDER / relative.with_name(relative.name + _SUFFIX)
+
+
+def place_of_source(root: Path, record: Path) -> Path:
+    """The inverse of ``record_place``: the source's place below the folder that was cached."""
+    relative = record.relative_to(root / FOLDER)
+    return relative.with_name(relative.name.removesuffix(_SUFFIX))
 
 
 def write_record(path: Path, record: CacheRecord) -> None:

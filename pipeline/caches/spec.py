@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tvae.pipeline.caches.request import Buckets
 from tvae.pipeline.caches.stored import Stored
+from tvae.pipeline.media.formats import Kind
 
 __all__ = ["Architecture", "Filter", "Framing", "Piece", "Size", "Subject", "Trainer", "Wish"]
 
@@ -28,8 +29,10 @@ class Architecture:
     name: str
     classes: tuple[str, ...]
     """Of VAEs, in diffusers."""
-    channels: int
-    """Of raw latents."""
+    channels: int | None
+    """Of raw latents; None: any number."""
+    factor: int
+    """Pixels of a raw latent, along each side."""
     space: Literal["raw", "model"]
     posterior: Literal["mean", "sample"]
     resolution: Size
@@ -119,12 +122,22 @@ class Trainer:
     """Names of a subject's files, below the output folder."""
     contents: Callable[[Subject, Latents], list[Stored]]
     """What they hold, in the same order."""
-    upright: bool = False
-    """It turns photos as their orientation says."""
+    folder: Callable[[PurePosixPath], PurePosixPath] = lambda source: source.parent
+    """The one that a source's files lie in, below the output folder."""
+    upright: tuple[Kind, ...] = ()
+    """What it turns as the file says: photos by their orientation, videos by their display matrix."""
     flips: bool = False
     beside: bool = False
     """It looks for a cache in the folders of the images."""
-    buckets: bool = True
-    """It sorts images of different sizes into buckets."""
+    one_size: bool = False
+    """Every image gets the size that was asked for."""
+    ranges: bool = False
+    """Smallest and largest side and step of its buckets can be set."""
+    square: bool = False
+    """Its resolution is one number."""
+    one_piece: bool = False
+    """A video is one file; it cannot tell pieces apart."""
+    apart: bool = False
+    """Images and videos have cache folders of their own."""
     notes: tuple[str, ...] = field(default=())
     """What a user should know of these caches; a line each."""

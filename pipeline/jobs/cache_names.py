@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tvae.pipeline.caches import trainer_named
@@ -18,12 +18,15 @@ from tvae.pipeline.media import probe
 __all__ = ["cached_folders", "check_cache", "planned_cache"]
 
 
-def check_cache(items: Iterable[Item], job: Job) -> None:
+def check_cache(items: Sequence[Item], job: Job) -> None:
     """Raises UsageError for a trainer that there is no file for, and for two inputs that it cannot tell apart: it knows
     them by their names without the suffix."""
     if job.cache is None:
         return
     trainer, known = trainer_named(job.cache.trainer), dict[tuple[str, ...], Item]()
+    kinds = {kind for item in items if item.below is not None and len(item.kinds) == 1 for kind in item.kinds}
+    if trainer.apart and len(kinds) > 1:
+        raise UsageError(f"{trainer.name} caches images and videos in folders of their own; run them apart")
     for item in items:
         if item.below is None:
             continue
@@ -37,8 +40,10 @@ def check_cache(items: Iterable[Item], job: Job) -> None:
 
 def cached_folders(items: Iterable[Item], job: Job) -> set[Path]:
     """Folders that a cache's files are written to."""
-    root = Path(job.output or ".")
-    return {root / item.below.parent for item in items if item.below is not None}
+    if job.cache is None:
+        return set()
+    root, trainer = Path(job.output or "."), trainer_named(job.cache.trainer)
+    return {root / trainer.folder(item.below) for item in items if item.below is not None}
 
 
 def planned_cache(item: Item, context: Context, plan: CachePlan) -> Event:

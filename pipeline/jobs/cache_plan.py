@@ -49,11 +49,17 @@ class CachePlan:
                 f"{trainer.name} caches images alone for {self.architecture.name}; leave --frames, --stride, --start "
                 "and --target-fps out"
             )
+        width, height = self.wish.resolution
+        if trainer.square and width != height:
+            raise UsageError(f"the resolution of {trainer.name} is one number: --size {width}x{width}")
+        if request.buckets.smallest is not None and not trainer.ranges:
+            raise UsageError(f"{trainer.name} has no range of buckets to set; pass --buckets on or off")
+        if trainer.one_piece and request.stride is not None:
+            raise UsageError(f"{trainer.name} keeps one file of each video and cannot tell pieces apart; drop --stride")
         grid = info.spatial_factor * (info.space.patch if self.architecture.space == "model" else 1)
         if self.wish.step % grid:
             raise UsageError(f"sides of buckets in steps of {self.wish.step} are no multiples of {grid}, of this VAE")
-        if not request.buckets.on and any(side % grid for side in self.wish.resolution):
-            width, height = self.wish.resolution
+        if (trainer.one_size or not request.buckets.on) and (width % grid or height % grid):
             raise UsageError(f"--size {width}x{height} is no multiple of {grid}, which this VAE needs without buckets")
         self._check_frames()
 
@@ -111,7 +117,7 @@ class CachePlan:
 
     def pixels(self, rgb: np.ndarray, info: MediaInfo, framing: Framing) -> np.ndarray:
         """uint8 [H, W, 3] of an upright frame to what the encoder sees."""
-        if info.kind == "image" and not self.trainer.upright and (info.rotation or info.mirrored):
+        if info.kind not in self.trainer.upright and (info.rotation or info.mirrored):
             rgb = Orientation(-info.rotation % 360).apply(rgb)
             rgb = rgb[:, ::-1] if info.mirrored else rgb
         return framed(rgb, framing)
@@ -209,5 +215,5 @@ class CachePlan:
 
     def _seen(self, info: MediaInfo) -> Size:
         """Width and height of an image as the trainer sees it."""
-        turned = info.kind == "image" and not self.trainer.upright and info.rotation in (90, 270)
+        turned = info.kind not in self.trainer.upright and info.rotation in (90, 270)
         return (info.height, info.width) if turned else (info.width, info.height)

@@ -23,7 +23,7 @@ def files_of(
         PurePosixPath("sub/a.b.png"), (100, 80), Framing((64, 51), (0, 1, 64, 48), "area"), one, piece, flip
     )
     dtype = getattr(torch, one.dtype or "float32")
-    channels = one.channels * (4 if one.space == "model" and "AutoencoderKLFlux2" in one.classes else 1)
+    channels = (one.channels or 4) * (4 if one.space == "model" and "AutoencoderKLFlux2" in one.classes else 1)
     values = [torch.full((channels, frames, 6, 8), float(n), dtype=dtype) for n in range(1 + flip)]
     names = [name.as_posix() for name in found.files(subject)]
     return dict(zip(names, found.contents(subject, values), strict=True))

@@ -12,9 +12,14 @@ from torch import Tensor
 
 __all__ = ["reference", "saved"]
 
+_FOUR = {
+    "down_block_types": ("DownEncoderBlock2D",) * 4,
+    "up_block_types": ("UpDecoderBlock2D",) * 4,
+    "block_out_channels": (8, 16, 16, 16),
+}
 CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
-    "sdxl": ("AutoencoderKL", {"scaling_factor": 0.13025, "latent_channels": 4}),
-    "flux": ("AutoencoderKL", {"scaling_factor": 0.3611, "shift_factor": 0.1159, "latent_channels": 16}),
+    "sdxl": ("AutoencoderKL", {**_FOUR, "scaling_factor": 0.13025, "latent_channels": 4}),
+    "flux": ("AutoencoderKL", {**_FOUR, "scaling_factor": 0.3611, "shift_factor": 0.1159, "latent_channels": 16}),
     "flux2": ("AutoencoderKLFlux2", {"latent_channels": 32}),
     "wan": ("AutoencoderKLWan", {"z_dim": 16}),
     "hunyuan": ("AutoencoderKLHunyuanVideo", {"latent_channels": 16}),

@@ -50,8 +50,10 @@ def _differs(one: Architecture, info: ModelInfo) -> str:
     """What of the VAE does not suit an architecture; empty where it does."""
     if info.class_name not in one.classes:
         return f"that has {' or '.join(one.classes)}"
-    if info.latent_channels != one.channels:
+    if one.channels not in (None, info.latent_channels):
         return f"that has {one.channels} channels"
+    if info.spatial_factor != one.factor:
+        return f"that has {one.factor} pixels a latent, this {info.spatial_factor}"
     return ""
 
 

@@ -113,20 +113,21 @@ TRAINER = Trainer(
     name="kohya",
     code="kohya-ss/sd-scripts 48d368fa557731ad0488c07304dfeba8c07910eb",
     architectures=(
-        Architecture("sd", _KL, 4, "raw", "sample", (512, 512), "float32", constants=(0.18215, 0.0)),
-        Architecture("sdxl", _KL, 4, "raw", "sample", (1024, 1024), "float32", constants=(0.13025, 0.0)),
-        Architecture("sd3", _KL, 16, "raw", "sample", (1024, 1024), "float32", constants=(1.5305, 0.0609)),
-        Architecture("flux", _KL, 16, "model", "sample", (1024, 1024), "float32", constants=(0.3611, 0.1159)),
-        Architecture("lumina", _KL, 16, "model", "sample", (1024, 1024), "float32", constants=(0.3611, 0.1159)),
-        Architecture("hi", ("AutoencoderKLHunyuanImage",), 64, "raw", "sample", (1024, 1024), "float32"),
+        Architecture("sd", _KL, 4, 8, "raw", "sample", (512, 512), "float32", constants=(0.18215, 0.0)),
+        Architecture("sdxl", _KL, 4, 8, "raw", "sample", (1024, 1024), "float32", constants=(0.13025, 0.0)),
+        Architecture("sd3", _KL, 16, 8, "raw", "sample", (1024, 1024), "float32", constants=(1.5305, 0.0609)),
+        Architecture("flux", _KL, 16, 8, "model", "sample", (1024, 1024), "float32", constants=(0.3611, 0.1159)),
+        Architecture("lumina", _KL, 16, 8, "model", "sample", (1024, 1024), "float32", constants=(0.3611, 0.1159)),
+        Architecture("hi", ("AutoencoderKLHunyuanImage",), 64, 32, "raw", "sample", (1024, 1024), "float32"),
         Architecture(
-            "anima", ("AutoencoderKLQwenImage", "AutoencoderKLWan"), 16, "model", "mean", (1024, 1024), "float32"
+            "anima", ("AutoencoderKLQwenImage", "AutoencoderKLWan"), 16, 8, "model", "mean", (1024, 1024), "float32"
         ),
     ),
     frame=_frame,
     files=_files,
     contents=_contents,
     flips=True,
+    ranges=True,
     beside=True,
     notes=("sd-scripts reads a file NAME.npz of older versions instead, where there is one",),
 )

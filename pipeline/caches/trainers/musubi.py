@@ -86,6 +86,7 @@ def _made(
     label: str,
     classes: tuple[str, ...],
     channels: int,
+    factor: int,
     space: Literal["raw", "model"],
     posterior: Literal["mean", "sample"],
     dtype: str,
@@ -93,7 +94,7 @@ def _made(
     constants: tuple[float, float] | None = None,
 ) -> Architecture:
     return Architecture(
-        name, classes, channels, space, posterior, _RESOLUTION, dtype, 16, constants, clips=clips, label=label
+        name, classes, channels, factor, space, posterior, _RESOLUTION, dtype, 16, constants, clips=clips, label=label
     )
 
 
@@ -101,21 +102,22 @@ TRAINER = Trainer(
     name="musubi",
     code="kohya-ss/musubi-tuner 30c658c4f4b0bf05038b3346eff9670259b10fc7",
     architectures=(
-        _made("hv", "hunyuan_video", _HUNYUAN, 16, "raw", "sample", "float16", True),
-        _made("wan", "wan", ("AutoencoderKLWan",), 16, "model", "mean", "bfloat16", True),
-        _made("f2d", "flux_2_dev", _FLUX2, 32, "model", "mean", "float32"),
-        _made("f2k4b", "flux_2_klein_4b", _FLUX2, 32, "model", "mean", "float32"),
-        _made("f2k9b", "flux_2_klein_9b", _FLUX2, 32, "model", "mean", "float32"),
-        _made("qi", "qwen_image", _QWEN, 16, "model", "mean", "bfloat16"),
-        _made("kr2", "krea2", _QWEN, 16, "model", "mean", "bfloat16"),
-        _made("k5", "kandinsky5", _HUNYUAN, 16, "model", "sample", "float16", True),
-        _made("hv15", "hunyuan_video_1_5", ("AutoencoderKLHunyuanVideo15",), 32, "raw", "mean", "float16", True),
-        _made("zi", "z_image", ("AutoencoderKL",), 16, "raw", "mean", "float32", constants=(0.3611, 0.1159)),
-        _made("i4", "ideogram4", _FLUX2, 32, "model", "mean", "bfloat16"),
+        _made("hv", "hunyuan_video", _HUNYUAN, 16, 8, "raw", "sample", "float16", True),
+        _made("wan", "wan", ("AutoencoderKLWan",), 16, 8, "model", "mean", "bfloat16", True),
+        _made("f2d", "flux_2_dev", _FLUX2, 32, 8, "model", "mean", "float32"),
+        _made("f2k4b", "flux_2_klein_4b", _FLUX2, 32, 8, "model", "mean", "float32"),
+        _made("f2k9b", "flux_2_klein_9b", _FLUX2, 32, 8, "model", "mean", "float32"),
+        _made("qi", "qwen_image", _QWEN, 16, 8, "model", "mean", "bfloat16"),
+        _made("kr2", "krea2", _QWEN, 16, 8, "model", "mean", "bfloat16"),
+        _made("k5", "kandinsky5", _HUNYUAN, 16, 8, "model", "sample", "float16", True),
+        _made("hv15", "hunyuan_video_1_5", ("AutoencoderKLHunyuanVideo15",), 32, 16, "raw", "mean", "float16", True),
+        _made("zi", "z_image", ("AutoencoderKL",), 16, 8, "raw", "mean", "float32", constants=(0.3611, 0.1159)),
+        _made("i4", "ideogram4", _FLUX2, 32, 8, "model", "mean", "bfloat16"),
     ),
     frame=_frame,
     files=_files,
     contents=_contents,
+    apart=True,
     notes=(
         "set resolution, enable_bucket and bucket_no_upscale in musubi-tuner's dataset configuration as here, and "
         "cache_directory to the output folder",

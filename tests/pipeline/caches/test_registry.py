@@ -13,8 +13,10 @@ from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.latent_space import LatentSpace
 
 
-def vae(name: str = "AutoencoderKL", channels: int = 4, scale: float = 1.0, shift: float = 0.0) -> Any:
-    return SimpleNamespace(id="v", class_name=name, latent_channels=channels, space=LatentSpace((shift,), (scale,)))
+def vae(name: str = "AutoencoderKL", channels: int = 4, scale: float = 1.0, shift: float = 0.0, factor: int = 8) -> Any:
+    return SimpleNamespace(
+        id="v", class_name=name, latent_channels=channels, spatial_factor=factor, space=LatentSpace((shift,), (scale,))
+    )
 
 
 @pytest.mark.parametrize(
@@ -23,7 +25,7 @@ def vae(name: str = "AutoencoderKL", channels: int = 4, scale: float = 1.0, shif
         ("kohya", vae(scale=0.18215), "sd"),
         ("kohya", vae(scale=0.13025), "sdxl"),
         ("kohya", vae(channels=16, scale=1.5305, shift=0.0609), "sd3"),
-        ("musubi", vae("AutoencoderKLHunyuanVideo15", 32), "hv15"),
+        ("musubi", vae("AutoencoderKLHunyuanVideo15", 32, factor=16), "hv15"),
         ("musubi", vae(channels=16, scale=0.3611, shift=0.1159), "zi"),
     ],
 )
@@ -38,6 +40,7 @@ def test_the_only_one_that_suits_is_taken(trainer: str, info: Any, wanted: str) 
         ("kohya", None, vae(scale=0.5), "sd, sdxl; say which"),
         ("kohya", None, vae("AutoencoderKLMochi", 12), "trains nothing"),
         ("kohya", "flux", vae(), "has 16 channels"),
+        ("kohya", "sdxl", vae(factor=4), "has 8 pixels a latent, this 4"),
         ("kohya", "anima", vae(), "AutoencoderKLQwenImage"),
         ("kohya", "pony", vae(), "no architecture 'pony'"),
         ("musubi", "fp", vae("AutoencoderKLHunyuanVideo", 16), "no architecture 'fp'"),

@@ -76,7 +76,7 @@ def pixels(path: Path, resized: Size, crop: tuple[int, int, int, int]) -> torch.
 
 def test_the_numbers_are_the_models_own(sdxl: Any, flux: Any, tmp_path: Path) -> None:
     source = photo(tmp_path / "in" / "a.png", 192, 128)  # halved to 96x64, cut to 64x64 or a wider bucket
-    for model, name, end in ((sdxl, "sdxl", ""), (flux, "flux", "_16x16")):
+    for model, name, end in ((sdxl, "sdxl", ""), (flux, "flux", "_8x8")):
         cached(
             model, source, out=tmp_path / name, posterior="mean", architecture=name, buckets=Buckets(False), flip=True
         )
@@ -112,7 +112,7 @@ def test_musubi_finds_one_plain_tensor(flux: Any, tmp_path: Path) -> None:
     (done,) = ends(events, ItemDone)
     assert done.output == tmp_path / "out" / "a_0192x0128_zi.safetensors"
     ((key, value),) = load_file(done.output).items()
-    assert key == "latents_1x16x16_float32"
+    assert key == "latents_1x8x8_float32"
     assert relative_l2(value, reference(flux, pixels(source, (96, 64), (16, 0, 64, 64)))[0][0]) < 1e-5
     assert {path.name for path in (tmp_path / "out").iterdir()} == {done.output.name, ".tvae-cache"}
 
@@ -185,8 +185,8 @@ def test_a_dry_run_names_the_files(sdxl: Any, tmp_path: Path) -> None:
         ({"trainer": "nobody"}, "no trainer"),
         ({"architecture": "flux"}, "16 channels"),
         ({"trainer": "musubi", "flip": True}, "trains nothing|no mirrored"),
-        ({"buckets": Buckets(True, 32, 64, 6)}, "no multiples of 4"),
-        ({"size": (66, 64), "buckets": Buckets(False)}, "no multiple of 4"),
+        ({"buckets": Buckets(True, 32, 64, 6)}, "no multiples of 8"),
+        ({"size": (66, 64), "buckets": Buckets(False)}, "no multiple of 8"),
     ],
 )
 def test_refused_before_any_work(sdxl: Any, tmp_path: Path, fields: dict[str, Any], told: str) -> None:
@@ -220,3 +220,10 @@ def test_a_damaged_record_counts_for_nothing(sdxl: Any, tmp_path: Path) -> None:
     assert ends(cached(sdxl, source, out=out, existing="overwrite"), ItemDone)
     shutil.rmtree(out)
     assert ends(cached(sdxl, source, out=out), ItemDone)
+
+
+def test_images_and_videos_have_folders_of_their_own(flux: Any, tmp_path: Path) -> None:
+    photo(tmp_path / "in" / "a.png")
+    (tmp_path / "in" / "b.mp4").write_bytes(b"")
+    with pytest.raises(UsageError, match="run them apart"):
+        cached(flux, tmp_path / "in", out=tmp_path / "out", trainer="musubi")
