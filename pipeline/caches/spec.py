@@ -10,7 +10,7 @@ from typing import Literal
 from torch import Tensor
 
 from tvae.pipeline.caches.request import Buckets
-from tvae.pipeline.caches.stored import Stored
+from tvae.pipeline.files.stored import Stored
 from tvae.pipeline.media.formats import Kind
 
 __all__ = ["Architecture", "Filter", "Framing", "Piece", "Size", "Subject", "Trainer", "Wish"]

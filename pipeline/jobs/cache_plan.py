@@ -15,10 +15,10 @@ from tvae.pipeline.caches import Architecture, CacheRequest, Framing, Subject, T
 from tvae.pipeline.caches.record import CacheRecord, FileRecord, read_record, write_record
 from tvae.pipeline.caches.resize import framed
 from tvae.pipeline.caches.spec import Piece, Size, Wish
-from tvae.pipeline.caches.stored import write_stored
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.files.atomic import write_error
 from tvae.pipeline.files.content_checksum import of_file
+from tvae.pipeline.files.stored import write_stored
 from tvae.pipeline.jobs.describe import identity, tool
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.latents import SourceRecord

@@ -23,7 +23,7 @@ from tvae.pipeline.jobs.items import Found
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.other_programs import name_of_foreign
 from tvae.pipeline.jobs.places import RealNames
-from tvae.pipeline.latents.foreign import ForeignLatents
+from tvae.pipeline.latents.foreign import WRITTEN, ForeignLatents
 from tvae.pipeline.media.formats import DEFAULT_SUFFIXES, WRITTEN_SUFFIXES, Kind, kinds_of, listed
 
 __all__ = ["Claims", "Item", "assign"]
@@ -183,6 +183,10 @@ def _names_a_file(output: str, to_latents: bool) -> bool:
         return False
     if suffix in allowed:
         return True
+    if to_latents and suffix in WRITTEN:
+        raise UsageError(
+            f"encode writes {output} in no such form: name a folder or a {allowed[0]} file, then tvae convert"
+        )
     if listed(suffix):
         raise UsageError(f"cannot write {output}: name a folder, or a file ending in {', '.join(allowed)}")
     return False

@@ -62,6 +62,16 @@ class LatentsReader:
         return self._index.streams.record if self._index.streams else None
 
     @property
+    def stream_files(self) -> tuple[str, ...]:
+        """Names of the files that hold the source's other streams, in the folder."""
+        return tuple(entry.file for entry in self._index.streams.files) if self._index.streams else ()
+
+    @property
+    def dropped(self) -> int:
+        """Frames at the source's end that were left out."""
+        return self._index.dropped
+
+    @property
     def has_checksums(self) -> bool:
         """Whether the index has them, of itself and of the other streams; those of the parts are in the parts."""
         streams = self._index.streams.files if self._index.streams else ()

@@ -8,7 +8,7 @@ import torch
 
 from tvae.pipeline.caches import TRAINERS, Framing, Subject
 from tvae.pipeline.caches.spec import Piece
-from tvae.pipeline.caches.stored import Stored
+from tvae.pipeline.files.stored import Stored
 
 __all__ = ["files_of"]
 

@@ -19,7 +19,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from tvae.pipeline.caches.spec import Architecture, Framing, Latents, Size, Subject, Trainer, Wish
-from tvae.pipeline.caches.stored import Stored, Tensors
+from tvae.pipeline.files.stored import Stored, Tensors
 
 __all__ = ["TRAINER"]
 

@@ -1,7 +1,8 @@
 """ComfyUI: ``{stem}.latent``, as its node SaveLatent writes it and LoadLatent reads it from ComfyUI's input folder.
 
-Read at commit 01094316268cab9ed5cd53b825b359a7becb9d6c (its built-in nodes) and 040a3243468ecefd1f2802592d90458f1ce4d65f
-(``comfy/latent_formats``: which latents are scaled by the diffusion model, and so raw in a file).
+Read at commits 01094316268cab9ed5cd53b825b359a7becb9d6c (its built-in nodes) and
+040a3243468ecefd1f2802592d90458f1ce4d65f (``comfy/latent_formats``: which latents are scaled by the diffusion model, and
+so raw in a file).
 
 A safetensors file with ``latent_tensor``, [1, C, h, w] or, of a video VAE, [1, C, F, h, w], float32, and the empty
 ``latent_format_version_0``. With buckets, which are the default, images keep their size and are cut to a multiple of 8
@@ -16,7 +17,7 @@ import torch
 
 from tvae.pipeline.caches.buckets import covering, floored
 from tvae.pipeline.caches.spec import Architecture, Framing, Latents, Size, Subject, Trainer, Wish
-from tvae.pipeline.caches.stored import Stored, Tensors
+from tvae.pipeline.files.stored import Stored, Tensors
 
 __all__ = ["TRAINER"]
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from tvae.pipeline.caches.buckets import floored, nearest
 from tvae.pipeline.caches.spec import Architecture, Filter, Framing, Latents, Size, Subject, Trainer, Wish
-from tvae.pipeline.caches.stored import Arrays, Stored
+from tvae.pipeline.files.stored import Arrays, Stored
 
 __all__ = ["TRAINER"]
 

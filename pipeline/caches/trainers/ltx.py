@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from tvae.pipeline.caches.spec import Architecture, Framing, Latents, Size, Subject, Trainer, Wish
-from tvae.pipeline.caches.stored import Pickled, Stored
+from tvae.pipeline.files.stored import Pickled, Stored
 
 __all__ = ["TRAINER"]
 

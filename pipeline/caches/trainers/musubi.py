@@ -18,7 +18,7 @@ import torch
 
 from tvae.pipeline.caches.buckets import covering, floored, nearest
 from tvae.pipeline.caches.spec import Architecture, Framing, Latents, Size, Subject, Trainer, Wish
-from tvae.pipeline.caches.stored import Stored, Tensors
+from tvae.pipeline.files.stored import Stored, Tensors
 
 __all__ = ["TRAINER"]
 

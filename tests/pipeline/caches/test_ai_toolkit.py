@@ -8,7 +8,7 @@ import hashlib
 import pytest
 from cache_subjects import files_of
 
-from tvae.pipeline.caches.stored import Tensors
+from tvae.pipeline.files.stored import Tensors
 
 SHAPES = {
     "sd1": ("sd1", (4, 6, 8)),

@@ -8,7 +8,7 @@ from cache_subjects import files_of
 
 from tvae.pipeline.caches import TRAINERS, Buckets, Framing
 from tvae.pipeline.caches.spec import Piece, Wish
-from tvae.pipeline.caches.stored import Tensors
+from tvae.pipeline.files.stored import Tensors
 
 
 @pytest.mark.parametrize(

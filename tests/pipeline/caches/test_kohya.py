@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cache_subjects import files_of
 
-from tvae.pipeline.caches.stored import Arrays
+from tvae.pipeline.files.stored import Arrays
 
 CHANNELS = {"sd": (4,), "sdxl": (4,), "sd3": (16,), "flux": (16,), "lumina": (16,), "hi": (64,), "anima": (16, 1)}
 

@@ -10,7 +10,7 @@ from cache_subjects import files_of
 
 from tvae.pipeline.caches import TRAINERS, Buckets, Framing
 from tvae.pipeline.caches.spec import Piece, Wish
-from tvae.pipeline.caches.stored import write_stored
+from tvae.pipeline.files.stored import write_stored
 
 
 @pytest.mark.parametrize(("piece", "frames", "fps"), [(None, 1, 1.0), (Piece(0, 17, 23.976), 3, 23.976)])

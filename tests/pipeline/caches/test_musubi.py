@@ -7,7 +7,7 @@ import torch
 from cache_subjects import files_of
 
 from tvae.pipeline.caches.spec import Piece
-from tvae.pipeline.caches.stored import Tensors
+from tvae.pipeline.files.stored import Tensors
 
 FLAT, TIMED = (6, 8), (1, 6, 8)
 WANTED = {

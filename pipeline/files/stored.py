@@ -1,4 +1,4 @@
-"""Files that trainers read: safetensors, NumPy's .npz, and plain tensors as torch.save writes them."""
+"""Files that other programs read: safetensors, NumPy's, and plain tensors as torch.save writes them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from tvae.pipeline.files.atomic import replacing
 from tvae.pipeline.files.tensor_write import save_plain
 
-__all__ = ["Arrays", "Pickled", "Stored", "Tensors", "write_stored"]
+__all__ = ["Array", "Arrays", "Pickled", "Stored", "Tensors", "write_stored"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,13 @@ class Tensors:
 
     tensors: Mapping[str, Tensor]
     texts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Array:
+    """A .npy file."""
+
+    value: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,7 @@ class Pickled:
     values: Mapping[str, Any]
 
 
-Stored = Tensors | Arrays | Pickled
+Stored = Tensors | Array | Arrays | Pickled
 
 
 def write_stored(path: Path, content: Stored) -> None:
@@ -49,6 +56,9 @@ def write_stored(path: Path, content: Stored) -> None:
         match content:
             case Tensors():
                 save_plain(content.tensors, temporary, content.texts)
+            case Array():
+                with temporary.open("wb") as file:
+                    np.save(file, content.value, allow_pickle=False)
             case Arrays():
                 with temporary.open("wb") as file:
                     np.savez(file, **content.arrays)  # type: ignore[arg-type]
