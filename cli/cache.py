@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from tvae.cli import completion, options
+from tvae.cli.reporting import reporting
 
 __all__ = ["cache"]
 
@@ -146,8 +147,6 @@ def cache(
     Captions stay where they are; they are the trainer's business.
     What is there already and still right is skipped: after a change of image, VAE or options its files are made again.
     """
-    from tvae.cli.reporting import reporting
-
     with reporting(verbose, json, resumable=True):
         from tvae.cli import arguments
         from tvae.cli.work import carry_out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
@@ -139,5 +139,5 @@ class Trainer:
     """A video is one file; it cannot tell pieces apart."""
     apart: bool = False
     """Images and videos have cache folders of their own."""
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     """What a user should know of these caches; a line each."""

@@ -15,7 +15,7 @@ from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.reading import blame_input
 from tvae.pipeline.media import probe
 
-__all__ = ["cached_folders", "check_cache", "planned_cache"]
+__all__ = ["advice", "cached_folders", "check_cache", "planned_cache"]
 
 
 def check_cache(items: Sequence[Item], job: Job) -> None:
@@ -36,6 +36,16 @@ def check_cache(items: Sequence[Item], job: Job) -> None:
                 f"{trainer.name} cannot tell {first.source} from {item.source}: their names differ in nothing but the "
                 "suffix; rename one"
             )
+
+
+def advice(job: Job) -> list[str]:
+    """Lines on what the trainer wants of whoever uses the cache."""
+    if job.cache is None:
+        return []
+    trainer, root = trainer_named(job.cache.trainer), Path(job.output or ".").resolve()
+    homes = {Path(name).resolve() if Path(name).is_dir() else Path(name).resolve().parent for name in job.inputs}
+    beside = f"{trainer.name} looks for a cache beside the images: pass their folder with -o"
+    return [*([beside] if trainer.beside and homes != {root} else []), *trainer.notes]
 
 
 def cached_folders(items: Iterable[Item], job: Job) -> set[Path]:

@@ -36,15 +36,22 @@ CACHE = ("cache", "photos", "--for", "kohya", "--vae", "vae", "-o", "out", "--si
 
 
 def test_events_and_a_second_run() -> None:
-    code, out, _ = call(*CACHE, "--json")
+    code, out, told = call(*CACHE, "--json")
     events = [json.loads(line) for line in out.splitlines()]
-    assert code == 0
+    assert (code, told) == (0, "")
     assert events[0]["operation"] == "cache"
     done = {event["output"] for event in events if event["type"] == "item_done"}
     assert done == {str(Path("out") / f"{n}_0096x0064_sdxl.npz") for n in range(2)}
     code, out, told = call(*CACHE)
     assert (code, "2 skipped" in told) == (0, True)
     assert not list(Path("out").glob("*.txt"))
+
+
+def test_where_the_trainer_looks_is_told() -> None:
+    assert "kohya looks for a cache beside the images" in call(*CACHE)[2]
+    beside = [word if word != "out" else "photos" for word in CACHE]
+    assert "beside" not in call(*beside)[2]
+    assert Path("photos/0_0096x0064_sdxl.npz").is_file()
 
 
 def test_verify_finds_what_was_damaged_and_what_is_stale() -> None:

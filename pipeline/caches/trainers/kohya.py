@@ -129,5 +129,5 @@ TRAINER = Trainer(
     flips=True,
     ranges=True,
     beside=True,
-    notes=("sd-scripts reads a file NAME.npz of older versions instead, where there is one",),
+    notes=("the cache holds one resolution of each image: another --size replaces it",),
 )
