@@ -1,7 +1,7 @@
 """What tvae keeps beside a trainer's files: of each source, what its files were made of, and their checksums.
 
 The records are JSON files in a hidden folder of the output folder, which trainers do not look into. A record is
-written after its files: they count as done from then on.
+written when its files are complete but for their names, so that what a killed run left behind is known as tvae's own.
 """
 
 from __future__ import annotations
@@ -37,10 +37,9 @@ class FileRecord:
     checksum: str
 
     @classmethod
-    def of(cls, root: Path, file: PurePosixPath) -> FileRecord:
-        """Of a file that was written. `OSError` where it has gone."""
-        path = root / file
-        return cls(file.as_posix(), path.stat().st_size, of_file(path))
+    def of(cls, written: Path, file: PurePosixPath) -> FileRecord:
+        """Of a file that was written, perhaps under another name so far. `OSError` where it has gone."""
+        return cls(file.as_posix(), written.stat().st_size, of_file(written))
 
     def stands(self, root: Path) -> bool:
         """Whether it is there, of its size."""

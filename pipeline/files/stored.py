@@ -14,7 +14,7 @@ from torch import Tensor
 from tvae.pipeline.files.atomic import replacing
 from tvae.pipeline.files.tensor_write import save_plain
 
-__all__ = ["Array", "Arrays", "Pickled", "Stored", "Tensors", "write_stored"]
+__all__ = ["Array", "Arrays", "Pickled", "Stored", "Tensors", "fill", "write_stored"]
 
 
 @dataclass(frozen=True)
@@ -53,15 +53,20 @@ def write_stored(path: Path, content: Stored) -> None:
     """Under its final name in one step; makes the folder. `OSError` where it cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
-        match content:
-            case Tensors():
-                save_plain(content.tensors, temporary, content.texts)
-            case Array():
-                with temporary.open("wb") as file:
-                    np.save(file, content.value, allow_pickle=False)
-            case Arrays():
-                with temporary.open("wb") as file:
-                    np.savez(file, **content.arrays)  # type: ignore[arg-type]
-            case Pickled():
-                with temporary.open("wb") as file:
-                    torch.save(dict(content.values), file)
+        fill(temporary, content)
+
+
+def fill(temporary: Path, content: Stored) -> None:
+    """Write a file that has its final name later. `OSError` where it cannot be written."""
+    match content:
+        case Tensors():
+            save_plain(content.tensors, temporary, content.texts)
+        case Array():
+            with temporary.open("wb") as file:
+                np.save(file, content.value, allow_pickle=False)
+        case Arrays():
+            with temporary.open("wb") as file:
+                np.savez(file, **content.arrays)  # type: ignore[arg-type]
+        case Pickled():
+            with temporary.open("wb") as file:
+                torch.save(dict(content.values), file)

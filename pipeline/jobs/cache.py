@@ -93,7 +93,6 @@ class Cache:
             generator = generator_of(subject, self._context.job.seed)
             latents = [drawn(latents[n], latents[n + 1], generator) for n in range(0, len(latents), 2)]
         place = picture.item.place
-        files = self._plan.write(subject, latents, place)
-        self._plan.commit(place, record.with_files(files))
-        finished = picture.finished(notices)
-        return Finished(finished.notices, replace(finished.done, output=self._plan.root / files[0].file))
+        staged = self._plan.stage(subject, latents, place)
+        self._plan.commit(place, record.with_files(tuple(one.record for one in staged)), staged)
+        return picture.finished(notices)

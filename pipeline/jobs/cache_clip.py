@@ -90,8 +90,9 @@ class _Done:
         else:
             posterior = encoded(model, frames)
             latents = _stored(posterior, model, self._plan, generator_of(subject, self._context.job.seed))
-            self.files += self._plan.write(subject, [latents], self._item.place)
-            self._plan.commit(self._item.place, self.record.with_files(tuple(self.files), complete=False))
+            staged = self._plan.stage(subject, [latents], self._item.place)
+            self.files += [one.record for one in staged]
+            self._plan.commit(self._item.place, self.record.with_files(tuple(self.files), complete=False), staged)
         self.frames += len(frames)
         self._context.emit(Progress(self._item.source, self._item.index, piece.start + piece.frames, None))
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,9 +17,9 @@ from tvae.pipeline.caches.record import CacheRecord, FileRecord, read_record, wr
 from tvae.pipeline.caches.resize import framed
 from tvae.pipeline.caches.spec import Piece, Size, Wish
 from tvae.pipeline.errors import InputError, UsageError
-from tvae.pipeline.files.atomic import write_error
+from tvae.pipeline.files.atomic import discard, publish, temporary_path, write_error
 from tvae.pipeline.files.content_checksum import of_file
-from tvae.pipeline.files.stored import write_stored
+from tvae.pipeline.files.stored import fill
 from tvae.pipeline.jobs.describe import identity, tool
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.latents import SourceRecord
@@ -29,7 +30,21 @@ from tvae.pipeline.media.spec import MediaInfo
 if TYPE_CHECKING:
     from tvae.pipeline.session.model import Model
 
-__all__ = ["CachePlan"]
+__all__ = ["CachePlan", "Staged"]
+
+
+class Staged(NamedTuple):
+    """A file that is complete but for its name."""
+
+    temporary: Path
+    path: Path
+    record: FileRecord
+
+
+def drop(staged: Sequence[Staged]) -> None:
+    """Remove those that have not got their names."""
+    for one in staged:
+        discard(one.temporary)
 
 
 @dataclass(frozen=True)
@@ -151,39 +166,56 @@ class CachePlan:
         fits = found.made_of == wanted.made_of and all(file.stands(self.root) for file in found.files)
         return found if fits and found.of_source(source) else None
 
-    def write(self, subject: Subject, latents: list[Tensor], place: Path) -> tuple[FileRecord, ...]:
-        """The files of one subject. latents: [C, t, h, w], as many as are wanted. place: of its record.
+    def stage(self, subject: Subject, latents: list[Tensor], place: Path) -> list[Staged]:
+        """Writes the files of one subject, which get their names in ``commit``. latents: [C, t, h, w], as many as are
+        wanted. place: of its record.
 
         InputError for values that are not finite and for files in the way that tvae did not write; OutputError.
         """
         check_finite({str(number): one for number, one in enumerate(latents)}, subject.source.name)
         kind = self.architecture.dtype
         stored = [own_memory(one if kind is None else one.to(getattr(torch, kind))) for one in latents]
-        written = []
+        staged: list[Staged] = []
         known = self._known(place)
         files = self.trainer.files(subject)
         for name, content in zip(files, self.trainer.contents(subject, stored), strict=True):
             path = self.root / name
             if self.job.existing != "overwrite" and name.as_posix() not in known and path.exists():
+                drop(staged)
                 raise InputError(f"'{path}' exists and tvae did not write it; move it away, or pass --overwrite")
+            temporary = temporary_path(path)
             try:
-                write_stored(path, content)
-                written.append(FileRecord.of(self.root, name))
-            except OSError as error:
-                raise write_error(path, error) from error
-        return tuple(written)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                fill(temporary, content)
+                staged.append(Staged(temporary, path, FileRecord.of(temporary, name)))
+            except BaseException as error:  # whatever it is, no file is left behind
+                discard(temporary)
+                drop(staged)
+                if isinstance(error, OSError):
+                    raise write_error(path, error) from error
+                raise
+        return staged
 
-    def commit(self, place: Path, record: CacheRecord) -> None:
-        """The record of files that are there; files of an older one that are not among them go. OutputError."""
+    def commit(self, place: Path, record: CacheRecord, staged: Sequence[Staged] = ()) -> None:
+        """Gives files their names. Files of an older record that are not among this one's go. OutputError.
+
+        Killed at any point, it leaves each file whole or absent, and none that the record does not know.
+        """
         stale = self._known(place) - record.known
         try:
+            for one in staged:  # or an older file might pass for the one that the record describes
+                one.path.unlink(missing_ok=True)
             write_record(place, replace(record, stale=tuple(sorted(stale))))
+            for one in staged:
+                publish(one.temporary, one.path)
             if stale and record.complete:
                 for name in stale:
                     (self.root / name).unlink(missing_ok=True)
                 write_record(place, record)
         except OSError as error:
             raise write_error(place, error) from error
+        finally:
+            drop(staged)
 
     def shown(self, place: Path) -> Path:
         """What a user knows files by of which there is a record: the first of them."""

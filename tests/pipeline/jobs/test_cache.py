@@ -45,7 +45,7 @@ def cached(
 ) -> list[Event]:
     names = {"flip", "posterior", "architecture", "upscale", "buckets"}
     wanted = {name: fields.pop(name) for name in [*fields] if name in names}
-    wanted.setdefault("buckets", Buckets(True, 32, 128, 32 if trainer == "kohya" else None))
+    wanted.setdefault("buckets", Buckets(True, 32, 128, 32) if trainer == "kohya" else Buckets())
     events: list[Event] = []
     job = Job(
         "cache",
@@ -227,3 +227,54 @@ def test_images_and_videos_have_folders_of_their_own(flux: Any, tmp_path: Path) 
     (tmp_path / "in" / "b.mp4").write_bytes(b"")
     with pytest.raises(UsageError, match="run them apart"):
         cached(flux, tmp_path / "in", out=tmp_path / "out", trainer="musubi")
+
+
+def test_a_run_that_was_killed_leaves_nothing_in_the_way(
+    sdxl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tvae.pipeline.jobs import cache_plan
+
+    source, out = photo(tmp_path / "a.png"), tmp_path / "out"
+    for name in ("publish", "write_record"):
+        for seed in (0, 1):  # nothing is there; an older file is
+            photo(source, seed=seed)
+            real = getattr(cache_plan, name)
+
+            def killed(*given: Any, real: Any = real) -> None:
+                real(*given)
+                raise KeyboardInterrupt
+
+            monkeypatch.setattr(cache_plan, name, killed)
+            with pytest.raises(KeyboardInterrupt):
+                cached(sdxl, source, out=out)
+            monkeypatch.setattr(cache_plan, name, real)
+            assert not [path for path in out.iterdir() if path.name.startswith(".tvae-") and path.is_file()]
+            cached(sdxl, source, out=out)  # as it should be, whether or not there was something left to do
+            assert ends(cached(sdxl, source, out=out), ItemSkipped)
+            with np.load(out / "a_0096x0064_sdxl.npz") as found:
+                first = found["latents"]
+            cached(sdxl, source, out=tmp_path / "fresh", existing="overwrite")
+            with np.load(tmp_path / "fresh" / "a_0096x0064_sdxl.npz") as found:
+                assert (found["latents"] == first).all()
+
+
+@pytest.mark.parametrize("trainer", ["kohya", "ai-toolkit"])
+def test_a_full_disk_fails_the_item_and_leaves_nothing(
+    sdxl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: str
+) -> None:
+    from tvae.pipeline.jobs import cache_plan
+
+    real, calls = cache_plan.fill, list[Path]()
+
+    def full(temporary: Path, content: Any) -> None:
+        calls.append(temporary)
+        real(temporary, content)
+        if len(calls) == (2 if trainer == "ai-toolkit" else 1):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cache_plan, "fill", full)
+    source, out = photo(tmp_path / "a.png"), tmp_path / "out"
+    buckets = Buckets(True, 32, 128, 32) if trainer == "kohya" else Buckets()
+    (failed,) = ends(cached(sdxl, source, out=out, trainer=trainer, flip=True, buckets=buckets), ItemFailed)
+    assert "No space left" in failed.error
+    assert [path for path in out.rglob("*") if path.is_file()] == []
