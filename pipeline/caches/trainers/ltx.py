@@ -5,7 +5,8 @@ Read at commit 400fd31054597515f47125691032c04b1c3ee24e: ``scripts/process_video
 
 ``latents``: the mean in model space, [128, F, h, w], bfloat16; ``num_frames``, ``height`` and ``width`` of the latents;
 ``fps`` of the frames, 1.0 for an image. Images are scaled bicubically to cover the one size that was asked for. The
-trainer's own list of several sizes is left out: name one size a run.
+trainer's own list of several sizes is left out: name one size a run. So are the latents of sound, which another model
+makes.
 """
 
 from __future__ import annotations

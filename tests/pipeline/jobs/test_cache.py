@@ -278,3 +278,16 @@ def test_a_full_disk_fails_the_item_and_leaves_nothing(
     (failed,) = ends(cached(sdxl, source, out=out, trainer=trainer, flip=True, buckets=buckets), ItemFailed)
     assert "No space left" in failed.error
     assert [path for path in out.rglob("*") if path.is_file()] == []
+
+
+def test_the_mirrored_image_s_file_is_in_the_way(sdxl: Any, tmp_path: Path) -> None:
+    source, out = photo(tmp_path / "a.png"), tmp_path / "out"
+    wanted: dict[str, Any] = {"trainer": "ai-toolkit", "flip": True, "buckets": Buckets()}
+    cached(sdxl, source, out=out, **wanted)
+    record = out / ".tvae-cache" / "a.png.json"
+    first, second = (out / file["file"] for file in json.loads(record.read_text())["files"])
+    record.unlink()
+    first.unlink()
+    (failed,) = ends(cached(sdxl, source, out=out, **wanted), ItemFailed)
+    assert second.name in failed.error
+    assert [path for path in out.rglob("*") if path.is_file()] == [second]
