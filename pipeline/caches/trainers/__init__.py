@@ -12,7 +12,7 @@ from tvae.pipeline.errors import UsageError
 if TYPE_CHECKING:
     from tvae.pipeline.session.model import ModelInfo
 
-__all__ = ["TRAINERS", "architecture_of", "trainer_named"]
+__all__ = ["LEFT_OUT", "TRAINERS", "architecture_of", "trainer_named"]
 
 TRAINERS: dict[str, Trainer] = {
     found.name: found
@@ -20,8 +20,21 @@ TRAINERS: dict[str, Trainer] = {
 }
 
 
+LEFT_OUT = {
+    "diffusion-pipe": "its cache is valid for a fingerprint that it makes of its own code and data set",
+    "finetrainers": "it makes its cache in each run, numbered in the order of its data loader",
+    "onetrainer": "its cache is found by a checksum of its own configuration, and numbered in the order of its files",
+    "simpletuner": "where it crops each image is in a database of its own",
+    "webdataset": "what a shard holds is not fixed; cache for a trainer, and pack its files with tar",
+    "mds": "what a shard holds is not fixed",
+}
+"""Whose caches cannot be written from outside, and why."""
+
+
 def trainer_named(name: str) -> Trainer:
     """Raises UsageError for one that there is no file for."""
+    if name in LEFT_OUT:
+        raise UsageError(f"tvae writes no cache for {name}: {LEFT_OUT[name]}")
     if name not in TRAINERS:
         raise UsageError(f"--for {name} is no trainer that tvae writes caches for; one of {', '.join(TRAINERS)}")
     return TRAINERS[name]

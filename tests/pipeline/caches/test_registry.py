@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tvae.pipeline.caches import TRAINERS, CacheRequest, architecture_of, trainer_named
+from tvae.pipeline.caches.trainers import LEFT_OUT
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.latent_space import LatentSpace
 
@@ -58,6 +59,13 @@ def test_a_finetuned_vae_of_the_shape_is_taken_by_name() -> None:
 def test_an_unknown_trainer_is_refused_with_those_there_are() -> None:
     with pytest.raises(UsageError, match=r"--for dreambooth .*kohya.*musubi"):
         trainer_named("dreambooth")
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_a_trainer_that_is_left_out_is_refused_with_the_reason(name: str) -> None:
+    assert name not in TRAINERS
+    with pytest.raises(UsageError, match=f"no cache for {name}: "):
+        trainer_named(name)
 
 
 @pytest.mark.parametrize("trainer", TRAINERS.values(), ids=lambda one: one.name)
