@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["configs", "devices", "dtypes", "preset_names", "presets", "trainers", "vaes"]
+__all__ = ["configs", "devices", "dtypes", "kin", "preset_names", "presets", "trainers", "vaes"]
 
 
 def preset_names(incomplete: str) -> list[str]:
@@ -39,6 +39,13 @@ def configs(incomplete: str) -> list[str]:
     from tvae.pipeline.bench.shapes import SHAPES
 
     return _beginning(SHAPES, incomplete)
+
+
+def kin(incomplete: str) -> list[str]:
+    """What ``--vae-of`` takes."""
+    from tvae.pipeline.models.families import FAMILIES
+
+    return _beginning((one.key for family in FAMILIES.values() for one in family.kin), incomplete)
 
 
 def trainers(incomplete: str) -> list[str]:

@@ -38,7 +38,7 @@ def code_for(error: BaseException) -> ExitCode:
     if isinstance(error, Terminated):
         return ExitCode.TERMINATED
     errors = sys.modules.get("tvae.pipeline.errors")  # not loaded: then none of its errors can have been raised
-    if errors is None or not isinstance(error, errors.TvaeError):
+    if errors is None or not isinstance(error, errors.TvaeError) or isinstance(error, errors.RankError):
         return ExitCode.INTERNAL
     of_one_item = isinstance(error, (errors.InputError, errors.OutputError))
     return ExitCode.SOME_FAILED if of_one_item else ExitCode.USAGE

@@ -13,6 +13,7 @@ from tvae.cli.reporting import printable, reporting, say, tell
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tvae.pipeline.media.sandbox import SandboxMode
     from tvae.pipeline.models.source import VaeSource
 
 __all__ = ["inspect"]
@@ -26,6 +27,7 @@ Things = Annotated[
 def inspect(
     things: Things,
     max_megapixels: options.MaxMegapixels = None,
+    sandbox: options.Sandbox = "auto",
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -44,7 +46,7 @@ def inspect(
         failed = False
         for thing in things:
             try:
-                kind, values = _look(thing, arguments.pixel_limit(max_megapixels))
+                kind, values = _look(thing, arguments.pixel_limit(max_megapixels), sandbox)
             except InputError as error:
                 say(str(error) if thing in str(error) else f"{thing}: {error}")
                 failed = True
@@ -59,14 +61,15 @@ def inspect(
             raise typer.Exit(ExitCode.SOME_FAILED)
 
 
-def _look(thing: str, max_pixels: int) -> tuple[str, dict[str, Any]]:
+def _look(thing: str, max_pixels: int, mode: SandboxMode) -> tuple[str, dict[str, Any]]:
     """Its kind and a description."""
     from pathlib import Path
 
-    from tvae.pipeline import latents, media
+    from tvae.pipeline import latents
     from tvae.pipeline.errors import InputError, UsageError
     from tvae.pipeline.latents.foreign import SUFFIXES
     from tvae.pipeline.latents.tensor_file import is_ours
+    from tvae.pipeline.media.sandbox import Sandbox
     from tvae.pipeline.models.load import locate_vae
 
     path = Path(thing)
@@ -79,14 +82,15 @@ def _look(thing: str, max_pixels: int) -> tuple[str, dict[str, Any]]:
         except InputError as error:
             try:  # the weights of a VAE that are published without a configuration
                 return "vae", _describe_vae(locate_vae(thing))
-            except UsageError:
-                pass
+            except UsageError as reason:
+                no_vae = str(reason)
             if path.is_dir() and not latents.is_latents(path):
                 raise InputError(f"{thing} is a folder without latents of a video or a VAE") from error
             if named_so and not is_ours(path):
-                return "tensors", _describe_tensors(path)
+                return "tensors", _describe_tensors(path) | {"no_vae": no_vae}
             raise
-    return "media", {**media.probe(path, max_pixels).to_json(), "bytes": path.stat().st_size}
+    with Sandbox(mode) as sandbox, sandbox.open_reader(path, max_pixels) as reader:
+        return "media", {**reader.info.to_json(), "bytes": path.stat().st_size}
 
 
 def _describe_latents(path: Path) -> dict[str, Any]:
@@ -136,5 +140,6 @@ def _describe_vae(source: VaeSource) -> dict[str, Any]:
         "dtype": str(source.stored_dtype).removeprefix("torch."),
         "parameters": sum(prod(spec.shape) for spec in source.tensors.values()),
         "space": space.to_json(),
+        "found": source.found.describe() if source.found else None,
         "config": {key: value for key, value in source.config.items() if not key.startswith("_")},
     }

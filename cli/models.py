@@ -18,5 +18,7 @@ def models(json: options.Json = False, verbose: options.Verbose = False) -> None
             if json:
                 emit("model", family, as_json=True)
             else:
-                configs = f"(--config {', '.join(family['configs'])})" if family["configs"] else ""
-                tell(f"{family['class_name']:30} {family['kind']:6} {family['note']} {configs}".rstrip())
+                taken = {"--config": family["configs"], "--vae-of": family["of"]}
+                more = "; ".join(f"{option} {', '.join(names)}" for option, names in taken.items() if names)
+                told = f"({more})" if more else ""
+                tell(f"{family['class_name']:30} {family['kind']:6} {family['note']} {told}".rstrip())

@@ -67,9 +67,21 @@ Vae = Annotated[
     typer.Option(
         "--vae",
         metavar="ID|PATH|builtin",
-        help="A diffusers folder, SeedVR2's file of weights, a hub id (which may download), or builtin.",
+        help="A diffusers folder, a safetensors file, a hub id (which may download), or builtin.",
         show_default="builtin",
         autocompletion=completion.vaes,
+        rich_help_panel=MODEL,
+    ),
+]
+VaeOf = Annotated[
+    str | None,
+    typer.Option(
+        "--vae-of",
+        metavar="NAME",
+        help="The model that a single file's VAE is of (sd1, sdxl, sd3, flux, …), for model space where its tensors do "
+        "not tell. tvae models lists the names.",
+        show_default="what the file tells",
+        autocompletion=completion.kin,
         rich_help_panel=MODEL,
     ),
 ]
@@ -89,7 +101,7 @@ LatentsVae = Annotated[
     typer.Option(
         "--vae",
         metavar="ID|PATH|builtin",
-        help="A diffusers folder, SeedVR2's file of weights, a hub id (which may download), or builtin.",
+        help="A diffusers folder, a safetensors file, a hub id (which may download), or builtin.",
         show_default="the one that the latents name",
         autocompletion=completion.vaes,
         rich_help_panel=MODEL,
@@ -201,8 +213,8 @@ Sandbox = Annotated[
     Literal["auto", "on", "off"],
     typer.Option(
         "--sandbox",
-        help="Decode images in processes of their own, so that a decoder that crashes or hangs fails its file alone: "
-        "all images, none, or (auto) those whose structure looks damaged. Videos are not included.",
+        help="Decode in processes of their own, so that a decoder that crashes or hangs fails its file alone: all "
+        "images and videos, none, or (auto) those whose structure looks damaged.",
         rich_help_panel=PICTURE,
     ),
 ]
@@ -250,7 +262,7 @@ AllowOtherVae = Annotated[
     typer.Option(
         "--allow-other-vae",
         help="Decode with the VAE of --vae even if another one of the same geometry made the latents (a finetuned "
-        "decoder, a float16 copy).",
+        "decoder).",
         rich_help_panel=LATENTS,
     ),
 ]

@@ -10,6 +10,7 @@ from tvae.cli import options
 from tvae.cli.reporting import printable, reporting, tell
 
 if TYPE_CHECKING:
+    from tvae.pipeline.media.sandbox import SandboxMode
     from tvae.pipeline.session.model import Model
 
 __all__ = ["plan"]
@@ -31,6 +32,7 @@ def plan(
     shape: Shape = None,
     side: Side = "both",
     vae: options.Vae = None,
+    vae_of: options.VaeOf = None,
     preset: options.Preset = "auto",
     dtype: options.Dtype = None,
     device: options.Device = None,
@@ -39,6 +41,7 @@ def plan(
     spill: options.Spill = None,
     allow_whole: options.AllowWhole = False,
     max_megapixels: options.MaxMegapixels = None,
+    sandbox: options.Sandbox = "auto",
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -58,10 +61,11 @@ def plan(
         named, wanted = (
             (None, arguments.parse_shape(shape))
             if shape
-            else _shape_of(input or "", arguments.pixel_limit(max_megapixels))
+            else _shape_of(input or "", arguments.pixel_limit(max_megapixels), sandbox)
         )
         model = open_model(
             vae or named or "builtin",
+            vae_of=vae_of,
             preset=preset,
             dtype=dtype,
             device=device,
@@ -99,12 +103,13 @@ def tensor_shape(model: Model, wanted: tuple[int, int, int], side: Literal["enco
     return 1, channels, -(-frames // info.temporal_factor) if side == "decode" else frames, h, w
 
 
-def _shape_of(name: str, max_pixels: int) -> tuple[str | None, tuple[int, int, int]]:
+def _shape_of(name: str, max_pixels: int, mode: SandboxMode) -> tuple[str | None, tuple[int, int, int]]:
     """The VAE that latents name, and (height, width, frames) of the padded picture."""
     from pathlib import Path
 
-    from tvae.pipeline import latents, media
+    from tvae.pipeline import latents
     from tvae.pipeline.errors import UsageError
+    from tvae.pipeline.media.sandbox import Sandbox
 
     path = Path(name)
     if not path.exists():
@@ -113,5 +118,6 @@ def _shape_of(name: str, max_pixels: int) -> tuple[str | None, tuple[int, int, i
         reader = latents.open_latents(path)
         width, height = reader.meta.geometry.padded_size
         return reader.meta.vae.place, (height, width, reader.frames)
-    info = media.probe(path, max_pixels)
+    with Sandbox(mode) as sandbox, sandbox.open_reader(path, max_pixels) as opened:
+        info = opened.info
     return None, (info.height, info.width, info.frames or 1)

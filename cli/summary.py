@@ -11,6 +11,10 @@ __all__ = ["summary"]
 Values = Mapping[str, Any]
 
 
+MOST_LATENTS = 8
+"""Tensors of a file of latents; of one with more, it is of interest why it is no VAE."""
+
+
 def summary(kind: str, values: Values) -> Iterator[str]:
     """A line that says what it is, and a few indented ones. kind: ``latents``, ``media``, ``tensors`` or ``vae``."""
     yield from {"latents": _latents, "media": _media, "tensors": _tensors, "vae": _vae}[kind](values)
@@ -50,6 +54,8 @@ def _tensors(values: Values) -> Iterator[str]:
         yield f"  {name}  {'x'.join(map(str, spec['shape']))}, {spec['dtype']}"
     yield f"  on disk   {_size(values['bytes'])}"
     yield "  if they are latents, decode takes them with --vae and --space"
+    if len(found) > MOST_LATENTS:
+        yield f"  {values['no_vae']}"
 
 
 def _vae(values: Values) -> Iterator[str]:
@@ -63,6 +69,11 @@ def _vae(values: Values) -> Iterator[str]:
         yield f"  latents   {known['latent_channels']} channels, one latent for {side}x{side} pixels{frames}"
     files = len(values["weights"])
     where = f"{values['dtype']}, {_size(values['bytes'])} in {files} file{'s' * (files != 1)}"
+    if (found := values["found"]) is not None:
+        inside = f", inside a checkpoint ({found['prefix']}*)" if found["prefix"] else ""
+        yield f"  known     by {found['layout']}'s names and their shapes{inside}"
+        of = found["of"] if found["unknown"] is None else f"not known: {found['unknown']} (--vae-of)"
+        yield "  of        " + ", ".join(filter(None, (of, found["why"])))
     yield f"  weights   {values['parameters'] / 1e6:.1f} million, {where}"
 
 

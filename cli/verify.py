@@ -86,10 +86,10 @@ def verify(
 
 def _made_by(vae: str) -> MadeBy:
     from tvae.pipeline.latents.verify import MadeBy
-    from tvae.pipeline.models.load import locate_vae
+    from tvae.pipeline.models.load import locate_vae, values_of
 
     found = locate_vae(vae)
-    return MadeBy(found.class_name, found.config_sha256, found.weights_sha256)
+    return MadeBy(found.class_name, found.config_sha256, found.weights_sha256, values_of(found))
 
 
 def _source_of(path: Path, folder: str | None, below: Path) -> Iterator[Path]:

@@ -80,9 +80,10 @@ def rms_norm_act(
     form: str,
     act: str | None,
     offset: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """See ``operations.rms_norm_act``; rounded once."""
-    return _run(DEFINITIONS["rms_norm_act"], x, weight, bias, eps, form, act, offset)
+    return _run(DEFINITIONS["rms_norm_act"], x, weight, bias, eps, form, act, offset, out)
 
 
 def _sum(x: Tensor, residual: Tensor | None, bias: Tensor | None, out: Tensor | None) -> Tensor:

@@ -72,10 +72,13 @@ def rms_norm_act(
     form: str,
     act: str | None,
     offset: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """See ``operations.rms_norm_act``; the sizes of all pixels first, in a pass of their own."""
     if offset is not None:
         raise Unsupported("would add an offset in a pass of its own")
+    if out is not None:
+        raise Unsupported("would copy the result into given memory")
     rows, by_row, back = _as_rows(x)
     if by_row:
         raise Unsupported("takes one sample with its channels innermost")

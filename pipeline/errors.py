@@ -5,6 +5,7 @@
     ├── InputError      one input is bad: a damaged file, non-finite values, latents of another VAE (exit code 3)
     ├── OutputError     one result cannot be written: a full disk, a folder that is gone or closed (exit code 3)
     ├── PlanError       no plan fits: the budget is too small, a shape the model cannot represent (exit code 2)
+    ├── RankError       another process that shares a run died, or hangs (exit code 1)
     └── UnsupportedOp   the captured graph holds an operation the engine has no rule for (exit code 2)
 
 Exit codes are given by the command line alone; the library only raises. The message of every error is one line
@@ -13,7 +14,16 @@ that says what is wrong, where, and what to do.
 
 from __future__ import annotations
 
-__all__ = ["InputError", "OutputError", "PlanError", "TvaeError", "UnsupportedOp", "UsageError", "in_module"]
+__all__ = [
+    "InputError",
+    "OutputError",
+    "PlanError",
+    "RankError",
+    "TvaeError",
+    "UnsupportedOp",
+    "UsageError",
+    "in_module",
+]
 
 
 class TvaeError(Exception):
@@ -44,6 +54,10 @@ class PlanError(TvaeError):
     def __init__(self, message: str, enough: int | None = None) -> None:
         self.enough = enough
         super().__init__(message)
+
+
+class RankError(TvaeError):
+    """Another process that shares a run died, or does not answer in time: this one cannot go on either."""
 
 
 class UnsupportedOp(TvaeError):

@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
 from tvae.pipeline.device import choose_preset
 from tvae.pipeline.engine.plan.report import Plan
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.memory.limits import Limits, Rows, parse_size
+from tvae.pipeline.memory.amount import parse_size
+from tvae.pipeline.memory.limits import Limits, Rows
 from tvae.pipeline.models.calls import Call, Side
 from tvae.pipeline.models.families import FAMILIES
 from tvae.pipeline.models.in_place_of import InPlaceOf
@@ -30,6 +32,7 @@ from tvae.pipeline.session.graph_cache import fits_weights
 from tvae.pipeline.session.identity.module_identity import Identity, identity_of
 from tvae.pipeline.session.outputs.spec import resolvable
 from tvae.pipeline.session.outputs.taken_apart import rebuild
+from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.session import Session, Task
 from tvae.pipeline.session.subject import Subject
 from tvae.pipeline.session.weights import made_for_inference, weights_of
@@ -55,7 +58,7 @@ class TiledVAE(InPlaceOf):
 
     Every call uses the model as it is at that moment, with changed weights, layers, hooks, methods and settings; for
     changes that cannot be seen there is ``refresh``. Calls from several threads take turns. Do not change the model
-    during a call. Copies and pickles hold the model and these settings, and start with nothing cached.
+    during a call. Copies and pickles hold the model and these settings but no group, and start with nothing cached.
     """
 
     def __init__(
@@ -68,6 +71,8 @@ class TiledVAE(InPlaceOf):
         spill: str | Path | None = None,
         rows: Rows | None = None,
         allow_whole: bool = False,
+        group: ProcessGroup | None = None,
+        gather: bool = True,
     ) -> None:
         """Wrap a model. Nothing is captured or computed before the first call.
 
@@ -81,6 +86,8 @@ class TiledVAE(InPlaceOf):
         - spill: folder for what goes to disk. None: the system's folder for temporary files.
         - rows: cut clips along ``height`` or ``time`` (``strip`` then counts latent frames). None: chosen by the plan.
         - allow_whole: run operations that cannot be cut on whole values (exact, in more memory) instead of refusing.
+        - group: processes of ``torch.distributed`` that share each call, all with the same input, one device each.
+        - gather: each process of a group gets the whole result, else its own rows of it, in the order of the ranks.
 
         Raises UsageError for a module without ``encode`` or ``decode``, an unknown preset, or a value out of range.
         """
@@ -97,6 +104,7 @@ class TiledVAE(InPlaceOf):
         super().__init__(vae)
         self._preset_name, self._strip, self._rows, self._allow_whole = preset, strip, rows, allow_whole
         self._vram, self._spill = None if vram is None else parse_size(vram), None if spill is None else Path(spill)
+        self._peers = None if group is None else Peers(group, gather=gather)
         self._presets: dict[torch.device, Preset] = {}
         self._identity: Identity | None = None
         self._named: dict[str, Tensor] | None = None
@@ -139,8 +147,7 @@ class TiledVAE(InPlaceOf):
         return type(self.vae).forward(self, *args, **kwargs)
 
     def refresh(self) -> None:
-        """Forget everything about the model: for a change that cannot be seen from outside, such as one in a file that
-        the model reads, or in the state of another library."""
+        """Forget everything about the model, for a change that cannot be seen from outside: in a file that it reads."""
         with self._lock:
             self._forget()
             self._identity = None
@@ -264,7 +271,8 @@ class TiledVAE(InPlaceOf):
             preset = self._preset(device)
             strip = self._strip or preset.strip_rows
             limits = Limits(strip, self._strip is not None, self._vram, preset.memory_share, self._spill, self._rows)
-            self._sessions[key] = Session(subject, preset, dtype, device, limits, allow_whole=self._allow_whole)
+            what = subject, preset, dtype, device, limits
+            self._sessions[key] = Session(*what, allow_whole=self._allow_whole, peers=self._peers)
         self._sessions.move_to_end(key)
         while len(self._sessions) > _KEPT_SESSIONS:
             self._sessions.popitem(last=False)

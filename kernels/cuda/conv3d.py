@@ -24,7 +24,8 @@ def conv3d(
     groups: int,
 ) -> Tensor:
     """See ``operations.conv3d``."""
-    if groups == 1 and set(stride) == set(dilation) == {1}:
+    taken = hopper_conv.takes(weight.shape[0], weight.shape[1], weight.shape[-1])  # asked first: it is quick
+    if taken and groups == 1 and set(stride) == set(dilation) == {1}:
         with suppress(Unsupported):
             return hopper_conv.conv3d(x, weight, bias, padding)
     return cudnn_clip.conv3d(x, weight, bias, stride, padding, dilation, groups)

@@ -20,11 +20,13 @@ def rms_norm_act(
     form: str,
     act: str | None,
     offset: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """act(x / size·weight + bias) of x_nc*, the size being that of each pixel's channels; weight and bias are [C].
 
     form ``normalize``: size = max(‖x‖, eps)/sqrt(C) (Wan's); form ``rms``: size = sqrt(mean(x²) + eps). Computed in at
     least float32. offset: a constant per channel that is added to x first (a convolution's bias that was left out).
+    out: of x's shape and type, takes the result; it shares no memory with x.
     """
     wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
     shape = (1, -1, *[1] * (x.ndim - 2))
@@ -41,7 +43,8 @@ def rms_norm_act(
         y.mul_(weight.view(shape).to(y.dtype))
     if bias is not None:
         y.add_(bias.view(shape).to(y.dtype))
-    return activate(y.to(x.dtype), act)
+    y = activate(y.to(x.dtype), act)
+    return y if out is None else out.copy_(y)
 
 
 def case(
@@ -53,6 +56,7 @@ def case(
     weights: bool = True,
     act: str | None = "silu",
     offset: bool = False,
+    into: bool = False,
 ) -> Case:
     c = x.shape[1]
     before = make.vector(c, 0.5) if offset else None
@@ -63,8 +67,9 @@ def case(
     size = squares.sqrt().clamp_min(eps) / c**0.5 if form == "normalize" else (squares / c + eps).sqrt()
     y, shape = moved / size, (1, -1, *[1] * (x.ndim - 2))
     y = y if weight is None or bias is None else y * weight.double().view(shape) + bias.double().view(shape)
-    given = (x, weight, bias, eps, form, act, before)
-    return make.case(label, given, expected=activated(y, act), moved=2 * bytes_of(x))
+    given = (x, weight, bias, eps, form, act, before, torch.empty_like(x) if into else None)
+    place = 7 if into else None
+    return make.case(label, given, expected=activated(y, act), moved=2 * bytes_of(x), out=place)
 
 
 def _measured(make: Oracle, size: int, channels: int) -> Case:
@@ -78,6 +83,7 @@ def _small(make: Oracle, maps: Maps) -> list[Case]:
         case(make, "no weights", maps.picture, weights=False),
         case(make, "an offset", maps.batch, offset=True),
         case(make, "no activation", maps.picture, act=None),
+        case(make, "into given memory", maps.picture, into=True),
     ]
 
 

@@ -106,8 +106,9 @@ def rms_norm_act(
     form: str,
     act: str | None,
     offset: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """See ``operations.rms_norm_act``. In float32, rounded once, after ``act``; y is dense, channels innermost."""
+    """See ``operations.rms_norm_act``. In float32, rounded once, after ``act``; a new y has its channels innermost."""
     if form not in ("normalize", "rms"):
         raise ValueError(f"rms_norm_act has the forms 'normalize' and 'rms', not '{form}'")
     if act not in (None, "silu"):
@@ -118,7 +119,7 @@ def rms_norm_act(
     weight = check_vector("weight", weight, whole.channels, x.device)
     bias = check_vector("bias", bias, whole.channels, x.device)
     offset = check_vector("offset", offset, whole.channels, x.device)
-    y = empty_last(x, x.shape)
+    y = empty_last(x, x.shape) if out is None else out
     whole = shared_map(x, y)
     block = power_of_2(whole.channels)
     height = pixel_block(RMS, block, x.element_size())

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Literal
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from tvae.pipeline.caches.request import Buckets
 from tvae.pipeline.files.stored import Stored
 from tvae.pipeline.media.formats import Kind
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["Architecture", "Filter", "Framing", "Piece", "Size", "Subject", "Trainer", "Wish"]
 
@@ -104,7 +105,7 @@ class Subject:
     """The mirrored image is wanted, too."""
 
 
-Latents = Sequence[Tensor]
+Latents = Sequence["Tensor"]
 """[C, t, h, w] of the image and, where wanted, of the mirrored one; t is 1 for an image."""
 
 

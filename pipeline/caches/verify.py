@@ -65,6 +65,6 @@ def _changed(record: CacheRecord, source: Path | None, made_by: MadeBy | None) -
         except OSError as error:
             return f"its source {source} cannot be read ({error.strerror or error})"
     vae = record.vae
-    if made_by is not None and made_by != MadeBy(vae.class_name, vae.config_sha256, vae.weights_sha256):
+    if made_by is not None and not made_by.made(vae):
         return f"it was made by another VAE: '{vae.id}' ({vae.class_name}, weights {vae.weights_sha256[:12]})"
     return None

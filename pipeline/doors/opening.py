@@ -36,6 +36,7 @@ class Latents:
 def load_vae(
     name: str | os.PathLike[str],
     *,
+    of: str | None = None,
     device: str | torch.device = "cpu",
     dtype: torch.dtype | None = None,
     preset: str = "auto",
@@ -43,12 +44,14 @@ def load_vae(
 ) -> TiledVAE:
     """A VAE by name, ready to encode and decode tensors of any size.
 
-    name: ``builtin``, a diffusers folder, SeedVR2's file of weights, or a hub id (which alone may download).
-    dtype: of its weights; None: as stored. preset, options: see ``TiledVAE``. Raises UsageError.
+    name: ``builtin``, a diffusers folder, a safetensors file (a VAE alone or a whole checkpoint), or a hub id (which
+    alone may download). of: the public model that a file's VAE is of, such as ``sdxl``, where its tensors do not tell;
+    without it, its scaling factor is None there. dtype: of its weights; None: as stored. preset, options: see
+    ``TiledVAE``. Raises UsageError.
     """
     from tvae.pipeline.tiled_vae import TiledVAE
 
-    return TiledVAE(load_module(locate_vae(os.fspath(name)), dtype, device), preset, **options)
+    return TiledVAE(load_module(locate_vae(os.fspath(name), of), dtype, device), preset, **options)
 
 
 def load_latents(path: str | os.PathLike[str]) -> Latents:

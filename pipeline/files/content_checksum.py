@@ -10,35 +10,44 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from tvae.pipeline.files.checked import open_regular
 
-__all__ = ["CHECKSUM", "TYPE_NAMES", "of_file", "of_json", "of_tensors"]
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+__all__ = ["CHECKSUM", "TYPES", "of_file", "of_json", "of_tensors", "type_name"]
 
 CHECKSUM = "checksum"
 """The key that a checksum is kept under; it is not part of itself."""
 
-TYPE_NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
+TYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "U8": "uint8",
+    "BOOL": "bool",
 }
-"""Types by safetensors' names."""
+"""torch's names of types, by safetensors' names."""
+_NAMES = {f"torch.{ours}": name for name, ours in TYPES.items()}
+
+
+def type_name(dtype: torch.dtype) -> str:
+    """safetensors' name of a type; empty for a type that is not in `TYPES`."""
+    return _NAMES.get(str(dtype), "")
 
 
 def of_tensors(tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> str:
     """64 hex digits for contiguous tensors on the CPU and the texts beside them, in whatever order they are."""
+    import torch
+
     names = sorted(tensors)
-    specs = [[name, TYPE_NAMES.get(tensors[name].dtype, ""), list(tensors[name].shape)] for name in names]
+    specs = [[name, type_name(tensors[name].dtype), list(tensors[name].shape)] for name in names]
     found = hashlib.sha256(_text([{key: text for key, text in texts.items() if key != CHECKSUM}, specs]))
     for name in names:
         found.update(tensors[name].detach().reshape(-1).view(torch.uint8).numpy().data)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from tvae.pipeline.files.atomic import replacing
 from tvae.pipeline.files.tensor_write import save_plain
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["Array", "Arrays", "Pickled", "Stored", "Tensors", "fill", "write_stored"]
 
@@ -68,5 +69,7 @@ def fill(temporary: Path, content: Stored) -> None:
             with temporary.open("wb") as file:
                 np.savez(file, **content.arrays)  # type: ignore[arg-type]
         case Pickled():
+            import torch
+
             with temporary.open("wb") as file:
                 torch.save(dict(content.values), file)

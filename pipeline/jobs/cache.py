@@ -22,8 +22,9 @@ from tvae.pipeline.jobs.events import Event, ItemSkipped
 from tvae.pipeline.jobs.job import PosteriorKind
 from tvae.pipeline.jobs.lengths import LengthFit
 from tvae.pipeline.jobs.look_up import look_up
+from tvae.pipeline.jobs.outcome import Finished
 from tvae.pipeline.jobs.outputs import Item
-from tvae.pipeline.jobs.pictures import Finish, Finished, Hold, Picture
+from tvae.pipeline.jobs.pictures import Finish, Hold, Picture
 from tvae.pipeline.jobs.reading import Source
 from tvae.pipeline.media.formats import Kind
 from tvae.pipeline.models.load import BUILTIN
@@ -60,7 +61,7 @@ class Cache:
 
         found = look_up(item, self._context, self._vae, hold, serves, finish, shows_progress=False, prepared=prepared)
         if isinstance(found, ItemSkipped):
-            return replace(found, output=plan.shown(item.place))
+            return replace(found, output=plan.shown(item.record))
         if isinstance(found, Picture):
             found.output = plan.root / plan.trainer.files(subjects[0])[0]
         return found
@@ -92,7 +93,7 @@ class Cache:
         if self._plan.posterior == "sample":
             generator = generator_of(subject, self._context.job.seed)
             latents = [drawn(latents[n], latents[n + 1], generator) for n in range(0, len(latents), 2)]
-        place = picture.item.place
+        place = picture.item.record
         staged = self._plan.stage(subject, latents, place)
         self._plan.commit(place, record.with_files(tuple(one.record for one in staged)), staged)
         return picture.finished(notices)

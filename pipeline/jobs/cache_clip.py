@@ -46,16 +46,16 @@ def cache_clip_item(item: Item, context: Context, plan: CachePlan) -> Event:
         raise InputError(f"{plan.trainer.name} caches images alone for {plan.architecture.name}, and this is a video")
 
     def serves() -> str | None:
-        return None if plan.serves(item.place, item.source) is None else "done already"
+        return None if plan.serves(item.record, item.source) is None else "done already"
 
     with (
-        open_source(item.source, context.job, 1) as source,
-        undone(item, item.place, context.job.existing, serves) as skip,
+        open_source(item.source, context.job, 1, context.sandbox) as source,
+        undone(item, item.record, context.job.existing, serves) as skip,
     ):
         if skip is not None:
-            return ItemSkipped(item.source, item.index, plan.shown(item.place), skip.reason)
+            return ItemSkipped(item.source, item.index, plan.shown(item.record), skip.reason)
         info = source.reader.info
-        context.emit(ItemStarted(item.source, item.index, plan.shown(item.place), info.kind, info.frames))
+        context.emit(ItemStarted(item.source, item.index, plan.shown(item.record), info.kind, info.frames))
         done = _Done(item, context, plan)
         for piece, frames in _pieces(source, item, context, plan):
             done.add(model, source, piece, frames)
@@ -63,7 +63,7 @@ def cache_clip_item(item: Item, context: Context, plan: CachePlan) -> Event:
             wanted = plan.request.start + (plan.request.frames or 1)
             raise InputError(f"it holds no piece to cache: fewer than {wanted} frames")
         source.check_unchanged()
-        plan.commit(item.place, done.record.with_files(tuple(done.files)))
+        plan.commit(item.record, done.record.with_files(tuple(done.files)))
         context.notify(item, source.reader.warnings)
     return ItemDone(item.source, item.index, plan.root / done.files[0].file, done.frames, time.monotonic() - begin)
 
@@ -78,7 +78,7 @@ class _Done:
         self.frames = 0
         assert item.below is not None, "an item of a cache has a place"
         self._below = item.below
-        begun = None if context.job.existing == "overwrite" else plan.begun(item.place, item.source)
+        begun = None if context.job.existing == "overwrite" else plan.begun(item.record, item.source)
         self._there = {} if begun is None else {file.file: file for file in begun.files}
 
     def add(self, model: Model, source: Source, piece: Piece, frames: list[np.ndarray]) -> None:
@@ -90,9 +90,9 @@ class _Done:
         else:
             posterior = encoded(model, frames)
             latents = _stored(posterior, model, self._plan, generator_of(subject, self._context.job.seed))
-            staged = self._plan.stage(subject, [latents], self._item.place)
+            staged = self._plan.stage(subject, [latents], self._item.record)
             self.files += [one.record for one in staged]
-            self._plan.commit(self._item.place, self.record.with_files(tuple(self.files), complete=False), staged)
+            self._plan.commit(self._item.record, self.record.with_files(tuple(self.files), complete=False), staged)
         self.frames += len(frames)
         self._context.emit(Progress(self._item.source, self._item.index, piece.start + piece.frames, None))
 

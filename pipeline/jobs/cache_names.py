@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tvae.pipeline.caches import trainer_named
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.jobs.cache_plan import CachePlan
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemPlanned, ItemSkipped
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.reading import blame_input
-from tvae.pipeline.media import probe
+
+if TYPE_CHECKING:
+    from tvae.pipeline.jobs.cache_plan import CachePlan
 
 __all__ = ["advice", "cached_folders", "check_cache", "planned_cache"]
 
@@ -61,10 +63,10 @@ def planned_cache(item: Item, context: Context, plan: CachePlan) -> Event:
     assert item.below is not None, "an item of a cache has a place"
     existing = context.job.existing
     if existing != "overwrite" and (
-        plan.serves(item.place, item.source) is not None or (existing == "keep" and item.place.exists())
+        plan.serves(item.record, item.source) is not None or (existing == "keep" and item.record.exists())
     ):
-        return ItemSkipped(item.source, item.index, plan.shown(item.place), "exists")
-    with blame_input():
-        info = probe(item.source, context.job.max_pixels)
+        return ItemSkipped(item.source, item.index, plan.shown(item.record), "exists")
+    with blame_input(), context.sandbox.open_reader(item.source, context.job.max_pixels) as reader:
+        info = reader.info
     output = plan.root / plan.trainer.files(plan.subject(item.below, info))[0]
     return ItemPlanned(item.source, item.index, output, output.exists())

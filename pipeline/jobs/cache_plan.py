@@ -71,6 +71,11 @@ class CachePlan:
             raise UsageError(f"{trainer.name} has no range of buckets to set; pass --buckets on or off")
         if trainer.one_piece and request.stride is not None:
             raise UsageError(f"{trainer.name} keeps one file of each video and cannot tell pieces apart; drop --stride")
+        if self.architecture.space == "model" and info.space.unknown is not None:
+            raise UsageError(
+                f"{trainer.name} caches model space for {self.architecture.name}, and nothing is known of that of VAE "
+                f"'{info.id}': {info.space.unknown}; say which model it is of (--vae-of)"
+            )
         grid = info.spatial_factor * (info.space.patch if self.architecture.space == "model" else 1)
         if self.wish.step % grid:
             raise UsageError(f"sides of buckets in steps of {self.wish.step} are no multiples of {grid}, of this VAE")

@@ -19,6 +19,7 @@ from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs.clip_modes import passage
 from tvae.pipeline.jobs.job import PosteriorKind, Space
 from tvae.pipeline.jobs.lengths import missing_frames
+from tvae.pipeline.latents import SpaceRecord
 from tvae.pipeline.media import (
     PixelRows,
     PixelSink,
@@ -28,6 +29,7 @@ from tvae.pipeline.media import (
     tensor_to_levels,
 )
 from tvae.pipeline.models.calls import Side
+from tvae.pipeline.models.latent_space import LatentSpace
 
 if TYPE_CHECKING:
     from tvae.pipeline.models.streaming import ClipStream
@@ -182,13 +184,19 @@ def decode_step(stream: ClipStream, latents: Tensor) -> list[np.ndarray]:
     return tensor_to_frames(stream.step(latents.unsqueeze(0))[0].transpose(0, 1))
 
 
-def latents_to_decode(model: Model, tensors: dict[str, Tensor], space: Space) -> Tensor:
-    """What a file holds, ``[C, h, w]`` or ``[C, t, h, w]``, as the raw ``[C, t, h, w]`` that the decoder takes."""
+def latents_to_decode(model: Model, tensors: dict[str, Tensor], space: SpaceRecord) -> Tensor:
+    """What a file holds, ``[C, h, w]`` or ``[C, t, h, w]``, as the raw ``[C, t, h, w]`` that the decoder takes.
+
+    Where the VAE does not tell its model space, the file does. InputError where neither does.
+    """
     latents = tensors["mean"] if "mean" in tensors else tensors["latents"]
     if latents.ndim == 3:
         latents = latents.unsqueeze(1)
-    if space == "model":
-        latents = model.info.space.to_raw(latents.unsqueeze(0))[0]
+    if space.name == "model":
+        constants = model.info.space
+        if constants.unknown is not None and space.constants:
+            constants = LatentSpace.from_json(space.constants)
+        latents = constants.to_raw(latents.unsqueeze(0))[0]
     return latents
 
 

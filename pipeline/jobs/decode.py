@@ -17,8 +17,9 @@ from tvae.pipeline.jobs.existing import picture_serves, skipped
 from tvae.pipeline.jobs.fingerprints import of_decoded
 from tvae.pipeline.jobs.geometry import restore
 from tvae.pipeline.jobs.other_programs import opened_latents
+from tvae.pipeline.jobs.outcome import Finished
 from tvae.pipeline.jobs.outputs import Item
-from tvae.pipeline.jobs.pictures import Finished, Hold, Picture, on_host
+from tvae.pipeline.jobs.pictures import Hold, Picture, on_host
 from tvae.pipeline.jobs.writing import open_output
 from tvae.pipeline.latents import LatentsMeta
 from tvae.pipeline.media import Frame, check_finite
@@ -50,7 +51,7 @@ class Decode:
         width, height = meta.geometry.padded_size
         hold(width * height * _HELD_BYTES)
         (part,) = reader
-        values = latents_to_decode(model, part.tensors, meta.space.name)
+        values = latents_to_decode(model, part.tensors, meta.space)
         return Picture(
             item,
             output,

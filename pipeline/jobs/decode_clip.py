@@ -142,7 +142,7 @@ def _decode_on_demand(item: Item, reader: LatentsReader, model: Model, writer: W
     def latent_frames() -> Iterator[Tensor]:
         for part in reader:
             times.extend(zip(part.pts, part.durations, strict=True))
-            yield from latents_to_decode(model, part.tensors, meta.space.name).unbind(1)
+            yield from latents_to_decode(model, part.tensors, meta.space).unbind(1)
 
     with (
         prefetched(latent_frames(), context.queue_frames) as read,
@@ -202,7 +202,7 @@ def _clips(reader: LatentsReader, model: Model, way: Passage) -> Iterator[_Clip]
     def pieces() -> Iterator[Tensor]:
         for part in reader:
             times.extend(zip(*_times(reader, part.pts, part.durations), strict=True))
-            yield latents_to_decode(model, part.tensors, reader.meta.space.name)
+            yield latents_to_decode(model, part.tensors, reader.meta.space)
 
     sizes: Iterator[int] = iter([reader.latent_frames])
     if way.stream is not None:

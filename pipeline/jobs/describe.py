@@ -74,6 +74,7 @@ def identity(model: Model) -> VaeIdentity:
         spatial_factor=info.spatial_factor,
         temporal_factor=info.temporal_factor,
         path=info.path,
+        values=info.values,
     )
 
 

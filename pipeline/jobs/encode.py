@@ -19,8 +19,9 @@ from tvae.pipeline.jobs.existing import latents_serve
 from tvae.pipeline.jobs.fingerprints import of_encoded
 from tvae.pipeline.jobs.lengths import LengthFit
 from tvae.pipeline.jobs.look_up import look_up
+from tvae.pipeline.jobs.outcome import Finished
 from tvae.pipeline.jobs.outputs import Item
-from tvae.pipeline.jobs.pictures import Finish, Finished, Hold, Picture
+from tvae.pipeline.jobs.pictures import Finish, Hold, Picture
 from tvae.pipeline.jobs.reading import Source
 from tvae.pipeline.latents import LatentsMeta
 from tvae.pipeline.media.formats import Kind

@@ -26,7 +26,7 @@ from tvae.pipeline.jobs.parts import Part, PartGatherer
 from tvae.pipeline.jobs.queues import prefetched, written_in_thread
 from tvae.pipeline.jobs.reading import Chunk, Source, gathered, open_source
 from tvae.pipeline.jobs.steps import StepPart, in_steps
-from tvae.pipeline.media import ClipTags, copy_streams, frames_to_tensor, read_tags
+from tvae.pipeline.media import ClipTags, frames_to_tensor
 from tvae.pipeline.models.load import BUILTIN
 from tvae.pipeline.session.outputs.taken_apart import Posterior
 
@@ -44,7 +44,7 @@ def encode_clip_item(item: Item, context: Context) -> Event:
     """Writes the clip's latents, unless they are there, and returns the item's last event."""
     job, begin = context.job, time.monotonic()
     model = context.model_for(job.vae or BUILTIN)
-    with open_source(item.source, job, model.info.spatial_factor) as source:
+    with open_source(item.source, job, model.info.spatial_factor, context.sandbox) as source:
         info = source.reader.info
         output = context.claim(item, info.kind)
         meta = describe(item.source, source, job, model)
@@ -211,8 +211,12 @@ def _keep_streams(
 ) -> None:
     """Puts the source's other streams beside the latents, if they are wanted, and completes the folder."""
     warnings: list[str] = []
-    side = copy_streams(item.source, writer.streams_stem, warnings) if context.job.audio == "copy" else None
-    tags = read_tags(item.source, warnings) if writer.meta.kind == "video" else ClipTags()
+    side = (
+        context.sandbox.copy_streams(item.source, writer.streams_stem, warnings)
+        if context.job.audio == "copy"
+        else None
+    )
+    tags = context.sandbox.read_tags(item.source, warnings) if writer.meta.kind == "video" else ClipTags()
     source.check_unchanged()
     record = side.to_json() if side else {"streams": []}
     writer.commit({**record, "tags": tags.to_json()} if side or tags else None, fit.dropped)

@@ -28,13 +28,19 @@ class Found:
     """One thing to work on, or, with ``problem``, one that is known to be no use."""
 
     path: Path
-    relative: Path
-    """Where it lies below the folder or pattern it was found by; the output tree mirrors this."""
+    below: Path
+    """The folder it lies in, from the folder or pattern on that it was found by; the output tree mirrors this."""
+    name: str
+    """Its name there."""
     named: bool
     """The user named this very file, not a folder or pattern that led to it."""
     problem: str | None = None
     foreign: ForeignLatents | None = None
     """What of the file it is, where another program wrote that."""
+
+    @property
+    def stem(self) -> str:
+        return Path(self.name).stem
 
 
 def expand(job: Job) -> list[Found]:
@@ -46,11 +52,11 @@ def expand(job: Job) -> list[Found]:
     output = Path(job.output) if job.output else None
     if len(job.inputs) == 1 and not glob.has_magic(job.inputs[0]):  # whose members are each there once
         return [*_expand_one(job.inputs[0], _sought(job), job.recursive, output)]
-    found: dict[tuple[str, Path], Found] = {}
+    found: dict[tuple[str, Path, str], Found] = {}
     real = RealNames()
     for name in job.inputs:
         for one in _expand_one(name, _sought(job), job.recursive, output):
-            found.setdefault((real(one.path), one.relative), one)
+            found.setdefault((real(one.path), one.below, one.name), one)
     return list(found.values())
 
 
@@ -101,14 +107,15 @@ def _expand_path(
     path: Path, below: Path | None, sought: Sought, recursive: bool, output: Path | None
 ) -> Iterator[Found]:
     if not path.is_dir() or _is_sought(path, sought):
-        yield Found(path, below or Path(path.name or path.resolve().name), named=below is None)
+        lies = below or Path(path.name or path.resolve().name)
+        yield Found(path, lies.parent, lies.name, named=below is None)
         return
     prefix = below or Path()
     members = [*_members(path, prefix, sought, recursive, output)]
     if not members:
         what = "images or videos" if sought == "media" else "latents"
         hint = "" if recursive else "; --recursive looks into subfolders"
-        members = [Found(path, prefix, named=True, problem=f"no {what} in this folder{hint}")]
+        members = [Found(path, prefix.parent, prefix.name, named=True, problem=f"no {what} in this folder{hint}")]
     yield from members
 
 
@@ -118,20 +125,26 @@ def _members(folder: Path, below: Path, sought: Sought, recursive: bool, output:
         with os.scandir(folder) as listed:
             entries = sorted(listed, key=lambda entry: os.path.normcase(entry.name))
     except OSError as error:
-        yield Found(folder, below, named=False, problem=f"this folder cannot be read: {error.strerror or error}")
+        yield Found(
+            folder,
+            below.parent,
+            below.name,
+            named=False,
+            problem=f"this folder cannot be read: {error.strerror or error}",
+        )
         return
     for entry in entries:
         if entry.name.startswith("."):
             continue
         path = folder / entry.name
         if _is_sought(path, sought):
-            yield Found(path, below / entry.name, named=False)
+            yield Found(path, below, entry.name, named=False)
         elif _is_folder(entry):
             ours = path.suffix == latent_files.VIDEO_SUFFIX or _same(path, output)
             if recursive and not ours and not entry.is_symlink():
                 yield from _members(path, below / entry.name, sought, recursive, output)
         elif sought == "media" and formats.listed(path.suffix):
-            yield Found(path, below / entry.name, named=False)
+            yield Found(path, below, entry.name, named=False)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -12,7 +12,7 @@ from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.geometry import ALIGNS, FITS, Align, Fit, Size
 from tvae.pipeline.media.room import MAX_PIXELS
 from tvae.pipeline.media.sandbox import SANDBOXES, SandboxMode
-from tvae.pipeline.memory.limits import parse_size
+from tvae.pipeline.memory.amount import parse_size
 
 __all__ = [
     "AUDIOS",
@@ -59,7 +59,9 @@ class Job:
     """Go into the subfolders of named folders."""
 
     vae: str | None = None
-    """``builtin``, a folder or a hub id; None is ``builtin`` or, for decode, what the latents name."""
+    """``builtin``, a folder, a file or a hub id; None is ``builtin`` or, for decode, what the latents name."""
+    vae_of: str | None = None
+    """The public model that a file's VAE is of, such as ``sdxl``, where its tensors do not tell."""
     preset: str = "auto"
     dtype: str | None = None
     device: str | None = None
@@ -77,7 +79,7 @@ class Job:
     max_pixels: int = MAX_PIXELS
     """Of an image that is read: a small file can claim to be any size."""
     sandbox: SandboxMode = "auto"
-    """Which images are decoded in processes of their own; see ``Sandbox``."""
+    """Which files are decoded in processes of their own; see ``Sandbox``."""
 
     size: Size | None = None
     """To resize to; for decode, of the picture that another program's rows of tokens stand for; for cache, the
@@ -130,6 +132,8 @@ class Job:
             raise UsageError(f"nothing to {self.operation}: name a file, a folder or a pattern")
         if self.allow_other_vae and self.vae is None:
             raise UsageError("--allow-other-vae decodes with a VAE that you name: pass --vae, too")
+        if self.vae_of is not None and self.vae is None:
+            raise UsageError("--vae-of says which model the file of --vae is of: pass --vae, too")
         if self.latents_space is not None and self.latents_space not in SPACES:
             raise UsageError(f"space '{self.latents_space}' is not one of {', '.join(SPACES)}")
         if self.latents_space is not None and self.vae is None:

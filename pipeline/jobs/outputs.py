@@ -40,32 +40,43 @@ class Item:
     """Its place among the items of the run, from 0."""
     kinds: frozenset[Kind]
     """What it may turn out to be when it is opened."""
-    place: Path
-    """The output, or, unless ``exact``, what its name is made from."""
+    folder: Path
+    """That its output goes to."""
+    name: str
+    """Of the output, or, unless ``exact``, what that is made from."""
     exact: bool
     to_latents: bool
     problem: str | None = None
     foreign: ForeignLatents | None = None
     """See ``Found``."""
     below: PurePosixPath | None = None
-    """For cache: the source's place below the output folder. ``place`` is then that of its record."""
+    """For cache: the source's place below the output folder. ``folder`` and ``name`` are then those of its record."""
 
     def output(self, kind: Kind) -> Path:
         """The result's path, now that ``kind`` is known; :class:`InputError` when the name given does not suit it."""
+        return self.folder / self.output_name(kind)
+
+    @property
+    def record(self) -> Path:
+        """Of a source that is cached: where that of its files is kept."""
+        assert self.below is not None, "only caches have records"
+        return self.folder / self.name
+
+    def output_name(self, kind: Kind) -> str:
+        """The last part of ``output``, in a tenth of the time."""
         if self.below is not None:
-            return self.place
+            return self.name
         if self.exact:
             allowed = (LATENTS_ENDINGS[kind],) if self.to_latents else WRITTEN_SUFFIXES[kind]
-            if self.place.suffix.lower() not in allowed:
+            if os.path.splitext(self.name)[1].lower() not in allowed:
                 raise InputError(
                     f"{self.source} is {'an' if kind == 'image' else 'a'} {kind}, which cannot be written to "
-                    f"{self.place}; name an output ending in {allowed[0]}, or a folder"
+                    f"{self.folder / self.name}; name an output ending in {allowed[0]}, or a folder"
                 )
-            return self.place
+            return self.name
         ending = (LATENTS_ENDINGS if self.to_latents else DEFAULT_SUFFIXES)[kind]
-        if self.to_latents or self.place.suffix.lower() != ending:
-            return self.place.with_name(self.place.name + ending)
-        return self.place
+        there = not self.to_latents and os.path.splitext(self.name)[1].lower() == ending
+        return self.name if there else self.name + ending
 
 
 class Claims:
@@ -75,34 +86,36 @@ class Claims:
         items = [item for item in items if item.problem is None]
         self._real = RealNames()
         self._owners: dict[str, Item] = {}
-        self._claimed: dict[tuple[int, Kind], Path] = {}
+        self._claimed: set[tuple[int, Kind]] = set()
         self._inputs = {self._real(item.source) for item in items}
         self._inside: dict[str, bool] = {}
         for item in items:
             if item.exact and len(item.kinds) > 1:
                 continue  # a name that was given suits one kind; which one it is shows later
             for kind in sorted(item.kinds):
-                self.claim(item, kind)
+                self._claim(item, kind)
 
     def claim(self, item: Item, kind: Kind) -> Path:
         """The item's output; :class:`UsageError` if it is another's or an input."""
-        known = self._claimed.get((item.index, kind))
-        if known is not None:
-            return known
+        if (item.index, kind) not in self._claimed:
+            self._claim(item, kind)
+        return item.output(kind)
+
+    def _claim(self, item: Item, kind: Kind) -> None:
         try:
-            output = item.output(kind)
+            key = self._real.inside(item.folder, item.output_name(kind))
         except InputError as error:
             raise UsageError(str(error)) from error
-        key = self._real(output)
         if key in self._inputs:
-            raise UsageError(f"the output {output} is an input of this run; choose another output with -o")
+            raise UsageError(f"the output {item.output(kind)} is an input of this run; choose another output with -o")
         if self._is_inside(os.path.dirname(key)):
+            output = item.output(kind)
             raise UsageError(f"the output {output} lies inside an input of this run; choose another output with -o")
         owner = self._owners.setdefault(key, item)
         if owner.index != item.index:
+            output = item.output(kind)
             raise UsageError(f"{owner.source} and {item.source} would both be written to {output}; run them apart")
-        self._claimed[item.index, kind] = output
-        return output
+        self._claimed.add((item.index, kind))
 
     def _is_inside(self, folder: str) -> bool:
         """Is it an input, or below one?"""
@@ -120,24 +133,26 @@ def assign(found: Iterable[Found], job: Job) -> list[Item]:
     """
     found = list(found)
     to_latents = job.operation == "encode"
-    one_file = job.operation != "cache" and len(found) == 1 and found[0].named and job.output is not None
+    caching = job.operation == "cache"
+    one_file = not caching and len(found) == 1 and found[0].named and job.output is not None
     one_file = one_file and _names_a_file(job.output or "", to_latents)
-    folder = Path(job.output or ".")
+    output = Path(job.output or ".")
+    folders = {below: output / below for below in {one.below for one in found}}
     items = []
     for index, (one, (name, kinds)) in enumerate(zip(found, _identities(found, job), strict=True)):
-        relative = one.relative if one.relative.name == name else one.relative.with_name(name)
-        place = folder if one_file or one.problem is not None else folder / relative
+        folder, name = (output.parent, output.name) if one_file else (folders[one.below], name)
         below = None
-        if job.operation == "cache" and one.problem is None:
-            below, place = PurePosixPath(relative.as_posix()), record_place(folder, relative)
-        items.append(Item(one.path, index, kinds, place, one_file, to_latents, one.problem, one.foreign, below))
-    parents = sorted({item.place.parent for item in items if item.problem is None})
-    closed = {parent: problem for parent in parents if (problem := _why_closed(parent)) is not None}
-    if closed and len(closed) == len(parents):
-        raise UsageError(closed[parents[0]])
+        if caching and one.problem is None:
+            below, record = PurePosixPath((one.below / name).as_posix()), record_place(output, one.below / name)
+            folder, name = record.parent, record.name
+        items.append(Item(one.path, index, kinds, folder, name, one_file, to_latents, one.problem, one.foreign, below))
+    used = sorted({item.folder for item in items if item.problem is None})
+    closed = {folder: problem for folder in used if (problem := _why_closed(folder)) is not None}
+    if closed and len(closed) == len(used):
+        raise UsageError(closed[used[0]])
     return [
-        dataclasses.replace(item, problem=closed[item.place.parent])
-        if item.problem is None and item.place.parent in closed
+        dataclasses.replace(item, problem=closed[item.folder])
+        if item.problem is None and item.folder in closed
         else item
         for item in items
     ]
@@ -147,11 +162,11 @@ def _identities(found: list[Found], job: Job) -> list[tuple[str, frozenset[Kind]
     """Each source's name and what it may be. Latents say what their source was called; where several of a run have the
     same source, their own names tell them apart. Those of other programs have no other name than their own."""
     if job.operation != "decode":
-        return [(one.relative.name, kinds_of(one.path.suffix)) for one in found]
+        return [(one.name, kinds_of(one.path.suffix)) for one in found]
     sources = [_source_of(one) for one in found]
-    shared = Counter((one.relative.parent, name) for one, (name, _) in zip(found, sources, strict=True))
+    shared = Counter((one.below, name) for one, (name, _) in zip(found, sources, strict=True))
     return [
-        (name if one.foreign is not None or shared[one.relative.parent, name] == 1 else one.relative.stem, kinds)
+        (name if one.foreign is not None or shared[one.below, name] == 1 else one.stem, kinds)
         for one, (name, kinds) in zip(found, sources, strict=True)
     ]
 
@@ -160,14 +175,14 @@ def _source_of(found: Found) -> tuple[str, frozenset[Kind]]:
     """What latents say of their source; damaged ones count as what they look like and fail when their turn comes."""
     looks: frozenset[Kind] = frozenset({"video" if found.path.is_dir() else "image"})
     if found.problem is not None:
-        return found.relative.name, looks
+        return found.name, looks
     if found.foreign is not None:
         return name_of_foreign(found.foreign), frozenset({"image", "video"})
     try:
         name, kind = latents.source_of(found.path)
     except TvaeError:
-        return found.relative.stem, looks
-    return (name if is_name(name) else found.relative.stem), frozenset({kind})
+        return found.stem, looks
+    return (name if is_name(name) else found.stem), frozenset({kind})
 
 
 def _names_a_file(output: str, to_latents: bool) -> bool:

@@ -23,11 +23,13 @@ from tvae.pipeline.files.bell import Bell, join, surely
 from tvae.pipeline.jobs.batches import Batches, Waiting
 from tvae.pipeline.jobs.compute import OutOfMemory, enough_memory
 from tvae.pipeline.jobs.context import Context
+from tvae.pipeline.jobs.events import ItemSkipped
+from tvae.pipeline.jobs.outcome import Outcome
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.pictures import Operation, Picture, Results, moment
 from tvae.pipeline.jobs.room import Room, Stopped
-from tvae.pipeline.jobs.stages import Outcome, clip_outcome, looked_up, one_by_one, tell_progress, tell_started
-from tvae.pipeline.memory.limits import parse_size
+from tvae.pipeline.jobs.stages import clip_outcome, looked_up, one_by_one, tell_progress, tell_started
+from tvae.pipeline.memory.amount import parse_size
 
 __all__ = ["run_items"]
 
@@ -36,6 +38,7 @@ BUDGET_PART = 16  # of a budget of memory that was named: on a CPU what waits is
 LEAST_BYTES = 256 << 10  # that an item counts, however small: a bound of their number, too
 CLIP_BYTES = 32 << 20  # that a clip counts while it waits for its turn: it is not open
 UNTOLD = 1000  # items that have ended and of which the caller has not been told: no others are looked up before
+EARLY = 64  # items that are open before the first result: reading many small ones would hold it up
 CALLS_AHEAD = 2  # that a device has before it: the one that runs, and the next
 
 
@@ -78,19 +81,16 @@ class _Overlap:
         self._writes: deque[tuple[Picture, Results, int]] = deque()
         self._ended: deque[tuple[Item, Outcome]] = deque()
         self._calls: deque[Results] = deque()
-        self._open = 0
-        """Items that were looked up, or are, and have not ended."""
+        self._open = 0  # items that were looked up, or are, and have not ended
         self._threads = self._readers_left = min(context.threads, len(items))
+        self._begun = False  # is there a result, or a clip under way?
         self._stopped = False
         self._fault: BaseException | None = None
 
     def run(self) -> None:
         """Until every item has ended."""
-        threads = [
-            self._thread(work, name)
-            for work, name in ((self._read, "read"), (self._write, "write"))
-            for _ in range(self._threads)
-        ]
+        works = ((self._read, "read"), (self._write, "write")) * self._threads
+        threads = [self._thread(work, name) for work, name in works]
         try:
             for thread in threads:
                 thread.start()
@@ -156,7 +156,7 @@ class _Overlap:
             with self._lock:
                 if self._stopped:
                     raise Stopped
-                if len(self._ended) < UNTOLD:
+                if len(self._ended) < UNTOLD and (self._begun or self._open < EARLY + len(self._ended)):
                     item = next(self._items, None)
                     self._open += item is not None
                     return item
@@ -213,6 +213,7 @@ class _Overlap:
         if pictures:
             self._call(pictures)
         elif clip is not None:
+            self._begun = True
             self._do_clip(clip)
 
     def _tell(self) -> None:
@@ -225,6 +226,7 @@ class _Overlap:
                     return
                 item, outcome = self._ended.popleft()
                 self._open -= 1
+                self._begun |= not isinstance(outcome, ItemSkipped)
                 self._for_readers.ring()
             self._end(item, outcome)
 

@@ -14,23 +14,16 @@ from torch import Tensor
 
 from tvae.pipeline.jobs.events import Event, ItemDone
 from tvae.pipeline.jobs.metrics import Quality
+from tvae.pipeline.jobs.outcome import Finished
 from tvae.pipeline.jobs.outputs import Item
 
 if TYPE_CHECKING:
     from tvae.pipeline.session.model import Model
 
-__all__ = ["Finish", "Finished", "Hold", "Operation", "Picture", "Results", "moment", "on_host"]
+__all__ = ["Finish", "Hold", "Operation", "Picture", "Results", "moment", "on_host"]
 
 Hold = Callable[[int], None]
 """Asks for room for so many bytes before they are made; see ``Room``."""
-
-
-@dataclass
-class Finished:
-    """What is told of an item whose output is complete."""
-
-    notices: Sequence[str]
-    done: ItemDone
 
 
 Finish = Callable[["Picture", list[Tensor]], Finished]

@@ -21,12 +21,18 @@ class RealNames:
     def __call__(self, path: Path) -> str:
         text = os.fspath(path)
         name = os.path.basename(text)
-        inside = text[: len(text) - len(name)]
+        return self._real(text[: len(text) - len(name)], name)
+
+    def inside(self, folder: Path, name: str) -> str:
+        """The same of ``folder / name``, where ``name`` is one part of a path."""
+        return self._real(os.path.join(folder, ""), name)
+
+    def _real(self, inside: str, name: str) -> str:
         folder = self._folders.get(inside)
         if folder is None:
             folder = self._folders[inside] = _Folder(inside)
         if name in ("", os.curdir, os.pardir) or folder.links(name):
-            return os.path.normcase(os.path.realpath(text))
+            return os.path.normcase(os.path.realpath(inside + name))
         return os.path.normcase(folder.real + name)
 
 

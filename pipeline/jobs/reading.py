@@ -10,16 +10,15 @@ from pathlib import Path
 import av.error
 import numpy as np
 
-from tvae.pipeline.device import pick_device
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs.geometry import plan_geometry, prepare, told
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.latents import Geometry
-from tvae.pipeline.media import Reader, count_frames, open_reader, probe
+from tvae.pipeline.media import Reader
 from tvae.pipeline.media.container import reason
 from tvae.pipeline.media.formats import Kind
 from tvae.pipeline.media.sandbox import Sandbox
-from tvae.pipeline.memory.limits import parse_size, reading_room
+from tvae.pipeline.memory.amount import parse_size
 
 __all__ = ["Chunk", "Source", "gathered", "kind_of", "open_source"]
 
@@ -49,6 +48,7 @@ class Source:
     path: Path
     opened_as: tuple[int, ...]
     """What told the file from others when it was opened."""
+    sandbox: Sandbox
 
     def check_unchanged(self) -> None:
         """InputError where another file stands there by now: a clip is read several times, and its sound would be
@@ -71,7 +71,9 @@ class Source:
         """How many frames there are. It takes decoding them all: containers are wrong, or do not say."""
         with blame_input():
             info = self.reader.info
-            return count_frames(info.path, info.width * info.height)  # it has been opened: its size is allowed
+            return self.sandbox.count_frames(
+                info.path, info.width * info.height
+            )  # it has been opened: its size is allowed
 
 
 def gathered(frames: Iterable[Chunk]) -> Chunk:
@@ -86,19 +88,16 @@ def gathered(frames: Iterable[Chunk]) -> Chunk:
 
 @contextmanager
 def open_source(
-    path: Path, job: Job, factor: int, hold: Callable[[int], None] | None = None, sandbox: Sandbox | None = None
+    path: Path, job: Job, factor: int, sandbox: Sandbox, hold: Callable[[int], None] | None = None
 ) -> Iterator[Source]:
-    """Opens an image or a video for a VAE whose sides are multiples of ``factor``. hold: see ``open_reader``. sandbox:
-    decodes the images that it takes; None where the file is known to be a video."""
+    """Opens an image or a video for a VAE whose sides are multiples of ``factor``. hold: see ``open_reader``."""
     with blame_input():
         opened_as = _identity(path)
-        limits = job.max_pixels, hold, _memory(job)
-        decoded = None if sandbox is None else sandbox.read_image(path, *limits)
-        reader: Reader = open_reader(path, *limits) if decoded is None else decoded
+        reader = sandbox.open_reader(path, job.max_pixels, hold, _memory(job))
     with reader:
         shape = (factor, job.size) if job.cache is None else (1, None)  # a cache has sizes of its own
         wanted = ((reader.info.width, reader.info.height), *shape, job.fit, job.align)
-        yield Source(reader, plan_geometry(*wanted), told(*wanted), path, opened_as)
+        yield Source(reader, plan_geometry(*wanted), told(*wanted), path, opened_as, sandbox)
 
 
 def _identity(path: Path) -> tuple[int, ...]:
@@ -108,14 +107,16 @@ def _identity(path: Path) -> tuple[int, ...]:
 
 def _memory(job: Job) -> int | None:
     """Bytes that reading may take now."""
+    from tvae.pipeline.device import pick_device
+    from tvae.pipeline.memory.limits import reading_room
+
     return reading_room(pick_device(job.device), None if job.vram is None else parse_size(job.vram))
 
 
 def kind_of(path: Path, job: Job, sandbox: Sandbox) -> Kind:
     """By content. InputError for what is no media."""
-    with blame_input():
-        decoded = sandbox.read_image(path, job.max_pixels)
-        return probe(path, job.max_pixels).kind if decoded is None else decoded.info.kind
+    with blame_input(), sandbox.open_reader(path, job.max_pixels) as reader:
+        return reader.info.kind
 
 
 @contextmanager

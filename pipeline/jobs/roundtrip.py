@@ -19,8 +19,9 @@ from tvae.pipeline.jobs.geometry import restore
 from tvae.pipeline.jobs.lengths import LengthFit
 from tvae.pipeline.jobs.look_up import look_up
 from tvae.pipeline.jobs.metrics import QualityMeter
+from tvae.pipeline.jobs.outcome import Finished
 from tvae.pipeline.jobs.outputs import Item
-from tvae.pipeline.jobs.pictures import Finish, Finished, Hold, Picture
+from tvae.pipeline.jobs.pictures import Finish, Hold, Picture
 from tvae.pipeline.jobs.reading import Source
 from tvae.pipeline.jobs.roundtrip_clip import roundtrip_clip_item
 from tvae.pipeline.jobs.writing import open_output

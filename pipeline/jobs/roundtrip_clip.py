@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +31,8 @@ from tvae.pipeline.jobs.queues import prefetched, written_in_thread
 from tvae.pipeline.jobs.reading import Chunk, Source, gathered, open_source
 from tvae.pipeline.jobs.steps import in_steps
 from tvae.pipeline.jobs.writing import open_output
-from tvae.pipeline.media import ClipTags, Frame, frames_to_tensor, read_tags
+from tvae.pipeline.media import ClipTags, Frame, SideStreams, frames_to_tensor
+from tvae.pipeline.media.formats import Kind
 from tvae.pipeline.session.outputs.taken_apart import Posterior
 
 if TYPE_CHECKING:
@@ -48,7 +52,7 @@ def roundtrip_clip_item(item: Item, context: Context) -> Event:
     """
     job, begin = context.job, time.monotonic()
     model = context.model_for(job.vae or "builtin")
-    with open_source(item.source, job, model.info.spatial_factor) as source:
+    with open_source(item.source, job, model.info.spatial_factor, context.sandbox) as source:
         info = source.reader.info
         output = context.claim(item, info.kind)
         fingerprint = of_reconstructed(item.source, info.kind, job, model)
@@ -61,10 +65,12 @@ def roundtrip_clip_item(item: Item, context: Context) -> Event:
             width, height = source.geometry.size
             spec = dataclasses.replace(info.spec, width=width, height=height)
             told: list[str] = []
-            tags = read_tags(item.source, told) if info.kind == "video" else ClipTags()
-            audio = item.source if job.audio == "copy" and info.kind == "video" else None
+            tags = context.sandbox.read_tags(item.source, told) if info.kind == "video" else ClipTags()
             meter, trimmer, done = QualityMeter(), Trimmer(), 0
-            with open_output(output, spec, info.kind, job, audio, fingerprint, tags=tags) as writer:
+            with (
+                _streams(item, info.kind, context, told) as audio,
+                open_output(output, spec, info.kind, job, audio, fingerprint, tags=tags) as writer,
+            ):
 
                 def finish(pair: tuple[np.ndarray, Frame]) -> None:
                     reference, frame = (restore(rgb, source.geometry) for rgb in (pair[0], pair[1].rgb))
@@ -91,6 +97,19 @@ def roundtrip_clip_item(item: Item, context: Context) -> Event:
     return ItemDone(item.source, item.index, output, done, time.monotonic() - begin, meter.result())
 
 
+@contextmanager
+def _streams(item: Item, kind: Kind, context: Context, told: list[str]) -> Iterator[SideStreams | Path | None]:
+    """Where the other streams of a clip come from, if they are wanted: the source, or copies of them where that is not
+    to be opened in this process."""
+    if context.job.audio != "copy" or kind != "video":
+        yield None
+    elif not context.sandbox.takes(item.source):
+        yield item.source
+    else:
+        with tempfile.TemporaryDirectory(prefix="tvae-") as folder:
+            yield context.sandbox.copy_streams(item.source, Path(folder) / "streams", told)
+
+
 def _by_chunks(source: Source, fit: LengthFit, reconstruct: _Reconstruction, context: Context, give: Give) -> None:
     """What goes through the encoder together goes on through the decoder."""
     count = fit.fitted(source.count()) if reconstruct.counts else None
@@ -110,7 +129,10 @@ def _on_demand(item: Item, source: Source, fit: LengthFit, model: Model, context
 
     encode_on_demand(source, fit, model, context.queue_frames, take)
     factor, depth = model.info.spatial_factor, context.queue_frames
-    with open_source(item.source, context.job, factor) as reopened, prefetched(reopened.frames(), depth) as read:
+    with (
+        open_source(item.source, context.job, factor, context.sandbox) as reopened,
+        prefetched(reopened.frames(), depth) as read,
+    ):
         references = LengthFit(model.info, context.job.align).through(read)
 
         def shown(picture: np.ndarray) -> None:

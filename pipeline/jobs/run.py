@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tvae.pipeline.errors import InputError, OutputError, PlanError, UsageError
 from tvae.pipeline.files.leftovers import remove_leftovers
-from tvae.pipeline.jobs.batches import Batches
 from tvae.pipeline.jobs.busy import Busy
-from tvae.pipeline.jobs.cache import Cache
-from tvae.pipeline.jobs.cache_names import cached_folders, check_cache, planned_cache
-from tvae.pipeline.jobs.cache_plan import CachePlan
+from tvae.pipeline.jobs.cache_names import cached_folders, check_cache
 from tvae.pipeline.jobs.context import Context
-from tvae.pipeline.jobs.decode import Decode
-from tvae.pipeline.jobs.encode import Encode
+from tvae.pipeline.jobs.dry_run import planned
 from tvae.pipeline.jobs.events import (
     Event,
     ItemDone,
@@ -26,34 +22,23 @@ from tvae.pipeline.jobs.events import (
     RunDone,
     RunStarted,
 )
-from tvae.pipeline.jobs.existing import is_there
 from tvae.pipeline.jobs.items import expand
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.metrics import Quality
-from tvae.pipeline.jobs.other_programs import opened_latents, told_apart
+from tvae.pipeline.jobs.other_programs import told_apart
+from tvae.pipeline.jobs.outcome import Finished, Outcome
 from tvae.pipeline.jobs.outputs import Claims, Item, assign
-from tvae.pipeline.jobs.overlap import run_items
-from tvae.pipeline.jobs.pictures import Finished, Operation
-from tvae.pipeline.jobs.reading import kind_of
-from tvae.pipeline.jobs.roundtrip import Roundtrip
-from tvae.pipeline.jobs.stages import Outcome
 from tvae.pipeline.jobs.vaes import Vaes
 from tvae.pipeline.jobs.writing import check_writing
 from tvae.pipeline.media.part_folders import remove_parts_of_done
 from tvae.pipeline.media.sandbox import Sandbox
-from tvae.pipeline.models.load import BUILTIN
 
 if TYPE_CHECKING:
+    from tvae.pipeline.jobs.cache_plan import CachePlan
+    from tvae.pipeline.jobs.pictures import Operation
     from tvae.pipeline.session.model import Model
 
 __all__ = ["run_job"]
-
-WORK: dict[str, Callable[[Context], Operation]] = {
-    "encode": Encode,
-    "decode": Decode,
-    "roundtrip": Roundtrip,
-    "cache": Cache,
-}
 
 
 def run_job(job: Job, on_event: Callable[[Event], None], model: Model | None = None) -> RunDone:
@@ -91,39 +76,85 @@ def _checked(on_event: Callable[[Event], None]) -> Callable[[Event], None]:
 
 def _run(job: Job, on_event: Callable[[Event], None], model: Model | None, sandbox: Sandbox) -> RunDone:
     begin = time.monotonic()
-    found, vaes = expand(job), None
+    found, vaes = expand(job), Vaes(job, model)
     if job.latents_space is not None:
-        vaes = Vaes(job, model)
+        vaes.check()
         found = told_apart(found, job, vaes.facts)
     items = assign(found, job)
     check_cache(items, job)
     claims = Claims(items)
     check_writing(job, items)
     if not job.dry_run:
-        for folder in {item.place.parent for item in items if item.problem is None}:
+        for folder in {item.folder for item in items if item.problem is None}:
             remove_leftovers(folder)
             remove_parts_of_done(folder)
         for folder in cached_folders(items, job):
             remove_leftovers(folder)
-    vaes = vaes or Vaes(job, model)
-    cached = CachePlan(job, vaes.facts(job.vae or BUILTIN)) if job.cache is not None else None
-    busy = Busy(vaes.threads)
-    context = Context(job, vaes.get, vaes.facts, claims, on_event, vaes.threads, vaes.queue_frames, busy, sandbox)
-    if job.dry_run or (job.operation == "decode" and job.vae is None):
-        on_event(RunStarted(job.operation, len(items)))
-    else:
-        opened = vaes.get(job.vae or BUILTIN)
-        dtype = str(opened.dtype).removeprefix("torch.")
-        on_event(RunStarted(job.operation, len(items), opened.info.id, dtype, str(opened.device)))
+    if not job.dry_run or _names_hardware(job):
+        vaes.check()
+    cached = _cache_plan(job, vaes)
+    threads, queued = (0, 0) if job.dry_run else (vaes.threads, vaes.queue_frames)
+    context = Context(job, vaes.get, vaes.facts, claims, on_event, threads, queued, Busy(threads), sandbox)
     tally = _Tally(context, alone=len(items) == 1)
     if job.dry_run:
+        on_event(RunStarted(job.operation, len(items)))
         for item in items:
-            tally.end(item, _planned(item, context, cached))
+            tally.end(item, planned(item, context, cached))
     else:
-        run_items(items, WORK[job.operation](context), context, Batches(job.batch, vaes.device.type), tally.end)
+        _work(items, context, vaes, tally.end)
     finished = tally.sum_up(time.monotonic() - begin)
     on_event(finished)
     return finished
+
+
+def _cache_plan(job: Job, vaes: Vaes) -> CachePlan | None:
+    """None: nothing is cached. Imports PyTorch where something is, a dry run included: buckets depend on the VAE."""
+    if job.cache is None:
+        return None
+    from tvae.pipeline.jobs.cache_plan import CachePlan
+    from tvae.pipeline.models.load import BUILTIN
+
+    return CachePlan(job, vaes.facts(job.vae or BUILTIN))
+
+
+def _names_hardware(job: Job) -> bool:
+    """That may not be there."""
+    return job.device not in (None, "cpu") or job.preset != "auto" or job.vram is not None
+
+
+def _work(items: Sequence[Item], context: Context, vaes: Vaes, end: Callable[[Item, Outcome], None]) -> None:
+    """``end``: see ``run_items``. Imports PyTorch, which takes a second, and which a dry run does without."""
+    from tvae.pipeline.jobs.batches import Batches
+    from tvae.pipeline.jobs.overlap import run_items
+    from tvae.pipeline.models.load import BUILTIN
+
+    job = context.job
+    if job.operation == "decode" and job.vae is None:
+        context.emit(RunStarted(job.operation, len(items)))
+    else:
+        opened = vaes.get(job.vae or BUILTIN)
+        dtype = str(opened.dtype).removeprefix("torch.")
+        context.emit(RunStarted(job.operation, len(items), opened.info.id, dtype, str(opened.device)))
+    run_items(items, _operation(context), context, Batches(job.batch, vaes.device.type), end)
+
+
+def _operation(context: Context) -> Operation:
+    """Imports no other than the one that is asked for."""
+    if context.job.operation == "encode":
+        from tvae.pipeline.jobs.encode import Encode
+
+        return Encode(context)
+    if context.job.operation == "decode":
+        from tvae.pipeline.jobs.decode import Decode
+
+        return Decode(context)
+    if context.job.operation == "cache":
+        from tvae.pipeline.jobs.cache import Cache
+
+        return Cache(context)
+    from tvae.pipeline.jobs.roundtrip import Roundtrip
+
+    return Roundtrip(context)
 
 
 class _Tally:
@@ -168,27 +199,3 @@ class _Tally:
         # a fault of ours over one item costs no other
         message = f"internal error: {type(error).__name__}: {error} (-v shows where)"
         return ItemFailed(item.source, item.index, message, error)
-
-
-def _planned(item: Item, context: Context, cached: CachePlan | None) -> Outcome:
-    try:
-        if item.problem is not None:
-            return InputError(item.problem)
-        return _plan(item, context) if cached is None else planned_cache(item, context, cached)
-    except Exception as error:  # the tally knows whose failure it is
-        return error
-
-
-def _plan(item: Item, context: Context) -> Event:
-    """A dry run makes nothing, and opens what does not tell its kind by its name alone."""
-    if context.job.operation == "decode":
-        kind = opened_latents(item, context).meta.kind
-    elif len(item.kinds) == 1:
-        item.source.stat()
-        (kind,) = item.kinds
-    else:
-        kind = kind_of(item.source, context.job, context.sandbox)
-    output = context.claim(item, kind)
-    if context.job.existing == "keep" and is_there(output):
-        return ItemSkipped(item.source, item.index, output, "exists")
-    return ItemPlanned(item.source, item.index, output, is_there(output))

@@ -10,13 +10,11 @@ from tvae.pipeline.files.lock import OutputHeld
 from tvae.pipeline.jobs.compute import enough_memory
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemStarted, Progress
+from tvae.pipeline.jobs.outcome import Outcome
 from tvae.pipeline.jobs.outputs import Item
-from tvae.pipeline.jobs.pictures import Finished, Hold, Operation, Picture, Results, moment
+from tvae.pipeline.jobs.pictures import Hold, Operation, Picture, Results, moment
 
-__all__ = ["Outcome", "clip_outcome", "looked_up", "one_by_one", "tell_progress", "tell_started"]
-
-Outcome = Event | Finished | Exception
-"""How an item ended: skipped, done, or failed."""
+__all__ = ["clip_outcome", "looked_up", "one_by_one", "tell_progress", "tell_started"]
 
 
 def one_by_one(

@@ -3,38 +3,61 @@
 from __future__ import annotations
 
 import threading
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-import torch
-
-from tvae.pipeline.device import choose_preset, pick_device
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.job import Job
-from tvae.pipeline.memory.limits import check_budget, parse_size
-from tvae.pipeline.session.model import Model, open_model
+from tvae.pipeline.memory.amount import parse_size
+
+if TYPE_CHECKING:
+    import torch
+
+    from tvae.pipeline.session.model import Model
+    from tvae.presets import Preset
 
 __all__ = ["Vaes"]
 
 
 class Vaes:
-    """Opens VAEs as the job wants them. ``given`` stands in for all of them.
-
-    Raises :class:`UsageError` for a device or preset there is not, and :class:`PlanError` for a budget of more memory
-    than the device has, before any VAE is looked for.
-    """
+    """Opens VAEs as the job wants them. ``given`` stands in for all of them. Imports PyTorch when it is first asked."""
 
     def __init__(self, job: Job, given: Model | None = None) -> None:
         self._job, self._given = job, given
         self._open: tuple[str, Model] | None = None
         self._facts: dict[str, Model] = {}
         self._lock = threading.Lock()
-        self.device: torch.device = pick_device(job.device)
-        if job.vram is not None:
-            check_budget(self.device, parse_size(job.vram))
-        preset = choose_preset(job.preset, self.device)
-        self.threads = preset.io_workers
+
+    def check(self) -> None:
+        """Raises :class:`UsageError` for a device or preset there is not, and :class:`PlanError` for a budget of more
+        memory than the device has, before any VAE is looked for."""
+        from tvae.pipeline.memory.limits import check_budget
+
+        if self._job.vram is not None:
+            check_budget(self.device, parse_size(self._job.vram))
+        assert self._preset
+
+    @cached_property
+    def device(self) -> torch.device:
+        from tvae.pipeline.device import pick_device
+
+        return pick_device(self._job.device)
+
+    @cached_property
+    def _preset(self) -> Preset:
+        from tvae.pipeline.device import choose_preset
+
+        return choose_preset(self._job.preset, self.device)
+
+    @property
+    def threads(self) -> int:
         """That read items, and as many that write them; 0: items go one after the other."""
-        self.queue_frames = preset.queue_frames if preset.io_workers else 0
+        return self._preset.io_workers
+
+    @property
+    def queue_frames(self) -> int:
         """Frames of a clip that may wait between two threads; 0 does without threads."""
+        return self._preset.queue_frames if self._preset.io_workers else 0
 
     def get(self, name: str) -> Model:
         """The VAE ``name``, to compute. Another one that was open is let go first: two may not fit into memory.
@@ -64,9 +87,12 @@ class Vaes:
         return found
 
     def _opened(self, name: str) -> Model:
+        from tvae.pipeline.session.model import open_model
+
         job = self._job
         model = open_model(
             name,
+            vae_of=job.vae_of,
             preset=job.preset,
             dtype=job.dtype,
             device=str(self.device),
@@ -80,6 +106,12 @@ class Vaes:
 
     def _fit(self, model: Model) -> Model:
         job = self._job
+        wanted = {"encode": job.space, "decode": job.latents_space}.get(job.operation)
+        if wanted == "model" and (unknown := model.info.space.unknown) is not None:
+            raise UsageError(
+                f"nothing is known of the model space of VAE '{model.info.id}': {unknown}; say which model it is of "
+                "(--vae-of), or keep --space raw"
+            )
         if job.operation == "encode" and job.posterior != "mean" and not model.info.posterior:
             raise UsageError(
                 f"the VAE '{model.info.id}' ({model.info.class_name}) has no posterior: leave "

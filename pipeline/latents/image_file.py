@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.atomic import write_error
 from tvae.pipeline.latents.meta import LatentsMeta, PartRecord
 from tvae.pipeline.latents.tensor_file import is_ours, write_tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 IMAGE_SUFFIX = ".safetensors"
 

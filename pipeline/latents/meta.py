@@ -49,6 +49,8 @@ class VaeIdentity:
     """None for an image VAE, which sees every frame on its own."""
     path: str | None = None
     """Of a folder or file: where it was, absolute."""
+    values: tuple[str, ...] = ()
+    """Checksums of its values as they are and in narrower types; none in files from before there were any."""
 
     @property
     def place(self) -> str:

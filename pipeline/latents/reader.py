@@ -9,14 +9,14 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.checked import parse_json
@@ -29,6 +29,12 @@ from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, VaeIdentity
 from tvae.pipeline.latents.tensor_file import read_header, read_tensors
 from tvae.pipeline.latents.video_folder import VIDEO_SUFFIX
 from tvae.pipeline.media.formats import Kind
+from tvae.pipeline.models.same_values import same_values
+
+_log = logging.getLogger("tvae")
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -171,10 +177,21 @@ def source_of(path: Path) -> tuple[str, Kind]:
     return meta.source.name, meta.kind
 
 
+@cache
+def _say(message: str) -> None:
+    """Once."""
+    _log.warning(message)
+
+
 def check_vae(reader: LatentsReader, model: VaeIdentity, *, other: bool = False) -> None:
     """`InputError` when the latents were made by another VAE than the one at hand. Its configuration may differ in what
     their geometry does not tell. other: it may be another one of the same geometry."""
     made = reader.meta.vae
+    copy = made.weights_sha256 != model.weights_sha256 and same_values(made.values, model.values)
+    if copy and made.class_name == model.class_name:
+        made = replace(made, weights_sha256=model.weights_sha256)
+        what = "the same values" if made.values[0] == model.values[0] else "the same VAE, stored in another type"
+        _say(f"VAE '{model.id}' has other bytes than '{made.id}', which made the latents: {what}; it is taken")
     if not other and (made.class_name, made.weights_sha256) != (model.class_name, model.weights_sha256):
         raise InputError(
             f"'{reader.path}' was made by another VAE: '{made.id}' ({made.class_name}, weights "

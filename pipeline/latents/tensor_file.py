@@ -10,10 +10,7 @@ import math
 from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
-from typing import NamedTuple
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files import tensor_header
@@ -21,10 +18,11 @@ from tvae.pipeline.files.atomic import replacing, write_error
 from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.files.content_checksum import CHECKSUM, of_tensors
 from tvae.pipeline.files.tensor_header import BITS, Header, TensorSpec
-from tvae.pipeline.files.tensor_write import DTYPES, save_file, spec_of
+from tvae.pipeline.files.tensor_write import FLOATING, save_file, spec_of
 from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, PartRecord, from_strings, to_strings
 
-_TYPES = {name: dtype for dtype, name in DTYPES.items()}
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class StoredTensors(NamedTuple):
@@ -102,7 +100,7 @@ def is_ours(path: Path) -> bool:
 def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:
     """`InputError` when a value is NaN or infinite."""
     for name, tensor in tensors.items():
-        bad = tensor.numel() - int(torch.isfinite(tensor).sum())
+        bad = tensor.numel() - int(tensor.isfinite().sum())
         if bad:
             raise InputError(f"'{where}': {bad} of {tensor.numel()} values of '{name}' are not finite")
 
@@ -119,11 +117,13 @@ def _checked(header: Header, path: Path) -> tuple[LatentsMeta, PartRecord]:
 
 def _values(file: BufferedReader, start: int, spec: TensorSpec) -> Tensor:
     """In memory of their own. `ValueError` for a file that has become shorter."""
+    import torch
+
     memory = bytearray(math.prod(spec.shape) * BITS[spec.dtype] // 8)
     file.seek(start)
     if file.readinto(memory) != len(memory):
         raise ValueError(tensor_header.DAMAGED)
-    return torch.frombuffer(memory, dtype=_TYPES[spec.dtype]).reshape(spec.shape)
+    return torch.frombuffer(memory, dtype=getattr(torch, FLOATING[spec.dtype])).reshape(spec.shape)
 
 
 def _check_shapes(tensors: Mapping[str, TensorSpec], meta: LatentsMeta, part: PartRecord) -> None:
@@ -138,7 +138,7 @@ def _check_shapes(tensors: Mapping[str, TensorSpec], meta: LatentsMeta, part: Pa
     if len(shape) not in ranks or 0 in shape:
         wanted = " or ".join(map(str, sorted(ranks)))
         raise ValueError(f"expected {wanted} dimensions, none of them 0, found shape {list(shape)}")
-    if not {tensor.dtype for tensor in tensors.values()} <= {*DTYPES.values()}:
+    if not {tensor.dtype for tensor in tensors.values()} <= {*FLOATING}:
         raise ValueError("values are not floating point of 16 bits or more")
     if (shape[0], *shape[-2:]) != (expected := _expected_size(meta)):
         raise ValueError(f"expected C, h, w = {expected} from the metadata, found shape {list(shape)}")

@@ -12,8 +12,9 @@ from tvae.pipeline.errors import InputError
 from tvae.pipeline.files import tensor_header
 from tvae.pipeline.latents.image_file import IMAGE_SUFFIX
 from tvae.pipeline.latents.index import INDEX_NAME
-from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, SourceRecord
+from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, SourceRecord, VaeIdentity
 from tvae.pipeline.latents.reader import is_latents, open_latents
+from tvae.pipeline.models.same_values import same_values
 
 __all__ = ["MadeBy", "Verdict", "found_below", "verify_latents"]
 
@@ -25,6 +26,13 @@ class MadeBy:
     class_name: str
     config_sha256: str
     weights_sha256: str
+    values: tuple[str, ...] = ()
+
+    def made(self, vae: VaeIdentity) -> bool:
+        """Is it this VAE, or a copy of it in another file or type?"""
+        if self.weights_sha256 != vae.weights_sha256:
+            return self.class_name == vae.class_name and same_values(self.values, vae.values)
+        return (self.class_name, self.config_sha256) == (vae.class_name, vae.config_sha256)
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,7 @@ def _changed(meta: LatentsMeta, source: Path | None, made_by: MadeBy | None) -> 
         except OSError as error:
             return f"its source {source} cannot be read ({error.strerror or error})"
     vae = meta.vae
-    if made_by is not None and made_by != MadeBy(vae.class_name, vae.config_sha256, vae.weights_sha256):
+    if made_by is not None and not made_by.made(vae):
         return f"it was made by another VAE: '{vae.id}' ({vae.class_name}, weights {vae.weights_sha256[:12]})"
     return None
 

@@ -16,9 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Self
 
 from tvae.pipeline.errors import InputError, OutputError, TvaeError
 from tvae.pipeline.files.atomic import is_temporary, write_error
@@ -29,6 +27,9 @@ from tvae.pipeline.files.own_folder import clear_folder, is_link, make_own_folde
 from tvae.pipeline.latents.index import INDEX_NAME, FileEntry, Index, PartEntry, StreamsEntry, read_index, write_index
 from tvae.pipeline.latents.meta import LatentsMeta, PartRecord
 from tvae.pipeline.latents.tensor_file import is_ours, read_header, read_tensors, write_tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _log = logging.getLogger("tvae")
 

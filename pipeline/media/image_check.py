@@ -14,9 +14,9 @@ from pathlib import Path
 
 from tvae.pipeline.files.checked import open_regular
 
-__all__ = ["looks_whole"]
+__all__ = ["MOST_STEPS", "looks_whole"]
 
-_MOST_STEPS = 1 << 16
+MOST_STEPS = 1 << 16
 """Chunks or entries that are looked at: a file with more is not whole to this check."""
 _LARGEST_SIDE_CHUNK = 16 << 20
 """Of a PNG, but for its pixels: profiles and texts are smaller."""
@@ -40,7 +40,7 @@ def looks_whole(path: Path) -> bool:
 
 def _png(file: BufferedReader, length: int) -> bool:
     at = 8
-    for _ in range(_MOST_STEPS):
+    for _ in range(MOST_STEPS):
         file.seek(at)
         size, kind = struct.unpack(">I4s", file.read(8))
         end = at + 12 + size
@@ -60,7 +60,7 @@ def _png(file: BufferedReader, length: int) -> bool:
 
 def _jpeg(file: BufferedReader, length: int) -> bool:
     at = 2
-    for _ in range(_MOST_STEPS):
+    for _ in range(MOST_STEPS):
         file.seek(at)
         mark, kind, size = struct.unpack(">BBH", file.read(4))
         if mark != 0xFF or size < 2 or at + 2 + size > length:
@@ -104,7 +104,7 @@ def _tiff(file: BufferedReader, length: int) -> bool:
         if begin + size > length:
             return False
         if tag in (*_TIFF_OFFSETS, *_TIFF_LENGTHS):
-            if several > _MOST_STEPS or kind not in (3, 4):
+            if several > MOST_STEPS or kind not in (3, 4):
                 return False
             file.seek(begin)
             data = file.read(size) if size > 4 else value[:size]

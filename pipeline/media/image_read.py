@@ -1,4 +1,9 @@
-"""Reading images: Pillow for 8-bit ones, FFmpeg for 16-bit ones (Pillow silently narrows 16-bit RGB)."""
+"""Reading images: Pillow for 8-bit ones, FFmpeg for 16-bit ones (Pillow silently narrows 16-bit RGB).
+
+An image is decoded whole, also where a smaller ``--size`` is asked for. A JPEG could be decoded at a half or an eighth
+of its size in less memory, but that gives other pixels (a photo resized to a quarter: up to 14 levels of 255), and what
+latents hold would depend on the memory that is free. One that does not fit is refused.
+"""
 
 from __future__ import annotations
 

@@ -36,10 +36,12 @@ def open_reader(
     max_pixels: int = MAX_PIXELS,
     hold: Callable[[int], None] | None = None,
     memory: int | None = None,
+    on_size: Callable[[int], None] = lambda _: None,
 ) -> Reader:
     """Open an image or a video for reading frames, by its content. Raises InputError for what cannot be read, pictures
     of more than ``max_pixels`` among it, and those that would take more than ``memory`` bytes to read (None: any
-    number). hold: is told how many bytes reading an image takes, before they are taken."""
+    number). hold: is told how many bytes reading an image takes, before they are taken; on_size: how many pixels a
+    frame of a video has."""
     path = Path(path).absolute()
     try:
         if path.is_dir():
@@ -53,4 +55,4 @@ def open_reader(
         raise InputError(f"{path}: is cut off, its last {missing} bytes are missing; fetch it again")
     if is_image(path, max_pixels):
         return ImageReader(path, max_pixels, hold, memory)
-    return VideoReader(path, max_pixels, memory)
+    return VideoReader(path, max_pixels, memory, on_size)

@@ -1,9 +1,12 @@
 """What a sandbox and its worker processes say to each other: bounded JSON, each message after its length.
 
 The worker says ``ready`` once. To ``path`` and its limits it answers with one of ``error`` (a line: the file is bad),
-``fault`` (a line: a mistake of ours), ``video`` (it is one, and nothing was read of it), or ``image`` and ``warnings``,
-followed by the bytes of the pixels. Before it decodes it may ask for room: ``held`` bytes, to which the answer is
-``go``.
+``fault`` (a line: a mistake of ours), or ``image`` and ``warnings``, followed by the bytes of the pixels. Before it
+decodes it may ask for room: ``held`` bytes, to which the answer is ``go``.
+
+Of a video it answers ``video`` and ``warnings``, and then, until it is told to ``close``, to ``next`` with ``frame``
+(its times) and the bytes of the pixels or with ``end``, and to ``count`` with ``count``, after any number of
+``counting``. Asked for a file's ``streams`` (the stem they are copied to) or ``tags`` it answers with their record.
 """
 
 from __future__ import annotations

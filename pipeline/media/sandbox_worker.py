@@ -1,4 +1,4 @@
-"""The process that decodes images for a sandbox: ``python -m tvae.pipeline.media.sandbox_worker``.
+"""The process that decodes for a sandbox: ``python -m tvae.pipeline.media.sandbox_worker``.
 
 It reads questions from stdin and answers on stdout until stdin ends (see ``sandbox_messages``). On Linux it takes no
 more memory than a picture of the size needs; everywhere it ends by itself after the time limit, so that it never
@@ -12,17 +12,24 @@ import faulthandler
 import os
 import signal
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import av.error
 
-from tvae.pipeline.errors import InputError
+from tvae.pipeline.errors import InputError, OutputError
 from tvae.pipeline.files.record import to_json
 from tvae.pipeline.media.container import reason
 from tvae.pipeline.media.image_read import is_image
 from tvae.pipeline.media.probe import open_reader
+from tvae.pipeline.media.room import VIDEO_HELD_BYTES
 from tvae.pipeline.media.sandbox_messages import receive, seconds_for, send
+from tvae.pipeline.media.spec import Reader
+from tvae.pipeline.media.stream_copy import copy_streams
+from tvae.pipeline.media.tags import read_tags
+from tvae.pipeline.media.video_read import VideoReader
 
 if sys.platform == "linux":
     import resource
@@ -31,10 +38,16 @@ __all__ = ["main"]
 
 _BESIDE = 512 << 20
 """Bytes of address space that a decoder may take beside the picture: threads, tables, the pixels of a small one."""
+_OF_STREAMS = 2 << 30
+"""The same of copying streams: attachments, and frames that are decoded to find out what a stream is."""
 _UNUSED = 2
 """Address space to memory: allocators keep what they are given back."""
+_OF_A_THREAD, _HELD_BY_A_THREAD = 16 << 20, 6
+"""Of each thread that decodes a video: its stack, and bytes of a pixel of its frame."""
 _LATER = 10
 """Seconds after the sandbox's own limit, which comes first and is told."""
+_SIGN_OF_LIFE = 1.0
+"""Seconds between two, of counting."""
 
 
 def main() -> None:
@@ -58,40 +71,102 @@ class _Worker:
         self._questions, self._answers, self._nowhere = questions, answers, nowhere
 
     def answer(self, question: dict[str, Any]) -> None:
-        """One file, from its path to its pixels."""
-        path, max_pixels, memory = Path(question["path"]), question["max_pixels"], question["memory"]
-        least, size = question["seconds"], question["bytes"]
+        """One file, from its path to all that is asked of it."""
+        path = Path(question["path"])
+        self._least, self._size = question["seconds"], question["bytes"]
+        with self._telling(path):
+            if "streams" in question:
+                self._begin(_OF_STREAMS)
+                warnings: list[str] = []
+                side = copy_streams(path, Path(question["streams"]), warnings)
+                self._tell({"streams": None if side is None else side.to_json(), "warnings": warnings})
+            elif "tags" in question:
+                self._begin(_OF_STREAMS)
+                warnings = []
+                self._tell({"tags": read_tags(path, warnings).to_json(), "warnings": warnings})
+            else:
+                self._open(path, question["max_pixels"], question["memory"])
 
+    def _open(self, path: Path, max_pixels: int, memory: int | None) -> None:
         def hold(taken: int) -> None:
-            faulthandler.cancel_dump_traceback_later()  # waiting for room is no work
-            send(self._answers, {"held": taken})
+            self._tell({"held": taken})
             receive(self._questions)
-            self._begin(least, size + taken, taken)
+            self._begin(taken, self._size + taken)
 
-        self._begin(least, size, 0)
-        try:
-            if memory is not None and not _pillow_reads(path, max_pixels):
-                _bound_memory(memory)  # FFmpeg does not tell before how much it takes
-            with open_reader(path, max_pixels, hold, memory) as reader:
-                if reader.info.kind == "video":
-                    send(self._answers, {"video": True})
-                    return
-                frames = list(reader)
-                info = to_json(reader.info) | {"path": None}
-                send(self._answers, {"image": info, "warnings": reader.warnings})
-                for frame in frames:
+        self._begin(0)
+        if memory is not None and not _pillow_reads(path, max_pixels):
+            _bound_memory(memory)  # FFmpeg does not always tell before how much it takes
+        with open_reader(path, max_pixels, hold, memory, _bound_video) as reader:
+            if isinstance(reader, VideoReader) and reader.info.kind == "video":
+                self._serve(path, reader)
+                return
+            frames = list(reader)
+            self._tell({"image": _described(reader), "warnings": reader.warnings})
+            for frame in frames:
+                self._answers.write(frame.rgb.data.cast("B"))
+            self._answers.flush()
+
+    def _serve(self, path: Path, reader: VideoReader) -> None:
+        """Answers what is asked of a video until it is closed."""
+        self._tell({"video": _described(reader), "warnings": reader.warnings})
+        told, frames = len(reader.warnings), iter(reader)
+        while "close" not in (question := receive(self._questions)):
+            with self._telling(path):
+                self._clock()
+                if "count" in question:
+                    self._count(reader)
+                    continue
+                frame = next(frames, None)
+                new, told = reader.warnings[told:], len(reader.warnings)
+                if frame is None:
+                    self._tell({"end": True, "warnings": new})
+                else:
+                    self._tell({"frame": [frame.pts, frame.duration], "warnings": new})
                     self._answers.write(frame.rgb.data.cast("B"))
-                self._answers.flush()
-        except (InputError, OSError, MemoryError, av.error.FFmpegError) as error:
-            send(self._answers, {"error": _told(error, path)})
+                    self._answers.flush()
+
+    def _count(self, reader: VideoReader) -> None:
+        count, last = 0, time.monotonic()
+        for _ in reader.counting():
+            count += 1
+            if time.monotonic() - last > _SIGN_OF_LIFE:
+                self._tell({"counting": count})
+                self._clock()
+                last = time.monotonic()
+        self._tell({"count": count})
+
+    @contextlib.contextmanager
+    def _telling(self, path: Path) -> Iterator[None]:
+        """What goes wrong inside is the answer."""
+        try:
+            yield
+        except (BrokenPipeError, EOFError):  # nobody asks any more
+            raise
+        except (InputError, OutputError, OSError, MemoryError, av.error.FFmpegError) as error:
+            self._tell({"error": _told(error, path)} | ({"output": True} if isinstance(error, OutputError) else {}))
         except Exception as error:  # whatever it is, the sandbox raises it
-            send(self._answers, {"fault": f"{type(error).__name__}: {error}"})
+            self._tell({"fault": f"{type(error).__name__}: {error}"})
         finally:
             faulthandler.cancel_dump_traceback_later()
 
-    def _begin(self, least: float, work: int, taken: int) -> None:
-        faulthandler.dump_traceback_later(seconds_for(work, least) + _LATER, exit=True, file=self._nowhere)
+    def _tell(self, answer: dict[str, Any]) -> None:
+        """Waiting for who listens, and for the next question, is no work."""
+        faulthandler.cancel_dump_traceback_later()
+        send(self._answers, answer)
+
+    def _begin(self, taken: int, work: int | None = None) -> None:
+        self._clock(work)
         _bound_memory(taken)
+
+    def _clock(self, work: int | None = None) -> None:
+        """Work begins, on so many bytes; None: on the whole file."""
+        seconds = seconds_for(self._size if work is None else work, self._least) + _LATER
+        faulthandler.dump_traceback_later(seconds, exit=True, file=self._nowhere)
+
+
+def _described(reader: Reader) -> dict[str, Any]:
+    found: dict[str, Any] = to_json(reader.info)
+    return found | {"path": None}
 
 
 def _pillow_reads(path: Path, max_pixels: int) -> bool:
@@ -107,7 +182,12 @@ def _told(error: Exception, path: Path) -> str:
             f"{path}: its decoder asks for more memory than a picture of its size needs; "
             "leave it out, or convert it with another program"
         )
-    return str(error) if isinstance(error, InputError) else f"cannot be read: {reason(error)}"
+    return str(error) if isinstance(error, InputError | OutputError) else f"cannot be read: {reason(error)}"
+
+
+def _bound_video(pixels: int) -> None:
+    threads = (os.cpu_count() or 1) * (_OF_A_THREAD + _HELD_BY_A_THREAD * pixels)
+    _bound_memory(VIDEO_HELD_BYTES * pixels + threads)
 
 
 def _bound_memory(taken: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
@@ -42,10 +42,17 @@ class VideoReader:
     warning. Frames the decoder flags as damaged but gives are kept, with a warning.
     """
 
-    def __init__(self, path: Path, max_pixels: int = MAX_PIXELS, memory: int | None = None) -> None:
-        """max_pixels: of a frame. memory: bytes that reading may take, None for any number."""
+    def __init__(
+        self,
+        path: Path,
+        max_pixels: int = MAX_PIXELS,
+        memory: int | None = None,
+        on_size: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """max_pixels: of a frame. memory: bytes that reading may take, None for any number. on_size: is told how many
+        pixels a frame has, before one is decoded where the container says it."""
         self.warnings: list[str] = []
-        self._path, self._memory = path, memory
+        self._path, self._memory, self._on_size = path, memory, on_size
         self._most = max_pixels if memory is None else max(1, min(max_pixels, memory // VIDEO_HELD_BYTES))
         self._allowed = max_pixels
         self._container = open_container(path, self._most + _ALIGNMENT)
@@ -59,6 +66,7 @@ class VideoReader:
                 raise InputError(
                     f"{path}: holds a video stream without a single whole frame ({self._too_large}); leave it out"
                 )
+            self._on_size(first.width * first.height)
             self._first: VideoFrame | None = first
             self._orientation = self._find_orientation(first)
             self.info = self._describe(first)
@@ -86,8 +94,14 @@ class VideoReader:
 
     def count(self) -> int:
         """Of the frames that iterating would give; nothing is converted."""
+        return sum(1 for _ in self.counting())
+
+    def counting(self) -> Iterator[None]:
+        """As often as there are frames."""
         self._first = None
-        return 1 if self.info.kind == "image" else 1 + sum(1 for _ in self._decoded)
+        yield None
+        if self.info.kind != "image":
+            yield from (None for _ in self._decoded)
 
     def close(self) -> None:
         self._decoded.close()
@@ -109,6 +123,7 @@ class VideoReader:
             if self._memory is None or self._most == self._allowed:
                 raise too_many_pixels(self._path, size, self._most)
             raise too_large(self._path, size, size[0] * size[1] * VIDEO_HELD_BYTES, self._memory)
+        self._on_size(size[0] * size[1])
 
     @property
     def _too_large(self) -> str:

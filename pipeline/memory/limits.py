@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +12,7 @@ import torch
 
 from tvae.pipeline.engine.run.host_memory import available_bytes
 from tvae.pipeline.engine.run.pinned_memory import POOL
-from tvae.pipeline.errors import PlanError, UsageError
+from tvae.pipeline.errors import PlanError
 
 __all__ = [
     "CUDA_LATER",
@@ -27,14 +26,10 @@ __all__ = [
     "host_room",
     "outside",
     "overhead",
-    "parse_size",
     "reading_room",
     "recorded_segments",
     "unused_bytes",
 ]
-
-_UNITS = {"": 1, "b": 1, **{f"{p}b": 1000 ** (n + 1) for n, p in enumerate("kmgt")}}
-_UNITS |= {f"{p}ib": 1024 ** (n + 1) for n, p in enumerate("kmgt")}
 
 _CUDA_OWN = 700 << 20
 """Of a CUDA process before any tensor (context, libraries), and room for cuDNN's workspaces."""
@@ -62,18 +57,6 @@ _HOST_SHARE = 0.8
 """Of the host's free memory that buffers of a GPU may take: pinned memory cannot be swapped."""
 _CPU_ROOM = 0.08
 """Share of a CPU's budget that stays free for holes between buffers and workspaces of convolutions."""
-
-
-def parse_size(text: str | int) -> int:
-    """``8GiB`` (1024³ each), ``8GB`` (1000³), ``500 MiB``, or a number of bytes. Raises UsageError."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(text))
-    unit = _UNITS.get(found[2].lower()) if found else None
-    if found is None or unit is None:
-        raise UsageError(f"'{text}' is not an amount of memory; write 8GiB, 8GB or 500MiB")
-    size = int(float(found[1]) * unit)
-    if size < 1:
-        raise UsageError(f"a budget of {text} is too small; give at least 1 byte")
-    return size
 
 
 Rows = Literal["height", "time"]

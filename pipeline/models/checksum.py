@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tvae.kernels.cache import cache_folder, is_private
@@ -34,16 +34,26 @@ def sha256_of_files(files: Sequence[Path]) -> str:
 
 def sha256_of_file(path: Path) -> str:
     """Hex digest, from the cache if the file has not changed since. `OSError` when the file cannot be read."""
+
+    def digest() -> str:
+        with open_regular(path) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    return remembered(path, "", digest)
+
+
+def remembered(path: Path, what: str, compute: Callable[[], str]) -> str:
+    """A text about a file's content, from the cache if the file has not changed since. what: tells several apart.
+    `OSError` when the file cannot be read."""
     path = path.resolve()
     status = path.stat()
     state = {"path": str(path), "size": status.st_size, "mtime_ns": status.st_mtime_ns, "ctime_ns": status.st_ctime_ns}
     folder = _cache_folder()
     kept = is_private(folder)
-    entry = folder / f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:32]}.json"
+    entry = folder / f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:32]}{what}.json"
     if kept and (known := _read(entry, state)) is not None:
         return known
-    with open_regular(path) as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = compute()
     if kept and time.time_ns() - status.st_mtime_ns > SETTLED_NS:
         _write(entry, {**state, "sha256": digest, "check": _check(state, digest)})
     return digest

@@ -31,6 +31,8 @@ class LatentSpace:
     """For how many latent frames there are constants; 1: every frame has the same."""
     patch: int = 1
     """Model space folds squares of patch × patch latents into channels (channel, row, column)."""
+    unknown: str | None = None
+    """Why nothing is known of model space: there is raw space alone."""
 
     def to_model(self, z: Tensor) -> Tensor:
         """[N, C, (t,) h, w] raw → model space; with a patch p → [N, C·p², (t,) h/p, w/p]. Keeps the type.
@@ -58,7 +60,9 @@ class LatentSpace:
         return _unfold((logvar.float() - 2 * scale.abs().log()).to(logvar.dtype), self.patch)
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-able; :meth:`from_json` is its inverse."""
+        """JSON-able, empty if nothing is known; :meth:`from_json` is its inverse otherwise."""
+        if self.unknown is not None:
+            return {}
         return {"shift": list(self.shift), "scale": list(self.scale), "frames": self.frames, "patch": self.patch}
 
     @classmethod
@@ -71,6 +75,10 @@ class LatentSpace:
 
     def _constants(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Shift and scale as float32 tensors that broadcast against z [N, C, (t,) h, w]."""
+        if self.unknown is not None:
+            raise InputError(
+                f"nothing is known of this VAE's model space: {self.unknown}; keep raw space (--space raw)"
+            )
         if self.frames > 1 and z.shape[2] > self.frames:
             raise InputError(
                 f"the VAE's statistics cover {self.frames} latent frames, the clip has {z.shape[2]}; "

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.files.checked import is_name, read_json
-from tvae.pipeline.files.tensor_header import TensorSpec, read_header
-from tvae.pipeline.models.checksum import sha256_of_files
+from tvae.pipeline.files.checked import is_name, open_regular, read_json
+from tvae.pipeline.files.tensor_header import BITS, TensorSpec, header_of, read_header
+from tvae.pipeline.models.checksum import remembered, sha256_of_files
 from tvae.pipeline.models.seedvr2 import checkpoint
+from tvae.pipeline.models.single_file import Found, recognise
 
 CONFIG_NAME = "config.json"
 WEIGHTS_STEM = "diffusion_pytorch_model"
@@ -45,6 +46,8 @@ class VaeSource:
     """`fp16` for `diffusion_pytorch_model.fp16.safetensors`, and so on."""
     path: str | None = None
     """The folder or file that the user named, absolute; None for `builtin` and the hub's."""
+    found: Found | None = None
+    """What a single file was recognised as; None for a folder with a configuration."""
 
     @cached_property
     def config_sha256(self) -> str:
@@ -54,15 +57,39 @@ class VaeSource:
 
     @cached_property
     def weights_sha256(self) -> str:
-        """Hex digest of the weights' file; of several, of their digests."""
+        """Hex digest of the weights' file; of several, of their digests; of a checkpoint, of the VAE's part of it."""
         try:
+            if self.found is not None and self.found.prefix:
+                return remembered(self.weight_files[0], "-vae", self._sha256_of_part)
             return sha256_of_files(self.weight_files)
         except OSError as error:
             raise UsageError(f"cannot read the weights of VAE '{self.id}': {error}") from error
 
+    def _sha256_of_part(self) -> str:
+        """Of the stored bytes of a checkpoint's tensors that are the VAE's, with their names."""
+        assert self.found is not None, "a folder has no such part"
+        found = hashlib.sha256()
+        with open_regular(self.weight_files[0]) as file:
+            header, begins = header_of(file)
+            for name in sorted({piece.stored for piece in self.found.pieces.values()}):
+                spec = header.tensors[name]
+                found.update(json.dumps([name, spec.dtype, spec.shape]).encode())
+                file.seek(begins[name])
+                found.update(file.read(prod(spec.shape) * BITS[spec.dtype] // 8))
+        return found.hexdigest()
+
     @cached_property
     def tensors(self) -> dict[str, TensorSpec]:
-        """Types and shapes of all stored tensors, from the files' headers."""
+        """Types and shapes of all its tensors, from the files' headers. Of a single file, by the module's names."""
+        if self.found is not None:
+            stored = self._stored
+            return {
+                name: TensorSpec(stored[piece.stored].dtype, piece.shape) for name, piece in self.found.pieces.items()
+            }
+        return self._stored
+
+    @cached_property
+    def _stored(self) -> dict[str, TensorSpec]:
         found: dict[str, TensorSpec] = {}
         for path in self.weight_files:
             try:
@@ -89,11 +116,11 @@ class VaeSource:
         return not any(name.endswith(_OLD_ATTENTION) for name in self.tensors)
 
 
-def read_folder(spec: str, folder: Path) -> VaeSource:
+def read_folder(spec: str, folder: Path, of: str | None = None) -> VaeSource:
     """The VAE in `folder`, or in the subfolder where a pipeline keeps it. `UsageError` says what is wrong."""
     if not (folder / CONFIG_NAME).is_file():
         inner = next((folder / name for name in SUBFOLDERS if (folder / name / CONFIG_NAME).is_file()), None)
-        if inner is None and (alone := _weights_alone(spec, folder)) is not None:
+        if inner is None and (alone := _weights_alone(spec, folder, of)) is not None:
             return alone
         folder = inner or folder
     config = _read_json(folder / CONFIG_NAME, f"VAE '{spec}'")
@@ -104,17 +131,31 @@ def read_folder(spec: str, folder: Path) -> VaeSource:
     return VaeSource(spec, class_name, config, folder, files, variant)
 
 
-def read_file(spec: str, path: Path) -> VaeSource | None:
-    """The VAE that a safetensors file is without any configuration; None if its tensors are not such a VAE's.
+def read_file(spec: str, path: Path, of: str | None = None) -> VaeSource:
+    """The VAE that a safetensors file holds, alone or inside a checkpoint, without any configuration.
 
-    `UsageError` when the file is damaged, or holds that VAE in part.
+    `UsageError` when the file is damaged, holds a VAE in part, or none that tvae knows.
     """
     try:
-        tensors = read_header(path).tensors
+        header = read_header(path)
     except (OSError, ValueError) as error:
         raise UsageError(f"VAE '{path}' is a file that cannot be read: {error}") from error
-    config = checkpoint.config_of(tensors, path)
-    return None if config is None else VaeSource(spec, checkpoint.CLASS_NAME, config, path.parent, (path,))
+    config = checkpoint.config_of(header.tensors, path)
+    if config is not None:
+        return VaeSource(spec, checkpoint.CLASS_NAME, config, path.parent, (path,))
+    try:
+        found = recognise(header, path, of, partial(sha256_of_files, [path]))
+    except OSError as error:
+        raise UsageError(f"VAE '{path}' is a file that cannot be read: {error}") from error
+    return VaeSource(spec, found.class_name, found.config, path.parent, (path,), found=found)
+
+
+def read_beside(spec: str, path: Path) -> VaeSource | None:
+    """The VAE of a file in diffusers' layout with its `config.json` beside it; None if there is none."""
+    variant = _variant_of_file(path.name)
+    if variant is None or not (path.parent / CONFIG_NAME).is_file():
+        return None
+    return replace(read_folder(spec, path.parent), weight_files=(path,), variant=variant or None)
 
 
 def pick_weights(names: list[str]) -> tuple[str, str | None] | None:
@@ -154,7 +195,7 @@ def pickled_error(where: str) -> UsageError:
     )
 
 
-def _weights_alone(spec: str, folder: Path) -> VaeSource | None:
+def _weights_alone(spec: str, folder: Path, of: str | None) -> VaeSource | None:
     """The VAE that `read_file` knows among the files of a folder without configuration; None if there is none."""
     found: list[VaeSource] = []
     errors: list[UsageError] = []
@@ -163,16 +204,14 @@ def _weights_alone(spec: str, folder: Path) -> VaeSource | None:
         raise pickled_error(str(folder))
     for path in files:
         try:
-            source = read_file(spec, path)
+            found.append(read_file(spec, path, of))
         except UsageError as error:  # of no weight if another file is the VAE
             errors.append(error)
-            continue
-        found += [source] if source is not None else []
     if len(found) > 1:
         names = ", ".join(source.weight_files[0].name for source in found)
         raise UsageError(f"'{folder}' holds several VAEs ({names}): name one of these files")
     if errors and not found:
-        raise errors[0]
+        raise UsageError(f"VAE '{spec}': there is no '{folder / CONFIG_NAME}', and {errors[0]}")
     return found[0] if found else None
 
 

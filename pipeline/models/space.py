@@ -42,6 +42,8 @@ __all__ = ["latent_space", "space_of"]
 
 def space_of(source: VaeSource) -> LatentSpace:
     """Latent space of a VAE on disk; reads at most the few tensors that hold statistics."""
+    if source.found is not None and (unknown := source.found.space_unknown) is not None:
+        return LatentSpace(unknown=unknown)
     return latent_space(source.class_name, source.config, load_weights(source, _statistics(source.class_name)))
 
 

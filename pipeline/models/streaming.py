@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from tvae.pipeline.engine.run.storage import OwnRows
 from tvae.pipeline.memory.offloaded_cache import OffloadedCache
 from tvae.pipeline.models.stepping import Cuts
 
 __all__ = ["Cache", "ClipStream"]
 
-Cache = Tensor | OffloadedCache
-"""On the device, or where there is room for it."""
+Cache = Tensor | OffloadedCache | OwnRows
+"""On the device, or where there is room for it; of ranks that share a clip, the rows of each."""
 
 
 class ClipStream:
@@ -38,7 +39,7 @@ class ClipStream:
 
     def saved(self) -> list[Tensor]:
         """All that later steps know of earlier ones, on the CPU."""
-        return [cache.cpu() for cache in self.caches]
+        return [cache.cpu() for cache in self.caches if not isinstance(cache, OwnRows)]
 
     def restore(self, caches: Sequence[Tensor]) -> None:
         """Go on where another stream of the model was when these were saved."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,7 +19,7 @@ from tvae.pipeline.engine.plan.planner import fitting, least
 from tvae.pipeline.engine.plan.report import Plan, explain
 from tvae.pipeline.engine.plan.schedule import Place, Schedule, by_rows
 from tvae.pipeline.engine.plan.ways import Prior
-from tvae.pipeline.engine.run.storage import ROWS, Pending, RowSink, RowSource
+from tvae.pipeline.engine.run.storage import ROWS, OwnRows, Pending, RowSink, RowSource
 from tvae.pipeline.memory.limits import (
     Limits,
     Overhead,
@@ -30,7 +30,7 @@ from tvae.pipeline.memory.limits import (
     unused_bytes,
 )
 
-__all__ = ["ChosenPlan", "Example", "at_callers", "choose_plan", "described", "rows_dim"]
+__all__ = ["ChosenPlan", "Example", "Room", "at_callers", "choose_plan", "described", "rows_dim", "rows_of_latent"]
 
 
 _CLIP_BYTES = 768 << 20
@@ -40,6 +40,12 @@ _LONGER = (3, 4, 6, 8, 12, 16, 24, 32)
 """Latent frames of a strip, to try while there is room."""
 _MOST_ELEMENTS = 1 << 30
 """Of a value in one strip: libraries count with 32 bits, and take long to try their algorithms on more."""
+
+
+Room = tuple[int | None, int | None]
+"""Bytes of the device and of the host, None where nothing is known."""
+Agreed = Callable[[Callable[[], Room]], Room]
+"""The least that any rank finds."""
 
 
 @dataclass(frozen=True)
@@ -110,12 +116,13 @@ def choose_plan(
     to_come: int | None = None,
     there: int | None = None,
     prior: Prior | None = None,
+    agreed: Agreed | None = None,
 ) -> ChosenPlan:
     """The schedule for a program.
 
     places: from ``at_callers``. height_bands: of strips that divide time. to_come: see ``overhead``. there: bytes of
-    the inputs that are on the device already; None: all of them. prior: see ``fitting``. Raises PlanError, UsageError
-    for the limits.
+    the inputs that are on the device already; None: all of them. prior: see ``fitting``. agreed: of a program that
+    ranks share, what is the least of all of them. Raises PlanError, UsageError for the limits.
     """
     there = _given(program, places) if there is None else there
     strips = _strips(program, limits)
@@ -127,11 +134,17 @@ def choose_plan(
     before = None if prior is None or limits.longest else prior.rebuilt(program, strips[0], places)
     if before is not None and (known := told(before, strips)).fits_easily(limits, device, there):
         return known
-    taken = Overhead(0) if limits.vram is None else _overhead(program, device, limits, to_come, there)
-    budget = activation_budget(device, limits.vram, limits.share, taken, there)
-    if limits.vram is None and budget is not None:
-        budget -= limits.beside
-    machine = _machine(device)
+
+    def room() -> Room:
+        """Of the device and of the host."""
+        taken = Overhead(0) if limits.vram is None else _overhead(program, device, limits, to_come, there)
+        budget = activation_budget(device, limits.vram, limits.share, taken, there)
+        if limits.vram is None and budget is not None:
+            budget -= limits.beside
+        return budget, _machine(device).host
+
+    budget, host = room() if agreed is None else agreed(room)
+    machine = replace(_machine(device), host=host)
 
     def fit(heights: Sequence[int]) -> Schedule:
         return fitting(program, heights, budget, machine, named, places, height_bands, enough=enough, prior=prior)
@@ -177,7 +190,7 @@ def at_callers(program: Program, inputs: Sequence[Tensor | RowSource], sinks: Ma
     free = by_rows(program)
     places: dict[int, Place] = {}
     for id_, x in zip(program.inputs, inputs, strict=True):
-        if not isinstance(x, Tensor) and id_ in free and _plain_rows(program.ops[id_], rows_dim(x)):
+        if not isinstance(x, (Tensor, OwnRows)) and id_ in free and _plain_rows(program.ops[id_], rows_dim(x)):
             places[id_] = "caller"
     for n, dim in sinks.items():
         out = program.ops[program.outputs[n]]
@@ -238,6 +251,11 @@ def _strips(program: Program, limits: Limits) -> list[int]:
     highest = max(1, _MOST_ELEMENTS * program.rows // widest)
     low_enough = [rows for rows in heights if rows <= highest]
     return low_enough or [min(highest, heights[-1])]
+
+
+def rows_of_latent(program: Program) -> int:
+    """Rows of the input that a latent row is."""
+    return _in_input_rows(program, 1)
 
 
 def _in_input_rows(program: Program, strip: int) -> int:

@@ -71,8 +71,11 @@ class ClipSteps:
         limits: Limits,
         dtype: torch.dtype,
         device: torch.device,
+        *,
+        shared: bool = False,
     ) -> None:
-        self.cuts = cuts
+        """shared: with other ranks, each of which has its own rows of the caches, on its device."""
+        self.cuts, self._shared = cuts, shared
         self._side: Side = side
         self._runs = runs
         self._preset, self._limits, self._dtype, self._device = preset, limits, dtype, device
@@ -187,6 +190,8 @@ class ClipSteps:
         last: bool = False,
     ) -> bool:
         """Can a step not hold the caches it reads and those it leaves on the device?"""
+        if self._shared:
+            return False
         key = (last,), chunk, *caches
         if key not in self._away and self._caches_alone_are(chunk, caches, last):
             self._away[key] = True
@@ -212,6 +217,7 @@ class ClipSteps:
         if isinstance(cache, OffloadedCache):
             return cache
         shape = tuple(cache.shape)
+        assert isinstance(cache, Tensor), "ranks keep their rows of caches on the device"
         return self._held(shape).take(cache) if holdable(shape) else cache.to(self._device)
 
     def _held(self, shape: tuple[int, ...]) -> OffloadedCache:

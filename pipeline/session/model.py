@@ -21,13 +21,14 @@ from tvae.pipeline.engine.ir.layout import memory_format
 from tvae.pipeline.engine.plan.report import Plan
 from tvae.pipeline.engine.run.storage import ROWS, RowSink, RowSource
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.memory.limits import Limits, parse_size
+from tvae.pipeline.memory.amount import parse_size
+from tvae.pipeline.memory.limits import Limits
 from tvae.pipeline.models import kl
 from tvae.pipeline.models.calls import Call, Side
 from tvae.pipeline.models.families import FAMILIES, LatentGeometry, goes_by_frames
 from tvae.pipeline.models.geometry import geometry_of
 from tvae.pipeline.models.latent_space import LatentSpace
-from tvae.pipeline.models.load import load_module, load_weights, locate_vae
+from tvae.pipeline.models.load import load_module, load_weights, locate_vae, values_of
 from tvae.pipeline.models.source import VaeSource
 from tvae.pipeline.models.space import space_of
 from tvae.pipeline.models.streaming import ClipStream
@@ -57,7 +58,7 @@ class ModelInfo:
     """What latents of this VAE say about it, and what its inputs must be.
 
     Clips of a video VAE have ``lead_frames`` + k·``temporal_factor`` frames; the factor is None for an image VAE.
-    latent_group: see ``LatentGeometry``. path: see ``VaeSource``.
+    latent_group: see ``LatentGeometry``. path: see ``VaeSource``. values: see ``values_checksum``.
     """
 
     id: str
@@ -73,11 +74,13 @@ class ModelInfo:
     space: LatentSpace
     latent_group: int = 1
     path: str | None = None
+    values: tuple[str, ...] = ()
 
 
 def open_model(
     spec: str,
     *,
+    vae_of: str | None = None,
     preset: str = "auto",
     dtype: str | None = None,
     device: str | None = None,
@@ -87,11 +90,11 @@ def open_model(
     allow_whole: bool = False,
     threads: int | None = None,
 ) -> Model:
-    """Open ``builtin``, a diffusers folder or a hub id for computing. Raises UsageError before any work.
+    """Open ``builtin``, a diffusers folder, a safetensors file or a hub id for computing. UsageError before any work.
 
-    dtype: float32, bfloat16, float16 (or fp32, bf16, fp16); None takes the preset's. strip: latent rows. vram: memory
-    the process may hold on the device, such as ``8GiB``; None takes the preset's share of what is free. spill: folder
-    for what goes to disk. threads: that compute on a CPU, at most; None takes as many as PyTorch has.
+    dtype: float32, bfloat16, float16 (or fp32, bf16, fp16); None: the preset's. strip: latent rows. vram: memory that
+    the process may hold on the device, such as ``8GiB``; None: the preset's share of what is free. spill: folder for
+    what goes to disk. threads: that compute on a CPU, at most; None: PyTorch's number. vae_of: see ``locate_vae``.
     """
     where = pick_device(device)
     chosen = choose_preset(preset, where)
@@ -100,7 +103,7 @@ def open_model(
         raise UsageError(f"unknown dtype '{dtype}'; one of {', '.join((*DTYPES, *_SHORT))}")
     if strip is not None and strip < 1:
         raise UsageError(f"a strip has at least one latent row, not {strip}")
-    source = locate_vae(spec)
+    source = locate_vae(spec, vae_of)
     kind = DTYPES[name]
     if kind == torch.float16 and source.config.get("force_upcast", False):
         kind = torch.float32  # the checkpoint overflows in float16 and says so
@@ -159,6 +162,7 @@ class Model:
             space=space_of(self.source),
             latent_group=geometry.latent_group,
             path=self.source.path,
+            values=values_of(self.source),
         )
 
     @cached_property
@@ -168,9 +172,7 @@ class Model:
 
     def encode(self, x: Tensor | RowSource) -> Posterior:
         """x [N, 3, H, W] (video VAE: [N, 3, T, H, W]) in [-1, 1], of sizes it can represent -> raw-space posterior.
-
-        A source gives a picture by rows.
-        """
+        A source gives a picture by rows."""
         if self._frames_in_batch and isinstance(x, Tensor):
             found = self._run("encode", x[0].transpose(0, 1), Call())
             flip = (found.mean, found.logvar)

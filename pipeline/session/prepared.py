@@ -30,8 +30,10 @@ from tvae.pipeline.memory.limits import Limits, Rows
 from tvae.pipeline.models.calls import Call, Frames, Side, Step
 from tvae.pipeline.session.captures import Captured, Captures, Fits, Written
 from tvae.pipeline.session.choose_plan import ChosenPlan, at_callers, choose_plan, described
+from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.ready import Ready
 from tvae.pipeline.session.runner import Runner
+from tvae.pipeline.session.shared_plans import SharedPlans
 from tvae.pipeline.session.warmup import rehearse
 from tvae.pipeline.session.weights import PreparedWeights
 
@@ -48,7 +50,8 @@ class Compiled:
     only when no graph serves. key: identity of the model, for the graphs on disk; None keeps graphs in memory only.
     step: a chunk of a clip with its caches in the place of the whole call. frames: where those of a clip are, None for
     a side whose strips divide the height only. fits: of graphs from disk, those that can be this model's. kernels: None
-    for the definitions. channels_last: memory layout of maps.
+    for the definitions. channels_last: memory layout of maps. peers: ranks that
+    compute together.
     """
 
     def __init__(
@@ -65,8 +68,10 @@ class Compiled:
         still: Callable[[], bool] = lambda: True,
         channels_last: bool = False,
         written: Written | None = None,
+        peers: Peers | None = None,
     ) -> None:
         self._side: Side = side
+        self._shared = None if peers is None else SharedPlans(peers, side, steps=step is not None)
         self._frames, self._step, self._allow_whole = frames, step is not None, allow_whole
         self._kernels, self._channels_last = kernels or Kernels(), channels_last
         self._captures = Captures(side, module, key, self._kernels, step, frames, fits, still, written)
@@ -118,7 +123,9 @@ class Compiled:
             captured.rehearsed = True
             rehearse(captured.graph, plan, given, self._kernels, channels_last=self._channels_last)
         last, bounded, spill = self._channels_last, limits.vram is not None, limits.spill
-        how = {"channels_last": last, "record": record, "bounded": bounded}
+        shared = None if self._shared is None else self._shared.run(plan.program, channels_last=last)
+        how: dict[str, Any] = {"channels_last": last, "record": record and shared is None, "shared": shared}
+        how["bounded"] = bounded
         return Runner(plan, given, weights.made, planned=lambda: found.bytes, spill=spill, **how)
 
     def plan(
@@ -217,6 +224,8 @@ class Compiled:
     ) -> tuple[Captured, ChosenPlan]:
         limits = limits.of_frames() if rows == "time" else limits
         captured, program, height_bands = self._lowered(rows, inputs, call)
+        if self._shared is not None:
+            return captured, self._shared.of(captured.graph, program, inputs, limits, call, weights)
         places, device = at_callers(program, inputs, sinks), inputs[0].device
         there = _there(program, inputs, places)
         key = (id(captured.graph), *(tuple(t.shape) for t in inputs), device, call.last)

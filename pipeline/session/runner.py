@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -22,10 +22,11 @@ from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.engine.plan.schedule import Schedule
 from tvae.pipeline.engine.run.cuda_graph import Recording
 from tvae.pipeline.engine.run.execute import execute
-from tvae.pipeline.engine.run.storage import RowSink, RowSource
+from tvae.pipeline.engine.run.storage import OwnRows, RowSink, RowSource
 from tvae.pipeline.memory.conv_workspaces import SmallWorkspaces
 from tvae.pipeline.memory.heap import return_what_is_free
 from tvae.pipeline.session.choose_plan import rows_dim
+from tvae.pipeline.session.shared_run import SharedRun
 
 __all__ = ["Recorder", "Runner"]
 
@@ -60,7 +61,7 @@ class Recorder(Protocol):
 class Runner:
     """See the module's docstring. weights and constants of the graph by name; made: what other runs made of them;
     planned: counts the bytes that a run takes; record: replay runs that come often; spill: folder for buffers on disk;
-    bounded: memory was named."""
+    bounded: memory was named; shared: with other ranks."""
 
     def __init__(
         self,
@@ -73,8 +74,9 @@ class Runner:
         record: bool,
         spill: Path | None = None,
         bounded: bool = False,
+        shared: SharedRun | None = None,
     ) -> None:
-        self._planned, self._bounded = planned, bounded
+        self._planned, self._bounded, self._shared = planned, bounded, shared
         self._plan, self._weights, self._channels_last, self._spill = plan, weights, channels_last, spill
         self._constants = from_weights(plan.program, weights, made)
         self.noisy = any(op.kind == "noise" for op in plan.program.ops)
@@ -119,6 +121,8 @@ class Runner:
         if program.handed_over and isinstance(inputs, list):
             inputs.clear()
         sinks = sinks or {}
+        if self._shared is not None:
+            return self._together(self._shared, given, generator)
         by_rows = {program.outputs[n]: sink for n, sink in sinks.items() if program.outputs[n] in places}
         results: list[Tensor | None]
         if by_rows or not all(isinstance(x, Tensor) for x in given):
@@ -137,6 +141,16 @@ class Runner:
             if result is not None:
                 sink.keep(0, result.shape[dim], result).result()
         return [t for n, t in enumerate(results) if n not in sinks and t is not None]
+
+    def _together(
+        self, shared: SharedRun, given: Sequence[Tensor | RowSource], generator: torch.Generator | None
+    ) -> list[Any]:
+        """With the other ranks: results as the session's caller wants them, or those of a step."""
+        found: list[Tensor | None] = [None] * len(self._plan.program.outputs)
+        device = given[0].device
+        if not shared.idle:
+            found = self._executed(given, generator)
+        return [value for value in shared.results(found, device) if value is not None]
 
     def _is_due(self) -> bool:
         """Is this run to be recorded?"""
@@ -167,6 +181,7 @@ class Runner:
                 channels_last=self._channels_last,
                 spill=self._spill,
                 before_strip=return_what_is_free if resident else _nothing,
+                exchange=None if self._shared is None else self._shared.exchange,
             )
         self._thread.convolved = True
         return results
@@ -179,8 +194,8 @@ class Runner:
             return None
 
 
-def _whole(x: Tensor | RowSource) -> Tensor:
-    if isinstance(x, Tensor):
+def _whole(x: Tensor | RowSource) -> Tensor | OwnRows:
+    if isinstance(x, (Tensor, OwnRows)):
         return x
     found: Tensor = x.fetch(0, x.shape[rows_dim(x)]).result()
     return found

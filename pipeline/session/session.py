@@ -25,16 +25,18 @@ from tvae.pipeline.models.families import frames_axis_of, stepping_of
 from tvae.pipeline.models.streaming import Cache, ClipStream
 from tvae.pipeline.session.choose_plan import rows_dim
 from tvae.pipeline.session.clip_plan import ClipPlan
-from tvae.pipeline.session.clip_steps import ClipSteps, last_is_alone
+from tvae.pipeline.session.clip_steps import ClipSteps
 from tvae.pipeline.session.kept_runs import KeptRuns, drop_recordings, run_key
 from tvae.pipeline.session.load_libraries import load_libraries
 from tvae.pipeline.session.outputs.taken_apart import Spec
+from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.prepared import NO_SINKS, Compiled
 from tvae.pipeline.session.ready import Ready
 from tvae.pipeline.session.step_runs import StepRuns
 from tvae.pipeline.session.subject import Subject
 from tvae.pipeline.session.task import Task
 from tvae.pipeline.session.weights import PreparedWeights
+from tvae.pipeline.session.whole_clip import whole_clip
 from tvae.pipeline.settings.threads import computing_with
 from tvae.presets import Preset
 
@@ -45,7 +47,7 @@ class Session:
     """See the module's docstring.
 
     limits: what every call keeps to. allow_whole: see ``TiledVAE``. threads: of PyTorch's that may compute on a CPU:
-    small work is divided among fewer. None leaves their number as it is.
+    small work is divided among fewer. None leaves their number as it is. peers: processes that share the same calls.
     """
 
     def __init__(
@@ -58,9 +60,10 @@ class Session:
         *,
         allow_whole: bool = False,
         threads: int | None = None,
+        peers: Peers | None = None,
     ) -> None:
         self.preset, self.dtype, self.device, self.limits = preset, dtype, device, limits
-        self._subject, self._allow_whole = subject, allow_whole
+        self._subject, self._allow_whole, self._peers = subject, allow_whole, peers
         self._threads = threads if device.type == "cpu" else None
         self._last = uses_channels_last(preset, dtype, device)
         # copies of weights that others write into stay only where checksums watch them
@@ -100,7 +103,7 @@ class Session:
                 return self._made(task, inputs, call, dims)
 
             try:
-                ready = self._runs.get(key, made, lambda found: found.serves(self.limits, self.device))
+                ready = self._runs.get(key, made, self._serves)
                 limit()
                 with nullcontext() if self._threads is None else computing_with(ready.threads(self._threads)):
                     tensors = self._guarded(ready, lambda: self._runs.put(key, made()), inputs, generator, sinks)
@@ -111,6 +114,10 @@ class Session:
                     self._runs.clear()
                     del self._compiled[task]
             return tensors, ready.spec
+
+    def _serves(self, ready: Ready) -> bool:
+        """Is there still room for a run? Ranks that share it all keep what they found together."""
+        return self._peers is not None or ready.serves(self.limits, self.device)
 
     def replay(self, task: Task, inputs: Sequence[Tensor], call: Call) -> tuple[list[Tensor], Spec] | None:
         """What ``compute`` gives, by a recorded run that begins before the model is looked at: that is done while the
@@ -128,7 +135,7 @@ class Session:
         """Plan for a first input of this shape that comes soon, so that ``compute`` need not. From any thread, while
         others compute. Does nothing where memory was named: what is free is then known at the call alone."""
         side = self._compiled.get(task)
-        if side is not None and self.limits.vram is None:
+        if side is not None and self.limits.vram is None and self._peers is None:
             like = torch.empty((), dtype=self.dtype, device=self.device).expand(shape)
             side.expect([like], self.limits, call or Call())
 
@@ -139,7 +146,7 @@ class Session:
             return self._side(task).ready(inputs, self._weights, self.limits, call, sinks=dims, record=record)
 
         ready = prepare()
-        if not ready.planned.at_ease and drop_recordings(self.device):
+        if not ready.planned.at_ease and self._peers is None and drop_recordings(self.device):
             ready = prepare()
         return ready
 
@@ -254,27 +261,23 @@ class Session:
         with self.lock:
             if self.limits.vram is not None:
                 steps.check(tuple(x.shape))
-            sizes = [*steps.cuts.sizes(steps.cuts.used(x.shape[2]))]
-            shape = steps.result_shape(tuple(x.shape), sizes)
-            result = torch.empty(shape, dtype=self.dtype, device=self.device)
-            stream, at, to = ClipStream(steps.run, steps.cuts), 0, 0
+            like = torch.empty(0, dtype=self.dtype, device=self.device)
             try:
-                for n, size in enumerate(sizes):
-                    part = stream.step(x[:, :, at : at + size], last=n == len(sizes) - 1 and last_is_alone(sizes))
-                    result[:, :, to : to + part.shape[2]] = part
-                    at, to = at + size, to + part.shape[2]
-                    self._within_clip = True  # the weights have been looked at
+                return whole_clip(steps, x, like, self._looked_at, self._peers, channels_last=self._last)
             finally:
                 self._within_clip = False
-            assert to == shape[2]
-            return result
+
+    def _looked_at(self) -> None:
+        """The weights have been, for the rest of the clip."""
+        self._within_clip = True
 
     def _made_steps(self, side: Side) -> ClipSteps | None:
         cuts = self._subject.cuts(side)
         if cuts is None:
             return None
         runs = StepRuns(self, Task(side, step=True))
-        return ClipSteps(side, cuts, runs, self.preset, self.limits, self.dtype, self.device)
+        what = side, cuts, runs, self.preset, self.limits, self.dtype, self.device
+        return ClipSteps(*what, shared=self._peers is not None)
 
     def _side(self, task: Task) -> Compiled:
         if task not in self._compiled:
@@ -292,5 +295,6 @@ class Session:
                 still=subject.still,
                 channels_last=self._last,
                 written=subject.written,
+                peers=self._peers,
             )
         return self._compiled[task]

@@ -75,6 +75,10 @@ class PreparedWeights:
         there = self._there()
         return [n for n in names if n not in there or not (self._is_ready(there[n]) or self._is_done(n, there[n]))]
 
+    def sums(self) -> dict[str, int]:
+        """A checksum of each weight that was asked for."""
+        return _Watch(self._asked, {}).sums
+
     def forget(self) -> None:
         """Drop what was prepared."""
         self._done.clear()

@@ -229,3 +229,9 @@ def test_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     rows = run("measure_sizes", tried=("--device", "cpu", "--tiny"))
     assert {"mean", "warm", "first", "planning", "queued"} == {*rows}
     assert capsys.readouterr().out.count("x") >= 10
+
+
+def test_gates() -> None:
+    rows = fine(run("measure_gates", tried=("--tiny",)))
+    assert [row["row"] for row in rows] == ["encode photos", "decode photos", "encode clip", "decode clip"]
+    assert all(row["items"] and 0 < row["sums"] < 100 and 0 < row["gates"] < 100 for row in rows)

@@ -27,7 +27,7 @@ def tvae(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
             raise UsageError(f"unknown dtype '{options['dtype']}'")
         return StandIn(name)
 
-    monkeypatch.setattr("tvae.pipeline.jobs.vaes.open_model", open_model)
+    monkeypatch.setattr("tvae.pipeline.session.model.open_model", open_model)
     monkeypatch.setattr("tvae.pipeline.session.model.open_model", open_model)
     return lambda *arguments, **extra: CliRunner().invoke(app, [str(argument) for argument in arguments], **extra)
 

@@ -24,7 +24,7 @@ import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and so their children, ignore it
 sys.path.insert(0, {folder!r})
 from stand_in import StandIn
-import tvae.pipeline.jobs.vaes as vaes
+import tvae.pipeline.session.model as opening
 class Waiting(StandIn):
     left = 40
     def encode(self, x):
@@ -32,7 +32,7 @@ class Waiting(StandIn):
             time.sleep(0.02)  # for the signal
         self.left -= 1
         return super().encode(x)
-vaes.open_model = lambda name, **options: Waiting(name)
+opening.open_model = lambda name, **options: Waiting(name)
 from tvae.cli.app import main
 main()
 """

@@ -160,7 +160,7 @@ def test_models(tvae: Tvae) -> None:
     rows = objects(tvae("models", "--json"))
     configs = {row["class_name"]: row["configs"] for row in rows}
     assert [configs[f"Autoencoder{name}"] for name in ("KL", "KLWan", "DC")] == [["sdxl"], ["wan21"], []]
-    assert "Wan 2.1 and 2.2 (--config wan21)" in tvae("models").stdout
+    assert "Wan 2.1 and 2.2 (--config wan21; --vae-of wan2.1, wan2.2)" in tvae("models").stdout
 
 
 def test_an_unknown_config_is_refused_before_any_work(tvae: Tvae, tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ sandbox_worker.main()
 def test_a_decoder_that_crashes_costs_its_file(
     tvae: Tvae, photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tvae.pipeline.media.sandbox.COMMAND", (sys.executable, "-P", "-c", ABORTS))
+    monkeypatch.setattr("tvae.pipeline.media.sandbox_process.COMMAND", (sys.executable, "-P", "-c", ABORTS))
     (tmp_path / "bad.png").write_bytes(photo.read_bytes()[:-4])
     for mode, failing in (("auto", ["bad.png"]), ("on", ["bad.png", photo.name])):
         for operation in ("encode", "roundtrip"):
@@ -174,6 +174,13 @@ def test_a_decoder_that_crashes_costs_its_file(
             lines = result.stderr.splitlines()
             assert all(any(name in line and "its decoder" in line for line in lines) for name in failing)
     assert tvae("encode", photo, "-o", tmp_path / "off", "--sandbox", "off").exit_code == 0
+    for command in ("inspect", "plan"):
+        assert tvae(command, photo).exit_code == 0
+        for asked in ((tmp_path / "bad.png",), (photo, "--sandbox", "on")):
+            result = tvae(command, *asked)
+            assert result.exit_code == 3
+            assert "its decoder" in result.stderr
+            assert len(result.stderr.splitlines()) == 1
 
 
 def test_the_built_in_vae_says_what_it_is(tvae: Tvae, photo: Path, tmp_path: Path) -> None:

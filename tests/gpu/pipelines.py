@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.bench.timing import is_out_of_memory
-from tvae.pipeline.memory.limits import parse_size
+from tvae.pipeline.memory.amount import parse_size
 
 GIB = 1 << 30
 

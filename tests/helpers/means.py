@@ -23,6 +23,7 @@ class Means:
             "config_hash": "c" * 64,
             "weights_sha256": "a" * 64,
             "path": None,
+            "values": (),
         }
         sizes = {"spatial_factor": 8, "temporal_factor": None, "lead_frames": 0, "latent_group": 1}
         channels = {"latent_channels": 3, "in_channels": 3, "posterior": False, "space": LatentSpace()}

@@ -103,7 +103,7 @@ def random_case(operation: str, pick: random.Random) -> Case:
         return enlarge.case(oracle, f"{label} {factors}", x, factors)
     if operation == "rms_norm_act":
         return rms_norm_act.case(
-            oracle, label, x, form=pick.choice(("normalize", "rms")), weights=yes["weights"], act=act
+            oracle, label, x, form=pick.choice(("normalize", "rms")), weights=yes["weights"], act=act, into=yes["into"]
         )
     more = {name: yes[name] for name in ("residual", "bias", "stats", "into", "aliased")}
     return add_stats.case(oracle, f"{label} {more}", x, **more)

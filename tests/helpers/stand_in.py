@@ -36,6 +36,7 @@ class StandIn:
             config_hash="c" * 64,
             path=None,
             weights_sha256="a" * 64,
+            values=(),
             spatial_factor=8,
             temporal_factor=None,
             lead_frames=0,

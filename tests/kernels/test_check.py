@@ -96,13 +96,21 @@ def no_statistics(x: Tensor, residual: Any, bias: Any, out: Any, stats: bool) ->
     return native("add_stats")(x, residual, bias, out, False)
 
 
-def over_all_pixels(x: Tensor, weight: Any, bias: Any, eps: float, form: str, act: str | None, _: Any) -> Tensor:
+def over_all_pixels(
+    x: Tensor, weight: Any, bias: Any, eps: float, form: str, act: str | None, _: Any, out: Any
+) -> Tensor:
     mean = x.square().mean(dim=tuple(range(1, x.ndim)), keepdim=True)
-    return native("rms_norm_act")(x / (mean + 1).sqrt(), weight, bias, 1.0, "rms", act)
+    return native("rms_norm_act")(x / (mean + 1).sqrt(), weight, bias, 1.0, "rms", act, None, out)
 
 
-def forgets_the_offset(x: Tensor, weight: Any, bias: Any, eps: float, form: str, act: str | None, _: Any) -> Tensor:
-    return native("rms_norm_act")(x, weight, bias, eps, form, act, None)
+def forgets_the_offset(
+    x: Tensor, weight: Any, bias: Any, eps: float, form: str, act: str | None, _: Any, out: Any
+) -> Tensor:
+    return native("rms_norm_act")(x, weight, bias, eps, form, act, None, out)
+
+
+def leaves_the_place_empty(x: Tensor, *rest: Any) -> Tensor:
+    return native("rms_norm_act")(x, *rest[:-1], None)
 
 
 def zeros_for_all(x: Tensor, amounts: Any, mode: str, affine: Any, act: str | None) -> Tensor:
@@ -176,7 +184,7 @@ WRONG = {
     "finish_stats": [plain_mean_of_blocks, no_offset],
     "norm_act": [relu, one_wrong_pixel, first_sample_for_all, not_finite],
     "add_stats": [ignores_out, no_bias, statistics_of_the_input, no_statistics],
-    "rms_norm_act": [over_all_pixels, forgets_the_offset],
+    "rms_norm_act": [over_all_pixels, forgets_the_offset, leaves_the_place_empty],
     "pad": [zeros_for_all, normalises_the_border],
     "enlarge": [by_blocks],
     "conv3d": [a_frame_late],

@@ -16,6 +16,7 @@ if find_spec("triton") is None:
 import interpreted  # noqa: F401  (before Triton)
 
 from tvae.kernels.prebuild import rehearsal, wait_for_all
+from tvae.kernels.triton import launch as launching
 from tvae.kernels.triton.launch import launch
 
 
@@ -103,3 +104,42 @@ def test_a_launch_waits_for_its_kernel_alone(monkeypatch: pytest.MonkeyPatch) ->
     waiting.join(10)
     assert slow.launched == [(2,), (3,)]
     assert len(slow.built) == 1
+
+
+def test_what_looks_the_same_is_launched_without_tritons_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiled kernel gets a grid of three dimensions, and constants behind the arguments, in its order."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(launching, "INTERPRETED", False)
+    monkeypatch.setattr(launching, "_MADE", {})
+    direct: list[tuple[Any, ...]] = []
+
+    class Compiled:
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            return lambda *args: direct.append((grid, *args))
+
+    class Found(Kernel):
+        arg_names = ("x", "size", "count", "eps", "BLOCK", "FLAG")
+
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            def run(*args: Any, **options: Any) -> Compiled:
+                self.launched.append(grid)
+                return Compiled()
+
+            return run
+
+    kernel, x = Found(), torch.zeros(64)
+    options: dict[str, Any] = {"FLAG": True, "BLOCK": 4, "num_warps": 8}
+    launch(kernel, (7,), x, 16, 5, 1.0, **options)
+    other = torch.ones(32)
+    launch(kernel, (3, 2), other, 16, 5, 1.0, **options)
+    assert (kernel.launched, len(direct)) == ([(7,)], 1)
+    grid, given, *rest = direct[0]
+    assert grid == (3, 2, 1)
+    assert given is other
+    assert rest == [16, 5, 1.0, 4, True]
+    for changed in ((x, 17, 5, 1.0), (x[1:], 16, 5, 1.0), (x.half(), 16, 5, 1.0), (x, 16, 5, 2.0), (x, 16, 1, 1.0)):
+        launch(kernel, (1,), *changed, **options)
+    launch(kernel, (1,), x, 16, 5, 1.0, **{**options, "BLOCK": 8})
+    launch(kernel, (1,), x, 16, 5, 1.0, **{**options, "num_warps": 4})
+    assert len(kernel.launched) == 8
+    assert len(direct) == 1

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-import torch
-
 from tvae.pipeline.caches.buckets import covering, floored
 from tvae.pipeline.caches.spec import Architecture, Framing, Latents, Size, Subject, Trainer, Wish
 from tvae.pipeline.files.stored import Stored, Tensors
@@ -38,6 +36,8 @@ def _files(subject: Subject) -> list[PurePosixPath]:
 
 
 def _contents(subject: Subject, latents: Latents) -> list[Stored]:
+    import torch
+
     (value,) = latents
     value = value[:, 0] if subject.architecture.name == "kl" else value
     return [Tensors({"latent_tensor": value.unsqueeze(0).contiguous(), "latent_format_version_0": torch.tensor([])})]

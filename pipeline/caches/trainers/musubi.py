@@ -14,8 +14,6 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Literal
 
-import torch
-
 from tvae.pipeline.caches.buckets import covering, floored, nearest
 from tvae.pipeline.caches.spec import Architecture, Framing, Latents, Size, Subject, Trainer, Wish
 from tvae.pipeline.files.stored import Stored, Tensors
@@ -62,6 +60,8 @@ def _files(subject: Subject) -> list[PurePosixPath]:
 
 
 def _contents(subject: Subject, latents: Latents) -> list[Stored]:
+    import torch
+
     (value,) = latents
     architecture = subject.architecture
     kind = str(value.dtype).removeprefix("torch.")

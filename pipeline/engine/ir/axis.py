@@ -85,8 +85,8 @@ def join(first: T, second: T, axis: Axis) -> T:
 
 
 def place(buffer: Tensor, axis: Axis, lo: int, hi: int, rows: Tensor) -> None:
-    """Write ``rows`` into rows [lo, hi) of a buffer that holds the whole axis."""
-    split = buffer.unflatten(axis.dim, (axis.outer, axis.rows, axis.inner))
+    """Write ``rows`` into rows [lo, hi) of a (possibly cropped) buffer, counted from its own first row."""
+    split = buffer.unflatten(axis.dim, (axis.outer, rows_of(buffer.shape, axis), axis.inner))
     split.narrow(axis.dim + 1, lo, hi - lo).copy_(rows.unflatten(axis.dim, (axis.outer, hi - lo, axis.inner)))
 
 

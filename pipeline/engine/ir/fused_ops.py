@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tvae.kernels import Kernels
 from tvae.kernels.library_convolutions import conv1d, conv2d, conv3d
-from tvae.pipeline.engine.ir.layout import dense
+from tvae.pipeline.engine.ir.layout import dense, with_frames
 
 __all__ = ["enlarging_taps", "even_zeros", "fused", "norm_affine", "subpixel_weight"]
 
@@ -184,10 +184,20 @@ def rms_norm_act(
     form: str,
     act: str | None,
     offset: Tensor | None = None,
+    before: Tensor | None = None,
 ) -> Tensor:
-    """See ``tvae.kernels.operations.rms_norm_act``; weight and bias may have trailing dimensions of one."""
+    """See ``tvae.kernels.operations.rms_norm_act``; weight and bias may have trailing dimensions of one.
+
+    before: frames [N, C, t, H, W] of x's type that the result begins with; the normalised ones follow.
+    """
     flat = [None if t is None else t.flatten() for t in (weight, bias)]
-    return kernels.rms_norm_act(x, flat[0], flat[1], eps, form, act, offset)
+    if before is None:
+        return kernels.rms_norm_act(x, flat[0], flat[1], eps, form, act, offset)
+    first = before.shape[2]
+    y = with_frames(x, first + x.shape[2])
+    y[:, :, :first].copy_(before)
+    kernels.rms_norm_act(x, flat[0], flat[1], eps, form, act, offset, y[:, :, first:])
+    return y
 
 
 def wide_attention(kernels: Kernels, q: Tensor, k: Tensor, v: Tensor, scale: float, frames: int) -> Tensor:

@@ -9,7 +9,7 @@ from functools import lru_cache, reduce
 import torch
 from torch import Tensor
 
-__all__ = ["dense", "joined", "memory_format", "repeated", "reshaped", "settled"]
+__all__ = ["dense", "joined", "memory_format", "repeated", "reshaped", "settled", "with_frames"]
 
 
 def memory_format(ndim: int, channels_last: bool) -> torch.memory_format:
@@ -63,6 +63,13 @@ def reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
     if len(shape) < 4 or x.shape[:2] != tuple(shape[:2]) or not _channels_inside(x):
         return x.reshape(shape)
     return x.movedim(1, -1).reshape(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
+
+
+def with_frames(x: Tensor, frames: int) -> Tensor:
+    """Memory for so many frames like those of x_ncthw, without gaps, in x's layout."""
+    shape = (*x.shape[:2], frames, *x.shape[3:])
+    order = (0, 2, 3, 4, 1) if _channels_inside(x) else (0, 1, 2, 3, 4)
+    return torch.empty_permuted(shape, order, dtype=x.dtype, device=x.device)
 
 
 def repeated(x: Tensor, times: int, dim: int) -> Tensor:

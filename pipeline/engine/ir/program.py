@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import Axis
+from tvae.pipeline.engine.ir.ranks import Ranks
 
 __all__ = ["Chunked", "Demand", "More", "Op", "Produce", "Program", "Read", "Reduction"]
 
@@ -30,18 +31,31 @@ class Read(Protocol):
     def __call__(self, id_: int, lo: int | None = None, hi: int | None = None, /) -> Tensor: ...
 
 
+def _itself(acc: Any) -> Tensor:
+    found: Tensor = acc
+    return found
+
+
+def _sum(acc: Any, part: Tensor) -> Any:
+    return part if acc is None else acc + part
+
+
 @dataclass(frozen=True)
 class Reduction:
     """A value that needs every row once: fold strip after strip into an accumulator, then finish.
 
     ``fold(acc, read, lo, hi)`` takes None as the first accumulator and is given owned rows only, each exactly once.
     ``take(acc, statistics)``, where there is one, does the same with those that ``Op.produce`` of the source gave.
+    Ranks that share a program each fold their own rows: ``part(acc)`` is what one of them found, of the op's shape, and
+    ``join(acc, part)`` adds it, in float64, to what others did; None is the first accumulator.
     """
 
     source: int
     fold: Callable[[Any, Read, int, int], Any]
     finish: Callable[[Any], Tensor]
     take: Callable[[Any, Tensor], Any] | None = None
+    part: Callable[[Any], Tensor] = _itself
+    join: Callable[[Any, Tensor], Any] = _sum
 
 
 @dataclass(frozen=True)
@@ -171,8 +185,20 @@ class Program:
     """What made some of it run on whole values: operations without a rule, by name and module."""
     handed_over: frozenset[int] = frozenset()
     """Inputs that the caller does not want back, such as the caches of a step: each is freed after its last use."""
+    ranks: Ranks | None = None
+    """Of a program that several devices run together: the rows that each of them owns. None where one runs it."""
     found: dict[type, Any] = field(default_factory=dict, init=False, repr=False)
     """What planning has found out about it, by the type of what was found."""
+
+    @property
+    def own(self) -> tuple[int, int]:
+        """The rows of the first input that this device's strips divide: all, or its own."""
+        return (0, self.rows) if self.ranks is None else self.ranks.own
+
+    @property
+    def own_rows(self) -> int:
+        """How many they are."""
+        return self.own[1] - self.own[0]
 
     @property
     def chunkable(self) -> set[int]:

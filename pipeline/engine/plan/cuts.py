@@ -21,6 +21,7 @@ def optional_cuts(
 
     strip_rows: of the input. operations, memory: floating-point operations and bytes a second, for the price.
     """
+    strip_rows = min(strip_rows, program.own_rows)
     if strip_rows >= program.rows:
         return {}
     found: dict[int, int] = {}

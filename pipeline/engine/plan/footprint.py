@@ -9,7 +9,8 @@ from typing import Any
 from tvae.pipeline.engine.ir.program import Chunked, Op, Program
 from tvae.pipeline.engine.plan.bands_cost import Loop, bands_cost
 from tvae.pipeline.engine.plan.bounds import Rows, owned
-from tvae.pipeline.engine.plan.schedule import LEAVING, PREFETCH, STAGES, Place, Schedule, Segment
+from tvae.pipeline.engine.plan.received import received_bytes
+from tvae.pipeline.engine.plan.schedule import LEAVING, PREFETCH, STAGES, Place, Schedule, Segment, all_strips
 from tvae.pipeline.engine.plan.strip_cost import Strip, count, strips_alike
 from tvae.pipeline.engine.plan.strip_ways import StripWay, made_in_buffer, way_of, written_over
 from tvae.pipeline.engine.plan.whole_values import WholeValues, last_uses
@@ -106,20 +107,20 @@ def footprint(schedule: Schedule, known: Known | None = None) -> Footprint:
     program, ops = schedule.program, schedule.program.ops
     known = known or Known()
     passing = program.handed_over - {*program.outputs} - schedule.places.keys()
-    base = sum(ops[i].bytes for i in {*program.inputs} - passing - schedule.places.keys())
+    base = sum(schedule.bytes_of(i) for i in {*program.inputs} - passing - schedule.places.keys())
     live, wholes = {*passing}, WholeValues(program)
     device, away, most = base, {"host": 0, "disk": 0}, {"host": 0, "disk": 0}
     segments: list[SegmentFootprint] = []
 
     def left(gone: Collection[int]) -> int:
-        return sum(ops[i].bytes for i in live if i not in gone)
+        return sum(schedule.bytes_of(i) for i in live if i not in gone)
 
     for segment in schedule.segments:
         before = wholes.through(segment, left)
         live -= {i for ids in last_uses(ops, segment).values() for i in ids}
         made = {i for i in segment.sinks if not ops[i].reduction and schedule.places.get(i) != "caller"}
         for id_ in made & schedule.places.keys():
-            away[schedule.places[id_]] += ops[id_].bytes
+            away[schedule.places[id_]] += schedule.bytes_of(id_)
         most = {place: max(most[place], away[place]) for place in most}
         here = made - schedule.places.keys()
         live |= set() if segment.single else here - segment.reuse.keys()
@@ -127,11 +128,13 @@ def footprint(schedule: Schedule, known: Known | None = None) -> Footprint:
         device = max(device, base + cost.peak)
         segments.append(cost)
         live |= here | segment.reuse.keys()  # a single strip's values became the buffers
+        if program.ranks:
+            device = max(device, base + left(()) + wholes.bytes + received_bytes(schedule, here))
         live -= set(segment.drops)
         wholes.drop(segment.drops)
         for id_ in segment.drops:
             if schedule.places.get(id_) in away:
-                away[schedule.places[id_]] -= ops[id_].bytes
+                away[schedule.places[id_]] -= schedule.bytes_of(id_)
     return Footprint(device, most["host"], most["disk"], tuple(segments))
 
 
@@ -225,7 +228,8 @@ def _strips_cost(schedule: Schedule, segment: Segment, known: Known) -> Loop:
             if laid_out and picture in op.inputs:
                 extra += laid_out
             if step.rows and op.chunked and way_of(op, share, sinks, away) is StripWay.CHUNKED:
-                extra, through, chunks, traffic = _chunked_cost(ops, op.chunked, step.rows, segment.strips, away, total)
+                every = all_strips(segment, total)
+                extra, through, chunks, traffic = _chunked_cost(ops, op.chunked, step.rows, every, away, total)
                 copied += times * traffic
                 moved += int(times * through)
                 spilled += int(times * through) if on_disk.intersection(op.chunked.sources) else 0
@@ -236,8 +240,8 @@ def _strips_cost(schedule: Schedule, segment: Segment, known: Known) -> Loop:
                 if i not in lasting:
                     size -= alive.pop(i, 0.0)
                 if i in early:
-                    size -= ops[i].bytes  # stored until now
-    copied += sum(2 * ops[i].bytes for i in deferred)
+                    size -= schedule.bytes_of(i)  # stored until now
+    copied += sum(2 * schedule.bytes_of(i) for i in deferred)
     computed = sum(strip.times * strip.computed for strip in strips)
     needed = sum(strip.times * strip.owned for strip in strips)
     work = sum(strip.times * strip.work for strip in strips)

@@ -67,4 +67,5 @@ def segment_seconds(program: Program, segment: Segment, cost: SegmentFootprint, 
 
 def _touched(program: Program, segment: Segment, cost: SegmentFootprint) -> float:
     """Bytes of the device's memory that are read or written."""
-    return sum(program.ops[i].bytes for i in segment.body) * cost.recompute + cost.copied
+    share = program.own_rows / program.rows if program.ranks else 1
+    return share * sum(program.ops[i].bytes for i in segment.body) * cost.recompute + cost.copied

@@ -180,7 +180,7 @@ def _raised(plan: Schedule, cost: Footprint, budget: int | None, cache: int, kno
     if not cache or plan.single:
         return plan
     room = None if budget is None else budget - cost.device + cost.fullest
-    steps = -(-program.rows // plan.strip_rows)
+    steps = -(-program.own_rows // plan.strip_rows)
     for segment, taken in zip(plan.segments, cost.segments, strict=True):
         whole = max((program.ops[i].bytes for i in segment.body), default=0)
         together = max(1, cache * program.rows // (whole * plan.strip_rows)) if whole else 1
@@ -214,7 +214,7 @@ def _filled(
             if its.stored + its.strip <= room and (time := segment_seconds(program, other, its, machine)) < fastest:
                 best, fastest = other, time
         segments.append(best)
-    highest = max(segment.strips[0][1] for segment in segments)
+    highest = max(segment.strips[0][1] - segment.strips[0][0] for segment in segments)
     filled = replace(plan, segments=tuple(segments), strip_rows=highest)
     return filled, footprint(filled, known)
 

@@ -13,6 +13,7 @@ from typing import Any
 from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.engine.plan.footprint import footprint
 from tvae.pipeline.engine.plan.machine import Bound
+from tvae.pipeline.engine.plan.received import halo_bytes
 from tvae.pipeline.engine.plan.schedule import Place, Schedule, Segment
 
 __all__ = ["BufferPlan", "Plan", "SegmentPlan", "explain", "size_text", "time_text"]
@@ -90,6 +91,11 @@ class Plan:
     """What takes most of it."""
     whole: tuple[str, ...] = ()
     """What makes some of it run on whole values rather than in strips: operations, their modules, and why."""
+    bands: tuple[tuple[int, int], ...] = ()
+    """Of a plan that ranks share: the rows of the input that each of them owns. All else is of this rank."""
+    rank: int = 0
+    received_bytes: int = 0
+    """Rows that come from the other ranks."""
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able."""
@@ -129,6 +135,10 @@ class Plan:
                 if n
             )
             lines.append(f"buffers elsewhere: {away}; {size_text(self.moved_bytes)} moved")
+        if self.bands:
+            first, last = self.bands[self.rank]
+            of = f"rows {first} to {last - 1} of the input, device {self.rank + 1} of {len(self.bands)}"
+            lines.append(f"{of}; {size_text(self.received_bytes)} come from the others")
         if self.seconds:
             lines.append(f"{self.work / 1e12:.3g} TFLOP; estimated time {time_text(self.seconds)}")
         if self.least_budget:
@@ -171,6 +181,7 @@ def explain(schedule: Schedule, side: str) -> Plan:
         if segment.body
     )
     first, last = ops[program.inputs[0]], ops[program.outputs[0]]
+    travelling = {op.id for op in ops if op.kind == "call"} | program.handed_over  # other inputs are given to all ranks
     return Plan(
         side,
         first.shape,
@@ -187,6 +198,9 @@ def explain(schedule: Schedule, side: str) -> Plan:
         cost.moved,
         cost.work,
         whole=program.whole,
+        bands=program.ranks.bands if program.ranks else (),
+        rank=program.ranks.rank if program.ranks else 0,
+        received_bytes=sum(halo_bytes(schedule, i) for i in schedule.rooms if i in travelling),
     )
 
 
@@ -210,7 +224,7 @@ def _buffers(schedule: Schedule) -> tuple[BufferPlan, ...]:
     return tuple(
         BufferPlan(
             f"{ops[i].module or '-'} {ops[i].name}",
-            ops[i].bytes,
+            schedule.bytes_of(i),
             schedule.places.get(i, "device"),
             *found[i],
             number[over[i]] if i in over else None,

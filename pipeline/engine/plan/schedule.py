@@ -17,6 +17,7 @@ from tvae.pipeline.engine.ir.program import Op, Program
 from tvae.pipeline.engine.plan.barriers import levels, read_from_buffer, without_work
 from tvae.pipeline.engine.plan.bounds import Rows
 from tvae.pipeline.engine.plan.reuse import deferred_writes, reused
+from tvae.pipeline.engine.plan.shard import rooms
 from tvae.pipeline.errors import PlanError
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Place",
     "Schedule",
     "Segment",
+    "all_strips",
     "by_rows",
     "movable",
     "placed",
@@ -100,6 +102,7 @@ class Schedule:
 
     strip_rows: the height that was chosen; segments may have lower strips, where memory is short, or higher ones, where
     their values are small. places: where those buffers live that are not on the device. defer: with deferred writes.
+    rooms: of a program that ranks share, the rows of each buffer that this one has memory for.
     """
 
     program: Program
@@ -108,8 +111,22 @@ class Schedule:
     strip_rows: int
     places: Mapping[int, Place] = field(default_factory=dict)
     defer: bool = False
+    rooms: Mapping[int, Rows] = field(default_factory=dict)
     shares: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     """What runs worked out about segments of one strip, for the next run; that of many strips would fill memory."""
+
+    def first(self, id_: int) -> int:
+        """The first row that a buffer has."""
+        return self.rooms[id_][0] if id_ in self.rooms else 0
+
+    def rows(self, id_: int) -> int | None:
+        """How many rows it has, None for all."""
+        return self.rooms[id_][1] - self.rooms[id_][0] if id_ in self.rooms else None
+
+    def bytes_of(self, id_: int) -> int:
+        """Of a buffer, as this device has it."""
+        op, rows = self.program.ops[id_], self.rows(id_)
+        return op.bytes if rows is None else int(op.row_bytes * rows)
 
     @property
     def single(self) -> bool:
@@ -157,19 +174,26 @@ def schedule(
     for n, (whole, body, sinks, reads) in enumerate(cut):
         drops = tuple(i for i, at in used.items() if at == n and i not in kept)
         slide = n in slides and len(strips) > 1
-        segments.append(Segment(whole, body, sinks, reads, drops, strips, slides=slide))
+        together = program.ranks is not None  # a buffer has rows of other ranks beside a strip's own
+        segments.append(Segment(whole, body, sinks, reads, drops, strips, slides=slide, buffered=together))
     return placed(Schedule(program, tuple(segments), stored, strip_rows, defer=True), places or {})
 
 
 def strips_of(program: Program, height: int) -> tuple[Rows, ...]:
-    """Ranges of input rows, in order."""
-    return _strips(program.rows, height)
+    """Ranges of input rows, in order: of all, or of those that this rank owns."""
+    return _strips(*program.own, height)
+
+
+def all_strips(segment: Segment, total: int) -> tuple[Rows, ...]:
+    """Of all ranks together, where several share a program of so many rows: as high as this rank's."""
+    (first, _), (_, last) = segment.strips[0], segment.strips[-1]
+    return segment.strips if (first, last) == (0, total) else _strips(0, total, segment.strips[0][1] - first)
 
 
 @lru_cache(maxsize=64)
-def _strips(rows: int, height: int) -> tuple[Rows, ...]:
+def _strips(first: int, last: int, height: int) -> tuple[Rows, ...]:
     """Cached: a planner asks for the same few many times, and there may be thousands of strips."""
-    return tuple((lo, min(lo + height, rows)) for lo in range(0, rows, height))
+    return tuple((lo, min(lo + height, last)) for lo in range(first, last, height))
 
 
 def placed(plan: Schedule, places: Mapping[int, Place], *, defer: bool = False) -> Schedule:
@@ -196,7 +220,8 @@ def placed(plan: Schedule, places: Mapping[int, Place], *, defer: bool = False) 
         late = reuse.keys() | {i for i in segment.sinks if (r := program.ops[i].reduction) and r.source in reuse}
         body = tuple(sorted(segment.body, key=lambda i: (i in late, i)))
         segments.append(replace(segment, body=body, reuse={**reuse, **deferred}, deferred=frozenset(deferred)))
-    return replace(plan, segments=tuple(segments), places=dict(places), defer=defer)
+    rows = rooms(program, segments, program.ranks.rank) if program.ranks else {}
+    return replace(plan, segments=tuple(segments), places=dict(places), defer=defer, rooms=rows)
 
 
 def movable(plan: Schedule) -> list[int]:

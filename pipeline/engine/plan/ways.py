@@ -93,7 +93,7 @@ def ways(program: Program, rows: int, machine: Machine, places: Mapping[int, Pla
                 found.append(way)
         if Way({}, deep) not in found:
             found.append(Way({}, deep))
-        if rows < program.rows:
+        if rows < program.own_rows:
             found.append(Way({}, deep, True))
     return found
 

@@ -160,14 +160,13 @@ class Context:
     def call(self, node: Node) -> Callable[[Callable[[int], Any]], Any]:
         """The node's own operation on whole values, as a function of a reader of operand ids."""
         target = fused(node.op, self.kernels) if node.target.startswith("tvae.") else resolve(node.target)
+        ids, known = self.ids, list[Any]()
 
         def invoke(read: Callable[[int], Any]) -> Any:
-            def leaf(arg: Any) -> Any:
-                if isinstance(arg, Ref):
-                    return read(self.ids[arg.id])
-                return self.number(arg) if isinstance(arg, Size) else self.device
-
-            return target(*map_refs(node.args, leaf), **map_refs(node.kwargs, leaf))
+            if not known:  # sizes are the same in every run
+                known.append(map_refs((node.args, node.kwargs), lambda a: a if isinstance(a, Ref) else self.value(a)))
+            args, kwargs = map_refs(known[0], lambda ref: read(ids[ref.id]))
+            return target(*args, **kwargs)
 
         return invoke
 

@@ -68,7 +68,13 @@ def rms_norm_act(ctx: Context, node: Node) -> Op:
     assert source.axis is not None
     if source.axis.dim == 1:
         raise NoRule("its rows are merged with the channels")
-    return ctx.local(node, source.axis, cheap=True)
+    before = ctx.maybe(node.args[7]) if len(node.args) > 7 else None
+    if before is None:
+        return ctx.local(node, source.axis, cheap=True)
+    if source.axis.dim == 2:
+        raise NoRule("its rows are the frames that others come before")
+    copied = ctx.is_plain("rms_norm_act")  # the frames are made, and then put after the others
+    return ctx.local(node, source.axis, workspace=lambda rows: int(rows * source.row_bytes) if copied else 0)
 
 
 def _normalised(
@@ -103,6 +109,9 @@ def norm_map(ctx: Context, node: Node, source: Op, groups: int, w: Any, b: Any, 
         found = [*(acc or []), parts]
         return [merge_stats(found)] if len(found) > 1 and sum(p.nbytes for p in found) > _MOST_BYTES else found
 
+    def part(acc: list[Tensor]) -> Tensor:
+        return merge_stats(acc)
+
     def finish(acc: list[Tensor]) -> Tensor:
         return acc[0] if len(acc) == 1 else torch.cat(acc, 1)
 
@@ -119,7 +128,7 @@ def norm_map(ctx: Context, node: Node, source: Op, groups: int, w: Any, b: Any, 
         name="group_stats",
         shape=(source.shape[0], 1, 3, source.shape[1]),
         dtype=torch.float64,
-        reduction=Reduction(source.id, fold, finish, take),
+        reduction=Reduction(source.id, fold, finish, take, part, take),
     )
     given = [ctx.maybe(t) for t in (w, b, offset)]
     read_given = [None if o is None else o.id for o in given]

@@ -48,9 +48,11 @@ def statistic(ctx: Context, node: Node) -> Op:
     def merge(x: Tensor, y: Tensor) -> Tensor:
         return torch.maximum(x, y) if name == "amax" else torch.minimum(x, y) if name == "amin" else x + y
 
-    def fold(acc: Any, read: Read, a: int, b: int) -> Tensor:
-        new = part(read(source.id, a, b))
+    def join(acc: Any, new: Tensor) -> Tensor:
         return new if acc is None else merge(acc, new)
+
+    def fold(acc: Any, read: Read, a: int, b: int) -> Tensor:
+        return join(acc, part(read(source.id, a, b)))
 
     count = math.prod(source.shape[d] for d in dims) if name == "mean" else 1
 
@@ -64,5 +66,5 @@ def statistic(ctx: Context, node: Node) -> Op:
         None,
         lambda a, b: [(source.id, a, b)],
         no_rows,
-        reduction=Reduction(source.id, fold, finish),
+        reduction=Reduction(source.id, fold, finish, join=join),
     )

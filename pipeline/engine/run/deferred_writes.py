@@ -58,12 +58,13 @@ class DeferredWrites:
                     rest = crop(rows, axis, at - lo, hi - lo)
                     self._deferred[id_].append((at, hi, rest.clone() if new and rows is new[0][2] else rest))
 
-    def write(self, store: Mapping[int, Tensor]) -> None:
-        """The strip is complete: write what can be. Takes no memory."""
+    def write(self, store: Mapping[int, Tensor], rooms: Mapping[int, Rows]) -> None:
+        """The strip is complete: write what can be. Takes no memory. rooms: the rows of buffers that have not all."""
         for id_, pieces in self._ready.items():
             axis = self._ops[id_].axis
             assert axis is not None
+            first = rooms[id_][0] if id_ in rooms else 0
             for lo, hi, rows in pieces:
-                place(store[id_], axis, lo, hi, rows)
+                place(store[id_], axis, lo - first, hi - first, rows)
             self._waiting[id_] = self._deferred[id_]
         self.begin()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
@@ -16,16 +17,18 @@ from tvae.pipeline.engine.ir.axis import crop, join, place, shape_of_rows
 from tvae.pipeline.engine.ir.layout import memory_format
 from tvae.pipeline.engine.ir.program import Chunked, Op, Read
 from tvae.pipeline.engine.plan.bounds import Rows, owned
-from tvae.pipeline.engine.plan.schedule import PREFETCH, STAGES, Schedule, Segment
+from tvae.pipeline.engine.plan.schedule import PREFETCH, STAGES, Place, Schedule, Segment, all_strips
 from tvae.pipeline.engine.plan.sliding import Share, shares
 from tvae.pipeline.engine.plan.strip_ways import StripWay, made_in_buffer, way_of, written_over
 from tvae.pipeline.engine.plan.whole_values import last_uses
 from tvae.pipeline.engine.run.band_storage import elsewhere
 from tvae.pipeline.engine.run.chunked_attention import attend_in_chunks
 from tvae.pipeline.engine.run.deferred_writes import DeferredWrites
+from tvae.pipeline.engine.run.exchange import Exchange
+from tvae.pipeline.engine.run.rank_rows import RankRows, Shifted
 from tvae.pipeline.engine.run.ring import Ring
 from tvae.pipeline.engine.run.run_bands import BandRun, heights, reads_by_bands
-from tvae.pipeline.engine.run.storage import Boundary, Callers, RowSink, RowSource
+from tvae.pipeline.engine.run.storage import Boundary, Callers, OwnRows, RowSink, RowSource
 
 __all__ = ["execute"]
 
@@ -49,6 +52,7 @@ def execute(
     channels_last: bool = False,
     spill: Path | None = None,
     before_strip: Callable[[], None] = lambda: None,
+    exchange: Exchange | None = None,
 ) -> list[Tensor | None]:
     """Run a schedule. Gives the outputs, None for those that go to a sink.
 
@@ -57,15 +61,21 @@ def execute(
     id, for the outputs that are. weights: parameters, buffers and constants by name. generator: source of the noise a
     model injects; drawn whole and first, in the model's order. constants: values by op id that need not be computed
     (``from_weights``). spill: folder for buffers on disk. channels_last: memory layout of inputs and buffers (weights
-    are as given). before_strip: called before each, and before each large value that is computed whole.
+    are as given). before_strip: called before each, and before each large value that is computed whole. exchange: of a
+    program that ranks share, with the others, which run it at the same time. Outputs are then this rank's rows of them,
+    and inputs may be the rows that it holds, or ``OwnRows``.
     """
     program = schedule.program
     device = inputs[0].device
     store: dict[int, Tensor] = {i: weights[name] for i, name in program.params.items()} | dict(constants or {})
     away: dict[int, Boundary] = {i: Callers(sink) for i, sink in (sinks or {}).items()}
+    left: list[int] = []
     for id_, x in zip(program.inputs, inputs, strict=True):
         if isinstance(x, Tensor):
             store[id_] = x  # strips and bands lay out what they read of it
+        elif isinstance(x, OwnRows):
+            store[id_] = x.rows
+            left.append(id_)
         else:
             away[id_] = Callers(x)
     for op in program.ops:
@@ -74,9 +84,12 @@ def execute(
     if program.handed_over and isinstance(inputs, list):
         inputs.clear()
         del x  # the loop's last
+    together = None if exchange is None else RankRows(schedule, exchange, store, away, device, channels_last)
     try:
+        if together is not None:
+            together.begin([op.id for op in program.ops if op.kind == "noise"], left)
         for segment in schedule.segments:
-            _Run(schedule, segment, store, away, device, channels_last, spill, before_strip).run()
+            _Run(schedule, segment, store, away, device, channels_last, spill, before_strip, together).run()
             for id_ in segment.drops:
                 store.pop(id_, None)
                 if id_ in away:
@@ -84,7 +97,7 @@ def execute(
     finally:
         for boundary in away.values():
             boundary.close()
-    return [store.get(i) for i in program.outputs]
+    return [store.get(i) if together is None else together.result(i) for i in program.outputs]
 
 
 def _noise(op: Op, generator: torch.Generator | None, device: torch.device) -> Tensor:
@@ -106,9 +119,11 @@ class _Run:
         channels_last: bool,
         spill: Path | None,
         before_strip: Callable[[], None],
+        together: RankRows | None,
     ) -> None:
         self.channels_last, self.spill, self.before_strip = channels_last, spill, before_strip
         self.ops, self.total, self.places = schedule.program.ops, schedule.program.rows, schedule.places
+        self.rooms, self.together = schedule.rooms, together
         self.segment, self.store, self.away, self.device = segment, store, away, device
         self.shares: dict[Any, list[Share]] = schedule.shares
         self.heights = heights(schedule)
@@ -141,17 +156,28 @@ class _Run:
                 store.pop(i, None)
         for id_ in (self.sinks & self.places.keys()) - self.away.keys():
             place, folder = self.places[id_], self.spill or Path(gettempdir())
-            self.away[id_] = elsewhere(ops[id_], place, self.device, self.channels_last, folder, self.heights.get(id_))
+            self.away[id_] = self._elsewhere(ops[id_], place, folder)
         if not self.single:
             self._allocate()
         folded: dict[int, Any] = {}
         strips = deque(segment.strips)
         while strips:
             self._run_strips(strips, folded)
+        if self.together is not None:
+            folded = self.together.end_segment(self.sinks, folded)
         for id_, acc in folded.items():
             reduction = ops[id_].reduction
             assert reduction is not None
             store[id_] = reduction.finish(acc)
+
+    def _elsewhere(self, op: Op, place: Place, folder: Path) -> Boundary:
+        """A buffer on the host or on disk."""
+        how = place, self.device, self.channels_last, folder, self.heights.get(op.id)
+        if op.id not in self.rooms or op.axis is None:
+            return elsewhere(op, *how)
+        first, last = self.rooms[op.id]
+        shape = tuple(shape_of_rows(op.shape, op.axis, last - first))
+        return Shifted(elsewhere(replace(op, shape=shape, axis=replace(op.axis, rows=last - first)), *how), first)
 
     def _allocate(self) -> None:
         """Buffers for the sinks; a single strip's values need none, they become the buffers."""
@@ -159,7 +185,8 @@ class _Run:
             if id_ in self.reuse:
                 self.store[id_] = self.store[self.reuse[id_]]
             elif not self.ops[id_].reduction:
-                self.store[id_] = self._buffer(self.ops[id_])
+                first, last = self.rooms.get(id_, (0, None))
+                self.store[id_] = self._buffer(self.ops[id_], None if last is None else last - first)
 
     def _run_strips(self, strips: deque[Rows], folded: dict[int, Any]) -> None:
         """Run strips until none is left, or until one runs out of memory: it is then replaced by its two halves."""
@@ -195,7 +222,7 @@ class _Run:
                         self.kept.clear()
                     full = True
                     break
-                self.deferred.write(self.store)
+                self.deferred.write(self.store, self.rooms)
                 folded.update(done)
                 self.kept = kept
                 strips.popleft()
@@ -219,8 +246,14 @@ class _Run:
 
     def _stored(self, id_: int, lo: int | None = None, hi: int | None = None) -> Tensor:
         value, op = self.store[id_], self.ops[id_]
-        rows = value if lo is None or hi is None or op.axis is None else crop(value, op.axis, lo, hi)
+        rows = value if lo is None or hi is None or op.axis is None else self._rows(id_, lo, hi)
         return self._laid_out(id_, rows) if op.kind == "input" else rows
+
+    def _rows(self, id_: int, lo: int, hi: int) -> Tensor:
+        """Rows [lo, hi) of a buffer, which may begin with another row than the first."""
+        axis, first = self.ops[id_].axis, self.rooms[id_][0] if id_ in self.rooms else 0
+        assert axis is not None
+        return crop(self.store[id_], axis, lo - first, hi - first)
 
     def _laid_out(self, id_: int, part: Tensor) -> Tensor:
         """A part of an input, in the layout of the buffers."""
@@ -310,10 +343,10 @@ class _Run:
         return folded, kept
 
     def _ranges(self, chunked: Chunked) -> list[Rows]:
-        """The strips' own rows of what an op reads in chunks."""
-        axis = self.ops[chunked.sources[0]].axis
+        """Rows of what an op reads in chunks, as many at a time as the strips own."""
+        axis, strips = self.ops[chunked.sources[0]].axis, all_strips(self.segment, self.total)
         assert axis is not None
-        return [rows for s in self.segment.strips if (rows := owned(axis.rows, s, self.total))[0] < rows[1]]
+        return [rows for s in strips if (rows := owned(axis.rows, s, self.total))[0] < rows[1]]
 
     def _joined(self, id_: int, share: Share, value: Any) -> Any:
         """What a strip holds of a value: kept rows and the fresh ones, None where there are none of those."""
@@ -370,7 +403,7 @@ class _Run:
             value, statistics = op.produce(read, lo, hi, over, bool(self.statistics[op.id]))
         else:
             inside = made_in_buffer(op, self.away, self.deferred.over, exact=exact, single=single)
-            place_in = crop(self.store[op.id], op.axis, lo, hi) if inside else over
+            place_in = self._rows(op.id, lo, hi) if inside else over
             value, statistics = op.produce(read, lo, hi, place_in, bool(self.statistics[op.id]))
             if inside:
                 self.overwritten |= op.id in self.reuse
@@ -390,7 +423,8 @@ class _Run:
             self.deferred.add(op.id, first, last, crop(value, op.axis, first - lo, last - lo))
         else:
             self.overwritten |= op.id in self.reuse
-            place(self.store[op.id], op.axis, first, last, crop(value, op.axis, first - lo, last - lo))
+            at = self.rooms[op.id][0] if op.id in self.rooms else 0
+            place(self.store[op.id], op.axis, first - at, last - at, crop(value, op.axis, first - lo, last - lo))
 
 
 def _copy(value: Any) -> Any:

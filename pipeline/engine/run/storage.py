@@ -6,12 +6,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-__all__ = ["ROWS", "Boundary", "Callers", "Done", "Pending", "RowSink", "RowSource"]
+from tvae.pipeline.engine.ir.axis import Axis
+
+__all__ = ["ROWS", "Boundary", "Callers", "Done", "OwnRows", "Pending", "RowSink", "RowSource"]
 
 ROWS = 2
 """The dimension of the rows that come from a source or go to a sink."""
@@ -63,6 +66,35 @@ class RowSink(Protocol):
 
     def keep(self, lo: int, hi: int, rows: Tensor) -> Pending:
         """Take rows [lo, hi)."""
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """The rows that this rank owns of a value, as a run of all ranks left them. shape, axis: of the whole value. own:
+    the rows of every rank."""
+
+    rows: Tensor
+    shape: tuple[int, ...]
+    axis: Axis
+    own: tuple[tuple[int, int], ...]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the rows."""
+        return self.rows.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.rows.device
+
+    def to(self, device: torch.device) -> OwnRows:
+        """The same there."""
+        return replace(self, rows=self.rows.to(device))
+
+    def fetch(self, lo: int, hi: int) -> Pending:
+        """What rows [lo, hi) are only all ranks together know: a run of theirs takes these as they are."""
+        raise AssertionError("own rows are an input of a run that ranks share")
 
 
 class Callers:

@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.latents.foreign.shapes import Wanted, cut_apart
@@ -24,6 +22,9 @@ from tvae.pipeline.latents.meta import (
 )
 from tvae.pipeline.latents.reader import LatentsPart, LatentsReader
 from tvae.pipeline.latents.tensor_file import check_finite
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["ForeignLatents", "foreign_latents", "foreign_meta", "open_foreign"]
 

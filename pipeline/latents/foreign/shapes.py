@@ -6,11 +6,12 @@ Source of the tokens: diffusers ``pipelines/flux`` (``_pack_latents``: squares o
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple
 
 from tvae.pipeline.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["Wanted", "cut_apart"]
 

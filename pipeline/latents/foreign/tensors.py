@@ -10,16 +10,16 @@ import pickle
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from safetensors.torch import load_file
-from torch import Tensor
 
-from tvae.pipeline.engine.capture.quiet import without_warnings
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.checked import open_regular
+from tvae.pipeline.files.content_checksum import type_name
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["SUFFIXES", "tensor_in", "tensors_in"]
 
@@ -42,7 +42,7 @@ def tensor_in(path: Path, key: str | None = None) -> Tensor:
     value = tensors[name]
     if name == _COMFY and _COMFY_VERSION not in found:
         value = value.float() / _COMFY_FIRST_SCALE
-    return value if value.dtype in (torch.float32, torch.bfloat16, torch.float16) else value.float()
+    return value if type_name(value.dtype) in ("F32", "BF16", "F16") else value.float()
 
 
 def tensors_in(path: Path) -> dict[str, Tensor]:
@@ -90,9 +90,17 @@ def _named(path: Path, tensors: Mapping[str, Tensor], key: str | None) -> str:
 
 def _array(value: np.ndarray) -> Tensor:
     """Arrays of other types than NumPy's own numbers (bfloat16) are refused: ValueError."""
+    import torch
+
     if value.dtype.kind not in "fiub":
         raise ValueError(f"an array of type {value.dtype}")
     return torch.from_numpy(np.ascontiguousarray(value.astype(value.dtype.newbyteorder("="))))
+
+
+def _from_safetensors(path: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(path)
 
 
 def _from_npy(path: Path) -> dict[str, Tensor]:
@@ -107,18 +115,22 @@ def _from_npz(path: Path) -> dict[str, Tensor]:
 
 def _from_pt(path: Path) -> dict[str, Tensor]:
     """A tensor, or a dictionary with tensors among its values."""
+    import torch
+
+    from tvae.pipeline.engine.capture.quiet import without_warnings
+
     with without_warnings():  # of pickles that other programs than PyTorch wrote
         value: Any = torch.load(path, map_location="cpu", weights_only=True)
-    if isinstance(value, Tensor):
+    if isinstance(value, torch.Tensor):
         return {"latents": value}
     if not isinstance(value, Mapping):
         raise ValueError(f"a {type(value).__name__} instead of a tensor or a dictionary of them")
-    return {str(name): tensor for name, tensor in value.items() if isinstance(tensor, Tensor)}
+    return {str(name): tensor for name, tensor in value.items() if isinstance(tensor, torch.Tensor)}
 
 
 _READERS: dict[str, Callable[[Path], dict[str, Tensor]]] = {
-    ".safetensors": load_file,
-    ".latent": load_file,
+    ".safetensors": _from_safetensors,
+    ".latent": _from_safetensors,
     ".npz": _from_npz,
     ".npy": _from_npy,
     ".pt": _from_pt,

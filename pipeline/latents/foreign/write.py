@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.atomic import write_error
 from tvae.pipeline.files.stored import Array, Arrays, Pickled, Stored, Tensors, write_stored
 from tvae.pipeline.latents.tensor_file import check_finite, own_memory
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["WRITTEN", "write_foreign"]
 
@@ -41,11 +43,15 @@ def _alone(path: Path, tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def _array(value: Tensor) -> np.ndarray:
+    import torch
+
     found: np.ndarray = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
     return found
 
 
 def _comfy(path: Path, tensors: Mapping[str, Tensor]) -> Stored:
+    import torch
+
     value = _alone(path, tensors).unsqueeze(0).float().contiguous()
     return Tensors({"latent_tensor": value, "latent_format_version_0": torch.tensor([])})
 

@@ -32,7 +32,7 @@ FAMILIES: dict[str, Family] = _found()
 def describe() -> list[dict[str, Any]]:
     """The families, a JSON-able row each, for `tvae models`."""
     return [
-        {"class_name": name, "kind": f.kind, "note": f.note, "configs": [*f.checkpoints]}
+        {"class_name": name, "kind": f.kind, "note": f.note, "configs": [*f.checkpoints], "of": [k.key for k in f.kin]}
         for name, f in FAMILIES.items()
     ]
 

@@ -20,6 +20,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from tvae.pipeline.models.families.family import Checkpoint, Config, Family, LatentGeometry, levels
+from tvae.pipeline.models.layout import Kin, Layout, only
 from tvae.pipeline.models.step_memory import Caches, Memory, computing
 from tvae.pipeline.models.stepping import Cuts, Stepping
 
@@ -70,6 +71,17 @@ def _cogvideox(c: Config) -> LatentGeometry:
     return LatentGeometry(levels(c), temporal, 1, c.get("latent_channels", 16), latent_group=2)
 
 
+_RULES = (
+    (r"^(encoder|decoder)\.mid\.block_1\.", r"\1.mid_block.resnets.0."),
+    (r"^(encoder|decoder)\.mid\.block_2\.", r"\1.mid_block.resnets.1."),
+    (r"^encoder\.down\.(\d+)\.block\.", r"encoder.down_blocks.\1.resnets."),
+    (r"^encoder\.down\.(\d+)\.downsample\.", r"encoder.down_blocks.\1.downsamplers.0."),
+    (r"^decoder\.up\.(\d+)\.block\.", r"decoder.up_blocks.~\1.resnets."),
+    (r"^decoder\.up\.(\d+)\.upsample\.", r"decoder.up_blocks.~\1.upsamplers.0."),
+    (r"\.nin_shortcut\.", r".conv_shortcut."),
+)
+_SPATIAL_NORM = r"decoder\.mid(_block\.resnets\.0|\.block_1)\.norm1\.conv_y\.conv\.weight"
+
 FAMILIES = [
     Family(
         "AutoencoderKLCogVideoX",
@@ -81,5 +93,13 @@ FAMILIES = [
             "decode": Stepping(decode_step, Cuts(0, 2, rest_first=True)),
         },
         checkpoints={"cogvideox": Checkpoint({}, "CogVideoX")},
+        layouts=(
+            Layout("diffusers", _SPATIAL_NORM, only({})),
+            Layout("CogVideoX", _SPATIAL_NORM, only({}), _RULES, unused=(r"loss\..*",)),
+        ),
+        kin=(
+            Kin("cogvideox-2b", "CogVideoX 2B", {}, {"scaling_factor": 1.15258426}),
+            Kin("cogvideox-5b", "CogVideoX 5B", {}, {"scaling_factor": 0.7}),
+        ),
     )
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tvae.pipeline.models.families.family import CLIP, Config, Family, causal, given
 from tvae.pipeline.models.latent_space import LatentSpace, floats
+from tvae.pipeline.models.layout import Kin, Layout, only
 
 __all__ = ["COSMOS_SIGMA_DATA", "FAMILIES"]
 
@@ -20,6 +21,23 @@ def _space(config: Config, _stored: tuple[tuple[float, ...], ...]) -> LatentSpac
     return LatentSpace(floats(mean), tuple(COSMOS_SIGMA_DATA / s for s in floats(std)), frames=frames)
 
 
+_RULES = (
+    (r"^encoder\.down\.(\d+)\.block\.", r"encoder.down_blocks.\1.resnets."),
+    (r"^encoder\.down\.(\d+)\.downsample\.", r"encoder.down_blocks.\1.downsamplers.0."),
+    (r"^decoder\.up\.(\d+)\.block\.", r"decoder.up_blocks.~\1.resnets."),
+    (r"^decoder\.up\.(\d+)\.upsample\.", r"decoder.up_blocks.~\1.upsamplers.0."),
+    (r"\.mid\.block_1\.", ".mid_block.resnets.0."),
+    (r"\.mid\.block_2\.", ".mid_block.resnets.1."),
+    (r"\.mid\.attn_1\.0\.", ".mid_block.attentions.0."),
+    (r"\.mid\.attn_1\.1\.", ".mid_block.temp_attentions.0."),
+    (r"\.([qkv])\.conv3d\.", r".to_\1."),
+    (r"\.proj_out\.conv3d\.", ".to_out.0."),
+    (r"\.nin_shortcut\.conv3d\.", ".conv_shortcut."),
+    (r"\.0\.conv3d\.", ".conv_s."),
+    (r"\.1\.conv3d\.", ".conv_t."),
+    (r"\.conv3d\.", "."),
+)
+
 FAMILIES = [
     Family(
         "AutoencoderKLCosmos",
@@ -29,5 +47,19 @@ FAMILIES = [
         point=True,
         frames=CLIP,
         space=_space,
+        layouts=(
+            Layout("diffusers", r"encoder\.conv_in\.conv_s\.weight", only({})),
+            Layout(
+                "NVIDIA",
+                r"encoder\.conv_in\.0\.conv3d\.weight",
+                only({}),
+                _RULES,
+                unused=(r".*\.(wavelets|_arange|patch_size_buffer)",),
+            ),
+        ),
+        kin=(
+            Kin("cosmos1.0", "Cosmos 1.0", {}),
+            Kin("cosmos0.1", "Cosmos Tokenizer 0.1", {}, {"latents_mean": None, "latents_std": None}),
+        ),
     )
 ]

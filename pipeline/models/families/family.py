@@ -11,6 +11,7 @@ from torch import nn
 
 from tvae.pipeline.models.calls import Frames, Side
 from tvae.pipeline.models.latent_space import LatentSpace, from_config
+from tvae.pipeline.models.layout import Kin, Layout
 from tvae.pipeline.models.stepping import Stepping
 
 __all__ = ["ALONE", "CLIP", "IN_BATCH", "Checkpoint", "Config", "Family", "LatentGeometry", "Substitution"]
@@ -71,7 +72,8 @@ class Family:
     weights that hold the latents' mean and deviation (or what ``space`` makes of them). space: (configuration,
     statistics) -> latent space. substitution: in the place of the class's own calls. patched: what a capture needs
     otherwise inside the model, for as long as it lasts. checkpoints: public ones to measure with, by the name that
-    ``--config`` takes.
+    ``--config`` takes. layouts: names by which a file of weights alone is known. kin: public models of the class that
+    such a file may be of; without any, its configuration is complete.
     """
 
     class_name: str
@@ -87,6 +89,8 @@ class Family:
     substitution: Substitution | None = None
     patched: Callable[[nn.Module], AbstractContextManager[None]] = lambda _module: nullcontext()
     checkpoints: Mapping[str, Checkpoint] = field(default_factory=dict)
+    layouts: tuple[Layout, ...] = ()
+    kin: tuple[Kin, ...] = ()
 
 
 # -- geometries that several families share ---------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tvae.pipeline.models.families.family import CLIP, Checkpoint, Family, causal, given
+from tvae.pipeline.models.layout import LDM_RULES, Kin, Layout, only
 
 __all__ = ["FAMILIES"]
 
@@ -45,6 +46,17 @@ def masks_without_loops(module: nn.Module) -> Iterator[None]:
             cls.prepare_causal_attention_mask = method  # type: ignore[attr-defined]
 
 
+_RULES_15 = (
+    (r"^(encoder|decoder)\.mid\.block_1\.", r"\1.mid_block.resnets.0."),
+    (r"^(encoder|decoder)\.mid\.block_2\.", r"\1.mid_block.resnets.1."),
+    (r"^(encoder|decoder)\.mid\.attn_1\.([qkv])\.", r"\1.mid_block.attentions.0.to_\2."),
+    (r"^(encoder|decoder)\.mid\.attn_1\.", r"\1.mid_block.attentions.0."),
+    (r"^encoder\.down\.(\d+)\.block\.", r"encoder.down_blocks.\1.resnets."),
+    (r"^encoder\.down\.(\d+)\.downsample\.", r"encoder.down_blocks.\1.downsamplers.0."),
+    (r"^decoder\.up\.(\d+)\.block\.", r"decoder.up_blocks.\1.resnets."),
+    (r"^decoder\.up\.(\d+)\.upsample\.", r"decoder.up_blocks.\1.upsamplers.0."),
+)
+
 FAMILIES = [
     Family(
         "AutoencoderKLHunyuanVideo",
@@ -53,6 +65,10 @@ FAMILIES = [
         "HunyuanVideo",
         frames=CLIP,
         checkpoints={"hunyuan": Checkpoint({}, "HunyuanVideo")},
+        layouts=(
+            Layout("diffusers", r"encoder\.down_blocks\.0\.resnets\.0\.conv1\.conv\.weight", only({})),
+            Layout("Latent Diffusion", r"encoder\.down\.0\.block\.0\.conv1\.conv\.weight", only({}), LDM_RULES),
+        ),
     ),
     Family(
         "AutoencoderKLHunyuanVideo15",
@@ -61,5 +77,13 @@ FAMILIES = [
         "HunyuanVideo 1.5; mask built without its Python loop",
         frames=CLIP,
         patched=masks_without_loops,
+        layouts=(
+            Layout("diffusers", r"encoder\.down_blocks\.0\.resnets\.0\.norm1\.gamma", only({})),
+            Layout("HunyuanVideo", r"encoder\.down\.0\.block\.0\.norm1\.gamma", only({}), _RULES_15),
+        ),
+        kin=(
+            Kin("hunyuanvideo1.5", "HunyuanVideo 1.5", {}),
+            Kin("hunyuanimage-refiner", "the refiner of HunyuanImage 2.1", {}, same=False),
+        ),
     ),
 ]

@@ -2,9 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from tvae.pipeline.models.families.family import Checkpoint, Family, halvings
+from tvae.pipeline.models.layout import LDM_RULES, OLD_ATTENTION, Kin, Layout, Shapes, count
 
 __all__ = ["FAMILIES"]
+
+
+def _configs(shapes: Shapes) -> Iterator[dict[str, Any]]:
+    """The one configuration of layers whose shapes these are, with the 32 groups that every public VAE has."""
+    levels = count(shapes, r"encoder\.down_blocks\.(\d+)\.")
+    wanted = ["encoder.conv_in.weight", "decoder.conv_in.weight", "decoder.conv_out.weight"]
+    wanted += [f"encoder.down_blocks.{i}.resnets.0.conv1.weight" for i in range(levels)]
+    if not levels or any(len(shapes.get(name, ())) != 4 for name in wanted):
+        return
+    first, middle, last, *blocks = (shapes[name] for name in wanted)
+    yield {
+        "in_channels": first[1],
+        "out_channels": last[0],
+        "down_block_types": ["DownEncoderBlock2D"] * levels,
+        "up_block_types": ["UpDecoderBlock2D"] * levels,
+        "block_out_channels": [shape[0] for shape in blocks],
+        "layers_per_block": count(shapes, r"encoder\.down_blocks\.0\.resnets\.(\d+)\."),
+        "latent_channels": middle[1],
+        "norm_num_groups": 32,
+        "use_quant_conv": "quant_conv.weight" in shapes,
+        "use_post_quant_conv": "post_quant_conv.weight" in shapes,
+        "mid_block_add_attention": any(".mid_block.attentions." in name for name in shapes),
+    }
+
+
+_FOUR, _SIXTEEN = {"latent_channels": 4}, {"latent_channels": 16}
+"""A smaller VAE of the same latents has the same model space."""
 
 FAMILIES = [
     Family(
@@ -27,5 +58,68 @@ FAMILIES = [
                 "Stable Diffusion XL",
             )
         },
+        layouts=(
+            Layout("diffusers", r"encoder\.down_blocks\.0\.resnets\.0\.conv1\.weight", _configs, OLD_ATTENTION),
+            Layout(
+                "Latent Diffusion",
+                r"encoder\.down\.0\.block\.0\.conv1\.weight",
+                _configs,
+                LDM_RULES,
+                unused=(r"loss\..*", r"model_ema\..*"),
+            ),
+        ),
+        kin=(
+            Kin(
+                "sd1",
+                "Stable Diffusion 1 and 2",
+                _FOUR,
+                {"scaling_factor": 0.18215},
+                r"cond_stage_model\..*",
+                r"stable-diffusion-v[12](?!\d).*",
+                {"735e4c3a447a3255760d7f86845f09f937809baa529c17370d83e4c3758f3c75": "vae-ft-mse-840000-ema-pruned"},
+            ),
+            Kin(
+                "playground2.5",
+                "Playground 2.5",
+                _FOUR,
+                {
+                    "scaling_factor": 0.5,
+                    "latents_mean": [-1.6574, 1.886, -1.383, 2.5155],
+                    "latents_std": [8.4927, 5.9022, 6.5498, 5.2299],
+                    "force_upcast": True,
+                },
+                r"edm_mean",
+                r"playground-v2[.-]?5.*",
+            ),
+            Kin(
+                "sdxl",
+                "SDXL",
+                _FOUR,
+                {"scaling_factor": 0.13025, "force_upcast": True},
+                r"conditioner\.embedders\..*",
+                r"stable-diffusion-xl-.*",
+                {
+                    "63aeecb90ff7bc1c115395962d3e803571385b61938377bc7089b36e81e92e2e": "sdxl_vae",
+                    "235745af8d86bf4a4c1b5b4f529868b37019a10f7c0b2e79ad0abca3a22bc6e1": "the SDXL VAE with fp16 fix",
+                },
+            ),
+            Kin(
+                "sd3",
+                "Stable Diffusion 3",
+                _SIXTEEN,
+                {"scaling_factor": 1.5305, "shift_factor": 0.0609, "force_upcast": True},
+                r"model\.diffusion_model\.joint_blocks\..*",
+                r"stable-diffusion-(v?3|3\.5).*",
+            ),
+            Kin(
+                "flux",
+                "FLUX.1",
+                _SIXTEEN,
+                {"scaling_factor": 0.3611, "shift_factor": 0.1159, "force_upcast": True},
+                r"model\.diffusion_model\.double_blocks\..*",
+                r"flux-1.*",
+                {"afc8e28272cd15db3919bacdb6918ce9c1ed22e96cb12c4d5ed0fba823529e38": "ae.safetensors of FLUX.1"},
+            ),
+        ),
     )
 ]

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tvae.pipeline.models.families.family import CLIP, Checkpoint, Config, Family, LatentGeometry
+from tvae.pipeline.models.layout import Layout, Rules, only
 from tvae.pipeline.models.step_memory import Caches, Memory, computing
 from tvae.pipeline.models.stepping import Cuts, Stepping
 
@@ -83,6 +84,52 @@ def _mochi(c: Config) -> LatentGeometry:
     )
 
 
+def _res_blocks(stored: str, own: str) -> Rules:
+    """Of a row of residual blocks, by the name before their number."""
+    return (
+        (rf"^{stored}\.stack\.0\.", rf"{own}.norm1.norm_layer."),
+        (rf"^{stored}\.stack\.2\.", rf"{own}.conv1.conv."),
+        (rf"^{stored}\.stack\.3\.", rf"{own}.norm2.norm_layer."),
+        (rf"^{stored}\.stack\.5\.", rf"{own}.conv2.conv."),
+    )
+
+
+def _attention(stored: str, block: str, n: int) -> Rules:
+    qkv = "|".join(f"{block}.attentions.{n}.to_{one}.weight" for one in "qkv")
+    return (
+        (rf"^{stored}\.attn_block\.attn\.qkv\.weight$", qkv),
+        (rf"^{stored}\.attn_block\.attn\.out\.", f"{block}.attentions.{n}.to_out.0."),
+        (rf"^{stored}\.attn_block\.norm\.", f"{block}.norms.{n}.norm_layer."),
+    )
+
+
+def _rules() -> Rules:
+    """Genmo's names: the encoder's layers stand in one row, and blocks count their first convolution."""
+    found: list[tuple[str, str]] = [
+        (r"^encoder\.layers\.0\.", "encoder.proj_in."),
+        (r"^encoder\.output_norm\.", "encoder.norm_out.norm_layer."),
+        (r"^(encoder|decoder)\.output_proj\.", r"\1.proj_out."),
+        (r"^decoder\.blocks\.0\.0\.", "decoder.conv_in."),
+    ]
+    for n in range(3):
+        found += _res_blocks(rf"encoder\.layers\.{n + 1}", f"encoder.block_in.resnets.{n}")
+        found += _res_blocks(rf"encoder\.layers\.{n + 7}", f"encoder.block_out.resnets.{n}")
+        found += _attention(rf"encoder\.layers\.{n + 7}", "encoder.block_out", n)
+        found += _res_blocks(rf"decoder\.blocks\.0\.{n + 1}", f"decoder.block_in.resnets.{n}")
+        found += _res_blocks(rf"decoder\.blocks\.4\.{n}", f"decoder.block_out.resnets.{n}")
+        level, block = rf"encoder\.layers\.{n + 4}", f"encoder.down_blocks.{n}"
+        found.append((rf"^{level}\.layers\.0\.", f"{block}.conv_in.conv."))
+        for i in range(max(_LAYERS)):
+            found += _res_blocks(rf"{level}\.layers\.{i + 1}", f"{block}.resnets.{i}")
+            found += _attention(rf"{level}\.layers\.{i + 1}", block, i)
+            found += _res_blocks(rf"decoder\.blocks\.{n + 1}\.blocks\.{i}", f"decoder.up_blocks.{n}.resnets.{i}")
+        found.append((rf"^decoder\.blocks\.{n + 1}\.proj\.", f"decoder.up_blocks.{n}.proj."))
+    return tuple(found)
+
+
+_LAYERS = (3, 3, 4, 6, 3)
+"""Residual blocks a level, from the pixels inwards."""
+
 FAMILIES = [
     Family(
         "AutoencoderKLMochi",
@@ -93,5 +140,9 @@ FAMILIES = [
         frames={"encode": CLIP["encode"]},
         patched=without_chunks,
         checkpoints={"mochi": Checkpoint({}, "Mochi 1")},
+        layouts=(
+            Layout("diffusers", r"encoder\.block_in\.resnets\.0\.norm1\.norm_layer\.weight", only({})),
+            Layout("Genmo", r"encoder\.layers\.4\.layers\.1\.attn_block\.attn\.qkv\.weight", only({}), _rules()),
+        ),
     )
 ]

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.calls import Side
 from tvae.pipeline.models.families.family import Checkpoint, Config, Family, LatentGeometry
+from tvae.pipeline.models.layout import Kin, Layout, only
 from tvae.pipeline.models.step_memory import Caches
 from tvae.pipeline.models.stepping import Cuts, Stepping
 
@@ -103,6 +104,68 @@ _STEPS: dict[Side, Stepping] = {
     "encode": Stepping(encode_step, Cuts(1, _CHUNK, rest_dropped=True)),
     "decode": Stepping(decode_step, Cuts(1, 1)),
 }
+_RULES = (
+    (r"^conv1\.", "quant_conv."),
+    (r"^conv2\.", "post_quant_conv."),
+    (r"^(encoder|decoder)\.conv1\.", r"\1.conv_in."),
+    (r"^(encoder|decoder)\.head\.0\.", r"\1.norm_out."),
+    (r"^(encoder|decoder)\.head\.2\.", r"\1.conv_out."),
+    (r"^(encoder|decoder)\.middle\.0\.", r"\1.mid_block.resnets.0."),
+    (r"^(encoder|decoder)\.middle\.1\.", r"\1.mid_block.attentions.0."),
+    (r"^(encoder|decoder)\.middle\.2\.", r"\1.mid_block.resnets.1."),
+    (r"\.residual\.0\.", ".norm1."),
+    (r"\.residual\.2\.", ".conv1."),
+    (r"\.residual\.3\.", ".norm2."),
+    (r"\.residual\.6\.", ".conv2."),
+    (r"\.shortcut\.", ".conv_shortcut."),
+)
+_RULES_21 = (
+    *_RULES,
+    (r"^encoder\.downsamples\.", "encoder.down_blocks."),
+    # in one row: three blocks and an enlargement a level
+    *((rf"^decoder\.upsamples\.{n}\.", f"decoder.up_blocks.{n // 4}.resnets.{n % 4}.") for n in range(16) if n % 4 < 3),
+    *((rf"^decoder\.upsamples\.{n}\.", f"decoder.up_blocks.{n // 4}.upsamplers.0.") for n in range(16) if n % 4 == 3),
+)
+_RULES_22 = (
+    *_RULES,
+    (
+        r"^encoder\.downsamples\.(\d+)\.downsamples\.\d+\.(resample|time_conv)\.",
+        r"encoder.down_blocks.\1.downsampler.\2.",
+    ),
+    (r"^decoder\.upsamples\.(\d+)\.upsamples\.\d+\.(resample|time_conv)\.", r"decoder.up_blocks.\1.upsampler.\2."),
+    (r"^encoder\.downsamples\.(\d+)\.downsamples\.", r"encoder.down_blocks.\1.resnets."),
+    (r"^decoder\.upsamples\.(\d+)\.upsamples\.", r"decoder.up_blocks.\1.resnets."),
+)
+_LAYERS_21 = {"z_dim": 16, "base_dim": 96}
+_LAYERS_22 = {
+    "z_dim": 48,
+    "base_dim": 160,
+    "decoder_base_dim": 256,
+    "is_residual": True,
+    "in_channels": 12,
+    "out_channels": 12,
+    "patch_size": 2,
+    "scale_factor_spatial": 16,
+    "scale_factor_temporal": 4,
+}
+# fmt: off
+_STATISTICS_22 = {
+    "latents_mean": [
+        -0.2289, -0.0052, -0.1323, -0.2339, -0.2799, 0.0174, 0.1838, 0.1557, -0.1382, 0.0542, 0.2813, 0.0891, 0.1570,
+        -0.0098, 0.0375, -0.1825, -0.2246, -0.1207, -0.0698, 0.5109, 0.2665, -0.2108, -0.2158, 0.2502, -0.2055, -0.0322,
+        0.1109, 0.1567, -0.0729, 0.0899, -0.2799, -0.1230, -0.0313, -0.1649, 0.0117, 0.0723, -0.2839, -0.2083, -0.0520,
+        0.3748, 0.0152, 0.1957, 0.1433, -0.2944, 0.3573, -0.0548, -0.1681, -0.0667,
+    ],
+    "latents_std": [
+        0.4765, 1.0364, 0.4514, 1.1677, 0.5313, 0.4990, 0.4818, 0.5013, 0.8158, 1.0344, 0.5894, 1.0901, 0.6885, 0.6165,
+        0.8454, 0.4978, 0.5759, 0.3523, 0.7135, 0.6804, 0.5833, 1.4146, 0.8986, 0.5659, 0.7069, 0.5338, 0.4889, 0.4917,
+        0.4069, 0.4999, 0.6866, 0.4093, 0.5709, 0.6065, 0.6415, 0.4944, 0.5726, 1.2042, 0.5458, 1.6887, 0.3971, 1.0600,
+        0.3943, 0.5537, 0.5444, 0.4089, 0.7468, 0.7744,
+    ],
+}
+# fmt: on
+_MIDDLE = r"decoder\.mid_block\.resnets\.0\.norm1\.gamma"
+
 FAMILIES = [
     Family(
         "AutoencoderKLWan",
@@ -111,6 +174,15 @@ FAMILIES = [
         "Wan 2.1 and 2.2",
         steps=_STEPS,
         checkpoints={"wan21": Checkpoint({}, "Wan 2.1")},
+        layouts=(
+            Layout("diffusers", _MIDDLE, only(_LAYERS_21, _LAYERS_22)),
+            Layout("Wan", r"decoder\.upsamples\.0\.residual\.2\.weight", only(_LAYERS_21), _RULES_21),
+            Layout("Wan", r"decoder\.upsamples\.0\.upsamples\.0\.residual\.2\.weight", only(_LAYERS_22), _RULES_22),
+        ),
+        kin=(
+            Kin("wan2.1", "Wan 2.1 and Qwen-Image", {"z_dim": 16}),
+            Kin("wan2.2", "Wan 2.2", {"z_dim": 48}, _STATISTICS_22),
+        ),
     ),
     Family("AutoencoderKLQwenImage", "video", _wan, "Qwen-Image: clips of one frame", steps=_STEPS),
 ]

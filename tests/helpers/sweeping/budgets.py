@@ -10,7 +10,7 @@ from torch import nn
 from sweeping.meters import Meter
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.errors import PlanError
-from tvae.pipeline.memory.limits import parse_size
+from tvae.pipeline.memory.amount import parse_size
 from tvae.pipeline.models.calls import Side
 
 __all__ = ["Asked"]

@@ -28,6 +28,7 @@ class StandInInfo:
     config_hash: str = "c" * 64
     path: str | None = None
     weights_sha256: str = "a" * 64
+    values: tuple[str, ...] = ()
     spatial_factor: int = FACTOR
     temporal_factor: int | None = None
     lead_frames: int = 1

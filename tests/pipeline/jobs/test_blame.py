@@ -60,7 +60,7 @@ def test_what_the_system_says_of_a_file_is_its_failure(
     def failing(*_args: object) -> None:
         raise error
 
-    monkeypatch.setattr("tvae.pipeline.jobs.reading.open_reader", failing)
+    monkeypatch.setattr("tvae.pipeline.media.sandbox.open_here", failing)
     done, events = run("encode", picture(), output=tmp_path / "out")
     assert done.failed == 1
     (failed,) = (event for event in events if isinstance(event, ItemFailed))

@@ -37,7 +37,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def found(*inputs: str, **fields: Any) -> Sequence[tuple[str, str]]:
     """(path, place in the mirrored tree) of every item."""
-    return [(one.path.as_posix(), one.relative.as_posix()) for one in expand(Job("encode", inputs, **fields))]
+    return [(one.path.as_posix(), (one.below / one.name).as_posix()) for one in expand(Job("encode", inputs, **fields))]
 
 
 def test_a_folder_gives_its_media_sorted(tree: Path) -> None:

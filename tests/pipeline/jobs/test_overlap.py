@@ -88,7 +88,7 @@ def test_a_slow_image_holds_up_no_other(run: Run, photos: Run, tmp_path: Path, m
         if path.name == "000.png":
             assert others.wait(20)
 
-    slowed(monkeypatch, "tvae.pipeline.jobs.reading.open_reader", nap)
+    slowed(monkeypatch, "tvae.pipeline.media.sandbox.open_here", nap)
     slowed(
         monkeypatch,
         "tvae.pipeline.latents.image_file.write_tensors",
@@ -120,6 +120,30 @@ def test_what_waits_is_bounded_by_bytes(
     done, _ = run("encode", photos(40), output=tmp_path / "out", model=model)
     assert done.done == 40
     assert 1 <= model.most <= 4
+
+
+def test_few_are_read_before_the_first_result(
+    run: Run, photos: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading many small files would hold up the first call, which shares the interpreter with them."""
+    monkeypatch.setattr(overlap, "EARLY", 3)
+    lock, read, before = threading.Lock(), list[Any](), list[int]()
+
+    def counted(source: Any) -> None:
+        with lock:
+            read.append(source)
+
+    def written(_: Any) -> None:
+        with lock:
+            before.append(len(read))
+        time.sleep(NAP)
+
+    slowed(monkeypatch, "tvae.pipeline.jobs.encode.describe", counted)
+    slowed(monkeypatch, "tvae.pipeline.latents.image_file.write_tensors", written)
+    folder = photos(20)
+    assert run("encode", folder, output=tmp_path / "out")[0].done == 20
+    assert before[0] <= 3 < before[-1]
+    assert run("encode", folder, output=tmp_path / "out")[0].skipped == 20
 
 
 def test_an_image_larger_than_all_room(run: Run, photos: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,7 +177,7 @@ def test_a_dry_run_of_many_opens_none_whose_name_tells_what_it_is(
     for number in range(3):
         (tmp_path / f"{number}.png").write_bytes(b"not read")
     (tmp_path / "loop.png").symlink_to("loop.png")
-    monkeypatch.setattr("tvae.pipeline.jobs.run.kind_of", lambda *_: pytest.fail("a file was opened"))
+    monkeypatch.setattr("tvae.pipeline.jobs.dry_run.kind_of", lambda *_: pytest.fail("a file was opened"))
     done, _ = run("encode", tmp_path, output=tmp_path / "out", dry_run=True)
     assert (done.planned, done.failed) == (3, 1)
 

@@ -13,10 +13,10 @@ from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.writing import check_writing
 
-IMAGE = Item(Path("a.safetensors"), 0, frozenset({"image"}), Path("out/a"), False, False)
-VIDEO = Item(Path("b.latents"), 1, frozenset({"video"}), Path("out/b"), False, False)
-EITHER = Item(Path("c.webp"), 2, frozenset({"image", "video"}), Path("out/c"), False, False)
-BROKEN = Item(Path("d"), 3, frozenset({"video"}), Path("out/d"), False, False, "it is not there")
+IMAGE = Item(Path("a.safetensors"), 0, frozenset({"image"}), Path("out"), "a", False, False)
+VIDEO = Item(Path("b.latents"), 1, frozenset({"video"}), Path("out"), "b", False, False)
+EITHER = Item(Path("c.webp"), 2, frozenset({"image", "video"}), Path("out"), "c", False, False)
+BROKEN = Item(Path("d"), 3, frozenset({"video"}), Path("out"), "d", False, False, "it is not there")
 OPTIONS: dict[str, Any] = {"crf": 20.0, "codec": "libx264", "pix_fmt": "yuv420p", "fps": Fraction(30), "color": "bt709"}
 
 

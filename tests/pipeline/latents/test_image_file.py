@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,6 +56,25 @@ def test_other_tools_read_it(tmp_path: Path, image_meta: LatentsMeta) -> None:
         assert list(file.keys()) == ["latents"]
         assert (file.get_tensor("latents") == LATENTS.numpy()).all()
         assert file.metadata()["format"] == "tvae"
+
+
+WRITE = """
+import sys
+from pathlib import Path
+import torch
+from tvae.pipeline.latents import LatentsMeta, write_image_latents
+meta = LatentsMeta.from_json(json.loads(sys.argv[2]))
+write_image_latents(Path(sys.argv[1]), {"mean": torch.ones(4, 2, 3), "logvar": torch.zeros(4, 2, 3)}, meta)
+"""
+
+
+def test_equal_work_gives_equal_bytes(tmp_path: Path, image_meta: LatentsMeta) -> None:
+    """In every process: safetensors' own writer orders texts at random."""
+    meta = json.dumps(replace(image_meta, posterior=PosteriorRecord("moments")).to_json())
+    for seed in ("1", "2", "3"):
+        command = [sys.executable, "-c", "import json\n" + WRITE, str(tmp_path / seed), meta]
+        subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": seed})
+    assert len({(tmp_path / seed).read_bytes() for seed in ("1", "2", "3")}) == 1
 
 
 def test_moments_that_share_memory(tmp_path: Path, image_meta: LatentsMeta) -> None:

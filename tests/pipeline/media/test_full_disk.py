@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from fractions import Fraction
@@ -23,6 +24,7 @@ from tvae.pipeline.media import (
     packets,
 )
 from tvae.pipeline.media.formats import FORMATS, ImageFormat, VideoFormat
+from tvae.pipeline.media.packet_file import PacketFile
 
 IMAGES, FILMS = (
     [one.written[0] for one in FORMATS if isinstance(one, kind) and one.written] for kind in (ImageFormat, VideoFormat)
@@ -118,3 +120,18 @@ def test_a_film_is_done_though_its_parts_cannot_be_removed(tmp_path: Path) -> No
         (writer.folder / "somebody's").mkdir()
         writer.commit()
     assert len(pixels(tmp_path / "a.mp4")) == 1
+
+
+def test_what_cannot_be_written_at_the_end_leaves_nothing(tmp_path: Path) -> None:
+    """Closing a file writes what is left of it, and fails where the disk is full."""
+    part = PacketFile(tmp_path / "a.packets", "setup")
+    whole = part._file
+
+    class Full:
+        def close(self) -> None:
+            whole.close()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    part._file = Full()  # type: ignore[assignment]
+    part.abort()
+    assert [*tmp_path.iterdir()] == []

@@ -1,5 +1,6 @@
 """Pictures that would take more memory than there is are refused before they are decoded."""
 
+import io
 import struct
 import subprocess
 import sys
@@ -32,6 +33,27 @@ def animation(side: int) -> bytes:
     frame = b"\x21\xf9\x04\0\x0a\0\0\0\x2c" + struct.pack("<HHHH", 0, 0, 1, 1) + b"\0\x02\x02\x44\x01\0"
     head = b"GIF89a" + struct.pack("<HH", side, side) + b"\x80\0\0" + b"\0\0\0\xff\xff\xff"
     return head + 2 * frame + b";"
+
+
+def claiming(side: int) -> bytes:
+    """A JPEG of 8x8 pixels whose header says that it has so many."""
+    data = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(data, "jpeg")
+    found = data.getvalue()
+    at = found.index(b"\xff\xc0") + 5
+    return found[:at] + struct.pack(">HH", side, side) + found[at + 4 :]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="peaks of memory are told in other units elsewhere")
+@pytest.mark.parametrize("name", ["a.jpg", "a.mjpeg"])
+def test_a_jpeg_that_claims_to_be_large(name: str, tmp_path: Path) -> None:
+    """Three of them are a video."""
+    (path := tmp_path / name).write_bytes(claiming(32000) * (3 if name == "a.mjpeg" else 1))
+    answer = subprocess.run([sys.executable, "-c", READ, str(path)], capture_output=True, text=True, check=True)
+    told, peak = answer.stdout.splitlines()
+    assert told.startswith("refused:"), told
+    assert int(peak) < 64
+    assert answer.stderr == ""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="peaks of memory are told in other units elsewhere")

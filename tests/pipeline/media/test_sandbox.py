@@ -19,10 +19,11 @@ from stand_in import StandIn
 
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, Job, run_job
-from tvae.pipeline.media import open_reader, sandbox
+from tvae.pipeline.media import open_reader, sandbox_process
 from tvae.pipeline.media.image_check import looks_whole
-from tvae.pipeline.media.sandbox import COMMAND, Sandbox
+from tvae.pipeline.media.sandbox import Sandbox
 from tvae.pipeline.media.sandbox_messages import receive
+from tvae.pipeline.media.sandbox_process import COMMAND
 
 BAD_DECODER = """
 import ctypes, os, time
@@ -75,7 +76,7 @@ def nothing_left() -> Iterator[None]:
 
 @pytest.fixture
 def bad_decoder(monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> None:
-    monkeypatch.setattr(sandbox, "COMMAND", (sys.executable, "-P", "-c", BAD_DECODER))
+    monkeypatch.setattr(sandbox_process, "COMMAND", (sys.executable, "-P", "-c", BAD_DECODER))
 
 
 def pictures(folder: Path) -> dict[str, Path]:
@@ -112,8 +113,7 @@ def test_the_same_as_in_this_process(tmp_path: Path, nothing_left: None) -> None
         for name, path in pictures(tmp_path).items():
             with open_reader(path, hold=held["here"].append) as reader:
                 frames = list(reader)
-            decoded = there.read_image(path, hold=held["there"].append, memory=1 << 30)
-            assert decoded is not None, name
+            decoded = there.open_reader(path, hold=held["there"].append, memory=1 << 30)
             with decoded:
                 assert (decoded.info, decoded.warnings, decoded.count()) == (reader.info, reader.warnings, 1), name
                 (frame,) = decoded
@@ -135,7 +135,7 @@ def test_refusals_are_the_same(tmp_path: Path, nothing_left: None) -> None:
             with pytest.raises(InputError) as here:
                 open_reader(tmp_path / name, **limits)
             with pytest.raises(InputError) as told:
-                there.read_image(tmp_path / name, **limits)
+                there.open_reader(tmp_path / name, **limits)
             assert str(told.value) == str(here.value)
 
 
@@ -145,12 +145,12 @@ def test_which_files_it_takes(tmp_path: Path, nothing_left: None) -> None:
     rgb.save(tmp_path / "a.png")
     (tmp_path / "odd.png").write_bytes((tmp_path / "a.png").read_bytes()[:-4])
     with Sandbox("on") as on, Sandbox("auto") as auto, Sandbox("off") as off:
-        assert on.read_image(tmp_path / "a.gif") is None  # a video
-        assert auto.read_image(tmp_path / "a.png") is None
-        assert off.read_image(tmp_path / "odd.png") is None
+        on.open_reader(tmp_path / "a.gif").close()
+        auto.open_reader(tmp_path / "a.png").close()
+        off.open_reader(tmp_path / "odd.png").close()
         assert (len(on._all), len(auto._all), len(off._all)) == (1, 0, 0)
-        decoded = auto.read_image(tmp_path / "odd.png")
-        assert decoded is not None
+        auto.open_reader(tmp_path / "odd.png").close()
+        assert len(auto._all) == 1
 
 
 def test_whole_files_look_whole(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_bad_decoder_costs_its_item(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if name == "hangs":
-        monkeypatch.setattr(sandbox, "LEAST_SECONDS", 1.5)
+        monkeypatch.setattr(sandbox_process, "LEAST_SECONDS", 1.5)
     (tmp_path / "in").mkdir()
     for each in ("a", "b", name, "y", "z"):
         Image.new("RGB", (40, 32)).save(tmp_path / "in" / f"{each}.png")
@@ -208,7 +208,7 @@ def test_a_bad_decoder_costs_its_item(
 def test_what_libraries_print_is_no_answer(bad_decoder: None, tmp_path: Path, capfd: Any) -> None:
     Image.new("RGB", (40, 32)).save(tmp_path / "prints.png")
     with Sandbox("on") as there:
-        assert there.read_image(tmp_path / "prints.png") is not None
+        assert there.open_reader(tmp_path / "prints.png") is not None
     assert capfd.readouterr() == ("", "")
 
 
@@ -217,11 +217,11 @@ def test_a_process_that_an_earlier_file_damaged(bad_decoder: None, tmp_path: Pat
     for name in ("a.png", "b.png"):
         Image.new("RGB", (40, 32)).save(tmp_path / name)
     with Sandbox("on") as there:
-        there.read_image(tmp_path / "a.png")
+        there.open_reader(tmp_path / "a.png")
         (worker,) = there._all
         worker._process.kill()
         held: list[int] = []
-        assert there.read_image(tmp_path / "b.png", hold=held.append) is not None
+        assert there.open_reader(tmp_path / "b.png", hold=held.append) is not None
         assert (len(held), worker in there._all) == (1, False)
 
 
@@ -231,7 +231,7 @@ def test_a_run_that_ends_waits_for_nobody(bad_decoder: None, tmp_path: Path) -> 
 
     def read(there: Sandbox) -> None:
         try:
-            there.read_image(tmp_path / "hangs.png")
+            there.open_reader(tmp_path / "hangs.png")
         except InputError as error:
             told.append(error)
 
@@ -246,9 +246,9 @@ def test_a_run_that_ends_waits_for_nobody(bad_decoder: None, tmp_path: Path) -> 
 def test_a_process_that_does_not_start(monkeypatch: pytest.MonkeyPatch, nothing_left: None, tmp_path: Path) -> None:
     Image.new("RGB", (4, 2)).save(tmp_path / "a.png")
     for command in ((sys.executable, "-c", "raise SystemExit(3)"), (str(tmp_path / "missing"),)):
-        monkeypatch.setattr(sandbox, "COMMAND", command)
+        monkeypatch.setattr(sandbox_process, "COMMAND", command)
         with Sandbox("on") as there, pytest.raises(UsageError, match=r"does not start .*; --sandbox off does without"):
-            there.read_image(tmp_path / "a.png")
+            there.open_reader(tmp_path / "a.png")
 
 
 def test_the_process_ends_with_its_questions_and_needs_no_pytorch() -> None:

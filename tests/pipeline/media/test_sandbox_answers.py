@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.media import sandbox
+from tvae.pipeline.media import sandbox_process
 from tvae.pipeline.media.sandbox import Sandbox
 from tvae.pipeline.media.sandbox_messages import receive, send
 
@@ -46,10 +46,59 @@ INFO = {
 )
 def test_answers_are_not_trusted(answers: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = LIAR + "".join(f"send({answer!r})\n" for answer in answers)
-    monkeypatch.setattr(sandbox, "COMMAND", (sys.executable, "-c", script))
+    monkeypatch.setattr(sandbox_process, "COMMAND", (sys.executable, "-c", script))
     Image.new("RGB", (4, 2)).save(tmp_path / "a.png")
     with Sandbox("on") as there, pytest.raises(InputError, match=r"a\.png: its decoder"):
-        there.read_image(tmp_path / "a.png", memory=1 << 30)
+        there.open_reader(tmp_path / "a.png", memory=1 << 30)
+
+
+VIDEO = INFO | {"kind": "video", "time_base": "1/25"}
+OPENED = {"video": VIDEO, "warnings": []}
+PIXELS = "os.write(1, bytes(24))\nos.read(0, 1 << 16)\n"
+
+
+@pytest.mark.parametrize("answer", [{"video": VIDEO | {"time_base": None}}, {"video": VIDEO | {"width": 1 << 15}}, {}])
+def test_a_video_that_cannot_be(answer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = LIAR + f"send({answer | {'warnings': []}!r})\n"
+    monkeypatch.setattr(sandbox_process, "COMMAND", (sys.executable, "-c", script))
+    (path := tmp_path / "a.mp4").write_bytes(b"x")
+    with Sandbox("on") as there, pytest.raises(InputError, match=r"a\.mp4: its decoder gave a wrong answer"):
+        there.open_reader(path, memory=1 << 20)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [{"frame": [0, 1]}],  # and no pixels
+        [{"frame": [0]}, PIXELS],
+        [{"frame": [None, 1]}, PIXELS],
+        [{"frame": [1 << 63, 1]}, PIXELS],
+        [{"frame": [0, 1.5]}, PIXELS],
+        [{"frame": [5, 1]}, PIXELS, {"frame": [5, 1]}, PIXELS],
+        [{"frame": [5, 1]}, PIXELS, {"frame": [4, 1]}, PIXELS],
+        [{"frame": [0, 1], "warnings": "many"}, PIXELS],
+        [{"other": 1}],
+        ["text"],
+    ],
+)
+def test_frames_are_not_trusted(answers: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "".join(answer if answer == PIXELS else f"send({answer!r})\n" for answer in answers)
+    script = LIAR + f"send({OPENED!r})\nos.read(0, 1 << 16)\n" + said
+    monkeypatch.setattr(sandbox_process, "COMMAND", (sys.executable, "-c", script))
+    (path := tmp_path / "a.mp4").write_bytes(b"x")
+    with Sandbox("on") as there, there.open_reader(path) as reader:
+        with pytest.raises(InputError, match=r"a\.mp4: its decoder"):
+            list(reader)
+        assert there._all == set()
+
+
+@pytest.mark.parametrize("count", [{"count": "3"}, {"count": None}, {"end": True}])
+def test_a_count_is_a_number(count: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = LIAR + f"send({OPENED!r})\nos.read(0, 1 << 16)\nsend({{'counting': 1}})\nsend({count!r})\nos.read(0, 9)\n"
+    monkeypatch.setattr(sandbox_process, "COMMAND", (sys.executable, "-c", script))
+    (path := tmp_path / "a.mp4").write_bytes(b"x")
+    with Sandbox("on") as there, there.open_reader(path) as reader, pytest.raises(InputError, match="its decoder"):
+        reader.count()
 
 
 def test_messages_are_bounded() -> None:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tvae.pipeline.errors import PlanError, UsageError
 from tvae.pipeline.memory import limits as budget
-from tvae.pipeline.memory.limits import Limits, activation_budget, check_budget, overhead, parse_size
+from tvae.pipeline.memory.amount import parse_size
+from tvae.pipeline.memory.limits import Limits, activation_budget, check_budget, overhead
 
 CPU, CUDA, OTHER = torch.device("cpu"), torch.device("cuda", 0), torch.device("meta")
 MIB, GIB = 1 << 20, 1 << 30

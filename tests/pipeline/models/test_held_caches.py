@@ -147,7 +147,8 @@ def test_a_stream_goes_on_with_what_another_saved(folder: Path, monkeypatch: pyt
         stream = model.stream("decode")
         assert stream is not None
         stream.restore(saved)
-        torch.testing.assert_close(stream.step(part), expected, rtol=1e-5, atol=1e-5)
+        # by another plan: law 1 is for all of a result, and single elements near zero may differ by more
+        assert relative_l2(stream.step(part), expected) <= 2e-6
         assert any(isinstance(cache, OffloadedCache) for cache in stream.caches) == bool(n % 2)
         saved = stream.saved()
 

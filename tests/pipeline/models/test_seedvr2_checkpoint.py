@@ -185,7 +185,7 @@ def test_files_that_are_no_vae(file: Path) -> None:
         with pytest.raises(UsageError, match=reason):
             locate_vae(str(other))
     save_file({"blocks.0.ada.vid.attn_gate": torch.zeros(3)}, file.with_name("dit.safetensors"))
-    with pytest.raises(UsageError, match="is a file; name the diffusers folder"):
+    with pytest.raises(UsageError, match="is a file of no VAE that tvae knows: 1 tensor"):
         locate_vae(str(file.with_name("dit.safetensors")))
 
 

@@ -127,7 +127,13 @@ def rms_norm_act(draw: Draw, op: str) -> OneOp:
     scale = 1.0 if weight is None else per_channel(g.wide(weight), wide.ndim)
     y = wide / size * scale + per_channel(g.wide(bias), wide.ndim)
     y = F.silu(y) if act else y
-    made = g.fused("rms_norm_act", x, weight, bias, eps, form, act, offset, value=y)
+    before, shape = [], g.shape_of(x)
+    if len(shape) == 5 and draw(st.booleans()):  # frames of another value come first
+        first = draw(st.integers(1, g.value(x).shape[2]))
+        before = [g.call("slice.Tensor", x, 2, 0, first, shape=[*shape[:2], first, *shape[3:]])]
+        y = torch.cat([g.wide(before[0]), y], 2)
+        shape = [*shape[:2], y.shape[2], *shape[3:]]
+    made = g.fused("rms_norm_act", x, weight, bias, eps, form, act, offset, *before, value=y, shape=shape)
     return g.gives(made, tolerance=tolerance, channels_last=draw(st.booleans()))
 
 

@@ -68,7 +68,7 @@ def test_copies_of_the_last_frame_are_passed_over_too(
     run("encode", source, output=tmp_path / "whole", model=model())
     monkeypatch.setattr(checkpoint, "SHARE", 1e9)
     with (
-        patch("tvae.pipeline.jobs.encode_clip.copy_streams", side_effect=KeyboardInterrupt),
+        patch("tvae.pipeline.media.sandbox.copy_here", side_effect=KeyboardInterrupt),
         pytest.raises(KeyboardInterrupt),
     ):
         run("encode", source, output=tmp_path / "out", model=model())

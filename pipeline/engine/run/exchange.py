@@ -1,0 +1,87 @@
+"""How ranks that share a program talk: rows of buffers, parts of statistics, and noise. Nothing else travels.
+
+Every rank makes the same calls in the same order. ``GroupExchange`` is a process group of PyTorch: gloo between CPUs,
+NCCL between GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tvae.pipeline.errors import RankError
+
+__all__ = ["Exchange", "GroupExchange", "Message"]
+
+Message = tuple[int, Tensor]
+"""(rank, tensor): to or from that rank. The tensor is contiguous."""
+
+
+class Exchange(Protocol):
+    """See the module's docstring."""
+
+    rank: int
+    """Of this process, from 0."""
+    ranks: int
+    """How many there are."""
+
+    def swap(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
+        """Send tensors, and fill others with what is received. Between two ranks, messages keep their order."""
+
+    def gather(self, part: Tensor) -> list[Tensor]:
+        """The tensor of every rank, in the order of the ranks. They have one shape and type."""
+
+    def broadcast(self, value: Tensor) -> None:
+        """Fill a tensor with that of rank 0."""
+
+
+class GroupExchange:
+    """Between the processes of a group."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
+        self._group = group
+        self._world = [dist.get_global_rank(group, n) for n in range(self.ranks)]
+
+    def swap(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
+        """See ``Exchange``."""
+        wanted = [dist.P2POp(dist.irecv, _bytes(t), self._world[peer], self._group) for peer, t in receives]
+        wanted += [dist.P2POp(dist.isend, _bytes(t), self._world[peer], self._group) for peer, t in sends]
+        with _in_time():
+            for work in dist.batch_isend_irecv(wanted) if wanted else ():
+                work.wait()
+
+    def gather(self, part: Tensor) -> list[Tensor]:
+        """See ``Exchange``."""
+        found = [torch.empty_like(part) for _ in range(self.ranks)]
+        with _in_time():
+            dist.all_gather(found, part, self._group)
+        return found
+
+    def broadcast(self, value: Tensor) -> None:
+        """See ``Exchange``."""
+        with _in_time():
+            dist.broadcast(value, self._world[0], self._group)
+
+
+@contextmanager
+def _in_time() -> Iterator[None]:
+    """What the group says of a process that died, or did not answer within the group's time-out, in one line."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        said = f"another process of the group died or does not answer; start all of them again ({why})"
+        raise RankError(said) from error
+
+
+def _bytes(plain: Tensor) -> Tensor:
+    """Types are no matter of the group: not all know all of them."""
+    return plain.view(-1).view(torch.uint8)

@@ -1,0 +1,44 @@
+"""What a run would do with an item, without doing it. Imports no PyTorch, which takes longer than many files do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tvae.pipeline.errors import InputError
+from tvae.pipeline.jobs.cache_names import planned_cache
+from tvae.pipeline.jobs.context import Context
+from tvae.pipeline.jobs.events import Event, ItemPlanned, ItemSkipped
+from tvae.pipeline.jobs.existing import is_there
+from tvae.pipeline.jobs.other_programs import opened_latents
+from tvae.pipeline.jobs.outcome import Outcome
+from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.reading import kind_of
+
+if TYPE_CHECKING:
+    from tvae.pipeline.jobs.cache_plan import CachePlan
+
+__all__ = ["planned"]
+
+
+def planned(item: Item, context: Context, cached: CachePlan | None = None) -> Outcome:
+    """Makes nothing, and opens what does not tell its kind by its name alone. cached: of a run that caches."""
+    try:
+        if item.problem is not None:
+            return InputError(item.problem)
+        return _plan(item, context) if cached is None else planned_cache(item, context, cached)
+    except Exception as error:  # the tally knows whose failure it is
+        return error
+
+
+def _plan(item: Item, context: Context) -> Event:
+    if context.job.operation == "decode":
+        kind = opened_latents(item, context).meta.kind
+    elif len(item.kinds) == 1:
+        item.source.stat()
+        (kind,) = item.kinds
+    else:
+        kind = kind_of(item.source, context.job, context.sandbox)
+    output = context.claim(item, kind)
+    if context.job.existing == "keep" and is_there(output):
+        return ItemSkipped(item.source, item.index, output, "exists")
+    return ItemPlanned(item.source, item.index, output, is_there(output))

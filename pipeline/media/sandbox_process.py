@@ -1,0 +1,141 @@
+"""A process that decodes for a sandbox, seen from outside: asked, timed, and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from io import BufferedReader
+from typing import Any, cast
+
+import numpy as np
+
+from tvae.pipeline.errors import UsageError
+from tvae.pipeline.media.sandbox_messages import receive, seconds_for, send
+
+__all__ = ["DecoderProcess", "DiedError"]
+
+LEAST_SECONDS = 60.0
+"""That an answer may take, however small the file."""
+_START_SECONDS = 60.0
+COMMAND = (sys.executable, "-P", "-m", "tvae.pipeline.media.sandbox_worker")
+
+
+class DiedError(Exception):
+    """A process ended, or was ended, before its answer."""
+
+
+class DecoderProcess:
+    """Answers one thread at a time."""
+
+    def __init__(self) -> None:
+        # as this process finds its modules; numbers are computed by one thread
+        paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
+        settings = {"PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
+        pipe = subprocess.PIPE
+        try:
+            self._process = subprocess.Popen(
+                COMMAND, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=os.environ | settings
+            )
+        except OSError as error:
+            raise _not_started(str(error.strerror)) from error
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._questions, self._answers = self._process.stdin, self._process.stdout
+        self.served = False
+        """Has it answered before?"""
+        self.timed_out = False
+
+    @property
+    def least(self) -> float:
+        """See ``LEAST_SECONDS``."""
+        return LEAST_SECONDS
+
+    def begin(self) -> None:
+        """Waits until it is ready. Raises UsageError where it does not start."""
+        try:
+            with self._within(_START_SECONDS):
+                receive(self._answers)
+        except (OSError, ValueError, EOFError):
+            self.end()
+            raise _not_started(self._cause()) from None
+
+    @contextlib.contextmanager
+    def asked(self, work: int) -> Iterator[None]:
+        """Around questions and their answers. work: bytes, of which each second has ``SLOWEST`` at least.
+
+        Raises DiedError where it ends, takes longer, or gives a wrong answer, which a ValueError inside says.
+        """
+        try:
+            with self._within(seconds_for(work, LEAST_SECONDS)):
+                yield
+        except (OSError, EOFError):
+            self.end()
+            raise DiedError(self._cause()) from None
+        except ValueError as error:
+            self.end()
+            wrong = f"its decoder gave a wrong answer ({error})"
+            raise DiedError(self._cause() if self.timed_out else wrong) from None
+
+    def send(self, question: dict[str, Any]) -> None:
+        """Inside of ``asked``."""
+        send(self._questions, question)
+
+    def receive(self) -> dict[str, Any]:
+        """Inside of ``asked``."""
+        return receive(self._answers)
+
+    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Inside of ``asked``: its answer."""
+        self.send(question)
+        return self.receive()
+
+    def pixels(self, height: int, width: int) -> np.ndarray:
+        """Inside of ``asked``: uint8 [H, W, 3], which follow an answer."""
+        rgb = np.empty((height, width, 3), np.uint8)
+        if cast(BufferedReader, self._answers).readinto(rgb.data.cast("B")) != rgb.nbytes:
+            raise EOFError
+        return rgb
+
+    def end(self) -> None:
+        """It is gone afterwards, whatever it did."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._questions, self._answers):
+            with contextlib.suppress(OSError, ValueError):
+                pipe.close()
+
+    @contextlib.contextmanager
+    def _within(self, seconds: float) -> Iterator[None]:
+        def too_late() -> None:
+            self.timed_out = True
+            self._process.kill()
+
+        self._seconds = seconds
+        timer = threading.Timer(seconds, too_late)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _cause(self) -> str:
+        """Why a process that is gone is gone."""
+        if self.timed_out:
+            return f"its decoder took more than {self._seconds:.3g} seconds and was stopped"
+        code = self._process.returncode
+        if code >= 0:
+            return f"its decoder ended with code {code:#x}" if code > 255 else f"its decoder ended with code {code}"
+        try:
+            return f"its decoder crashed ({signal.Signals(-code).name})"
+        except ValueError:
+            return f"its decoder crashed (signal {-code})"
+
+
+def _not_started(why: str) -> UsageError:
+    return UsageError(f"the process that decodes does not start ({why}); --sandbox off does without it")

@@ -1,0 +1,98 @@
+"""The ranks that a session computes with: processes that make the same calls in the same order.
+
+What they must agree on before they compute is agreed on here. What they compute goes through the engine's exchange.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tvae.pipeline.engine.ir.axis import Axis, shape_of_rows
+from tvae.pipeline.engine.plan.bounds import Rows
+from tvae.pipeline.engine.run.exchange import GroupExchange
+from tvae.pipeline.engine.run.swap_rows import PartOfRows, swap_rows, widened
+from tvae.pipeline.errors import TvaeError, UsageError
+from tvae.pipeline.session.choose_plan import Room
+
+__all__ = ["Peers"]
+
+_UNKNOWN = 1 << 62
+"""Bytes of memory of which nothing is known."""
+_FAILED = -(1 << 62)
+
+
+class Peers:
+    """See the module's docstring.
+
+    group: of processes, as PyTorch has them; every one of them makes a ``Peers``. gather: does every rank want the
+    whole result? Otherwise each has its own rows of it.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, *, gather: bool = True) -> None:
+        self.gather, self._group = gather, group
+        self._all = GroupExchange(group)
+        self.rank, self.count = self._all.rank, self._all.ranks
+        self._fewer: dict[int, GroupExchange | None] = {self.count: self._all}
+
+    def exchange(self, count: int) -> GroupExchange | None:
+        """Between the first so many ranks; None for the others, which have no rows."""
+        if count not in self._fewer:
+            group = None
+            if self.rank < count:
+                members = [dist.get_global_rank(self._group, n) for n in range(count)]
+                group = dist.new_group(members, use_local_synchronization=True)
+            self._fewer[count] = None if group is None else GroupExchange(group)
+        return self._fewer[count]
+
+    def least(self, found: Callable[[], Room]) -> Room:
+        """Of each number the least that any rank finds; None where nobody knows one. Raises what ``found`` raises, and
+        UsageError on the other ranks."""
+        failed: TvaeError | None = None
+        try:
+            numbers = [_UNKNOWN if n is None else n for n in found()]
+        except TvaeError as error:
+            failed, numbers = error, [_FAILED, _FAILED]
+        every = self._gathered(numbers)
+        if failed is not None:
+            raise failed
+        if wrong := [rank for rank, its in enumerate(every) if _FAILED in its]:
+            raise UsageError(f"rank {wrong[0]} cannot take part; its own message says why")
+        device, host = (None if n == _UNKNOWN else n for n in map(min, zip(*every, strict=True)))
+        return device, host
+
+    def check_alike(self, facts: Sequence[tuple[str, object]]) -> None:
+        """Are these facts (name, what it is) the same on all ranks? Raises UsageError on all where they are not."""
+        digests = [hashlib.sha256(repr(what).encode()).digest()[:8] for _, what in facts]
+        every = self._gathered([int.from_bytes(digest, "little", signed=True) for digest in digests])
+        for rank, its in enumerate(every):
+            other = [name for (name, _), a, b in zip(facts, its, every[0], strict=True) if a != b]
+            if other:
+                raise UsageError(f"rank {rank} has another {other[0]} than rank 0: all ranks make the same calls")
+
+    def whole(self, part: Tensor, axis: Axis, own: Sequence[Rows], *, channels_last: bool) -> Tensor:
+        """A result of which each rank has its own rows, on every rank."""
+        buffer = widened(part, axis, own[self.rank], (0, axis.rows), channels_last=channels_last)
+        held = [(0, axis.rows)] * self.count
+        swap_rows(self._all, [PartOfRows(buffer, axis, 0, own, held)], channels_last=channels_last)
+        return buffer
+
+    def from_first(
+        self, value: Tensor | None, shape: Sequence[int], dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
+        """A whole value that the first rank has, on every rank."""
+        found = torch.empty(shape, dtype=dtype, device=device) if value is None else value.contiguous()
+        self._all.broadcast(found)
+        return found
+
+    def nothing(self, shape: Sequence[int], axis: Axis, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """The rows of a rank that has none."""
+        return torch.empty(shape_of_rows(shape, axis, 0), dtype=dtype, device=device)
+
+    def _gathered(self, numbers: Sequence[int]) -> list[list[int]]:
+        device = torch.device("cuda") if "nccl" in dist.get_backend(self._group) else torch.device("cpu")
+        return [part.tolist() for part in self._all.gather(torch.tensor(numbers, dtype=torch.int64, device=device))]

@@ -1,0 +1,185 @@
+"""Single files of weights from the shell: encode, decode, plan, roundtrip and inspect with nothing else at hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from published_names import in_checkpoint, latent_diffusion, weights_of
+from safetensors.torch import load_file, save_file
+from tiny_vaes import TinyVAE, relative_l2
+from typer.testing import CliRunner
+
+from tvae.cli.app import app
+
+TINY = TinyVAE(
+    "AutoencoderKL",
+    {
+        "down_block_types": ("DownEncoderBlock2D",) * 3,
+        "up_block_types": ("UpDecoderBlock2D",) * 3,
+        "block_out_channels": (32, 32, 64),
+    },
+    (4, None),
+    4,
+)
+
+
+def call(*words: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, [*words])
+    return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> torch.nn.Module:
+    """A photo, a VAE's file and a checkpoint in the working folder; the model they are of."""
+    monkeypatch.chdir(tmp_path)
+    model = TINY.build()
+    weights = latent_diffusion(weights_of(model))
+    save_file({name: value.contiguous() for name, value in weights.items()}, "sdxl_vae.safetensors")
+    others = {"conditioner.embedders.0.x": torch.zeros(3), "model.diffusion_model.y": torch.zeros(5)}
+    checkpoint = in_checkpoint(weights, "first_stage_model.", others)
+    save_file({name: value.contiguous() for name, value in checkpoint.items()}, "model.safetensors")
+    levels = np.random.default_rng(0).integers(0, 256, (24, 32, 3), np.uint8)
+    Image.fromarray(levels).save("photo.png")
+    return model
+
+
+def mean_of(model: torch.nn.Module) -> torch.Tensor:
+    pixels = torch.from_numpy(np.array(Image.open("photo.png"))).permute(2, 0, 1)[None] / 127.5 - 1
+    with torch.no_grad():
+        return model.encode(pixels).latent_dist.mean[0]  # type: ignore[operator]
+
+
+OPTIONS = ("--device", "cpu", "--dtype", "fp32")
+
+
+@pytest.mark.parametrize("vae", ["sdxl_vae.safetensors", "model.safetensors"])
+def test_there_and_back(vae: str, here: torch.nn.Module) -> None:
+    assert call("encode", "photo.png", "--vae", vae, "-o", "out", *OPTIONS)[0] == 0
+    latents = load_file("out/photo.png.safetensors")["latents"]
+    assert relative_l2(latents, mean_of(here)) < 1e-5
+    assert call("decode", "out/photo.png.safetensors", "-o", "back.png", *OPTIONS)[0] == 0
+    with torch.no_grad():
+        own = here.decode(latents[None]).sample[0].permute(1, 2, 0)  # type: ignore[operator]
+    levels = ((own + 1) * 127.5).round().clamp(0, 255).numpy()
+    assert np.abs(np.asarray(Image.open("back.png")).astype(float) - levels).max() <= 1
+    assert call("roundtrip", "photo.png", "--vae", vae, "-o", "again", *OPTIONS)[0] == 0
+    assert call("plan", "--shape", "64x64", "--vae", vae, *OPTIONS)[0] == 0
+
+
+def test_model_space_is_asked_for(here: torch.nn.Module) -> None:
+    code, _, told = call("encode", "photo.png", "--vae", "sdxl_vae.safetensors", "--space", "model", *OPTIONS)
+    assert code == 2
+    assert "(playground2.5) and SDXL (sdxl) have the same layers; say which model it is of (--vae-of)" in " ".join(
+        told.split()
+    )
+    assert not Path("photo.png.safetensors").exists()
+    words = ("encode", "photo.png", "--space", "model", "-o", "out", "--overwrite", *OPTIONS, "--vae")
+    for named, scale in (
+        (("sdxl_vae.safetensors", "--vae-of", "sdxl"), 0.13025),
+        (("sdxl_vae.safetensors", "--vae-of", "sd1"), 0.18215),
+        (("model.safetensors",), 0.13025),
+    ):
+        assert call(*words, *named)[0] == 0
+        latents = load_file("out/photo.png.safetensors")["latents"]
+        assert relative_l2(latents, mean_of(here) * scale) < 1e-5
+
+
+def test_latents_in_model_space_say_how_they_came_there(here: torch.nn.Module) -> None:
+    """The VAE alone does not know; its file of latents does."""
+    words = ("encode", "photo.png", "--vae", "sdxl_vae.safetensors", *OPTIONS)
+    assert call(*words, "-o", "raw")[0] == 0
+    assert call(*words, "-o", "model", "--space", "model", "--vae-of", "sdxl")[0] == 0
+    for name in ("raw", "model"):
+        assert call("decode", f"{name}/photo.png.safetensors", "-o", f"{name}.png", *OPTIONS)[0] == 0
+    raw, model = (np.asarray(Image.open(f"{name}.png")).astype(int) for name in ("raw", "model"))
+    assert np.abs(raw - model).max() <= 1
+    save_file({"latents": load_file("model/photo.png.safetensors")["latents"]}, "other.safetensors")
+    words = (
+        "decode",
+        "other.safetensors",
+        "--vae",
+        "sdxl_vae.safetensors",
+        "--space",
+        "model",
+        "-o",
+        "o.png",
+        *OPTIONS,
+    )
+    assert call(*words)[0] == 2
+    assert call(*words, "--vae-of", "sdxl")[0] == 0
+    assert np.abs(raw - np.asarray(Image.open("o.png")).astype(int)).max() <= 1
+
+
+def test_inspect_says_what_it_is_and_how_it_is_known() -> None:
+    code, told, _ = call("inspect", "sdxl_vae.safetensors", "model.safetensors")
+    assert code == 0
+    assert "by Latent Diffusion's names and their shapes\n" in told
+    assert "not known: Stable Diffusion 1 and 2 (sd1), Playground 2.5 (playground2.5) and SDXL (sdxl)" in told
+    assert "have the same layers (--vae-of)" in told
+    assert "inside a checkpoint (first_stage_model.*)" in told
+    assert "SDXL, by the rest of the checkpoint" in told
+    found = json.loads(call("inspect", "model.safetensors", "--json")[1])
+    assert (found["type"], found["class"], found["found"]["of"]) == ("vae", "AutoencoderKL", "SDXL")
+    assert found["parameters"] == sum(value.numel() for value in TINY.build().state_dict().values())
+
+
+def test_inspect_says_why_it_is_no_vae() -> None:
+    weights = load_file("sdxl_vae.safetensors")
+    del weights["decoder.norm_out.bias"]
+    save_file(weights, "part.safetensors")
+    code, told, _ = call("inspect", "part.safetensors")
+    assert code == 0
+    assert "nearest is AutoencoderKL in Latent Diffusion's names: 1 missing (decoder.conv_norm_out.bias)" in told
+    code, _, told = call("encode", "photo.png", "--vae", "part.safetensors")
+    assert code == 2
+    assert "1 missing" in told
+
+
+def test_the_models_that_a_file_can_be_of_are_listed() -> None:
+    assert "--vae-of sd1, playground2.5, sdxl, sd3, flux" in call("models")[1]
+
+
+def test_vae_of_needs_a_file() -> None:
+    code, _, told = call("encode", "photo.png", "--vae-of", "sdxl")
+    assert code == 2
+    assert "pass --vae, too" in told
+    code, _, told = call("encode", "photo.png", "--vae", "builtin", "--vae-of", "sdxl")
+    assert code == 2
+    assert "leave --vae-of out" in told
+
+
+def test_a_float16_copy_is_the_same_vae(caplog: pytest.LogCaptureFixture) -> None:
+    assert call("encode", "photo.png", "--vae", "sdxl_vae.safetensors", "-o", "out", *OPTIONS)[0] == 0
+    weights = load_file("sdxl_vae.safetensors")
+    save_file({name: value.half() for name, value in weights.items()}, "half.safetensors")
+    words = ("decode", "out/photo.png.safetensors", "-o", "back.png", "--overwrite", *OPTIONS, "--vae")
+    assert call(*words, "half.safetensors")[0] == 0
+    assert call(*words, "model.safetensors")[0] == 0, "in another layout, inside a checkpoint"
+    assert [record.message for record in caplog.records if "the same VAE, stored in another type" in record.message]
+    assert call("verify", "out", "--vae", "half.safetensors")[1].count("stale") <= 1
+    weights["decoder.conv_out.bias"] += 1
+    save_file(weights, "other.safetensors")
+    code, _, told = call(*words, "other.safetensors")
+    assert code in (2, 3)
+    assert "was made by another VAE" in told
+
+
+def test_latents_without_checksums_of_values_are_read(here: torch.nn.Module) -> None:
+    """Those of version 1 that were written before there were any."""
+    assert call("encode", "photo.png", "--vae", "sdxl_vae.safetensors", "-o", "out", *OPTIONS)[0] == 0
+    from safetensors import safe_open
+
+    path = "out/photo.png.safetensors"
+    with safe_open(path, "pt") as file:
+        metadata = dict(file.metadata())
+    vae = json.loads(metadata["vae"])
+    del vae["values"], metadata["checksum"]
+    save_file(load_file(path), path, {**metadata, "vae": json.dumps(vae)})
+    assert call("decode", path, "-o", "back.png", *OPTIONS)[0] == 0
+    save_file({name: value.half() for name, value in load_file("sdxl_vae.safetensors").items()}, "half.safetensors")
+    assert "was made by another VAE" in call("decode", path, "-o", "b.png", *OPTIONS, "--vae", "half.safetensors")[2]

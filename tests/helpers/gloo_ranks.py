@@ -1,0 +1,44 @@
+"""Ranks that are processes of this machine, with gloo between them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import multiprocessing
+
+__all__ = ["in_ranks"]
+
+
+def in_ranks(ranks: int, do: Callable[..., Any], *args: Any, seconds: float = 120, gone: float = 0) -> list[Any]:
+    """What ``do(rank, *args)`` gives in each process, in order. It must be a module's function, and its results such
+    that ``torch.save`` takes. Raises what the first to fail raises; gone: seconds that the others then have."""
+    with tempfile.TemporaryDirectory() as folder:
+        context = multiprocessing.spawn(_rank, (ranks, folder, do, args), ranks, join=False)
+        assert context is not None
+        end = time.monotonic() + seconds
+        try:
+            while not context.join(timeout=1, **({"grace_period": gone} if gone else {})):
+                assert time.monotonic() < end, f"the ranks took longer than {seconds} s"
+        finally:
+            for process in context.processes:
+                process.kill()
+        return [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(ranks)]
+
+
+def _rank(rank: int, ranks: int, folder: str, do: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+    store = dist.FileStore(f"{folder}/store", ranks)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=60))
+    try:
+        torch.save(do(rank, *args), f"{folder}/{rank}.pt")
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,218 @@
+"""The public VAEs in their full width, from headers alone: every name of every layout goes where it belongs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import published_names as names
+import pytest
+import torch
+from published_names import Weights
+from published_names_ltx import ltx_090, ltx_091, ltx_095
+
+from tvae.pipeline.errors import UsageError
+from tvae.pipeline.files.tensor_header import Header, TensorSpec
+from tvae.pipeline.models.families import FAMILIES
+from tvae.pipeline.models.single_file import Found, recognise
+
+SD: dict[str, Any] = {
+    "down_block_types": ("DownEncoderBlock2D",) * 4,
+    "up_block_types": ("UpDecoderBlock2D",) * 4,
+    "block_out_channels": (128, 256, 512, 512),
+    "layers_per_block": 2,
+}
+SIXTEEN = {**SD, "latent_channels": 16, "use_quant_conv": False, "use_post_quant_conv": False}
+UP_3: dict[str, Any] = {
+    "decoder_block_out_channels": (256, 512, 1024),
+    "decoder_spatio_temporal_scaling": (True, True, True),
+    "upsample_residual": (True, True, True),
+    "upsample_factor": (2, 2, 2),
+    "timestep_conditioning": True,
+}
+LTX_091 = {**UP_3, "decoder_layers_per_block": (5, 6, 7, 8), "decoder_inject_noise": (True, True, True, False)}
+LTX_095 = {
+    **UP_3,
+    "block_out_channels": (128, 256, 512, 1024, 2048),
+    "down_block_types": ("LTXVideo095DownBlock3D",) * 4,
+    "layers_per_block": (4, 6, 6, 2, 2),
+    "decoder_layers_per_block": (5, 5, 5, 5),
+    "spatio_temporal_scaling": (True, True, True, True),
+    "decoder_inject_noise": (False, False, False, False),
+    "downsample_type": ("spatial", "temporal", "spatiotemporal", "spatiotemporal"),
+}
+LTX_23 = {
+    "block_out_channels": (256, 512, 1024, 1024),
+    "layers_per_block": (4, 6, 4, 2, 2),
+    "decoder_block_out_channels": (256, 512, 512, 1024),
+    "decoder_layers_per_block": (4, 6, 4, 2, 2),
+    "decoder_spatio_temporal_scaling": (True, True, True, True),
+    "decoder_inject_noise": (False,) * 5,
+    "upsample_type": ("spatiotemporal", "spatiotemporal", "temporal", "spatial"),
+    "upsample_residual": (False,) * 4,
+    "upsample_factor": (2, 2, 1, 2),
+}
+WAN_22 = {
+    "base_dim": 160,
+    "z_dim": 48,
+    "is_residual": True,
+    "in_channels": 12,
+    "out_channels": 12,
+    "decoder_base_dim": 256,
+    "patch_size": 2,
+}
+Renaming = Callable[[Weights], Weights]
+PUBLIC: dict[str, tuple[str, dict[str, Any], Renaming, str | None]] = {
+    "sdxl": ("AutoencoderKL", SD, names.latent_diffusion, None),
+    "flux": ("AutoencoderKL", SIXTEEN, names.latent_diffusion, None),
+    "flux2": ("AutoencoderKLFlux2", {}, names.black_forest_labs, None),
+    "flux2, another decoder": (
+        "AutoencoderKLFlux2",
+        {"decoder_block_out_channels": (64, 128, 256, 256)},
+        names.black_forest_labs,
+        None,
+    ),
+    "wan 2.1": ("AutoencoderKLWan", {}, names.wan_21, None),
+    "wan 2.2": ("AutoencoderKLWan", WAN_22, names.wan_22, None),
+    "hunyuan": ("AutoencoderKLHunyuanVideo", {}, names.hunyuan_in_comfyui, None),
+    "hunyuan 1.5": ("AutoencoderKLHunyuanVideo15", {}, names.hunyuan_15, "hunyuanvideo1.5"),
+    "cogvideox": ("AutoencoderKLCogVideoX", {}, names.cogvideox, None),
+    "mochi": ("AutoencoderKLMochi", {}, names.mochi, None),
+    "cosmos": ("AutoencoderKLCosmos", {}, names.cosmos, None),
+    "taesd": ("AutoencoderTiny", {}, names.taesd_in_comfyui, None),
+    "taef1": ("AutoencoderTiny", {"latent_channels": 16}, names.taesd_in_comfyui, None),
+    "ltx 0.9.0": ("AutoencoderKLLTXVideo", {}, ltx_090, None),
+    "ltx 0.9.1": ("AutoencoderKLLTXVideo", LTX_091, ltx_091, None),
+    "ltx 0.9.5": ("AutoencoderKLLTXVideo", LTX_095, ltx_095, None),
+    "ltx 2": ("AutoencoderKLLTX2Video", {"decoder_causal": False}, ltx_095, None),
+    "ltx 2.3": ("AutoencoderKLLTX2Video", LTX_23, ltx_095, None),
+}
+
+
+def shapes_of(class_name: str, config: dict[str, Any]) -> Weights:
+    """Without memory."""
+    from diffusers.models import autoencoders
+
+    with torch.device("meta"):
+        return dict(getattr(autoencoders, class_name)(**config).state_dict())
+
+
+def known(stored: Weights, of: str | None = None, prefix: str = "") -> Found:
+    specs = {prefix + name: TensorSpec("BF16", tuple(value.shape)) for name, value in stored.items()}
+    return recognise(Header(specs, {}), Path("vae.safetensors"), of)
+
+
+@pytest.mark.parametrize("renamed", ["diffusers", "its own"])
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_name_goes_where_it_belongs(name: str, renamed: str) -> None:
+    """What the module's tensor is called in the file, and which part of the stored one it is."""
+    class_name, config, publish, of = PUBLIC[name]
+    own = shapes_of(class_name, config)
+    stored = publish(own) if renamed == "its own" else own
+    found = known(stored, of, "vae.")
+    assert found.class_name == class_name
+    assert found.pieces.keys() == own.keys() if class_name != "AutoencoderKLFlux2" else own.keys() & found.pieces.keys()
+    markers = {key: torch.empty_like(value, device="meta") for key, value in own.items()}
+    by_id = {id(value): key for key, value in markers.items()}
+    if renamed == "diffusers":
+        assert all(piece.stored == f"vae.{key}" for key, piece in found.pieces.items())
+        return
+    for stored_name, value in publish(markers).items():
+        key = by_id.get(id(value))
+        if key is not None and key in found.pieces:  # a tensor that is stored as it is
+            piece = found.pieces[key]
+            assert (piece.stored, piece.parts) == (f"vae.{stored_name}", 1), key
+    assert all(math.prod(piece.shape) == own[key].numel() for key, piece in found.pieces.items())
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_what_a_configuration_says_is_the_published_one(name: str) -> None:
+    class_name, config, publish, of = PUBLIC[name]
+    found = known(publish(shapes_of(class_name, config)), of)
+    for key, value in config.items():
+        own = found.config[key]
+        assert (list(own) if isinstance(own, tuple | list) else own) == (
+            list(value) if isinstance(value, tuple) else value
+        )
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_name_less_or_more_is_refused(name: str) -> None:
+    class_name, config, publish, of = PUBLIC[name]
+    stored = publish(shapes_of(class_name, config))
+    generator = torch.Generator().manual_seed(len(name))
+    for _ in range(3):
+        lost = [key for key, value in stored.items() if value.ndim]
+        key = lost[int(torch.randint(len(lost), (), generator=generator))]
+        less = {other: value for other, value in stored.items() if other != key}
+        if not key.startswith(("loss.", "per_channel_statistics.mean-of-st", "per_channel_statistics.ch")) and not any(
+            part in key for part in ("wavelets", "_arange", "patch_size_buffer")
+        ):
+            with pytest.raises(UsageError, match="no VAE that tvae knows"):
+                known(less, of)
+        with pytest.raises(UsageError, match="left over"):
+            known({**stored, f"{key}.more": torch.empty(3)}, of)
+
+
+def test_a_number_that_the_model_computes_with_is_no_counter() -> None:
+    """FLUX.2's files may leave a counter out; LTX-Video's scale of time is a weight of one value."""
+    own = shapes_of("AutoencoderKLFlux2", {})
+    without = {k: v for k, v in own.items() if not k.endswith("num_batches_tracked")}
+    assert known(without).pieces.keys() == without.keys()
+    own = shapes_of("AutoencoderKLLTXVideo", LTX_091)
+    assert known(own).pieces["decoder.timestep_scale_multiplier"].shape == ()
+    with pytest.raises(UsageError, match=r"1 missing \(decoder\.timestep_scale_multiplier\)"):
+        known({k: v for k, v in own.items() if k != "decoder.timestep_scale_multiplier"})
+
+
+def test_models_that_compute_otherwise_are_not_guessed() -> None:
+    """HunyuanImage's refiner has the tensors of HunyuanVideo 1.5."""
+    own = shapes_of("AutoencoderKLHunyuanVideo15", {})
+    assert {k: v.shape for k, v in own.items()} == {
+        k: v.shape for k, v in shapes_of("AutoencoderKLHunyuanImageRefiner", {}).items()
+    }
+    for stored in (own, names.hunyuan_15(own)):
+        with pytest.raises(UsageError, match=r"have the same tensors and are not the same; pass --vae-of"):
+            known(stored)
+        with pytest.raises(UsageError, match="which tvae does not run"):
+            known(stored, "hunyuanimage-refiner")
+
+
+def test_no_other_class_has_the_tensors_of_a_listed_one() -> None:
+    """But Wan 2.1's and Qwen-Image's, which are one model, and the refiner above."""
+    from diffusers.models import autoencoders
+
+    listed = {name for name, family in FAMILIES.items() if family.layouts} - {"AutoencoderKL"}
+    defaults = {name: frozenset((k, v.shape) for k, v in shapes_of(name, {}).items()) for name in listed}
+    others = set(dir(autoencoders)) - listed
+    pairs = set()
+    for other in others:
+        if not other.startswith("AutoencoderKL") or "Audio" in other:
+            continue
+        try:
+            shapes = frozenset((k, v.shape) for k, v in shapes_of(other, {}).items())
+        except TypeError:  # it has no default configuration
+            continue
+        pairs |= {(name, other) for name, own in defaults.items() if own == shapes}
+    assert pairs == {
+        ("AutoencoderKLWan", "AutoencoderKLQwenImage"),
+        ("AutoencoderKLHunyuanVideo15", "AutoencoderKLHunyuanImageRefiner"),
+    }
+
+
+def test_a_published_file_is_known_by_its_sha256() -> None:
+    """Asked for only where the layers leave it open."""
+    own = shapes_of("AutoencoderKL", SD)
+    header = Header({k: TensorSpec("F32", tuple(v.shape)) for k, v in own.items()}, {})
+    known_files = {digest: kin for kin in FAMILIES["AutoencoderKL"].kin for digest in kin.files}
+    digest = "63aeecb90ff7bc1c115395962d3e803571385b61938377bc7089b36e81e92e2e"
+    found = recognise(header, Path("x"), sha256=lambda: digest)
+    assert (found.config["scaling_factor"], found.space_unknown) == (0.13025, None)
+    assert found.why == "by its sha256: sdxl_vae"
+    assert recognise(header, Path("x"), sha256=lambda: "0" * 64).space_unknown is not None
+    assert recognise(header, Path("x"), "sd1", lambda: pytest.fail("asked")).config["scaling_factor"] == 0.18215
+    assert all(len(digest) == 64 for digest in known_files)
+    wan = {k: TensorSpec("F32", tuple(v.shape)) for k, v in shapes_of("AutoencoderKLWan", {}).items()}
+    assert recognise(Header(wan, {}), Path("x"), sha256=lambda: pytest.fail("asked")).space_unknown is None
