@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["configs", "devices", "dtypes", "kin", "preset_names", "presets", "vaes"]
+__all__ = ["configs", "devices", "dtypes", "kin", "preset_names", "presets", "trainers", "vaes"]
 
 
 def preset_names(incomplete: str) -> list[str]:
@@ -46,6 +46,17 @@ def kin(incomplete: str) -> list[str]:
     from tvae.pipeline.models.families import FAMILIES
 
     return _beginning((one.key for family in FAMILIES.values() for one in family.kin), incomplete)
+
+
+def trainers(incomplete: str) -> list[str]:
+    """What ``--for`` takes: the names of files, which torch need not be loaded for."""
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    found = find_spec("tvae.pipeline.caches")
+    assert found is not None, "the package is installed whole"
+    files = (file for place in found.submodule_search_locations or () for file in Path(place).glob("trainers/*.py"))
+    return _beginning(sorted(file.stem.replace("_", "-") for file in files if file.stem != "__init__"), incomplete)
 
 
 def vaes(incomplete: str) -> list[str]:

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tvae.pipeline.latents.verify import MadeBy
+    from tvae.pipeline.latents.verify import MadeBy, Verdict
 
 __all__ = ["verify"]
 
-Paths = Annotated[list[str], typer.Argument(metavar="PATH...", help="Latents, or folders of them.")]
+Paths = Annotated[
+    list[str], typer.Argument(metavar="PATH...", help="Latents, or folders of them or of caches for trainers.")
+]
 Sources = Annotated[
     str | None,
     typer.Option("--source", metavar="FOLDER", help="Folder of the sources: say which of them have changed."),
@@ -39,6 +41,7 @@ def verify(
 ) -> None:
     """Read latents whole and compare them with their checksums.
 
+    Of caches for trainers: all files that tvae wrote, by its records beside them.
     Prints those that are not fine: damaged, incomplete, stale (source or VAE changed), or without checksums.
     The exit code is 4 if any are damaged or incomplete.
     """
@@ -46,6 +49,7 @@ def verify(
         from pathlib import Path
 
         from tvae.cli.table import emit
+        from tvae.pipeline.caches.verify import recorded_files, records_below, verify_record
         from tvae.pipeline.errors import UsageError
         from tvae.pipeline.latents.verify import found_below, verify_latents
 
@@ -56,17 +60,24 @@ def verify(
             raise UsageError(f"the folder of --source, {source}, does not exist")
         made_by = _made_by(vae) if vae is not None else None
         counts: Counter[str] = Counter()
+
+        def told(verdict: Verdict) -> None:
+            counts[verdict.state] += 1
+            if json:
+                facts = {"path": str(verdict.path), "state": verdict.state, "reason": verdict.reason}
+                emit("verified", facts, as_json=True)
+            elif verdict.state != "fine":
+                tell(printable(f"{verdict.path}: {verdict.state}: {verdict.reason}"))
+
         for name in paths:
+            known = recorded_files(Path(name))
             for path in found_below(Path(name)):
+                if path in known:
+                    continue
                 below = path.parent.relative_to(name) if path != Path(name) and Path(name).is_dir() else Path()
-                verdict = verify_latents(path, next(_source_of(path, source, below), None), made_by)
-                counts[verdict.state] += 1
-                if json:
-                    emit(
-                        "verified", {"path": str(path), "state": verdict.state, "reason": verdict.reason}, as_json=True
-                    )
-                elif verdict.state != "fine":
-                    tell(printable(f"{path}: {verdict.state}: {verdict.reason}"))
+                told(verify_latents(path, next(_source_of(path, source, below), None), made_by))
+            for root, record in records_below(Path(name)):
+                told(verify_record(root, record, None if source is None else Path(source), made_by))
         if not json:
             tell(", ".join(f"{count} {state}" for state, count in counts.items()) or "no latents here")
         if counts["damaged"] or counts["incomplete"]:

@@ -8,6 +8,7 @@ from tvae.cli.exit_codes import ExitCode
 from tvae.cli.render import Display
 from tvae.cli.reporting import say
 from tvae.pipeline.jobs import Job, run_job
+from tvae.pipeline.jobs.cache_names import advice
 
 __all__ = ["carry_out"]
 
@@ -18,4 +19,7 @@ def carry_out(job: Job, *, as_json: bool, quiet: bool, verbose: bool, progress: 
         finished = run_job(job, display.show)
     if finished.done and job.vae is None and job.operation != "decode" and not (quiet or as_json):
         say("the built-in VAE was used, which is for previews and tests; name your model's with --vae")
+    if finished.done and not (quiet or as_json):
+        for line in advice(job):
+            say(line)
     raise typer.Exit(ExitCode.SOME_FAILED if finished.failed else ExitCode.DONE)

@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tvae.pipeline.doors.opening import Latents, load_latents, load_vae
     from tvae.pipeline.doors.running import decode, encode
+    from tvae.pipeline.doors.saving import save_latents
     from tvae.pipeline.tiled_vae import TiledVAE
 
-__all__ = ["Latents", "TiledVAE", "decode", "encode", "load_latents", "load_vae"]
+__all__ = ["Latents", "TiledVAE", "decode", "encode", "load_latents", "load_vae", "save_latents"]
 
 _HOMES = {
     "TiledVAE": "tiled_vae",
     **dict.fromkeys(("Latents", "load_latents", "load_vae"), "doors.opening"),
     **dict.fromkeys(("decode", "encode"), "doors.running"),
+    "save_latents": "doors.saving",
 }
 
 

@@ -147,8 +147,7 @@ class TiledVAE(InPlaceOf):
         return type(self.vae).forward(self, *args, **kwargs)
 
     def refresh(self) -> None:
-        """Forget everything about the model: for a change that cannot be seen from outside, such as one in a file that
-        the model reads, or in the state of another library."""
+        """Forget everything about the model, for a change that cannot be seen from outside: in a file that it reads."""
         with self._lock:
             self._forget()
             self._identity = None

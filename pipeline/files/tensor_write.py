@@ -14,7 +14,7 @@ from tvae.pipeline.files.tensor_header import TensorSpec
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["FLOATING", "save_file", "spec_of"]
+__all__ = ["FLOATING", "save_file", "save_plain", "spec_of"]
 
 FLOATING = {name: ours for name, ours in TYPES.items() if "float" in ours}
 """Types of values of latents: torch's names, by safetensors' names."""
@@ -31,11 +31,17 @@ def save_file(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, 
 
     `OSError` where it cannot be written.
     """
+    checksum = of_tensors(tensors, metadata)
+    save_plain(tensors, path, {**metadata, CHECKSUM: checksum})
+    return checksum
+
+
+def save_plain(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str]) -> None:
+    """The same without a checksum, for other programs. `OSError` where it cannot be written."""
     import torch
 
     tensors = dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))  # each is aligned to its type
-    checksum = of_tensors(tensors, metadata)
-    header: dict[str, object] = {"__metadata__": {**metadata, CHECKSUM: checksum}}
+    header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
     for name, tensor in tensors.items():
         dtype = type_name(tensor.dtype)
@@ -49,4 +55,3 @@ def save_file(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, 
         file.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors.values():
             file.write(tensor.detach().reshape(-1).view(torch.uint8).numpy().data)
-    return checksum

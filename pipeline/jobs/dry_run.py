@@ -1,8 +1,11 @@
-"""What a run would do with an item, without doing it. Needs no PyTorch, whose import takes longer than many files."""
+"""What a run would do with an item, without doing it. Imports no PyTorch, which takes longer than many files do."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.jobs.cache_names import planned_cache
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemPlanned, ItemSkipped
 from tvae.pipeline.jobs.existing import is_there
@@ -11,15 +14,18 @@ from tvae.pipeline.jobs.outcome import Outcome
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.reading import kind_of
 
+if TYPE_CHECKING:
+    from tvae.pipeline.jobs.cache_plan import CachePlan
+
 __all__ = ["planned"]
 
 
-def planned(item: Item, context: Context) -> Outcome:
-    """Makes nothing, and opens what does not tell its kind by its name alone."""
+def planned(item: Item, context: Context, cached: CachePlan | None = None) -> Outcome:
+    """Makes nothing, and opens what does not tell its kind by its name alone. cached: of a run that caches."""
     try:
         if item.problem is not None:
             return InputError(item.problem)
-        return _plan(item, context)
+        return _plan(item, context) if cached is None else planned_cache(item, context, cached)
     except Exception as error:  # the tally knows whose failure it is
         return error
 

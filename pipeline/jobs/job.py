@@ -7,6 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Literal, get_args
 
+from tvae.pipeline.caches.request import CacheRequest
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.geometry import ALIGNS, FITS, Align, Fit, Size
 from tvae.pipeline.media.room import MAX_PIXELS
@@ -27,7 +28,7 @@ __all__ = [
     "Space",
 ]
 
-Operation = Literal["encode", "decode", "roundtrip"]
+Operation = Literal["encode", "decode", "roundtrip", "cache"]
 PosteriorKind = Literal["mean", "sample", "moments"]
 Space = Literal["raw", "model"]
 Audio = Literal["copy", "none"]
@@ -81,7 +82,8 @@ class Job:
     """Which files are decoded in processes of their own; see ``Sandbox``."""
 
     size: Size | None = None
-    """To resize to; for decode, of the picture that another program's rows of tokens stand for."""
+    """To resize to; for decode, of the picture that another program's rows of tokens stand for; for cache, the
+    resolution that the trainer is set to."""
     fit: Fit = "contain"
     align: Align = "pad"
     posterior: PosteriorKind = "mean"
@@ -105,6 +107,9 @@ class Job:
     color: str | None = None
     """Matrix and range to store a video in; None keeps the source's."""
 
+    cache: CacheRequest | None = None
+    """For cache, and it alone."""
+
     existing: Existing = "skip"
     dry_run: bool = False
 
@@ -121,6 +126,8 @@ class Job:
         ):
             if getattr(self, name) not in allowed:
                 raise UsageError(f"{name} '{getattr(self, name)}' is not one of {', '.join(allowed)}")
+        if (self.cache is not None) != (self.operation == "cache"):
+            raise UsageError("a cache is made by the operation cache, which has to know for which trainer (--for)")
         if not self.inputs:
             raise UsageError(f"nothing to {self.operation}: name a file, a folder or a pattern")
         if self.allow_other_vae and self.vae is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event
 from tvae.pipeline.jobs.existing import skipped
@@ -26,9 +28,11 @@ def look_up(
     finish: Callable[[Source, LengthFit, Sequence[str]], Finish],
     *,
     shows_progress: bool = True,
+    prepared: Callable[[Source, np.ndarray], np.ndarray] = lambda _source, rgb: rgb,
 ) -> Event | Picture | None:
     """See ``Operation.look_up``. serves: see ``skipped``. finish: how the output of a picture is written that was read
-    from a source, made as long as the VAE takes it, with lines on what was done to it."""
+    from a source, made as long as the VAE takes it, with lines on what was done to it. prepared: what goes into the VAE
+    of an opened source and its picture, uint8 [H, W, 3]."""
     job, model = context.job, context.facts_for(vae)
     if (skip := skipped(item, context, serves)) is not None:
         return skip
@@ -42,6 +46,7 @@ def look_up(
         fit = LengthFit(model.info, job.align)
         fit.check(source.reader.info.frames)
         (rgb, *_) = gathered(fit.through(source.frames())).frames
+        rgb = prepared(source, rgb)
         write = finish(source, fit, [*source.reader.warnings, *source.told, *fit.told])
         source.check_unchanged()
     pixels = rgb.shape[0] * rgb.shape[1]

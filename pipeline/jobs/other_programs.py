@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tvae.pipeline import latents
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from tvae.pipeline.jobs.outputs import Item
     from tvae.pipeline.session.model import Model, ModelInfo
 
-__all__ = ["name_of_foreign", "opened_latents", "told_apart"]
+__all__ = ["name_of_foreign", "opened_alone", "opened_latents", "told_apart"]
 
 _RATE = Fraction(24)
 """Pictures a second of a clip, where ``--fps`` does not say."""
@@ -62,6 +63,15 @@ def opened_latents(item: Item, context: Context) -> LatentsReader:
     model = context.facts_for(job.vae)
     frames = frame_count(model.info, item.foreign.frames, True)
     return open_foreign(item.foreign, identity(model), _space(job, model.info), frames, job.fps or _RATE)
+
+
+def opened_alone(path: Path, job: Job, model: Model) -> LatentsReader:
+    """Of a file of another program that holds one image or clip. Raises InputError."""
+    members = foreign_latents(path, job.latents_key, _wanted(job, model.info))
+    if len(members) != 1:
+        raise InputError(f"'{path}' holds {len(members)} images or clips; one at a time can be converted")
+    frames = frame_count(model.info, members[0].frames, True)
+    return open_foreign(members[0], identity(model), _space(job, model.info), frames, job.fps or _RATE)
 
 
 def _wanted(job: Job, info: ModelInfo) -> Wanted:

@@ -13,16 +13,17 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from tvae.pipeline import latents
+from tvae.pipeline.caches.record import record_place
 from tvae.pipeline.errors import InputError, TvaeError, UsageError
 from tvae.pipeline.files.checked import is_name
 from tvae.pipeline.jobs.items import Found
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.other_programs import name_of_foreign
 from tvae.pipeline.jobs.places import RealNames
-from tvae.pipeline.latents.foreign import ForeignLatents
+from tvae.pipeline.latents.foreign import WRITTEN, ForeignLatents
 from tvae.pipeline.media.formats import DEFAULT_SUFFIXES, WRITTEN_SUFFIXES, Kind, kinds_of, listed
 
 __all__ = ["Claims", "Item", "assign"]
@@ -48,13 +49,23 @@ class Item:
     problem: str | None = None
     foreign: ForeignLatents | None = None
     """See ``Found``."""
+    below: PurePosixPath | None = None
+    """For cache: the source's place below the output folder. ``folder`` and ``name`` are then those of its record."""
 
     def output(self, kind: Kind) -> Path:
         """The result's path, now that ``kind`` is known; :class:`InputError` when the name given does not suit it."""
         return self.folder / self.output_name(kind)
 
+    @property
+    def record(self) -> Path:
+        """Of a source that is cached: where that of its files is kept."""
+        assert self.below is not None, "only caches have records"
+        return self.folder / self.name
+
     def output_name(self, kind: Kind) -> str:
         """The last part of ``output``, in a tenth of the time."""
+        if self.below is not None:
+            return self.name
         if self.exact:
             allowed = (LATENTS_ENDINGS[kind],) if self.to_latents else WRITTEN_SUFFIXES[kind]
             if os.path.splitext(self.name)[1].lower() not in allowed:
@@ -122,13 +133,19 @@ def assign(found: Iterable[Found], job: Job) -> list[Item]:
     """
     found = list(found)
     to_latents = job.operation == "encode"
-    one_file = len(found) == 1 and found[0].named and job.output is not None and _names_a_file(job.output, to_latents)
+    caching = job.operation == "cache"
+    one_file = not caching and len(found) == 1 and found[0].named and job.output is not None
+    one_file = one_file and _names_a_file(job.output or "", to_latents)
     output = Path(job.output or ".")
     folders = {below: output / below for below in {one.below for one in found}}
     items = []
     for index, (one, (name, kinds)) in enumerate(zip(found, _identities(found, job), strict=True)):
         folder, name = (output.parent, output.name) if one_file else (folders[one.below], name)
-        items.append(Item(one.path, index, kinds, folder, name, one_file, to_latents, one.problem, one.foreign))
+        below = None
+        if caching and one.problem is None:
+            below, record = PurePosixPath((one.below / name).as_posix()), record_place(output, one.below / name)
+            folder, name = record.parent, record.name
+        items.append(Item(one.path, index, kinds, folder, name, one_file, to_latents, one.problem, one.foreign, below))
     used = sorted({item.folder for item in items if item.problem is None})
     closed = {folder: problem for folder in used if (problem := _why_closed(folder)) is not None}
     if closed and len(closed) == len(used):
@@ -181,6 +198,10 @@ def _names_a_file(output: str, to_latents: bool) -> bool:
         return False
     if suffix in allowed:
         return True
+    if to_latents and suffix in WRITTEN:
+        raise UsageError(
+            f"encode writes {output} in no such form: name a folder or a {allowed[0]} file, then tvae convert"
+        )
     if listed(suffix):
         raise UsageError(f"cannot write {output}: name a folder, or a file ending in {', '.join(allowed)}")
     return False

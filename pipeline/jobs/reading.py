@@ -95,7 +95,8 @@ def open_source(
         opened_as = _identity(path)
         reader = sandbox.open_reader(path, job.max_pixels, hold, _memory(job))
     with reader:
-        wanted = ((reader.info.width, reader.info.height), factor, job.size, job.fit, job.align)
+        shape = (factor, job.size) if job.cache is None else (1, None)  # a cache has sizes of its own
+        wanted = ((reader.info.width, reader.info.height), *shape, job.fit, job.align)
         yield Source(reader, plan_geometry(*wanted), told(*wanted), path, opened_as, sandbox)
 
 

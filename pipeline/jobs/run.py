@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tvae.pipeline.errors import InputError, OutputError, PlanError, UsageError
 from tvae.pipeline.files.leftovers import remove_leftovers
 from tvae.pipeline.jobs.busy import Busy
+from tvae.pipeline.jobs.cache_names import cached_folders, check_cache
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.dry_run import planned
 from tvae.pipeline.jobs.events import (
@@ -33,6 +34,7 @@ from tvae.pipeline.media.part_folders import remove_parts_of_done
 from tvae.pipeline.media.sandbox import Sandbox
 
 if TYPE_CHECKING:
+    from tvae.pipeline.jobs.cache_plan import CachePlan
     from tvae.pipeline.jobs.pictures import Operation
     from tvae.pipeline.session.model import Model
 
@@ -79,26 +81,40 @@ def _run(job: Job, on_event: Callable[[Event], None], model: Model | None, sandb
         vaes.check()
         found = told_apart(found, job, vaes.facts)
     items = assign(found, job)
+    check_cache(items, job)
     claims = Claims(items)
     check_writing(job, items)
     if not job.dry_run:
         for folder in {item.folder for item in items if item.problem is None}:
             remove_leftovers(folder)
             remove_parts_of_done(folder)
+        for folder in cached_folders(items, job):
+            remove_leftovers(folder)
     if not job.dry_run or _names_hardware(job):
         vaes.check()
+    cached = _cache_plan(job, vaes)
     threads, queued = (0, 0) if job.dry_run else (vaes.threads, vaes.queue_frames)
     context = Context(job, vaes.get, vaes.facts, claims, on_event, threads, queued, Busy(threads), sandbox)
     tally = _Tally(context, alone=len(items) == 1)
     if job.dry_run:
         on_event(RunStarted(job.operation, len(items)))
         for item in items:
-            tally.end(item, planned(item, context))
+            tally.end(item, planned(item, context, cached))
     else:
         _work(items, context, vaes, tally.end)
     finished = tally.sum_up(time.monotonic() - begin)
     on_event(finished)
     return finished
+
+
+def _cache_plan(job: Job, vaes: Vaes) -> CachePlan | None:
+    """None: nothing is cached. Imports PyTorch where something is, a dry run included: buckets depend on the VAE."""
+    if job.cache is None:
+        return None
+    from tvae.pipeline.jobs.cache_plan import CachePlan
+    from tvae.pipeline.models.load import BUILTIN
+
+    return CachePlan(job, vaes.facts(job.vae or BUILTIN))
 
 
 def _names_hardware(job: Job) -> bool:
@@ -132,6 +148,10 @@ def _operation(context: Context) -> Operation:
         from tvae.pipeline.jobs.decode import Decode
 
         return Decode(context)
+    if context.job.operation == "cache":
+        from tvae.pipeline.jobs.cache import Cache
+
+        return Cache(context)
     from tvae.pipeline.jobs.roundtrip import Roundtrip
 
     return Roundtrip(context)

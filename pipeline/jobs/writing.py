@@ -48,7 +48,7 @@ def write_options(job: Job, kind: Kind, audio: SideStreams | Path | None = None)
 def check_writing(job: Job, items: Iterable[Item]) -> None:
     """Raises UsageError when the outputs that are certain already could not be written with the job's options, and for
     options that would do nothing for any of them."""
-    if job.operation == "encode":
+    if job.operation in ("encode", "cache"):
         return
     items = [item for item in items if item.problem is None]
     given = [f"--{name.replace('_', '-')}" for name in _OF_VIDEOS if getattr(job, name) is not None]

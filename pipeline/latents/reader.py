@@ -29,7 +29,7 @@ from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, VaeIdentity
 from tvae.pipeline.latents.tensor_file import read_header, read_tensors
 from tvae.pipeline.latents.video_folder import VIDEO_SUFFIX
 from tvae.pipeline.media.formats import Kind
-from tvae.pipeline.models.values_checksum import same_values
+from tvae.pipeline.models.same_values import same_values
 
 _log = logging.getLogger("tvae")
 
@@ -66,6 +66,16 @@ class LatentsReader:
     def streams(self) -> dict[str, Any] | None:
         """The record of the source's other streams, for `media.SideStreams.from_json(record, reader.path)`."""
         return self._index.streams.record if self._index.streams else None
+
+    @property
+    def stream_files(self) -> tuple[str, ...]:
+        """Names of the files that hold the source's other streams, in the folder."""
+        return tuple(entry.file for entry in self._index.streams.files) if self._index.streams else ()
+
+    @property
+    def dropped(self) -> int:
+        """Frames at the source's end that were left out."""
+        return self._index.dropped
 
     @property
     def has_checksums(self) -> bool:

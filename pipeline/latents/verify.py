@@ -14,7 +14,7 @@ from tvae.pipeline.latents.image_file import IMAGE_SUFFIX
 from tvae.pipeline.latents.index import INDEX_NAME
 from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, SourceRecord, VaeIdentity
 from tvae.pipeline.latents.reader import is_latents, open_latents
-from tvae.pipeline.models.values_checksum import same_values
+from tvae.pipeline.models.same_values import same_values
 
 __all__ = ["MadeBy", "Verdict", "found_below", "verify_latents"]
 
@@ -27,6 +27,12 @@ class MadeBy:
     config_sha256: str
     weights_sha256: str
     values: tuple[str, ...] = ()
+
+    def made(self, vae: VaeIdentity) -> bool:
+        """Is it this VAE, or a copy of it in another file or type?"""
+        if self.weights_sha256 != vae.weights_sha256:
+            return self.class_name == vae.class_name and same_values(self.values, vae.values)
+        return (self.class_name, self.config_sha256) == (vae.class_name, vae.config_sha256)
 
 
 @dataclass(frozen=True)
@@ -85,16 +91,9 @@ def _changed(meta: LatentsMeta, source: Path | None, made_by: MadeBy | None) -> 
         except OSError as error:
             return f"its source {source} cannot be read ({error.strerror or error})"
     vae = meta.vae
-    if made_by is not None and not _same(made_by, vae):
+    if made_by is not None and not made_by.made(vae):
         return f"it was made by another VAE: '{vae.id}' ({vae.class_name}, weights {vae.weights_sha256[:12]})"
     return None
-
-
-def _same(made_by: MadeBy, vae: VaeIdentity) -> bool:
-    """Is it this VAE, or a copy of it in another file or type?"""
-    if made_by.weights_sha256 != vae.weights_sha256:
-        return made_by.class_name == vae.class_name and same_values(made_by.values, vae.values)
-    return (made_by.class_name, made_by.config_sha256) == (vae.class_name, vae.config_sha256)
 
 
 def _foreign(path: Path) -> bool:

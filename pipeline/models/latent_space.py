@@ -54,6 +54,11 @@ class LatentSpace:
         _, scale = self._constants(logvar)
         return (logvar.float() + 2 * scale.abs().log()).to(logvar.dtype)
 
+    def logvar_to_raw(self, logvar: Tensor) -> Tensor:
+        """Inverse of :meth:`logvar_to_model`."""
+        _, scale = self._constants(logvar)
+        return _unfold((logvar.float() - 2 * scale.abs().log()).to(logvar.dtype), self.patch)
+
     def to_json(self) -> dict[str, Any]:
         """JSON-able, empty if nothing is known; :meth:`from_json` is its inverse otherwise."""
         if self.unknown is not None:

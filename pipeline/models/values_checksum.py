@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tvae.pipeline.models.layout import OLD_ATTENTION
 
-__all__ = ["ROUNDED", "same_values", "values_checksums"]
+__all__ = ["ROUNDED", "values_checksums"]
 
 ROUNDED = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 
@@ -52,11 +52,3 @@ def values_checksums(weights: Iterable[tuple[str, Tensor]]) -> tuple[str, ...]:
                 done.result()
     lossless = ["", *("=" if one else "" for one in exact[1:])]
     return tuple(one.hexdigest()[:32] + mark for one, mark in zip(found, lossless, strict=True))
-
-
-def same_values(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Is one of these VAEs the other, or a copy of it in a narrower type? Not of such that have no checksums."""
-    if not one or not other:
-        return False
-    pairs = [*zip(one[1:], other[1:], strict=False)]
-    return one[0] == other[0] or any(a[:32] == b[:32] and a + b != a[:32] + b[:32] for a, b in pairs)

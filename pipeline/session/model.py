@@ -171,9 +171,7 @@ class Model:
 
     def encode(self, x: Tensor | RowSource) -> Posterior:
         """x [N, 3, H, W] (video VAE: [N, 3, T, H, W]) in [-1, 1], of sizes it can represent -> raw-space posterior.
-
-        A source gives a picture by rows.
-        """
+        A source gives a picture by rows."""
         if self._frames_in_batch and isinstance(x, Tensor):
             found = self._run("encode", x[0].transpose(0, 1), Call())
             flip = (found.mean, found.logvar)

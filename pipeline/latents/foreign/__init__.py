@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from tvae.pipeline.latents.foreign.reader import ForeignLatents, foreign_latents, open_foreign
+from tvae.pipeline.latents.foreign.reader import ForeignLatents, foreign_latents, foreign_meta, open_foreign
 from tvae.pipeline.latents.foreign.shapes import Wanted
 from tvae.pipeline.latents.foreign.tensors import SUFFIXES, tensors_in
+from tvae.pipeline.latents.foreign.write import WRITTEN, write_foreign
 
-__all__ = ["SUFFIXES", "ForeignLatents", "Wanted", "foreign_latents", "open_foreign", "tensors_in"]
+__all__ = [
+    "SUFFIXES",
+    "WRITTEN",
+    "ForeignLatents",
+    "Wanted",
+    "foreign_latents",
+    "foreign_meta",
+    "open_foreign",
+    "tensors_in",
+    "write_foreign",
+]

@@ -26,7 +26,7 @@ from tvae.pipeline.latents.tensor_file import check_finite
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["ForeignLatents", "foreign_latents", "open_foreign"]
+__all__ = ["ForeignLatents", "foreign_latents", "foreign_meta", "open_foreign"]
 
 
 @dataclass(frozen=True)
@@ -75,25 +75,39 @@ def open_foreign(
     vae, space: what the user said they are of. frames: pictures that they decode to. rate: of a clip, in pictures a
     second.
     """
-    patch = space.patch if space.name == "model" else 1
     cut = cut_apart(tensor_in(found.path, found.key), found.wanted, str(found.path))
     if len(cut) != found.count:
         raise InputError(f"'{found.path}' has changed during the run")
     tensor = cut[found.number].contiguous()
     check_finite({found.key or "latents": tensor}, str(found.path))
-    height, width = (side * vae.spatial_factor * patch for side in tensor.shape[2:])
+    options = {"key": found.key, "number": found.number, "grid": found.wanted.grid}
+    meta = foreign_meta(tensor, SourceRecord.of(found.path), vae, space, frames, rate, options)
+    entry = PartEntry(found.path.name, 0, frames, found.path.stat().st_size)
+    return _ForeignReader(found.path, Index(meta, (entry,)), tensor)
+
+
+def foreign_meta(
+    tensor: Tensor,
+    source: SourceRecord,
+    vae: VaeIdentity,
+    space: SpaceRecord,
+    frames: int,
+    rate: Fraction,
+    options: dict[str, Any] | None = None,
+) -> LatentsMeta:
+    """Of latents [C, ..., h, w] of which no more is known than this. frames, rate: see ``open_foreign``."""
+    patch = space.patch if space.name == "model" else 1
+    height, width = (side * vae.spatial_factor * patch for side in tensor.shape[-2:])
     is_clip = frames > 1
-    meta = LatentsMeta(
+    return LatentsMeta(
         kind="video" if is_clip else "image",
         vae=vae,
         space=space,
         posterior=PosteriorRecord("none"),
         dtype=str(tensor.dtype).removeprefix("torch."),
-        source=SourceRecord.of(found.path),
+        source=source,
         geometry=Geometry(width, height),
         time_base=1 / rate if is_clip else None,
         frame_rate=rate if is_clip else None,
-        options={"key": found.key, "number": found.number, "grid": found.wanted.grid},
+        options=options or {},
     )
-    entry = PartEntry(found.path.name, 0, frames, found.path.stat().st_size)
-    return _ForeignReader(found.path, Index(meta, (entry,)), tensor)

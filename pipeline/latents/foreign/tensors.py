@@ -7,6 +7,7 @@ entry ``latent_format_version_0`` beside it, the values are scaled by 0.18215.
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ __all__ = ["SUFFIXES", "tensor_in", "tensors_in"]
 
 _KEYS = ("latents", "latent", "samples")
 """What programs call them, the most usual first."""
+_SIZED = re.compile(r"latents_\d+x\d+(x\d+)?(_[a-z]+\d+)?")
+"""What trainers call them, with their size and perhaps their type."""
 _COMFY, _COMFY_VERSION, _COMFY_FIRST_SCALE = "latent_tensor", "latent_format_version_0", 0.18215
 
 
@@ -77,6 +80,9 @@ def _named(path: Path, tensors: Mapping[str, Tensor], key: str | None) -> str:
     for name in (_COMFY, *_KEYS):
         if name in tensors:
             return name
+    of_trainers = [name for name in tensors if _SIZED.fullmatch(name)]
+    if len(of_trainers) == 1:
+        return of_trainers[0]
     if len(tensors) != 1:
         raise InputError(f"'{path}': which tensor holds the latents? Pass --key; it has {there}")
     return next(iter(tensors))

@@ -10,7 +10,8 @@ from published_names import Weights, in_checkpoint, latent_diffusion, old_attent
 from single_files import kl, written
 
 from tvae.pipeline.models.load import locate_vae, values_of
-from tvae.pipeline.models.values_checksum import ROUNDED, same_values, values_checksums
+from tvae.pipeline.models.same_values import same_values
+from tvae.pipeline.models.values_checksum import ROUNDED, values_checksums
 
 
 @pytest.fixture(scope="module")

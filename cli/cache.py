@@ -1,0 +1,192 @@
+"""``tvae cache``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from tvae.cli import completion, options
+from tvae.cli.reporting import reporting
+
+__all__ = ["cache"]
+
+CACHE = "Cache"
+
+For = Annotated[
+    str,
+    typer.Option(
+        "--for",
+        metavar="TRAINER",
+        help="The program that reads the cache: kohya (sd-scripts), musubi (musubi-tuner) and others; tvae names them "
+        "all where it does not know one.",
+        autocompletion=completion.trainers,
+        rich_help_panel=CACHE,
+    ),
+]
+Arch = Annotated[
+    str | None,
+    typer.Option(
+        "--arch",
+        metavar="NAME",
+        help="The diffusion model, as the trainer calls it: sdxl, flux, wan and so on.",
+        show_default="the only one that the VAE suits",
+        rich_help_panel=CACHE,
+    ),
+]
+Resolution = Annotated[
+    str | None,
+    typer.Option(
+        "--size",
+        metavar="WxH",
+        help="Resolution that the trainer is set to. With buckets, their area.",
+        show_default="the trainer's",
+        rich_help_panel=CACHE,
+    ),
+]
+Buckets = Annotated[
+    str,
+    typer.Option(
+        "--buckets",
+        metavar="on|off|MIN-MAX[/STEP]",
+        help="Sort images into sizes near their own proportions, as the trainer does it; smallest and largest side and "
+        "their step as the trainer is set to, such as 256-2048/64.",
+        rich_help_panel=CACHE,
+    ),
+]
+NoUpscale = Annotated[
+    bool, typer.Option("--no-upscale", help="Do not enlarge images below the resolution.", rich_help_panel=CACHE)
+]
+Flip = Annotated[bool, typer.Option("--flip", help="Also cache each image mirrored left-right.", rich_help_panel=CACHE)]
+Posterior = Annotated[
+    Literal["mean", "sample"] | None,
+    typer.Option(
+        "--posterior",
+        help="Mean of the encoder's distribution, or a sample of it.",
+        show_default="what the trainer stores",
+        rich_help_panel=CACHE,
+    ),
+]
+Frames = Annotated[
+    int | None,
+    typer.Option(
+        "--frames",
+        metavar="N",
+        min=1,
+        help="Frames of each piece of a video.",
+        show_default="all, one piece",
+        rich_help_panel=CACHE,
+    ),
+]
+Stride = Annotated[
+    int | None,
+    typer.Option(
+        "--stride",
+        metavar="N",
+        min=1,
+        help="Cut a piece every N frames.",
+        show_default="one piece of each video",
+        rich_help_panel=CACHE,
+    ),
+]
+Start = Annotated[
+    int,
+    typer.Option("--start", metavar="N", min=0, help="Frame that the first piece begins with.", rich_help_panel=CACHE),
+]
+TargetFps = Annotated[
+    float | None,
+    typer.Option(
+        "--target-fps",
+        metavar="N",
+        help="Leave out frames of faster videos until so many a second are left.",
+        show_default="all frames",
+        rich_help_panel=CACHE,
+    ),
+]
+
+
+def cache(
+    trainer: For,
+    inputs: options.Inputs = None,
+    output: options.Output = None,
+    batch_file: options.BatchFile = None,
+    recursive: options.Recursive = False,
+    overwrite: options.Overwrite = False,
+    no_clobber: options.NoClobber = False,
+    dry_run: options.DryRun = False,
+    arch: Arch = None,
+    size: Resolution = None,
+    buckets: Buckets = "on",
+    no_upscale: NoUpscale = False,
+    flip: Flip = False,
+    posterior: Posterior = None,
+    seed: options.Seed = 0,
+    frames: Frames = None,
+    stride: Stride = None,
+    start: Start = 0,
+    target_fps: TargetFps = None,
+    vae: options.Vae = None,
+    vae_of: options.VaeOf = None,
+    preset: options.Preset = "auto",
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    strip: options.Strip = None,
+    vram: options.Vram = None,
+    spill: options.Spill = None,
+    threads: options.Threads = None,
+    allow_whole: options.AllowWhole = False,
+    batch: options.Batch = "auto",
+    max_megapixels: options.MaxMegapixels = None,
+    sandbox: options.Sandbox = "auto",
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    no_progress: options.NoProgress = False,
+) -> None:
+    """Write the latents that a trainer would cache: its file names, contents, scaling and buckets.
+
+    Captions stay where they are; they are the trainer's business.
+    What is there already and still right is skipped: after a change of image, VAE or options its files are made again.
+    """
+    with reporting(verbose, json, resumable=True):
+        from tvae.cli import arguments
+        from tvae.cli.work import carry_out
+        from tvae.pipeline.caches import Buckets, CacheRequest
+        from tvae.pipeline.jobs import Job
+
+        job = Job(
+            "cache",
+            arguments.all_inputs(inputs, batch_file),
+            output=output,
+            recursive=recursive,
+            existing=arguments.existing(overwrite, no_clobber),
+            dry_run=dry_run,
+            vae=vae,
+            vae_of=vae_of,
+            preset=preset,
+            dtype=dtype,
+            device=device,
+            strip=strip,
+            vram=vram,
+            spill=spill,
+            threads=threads,
+            allow_whole=allow_whole,
+            batch=arguments.batch_size(batch),
+            max_pixels=arguments.pixel_limit(max_megapixels),
+            sandbox=sandbox,
+            size=arguments.parse_size(size),
+            seed=seed,
+            cache=CacheRequest(
+                trainer,
+                arch,
+                Buckets.parse(buckets),
+                not no_upscale,
+                flip,
+                posterior,
+                frames,
+                stride,
+                start,
+                target_fps,
+            ),
+        )
+        carry_out(job, as_json=json, quiet=quiet, verbose=verbose, progress=not no_progress)

@@ -1,0 +1,81 @@
+"""What is asked of a cache: for which trainer, in which buckets, with which clips. Data alone, checked."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from tvae.pipeline.errors import UsageError
+
+__all__ = ["Buckets", "CacheRequest"]
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Sizes that images are sorted into. None: as the trainer has it where its configuration says nothing."""
+
+    on: bool = True
+    """Off: every image gets the one size that was asked for."""
+    smallest: int | None = None
+    largest: int | None = None
+    """Of a side, in pixels."""
+    step: int | None = None
+    """Sides are multiples of it."""
+
+    @classmethod
+    def parse(cls, text: str) -> Buckets:
+        """``on``, ``off``, ``256-2048`` or ``256-2048/64``. Raises UsageError."""
+        if text in ("on", "off"):
+            return cls(text == "on")
+        found = re.fullmatch(r"(\d{1,6})-(\d{1,6})(?:/(\d{1,4}))?", text, re.ASCII)
+        if found is None:
+            raise UsageError(f"--buckets {text} is none of on, off, MIN-MAX and MIN-MAX/STEP, such as 256-2048/64")
+        smallest, largest = int(found[1]), int(found[2])
+        step = None if found[3] is None else int(found[3])
+        if not 0 < smallest <= largest or step == 0:
+            raise UsageError(f"--buckets {text}: sides grow from 1 up, MIN is at most MAX and STEP at least 1")
+        return cls(True, smallest, largest, step)
+
+
+@dataclass(frozen=True)
+class CacheRequest:
+    """Raises UsageError for what contradicts itself. What the trainer has no room for is refused where it is known."""
+
+    trainer: str
+    architecture: str | None = None
+    """Of the diffusion model, as the trainer calls it; None: the only one that the VAE suits."""
+    buckets: Buckets = Buckets()
+    upscale: bool = True
+    """Images smaller than their bucket are enlarged to it."""
+    flip: bool = False
+    """Also the latents of each image mirrored left-right."""
+    posterior: Literal["mean", "sample"] | None = None
+    """What is stored of the encoder's distribution; None: what the trainer stores."""
+    frames: int | None = None
+    """Of each piece of a video; None: one piece, as long as the VAE takes it."""
+    stride: int | None = None
+    """Frames from the beginning of a piece to that of the next; None: one piece of each video."""
+    start: int = 0
+    """The frame that the first piece begins with."""
+    target_fps: float | None = None
+    """Frames a second that are kept of a faster video; None: all."""
+
+    def __post_init__(self) -> None:
+        if self.posterior not in (None, "mean", "sample"):
+            raise UsageError(f"posterior '{self.posterior}' is not one of mean, sample")
+        for name in ("frames", "stride"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"--{name} {value} is too small; it counts frames, at least 1")
+        if self.start < 0:
+            raise UsageError(f"--start {self.start} is not a frame; they are numbered from 0")
+        if self.stride is not None and self.frames is None:
+            raise UsageError("--stride cuts videos into pieces; say how long they are with --frames")
+        if self.target_fps is not None and not 0 < self.target_fps < 1e4:
+            raise UsageError(f"--target-fps {self.target_fps} is not a frame rate; it must be above 0")
+
+    @property
+    def cuts_clips(self) -> bool:
+        """Whether it says anything about videos."""
+        return bool(self.frames or self.stride or self.start or self.target_fps)

@@ -1,0 +1,144 @@
+"""What a trainer's file in ``trainers/`` says: architectures, buckets, names and contents of cache files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Literal
+
+from tvae.pipeline.caches.request import Buckets
+from tvae.pipeline.files.stored import Stored
+from tvae.pipeline.media.formats import Kind
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Architecture", "Filter", "Framing", "Piece", "Size", "Subject", "Trainer", "Wish"]
+
+Size = tuple[int, int]
+"""(width, height) in pixels."""
+
+Filter = Literal["area", "lanczos", "bicubic"]
+"""How a size is changed: *area* as OpenCV's INTER_AREA does it, *lanczos* and *bicubic* as Pillow does them."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A diffusion model as a trainer knows it, and what that wants of its VAE's latents."""
+
+    name: str
+    classes: tuple[str, ...]
+    """Of VAEs, in diffusers."""
+    channels: int | None
+    """Of raw latents; None: any number."""
+    factor: int
+    """Pixels of a raw latent, along each side."""
+    space: Literal["raw", "model"]
+    posterior: Literal["mean", "sample"]
+    resolution: Size
+    """Where the request names none."""
+    dtype: str | None = None
+    """That latents are stored in; None: that of the computation."""
+    step: int = 64
+    """Sides of buckets are multiples of it."""
+    constants: tuple[float, float] | None = None
+    """Scaling and shift of an AutoencoderKL that tell this VAE from others of its shape; None: they tell nothing."""
+    clips: bool = False
+    """Videos, too."""
+    label: str = ""
+    """A second name, where the trainer has one."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What buckets are made from."""
+
+    architecture: Architecture
+    resolution: Size
+    buckets: Buckets
+    upscale: bool
+
+    @property
+    def step(self) -> int:
+        """That sides of buckets are multiples of."""
+        return self.buckets.step or self.architecture.step
+
+
+@dataclass(frozen=True)
+class Framing:
+    """From an image to what the encoder sees: a change of size, then a crop."""
+
+    resized: Size
+    crop: tuple[int, int, int, int]
+    """(left, top, width, height)."""
+    filter: Filter
+
+    @property
+    def size(self) -> Size:
+        """That the encoder sees."""
+        return self.crop[2], self.crop[3]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Of a video: so many frames, from one on."""
+
+    start: int
+    frames: int
+    fps: float
+    """Of the frames that are kept."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One image, or one piece of a video, that is cached."""
+
+    source: PurePosixPath
+    """Its place below the folder that is cached."""
+    size: Size
+    """Of the whole image, as the trainer sees it."""
+    framing: Framing
+    architecture: Architecture
+    piece: Piece | None = None
+    flip: bool = False
+    """The mirrored image is wanted, too."""
+
+
+Latents = Sequence["Tensor"]
+"""[C, t, h, w] of the image and, where wanted, of the mirrored one; t is 1 for an image."""
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """A trainer's cache."""
+
+    name: str
+    code: str
+    """Where its format was read: project and commit."""
+    architectures: tuple[Architecture, ...]
+    frame: Callable[[Size, Wish], Framing]
+    """The bucket of an image of a size, and the way there. ValueError for one that fits no bucket."""
+    files: Callable[[Subject], list[PurePosixPath]]
+    """Names of a subject's files, below the output folder."""
+    contents: Callable[[Subject, Latents], list[Stored]]
+    """What they hold, in the same order."""
+    folder: Callable[[PurePosixPath], PurePosixPath] = lambda source: source.parent
+    """The one that a source's files lie in, below the output folder."""
+    upright: tuple[Kind, ...] = ()
+    """What it turns as the file says: photos by their orientation, videos by their display matrix."""
+    flips: bool = False
+    beside: bool = False
+    """It looks for a cache in the folders of the images."""
+    one_size: bool = False
+    """Every image gets the size that was asked for."""
+    ranges: bool = False
+    """Smallest and largest side and step of its buckets can be set."""
+    square: bool = False
+    """Its resolution is one number."""
+    one_piece: bool = False
+    """A video is one file; it cannot tell pieces apart."""
+    apart: bool = False
+    """Images and videos have cache folders of their own."""
+    notes: tuple[str, ...] = ()
+    """What a user should know of these caches; a line each."""

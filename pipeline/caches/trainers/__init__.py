@@ -1,0 +1,80 @@
+"""The trainers whose caches tvae writes: one file each, with a ``TRAINER``, found by being there."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING
+
+from tvae.pipeline.caches.spec import Architecture, Trainer
+from tvae.pipeline.errors import UsageError
+
+if TYPE_CHECKING:
+    from tvae.pipeline.session.model import ModelInfo
+
+__all__ = ["LEFT_OUT", "TRAINERS", "architecture_of", "trainer_named"]
+
+TRAINERS: dict[str, Trainer] = {
+    found.name: found
+    for found in (import_module(f"{__name__}.{module.name}").TRAINER for module in iter_modules(__path__))
+}
+
+
+LEFT_OUT = {
+    "diffusion-pipe": "its cache is valid for a fingerprint that it makes of its own code and data set",
+    "finetrainers": "it makes its cache in each run, numbered in the order of its data loader",
+    "onetrainer": "its cache is found by a checksum of its own configuration, and numbered in the order of its files",
+    "simpletuner": "where it crops each image is in a database of its own",
+    "webdataset": "what a shard holds is not fixed; cache for a trainer, and pack its files with tar",
+    "mds": "what a shard holds is not fixed",
+}
+"""Whose caches cannot be written from outside, and why."""
+
+
+def trainer_named(name: str) -> Trainer:
+    """Raises UsageError for one that there is no file for."""
+    if name in LEFT_OUT:
+        raise UsageError(f"tvae writes no cache for {name}: {LEFT_OUT[name]}")
+    if name not in TRAINERS:
+        raise UsageError(f"--for {name} is no trainer that tvae writes caches for; one of {', '.join(TRAINERS)}")
+    return TRAINERS[name]
+
+
+def architecture_of(trainer: Trainer, name: str | None, info: ModelInfo) -> Architecture:
+    """The architecture of that name, or the only one that a VAE suits. Raises UsageError: nothing is guessed."""
+    known = {one.name: one for one in trainer.architectures}
+    if name is not None and name not in known:
+        raise UsageError(f"{trainer.name} has no architecture '{name}' that tvae can cache for; one of {_all(known)}")
+    vae = f"the VAE '{info.id}' ({info.class_name}, {info.latent_channels} channels)"
+    suited = {one.name: one for one in trainer.architectures if not _differs(one, info)}
+    if name is not None:
+        if name not in suited:
+            raise UsageError(f"{vae} is not {trainer.name}'s for {name}: {_differs(known[name], info)}")
+        return suited[name]
+    if not suited:
+        raise UsageError(f"{trainer.name} trains nothing on latents of {vae} that tvae knows of; it has {_all(known)}")
+    exact = {name: one for name, one in suited.items() if one.constants is None or _has(one.constants, info)}
+    if len(exact) != 1:
+        raise UsageError(f"{vae} may be {trainer.name}'s for {_all(exact or suited)}; say which with --arch")
+    return next(iter(exact.values()))
+
+
+def _differs(one: Architecture, info: ModelInfo) -> str:
+    """What of the VAE does not suit an architecture; empty where it does."""
+    if info.class_name not in one.classes:
+        return f"that has {' or '.join(one.classes)}"
+    if one.channels not in (None, info.latent_channels):
+        return f"that has {one.channels} channels"
+    if info.spatial_factor != one.factor:
+        return f"that has {one.factor} pixels a latent, this {info.spatial_factor}"
+    return ""
+
+
+def _has(constants: tuple[float, float], info: ModelInfo) -> bool:
+    scale, shift = constants
+    space = info.space
+    return len(space.scale) == 1 and abs(space.scale[0] - scale) < 1e-6 and abs(space.shift[0] - shift) < 1e-6
+
+
+def _all(names: dict[str, Architecture]) -> str:
+    return ", ".join(names)

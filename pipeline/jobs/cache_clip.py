@@ -1,0 +1,196 @@
+"""Cache a video: cut into pieces, each of which goes through the VAE by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tvae.pipeline.caches.record import FileRecord
+from tvae.pipeline.caches.spec import Piece
+from tvae.pipeline.errors import InputError
+from tvae.pipeline.jobs.cache_draw import drawn, generator_of
+from tvae.pipeline.jobs.cache_plan import CachePlan
+from tvae.pipeline.jobs.clip_modes import ClipMode, passage
+from tvae.pipeline.jobs.compute import enough_memory
+from tvae.pipeline.jobs.context import Context
+from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted, Progress
+from tvae.pipeline.jobs.existing import undone
+from tvae.pipeline.jobs.lengths import missing_frames
+from tvae.pipeline.jobs.on_demand import FrameRows, LatentSink
+from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.queues import prefetched
+from tvae.pipeline.jobs.reading import Source, open_source
+from tvae.pipeline.media import frames_to_tensor
+from tvae.pipeline.models.load import BUILTIN
+from tvae.pipeline.session.outputs.taken_apart import Posterior
+
+if TYPE_CHECKING:
+    from tvae.pipeline.caches import CacheRequest
+    from tvae.pipeline.session.model import Model
+
+__all__ = ["cache_clip_item", "kept_frames", "pieces_of"]
+
+
+def cache_clip_item(item: Item, context: Context, plan: CachePlan) -> Event:
+    """Writes the files of a video's pieces, unless they are there, and returns the item's last event."""
+    begin = time.monotonic()
+    model = context.model_for(context.job.vae or BUILTIN)
+    if not plan.architecture.clips:
+        raise InputError(f"{plan.trainer.name} caches images alone for {plan.architecture.name}, and this is a video")
+
+    def serves() -> str | None:
+        return None if plan.serves(item.record, item.source) is None else "done already"
+
+    with (
+        open_source(item.source, context.job, 1, context.sandbox) as source,
+        undone(item, item.record, context.job.existing, serves) as skip,
+    ):
+        if skip is not None:
+            return ItemSkipped(item.source, item.index, plan.shown(item.record), skip.reason)
+        info = source.reader.info
+        context.emit(ItemStarted(item.source, item.index, plan.shown(item.record), info.kind, info.frames))
+        done = _Done(item, context, plan)
+        for piece, frames in _pieces(source, item, context, plan):
+            done.add(model, source, piece, frames)
+        if not done.files:
+            wanted = plan.request.start + (plan.request.frames or 1)
+            raise InputError(f"it holds no piece to cache: fewer than {wanted} frames")
+        source.check_unchanged()
+        plan.commit(item.record, done.record.with_files(tuple(done.files)))
+        context.notify(item, source.reader.warnings)
+    return ItemDone(item.source, item.index, plan.root / done.files[0].file, done.frames, time.monotonic() - begin)
+
+
+class _Done:
+    """The pieces of a video that are written, or were by a run that was interrupted."""
+
+    def __init__(self, item: Item, context: Context, plan: CachePlan) -> None:
+        self._item, self._context, self._plan = item, context, plan
+        self.record = plan.record(item.source)
+        self.files: list[FileRecord] = []
+        self.frames = 0
+        assert item.below is not None, "an item of a cache has a place"
+        self._below = item.below
+        begun = None if context.job.existing == "overwrite" else plan.begun(item.record, item.source)
+        self._there = {} if begun is None else {file.file: file for file in begun.files}
+
+    def add(self, model: Model, source: Source, piece: Piece, frames: list[np.ndarray]) -> None:
+        """Computes and writes a piece, unless it is there."""
+        subject = self._plan.subject(self._below, source.reader.info, piece)
+        names = [name.as_posix() for name in self._plan.trainer.files(subject)]
+        if all(name in self._there for name in names):
+            self.files += [self._there[name] for name in names]
+        else:
+            posterior = encoded(model, frames)
+            latents = _stored(posterior, model, self._plan, generator_of(subject, self._context.job.seed))
+            staged = self._plan.stage(subject, [latents], self._item.record)
+            self.files += [one.record for one in staged]
+            self._plan.commit(self._item.record, self.record.with_files(tuple(self.files), complete=False), staged)
+        self.frames += len(frames)
+        self._context.emit(Progress(self._item.source, self._item.index, piece.start + piece.frames, None))
+
+
+def encoded(model: Model, frames: list[np.ndarray]) -> Posterior:
+    """The posterior [1, C, t, h, w] of a clip, uint8 [H, W, 3] each, of a length that the VAE takes. OutOfMemory."""
+    way = passage(model, "encode", "video")
+    with enough_memory(model):
+        if way.mode is ClipMode.IN_STEPS:
+            assert way.stream is not None
+            left, parts = iter(frames), []
+            for size in way.stream.cuts.sizes(len(frames)):
+                chunk = [*islice(left, size)]
+                if not chunk:
+                    break
+                pixels = frames_to_tensor(chunk, model.device, model.dtype)
+                parts.append(way.stream.step(pixels.transpose(0, 1).unsqueeze(0)))
+            return Posterior.from_moments(torch.cat(parts, 2))
+        if way.mode is ClipMode.ON_DEMAND:
+            moments: list[Tensor] = []
+            model.run_frames("encode", FrameRows(frames, len(frames), frames[0], model), LatentSink(moments.append))
+            return Posterior.from_moments(torch.cat(moments, 2))
+        pixels = frames_to_tensor(frames, model.device, model.dtype)
+        return model.encode(pixels.transpose(0, 1).unsqueeze(0))
+
+
+def _stored(posterior: Posterior, model: Model, plan: CachePlan, generator: torch.Generator) -> Tensor:
+    """[C, t, h, w] on the CPU, as the trainer wants it."""
+    space = model.info.space if plan.architecture.space == "model" else None
+    mean = posterior.mean if space is None else space.to_model(posterior.mean)
+    if plan.posterior != "sample" or posterior.logvar is None:
+        return mean[0].cpu()
+    logvar = posterior.logvar if space is None else space.logvar_to_model(posterior.logvar)
+    return drawn(mean[0].cpu(), logvar[0].cpu(), generator)
+
+
+def _pieces(source: Source, item: Item, context: Context, plan: CachePlan) -> Iterator[tuple[Piece, list[np.ndarray]]]:
+    """Pieces of the video, and their frames as the encoder sees them."""
+    info, request, model = source.reader.info, plan.request, plan.model
+    assert item.below is not None, "an item of a cache has a place"
+    framing = plan.subject(item.below, info).framing
+    rate = float(info.frame_rate or 0) or request.target_fps or 1.0
+    numbers = kept_frames(rate, request.target_fps)
+    kept_rate = min(rate, request.target_fps or rate)
+    with prefetched(source.frames(), context.queue_frames) as read:
+        frames = (chunk.frames[0] for chunk, number in zip(read, numbers, strict=False) if number is not None)
+        shown = (plan.pixels(frame, info, framing) for frame in frames)
+        for start, held in pieces_of(shown, request, lambda length: _fitted(length, model)):
+            yield Piece(start, len(held), kept_rate), held
+
+
+def _fitted(length: int, model: Model) -> int:
+    """The longest clip of at most so many frames that the VAE takes; 0 where there is none."""
+    return next((n for n in range(length, 0, -1) if not missing_frames(model.info, n)), 0)
+
+
+def kept_frames(rate: float, wanted: float | None) -> Iterator[int | None]:
+    """For each frame of a video in turn: its number among those that are kept, or None.
+
+    Of a video of ``rate`` frames a second so many are kept that there are ``wanted``; of a slower one all.
+    """
+    if wanted is None or wanted >= rate:
+        yield from count()
+        return
+    step, place, last = wanted / rate, 0.0, -1
+    while True:
+        number, place = int(place), place + step
+        yield number if number != last else None
+        last = number
+
+
+@dataclass
+class _Open:
+    start: int
+    frames: list[np.ndarray]
+
+
+def pieces_of(
+    frames: Iterable[np.ndarray], request: CacheRequest, fitted: Callable[[int], int]
+) -> Iterator[tuple[int, list[np.ndarray]]]:
+    """Number of the first frame, and the frames, of each piece. What is left at the end is no piece.
+
+    fitted: the length that a clip of so many frames is cut to where the request names none.
+    """
+    if request.frames is None:
+        whole = [frame for number, frame in enumerate(frames) if number >= request.start]
+        if length := fitted(len(whole)):
+            yield request.start, whole[:length]
+        return
+    waiting: list[_Open] = []
+    for number, frame in enumerate(frames):
+        past = number - request.start
+        if past >= 0 and (past == 0 if request.stride is None else past % request.stride == 0):
+            waiting.append(_Open(number, []))
+        for one in waiting:
+            one.frames.append(frame)
+        if waiting and len(waiting[0].frames) == request.frames:
+            done = waiting.pop(0)
+            yield done.start, done.frames
+        if request.stride is None and number >= request.start and not waiting:
+            return

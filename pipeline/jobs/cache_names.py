@@ -1,0 +1,72 @@
+"""Names of a cache's files: what is refused before any work, and what a dry run tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tvae.pipeline.caches import trainer_named
+from tvae.pipeline.errors import UsageError
+from tvae.pipeline.jobs.context import Context
+from tvae.pipeline.jobs.events import Event, ItemPlanned, ItemSkipped
+from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.reading import blame_input
+
+if TYPE_CHECKING:
+    from tvae.pipeline.jobs.cache_plan import CachePlan
+
+__all__ = ["advice", "cached_folders", "check_cache", "planned_cache"]
+
+
+def check_cache(items: Sequence[Item], job: Job) -> None:
+    """Raises UsageError for a trainer that there is no file for, and for two inputs that it cannot tell apart: it knows
+    them by their names without the suffix."""
+    if job.cache is None:
+        return
+    trainer, known = trainer_named(job.cache.trainer), dict[tuple[str, ...], Item]()
+    kinds = {kind for item in items if item.below is not None and len(item.kinds) == 1 for kind in item.kinds}
+    if trainer.apart and len(kinds) > 1:
+        raise UsageError(f"{trainer.name} caches images and videos in folders of their own; run them apart")
+    for item in items:
+        if item.below is None:
+            continue
+        first = known.setdefault((item.below.with_suffix("").as_posix().casefold(), *sorted(item.kinds)), item)
+        if first is not item:
+            raise UsageError(
+                f"{trainer.name} cannot tell {first.source} from {item.source}: their names differ in nothing but the "
+                "suffix; rename one"
+            )
+
+
+def advice(job: Job) -> list[str]:
+    """Lines on what the trainer wants of whoever uses the cache."""
+    if job.cache is None:
+        return []
+    trainer, root = trainer_named(job.cache.trainer), Path(job.output or ".").resolve()
+    homes = {Path(name).resolve() if Path(name).is_dir() else Path(name).resolve().parent for name in job.inputs}
+    beside = f"{trainer.name} looks for a cache beside the images: pass their folder with -o"
+    return [*([beside] if trainer.beside and homes != {root} else []), *trainer.notes]
+
+
+def cached_folders(items: Iterable[Item], job: Job) -> set[Path]:
+    """Folders that a cache's files are written to."""
+    if job.cache is None:
+        return set()
+    root, trainer = Path(job.output or "."), trainer_named(job.cache.trainer)
+    return {root / trainer.folder(item.below) for item in items if item.below is not None}
+
+
+def planned_cache(item: Item, context: Context, plan: CachePlan) -> Event:
+    """What would be done with an item. Raises InputError for one that cannot be read or has no bucket."""
+    assert item.below is not None, "an item of a cache has a place"
+    existing = context.job.existing
+    if existing != "overwrite" and (
+        plan.serves(item.record, item.source) is not None or (existing == "keep" and item.record.exists())
+    ):
+        return ItemSkipped(item.source, item.index, plan.shown(item.record), "exists")
+    with blame_input(), context.sandbox.open_reader(item.source, context.job.max_pixels) as reader:
+        info = reader.info
+    output = plan.root / plan.trainer.files(plan.subject(item.below, info))[0]
+    return ItemPlanned(item.source, item.index, output, output.exists())

@@ -1,0 +1,256 @@
+"""What a cache job comes to with its VAE: the trainer, the architecture, names and contents of files, their records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tvae.pipeline.caches import Architecture, CacheRequest, Framing, Subject, Trainer, architecture_of, trainer_named
+from tvae.pipeline.caches.record import CacheRecord, FileRecord, read_record, write_record
+from tvae.pipeline.caches.resize import framed
+from tvae.pipeline.caches.spec import Piece, Size, Wish
+from tvae.pipeline.errors import InputError, UsageError
+from tvae.pipeline.files.atomic import discard, publish, temporary_path, write_error
+from tvae.pipeline.files.content_checksum import of_file
+from tvae.pipeline.files.stored import fill
+from tvae.pipeline.jobs.describe import identity, tool
+from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.latents import SourceRecord
+from tvae.pipeline.latents.tensor_file import check_finite, own_memory
+from tvae.pipeline.media.orientation import Orientation
+from tvae.pipeline.media.spec import MediaInfo
+
+if TYPE_CHECKING:
+    from tvae.pipeline.session.model import Model
+
+__all__ = ["CachePlan", "Staged"]
+
+
+class Staged(NamedTuple):
+    """A file that is complete but for its name."""
+
+    temporary: Path
+    path: Path
+    record: FileRecord
+
+
+def drop(staged: Sequence[Staged]) -> None:
+    """Remove those that have not got their names."""
+    for one in staged:
+        discard(one.temporary)
+
+
+@dataclass(frozen=True)
+class CachePlan:
+    """Raises UsageError, when it is made, for what the trainer has no room for."""
+
+    job: Job
+    model: Model
+    """To be asked what it is."""
+
+    def __post_init__(self) -> None:
+        request, trainer, info = self.request, self.trainer, self.model.info
+        if request.flip and not trainer.flips:
+            raise UsageError(f"{trainer.name} keeps no mirrored images in its cache; leave --flip out")
+        if request.cuts_clips and not self.architecture.clips:
+            raise UsageError(
+                f"{trainer.name} caches images alone for {self.architecture.name}; leave --frames, --stride, --start "
+                "and --target-fps out"
+            )
+        width, height = self.wish.resolution
+        if trainer.square and width != height:
+            raise UsageError(f"the resolution of {trainer.name} is one number: --size {width}x{width}")
+        if request.buckets.smallest is not None and not trainer.ranges:
+            raise UsageError(f"{trainer.name} has no range of buckets to set; pass --buckets on or off")
+        if trainer.one_piece and request.stride is not None:
+            raise UsageError(f"{trainer.name} keeps one file of each video and cannot tell pieces apart; drop --stride")
+        if self.architecture.space == "model" and info.space.unknown is not None:
+            raise UsageError(
+                f"{trainer.name} caches model space for {self.architecture.name}, and nothing is known of that of VAE "
+                f"'{info.id}': {info.space.unknown}; say which model it is of (--vae-of)"
+            )
+        grid = info.spatial_factor * (info.space.patch if self.architecture.space == "model" else 1)
+        if self.wish.step % grid:
+            raise UsageError(f"sides of buckets in steps of {self.wish.step} are no multiples of {grid}, of this VAE")
+        if (trainer.one_size or not request.buckets.on) and (width % grid or height % grid):
+            raise UsageError(f"--size {width}x{height} is no multiple of {grid}, which this VAE needs without buckets")
+        self._check_frames()
+
+    def _check_frames(self) -> None:
+        frames, info = self.request.frames, self.model.info
+        if frames is not None and info.temporal_factor is not None:
+            over = (frames - info.lead_frames) % info.temporal_factor
+            if over or frames < info.lead_frames:
+                shorter = max(frames - over, info.lead_frames or info.temporal_factor)
+                raise UsageError(
+                    f"--frames {frames}: this VAE takes {info.lead_frames} + a multiple of {info.temporal_factor}, "
+                    f"such as {shorter} or {shorter + info.temporal_factor}"
+                )
+
+    @property
+    def request(self) -> CacheRequest:
+        """What was asked for."""
+        assert self.job.cache is not None, "a job that caches has one"
+        return self.job.cache
+
+    @cached_property
+    def trainer(self) -> Trainer:
+        """Whose cache it is."""
+        return trainer_named(self.request.trainer)
+
+    @cached_property
+    def architecture(self) -> Architecture:
+        """For which the latents are."""
+        return architecture_of(self.trainer, self.request.architecture, self.model.info)
+
+    @cached_property
+    def wish(self) -> Wish:
+        """What buckets are made from."""
+        size = self.job.size or self.architecture.resolution
+        return Wish(self.architecture, size, self.request.buckets, self.request.upscale)
+
+    @property
+    def root(self) -> Path:
+        """The output folder."""
+        return Path(self.job.output or ".")
+
+    @cached_property
+    def posterior(self) -> str:
+        """What is stored: *mean*, *sample*, or *none* of a VAE that gives a point."""
+        return (self.request.posterior or self.architecture.posterior) if self.model.info.posterior else "none"
+
+    def subject(self, place: PurePosixPath, info: MediaInfo, piece: Piece | None = None) -> Subject:
+        """An image or a piece of a video. place: below the output folder. Raises InputError for want of a bucket."""
+        size = self._seen(info)
+        try:
+            framing = self.trainer.frame(size, self.wish)
+        except ValueError as error:
+            raise InputError(f"no bucket of {self.trainer.name} takes it: {error}") from None
+        return Subject(place, size, framing, self.architecture, piece, self.request.flip)
+
+    def pixels(self, rgb: np.ndarray, info: MediaInfo, framing: Framing) -> np.ndarray:
+        """uint8 [H, W, 3] of an upright frame to what the encoder sees."""
+        if info.kind not in self.trainer.upright and (info.rotation or info.mirrored):
+            rgb = Orientation(-info.rotation % 360).apply(rgb)
+            rgb = rgb[:, ::-1] if info.mirrored else rgb
+        return framed(rgb, framing)
+
+    def record(self, source: Path) -> CacheRecord:
+        """Of the files that this job makes of a source, before there are any."""
+        return CacheRecord(
+            self.trainer.name,
+            self.architecture.name,
+            identity(self.model),
+            SourceRecord.of(source),
+            of_file(source),
+            self._options,
+            tool=tool(),
+        )
+
+    def serves(self, place: Path, source: Path) -> CacheRecord | None:
+        """The record of files that are there already and need not be made again."""
+        found = self.begun(place, source)
+        return found if found is not None and found.complete else None
+
+    def begun(self, place: Path, source: Path) -> CacheRecord | None:
+        """The same, also where only some pieces of a video are there."""
+        try:
+            found = read_record(place)
+        except InputError:
+            return None
+        wanted = CacheRecord(
+            self.trainer.name, self.architecture.name, identity(self.model), found.source, "", self._options
+        )
+        fits = found.made_of == wanted.made_of and all(file.stands(self.root) for file in found.files)
+        return found if fits and found.of_source(source) else None
+
+    def stage(self, subject: Subject, latents: list[Tensor], place: Path) -> list[Staged]:
+        """Writes the files of one subject, which get their names in ``commit``. latents: [C, t, h, w], as many as are
+        wanted. place: of its record.
+
+        InputError for values that are not finite and for files in the way that tvae did not write; OutputError.
+        """
+        check_finite({str(number): one for number, one in enumerate(latents)}, subject.source.name)
+        kind = self.architecture.dtype
+        stored = [own_memory(one if kind is None else one.to(getattr(torch, kind))) for one in latents]
+        staged: list[Staged] = []
+        known = self._known(place)
+        files = self.trainer.files(subject)
+        for name, content in zip(files, self.trainer.contents(subject, stored), strict=True):
+            path = self.root / name
+            if self.job.existing != "overwrite" and name.as_posix() not in known and path.exists():
+                drop(staged)
+                raise InputError(f"'{path}' exists and tvae did not write it; move it away, or pass --overwrite")
+            temporary = temporary_path(path)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                fill(temporary, content)
+                staged.append(Staged(temporary, path, FileRecord.of(temporary, name)))
+            except BaseException as error:  # whatever it is, no file is left behind
+                discard(temporary)
+                drop(staged)
+                if isinstance(error, OSError):
+                    raise write_error(path, error) from error
+                raise
+        return staged
+
+    def commit(self, place: Path, record: CacheRecord, staged: Sequence[Staged] = ()) -> None:
+        """Gives files their names. Files of an older record that are not among this one's go. OutputError.
+
+        Killed at any point, it leaves each file whole or absent, and none that the record does not know.
+        """
+        stale = self._known(place) - record.known
+        try:
+            for one in staged:  # or an older file might pass for the one that the record describes
+                one.path.unlink(missing_ok=True)
+            write_record(place, replace(record, stale=tuple(sorted(stale))))
+            for one in staged:
+                publish(one.temporary, one.path)
+            if stale and record.complete:
+                for name in stale:
+                    (self.root / name).unlink(missing_ok=True)
+                write_record(place, record)
+        except OSError as error:
+            raise write_error(place, error) from error
+        finally:
+            drop(staged)
+
+    def shown(self, place: Path) -> Path:
+        """What a user knows files by of which there is a record: the first of them."""
+        try:
+            return self.root / read_record(place).files[0].file
+        except (InputError, IndexError):
+            return place
+
+    def _known(self, place: Path) -> set[str]:
+        """Files that tvae wrote for this source before."""
+        try:
+            return read_record(place).known
+        except InputError:
+            return set()
+
+    @cached_property
+    def _options(self) -> dict[str, Any]:
+        request, wish = self.request, self.wish
+        return {
+            "size": list(wish.resolution),
+            "buckets": [request.buckets.on, request.buckets.smallest, request.buckets.largest, wish.step],
+            "upscale": request.upscale,
+            "flip": request.flip,
+            "posterior": self.posterior,
+            "seed": self.job.seed if self.posterior == "sample" else None,
+            "computed": str(self.model.dtype).removeprefix("torch."),
+            "pieces": [request.frames, request.stride, request.start, request.target_fps],
+        }
+
+    def _seen(self, info: MediaInfo) -> Size:
+        """Width and height of an image as the trainer sees it."""
+        turned = info.kind not in self.trainer.upright and info.rotation in (90, 270)
+        return (info.height, info.width) if turned else (info.width, info.height)

@@ -1,0 +1,160 @@
+"""Latents from one file into another: tvae's own and those of other programs, raw and model space."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from tvae.pipeline import latents
+from tvae.pipeline.errors import InputError, UsageError
+from tvae.pipeline.files.atomic import write_error
+from tvae.pipeline.jobs.job import Job, Space
+from tvae.pipeline.jobs.other_programs import opened_alone
+from tvae.pipeline.latents import LatentsMeta, LatentsPart, LatentsReader
+from tvae.pipeline.latents.foreign import SUFFIXES, WRITTEN, write_foreign
+from tvae.pipeline.latents.tensor_file import is_ours
+from tvae.pipeline.models.latent_space import LatentSpace
+
+if TYPE_CHECKING:
+    from tvae.pipeline.jobs.vaes import Vaes
+
+__all__ = ["convert", "in_space", "suits", "write_latents"]
+
+
+def convert(
+    source: Path, target: Path, job: Job, vaes: Vaes, to: Space | None, *, overwrite: bool = False
+) -> list[str]:
+    """Write what one file holds into another, whose name tells its form. Returns lines on what that has no room for.
+
+    job: a decode job whose ``vae``, ``latents_space``, ``latents_key`` and ``size`` say what another program's file
+    does not. to: space of the values that are written; None: raw in ComfyUI's files, else that of the source. Raises
+    UsageError before anything is written, InputError for what is damaged, OutputError.
+    """
+    if target.exists() and not overwrite:
+        raise UsageError(f"{target} exists; --overwrite replaces it")
+    if target.exists() and target.samefile(source):
+        raise UsageError(f"{target} is the source itself; name another file")
+    suits(target, None)
+    reader = _opened(source, job, vaes)
+    suits(target, reader.meta)
+    space = to or ("raw" if target.suffix.lower() == ".latent" else reader.meta.space.name)
+    parts = _in_space([*reader], reader.meta, space)
+    meta = replace(reader.meta, space=replace(reader.meta.space, name=space))
+    write_latents(target, parts, meta, streams_of=reader, overwrite=overwrite)
+    return _lost(reader) if target.suffix.lower() in WRITTEN else []
+
+
+def suits(target: Path, meta: LatentsMeta | None) -> None:
+    """Raises UsageError for a name that tells no form of latents, or not that of these (None: any)."""
+    suffix = target.suffix.lower()
+    ours = (latents.IMAGE_SUFFIX, latents.VIDEO_SUFFIX)
+    if suffix not in (*ours, *WRITTEN):
+        raise UsageError(
+            f"latents cannot be written to {target}; its name has to end in {', '.join((*ours, *WRITTEN))}"
+        )
+    if meta is None or suffix in WRITTEN:
+        return
+    wanted = latents.VIDEO_SUFFIX if meta.kind == "video" else latents.IMAGE_SUFFIX
+    if suffix != wanted:
+        what = "a video" if meta.kind == "video" else "an image"
+        raise UsageError(f"latents of {what} are not written to {target}; its name has to end in {wanted}")
+
+
+def write_latents(
+    target: Path,
+    parts: list[LatentsPart],
+    meta: LatentsMeta,
+    *,
+    streams_of: LatentsReader | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Under a name that ``suits``, in one step. streams_of: whose sound and so on to copy. Raises as ``convert``."""
+    suffix = target.suffix.lower()
+    if suffix in WRITTEN:
+        joined = {name: torch.cat([p.tensors[name] for p in parts], 1) for name in parts[0].tensors}
+        squeezed = meta.kind == "image" and meta.vae.temporal_factor is None
+        shown = parts[0].tensors if len(parts) == 1 else joined
+        write_foreign(target, {name: _image(value) if squeezed else value for name, value in shown.items()})
+    elif suffix == latents.IMAGE_SUFFIX:
+        (part,) = parts
+        tensors = part.tensors
+        if meta.vae.temporal_factor is None:
+            tensors = {name: _image(value) for name, value in tensors.items()}
+        latents.write_image_latents(target, tensors, meta, repeated=part.repeated, overwrite=overwrite)
+    else:
+        _write_clip(target, parts, meta, streams_of, overwrite)
+
+
+def in_space(tensors: dict[str, Tensor], space: LatentSpace, old: Space, new: Space) -> dict[str, Tensor]:
+    """``latents``, or ``mean`` and ``logvar``, each [C, ..., h, w], from one space to another."""
+    if old == new:
+        return tensors
+    ways = (space.to_model, space.logvar_to_model) if new == "model" else (space.to_raw, space.logvar_to_raw)
+    return {name: ways[name == "logvar"](value.unsqueeze(0))[0] for name, value in tensors.items()}
+
+
+def _in_space(parts: list[LatentsPart], meta: LatentsMeta, new: Space) -> list[LatentsPart]:
+    """The whole at once: there are VAEs with constants for each latent frame."""
+    old = meta.space.name
+    if old == new:
+        return parts
+    try:
+        space = LatentSpace.from_json(meta.space.constants)
+    except ValueError as error:
+        raise InputError(f"the latents do not say how their VAE scales them: {error}") from error
+    if len(parts) == 1:
+        return [replace(parts[0], tensors=in_space(parts[0].tensors, space, old, new))]
+    names = [*parts[0].tensors]
+    lengths = [part.tensors[names[0]].shape[1] for part in parts]
+    joined = {name: torch.cat([part.tensors[name] for part in parts], 1) for name in names}
+    cut = {name: value.split(lengths, 1) for name, value in in_space(joined, space, old, new).items()}
+    return [replace(part, tensors={name: cut[name][n] for name in names}) for n, part in enumerate(parts)]
+
+
+def _image(value: Tensor) -> Tensor:
+    """[C, h, w] of [C, 1, h, w]."""
+    return value.squeeze(1) if value.ndim == 4 else value
+
+
+def _opened(source: Path, job: Job, vaes: Vaes) -> LatentsReader:
+    """Raises UsageError where another program's file needs to be told what it holds, InputError."""
+    if source.is_dir() or source.name == "index.json" or is_ours(source):
+        return latents.open_latents(source)
+    if source.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"{source} is no latents: they are folders, or files ending in {', '.join(SUFFIXES)}")
+    if job.latents_space is None or job.vae is None:
+        raise UsageError(f"{source} does not say which VAE and space it is of: pass --vae and --space raw|model")
+    return opened_alone(source, job, vaes.facts(job.vae))
+
+
+def _write_clip(
+    target: Path, parts: list[LatentsPart], meta: LatentsMeta, streams_of: LatentsReader | None, overwrite: bool
+) -> None:
+    with latents.VideoLatentsWriter(target, meta, overwrite=overwrite) as writer:
+        for part in parts:
+            writer.add(part.tensors, part.pts, part.durations, part.repeated)
+        record = None if streams_of is None else streams_of.streams
+        if streams_of is not None and record is not None:
+            streams_of.check_streams()
+            try:
+                for name in streams_of.stream_files:
+                    shutil.copyfile(streams_of.path / name, writer.streams_stem.with_name(name))
+            except OSError as error:
+                raise write_error(target, error) from error
+        writer.commit(record, 0 if streams_of is None else streams_of.dropped)
+
+
+def _lost(reader: LatentsReader) -> list[str]:
+    """What files of values alone leave out."""
+    kinds = {
+        "the sound and other streams": bool(reader.streams and reader.streams.get("streams")),
+        "the frames' times": reader.meta.kind == "video" and reader.meta.source.name != reader.path.name,
+        "which part of the picture is padding": any(reader.meta.geometry.pad),
+    }
+    lost = [name for name, there in kinds.items() if there]
+    return [f"the file holds the values alone, not {' nor '.join(lost)}"] if lost else []

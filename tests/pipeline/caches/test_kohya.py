@@ -1,0 +1,32 @@
+"""Names, keys, types and shapes of sd-scripts' .npz files."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cache_subjects import files_of
+
+from tvae.pipeline.files.stored import Arrays
+
+CHANNELS = {"sd": (4,), "sdxl": (4,), "sd3": (16,), "flux": (16,), "lumina": (16,), "hi": (64,), "anima": (16, 1)}
+
+
+@pytest.mark.parametrize(("name", "channels"), CHANNELS.items())
+@pytest.mark.parametrize("flip", [False, True])
+def test_golden(name: str, channels: tuple[int, ...], flip: bool) -> None:
+    ((file, stored),) = files_of("kohya", name, flip=flip).items()
+    assert file == f"sub/a.b_0100x0080_{name}.npz"
+    assert isinstance(stored, Arrays)
+    end = "" if name in ("sd", "sdxl") else "_6x8"
+    wanted = {
+        f"latents{end}": ((*channels, 6, 8), np.dtype(np.float32)),
+        f"original_size{end}": ((2,), np.dtype(np.int64)),
+        f"crop_ltrb{end}": ((4,), np.dtype(np.float64)),
+    }
+    if flip:
+        wanted[f"latents_flipped{end}"] = wanted[f"latents{end}"]
+    assert {key: (value.shape, value.dtype) for key, value in stored.arrays.items()} == wanted
+    assert stored.arrays[f"original_size{end}"].tolist() == [100, 80]
+    assert stored.arrays[f"crop_ltrb{end}"].tolist() == [2.0, 0, 62.0, 48]
+    assert (stored.arrays[f"latents{end}"] == 0).all()
+    assert not flip or (stored.arrays[f"latents_flipped{end}"] == 1).all()

@@ -1,0 +1,84 @@
+"""Which trainer and architecture a request means; nothing is guessed."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tvae.pipeline.caches import TRAINERS, CacheRequest, architecture_of, trainer_named
+from tvae.pipeline.caches.trainers import LEFT_OUT
+from tvae.pipeline.errors import UsageError
+from tvae.pipeline.models.latent_space import LatentSpace
+
+
+def vae(name: str = "AutoencoderKL", channels: int = 4, scale: float = 1.0, shift: float = 0.0, factor: int = 8) -> Any:
+    return SimpleNamespace(
+        id="v", class_name=name, latent_channels=channels, spatial_factor=factor, space=LatentSpace((shift,), (scale,))
+    )
+
+
+@pytest.mark.parametrize(
+    ("trainer", "info", "wanted"),
+    [
+        ("kohya", vae(scale=0.18215), "sd"),
+        ("kohya", vae(scale=0.13025), "sdxl"),
+        ("kohya", vae(channels=16, scale=1.5305, shift=0.0609), "sd3"),
+        ("musubi", vae("AutoencoderKLHunyuanVideo15", 32, factor=16), "hv15"),
+        ("musubi", vae(channels=16, scale=0.3611, shift=0.1159), "zi"),
+    ],
+)
+def test_the_only_one_that_suits_is_taken(trainer: str, info: Any, wanted: str) -> None:
+    assert architecture_of(TRAINERS[trainer], None, info).name == wanted
+
+
+@pytest.mark.parametrize(
+    ("trainer", "name", "info", "told"),
+    [
+        ("kohya", None, vae(channels=16, scale=0.3611, shift=0.1159), "flux, lumina; say which with --arch"),
+        ("kohya", None, vae(scale=0.5), "sd, sdxl; say which"),
+        ("kohya", None, vae("AutoencoderKLMochi", 12), "trains nothing"),
+        ("kohya", "flux", vae(), "has 16 channels"),
+        ("kohya", "sdxl", vae(factor=4), "has 8 pixels a latent, this 4"),
+        ("kohya", "anima", vae(), "AutoencoderKLQwenImage"),
+        ("kohya", "pony", vae(), "no architecture 'pony'"),
+        ("musubi", "fp", vae("AutoencoderKLHunyuanVideo", 16), "no architecture 'fp'"),
+    ],
+)
+def test_anything_else_is_refused(trainer: str, name: str | None, info: Any, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        architecture_of(TRAINERS[trainer], name, info)
+
+
+def test_a_finetuned_vae_of_the_shape_is_taken_by_name() -> None:
+    assert architecture_of(TRAINERS["kohya"], "sdxl", vae(scale=0.5)).name == "sdxl"
+
+
+def test_an_unknown_trainer_is_refused_with_those_there_are() -> None:
+    with pytest.raises(UsageError, match=r"--for dreambooth .*kohya.*musubi"):
+        trainer_named("dreambooth")
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_a_trainer_that_is_left_out_is_refused_with_the_reason(name: str) -> None:
+    assert name not in TRAINERS
+    with pytest.raises(UsageError, match=f"no cache for {name}: "):
+        trainer_named(name)
+
+
+@pytest.mark.parametrize("trainer", TRAINERS.values(), ids=lambda one: one.name)
+def test_every_trainer_says_where_its_format_was_read(trainer: Any) -> None:
+    assert re.search(r" [0-9a-f]{40}$", trainer.code)
+    assert trainer.architectures
+    assert len({one.name for one in trainer.architectures}) == len(trainer.architectures)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"frames": 0}, {"stride": 0, "frames": 5}, {"start": -1}, {"stride": 4}, {"target_fps": 0.0}, {"posterior": "x"}],
+)
+def test_a_request_that_contradicts_itself_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        CacheRequest("kohya", **fields)

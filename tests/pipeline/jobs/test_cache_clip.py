@@ -1,0 +1,156 @@
+"""Videos cut into pieces: which frames, the model's own numbers, and runs that go on where others stopped."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+import torch
+from cache_vaes import reference, saved
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from tiny_vaes import relative_l2
+
+from tvae.pipeline.caches import Buckets, CacheRequest
+from tvae.pipeline.errors import UsageError
+from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemSkipped, Job, run_job
+from tvae.pipeline.jobs.cache_clip import kept_frames, pieces_of
+
+
+@pytest.fixture(scope="module")
+def wan(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return saved("wan", tmp_path_factory.mktemp("wan"))
+
+
+def film(path: Path, frames: int, rate: int = 24) -> np.ndarray:
+    """Writes a clip of 64x48 pixels without loss and returns its frames."""
+    rng = np.random.default_rng(frames)
+    shown = rng.integers(0, 256, (frames, 48, 64, 3), dtype=np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264rgb", rate=rate, options={"qp": "0"})
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "rgb24"
+        for one in shown:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(one, format="rgb24")))
+        container.mux(stream.encode())
+    return shown
+
+
+def cached(model: Any, source: Path, out: Path, existing: Any = "skip", **wanted: Any) -> list[Event]:
+    events: list[Event] = []
+    request = CacheRequest("musubi", "wan", Buckets(False), **wanted)
+    job = Job(
+        "cache",
+        (str(source),),
+        output=str(out),
+        vae=str(model.folder),
+        dtype="float32",
+        size=(64, 48),
+        cache=request,
+        existing=existing,
+    )
+    run_job(job, events.append)
+    return events
+
+
+def ends(events: list[Event], kind: type[Any]) -> list[Any]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.is_file())
+
+
+def test_pieces_have_the_models_own_numbers(wan: Any, tmp_path: Path) -> None:
+    shown = film(tmp_path / "a.mkv", 15)
+    (done,) = ends(cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=9, stride=4, start=1), ItemDone)
+    assert names(tmp_path / "out") == [f"a_{start:05d}-009_0064x0048_wan.safetensors" for start in (1, 5)]
+    assert done.output.name == "a_00001-009_0064x0048_wan.safetensors"
+    for start in (1, 5):
+        ((key, value),) = load_file(tmp_path / "out" / f"a_{start:05d}-009_0064x0048_wan.safetensors").items()
+        assert key == "latents_3x6x8_bfloat16"
+        clip = torch.from_numpy(shown[start : start + 9]).permute(3, 0, 1, 2).unsqueeze(0)
+        mean = reference(wan, clip)[0]
+        shift, scale = (torch.tensor(wan.config[name]).view(1, -1, 1, 1, 1) for name in ("latents_mean", "latents_std"))
+        wanted = ((mean - shift) / scale)[0]
+        assert relative_l2(value, wanted) < 4e-3  # stored as bfloat16
+        assert value.equal(wanted.to(torch.bfloat16)) or relative_l2(value, wanted.to(torch.bfloat16)) < 1e-4
+
+
+def test_a_whole_clip_is_cut_to_what_the_vae_takes(wan: Any, tmp_path: Path) -> None:
+    film(tmp_path / "a.mkv", 7)
+    cached(wan, tmp_path / "a.mkv", tmp_path / "out")
+    assert names(tmp_path / "out") == ["a_00000-005_0064x0048_wan.safetensors"]
+
+
+def test_frames_are_left_out_for_the_rate(wan: Any, tmp_path: Path) -> None:
+    shown = film(tmp_path / "a.mkv", 12, rate=24)
+    cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=5, target_fps=12.0)
+    (name,) = names(tmp_path / "out")
+    ((_, value),) = load_file(tmp_path / "out" / name).items()
+    mean = reference(wan, torch.from_numpy(shown[[0, 2, 4, 6, 8]]).permute(3, 0, 1, 2).unsqueeze(0))[0]
+    shift, scale = (torch.tensor(wan.config[name]).view(1, -1, 1, 1, 1) for name in ("latents_mean", "latents_std"))
+    assert relative_l2(value, ((mean - shift) / scale)[0]) < 4e-3
+
+
+def test_a_run_goes_on_with_the_pieces_that_are_missing(
+    wan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tvae.pipeline.jobs import cache_clip
+
+    film(tmp_path / "a.mkv", 20)
+    encoded, calls = cache_clip.encoded, list[int]()
+
+    def stopped(model: Any, frames: list[np.ndarray]) -> Any:
+        calls.append(len(frames))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return encoded(model, frames)
+
+    monkeypatch.setattr(cache_clip, "encoded", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=5, stride=5)
+    assert len(names(tmp_path / "out")) == 2
+    assert ends(cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=5, stride=5), ItemDone)
+    assert len(calls) == 3 + 2
+    assert len(names(tmp_path / "out")) == 4
+    assert ends(cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=5, stride=5), ItemSkipped)
+    assert ends(cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=9), ItemDone)
+    assert names(tmp_path / "out") == ["a_00000-009_0064x0048_wan.safetensors"]  # pieces of the older run are gone
+
+
+def test_too_short_a_video_is_an_item_that_failed(wan: Any, tmp_path: Path) -> None:
+    film(tmp_path / "a.mkv", 4)
+    (failed,) = ends(cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=9), ItemFailed)
+    assert "no piece to cache" in failed.error
+    assert not names(tmp_path / "out")
+
+
+def test_a_length_that_the_vae_does_not_take_is_refused(wan: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="such as 5 or 9"):
+        cached(wan, tmp_path, tmp_path / "out", frames=8)
+
+
+@given(
+    length=st.integers(0, 30), frames=st.integers(1, 9), stride=st.none() | st.integers(1, 12), start=st.integers(0, 9)
+)
+def test_pieces_are_slices(length: int, frames: int, stride: int | None, start: int) -> None:
+    shown = [np.full(1, n) for n in range(length)]
+    request = CacheRequest("musubi", frames=frames, stride=stride, start=start)
+    starts = range(start, length - frames + 1, stride or length + 1)
+    wanted = [(n, [*range(n, n + frames)]) for n in starts]
+    assert [(n, [int(one[0]) for one in held]) for n, held in pieces_of(shown, request, int)] == wanted
+
+
+@given(rate=st.floats(1, 120), wanted=st.floats(1, 120))
+def test_as_many_frames_are_kept_as_were_asked_for(rate: float, wanted: float) -> None:
+    numbers = [*islice(kept_frames(rate, wanted), 600)]
+    kept = [number for number in numbers if number is not None]
+    assert kept == [*range(len(kept))]
+    assert numbers[0] == 0
+    assert abs(len(kept) - 600 * min(1.0, wanted / rate)) <= 1
