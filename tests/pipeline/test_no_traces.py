@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import logging
 import os
@@ -143,7 +144,8 @@ def test_before_during_and_after(chosen: str) -> None:
     assert captured == before
     assert [thread_sees(), process(), precision(), afterwards()] == before
     with torch.no_grad():
-        assert relative_l2(first, model.decode(x).sample) < 1e-5
+        # in float64: with these settings, processors that multiply bfloat16 round the model's own call to it
+        assert relative_l2(first, copy.deepcopy(model).double().decode(x.double()).sample) < 1e-5
     assert torch.equal(first, second)
 
 
