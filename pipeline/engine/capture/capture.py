@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from tvae.pipeline.engine.capture.copies import is_copy
+from tvae.pipeline.engine.capture.deadline import SECONDS, TookTooLong, deadline, place_in
 from tvae.pipeline.engine.capture.export_settings import exporting, takes_shortcuts
 from tvae.pipeline.engine.capture.factories import SymbolicFactories
 from tvae.pipeline.engine.capture.made_constant import Lost, noting_constants
@@ -53,8 +54,19 @@ def capture(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Sequ
     inputs: the tensors that vary from call to call; only shapes and types matter, no value is read. The last two
     dimensions of each that has at least four are symbolic, unless they are 1 (the exporter treats 1 as a constant).
     rows: the dimension of the first input that strips are to divide; symbolic, too, where the model allows it.
-    Raises UnsupportedOp where the model cannot be captured (data-dependent Python control flow, say).
+    Raises UnsupportedOp where the model cannot be captured (data-dependent Python control flow, say), or not within a
+    minute.
     """
+    try:
+        with deadline():
+            return _captured(module, fn, inputs, rows)
+    except TookTooLong as error:
+        by = place_in(module, error.__traceback__)
+        why = f"torch.export takes more than {SECONDS:.0f} s: the sizes there are longer expressions with every layer"
+        raise UnsupportedOp(by.op, by.module, why, whole=False) from None
+
+
+def _captured(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], rows: int) -> Graph:
     entry = _Entry(module, fn)
     failed: list[Exception] = []
     try:
