@@ -59,7 +59,7 @@ def _normalised(r: Rewriter, node: Node) -> _Norm | None:
     scaled = _operation(r, node, "mul")
     if scaled is None or not isinstance(channels, int) or isinstance(node.args[1], Ref):
         return None
-    if not math.isclose(node.args[1], channels**0.5, rel_tol=1e-9):
+    if not isinstance(node.args[1], int | float) or not math.isclose(node.args[1], channels**0.5, rel_tol=1e-9):
         return None
     narrow = scaled.meta.dtype
     if scaled.op == "to" and r.read_once(scaled.args[0]):  # the division was done in a wider type
