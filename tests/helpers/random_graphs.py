@@ -105,6 +105,45 @@ class RandomGraph:
         after = f"{rows} + 1"
         return self.g.call("cat.default", [row, x], 2, shape=(2, CHANNELS, after, WIDTH)), after
 
+    def do_written(self, x: Ref, rows: str) -> tuple[Ref, str]:
+        """A border row, or channels, of something else."""
+        other = self.draw(st.sampled_from(self.values[rows]))
+        if self.draw(st.booleans()):
+            row = self.g.call("select.int", other, 2, self.draw(st.sampled_from([0, -1])), shape=(2, CHANNELS, WIDTH))
+            return self.call("select_scatter.default", x, row, 2, 0, rows=rows), rows
+        part = self.call("slice.Tensor", other, 1, 1, 3, rows=rows, channels=2)
+        return self.call("slice_scatter.default", x, part, 1, 0, 2, rows=rows), rows
+
+    def do_resize(self, x: Ref, rows: str) -> tuple[Ref, str]:
+        if self.g.number(rows) > 20:
+            return x, rows
+        after, mode = f"({rows})*3//2", self.draw(st.sampled_from(["bilinear", "bicubic"]))
+        aligned = self.draw(st.booleans())
+        return self.call(f"upsample_{mode}2d.vec", x, [Size(after), WIDTH], aligned, None, rows=after), after
+
+    def do_pool(self, x: Ref, rows: str) -> tuple[Ref, str]:
+        return self.call("max_pool2d.default", x, [3, 1], [1, 1], [1, 0], rows=rows), rows
+
+    def do_circular(self, x: Ref, rows: str) -> tuple[Ref, str]:
+        after = f"{rows} + 2"
+        return self.call("pad.default", x, [0, 0, 1, 1], "circular", rows=after), after
+
+    def do_order(self, x: Ref, rows: str) -> tuple[Ref, str]:
+        """Rows that lie far away: turned around, rolled, added up."""
+        kind = self.draw(st.sampled_from(["flip", "roll", "cumsum"]))
+        args: list[Any] = {"flip": [[2]], "roll": [[self.draw(st.integers(-3, 3))], [2]], "cumsum": [2]}[kind]
+        made = self.call(f"{kind}.default", x, *args, rows=rows)
+        return self.call("tanh.default", made, rows=rows), rows
+
+    def do_softmax(self, x: Ref, rows: str) -> tuple[Ref, str]:
+        return self.call("softmax.int", x, 2, rows=rows), rows
+
+    def do_gate(self, x: Ref, rows: str) -> tuple[Ref, str]:
+        """Squeeze-and-excite."""
+        mean = self.g.call("adaptive_avg_pool2d.default", x, [1, 1], shape=(2, CHANNELS, 1, 1))
+        gate = self.g.call("sigmoid.default", mean)
+        return self.call("mul.Tensor", x, gate, rows=rows), rows
+
     def do_attention(self, x: Ref, rows: str) -> tuple[Ref, str]:
         g, length = self.g, f"({rows})*{WIDTH}"
 

@@ -1,8 +1,8 @@
 """Interpolation to any size: rows of the result are weighted sums of a few rows, the other dimensions are the model's
 own operation.
 
-Where a row of the result lies in the picture is computed as PyTorch does it: in float32 for nearest neighbours, whose
-choice that decides; in float64 for weights, which PyTorch rounds to the type of the values.
+Where a row of the result lies in the picture, and its weights, are computed in float64; PyTorch rounds them to the type
+of the values.
 """
 
 from __future__ import annotations
@@ -142,32 +142,34 @@ def _row_bytes(ctx: Context, node: Node, out: Axis, wide: torch.dtype) -> int:
     return elements * wide.itemsize
 
 
-def nearest_rows(ctx: Context, node: Node, source: Op, scale: float | None, *, exact: bool) -> Op:
-    """Nearest neighbours at a ratio that is no whole number: an output row is a copy of one input row."""
+def nearest_rows(ctx: Context, node: Node, source: Op) -> Op:
+    """Nearest neighbours at a ratio that is no whole number: an output row is a copy of one input row. Which of two
+    rows is nearer hangs on how PyTorch rounds, so the operation itself says it of a column of numbers."""
     shape, axis = ctx.shape(node.meta), source.axis
     assert axis is not None
-    out, ratio = Axis(axis.dim, 1, shape[axis.dim], 1), 1 / scale if scale else axis.rows / shape[axis.dim]
-    ratio = float(torch.tensor(ratio, dtype=torch.float32))
-    scales = list(ctx.value(node.args[2]) or []) if node.target.endswith(".vec") else []
+    place = axis.dim - 2
+    scales = list(ctx.value(node.args[2]) or [])
+    device = "cpu" if ctx.device.type == "meta" else ctx.device
 
-    def numbers(a: int, b: int, device: torch.device | str) -> Tensor:
-        at = torch.arange(a, b, dtype=torch.float32, device=device)
-        return ((at + 0.5 if exact else at) * ratio).floor().long().clamp(max=axis.rows - 1)
-
-    firsts = numbers(0, out.rows, "cpu").tolist()
-    sizes = [(n, m) for d, (n, m) in enumerate(zip(source.shape[2:], shape[2:], strict=True)) if d != axis.dim - 2]
-
-    def run(read: Read, a: int, b: int) -> Tensor:
-        lo, hi = firsts[a], firsts[b - 1] + 1
-        t = read(source.id, lo, hi).index_select(axis.dim, numbers(a, b, ctx.device) - lo)
-        if all(n == m for n, m in sizes):
-            return t
-        at = axis.dim - 2
+    def resized(t: Tensor, rows: int, factor: float, *, width: bool) -> Tensor:
         if scales:
-            wanted: list[Any] = [None, [1.0 if d == at else s for d, s in enumerate(scales)]]
+            wanted: list[Any] = [None, [factor if d == place else s if width else 1.0 for d, s in enumerate(scales)]]
         else:
-            wanted = [[b - a if d == at else m for d, m in enumerate(shape[2:])], None]
+            wanted = [[rows if d == place else m if width else 1 for d, m in enumerate(shape[2:])], None]
         result: Tensor = resolve(node.target)(t, *wanted)
         return result
 
-    return ctx.emit(node, [source], out, lambda a, b: [(source.id, firsts[a], firsts[b - 1] + 1)] if a < b else [], run)
+    kind = torch.float64 if source.dtype == torch.float64 else torch.float32
+    column = torch.arange(axis.rows, dtype=kind, device=device)
+    column = column.view([1, 1, *(axis.rows if d == place else 1 for d in range(len(shape) - 2))])
+    numbers = resized(column, shape[axis.dim], scales[place] if scales else 1.0, width=False).flatten().long()
+    rows, out = numbers.tolist(), Axis(axis.dim, 1, shape[axis.dim], 1)
+    sizes = list(zip(source.shape[2:], shape[2:], scales or shape[2:], strict=True))
+    alone = all(n == m and (not scales or s == 1) for d, (n, m, s) in enumerate(sizes) if d != place)
+
+    def run(read: Read, a: int, b: int) -> Tensor:
+        lo, hi = rows[a], rows[b - 1] + 1
+        t = read(source.id, lo, hi).index_select(axis.dim, numbers[a:b] - lo)
+        return t if alone else resized(t, b - a, 1.0, width=True)
+
+    return ctx.emit(node, [source], out, lambda a, b: [(source.id, rows[a], rows[b - 1] + 1)] if a < b else [], run)

@@ -30,8 +30,7 @@ def nearest(ctx: Context, node: Node) -> Op:
     odd = any(s and n * s != m for n, s, m in zip(source.shape[-dims:], scales, shape[-dims:], strict=False))
     least, most = sorted((axis.rows, shape[axis.dim]))
     if node.target.endswith(".vec") and (odd or least == 0 or most % least):
-        scale = scales[axis.dim - len(shape) + dims] if scales else None
-        return nearest_rows(ctx, node, source, scale, exact="exact" in node.op)
+        return nearest_rows(ctx, node, source)
     if odd:
         raise NoRule(f"scale factors {scales} that are not the ratios of its sizes")
     out = Axis(axis.dim, 1, shape[axis.dim], 1)
