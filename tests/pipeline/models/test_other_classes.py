@@ -153,6 +153,7 @@ def called(model: nn.Module, side: Side, x: Tensor) -> list[Tensor]:
     return flatten(call_reference(model, side, x))[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["encode", "decode"])
 @pytest.mark.parametrize("name", OTHERS)
 def test_it_runs_in_strips(name: str, side: Side) -> None:
