@@ -86,7 +86,7 @@ def test_memory_that_is_no_longer_the_weights_is_not_read(steps: list[str], monk
     model, x = KL.build(), KL.input("decode", 9, 6)
     tiled = TiledVAE(model, "cpu", strip=4)
     agrees(tiled, model, x)
-    monkeypatch.setattr("tvae.pipeline.session.runner._places", lambda weights: [0] * len(weights))
+    monkeypatch.setattr("tvae.pipeline.session.runner.places_of", lambda weights: [0] * len(weights))
     steps.clear()
     agrees(tiled, model, x)
     assert steps[:2] == ["places", "another way"]
