@@ -43,7 +43,7 @@ INTERPRETED: bool = knobs.runtime.interpret
 _LAUNCHERS: dict[tuple[str, ...], threading.Lock] = {}
 """Held while a launcher for arguments of these types is compiled; the next finds it on disk."""
 _MADE: dict[Hashable, Any] = {}
-"""Compiled kernels by what they were launched with but the memory: Triton's own way to them takes 40 µs a launch."""
+"""Compiled kernels by what they were launched with but the memory: Triton's own way to them is most of a launch."""
 _MOST_MADE = 1 << 14
 _TYPES = (torch.bfloat16, torch.float16, torch.float32)
 _MOST_CHANNELS = 128

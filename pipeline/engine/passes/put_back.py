@@ -31,10 +31,9 @@ def put_back(view: Node, pieces: Node | None, whole: Meta, new: int, old: Callab
     if elements is Elements.RANGE:
         if view.op == "narrow":
             dim, start, length = view.args[1:4]
-            start = (
-                _sum([whole.shape[dim % len(whole.shape)], start]) if isinstance(start, int) and start < 0 else start
-            )
-            dim, start, end, step = dim, start, _sum([start, length]), 1
+            if isinstance(start, int) and start < 0:
+                start = _sum([whole.shape[dim % len(whole.shape)], start])
+            end, step = _sum([start, length]), 1
         else:
             given = list(view.args[1:])
             dim, start, end, step = given + [0, None, None, 1][len(given) :]
