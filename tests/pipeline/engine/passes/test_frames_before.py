@@ -66,6 +66,12 @@ def all_of_it_once_more(m: Layers, x: Tensor) -> Outputs:
     return convolved(m, torch.cat([before, y], 2)), torch.cat(parts, 2)
 
 
+def parts_that_do_not_follow(m: Layers, x: Tensor) -> Outputs:
+    """The first cached frame and the first new one: another cached one lies between them."""
+    before, y = cached(x), normalised(m, x)
+    return convolved(m, torch.cat([before, y], 2)), torch.cat([before[:, :, :1], y[:, :, :1]], 2)
+
+
 JOINED = (alone, with_the_next_cache, of_one_frame, of_frames_in_the_middle, all_of_it_once_more)
 
 
@@ -83,6 +89,20 @@ def test_the_next_cache_is_a_copy_of_frames_of_both() -> None:
     copy = only(done, "clone")
     assert copy.meta.shape[2] == 2
     assert [n.op for n in live(done) if n.op in ("slice", "clone")].count("clone") == 1
+
+
+def test_frames_that_do_not_follow_each_other_are_joined_as_before() -> None:
+    done = rewritten(parts_that_do_not_follow, join, picture(*SHAPE))
+    assert len(only(done, "rms_norm_act").args) == 8
+    expect(done, {"cat": 1})
+
+
+def test_a_result_is_no_reader_like_the_last_node() -> None:
+    def fn(m: Layers, x: Tensor) -> Outputs:
+        before, y = cached(x), normalised(m, x)
+        return torch.cat([before, y], 2), y, y[:, :, 1:2]
+
+    assert len(only(rewritten(fn, join, picture(*SHAPE)), "rms_norm_act").args) == 7
 
 
 def read_whole_by_another(m: Layers, x: Tensor) -> Outputs:

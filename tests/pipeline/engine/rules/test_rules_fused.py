@@ -286,3 +286,14 @@ def test_attention_works_in_the_memory_of_all_queries_of_a_row(masked: bool) -> 
     (op,) = (op for op in program.ops if op.name == "wide_attention")
     frames = 1 if masked else 2
     assert op.workspace(3) == attention_bytes(3 * frames * g.sizes["w"], 2 * g.sizes["h"] * g.sizes["w"], 4)
+
+
+def test_frames_made_apart_and_then_put_after_others_take_memory_twice() -> None:
+    g = OneOp(6, 5)
+    x = g.input(1, 4, 3, "h", "w")
+    before = g.call("slice.Tensor", x, 2, 0, 2, shape=(1, 4, 2, "h", "w"))
+    value = torch.cat([g.value(before), g.value(x)], 2)
+    more = None, None, 1.0, "rms", None, None, before
+    g.gives(g.fused("rms_norm_act", x, *more, value=value, shape=(1, 4, 5, "h", "w")))
+    (op,) = (op for op in lower(g.graph, g.sizes, torch.device("cpu")).ops if op.name == "rms_norm_act")
+    assert op.workspace(3) == 4 * 3 * 3 * 5 * g.value(x).element_size()
