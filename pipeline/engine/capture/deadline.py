@@ -35,8 +35,8 @@ def deadline(seconds: float = SECONDS) -> Iterator[None]:
     """Raises TookTooLong in this thread when the block has taken so many seconds: of its processor time where the
     system tells that of other threads, so that a busy machine is not a slow model; else of time."""
     thread, clock = threading.get_ident(), _clock_of_this_thread()
-    over, lock = threading.Event(), threading.Lock()
-    ends = clock() + seconds
+    over, sent, lock = threading.Event(), threading.Event(), threading.Lock()
+    ends, arrived = clock() + seconds, False
 
     def watch() -> None:
         while not over.wait(max(0.05, ends - clock())):
@@ -44,6 +44,7 @@ def deadline(seconds: float = SECONDS) -> Iterator[None]:
                 continue
             with lock:
                 if not over.is_set():
+                    sent.set()
                     _raise_in(thread, TookTooLong)
             return
 
@@ -51,10 +52,17 @@ def deadline(seconds: float = SECONDS) -> Iterator[None]:
     watcher.start()
     try:
         yield
+    except TookTooLong:
+        arrived = True
+        raise
     finally:
-        with lock:
-            over.set()
-            _raise_in(thread, None)  # one that has not arrived yet
+        try:
+            with lock:
+                over.set()
+            for _ in range(100 if sent.is_set() and not arrived else 0):
+                time.sleep(0)  # it arrives within a few steps, unless somebody in the block caught it
+        except TookTooLong:
+            pass  # it was on its way when the block ended
         watcher.join()
 
 
@@ -66,10 +74,9 @@ def _clock_of_this_thread() -> Callable[[], float]:
     return lambda: time.clock_gettime(clock)
 
 
-def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """In that thread, at its next step in Python; None takes back what has not been raised yet."""
-    kind = None if error is None else ctypes.py_object(error)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), kind)
+def _raise_in(thread: int, error: type[BaseException]) -> None:
+    """In that thread, at its next step in Python. It cannot be taken back: CPython would look for it at every step."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
 
 
 def place_in(model: nn.Module, traceback: TracebackType | None) -> Constant:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import threading
 import time
 
@@ -36,7 +38,9 @@ class Deep(nn.Module):
 
 
 def test_a_capture_without_end_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capturing, "deadline", lambda: deadline(1.0))
+    plain = nn.Conv2d(3, 3, 3)
+    capturing.capture(plain, lambda x: [plain(x)], [torch.zeros(1, 3, 8, 8)])  # what the exporter does once a process
+    monkeypatch.setattr(capturing, "deadline", lambda: deadline(2.0))
     module = Deep().eval()
     begin = time.monotonic()
     with pytest.raises(UnsupportedOp, match="takes more than") as caught:
@@ -44,8 +48,7 @@ def test_a_capture_without_end_is_refused_by_name(monkeypatch: pytest.MonkeyPatc
     assert time.monotonic() - begin < 20
     assert caught.value.module.startswith("blocks.")
     assert "\n" not in str(caught.value)
-    plain = nn.Conv2d(3, 3, 3)  # and the exporter works as before
-    monkeypatch.undo()
+    monkeypatch.undo()  # and the exporter works as before
     assert capturing.capture(plain, lambda x: [plain(x)], [torch.zeros(1, 3, 8, 8)]).fixed is None
 
 
@@ -73,3 +76,48 @@ def test_without_clocks_of_threads_it_goes_by_time(monkeypatch: pytest.MonkeyPat
 
     with pytest.raises(TookTooLong), deadline(0.1):
         waiting()
+
+
+TRACED = """
+import sys
+from tvae.pipeline.engine.capture.deadline import deadline
+
+def traced(frame, event, arg):
+    return traced
+
+with deadline(60.0):
+    pass
+sys.settrace(traced)
+(lambda: None)()
+sys.settrace(None)
+print("went on")
+"""
+
+
+def test_the_interpreter_is_left_as_it_was() -> None:
+    """An exception that is taken back leaves CPython looking for one at every step; one that is traced never ends."""
+    run = subprocess.run([sys.executable, "-c", TRACED], capture_output=True, text=True, timeout=60, check=False)
+    assert run.stdout.split() == ["went", "on"], run.stderr
+
+
+def test_what_comes_late_does_not_strike_afterwards() -> None:
+    """Sent while the block ends: it has arrived, or never will, when the block is left."""
+    for _ in range(30):
+        try:
+            with deadline(0.05):
+                end = time.monotonic() + 0.05
+                while time.monotonic() < end:
+                    pass
+        except TookTooLong:
+            pass
+        for _ in range(10000):
+            pass
+
+
+def test_one_that_somebody_caught_is_not_waited_for() -> None:
+    with deadline(0.05):
+        try:
+            while True:
+                pass
+        except BaseException:  # as libraries do
+            pass
