@@ -83,9 +83,10 @@ def shared_map(*tensors: Tensor) -> Map:
     """
     x = tensors[0]
     check_place(x)
-    if any(t is not x and (t.shape != x.shape or t.dtype != x.dtype or t.device != x.device) for t in tensors):
-        raise Unsupported("tensors of unlike shape, type or device")
-    return _shared(x.shape, *(t.stride() for t in tensors))
+    for t in tensors[1:]:
+        if t.shape != x.shape or t.dtype != x.dtype or t.device != x.device:
+            raise Unsupported("tensors of unlike shape, type or device")
+    return _shared(x.shape, *[t.stride() for t in tensors])
 
 
 @lru_cache(1 << 14)  # a run asks the same a thousand times
@@ -168,7 +169,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
     if builds is None:
         same: Hashable = None
         if not INTERPRETED:
-            same = kernel, torch.cuda.current_device(), *[_looks(value) for value in args], *options.items()
+            same = _looks(kernel, args, options)
             made = _MADE.get(same)
             if made is not None:
                 made[(*grid, 1, 1)[:3]](*args, *[options[name] for name in kernel.arg_names[len(args) :]])
@@ -188,11 +189,16 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
     builds.want(_key(kernel, device, args, options), partial(_build, kernel, device, likes, options))
 
 
-def _looks(value: Any) -> Hashable:
-    """All that a kernel could be specialised for in an argument; of numbers it is the value."""
-    if isinstance(value, Tensor):
-        return value.dtype, value.data_ptr() % 16 == 0
-    return _form(value, False) if isinstance(value, TensorDescriptor) else (type(value), value)
+def _looks(kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Hashable:
+    """All that a kernel could be specialised for; of numbers it is the value."""
+    looks = [kernel, torch.cuda.current_device(), *map(type, args), *options, *options.values()]
+    for value in args:
+        if isinstance(value, Tensor):
+            looks.append(value.dtype)
+            looks.append(value.data_ptr() % 16 == 0)
+        else:
+            looks.append(_form(value, False) if isinstance(value, TensorDescriptor) else value)
+    return tuple(looks)
 
 
 def _key(kernel: Any, device: int, args: tuple[Any, ...], options: dict[str, Any]) -> Hashable:

@@ -8,7 +8,11 @@ from typing import Any
 from tvae.pipeline.engine.plan.machine import Bound
 from tvae.pipeline.engine.plan.report import Plan, size_text
 
-__all__ = ["ClipPlan", "StepPlan"]
+__all__ = ["RECORDED_HOLES", "ClipPlan", "StepPlan"]
+
+RECORDED_HOLES = 1.12
+"""Times what its largest step takes, that a clip takes as one CUDA graph: between the caches of a step there is not
+always room for the next one's maps, and no memory is given back meanwhile. Wan 2.1's decoder takes 1.17."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +38,15 @@ class ClipPlan:
     """device: as input and output of a step they are part of its peak. host, disk: their rows come and go."""
     whole_bytes: int = 0
     """Of the clip and its result, where both are on the device as a whole."""
+    recorded: bool = False
+    """It is recorded as a CUDA graph when it has come often."""
 
     @property
     def peak_bytes(self) -> int:
         """Predicted peak, without weights and library workspaces: that of any step, beside the whole clip where it is
         on the device. Of a clip that comes and goes, a longer one does not raise it."""
-        return self.whole_bytes + max(s.plan.peak_bytes for s in self.steps)
+        step = max(s.plan.peak_bytes for s in self.steps)
+        return self.whole_bytes + (int(step * RECORDED_HOLES) if self.recorded else step)
 
     @property
     def weight_bytes(self) -> int:

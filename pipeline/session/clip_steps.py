@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,11 +17,13 @@ from tvae.pipeline.engine.run.storage import RowSink, RowSource
 from tvae.pipeline.errors import PlanError
 from tvae.pipeline.memory.limits import Limits
 from tvae.pipeline.memory.offloaded_cache import OffloadedCache, height_of, holdable
-from tvae.pipeline.models.calls import Side
+from tvae.pipeline.models.calls import Call, Side
 from tvae.pipeline.models.stepping import Cuts
 from tvae.pipeline.models.streaming import Cache
 from tvae.pipeline.session.choose_plan import Example
 from tvae.pipeline.session.clip_plan import ClipPlan, StepPlan
+from tvae.pipeline.session.kept_runs import run_key
+from tvae.pipeline.session.task import Task
 from tvae.presets import Preset
 
 __all__ = ["ClipSteps", "last_is_alone"]
@@ -149,7 +151,7 @@ class ClipSteps:
     ) -> list[_Step]:
         """Every kind of step of a clip. ends: whoever runs it says which step is the last, if ``last_is_alone``. Raises
         the refusal that names most, if there is any."""
-        sizes = list(self.cuts.sizes(self.cuts.used(shape[2])))
+        sizes = self._sizes(shape[2])
         caches: list[tuple[int, ...]] = []
         found, refused = list[_Step](), list[PlanError]()
         kinds = [(sizes[0], 1), *Counter(sizes[1:]).items()]
@@ -175,10 +177,26 @@ class ClipSteps:
                 refused.clear()  # or this frame and the error would hold each other
         return found
 
+    def count(self, frames: int) -> int:
+        """Steps of a clip of so many frames."""
+        return len(self._sizes(frames))
+
+    def run_keys(self, task: Task, shape: tuple[int, ...]) -> list[Any]:
+        """Of the runs that a clip of this shape makes, step by step; of those whose caches stay on the device."""
+        kinds = self._each(shape, 0, lambda _step: None, running=True, ends=True)
+        keys = [run_key(task, kind.inputs, Call(last=kind.last), kind.sinks) for kind in kinds]
+        return [key for kind, key in zip(kinds, keys, strict=True) for _ in range(kind.count)]
+
+    def result_bytes(self, shape: tuple[int, ...]) -> int:
+        """Of a whole clip's result."""
+        return math.prod(self.result_shape(shape, self._sizes(shape[2]))) * self._dtype.itemsize
+
+    def _sizes(self, frames: int) -> list[int]:
+        return [*self.cuts.sizes(self.cuts.used(frames))]
+
     def _whole_bytes(self, shape: tuple[int, ...]) -> int:
         """Of a clip and its result."""
-        result = self.result_shape(shape, [*self.cuts.sizes(self.cuts.used(shape[2]))])
-        return (math.prod(shape) + math.prod(result)) * self._dtype.itemsize
+        return math.prod(shape) * self._dtype.itemsize + self.result_bytes(shape)
 
     def _too_large(
         self,

@@ -13,7 +13,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ from tvae.pipeline.memory.allocator import without_holes
 from tvae.pipeline.memory.limits import recorded_segments
 from tvae.pipeline.models.calls import Call
 from tvae.pipeline.session.ready import Ready
+from tvae.pipeline.session.recorded_clip import RecordedClip
+from tvae.pipeline.session.runner import Recorded, Runner
 from tvae.pipeline.session.task import Task
 
 __all__ = ["KeptRuns", "drop_recordings", "run_key"]
@@ -42,13 +44,6 @@ _everywhere: weakref.WeakSet[KeptRuns] = weakref.WeakSet()
 _clock = count()
 
 
-class Recorded(Protocol):
-    """Has a recording."""
-
-    def drop_recording(self) -> None:
-        """Let go of it; the run goes on without, and may be recorded again when it has come often enough."""
-
-
 class _Taken(NamedTuple):
     """Bytes of a recording: work, which others of its session share, and its own inputs and outputs. used: when."""
 
@@ -63,6 +58,7 @@ class KeptRuns:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._ready: OrderedDict[Any, Ready] = OrderedDict()
+        self._clips: OrderedDict[Any, RecordedClip] = OrderedDict()
         self._recorded: OrderedDict[Recorded, _Taken] = OrderedDict()
         self._pool: RecordingPool | None = None
         with _lock:
@@ -77,6 +73,21 @@ class KeptRuns:
             self._ready.move_to_end(key)
             return found
 
+    def clip(self, key: Any) -> RecordedClip:
+        """What counts the clips of this key, and has their recording."""
+        with _lock:
+            found = self._clips.setdefault(key, RecordedClip())
+            self._clips.move_to_end(key)
+            while len(self._clips) > _KEPT:
+                self._let_go(self._clips.popitem(last=False)[1])
+        return found
+
+    def runner(self, key: Any) -> Runner | None:
+        """What executes the run of this key, where it is prepared."""
+        with _lock:
+            found = self._ready.get(key)
+        return None if found is None else found.runner
+
     def get(self, key: Any, make: Callable[[], Ready], serves: Callable[[Ready], bool]) -> Ready:
         """The run of this key, made where there is none that serves."""
         with _lock:
@@ -90,16 +101,18 @@ class KeptRuns:
     def put(self, key: Any, ready: Ready) -> Ready:
         """Keep a run, in the place of the one that has gone unused for longest where there are too many."""
         with _lock:
-            self._let_go(self._ready.get(key))
+            before = self._ready.get(key)
+            self._let_go(None if before is None else before.runner)
             self._ready[key] = ready
             while len(self._ready) > _KEPT:
-                self._let_go(self._ready.popitem(last=False)[1])
+                self._let_go(self._ready.popitem(last=False)[1].runner)
         return ready
 
     def clear(self) -> None:
         """Let go of all."""
         with _lock:
             self._ready.clear()
+            self._clips.clear()
             self._recorded.clear()
             self._pool = None
 
@@ -173,9 +186,9 @@ class KeptRuns:
             self._drop(owner)
         return bool(owners)
 
-    def _let_go(self, ready: Ready | None) -> None:
-        if ready is not None and ready.runner in self._recorded:
-            self._drop(ready.runner)
+    def _let_go(self, owner: Recorded | None) -> None:
+        if owner is not None and owner in self._recorded:
+            self._drop(owner)
 
     def _drop(self, owner: Recorded) -> None:
         del self._recorded[owner]

@@ -1,7 +1,7 @@
 """One schedule with one set of weights, run again and again: what repeats is done once.
 
 The first run warms the libraries. When a size comes a third time, and the preset wants it, its run is recorded as a
-CUDA graph, while the device computes the third result; from the fourth on that is replayed.
+CUDA graph; the third result, too, is a replay.
 """
 
 from __future__ import annotations
@@ -29,16 +29,23 @@ from tvae.pipeline.session.choose_plan import rows_dim
 from tvae.pipeline.session.shared_run import SharedRun
 from tvae.pipeline.session.weights import places_of
 
-__all__ = ["Recorder", "Runner"]
+__all__ = ["MOST_CARRIED", "RECORDED_AT", "Recorded", "Recorder", "Runner"]
 
-_MOST_CARRIED = 256 << 20
+MOST_CARRIED = 256 << 20
 """Bytes of inputs and results that a recording copies in and out, and holds: where there are more (the caches of a long
 clip's steps), starting the operations one by one costs less than that."""
 
-_RECORDED_AT = 3
+RECORDED_AT = 3
 """The run after which one is recorded: many sizes come once or twice, and recording takes longer than a run."""
 
 _log = logging.getLogger("tvae")
+
+
+class Recorded(Protocol):
+    """Has a recording."""
+
+    def drop_recording(self) -> None:
+        """Let go of it; the run goes on without, and may be recorded again when it has come often enough."""
 
 
 class Recorder(Protocol):
@@ -46,7 +53,7 @@ class Recorder(Protocol):
 
     def record(
         self,
-        owner: Runner,
+        owner: Recorded,
         run: Callable[[Sequence[Tensor]], list[Tensor]],
         inputs: Sequence[Tensor],
         size: int,
@@ -55,7 +62,7 @@ class Recorder(Protocol):
         """Record a run that takes so many bytes, ``carried`` of them inputs and outputs. Raises RuntimeError where that
         cannot be."""
 
-    def used(self, owner: Runner) -> None:
+    def used(self, owner: Recorded) -> None:
         """Its recording is wanted again."""
 
 
@@ -83,7 +90,7 @@ class Runner:
         self.noisy = any(op.kind == "noise" for op in plan.program.ops)
         ops = plan.program.ops
         self._carried = sum(ops[i].bytes for i in (*plan.program.inputs, *plan.program.outputs))
-        worthwhile = not self.noisy and not plan.places and self._carried <= _MOST_CARRIED
+        worthwhile = not self.noisy and not plan.places and self._carried <= MOST_CARRIED
         self._record = record and worthwhile
         self._places = places_of(weights)
         self._thread = threading.local()
@@ -94,6 +101,23 @@ class Runner:
     def recorded(self) -> bool:
         """Is a CUDA graph replayed from now on?"""
         return self._recording is not None
+
+    @property
+    def steady(self) -> bool:
+        """Would a further run in this thread start the same operations, on the device alone?"""
+        warm = getattr(self._thread, "convolved", False)  # by this thread, which has its libraries warm
+        loading = under_way()  # while a stream is recorded no thread may load a kernel
+        alone = not self.noisy and not self._plan.places and self._shared is None
+        return alone and warm and not loading
+
+    @property
+    def planned_bytes(self) -> int:
+        """That a run takes, inputs and outputs among them."""
+        return self._planned()
+
+    def started(self, inputs: list[Tensor]) -> list[Tensor]:
+        """The outputs, every operation being started from here. The list is emptied as in ``run``."""
+        return [t for t in self._executed(inputs) if t is not None]
 
     def weights_in_place(self) -> bool:
         """Does the memory that it reads still belong to its weights? ``untyped_storage().resize_(0)``, as sharded
@@ -156,9 +180,7 @@ class Runner:
     def _is_due(self) -> bool:
         """Is this run to be recorded?"""
         self._times += 1
-        warm = getattr(self._thread, "convolved", False)  # by this thread, which has its libraries warm
-        loading = under_way()  # while a stream is recorded no thread may load a kernel
-        return self._record and self._times >= _RECORDED_AT and warm and not loading
+        return self._record and self._times >= RECORDED_AT and self.steady
 
     def _whole(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         return [t for t in self._executed(tuple(inputs)) if t is not None]  # a recording's inputs stay

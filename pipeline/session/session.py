@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,10 +22,10 @@ from tvae.pipeline.engine.run.storage import RowSink, RowSource
 from tvae.pipeline.memory.allocator import capped
 from tvae.pipeline.memory.limits import Limits
 from tvae.pipeline.models.calls import Call, Side
-from tvae.pipeline.models.families import frames_axis_of, stepping_of
 from tvae.pipeline.models.streaming import Cache, ClipStream
 from tvae.pipeline.session.choose_plan import rows_dim
 from tvae.pipeline.session.clip_plan import ClipPlan
+from tvae.pipeline.session.clip_recorder import ClipRecorder
 from tvae.pipeline.session.clip_steps import ClipSteps
 from tvae.pipeline.session.kept_runs import KeptRuns, drop_recordings, run_key
 from tvae.pipeline.session.load_libraries import load_libraries
@@ -32,6 +33,8 @@ from tvae.pipeline.session.outputs.taken_apart import Spec
 from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.prepared import NO_SINKS, Compiled
 from tvae.pipeline.session.ready import Ready
+from tvae.pipeline.session.recorded_clip import RunStep
+from tvae.pipeline.session.sides import Sides
 from tvae.pipeline.session.step_runs import StepRuns
 from tvae.pipeline.session.subject import Subject
 from tvae.pipeline.session.task import Task
@@ -63,17 +66,21 @@ class Session:
         peers: Peers | None = None,
     ) -> None:
         self.preset, self.dtype, self.device, self.limits = preset, dtype, device, limits
-        self._subject, self._allow_whole, self._peers = subject, allow_whole, peers
+        self._subject, self._peers = subject, peers
         self._threads = threads if device.type == "cpu" else None
         self._last = uses_channels_last(preset, dtype, device)
         # copies of weights that others write into stay only where checksums watch them
         self._watched = subject.borrowed and device.type in ("cpu", "cuda")
         self._fresh = subject.borrowed and not self._watched
         self._weights = PreparedWeights(subject.weights, dtype, self._last, subject.there)
-        self._kernels = kernels_of(preset, bounded=limits.vram is not None)
-        self._compiled: dict[Task, Compiled] = {}
+        kernels = kernels_of(preset, bounded=limits.vram is not None)
+        self._sides = Sides(subject, kernels, allow_whole=allow_whole, channels_last=self._last, peers=peers)
         self._steps: dict[Side, ClipSteps | None] = {}
         self._runs = KeptRuns(device)
+        self._records = preset.cuda_graphs and limits.vram is None and device.type == "cuda"
+        clips = self._records and peers is None and self._watched
+        steps = partial(backend_settings, preset, dtype, bounded=False, steps=True, device=device)
+        self._clips = ClipRecorder(self._runs, self._weights, steps) if clips else None
         self._within_clip = False
 
     @property
@@ -110,9 +117,9 @@ class Session:
             finally:
                 if self._fresh:
                     self.forget()
-                if self._side(task).torn:
+                if self._sides[task].torn:
                     self._runs.clear()
-                    del self._compiled[task]
+                    self._sides.drop(task)
             return tensors, ready.spec
 
     def _serves(self, ready: Ready) -> bool:
@@ -134,16 +141,14 @@ class Session:
     def expect(self, task: Task, shape: tuple[int, ...], call: Call | None = None) -> None:
         """Plan for a first input of this shape that comes soon, so that ``compute`` need not. From any thread, while
         others compute. Does nothing where memory was named: what is free is then known at the call alone."""
-        side = self._compiled.get(task)
+        side = self._sides.get(task)
         if side is not None and self.limits.vram is None and self._peers is None:
             like = torch.empty((), dtype=self.dtype, device=self.device).expand(shape)
             side.expect([like], self.limits, call or Call())
 
     def _made(self, task: Task, inputs: Sequence[Tensor | RowSource], call: Call, dims: Mapping[int, int]) -> Ready:
-        record = self.preset.cuda_graphs and self.limits.vram is None and self.device.type == "cuda"
-
         def prepare() -> Ready:
-            return self._side(task).ready(inputs, self._weights, self.limits, call, sinks=dims, record=record)
+            return self._sides[task].ready(inputs, self._weights, self.limits, call, sinks=dims, record=self._records)
 
         ready = prepare()
         if not ready.planned.at_ease and self._peers is None and drop_recordings(self.device):
@@ -174,7 +179,7 @@ class Session:
 
     def shapes(self, task: Task, inputs: Sequence[Tensor | RowSource]) -> list[tuple[int, ...]]:
         """Of everything that ``compute`` would give: the result first, then the caches of a step."""
-        return self._side(task).shapes(inputs, Call())
+        return self._sides[task].shapes(inputs, Call())
 
     def forget(self) -> None:
         """Let go of prepared runs, copies of weights and recordings: the weights are about to change, or have."""
@@ -210,7 +215,7 @@ class Session:
         """A side, and the weights that take their place now; under the settings and the limit of a run."""
         bounded = self.limits.vram is not None
         settings = backend_settings(self.preset, self.dtype, bounded=bounded, steps=task.step, device=self.device)
-        side, weights = self._side(task), self._weights if running or self._subject.borrowed else None
+        side, weights = self._sides[task], self._weights if running or self._subject.borrowed else None
         if bounded:
             self._take_stock(inputs)
         with self.lock, settings:
@@ -251,8 +256,9 @@ class Session:
         result are on the device, too, as ``clip`` has them."""
         steps = self.steps(side)
         assert steps is not None, "the caller asked whether there are steps"
+        recorded = whole and self._clips is not None and self._clips.takes(steps, shape)
         with self.lock:
-            return steps.plan(shape, whole=whole)
+            return replace(steps.plan(shape, whole=whole), recorded=recorded)
 
     def clip(self, side: Side, x: Tensor) -> Tensor:
         """A whole clip in steps, which the side has, into one tensor: moments [N, 2C, t, h, w] or pixels."""
@@ -262,14 +268,26 @@ class Session:
             if self.limits.vram is not None:
                 steps.check(tuple(x.shape))
             like = torch.empty(0, dtype=self.dtype, device=self.device)
+            whole = partial(whole_clip, steps, like=like, peers=self._peers, channels_last=self._last)
+            found = None if self._clips is None else self._clips.replayed(side, steps, x, whole)
+            if found is not None and not found[1]():
+                return found[0]
+            if found is not None:
+                self.forget()
             try:
-                return whole_clip(steps, x, like, self._looked_at, self._peers, channels_last=self._last)
+                return whole(self._looked_at_once(steps), x)
             finally:
                 self._within_clip = False
 
-    def _looked_at(self) -> None:
-        """The weights have been, for the rest of the clip."""
-        self._within_clip = True
+    def _looked_at_once(self, steps: ClipSteps) -> RunStep:
+        """Makes steps. When the first is done the weights have been looked at, for the rest of the clip."""
+
+        def run(chunk: Tensor, caches: list[Cache], last: bool) -> list[Cache]:
+            made = steps.run(chunk, caches, last)
+            self._within_clip = True
+            return made
+
+        return run
 
     def _made_steps(self, side: Side) -> ClipSteps | None:
         cuts = self._subject.cuts(side)
@@ -278,23 +296,3 @@ class Session:
         runs = StepRuns(self, Task(side, step=True))
         what = side, cuts, runs, self.preset, self.limits, self.dtype, self.device
         return ClipSteps(*what, shared=self._peers is not None)
-
-    def _side(self, task: Task) -> Compiled:
-        if task not in self._compiled:
-            subject, family = self._subject, self._subject.family
-            stepping = stepping_of(family, task.side) if family is not None and task.step else None
-            self._compiled[task] = Compiled(
-                task.side,
-                subject.module,
-                subject.key,
-                self._kernels,
-                allow_whole=self._allow_whole,
-                step=None if stepping is None else stepping.step,
-                frames=None if family is None or stepping is not None else frames_axis_of(family, task.side),
-                fits=subject.fits,
-                still=subject.still,
-                channels_last=self._last,
-                written=subject.written,
-                peers=self._peers,
-            )
-        return self._compiled[task]

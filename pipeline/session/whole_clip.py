@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -11,15 +9,16 @@ from tvae.pipeline.engine.run.storage import OwnRows
 from tvae.pipeline.models.streaming import Cache
 from tvae.pipeline.session.clip_steps import ClipSteps, last_is_alone
 from tvae.pipeline.session.peers import Peers
+from tvae.pipeline.session.recorded_clip import RunStep
 
 __all__ = ["whole_clip"]
 
 
 def whole_clip(
-    steps: ClipSteps, x: Tensor, like: Tensor, began: Callable[[], None], peers: Peers | None, *, channels_last: bool
+    steps: ClipSteps, run: RunStep, x: Tensor, like: Tensor, peers: Peers | None, *, channels_last: bool
 ) -> Tensor:
-    """Moments [N, 2C, t, h, w] or pixels, in the type of ``like`` and where that is. began: called after each step.
-    peers: other ranks that make the same steps; each then has its own rows of the result, until all are put together.
+    """Moments [N, 2C, t, h, w] or pixels, in the type of ``like`` and where that is. run: makes a step. peers: other
+    ranks that make the same steps; each then has its own rows of the result, until all are put together.
     """
     sizes = [*steps.cuts.sizes(steps.cuts.used(x.shape[2]))]
     shape = steps.result_shape(tuple(x.shape), sizes)
@@ -30,14 +29,13 @@ def whole_clip(
     for n, size in enumerate(sizes):
         last = n == len(sizes) - 1 and last_is_alone(sizes)
         given, caches = caches, []  # a step lets go of each as soon as it has done with it
-        part, *caches = steps.run(x[:, :, at : at + size], given, last)
+        part, *caches = run(x[:, :, at : at + size], given, last)
         rows = part.rows if isinstance(part, OwnRows) else part
         assert isinstance(rows, Tensor)
         if result is None:
             result = torch.empty((*shape[:3], *rows.shape[3:]), dtype=like.dtype, device=like.device)
         result[:, :, to : to + rows.shape[2]] = rows
         at, to = at + size, to + rows.shape[2]
-        began()
     assert result is not None
     assert to == shape[2]
     if isinstance(part, OwnRows):

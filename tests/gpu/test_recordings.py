@@ -58,6 +58,32 @@ def test_a_recording_keeps_what_was_planned_or_is_not_made(name: str, nothing_re
     assert kept() == before  # no library keeps a workspace there
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@torch.no_grad()
+def test_a_short_clip_is_recorded_whole(dtype: torch.dtype, nothing_recorded: None) -> None:
+    """The same bits as step by step, in what was planned; other clips in between, and weights written to."""
+    model, before = model_of("wan21", dtype), kept()
+    tiled = TiledVAE(model, "h200")
+    z = [latents("wan21", 30, 52, dtype)[:, :, None].expand(-1, -1, n, -1, -1) + n for n in (5, 3)]
+    with torch.no_grad():
+        first = [tiled.decode(x).sample for x in z]
+        for n in range(4):
+            there, said = kept(), max(tiled.plan(tuple(x.shape), "decode").peak_bytes for x in z)
+            for x, y in zip(z, first, strict=True):
+                assert torch.equal(tiled.decode(x).sample, y), n
+            assert kept() - there <= RECORDED_MOST * said + RECORDED_ROOM
+        session = next(iter(tiled._sessions.values()))
+        assert all(clip.recorded for clip in session._runs._clips.values())
+        assert len(session._runs._clips) == 2
+        next(model.decoder.parameters()).data.mul_(1.25)
+        changed = tiled.decode(z[0]).sample
+        assert not torch.equal(changed, first[0])
+        assert torch.equal(TiledVAE(model, "h200").decode(z[0]).sample, changed)
+    drop_recordings(CARD)
+    del session
+    assert kept() == before
+
+
 @torch.no_grad()
 def test_a_plan_in_a_budget_that_holds_nothing_is_refused_whatever_has_to_be_captured(nothing_recorded: None) -> None:
     tiled = TiledVAE(model_of("sdxl", torch.float32), "h200", vram="1MiB")

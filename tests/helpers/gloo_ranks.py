@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -16,12 +18,16 @@ from torch import multiprocessing
 
 __all__ = ["in_ranks"]
 
+_ROOT = str(Path(__file__).parents[2])
+"""Where processes find the modules of tests, however pytest was started."""
+
 
 def in_ranks(ranks: int, do: Callable[..., Any], *args: Any, seconds: float = 120, gone: float = 0) -> list[Any]:
     """What ``do(rank, *args)`` gives in each process, in order. It must be a module's function, and its results such
     that ``torch.save`` takes. Raises what the first to fail raises; gone: seconds that the others then have."""
     with tempfile.TemporaryDirectory() as folder:
-        context = multiprocessing.spawn(_rank, (ranks, folder, do, args), ranks, join=False)
+        with mock.patch.object(sys, "path", [*sys.path, _ROOT]):
+            context = multiprocessing.spawn(_rank, (ranks, folder, do, args), ranks, join=False)
         assert context is not None
         end = time.monotonic() + seconds
         try:

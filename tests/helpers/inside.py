@@ -11,7 +11,7 @@ __all__ = ["compiled_of", "runners_of"]
 
 def compiled_of(tiled: TiledVAE) -> list[Compiled]:
     """The sides, and steps of sides, that it was asked for."""
-    return [each for session in tiled._sessions.values() for each in session._compiled.values()]
+    return [each for session in tiled._sessions.values() for each in session._sides._made.values()]
 
 
 def runners_of(tiled: TiledVAE) -> list[Runner]:

@@ -190,13 +190,13 @@ def rms_norm_act(
 
     before: frames [N, C, t, H, W] of x's type that the result begins with; the normalised ones follow.
     """
-    flat = [None if t is None else t.flatten() for t in (weight, bias)]
+    weight, bias = (t if t is None or t.ndim == 1 else t.flatten() for t in (weight, bias))
     if before is None:
-        return kernels.rms_norm_act(x, flat[0], flat[1], eps, form, act, offset)
-    first = before.shape[2]
-    y = with_frames(x, first + x.shape[2])
-    y[:, :, :first].copy_(before)
-    kernels.rms_norm_act(x, flat[0], flat[1], eps, form, act, offset, y[:, :, first:])
+        return kernels.rms_norm_act(x, weight, bias, eps, form, act, offset)
+    first, more = before.shape[2], x.shape[2]
+    y = with_frames(x, first + more)
+    y.narrow(2, 0, first).copy_(before)
+    kernels.rms_norm_act(x, weight, bias, eps, form, act, offset, y.narrow(2, first, more))
     return y
 
 

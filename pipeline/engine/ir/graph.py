@@ -20,7 +20,7 @@ import torch
 
 from tvae.pipeline.engine.ir.sizes import Size, Sizes, all_hold, evaluate
 
-__all__ = ["DEVICE", "Graph", "Meta", "Node", "Ref", "Size", "evaluate", "map_refs"]
+__all__ = ["DEVICE", "Graph", "Meta", "Node", "Ref", "Size", "evaluate", "map_refs", "refs_in"]
 
 _MULTIPLE = re.compile(r"(\d+)\*([A-Za-z_]\w*)")
 
@@ -81,9 +81,7 @@ class Node:
     @cached_property
     def reads(self) -> tuple[int, ...]:
         """Ids of the nodes that it reads, each once, in the order of its arguments."""
-        seen: dict[int, None] = {}
-        _collect_refs((self.args, self.kwargs), seen)
-        return tuple(seen)
+        return refs_in((self.args, self.kwargs))
 
     @cached_property
     def sized(self) -> bool:
@@ -213,6 +211,13 @@ def map_refs(arg: Any, fn: Callable[[Any], Any]) -> Any:
     if kind is dict:
         return {k: map_refs(a, fn) for k, a in arg.items()}
     return fn(arg) if kind in _MARKS else arg
+
+
+def refs_in(arg: Any) -> tuple[int, ...]:
+    """Ids of the nodes that an argument refers to, each once, in order."""
+    seen: dict[int, None] = {}
+    _collect_refs(arg, seen)
+    return tuple(seen)
 
 
 def _collect_refs(arg: Any, seen: dict[int, None]) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from tvae.pipeline.engine.ir.program import Op
+from tvae.pipeline.engine.plan.bounds import Rows
 from tvae.pipeline.engine.plan.sliding import Share
 
-__all__ = ["StripWay", "made_in_buffer", "way_of", "written_over"]
+__all__ = ["StripOp", "StripWay", "made_in_buffer", "strip_ops", "way_of", "written_over"]
 
 
 class StripWay(Enum):
@@ -60,3 +62,35 @@ def written_over(
     over = op.over
     alone = over is not None and over in here and over not in sinks and over not in away and over not in kept
     return over if alone else None
+
+
+@dataclass(frozen=True)
+class StripOp:
+    """One operation of a strip: what does not change from run to run.
+
+    rows: those that it computes. joins: kept rows belong to its value. over: see ``written_over``, for values of which
+    no rows are kept. done: inputs that nothing later in the segment reads.
+    """
+
+    id: int
+    rows: Rows
+    way: StripWay
+    joins: bool
+    over: int | None
+    done: tuple[int, ...]
+
+
+def strip_ops(
+    ops: Sequence[Op], body: Sequence[int], share: Share, sinks: Collection[int], away: Collection[int]
+) -> list[StripOp]:
+    """The operations of a strip in order. sinks, away: see ``way_of``."""
+    last_use = {i: b for b in body for i in ops[b].inputs}
+    found = []
+    for id_ in body:
+        if id_ in share.wanted:
+            op, (first, last) = ops[id_], share.fresh[id_]
+            joins = share.present[id_][0] < first or first >= last
+            over = written_over(op, share.wanted, sinks, away, ())
+            done = tuple(i for i in op.inputs if last_use[i] == id_)
+            found.append(StripOp(id_, (first, last), way_of(op, share, sinks, away), joins, over, done))
+    return found

@@ -23,6 +23,7 @@ from tvae.pipeline.engine.ir.op_facts import is_view
 from tvae.pipeline.engine.ir.program import Demand, More, Op, Read, Reduction
 from tvae.pipeline.engine.ir.resolve import resolve
 from tvae.pipeline.engine.ir.sizes import Size, evaluate
+from tvae.pipeline.engine.rules.node_call import node_call
 from tvae.pipeline.engine.rules.probe import grows, probe_sizes
 from tvae.pipeline.engine.rules.registry import NoRule
 
@@ -160,15 +161,7 @@ class Context:
     def call(self, node: Node) -> Callable[[Callable[[int], Any]], Any]:
         """The node's own operation on whole values, as a function of a reader of operand ids."""
         target = fused(node.op, self.kernels) if node.target.startswith("tvae.") else resolve(node.target)
-        ids, known = self.ids, list[Any]()
-
-        def invoke(read: Callable[[int], Any]) -> Any:
-            if not known:  # sizes are the same in every run
-                known.append(map_refs((node.args, node.kwargs), lambda a: a if isinstance(a, Ref) else self.value(a)))
-            args, kwargs = map_refs(known[0], lambda ref: read(ids[ref.id]))
-            return target(*args, **kwargs)
-
-        return invoke
+        return node_call(target, node, self.ids, self.value)
 
     # -- making ops
     def emit(

@@ -19,7 +19,7 @@ from tvae.pipeline.engine.ir.program import Chunked, Op, Read
 from tvae.pipeline.engine.plan.bounds import Rows, owned
 from tvae.pipeline.engine.plan.schedule import PREFETCH, STAGES, Place, Schedule, Segment, all_strips
 from tvae.pipeline.engine.plan.sliding import Share, shares
-from tvae.pipeline.engine.plan.strip_ways import StripWay, made_in_buffer, way_of, written_over
+from tvae.pipeline.engine.plan.strip_ways import StripOp, StripWay, made_in_buffer, strip_ops
 from tvae.pipeline.engine.plan.whole_values import last_uses
 from tvae.pipeline.engine.run.band_storage import elsewhere
 from tvae.pipeline.engine.run.chunked_attention import attend_in_chunks
@@ -125,7 +125,7 @@ class _Run:
         self.ops, self.total, self.places = schedule.program.ops, schedule.program.rows, schedule.places
         self.rooms, self.together = schedule.rooms, together
         self.segment, self.store, self.away, self.device = segment, store, away, device
-        self.shares: dict[Any, list[Share]] = schedule.shares
+        self.shares: dict[Any, list[tuple[Share, list[StripOp]]]] = schedule.shares
         self.heights = heights(schedule)
         self.sinks, self.single, self.overwritten = set(segment.sinks), segment.single, False
         # the values of a single strip became the buffers and may share memory: they are not overwritten
@@ -136,7 +136,6 @@ class _Run:
         self.joined = False  # this strip has joined kept rows to its own, and they are gone
         # then it can be computed again only if everything that the segment reads is still there, and in any order
         self.repeatable = not self.reuse and "caller" not in {self.places.get(i) for i in segment.reads}
-        self.last_use = {i: b for b in segment.body for i in self.ops[b].inputs}
         self.early = segment.goes_early(schedule.program)
         self.statistics: dict[int, list[tuple[int, Take]]] = {i: [] for i in self.sinks}
         for id_ in self.sinks:
@@ -193,13 +192,12 @@ class _Run:
         ops, segment = self.ops, self.segment
         have = {i: rows for i, (rows, _) in self.kept.items()}
         what = ops, segment.body, segment.sinks, segment.reads, list(strips), self.total
-        key = id(segment), frozenset(self.slid)
-        if len(strips) > 1 or have or tuple(strips) != segment.strips:
-            found = shares(*what, self.slid, have)
-        elif (known := self.shares.get(key)) is not None:
-            found = known
-        else:
-            found = self.shares[key] = shares(*what, self.slid)
+        key = id(segment), frozenset(self.away)
+        same = len(strips) == 1 and not have and tuple(strips) == segment.strips
+        known = self.shares.get(key) if same else None
+        found = shares(*what, self.slid, have) if known is None else [share for share, _ in known]
+        if same and known is None:
+            known = self.shares[key] = [(found[0], self._strip_ops(found[0]))]
         elsewhere = segment.reads & self.away.keys()
         reads = [{i: s.fresh[i] for i in elsewhere & s.fresh.keys() if s.fresh[i][0] < s.fresh[i][1]} for s in found]
         if segment.bands:
@@ -210,7 +208,8 @@ class _Run:
             for n, share in enumerate(found):
                 try:
                     self.before_strip()
-                    done, kept = self._strip(strips[0], share, folded)
+                    todo = self._strip_ops(share) if known is None else known[n][1]
+                    done, kept = self._strip(strips[0], share, todo, folded)
                     self.deferred.divide([later.wanted for later in found[n + 1 :]])
                 except torch.OutOfMemoryError:
                     lo, hi = strips[0]
@@ -238,6 +237,9 @@ class _Run:
                 self.single = False
                 self._allocate()
 
+    def _strip_ops(self, share: Share) -> list[StripOp]:
+        return strip_ops(self.ops, self.segment.body, share, self.sinks, self.away)
+
     def _buffer(self, op: Op, rows: int | None = None) -> Tensor:
         """Memory for a value, or for so many rows of it."""
         layout = memory_format(len(op.shape), self.channels_last)
@@ -261,15 +263,15 @@ class _Run:
         return part if self.store[id_].is_contiguous(memory_format=layout) else part.contiguous(memory_format=layout)
 
     def _strip(
-        self, strip: Rows, share: Share, before: Mapping[int, Any]
+        self, strip: Rows, share: Share, todo: Sequence[StripOp], before: Mapping[int, Any]
     ) -> tuple[dict[int, Any], dict[int, tuple[Rows, Any]]]:
         """Compute one strip. Returns the statistics ``before`` it with its own folded in, and the rows to keep."""
-        ops, segment = self.ops, self.segment
+        ops, segment, present, keeps = self.ops, self.segment, share.present, share.keeps
         self.overwritten = self.joined = False
         self.deferred.begin()
         folded = {i: before[i] for i in self.sinks if i in before}
         values: dict[int, Any] = {}
-        kept = {i: (rows, self._carried(i, rows)) for i, rows in share.keeps.items() if i not in share.wanted}
+        kept = {i: (rows, self._carried(i, rows)) for i, rows in keeps.items() if i not in share.wanted}
         taken: set[int] = set()  # reductions whose source gave their statistics
         if segment.bands:
             frames = strip, self.total
@@ -277,37 +279,36 @@ class _Run:
             BandRun(ops, segment, share, frames, self.store, self.away, self.ring, *made).run(folded)
             return folded, kept
 
-        def read(id_: int, lo: int | None = None, hi: int | None = None) -> Tensor:
-            if id_ not in values:
+        def read(id_: int, lo: int | None = None, hi: int | None = None) -> Any:
+            value = values.get(id_)
+            if value is None:
                 return self._stored(id_, lo, hi)
-            axis = ops[id_].axis
-            if lo is None or hi is None or axis is None:
-                return values[id_]
-            first = share.present[id_][0]
-            return crop(values[id_], axis, lo - first, hi - first)
+            if lo is None or hi is None or present[id_] == (lo, hi):
+                return value
+            axis, first = ops[id_].axis, present[id_][0]
+            return value if axis is None else crop(value, axis, lo - first, hi - first)
 
-        def add(id_: int, value: Any) -> None:
-            """Add rows of a value to the strip, after its kept rows."""
-            enter(id_, self._joined(id_, share, value))
+        def over(of: StripOp) -> Any:
+            """The rows of an input that the op may write over."""
+            id_ = of.over
+            return None if id_ is None or id_ not in values or id_ in self.kept else read(id_, *of.rows)
 
         def enter(id_: int, value: Any) -> None:
             """Set all rows of a value in the strip; save those that later strips need."""
             values[id_] = value
-            if id_ in share.keeps:
-                rows, axis = share.keeps[id_], ops[id_].axis
+            if id_ in keeps:
+                rows, axis = keeps[id_], ops[id_].axis
                 assert axis is not None
-                kept[id_] = rows, _copy(crop(value, axis, *(r - share.present[id_][0] for r in rows)))
+                kept[id_] = rows, _copy(crop(value, axis, *(r - present[id_][0] for r in rows)))
 
         fetched = self.ring.take()
         for id_ in tuple(fetched):
-            add(id_, fetched.pop(id_))
+            enter(id_, self._joined(id_, share, fetched.pop(id_)))
         for id_ in self.slid & segment.reads & share.wanted.keys() - values.keys():
-            add(id_, None)
-        for id_ in segment.body:
-            if id_ not in share.wanted:
-                continue
-            op, (lo, hi) = ops[id_], share.fresh[id_]
-            way = way_of(op, share, self.sinks, self.away)
+            enter(id_, self._joined(id_, share, None))
+        for now in todo:
+            id_, way, (lo, hi) = now.id, now.way, now.rows
+            op = ops[id_]
             if id_ in taken:
                 pass
             elif way is StripWay.FOLDED:
@@ -315,11 +316,13 @@ class _Run:
                 folded[id_] = op.reduction.fold(folded.get(id_), read, lo, hi)
             elif way is StripWay.APPENDED:
                 enter(id_, self._appended(op, share, read, lo, hi))
+            elif way is StripWay.COMPUTED and now.joins:
+                enter(id_, self._joined(id_, share, self._value(op, read, lo, hi, over(now))))
             elif way is StripWay.COMPUTED:
-                add(id_, self._value(op, read, lo, hi, self._dying(op, read, lo, hi, values)))
-            elif way is StripWay.STORED and not share.joined(id_):
-                value, statistics = self._sink(op, read, lo, hi, strip, self._dying(op, read, lo, hi, values))
-                add(id_, value)
+                enter(id_, self._value(op, read, lo, hi, over(now)))
+            elif way is StripWay.STORED and not now.joins:
+                value, statistics = self._sink(op, read, lo, hi, strip, over(now))
+                enter(id_, value)
                 del value
                 if statistics is not None:
                     for reader, take in self.statistics[id_]:
@@ -327,19 +330,20 @@ class _Run:
                         taken.add(reader)
             else:
                 if way is StripWay.CARRIED:
-                    add(id_, None)
+                    enter(id_, self._joined(id_, share, None))
                 elif way is StripWay.CHUNKED:
                     assert op.chunked is not None
-                    add(id_, attend_in_chunks(op.chunked, read, (lo, hi), self._ranges(op.chunked), self.away))
+                    rows = attend_in_chunks(op.chunked, read, (lo, hi), self._ranges(op.chunked), self.away)
+                    enter(id_, self._joined(id_, share, rows))
+                    del rows
                 else:
-                    add(id_, op.run(read, lo, hi))
+                    enter(id_, self._joined(id_, share, op.run(read, lo, hi)))
                 if id_ in self.sinks:
-                    self._keep(op, values[id_], share.present[id_][0], strip)
-            for i in op.inputs:
-                if self.last_use[i] == id_:
-                    values.pop(i, None)
-                    if self.single and i in self.early:
-                        self.overwritten |= self.store.pop(i, None) is not None
+                    self._keep(op, values[id_], present[id_][0], strip)
+            for i in now.done:
+                values.pop(i, None)
+                if self.single and i in self.early:
+                    self.overwritten |= self.store.pop(i, None) is not None
         return folded, kept
 
     def _ranges(self, chunked: Chunked) -> list[Rows]:
@@ -377,11 +381,6 @@ class _Run:
         axis = self.ops[id_].axis
         assert axis is not None
         return crop(value, axis, rows[0] - first, rows[1] - first)
-
-    def _dying(self, op: Op, read: Read, lo: int, hi: int, values: Mapping[int, Tensor]) -> Tensor | None:
-        """The rows of an input that the op may write over."""
-        over = written_over(op, values, self.sinks, self.away, self.kept)
-        return None if over is None else read(over, lo, hi)
 
     @staticmethod
     def _value(op: Op, read: Read, lo: int, hi: int, over: Tensor | None) -> Any:

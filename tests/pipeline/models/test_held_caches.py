@@ -62,9 +62,9 @@ def smallest(model: Model, side: str, x: list[Tensor], caches: list[Any], monkey
     limit(monkeypatch, 1)
     inputs = [x[1], *(torch.empty(c.shape, device="meta") for c in caches)]
     with pytest.raises(PlanError) as refused:
-        model._session._side(Task(side, step=True)).check(inputs, model.limits, planning_call())
+        model._session._sides[Task(side, step=True)].check(inputs, model.limits, planning_call())
     assert refused.value.enough is not None
-    program = model._session._side(Task(side, step=True))._lowered("height", inputs, planning_call())[1]
+    program = model._session._sides[Task(side, step=True)]._lowered("height", inputs, planning_call())[1]
     taken = planning._overhead(program, CPU, model.limits, None, 0)
     return taken.left(refused.value.enough)
 

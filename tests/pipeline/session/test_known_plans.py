@@ -97,7 +97,7 @@ def test_what_is_expected_is_planned_in_another_thread_and_captures_nothing(monk
     session = tiled._session(x[0].device, torch.float32)
     session.expect(Task("encode"), tuple(x[1].shape))  # nothing is known yet
     tiled.encode(x[0])
-    plans, made = session._side(Task("encode"))._plans, []
+    plans, made = session._sides[Task("encode")]._plans, []
     monkeypatch.setattr(Captures, "_capture", lambda *_: pytest.fail("a capture"))
 
     def expect() -> None:
@@ -123,6 +123,6 @@ def test_nothing_is_expected_where_memory_is_named() -> None:
     tiled = TiledVAE(model_of("AutoencoderKL"), "cpu", vram="64GiB")
     x = torch.randn(1, 3, 16, 24)
     session = tiled._session(x.device, torch.float32)
-    session._side(Task("encode")).capture([x], Call())
+    session._sides[Task("encode")].capture([x], Call())
     session.expect(Task("encode"), (1, 3, 32, 24))
-    assert not session._side(Task("encode"))._plans
+    assert not session._sides[Task("encode")]._plans

@@ -82,7 +82,7 @@ def test_to_rebinds_and_changed_weights_are_seen() -> None:
 
 
 def kept_by(session: Session) -> list[Any]:
-    return [session, session._weights, session._runs, *session._compiled.values()]
+    return [session, session._weights, session._runs, *session._sides._made.values()]
 
 
 @pytest.mark.parametrize("name", ["AutoencoderKL", "AutoencoderKLLTXVideo"])

@@ -1,0 +1,35 @@
+"""A node's own operation as a function of the values that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tvae.pipeline.engine.ir.graph import Node, Ref, map_refs, refs_in
+
+__all__ = ["node_call"]
+
+
+def node_call(
+    target: Callable[..., Any], node: Node, ids: Mapping[int, int], value: Callable[[Any], Any]
+) -> Callable[[Callable[[int], Any]], Any]:
+    """``target`` with the node's arguments, as a function of a reader of operand ids.
+
+    ids: of ops by node. value: gives an argument with its sizes resolved; asked in the first call, for all.
+    """
+    known: list[tuple[Any, Any, bool]] = []
+
+    def prepare() -> tuple[Any, Any, bool]:
+        args, kwargs = map_refs([node.args, node.kwargs], lambda a: a if type(a) is Ref else value(a))
+        return args, kwargs, not refs_in([[a for a in args if type(a) is not Ref], kwargs])
+
+    def invoke(read: Callable[[int], Any]) -> Any:
+        if not known:
+            known.append(prepare())
+        args, kwargs, flat = known[0]
+        if flat:  # no list of values, mostly: looking into every argument would take as long as a launch
+            return target(*[read(ids[a.id]) if type(a) is Ref else a for a in args], **kwargs)
+        args, kwargs = map_refs((args, kwargs), lambda ref: read(ids[ref.id]))
+        return target(*args, **kwargs)
+
+    return invoke

@@ -1,0 +1,51 @@
+"""The sides of a session's model, and their steps, each made ready for planning when it is first asked for."""
+
+from __future__ import annotations
+
+from tvae.kernels import Kernels
+from tvae.pipeline.models.families import frames_axis_of, stepping_of
+from tvae.pipeline.session.peers import Peers
+from tvae.pipeline.session.prepared import Compiled
+from tvae.pipeline.session.subject import Subject
+from tvae.pipeline.session.task import Task
+
+__all__ = ["Sides"]
+
+
+class Sides:
+    """See the module's docstring; ``Session`` and ``Compiled`` tell of the arguments."""
+
+    def __init__(
+        self, subject: Subject, kernels: Kernels, *, allow_whole: bool, channels_last: bool, peers: Peers | None
+    ) -> None:
+        self._subject, self._kernels, self._allow_whole = subject, kernels, allow_whole
+        self._channels_last, self._peers = channels_last, peers
+        self._made: dict[Task, Compiled] = {}
+
+    def __getitem__(self, task: Task) -> Compiled:
+        if task not in self._made:
+            subject, family = self._subject, self._subject.family
+            stepping = stepping_of(family, task.side) if family is not None and task.step else None
+            self._made[task] = Compiled(
+                task.side,
+                subject.module,
+                subject.key,
+                self._kernels,
+                allow_whole=self._allow_whole,
+                step=None if stepping is None else stepping.step,
+                frames=None if family is None or stepping is not None else frames_axis_of(family, task.side),
+                fits=subject.fits,
+                still=subject.still,
+                channels_last=self._channels_last,
+                written=subject.written,
+                peers=self._peers,
+            )
+        return self._made[task]
+
+    def get(self, task: Task) -> Compiled | None:
+        """None where it was not asked for yet."""
+        return self._made.get(task)
+
+    def drop(self, task: Task) -> None:
+        """Make it anew when it is asked for again."""
+        del self._made[task]

@@ -1,0 +1,188 @@
+"""Short clips that come often are recorded whole. Without a GPU a plain run of their steps stands for a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_vaes import TINY, relative_l2, result
+from torch import Tensor
+
+from tvae.pipeline import TiledVAE
+from tvae.pipeline.session import kept_runs
+from tvae.pipeline.session import session as session_module
+from tvae.pipeline.session.kept_runs import KeptRuns
+from tvae.pipeline.session.recorded_clip import MOST_STEPS
+from tvae.pipeline.session.runner import MOST_CARRIED, RECORDED_AT, Runner
+
+WAN = TINY["AutoencoderKLWan"]
+
+
+class Recording:
+    """Runs again what a GPU would replay, into memory of its own."""
+
+    def __init__(self, run: Callable[[Sequence[Tensor]], list[Tensor]], inputs: Sequence[Tensor]) -> None:
+        self.run, self.inputs = run, [torch.empty_like(x) for x in inputs]
+        run(self.inputs)
+        self.replays = 0
+
+    def replay(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        for ours, given in zip(self.inputs, inputs, strict=True):
+            ours.copy_(given)
+        self.replays += 1
+        return [t.clone() for t in self.run(self.inputs)]
+
+
+@pytest.fixture
+def recordings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Recording]]:
+    """Those of clips, as they are made."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made: list[Recording] = []
+
+    def record(self: KeptRuns, owner: Any, run: Any, inputs: Any, size: int, carried: int) -> Recording:
+        assert 0 < carried < size
+        made.append(Recording(run, inputs))
+        self._recorded[owner] = kept_runs._Taken(size - carried, carried, next(kept_runs._clock))
+        return made[-1]
+
+    init = session_module.Session.__init__
+
+    def started(self: Any, *args: Any, **more: Any) -> None:
+        init(self, *args, **more)
+        if self.limits.vram is None and self._peers is None:
+            settings = session_module.nullcontext
+            self._clips = session_module.ClipRecorder(self._runs, self._weights, settings)
+
+    monkeypatch.setattr(KeptRuns, "record", record)
+    monkeypatch.setattr(session_module.Session, "__init__", started)
+    yield made
+    kept_runs.drop_recordings(torch.device("cpu"))
+
+
+def clip_of(frames: int, height: int = 4) -> Tensor:
+    x = WAN.input("decode", height, 5)
+    return torch.randn(*x.shape[:2], frames, *x.shape[3:], generator=torch.Generator().manual_seed(frames))
+
+
+def agrees(tiled: Any, model: Any, z: Tensor) -> None:
+    with torch.no_grad():
+        want = result(model.decode(z))
+    assert relative_l2(result(tiled.decode(z)), want) <= 1e-5
+
+
+def test_a_clip_that_comes_often_is_recorded_and_replayed(recordings: list[Recording]) -> None:
+    model = WAN.build()
+    tiled = TiledVAE(model, "cpu")
+    for n in range(RECORDED_AT + 2):
+        agrees(tiled, model, clip_of(5) + n)
+        assert len(recordings) == (n + 1 >= RECORDED_AT)
+    assert recordings[0].replays == 3
+
+
+def test_each_length_and_size_has_its_own(recordings: list[Recording]) -> None:
+    model = WAN.build()
+    tiled = TiledVAE(model, "cpu")
+    for _ in range(RECORDED_AT + 1):
+        for z in (clip_of(3), clip_of(1), clip_of(4, 6)):
+            agrees(tiled, model, z)
+    assert [r.replays for r in recordings] == [2, 2, 2]
+
+
+def test_both_sides_are_recorded(recordings: list[Recording]) -> None:
+    model = WAN.build()
+    tiled, x = TiledVAE(model, "cpu"), torch.rand(1, 3, 9, 32, 24)
+    with torch.no_grad():
+        want = model.encode(x).latent_dist.mode()
+    for _ in range(RECORDED_AT + 1):
+        assert relative_l2(tiled.encode(x).latent_dist.mode(), want) <= 1e-5
+    assert [r.replays for r in recordings] == [2]
+
+
+def test_a_long_clip_is_not(recordings: list[Recording]) -> None:
+    tiled = TiledVAE(WAN.build(), "cpu")
+    for frames, recorded in ((MOST_STEPS + 1, 0), (MOST_STEPS, 1)):
+        for _ in range(RECORDED_AT):
+            tiled.decode(clip_of(frames))
+        assert len(recordings) == recorded
+
+
+@pytest.mark.parametrize("how", ["data", "in place", "exchanged"])
+def test_changed_weights_are_never_replayed(how: str, recordings: list[Recording]) -> None:
+    model, z = WAN.build(), clip_of(3)
+    tiled = TiledVAE(model, "cpu")
+    for _ in range(RECORDED_AT):
+        agrees(tiled, model, z)
+    weight = model.decoder.conv_in.weight
+    with torch.no_grad():
+        if how == "data":
+            weight.data.mul_(1.5)
+        elif how == "in place":
+            weight.mul_(1.5)
+        else:
+            model.decoder.conv_in.weight = torch.nn.Parameter(weight * 1.5)
+    for _ in range(RECORDED_AT + 1):
+        agrees(tiled, model, z)
+    assert len(recordings) == 2
+
+
+def test_it_goes_when_memory_is_wanted_and_comes_again(recordings: list[Recording]) -> None:
+    model, z = WAN.build(), clip_of(3)
+    tiled = TiledVAE(model, "cpu")
+    for _ in range(RECORDED_AT):
+        agrees(tiled, model, z)
+    assert kept_runs.drop_recordings(torch.device("cpu"))
+    agrees(tiled, model, z)
+    assert (len(recordings), recordings[0].replays) == (1, 1)
+    for _ in range(RECORDED_AT):
+        agrees(tiled, model, z)
+    assert len(recordings) == 2
+
+
+def test_one_that_cannot_be_made_is_not_tried_again(
+    recordings: list[Recording], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[int] = []
+
+    def refusing(*args: Any) -> None:
+        asked.append(1)
+        raise RuntimeError("no room\nat all")
+
+    monkeypatch.setattr(KeptRuns, "record", refusing)
+    model, z = WAN.build(), clip_of(3)
+    tiled = TiledVAE(model, "cpu")
+    with caplog.at_level("INFO", "tvae"):
+        for _ in range(RECORDED_AT + 2):
+            agrees(tiled, model, z)
+    assert asked == [1]
+    assert "a clip is not recorded as a CUDA graph: no room" in caplog.messages
+
+
+def test_what_would_be_copied_too_long_is_not(recordings: list[Recording], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tvae.pipeline.session.recorded_clip.MOST_CARRIED", 1000)
+    assert MOST_CARRIED > 1000
+    tiled = TiledVAE(WAN.build(), "cpu")
+    for _ in range(RECORDED_AT + 1):
+        tiled.decode(clip_of(3))
+    assert not recordings
+
+
+def test_memory_that_is_no_longer_the_weights_is_not_read(
+    recordings: list[Recording], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, z = WAN.build(), clip_of(3)
+    tiled = TiledVAE(model, "cpu")
+    for _ in range(RECORDED_AT):
+        agrees(tiled, model, z)
+    monkeypatch.setattr(Runner, "weights_in_place", lambda self: False)
+    agrees(tiled, model, z)
+    assert recordings[0].replays == 1
+
+
+def test_only_without_a_budget(recordings: list[Recording]) -> None:
+    tiled = TiledVAE(WAN.build(), "cpu", vram="2GiB")
+    for _ in range(RECORDED_AT + 1):
+        tiled.decode(clip_of(3))
+    assert not recordings
