@@ -37,6 +37,7 @@ def decode(
     enc: options.Enc = None,
     fps: options.Fps = None,
     audio: options.Audio = "copy",
+    sandbox: options.StreamsSandbox = "auto",
     color: options.Color = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -84,6 +85,7 @@ def decode(
             encoder_options=arguments.parse_pairs(enc),
             fps=arguments.parse_fps(fps),
             audio=audio,
+            sandbox=sandbox,
             color=color,
         )
         carry_out(job, as_json=json, quiet=quiet, verbose=verbose, progress=not no_progress)

@@ -218,6 +218,15 @@ Sandbox = Annotated[
         rich_help_panel=PICTURE,
     ),
 ]
+StreamsSandbox = Annotated[
+    Literal["auto", "on", "off"],
+    typer.Option(
+        "--sandbox",
+        help="Read the sound and other streams of clips in a process of its own first, so that a file that crashes "
+        "FFmpeg fails its clip alone: of all clips, of none, or (auto) of those whose structure looks damaged.",
+        rich_help_panel=WRITING,
+    ),
+]
 Size = Annotated[
     str | None, typer.Option("--size", metavar="WxH", help="Resize to this size first.", rich_help_panel=PICTURE)
 ]

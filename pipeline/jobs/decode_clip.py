@@ -37,6 +37,7 @@ from tvae.pipeline.jobs.steps import latents_in_steps
 from tvae.pipeline.jobs.writing import open_output
 from tvae.pipeline.latents import LatentsReader
 from tvae.pipeline.media import ClipTags, Frame, PartedVideoWriter, SideStreams, Writer
+from tvae.pipeline.media.formats import written_as
 from tvae.pipeline.models.hub import is_hub_id
 from tvae.pipeline.models.load import BUILTIN
 
@@ -74,6 +75,8 @@ def decode_clip_item(item: Item, context: Context) -> Event:
         if job.audio == "copy" and reader.streams is not None:
             reader.check_streams()
             audio = SideStreams.from_json(reader.streams, reader.path)
+            if (target := written_as(output.suffix)) is not None:
+                context.sandbox.rehearse_streams(audio, target.name)
         tags = ClipTags.from_record(reader.streams or {}, reader.path)
         way = passage(model, "decode", meta.kind)
         fingerprint = of_decoded(reader, job, model)

@@ -143,7 +143,7 @@ def _members(folder: Path, below: Path, sought: Sought, recursive: bool, output:
             ours = path.suffix == latent_files.VIDEO_SUFFIX or _same(path, output)
             if recursive and not ours and not entry.is_symlink():
                 yield from _members(path, below / entry.name, sought, recursive, output)
-        elif sought == "media" and formats.listed(path.suffix):
+        elif sought == "media" and formats.listed(os.path.splitext(entry.name)[1]):
             yield Found(path, below, entry.name, named=False)
 
 

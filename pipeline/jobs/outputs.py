@@ -162,7 +162,7 @@ def _identities(found: list[Found], job: Job) -> list[tuple[str, frozenset[Kind]
     """Each source's name and what it may be. Latents say what their source was called; where several of a run have the
     same source, their own names tell them apart. Those of other programs have no other name than their own."""
     if job.operation != "decode":
-        return [(one.name, kinds_of(one.path.suffix)) for one in found]
+        return [(one.name, kinds_of(os.path.splitext(one.path.name)[1])) for one in found]
     sources = [_source_of(one) for one in found]
     shared = Counter((one.below, name) for one, (name, _) in zip(found, sources, strict=True))
     return [

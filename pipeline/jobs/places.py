@@ -25,7 +25,8 @@ class RealNames:
 
     def inside(self, folder: Path, name: str) -> str:
         """The same of ``folder / name``, where ``name`` is one part of a path."""
-        return self._real(os.path.join(folder, ""), name)
+        text = os.fspath(folder)
+        return self._real(text if text.endswith(os.sep) else text + os.sep, name)
 
     def _real(self, inside: str, name: str) -> str:
         folder = self._folders.get(inside)

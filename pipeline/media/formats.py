@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 __all__ = [
@@ -238,6 +239,7 @@ def listed(suffix: str) -> bool:
     return suffix.lower() in _BY_SUFFIX
 
 
+@lru_cache(1 << 10)  # a folder has few kinds of files, and many of each
 def kinds_of(suffix: str) -> frozenset[Kind]:
     """What a file of this suffix may turn out to be when it is opened; an unknown suffix says nothing."""
     found = _BY_SUFFIX.get(suffix.lower())

@@ -35,7 +35,7 @@ T = TypeVar("T")
 SandboxMode = Literal["auto", "on", "off"]
 SANDBOXES: tuple[SandboxMode, ...] = get_args(SandboxMode)
 _PASSES = 10
-"""That copying a file's streams reads it, at most."""
+"""That copying a file's streams, or muxing them, reads it, at most."""
 
 
 class Sandbox:
@@ -99,7 +99,7 @@ class Sandbox:
         if not self.takes(source):
             return copy_here(source, dest_stem, warnings)
         try:
-            answer = self._asked_for(source, {"streams": str(dest_stem.absolute())}, _PASSES)
+            answer = self._asked_for(source, {"streams": str(dest_stem.absolute())}, _PASSES * source.stat().st_size)
         except InputError:
             remove_leftovers(dest_stem.parent)  # of the process that has died
             raise
@@ -110,18 +110,26 @@ class Sandbox:
         path = Path(path).absolute()
         if not self.takes(path):
             return read_here(path, warnings)
-        answer = self._asked_for(path, {"tags": True}, 1)
+        answer = self._asked_for(path, {"tags": True}, path.stat().st_size)
         warnings += lines(answer["warnings"])
         return ClipTags.from_record({"tags": answer["tags"]}, path)
 
-    def _asked_for(self, path: Path, question: dict[str, Any], passes: int) -> dict[str, Any]:
-        """The checked answer to a question on a file, which is read so many times."""
+    def rehearse_streams(self, side: SideStreams, muxer: str) -> None:
+        """See ``stream_mux.rehearse``: what latents keep of a clip is read here once before it is read there."""
+        files = [side.folder / name for name in side.files]
+        if any(self.takes(path) for path in files):
+            record = {"record": side.to_json(), "folder": str(side.folder.absolute()), "muxer": muxer}
+            self._asked_for(
+                files[0].absolute(), {"muxed": record}, _PASSES * sum(path.stat().st_size for path in files)
+            )
+
+    def _asked_for(self, path: Path, question: dict[str, Any], size: int) -> dict[str, Any]:
+        """The checked answer to a question on a file, for which so many bytes are read."""
         (wanted,) = question
-        size = path.stat().st_size
 
         def ask(process: DecoderProcess) -> dict[str, Any]:
-            with process.asked(passes * size):
-                answer = process.ask({"path": str(path), "bytes": passes * size, "seconds": process.least, **question})
+            with process.asked(size):
+                answer = process.ask({"path": str(path), "bytes": size, "seconds": process.least, **question})
                 if not answer.keys() & {"error", "fault"}:
                     lines(answer.get("warnings"))
                     if not isinstance(answer.get(wanted), dict | None):

@@ -28,6 +28,8 @@ from tvae.pipeline.media.room import VIDEO_HELD_BYTES
 from tvae.pipeline.media.sandbox_messages import receive, seconds_for, send
 from tvae.pipeline.media.spec import Reader
 from tvae.pipeline.media.stream_copy import copy_streams
+from tvae.pipeline.media.stream_mux import rehearse
+from tvae.pipeline.media.streams import SideStreams
 from tvae.pipeline.media.tags import read_tags
 from tvae.pipeline.media.video_read import VideoReader
 
@@ -80,6 +82,11 @@ class _Worker:
                 warnings: list[str] = []
                 side = copy_streams(path, Path(question["streams"]), warnings)
                 self._tell({"streams": None if side is None else side.to_json(), "warnings": warnings})
+            elif "muxed" in question:
+                self._begin(_OF_STREAMS)
+                record, folder, muxer = (question["muxed"][key] for key in ("record", "folder", "muxer"))
+                rehearse(SideStreams.from_json(record, Path(folder)), muxer)
+                self._tell({"muxed": {}, "warnings": []})
             elif "tags" in question:
                 self._begin(_OF_STREAMS)
                 warnings = []

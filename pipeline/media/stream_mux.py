@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
+import av
+import av.error
 from av.audio.stream import AudioStream
 from av.container import InputContainer, OutputContainer
 from av.packet import Packet
@@ -22,7 +25,7 @@ from tvae.pipeline.media.packets import PacketSink, carried_streams, clock, fits
 from tvae.pipeline.media.stream_copy import Tally
 from tvae.pipeline.media.streams import SideStream, SideStreams
 
-__all__ = ["StreamMuxer"]
+__all__ = ["StreamMuxer", "rehearse"]
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,39 @@ class StreamMuxer:
             raise _mismatch(source.path) from error
         if record is not None and tally.payload != (record.packets, record.size, record.crc32):
             raise _mismatch(source.path)
+
+
+class _Nowhere:
+    """A file that keeps nothing."""
+
+    def __init__(self) -> None:
+        self._at = self._end = 0
+
+    def write(self, data: bytes) -> int:
+        self._at += len(data)
+        self._end = max(self._end, self._at)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, self._end)[whence]
+        return self._at
+
+
+def rehearse(side: SideStreams, muxer: str) -> None:
+    """Mux what copy_streams kept into a container of this kind (FFmpeg's name) that nobody keeps: everything is read as
+    ``StreamMuxer`` reads it. Raises InputError where files do not hold what their record says."""
+    streams = StreamMuxer(side, [])
+    try:
+        with contextlib.suppress(av.error.FFmpegError, ValueError), av.open(_Nowhere(), "w", format=muxer) as container:
+            covers = streams.attach(container)
+            if not streams.empty:
+                container.mux(covers)
+                streams.finish()
+    finally:
+        streams.close()
 
 
 def _mismatch(path: Path) -> InputError:
