@@ -11,6 +11,7 @@ from tvae.pipeline.models.calls import Side
 from tvae.pipeline.session.clip_steps import ClipSteps
 from tvae.pipeline.session.kept_runs import KeptRuns
 from tvae.pipeline.session.recorded_clip import MOST_STEPS, RunStep
+from tvae.pipeline.session.runner import MOST_CARRIED
 from tvae.pipeline.session.task import Task
 from tvae.pipeline.session.weights import PreparedWeights
 
@@ -28,7 +29,7 @@ class ClipRecorder:
     @staticmethod
     def takes(steps: ClipSteps, shape: tuple[int, ...]) -> bool:
         """Are clips of this shape recorded when they come often, as far as is known before they are?"""
-        return steps.count(shape[2]) <= MOST_STEPS
+        return steps.count(shape[2]) <= MOST_STEPS and steps.whole_bytes(shape) <= MOST_CARRIED
 
     def replayed(
         self, side: Side, steps: ClipSteps, x: Tensor, whole: Callable[[RunStep, Tensor], Tensor]
@@ -36,14 +37,14 @@ class ClipRecorder:
         """A short clip's result, and whether the weights were written to before it: the answer waits for the device.
         None where there is no recording. One is made when it is due, of what ``whole`` does with a way to make steps.
         """
-        shape = tuple(x.shape)
-        if not self.takes(steps, shape):
+        if steps.count(x.shape[2]) > MOST_STEPS:
             return None
+        shape = tuple(x.shape)
         clip = self._runs.clip((side, shape))
         if not clip.recorded and clip.is_due():
             runners = [self._runs.runner(key) for key in steps.run_keys(Task(side, step=True), shape)]
             with self._settings():
-                clip.record(runners, whole, x, steps.result_bytes(shape), self._runs)
+                clip.record(runners, whole, x, steps.whole_bytes(shape), self._runs)
         if not clip.recorded:
             return None
         start = self._weights.start()

@@ -119,7 +119,7 @@ class ClipSteps:
 
     def plan(self, shape: tuple[int, ...], *, whole: bool = False) -> ClipPlan:
         """What a clip of this shape would take. Computes nothing. whole: it and its result are on the device, too."""
-        beside = self._whole_bytes(shape) if whole else 0
+        beside = self.whole_bytes(shape) if whole else 0
         steps: list[StepPlan] = []
 
         def planned(step: _Step) -> None:
@@ -138,7 +138,7 @@ class ClipSteps:
         if shape not in self._checked:
             # on a CPU an input counts beside what is resident, in every call: nobody knows whether it is part of that
             there = 0 if self._device.type == "cpu" else math.prod(shape) * self._dtype.itemsize
-            beside = self._whole_bytes(shape) - there
+            beside = self.whole_bytes(shape) - there
 
             def check(step: _Step) -> None:
                 self._runs.check(step.inputs, step.sinks, running=True, beside=beside, last=step.last)
@@ -187,16 +187,13 @@ class ClipSteps:
         keys = [run_key(task, kind.inputs, Call(last=kind.last), kind.sinks) for kind in kinds]
         return [key for kind, key in zip(kinds, keys, strict=True) for _ in range(kind.count)]
 
-    def result_bytes(self, shape: tuple[int, ...]) -> int:
-        """Of a whole clip's result."""
-        return math.prod(self.result_shape(shape, self._sizes(shape[2]))) * self._dtype.itemsize
+    def whole_bytes(self, shape: tuple[int, ...]) -> int:
+        """Of a clip and its result."""
+        result = self.result_shape(shape, self._sizes(shape[2]))
+        return (math.prod(shape) + math.prod(result)) * self._dtype.itemsize
 
     def _sizes(self, frames: int) -> list[int]:
         return [*self.cuts.sizes(self.cuts.used(frames))]
-
-    def _whole_bytes(self, shape: tuple[int, ...]) -> int:
-        """Of a clip and its result."""
-        return math.prod(shape) * self._dtype.itemsize + self.result_bytes(shape)
 
     def _too_large(
         self,

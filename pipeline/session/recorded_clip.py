@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.run.cuda_graph import Recording
@@ -55,12 +56,14 @@ class RecordedClip:
         runners: Sequence[Runner | None],
         whole: Callable[[RunStep, Tensor], Tensor],
         x: Tensor,
-        result_bytes: int,
+        carried: int,
         recorder: Recorder,
     ) -> None:
-        """Record what ``whole`` makes of x with the runs of its steps, where that can be."""
-        carried, ready = x.nbytes + result_bytes, [runner for runner in runners if runner is not None]
-        if carried > MOST_CARRIED or len(ready) < len(runners) or not all(runner.steady for runner in ready):
+        """Record what ``whole`` makes of x with the runs of its steps, where that can be. carried: bytes of x and of
+        the result."""
+        ready = [runner for runner in runners if runner is not None and runner.repeats]
+        self._refused = carried > MOST_CARRIED or len(ready) < len(runners)
+        if self._refused or not all(runner.warm for runner in ready):
             return
 
         def run(inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -73,6 +76,8 @@ class RecordedClip:
 
             return [whole(step, inputs[0])]
 
+        if x.is_cuda:
+            torch.cuda.empty_cache()  # what the clips before worked in: the recording has its own, and it is much
         size = int(max(runner.planned_bytes for runner in ready) * RECORDED_HOLES) + carried
         try:
             self._recording = recorder.record(self, run, [x], size, carried)

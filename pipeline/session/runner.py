@@ -90,8 +90,7 @@ class Runner:
         self.noisy = any(op.kind == "noise" for op in plan.program.ops)
         ops = plan.program.ops
         self._carried = sum(ops[i].bytes for i in (*plan.program.inputs, *plan.program.outputs))
-        worthwhile = not self.noisy and not plan.places and self._carried <= MOST_CARRIED
-        self._record = record and worthwhile
+        self._record = record and self.repeats and self._carried <= MOST_CARRIED
         self._places = places_of(weights)
         self._thread = threading.local()
         self._recording: Recording | None = None
@@ -103,12 +102,15 @@ class Runner:
         return self._recording is not None
 
     @property
-    def steady(self) -> bool:
-        """Would a further run in this thread start the same operations, on the device alone?"""
-        warm = getattr(self._thread, "convolved", False)  # by this thread, which has its libraries warm
-        loading = under_way()  # while a stream is recorded no thread may load a kernel
-        alone = not self.noisy and not self._plan.places and self._shared is None
-        return alone and warm and not loading
+    def repeats(self) -> bool:
+        """Does every run start the same operations, on the device alone?"""
+        return not self.noisy and not self._plan.places and self._shared is None
+
+    @property
+    def warm(self) -> bool:
+        """Could a run in this thread be recorded now?"""
+        convolved = getattr(self._thread, "convolved", False)  # by this thread, which has its libraries warm
+        return convolved and not under_way()  # while a stream is recorded no thread may load a kernel
 
     @property
     def planned_bytes(self) -> int:
@@ -180,7 +182,7 @@ class Runner:
     def _is_due(self) -> bool:
         """Is this run to be recorded?"""
         self._times += 1
-        return self._record and self._times >= RECORDED_AT and self.steady
+        return self._record and self._times >= RECORDED_AT and self.warm
 
     def _whole(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         return [t for t in self._executed(tuple(inputs)) if t is not None]  # a recording's inputs stay

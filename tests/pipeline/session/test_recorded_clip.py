@@ -14,6 +14,7 @@ from torch import Tensor
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.session import kept_runs
 from tvae.pipeline.session import session as session_module
+from tvae.pipeline.session.clip_steps import ClipSteps
 from tvae.pipeline.session.kept_runs import KeptRuns
 from tvae.pipeline.session.recorded_clip import MOST_STEPS
 from tvae.pipeline.session.runner import MOST_CARRIED, RECORDED_AT, Runner
@@ -36,10 +37,16 @@ class Recording:
         return [t.clone() for t in self.run(self.inputs)]
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model is captured once for all tests."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def recordings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Recording]]:
+def recordings(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[list[Recording]]:
     """Those of clips, as they are made."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     made: list[Recording] = []
 
     def record(self: KeptRuns, owner: Any, run: Any, inputs: Any, size: int, carried: int) -> Recording:
@@ -163,10 +170,25 @@ def test_one_that_cannot_be_made_is_not_tried_again(
 def test_what_would_be_copied_too_long_is_not(recordings: list[Recording], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tvae.pipeline.session.recorded_clip.MOST_CARRIED", 1000)
     assert MOST_CARRIED > 1000
+    asked = list[int]()
+    real = ClipSteps.run_keys
+    monkeypatch.setattr(ClipSteps, "run_keys", lambda *args: asked.append(1) or real(*args))
+    tiled = TiledVAE(WAN.build(), "cpu")
+    for _ in range(RECORDED_AT + 2):
+        tiled.decode(clip_of(3))
+    assert not recordings
+    assert asked == [1], "what cannot be costs the later calls nothing"
+
+
+def test_while_kernels_are_built_none_is_made(recordings: list[Recording], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tvae.pipeline.session.runner.under_way", lambda: True)
     tiled = TiledVAE(WAN.build(), "cpu")
     for _ in range(RECORDED_AT + 1):
         tiled.decode(clip_of(3))
     assert not recordings
+    monkeypatch.setattr("tvae.pipeline.session.runner.under_way", lambda: False)
+    tiled.decode(clip_of(3))
+    assert len(recordings) == 1
 
 
 def test_memory_that_is_no_longer_the_weights_is_not_read(
