@@ -150,7 +150,6 @@ def test_a_height_that_is_tied_to_the_width_is_cut_all_the_same() -> None:
 
 
 RESIDENT = """
-import statistics
 import sys
 import torch
 from tiny_vaes import waves
@@ -178,7 +177,8 @@ def taken():
     tiled.decode(x)
     return bytes_of("VmHWM") - before
 
-print(said, round(statistics.median(taken() for _ in range(5))))
+# a system short of memory takes code's pages away, which then count again: that only adds
+print(said, sorted(taken() for _ in range(5))[1])
 """
 
 
