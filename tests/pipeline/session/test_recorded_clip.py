@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from tvae.pipeline.session import kept_runs
 from tvae.pipeline.session import session as session_module
 from tvae.pipeline.session.clip_steps import ClipSteps
 from tvae.pipeline.session.kept_runs import KeptRuns
-from tvae.pipeline.session.recorded_clip import MOST_STEPS
+from tvae.pipeline.session.recorded_clip import MOST_STEPS, RecordedClip
 from tvae.pipeline.session.runner import MOST_CARRIED, RECORDED_AT, Runner
 
 WAN = TINY["AutoencoderKLWan"]
@@ -208,3 +209,31 @@ def test_only_without_a_budget(recordings: list[Recording]) -> None:
     for _ in range(RECORDED_AT + 1):
         tiled.decode(clip_of(3))
     assert not recordings
+
+
+def test_caches_go_when_a_step_has_them() -> None:
+    """Or a recording would hold those of two steps."""
+
+    class Step:
+        repeats, warm, planned_bytes = True, True, 1000
+
+        def started(self, inputs: list[Tensor]) -> list[Tensor]:
+            return [inputs.pop(0), *(cache + 1 for cache in inputs)]
+
+    class Recorder:
+        def record(self, owner: Any, run: Any, inputs: Any, size: int, carried: int) -> Recording:
+            return Recording(run, inputs)
+
+    caches = [torch.zeros(3)]
+
+    def whole(step: Any, x: Tensor) -> Tensor:
+        given = list(caches)
+        part, *made = step(x, given, False)
+        assert given == []
+        assert torch.equal(made[0], torch.ones(3))
+        return part * 2
+
+    clip = RecordedClip()
+    runners: list[Any] = [Step()]
+    clip.record(runners, whole, torch.ones(2), 16, Recorder())  # type: ignore[arg-type]
+    assert torch.equal(clip.replay(torch.full((2,), 3.0), mock.Mock()), torch.full((2,), 6.0))
