@@ -13,7 +13,21 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tvae.cli import bench, cache, convert, decode, doctor, encode, inspect, models, plan, preset, roundtrip, verify
+from tvae.cli import (
+    bench,
+    cache,
+    comfyui,
+    convert,
+    decode,
+    doctor,
+    encode,
+    inspect,
+    models,
+    plan,
+    preset,
+    roundtrip,
+    verify,
+)
 from tvae.cli.exit_codes import ExitCode
 from tvae.cli.reporting import say
 from tvae.cli.waiting import wait_asleep
@@ -51,6 +65,7 @@ for module in (encode, decode, roundtrip, cache, convert, plan, inspect, verify)
     app.command()(getattr(module, module.__name__.rpartition(".")[2]))
 app.add_typer(bench.app, name="bench")
 app.add_typer(preset.app, name="preset")
+app.add_typer(comfyui.app, name="comfyui")
 app.command()(models.models)
 app.command()(doctor.doctor)
 

@@ -40,8 +40,7 @@ from tvae.presets import Preset
 
 __all__ = ["TiledVAE"]
 
-_KEPT_SESSIONS = 4
-"""Of models that this one has been: adapters on and off, one type and another."""
+_KEPT_SESSIONS = 4  # of models that this one has been: adapters on and off, one type and another
 _LOCKS: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
 _ONE_LOCK_EACH = threading.Lock()
 _log = logging.getLogger("tvae")
@@ -149,9 +148,16 @@ class TiledVAE(InPlaceOf):
     def refresh(self) -> None:
         """Forget everything about the model, for a change that cannot be seen from outside: in a file that it reads."""
         with self._lock:
-            self._forget()
+            self.release()
             self._identity = None
             self._sessions.clear()
+
+    def release(self) -> None:
+        """Let go of what calls keep on the device: weights in another layout, recordings. The next makes them again."""
+        with self._lock:
+            self._named = None
+            for session in self._sessions.values():
+                session.forget()
 
     def plan(self, shape: tuple[int, ...], side: Side, **kwargs: Any) -> Plan | ClipPlan:
         """What a call with an input of this shape would do. Computes nothing.
@@ -200,13 +206,8 @@ class TiledVAE(InPlaceOf):
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         with self._lock:
-            self._forget()  # copies and recordings would hold on to the memory left behind
+            self.release()  # copies and recordings would hold on to the memory left behind
             return super()._apply(*args, **kwargs)
-
-    def _forget(self) -> None:
-        self._named = None
-        for session in self._sessions.values():
-            session.forget()
 
     def _check(self, side: Side, x: Tensor) -> None:
         weight = next(iter(self.vae.parameters()))
@@ -248,7 +249,7 @@ class TiledVAE(InPlaceOf):
     def _session(self, device: torch.device, dtype: torch.dtype) -> Session:
         """The one for the model as it is now."""
         if self._identity is None or not self._identity.unchanged():
-            self._forget()
+            self.release()
             self._identity = identity_of(self.vae)
         identity = self._identity
         key = self._key(identity, device, dtype)
