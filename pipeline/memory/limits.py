@@ -28,6 +28,7 @@ __all__ = [
     "overhead",
     "reading_room",
     "recorded_segments",
+    "tells_segments",
     "unused_bytes",
 ]
 
@@ -185,8 +186,18 @@ def unused_bytes(device: torch.device) -> int | None:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_bytes(device)
 
 
+def tells_segments() -> bool:
+    """Does the allocator on GPUs say what it holds? PyTorch's own does. ``cudaMallocAsync``, which ComfyUI sets, does
+    not: then nothing is recorded, for what recordings keep could not be counted."""
+    backend = getattr(torch._C, "_cuda_getAllocatorBackend", None)  # builds for CPUs have none
+    return backend is None or backend() == "native"
+
+
 def recorded_segments(device: torch.device, pool: tuple[int, int] | None = None) -> list[dict[str, Any]]:
-    """The allocator's segments in the pools of CUDA graphs, which nothing else can use; pool: in this one."""
+    """The allocator's segments in the pools of CUDA graphs, which nothing else can use; pool: in this one. None of
+    them where it does not tell."""
+    if not tells_segments():
+        return []
     index = torch.cuda.current_device() if device.index is None else device.index
     segments = (s for s in torch.cuda.memory_snapshot(pool) if s["device"] == index)
     return [s for s in segments if tuple(s["segment_pool_id"]) != (0, 0)]

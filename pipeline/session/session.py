@@ -20,7 +20,7 @@ from tvae.pipeline.device import backend_settings, kernels_of, uses_channels_las
 from tvae.pipeline.engine.plan.report import Plan
 from tvae.pipeline.engine.run.storage import RowSink, RowSource
 from tvae.pipeline.memory.allocator import capped
-from tvae.pipeline.memory.limits import Limits
+from tvae.pipeline.memory.limits import Limits, tells_segments
 from tvae.pipeline.models.calls import Call, Side
 from tvae.pipeline.models.streaming import Cache, ClipStream
 from tvae.pipeline.session.choose_plan import rows_dim
@@ -77,7 +77,7 @@ class Session:
         self._sides = Sides(subject, kernels, allow_whole=allow_whole, channels_last=self._last, peers=peers)
         self._steps: dict[Side, ClipSteps | None] = {}
         self._runs = KeptRuns(device)
-        self._records = preset.cuda_graphs and limits.vram is None and device.type == "cuda"
+        self._records = preset.cuda_graphs and limits.vram is None and device.type == "cuda" and tells_segments()
         clips = self._records and peers is None and self._watched
         steps = partial(backend_settings, preset, dtype, bounded=False, steps=True, device=device)
         self._clips = ClipRecorder(self._runs, self._weights, steps) if clips else None

@@ -107,9 +107,13 @@ def test_what_patchers_note_changes_no_graph() -> None:
     exact.patcher.model.first.comfy_cast_weights = True
     exact.decode(z)
     assert exact.first_stage_model._identity.digest == digest
-    again = wrapped(Vae())
+    vae = Vae()
+    noted = vae.first_stage_model.first
+    noted.comfy_cast_weights, noted._v, vae.first_stage_model.current_weight_patches_uuid = True, object(), object()
+    again = wrapped(vae)
     again.decode(z)
     assert again.first_stage_model._identity.digest == digest
+    assert not {"comfy_cast_weights", "_v"} & {*vars(again.patcher.model.first)}
 
 
 def test_a_module_at_two_places_is_one() -> None:

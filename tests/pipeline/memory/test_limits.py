@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tvae.pipeline.errors import PlanError, UsageError
 from tvae.pipeline.memory import limits as budget
 from tvae.pipeline.memory.amount import parse_size
-from tvae.pipeline.memory.limits import Limits, activation_budget, check_budget, overhead
+from tvae.pipeline.memory.limits import Limits, activation_budget, check_budget, overhead, tells_segments
 
 CPU, CUDA, OTHER = torch.device("cpu"), torch.device("cuda", 0), torch.device("meta")
 MIB, GIB = 1 << 20, 1 << 30
@@ -246,6 +246,25 @@ def test_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
     card.kept, card.cached = GIB, GIB
     assert activation_budget(CUDA, None, 0.5, overhead(OTHER, 0)) == 5.5 * GIB, "what a recording keeps is for no other"
     assert left_of(8 * GIB, CUDA, GIB) == left - GIB
+
+
+def test_an_allocator_that_tells_no_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``cudaMallocAsync``: asked for a snapshot, PyTorch raises."""
+
+    def snapshot(_pool: Any = None) -> Any:
+        raise RuntimeError("Calling snapshot with backend:cudaMallocAsync is not meaningful.")
+
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", snapshot)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (10 * GIB, 24 * GIB))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _device: 5 * GIB)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _device: 3 * GIB)
+    for backend, told in (("native", True), ("cudaMallocAsync", False), ("pluggable", False)):
+        monkeypatch.setattr(torch._C, "_cuda_getAllocatorBackend", lambda name=backend: name, raising=False)
+        assert tells_segments() is told
+    assert activation_budget(CUDA, None, 0.5, overhead(OTHER, 0)) == 6 * GIB
+    monkeypatch.setattr(torch._C, "_cuda_getAllocatorBackend", lambda: "native")
+    with pytest.raises(RuntimeError):
+        activation_budget(CUDA, None, 0.5, overhead(OTHER, 0))
 
 
 def test_a_process_with_much_beside_its_tensors(monkeypatch: pytest.MonkeyPatch) -> None:

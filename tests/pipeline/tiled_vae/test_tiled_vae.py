@@ -35,6 +35,20 @@ def test_the_posterior_is_diffusers_own(model: Any, tiled: Any) -> None:
     torch.testing.assert_close(*seeded, rtol=1e-4, atol=1e-5)
 
 
+def test_release_lets_go_of_what_calls_keep(model: Any) -> None:
+    tiled, z = TiledVAE(copy.deepcopy(model), strip=4), KL.input("decode", 9, 6)
+    first = tiled.decode(z).sample
+    (session,) = tiled._sessions.values()
+    (ready,) = session._runs._ready.values()
+    runner = weakref.ref(ready.runner)
+    del ready
+    tiled.release()
+    gc.collect()
+    assert runner() is None
+    assert torch.equal(tiled.decode(z).sample, first)
+    assert [*tiled._sessions.values()] == [session]
+
+
 @pytest.mark.parametrize("family", ["AutoencoderKL", "AutoencoderTiny", "AutoencoderDC", "VQModel"])
 def test_output_types_and_tuples_are_the_models_own(family: str) -> None:
     tiny = TINY[family]
