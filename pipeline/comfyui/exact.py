@@ -17,6 +17,9 @@ from tvae.pipeline.tiled_vae import TiledVAE
 
 __all__ = ["exact_vae", "is_exact"]
 
+_HOOKS = ("comfy_has_chunked_io", "comfy_decode_estimate_is_reliable")
+"""By which a model of ComfyUI says that it writes its own output, and that more than it asks for is not worth a try. A
+plan needs neither."""
 Asked = Callable[[Sequence[int], torch.dtype], float]
 """ComfyUI's hook: the shape of an input and the type -> bytes for one of its batch."""
 
@@ -37,6 +40,8 @@ def exact_vae(vae: Any, vram: str | int | None = None, *, allow_whole: bool = Fa
     stage = vae.first_stage_model
     model = own_weights(stage.vae if isinstance(stage, TiledVAE) else stage).to(vae.patcher.offload_device)
     tiled = TiledVAE(cleaned(model), vram=vram, allow_whole=allow_whole)
+    for hook in _HOOKS:
+        setattr(tiled, hook, False)
     exact = copy.copy(vae)
     kind: Any = type(vae)
     exact.__class__ = _exact(kind)
@@ -100,6 +105,7 @@ def _exact(base: Any) -> Any:
             raise _no_memory()
 
         encode_tiled_ = decode_tiled_3d = encode_tiled_3d = decode_tiled_
+        _decode_tiled_owned = _encode_tiled_owned = decode_tiled_  # of models with tiles of their own
 
     return ExactVAE
 

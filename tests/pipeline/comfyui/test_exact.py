@@ -67,6 +67,19 @@ def test_no_tiles_where_memory_runs_out(side: str, monkeypatch: pytest.MonkeyPat
         exact.decode(z) if side == "decode" else exact.encode(torch.rand(1, 48, 36, 3))
 
 
+def test_a_model_that_writes_its_own_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    vae, z = Vae(), latents(1, 4, 12, 9)
+    want = vae.decode(z)
+    for hook in ("comfy_has_chunked_io", "comfy_decode_estimate_is_reliable"):
+        monkeypatch.setattr(Model, hook, True, raising=False)
+        assert getattr(vae.first_stage_model, hook)
+        assert not getattr(wrapped(vae).first_stage_model, hook)
+    assert error(wrapped(vae).decode(z), want) < 1e-5
+    for tiles in ("_decode_tiled_owned", "_encode_tiled_owned"):
+        with pytest.raises(PlanError, match="smaller vram"):
+            getattr(wrapped(vae), tiles)(z, tile_x=8)
+
+
 def test_the_vae_itself_stays_as_it_is() -> None:
     vae, z = Vae(), latents(1, 4, 12, 9)
     model, patcher, before = vae.first_stage_model, vae.patcher, vae.decode(z)
