@@ -87,9 +87,10 @@ def verify(
 def _made_by(vae: str) -> MadeBy:
     from tvae.pipeline.latents.verify import MadeBy
     from tvae.pipeline.models.load import locate_vae, values_of
+    from tvae.pipeline.models.space import space_of
 
     found = locate_vae(vae)
-    return MadeBy(found.class_name, found.config_sha256, found.weights_sha256, values_of(found))
+    return MadeBy(found.class_name, found.weights_sha256, values_of(found), space_of(found).to_json())
 
 
 def _source_of(path: Path, folder: str | None, below: Path) -> Iterator[Path]:

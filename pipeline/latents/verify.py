@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files import tensor_header
 from tvae.pipeline.latents.image_file import IMAGE_SUFFIX
 from tvae.pipeline.latents.index import INDEX_NAME
-from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, SourceRecord, VaeIdentity
+from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, SourceRecord, SpaceRecord, VaeIdentity
 from tvae.pipeline.latents.reader import is_latents, open_latents
 from tvae.pipeline.models.same_values import same_values
 
@@ -21,18 +21,27 @@ __all__ = ["MadeBy", "Verdict", "found_below", "verify_latents"]
 
 @dataclass(frozen=True)
 class MadeBy:
-    """The VAE that latents should be of."""
+    """The VAE that latents should be of. constants: see ``SpaceRecord``; none where its model space is not known."""
 
     class_name: str
-    config_sha256: str
     weights_sha256: str
     values: tuple[str, ...] = ()
+    constants: Mapping[str, Any] = field(default_factory=dict)
 
     def made(self, vae: VaeIdentity) -> bool:
-        """Is it this VAE, or a copy of it in another file or type?"""
-        if self.weights_sha256 != vae.weights_sha256:
-            return self.class_name == vae.class_name and same_values(self.values, vae.values)
-        return (self.class_name, self.config_sha256) == (vae.class_name, vae.config_sha256)
+        """Is it this VAE, or a copy of it in another file or type?
+
+        Configurations are not compared: a single file has none, and what is read off it depends on ``--vae-of``.
+        """
+        same = self.weights_sha256 == vae.weights_sha256 or same_values(self.values, vae.values)
+        return same and self.class_name == vae.class_name
+
+    def has_space(self, space: SpaceRecord, vae: VaeIdentity) -> bool:
+        """Is model space as it was, for latents in it that this VAE made? Yes where it is not known on both sides, and
+        of copies in narrower types, whose constants may be rounded, too."""
+        if space.name == "raw" or (self.weights_sha256 != vae.weights_sha256 and self.values[:1] != vae.values[:1]):
+            return True
+        return all(self.constants[key] == space.constants[key] for key in self.constants.keys() & space.constants)
 
 
 @dataclass(frozen=True)
@@ -93,6 +102,8 @@ def _changed(meta: LatentsMeta, source: Path | None, made_by: MadeBy | None) -> 
     vae = meta.vae
     if made_by is not None and not made_by.made(vae):
         return f"it was made by another VAE: '{vae.id}' ({vae.class_name}, weights {vae.weights_sha256[:12]})"
+    if made_by is not None and not made_by.has_space(meta.space, vae):
+        return "it is in another model space than this VAE's configuration gives: encode again, or correct that"
     return None
 
 

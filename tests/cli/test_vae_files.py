@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -161,12 +162,48 @@ def test_a_float16_copy_is_the_same_vae(caplog: pytest.LogCaptureFixture) -> Non
     assert call(*words, "half.safetensors")[0] == 0
     assert call(*words, "model.safetensors")[0] == 0, "in another layout, inside a checkpoint"
     assert [record.message for record in caplog.records if "the same VAE, stored in another type" in record.message]
-    assert call("verify", "out", "--vae", "half.safetensors")[1].count("stale") <= 1
+    assert call("verify", "out", "--vae", "half.safetensors")[1] == "1 fine\n"
     weights["decoder.conv_out.bias"] += 1
     save_file(weights, "other.safetensors")
     code, _, told = call(*words, "other.safetensors")
     assert code in (2, 3)
     assert "was made by another VAE" in told
+
+
+@pytest.mark.parametrize("space", ["raw", "model"])
+def test_the_vae_that_made_latents_is_known_however_it_is_named(space: str, here: torch.nn.Module) -> None:
+    """By the same file, with and without ``--vae-of``; and as a folder, in float16, renamed and in a checkpoint."""
+    here.save_pretrained("folder")  # type: ignore[operator]
+    config = json.loads(Path("folder/config.json").read_text())
+    Path("folder/config.json").write_text(json.dumps({**config, "scaling_factor": 0.13025}))
+    weights = load_file("sdxl_vae.safetensors")
+    save_file({name: value.half() for name, value in weights.items()}, "half.safetensors")
+    shutil.copy("folder/diffusion_pytorch_model.safetensors", "renamed.safetensors")
+    shutil.copytree("folder", "org/name")
+    folders = ("folder", "folder/diffusion_pytorch_model.safetensors", "org/name")
+    named = ("sdxl_vae.safetensors", "half.safetensors", "renamed.safetensors", "model.safetensors", *folders)
+    makers = ("sdxl_vae.safetensors", "half.safetensors", "model.safetensors", "folder")
+    for number, vae in enumerate(makers):
+        of = () if vae in (*folders, "model.safetensors") else ("--vae-of", "sdxl")
+        words = ("encode", "photo.png", "--vae", vae, *of, "--space", space, "-o", f"out/{number}", *OPTIONS)
+        assert call(*words)[0] == 0
+    for vae in named:
+        assert call("verify", "out", "--vae", vae)[:2] == (0, "4 fine\n"), vae
+    weights["decoder.conv_out.bias"] += 1
+    save_file(weights, "other.safetensors")
+    assert call("verify", "out", "--vae", "other.safetensors")[1].endswith("\n4 stale\n")
+
+
+def test_another_model_space_is_stale(here: torch.nn.Module) -> None:
+    """Of the same weights; raw latents have none."""
+    here.save_pretrained("folder")  # type: ignore[operator]
+    for space in ("raw", "model"):
+        words = ("encode", "photo.png", "--vae", "folder", "--space", space, "-o", f"out/{space}", *OPTIONS)
+        assert call(*words)[0] == 0
+    config = json.loads(Path("folder/config.json").read_text())
+    Path("folder/config.json").write_text(json.dumps({**config, "scaling_factor": 0.5}))
+    assert call("verify", "out/raw", "--vae", "folder")[1] == "1 fine\n"
+    assert "stale: it is in another model space than this VAE's" in call("verify", "out/model", "--vae", "folder")[1]
 
 
 def test_latents_without_checksums_of_values_are_read(here: torch.nn.Module) -> None:
