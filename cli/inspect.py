@@ -103,10 +103,9 @@ def _describe_latents(path: Path) -> dict[str, Any]:
 
 def _describe_tensors(path: Path) -> dict[str, Any]:
     """The tensors of a file that another program wrote."""
-    from tvae.pipeline.latents.foreign import tensors_in
+    from tvae.pipeline.latents.foreign import specs_in
 
-    found = tensors_in(path)
-    specs = {name: {"shape": [*t.shape], "dtype": str(t.dtype).removeprefix("torch.")} for name, t in found.items()}
+    specs = {name: {"shape": [*spec.shape], "dtype": spec.dtype} for name, spec in specs_in(path).items()}
     return {"tensors": specs, "bytes": path.stat().st_size}
 
 

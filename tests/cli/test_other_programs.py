@@ -10,6 +10,7 @@ import pytest
 import torch
 from foreign_files import WRITERS, latents_of, saved_model
 from PIL import Image
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from tvae.cli.app import app
@@ -61,3 +62,43 @@ def test_inspect_runs_no_pickle() -> None:
     code, _, told = call("inspect", "a.pt")
     assert code == 3
     assert "objects of Python's" in told
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "huge.latent"])
+def test_inspect_reads_headers_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a file of a tebibyte, which nothing has written, and of any type."""
+    from safetensors import torch as reading
+
+    def loaded(*_: object) -> None:
+        raise AssertionError("its values were read")
+
+    monkeypatch.setattr(reading, "load_file", loaded)
+    monkeypatch.setattr(reading, "safe_open", loaded)
+    size = 1 << 40
+    tensors = {
+        "model.layers.0.weight": {"dtype": "F8_E4M3", "shape": [1 << 20, 1 << 20], "data_offsets": [0, size]},
+        "packed": {"dtype": "F4", "shape": [4, 2], "data_offsets": [size, size + 4]},
+    }
+    text = json.dumps(tensors).encode()
+    with Path(name).open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + size + 4)
+    code, told, _ = call("inspect", name)
+    assert (code, told.splitlines()[:3]) == (
+        0,
+        [
+            f"{name}: 2 tensors of another program",
+            "  model.layers.0.weight  1048576x1048576, float8_e4m3fn",
+            "  packed  4x2, F4",
+        ],
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float8_e5m2, torch.int16, torch.bool])
+def test_inspect_names_types_as_torch_does(dtype: torch.dtype) -> None:
+    value = torch.zeros(3).to(dtype)
+    save_file({"a": value}, "a.safetensors")
+    torch.save({"a": value}, "a.pt")
+    for name in ("a.safetensors", "a.pt"):
+        found = json.loads(call("inspect", name, "--json")[1])
+        assert found["tensors"] == {"a": {"shape": [3], "dtype": str(dtype).removeprefix("torch.")}}

@@ -21,7 +21,7 @@ from tvae.pipeline.files.content_checksum import type_name
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["SUFFIXES", "tensor_in", "tensors_in"]
+__all__ = ["SAFETENSORS", "SUFFIXES", "tensor_in", "tensors_in"]
 
 _KEYS = ("latents", "latent", "samples")
 """What programs call them, the most usual first."""
@@ -136,5 +136,7 @@ _READERS: dict[str, Callable[[Path], dict[str, Tensor]]] = {
     ".pt": _from_pt,
     ".pth": _from_pt,
 }
+SAFETENSORS = (".safetensors", ".latent")
+"""Of files in safetensors' format."""
 SUFFIXES = tuple(_READERS)
 """Of files that may hold latents of other programs."""
