@@ -41,6 +41,7 @@ def convert(
     target: Target,
     vae: options.LatentsVae = None,
     vae_of: options.VaeOf = None,
+    allow_pickle: options.AllowPickle = False,
     space: options.ForeignSpace = None,
     to_space: ToSpace = None,
     key: options.ForeignKey = None,
@@ -66,7 +67,16 @@ def convert(
         if not Path(source).exists():
             raise UsageError(f"{source} does not exist")
         wanted = arguments.parse_size(size)
-        job = Job("decode", (source,), vae=vae, vae_of=vae_of, latents_space=space, latents_key=key, size=wanted)
+        job = Job(
+            "decode",
+            (source,),
+            vae=vae,
+            vae_of=vae_of,
+            allow_pickle=allow_pickle,
+            latents_space=space,
+            latents_key=key,
+            size=wanted,
+        )
         lost = convert_latents(Path(source), Path(target), job, Vaes(job), to_space, overwrite=overwrite)
         if json:
             emit("converted", {"input": source, "output": target, "lost": lost}, as_json=True)

@@ -71,17 +71,18 @@ def _look(thing: str, max_pixels: int, mode: SandboxMode) -> tuple[str, dict[str
     from tvae.pipeline.latents.tensor_file import is_ours
     from tvae.pipeline.media.sandbox import Sandbox
     from tvae.pipeline.models.load import locate_vae
+    from tvae.pipeline.models.weights_file import is_weights
 
     path = Path(thing)
     if thing == "builtin" or (path.is_dir() and _is_vae_folder(path)):
         return "vae", _describe_vae(locate_vae(thing))
-    named_so = path.suffix.lower() in SUFFIXES and path.is_file()
+    named_so = (path.suffix.lower() in SUFFIXES or is_weights(path)) and path.is_file()
     if latents.is_latents(path) or path.is_dir() or named_so:
         try:
             return "latents", _describe_latents(path)
         except InputError as error:
             try:  # the weights of a VAE that are published without a configuration
-                return "vae", _describe_vae(locate_vae(thing))
+                return "vae", _describe_vae(locate_vae(thing, allow_pickle=True))
             except UsageError as reason:
                 no_vae = str(reason)
             if path.is_dir() and not latents.is_latents(path):
@@ -118,6 +119,7 @@ def _describe_vae(source: VaeSource) -> dict[str, Any]:
     from dataclasses import asdict
     from math import prod
 
+    from tvae.pipeline.files.pickled_tensors import is_pickled
     from tvae.pipeline.models.families import FAMILIES
     from tvae.pipeline.models.geometry import geometry_of
     from tvae.pipeline.models.load import load_module
@@ -134,6 +136,7 @@ def _describe_vae(source: VaeSource) -> dict[str, Any]:
         "bytes": sum(file.stat().st_size for file in source.weight_files),
         "folder": str(source.folder),
         "weights": [path.name for path in source.weight_files],
+        "pickled": any(map(is_pickled, source.weight_files)),
         "weights_sha256": source.weights_sha256,
         "config_sha256": source.config_sha256,
         "dtype": str(source.stored_dtype).removeprefix("torch."),

@@ -85,6 +85,15 @@ VaeOf = Annotated[
         rich_help_panel=MODEL,
     ),
 ]
+AllowPickle = Annotated[
+    bool,
+    typer.Option(
+        "--allow-pickle",
+        help="Take a .pt, .pth, .ckpt or .bin file as the VAE. Plain tensors in it are read as data; nothing in it is "
+        "run, and other objects are left out.",
+        rich_help_panel=MODEL,
+    ),
+]
 Config = Annotated[
     str | None,
     typer.Option(

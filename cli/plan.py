@@ -33,6 +33,7 @@ def plan(
     side: Side = "both",
     vae: options.Vae = None,
     vae_of: options.VaeOf = None,
+    allow_pickle: options.AllowPickle = False,
     preset: options.Preset = "auto",
     dtype: options.Dtype = None,
     device: options.Device = None,
@@ -66,6 +67,7 @@ def plan(
         model = open_model(
             vae or named or "builtin",
             vae_of=vae_of,
+            allow_pickle=allow_pickle,
             preset=preset,
             dtype=dtype,
             device=device,

@@ -74,7 +74,8 @@ def _vae(values: Values) -> Iterator[str]:
         yield f"  known     by {found['layout']}'s names and their shapes{inside}"
         of = found["of"] if found["unknown"] is None else f"not known: {found['unknown']} (--vae-of)"
         yield "  of        " + ", ".join(filter(None, (of, found["why"])))
-    yield f"  weights   {values['parameters'] / 1e6:.1f} million, {where}"
+    pickled = ", pickled (pass --allow-pickle)" if values["pickled"] else ""
+    yield f"  weights   {values['parameters'] / 1e6:.1f} million, {where}{pickled}"
 
 
 def _article(kind: str) -> str:

@@ -36,6 +36,7 @@ def verify(
     paths: Paths,
     source: Sources = None,
     vae: OfVae = None,
+    allow_pickle: options.AllowPickle = False,
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -58,7 +59,7 @@ def verify(
                 raise UsageError(f"{name} does not exist")
         if source is not None and not Path(source).is_dir():
             raise UsageError(f"the folder of --source, {source}, does not exist")
-        made_by = _made_by(vae) if vae is not None else None
+        made_by = _made_by(vae, allow_pickle) if vae is not None else None
         counts: Counter[str] = Counter()
 
         def told(verdict: Verdict) -> None:
@@ -84,12 +85,12 @@ def verify(
             raise typer.Exit(ExitCode.VERIFICATION_FAILED)
 
 
-def _made_by(vae: str) -> MadeBy:
+def _made_by(vae: str, allow_pickle: bool) -> MadeBy:
     from tvae.pipeline.latents.verify import MadeBy
     from tvae.pipeline.models.load import locate_vae, values_of
     from tvae.pipeline.models.space import space_of
 
-    found = locate_vae(vae)
+    found = locate_vae(vae, allow_pickle=allow_pickle)
     return MadeBy(found.class_name, found.weights_sha256, values_of(found), space_of(found).to_json())
 
 

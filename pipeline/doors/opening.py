@@ -37,6 +37,7 @@ def load_vae(
     name: str | os.PathLike[str],
     *,
     of: str | None = None,
+    allow_pickle: bool = False,
     device: str | torch.device = "cpu",
     dtype: torch.dtype | None = None,
     preset: str = "auto",
@@ -46,12 +47,14 @@ def load_vae(
 
     name: ``builtin``, a diffusers folder, a safetensors file (a VAE alone or a whole checkpoint), or a hub id (which
     alone may download). of: the public model that a file's VAE is of, such as ``sdxl``, where its tensors do not tell;
-    without it, its scaling factor is None there. dtype: of its weights; None: as stored. preset, options: see
-    ``TiledVAE``. Raises UsageError.
+    without it, its scaling factor is None there. allow_pickle: take a file of ``torch.save``, too, of which plain
+    tensors are read and nothing is run. dtype: of its weights; None: as stored. preset, options: see ``TiledVAE``.
+    Raises UsageError.
     """
     from tvae.pipeline.tiled_vae import TiledVAE
 
-    return TiledVAE(load_module(locate_vae(os.fspath(name), of), dtype, device), preset, **options)
+    source = locate_vae(os.fspath(name), of, allow_pickle=allow_pickle)
+    return TiledVAE(load_module(source, dtype, device), preset, **options)
 
 
 def load_latents(path: str | os.PathLike[str]) -> Latents:

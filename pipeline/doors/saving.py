@@ -30,6 +30,7 @@ def save_latents(
     *,
     vae: str | os.PathLike[str] | None = None,
     of: str | None = None,
+    allow_pickle: bool = False,
     space: Space = "raw",
     fps: float = 24.0,
     overwrite: bool = False,
@@ -39,8 +40,8 @@ def save_latents(
     path: its end says what is written: ``.safetensors`` (an image) and ``.latents`` (a clip) in tvae's form,
     ``.latent`` (ComfyUI, raw), ``.npz``, ``.npy`` or ``.pt``. latents: what ``load_latents`` gave, perhaps with another
     ``tensor`` of the same shape; or a tensor, [C, h, w] of an image or [C, t, h, w] of a
-    clip, which is written as it is. vae, space: what a tensor is of, for tvae's form. of: see ``load_vae``.
-    fps: of a clip.
+    clip, which is written as it is. vae, space: what a tensor is of, for tvae's form. of, allow_pickle: see
+    ``load_vae``. fps: of a clip.
 
     Raises UsageError for a name or a shape that suits no form, or a file that is there; InputError for values that are
     not finite; OutputError.
@@ -59,7 +60,7 @@ def save_latents(
         write_foreign(target, {"latents": latents})
         return target
     else:
-        meta, pts = _described(target, latents, vae, of, space, fps)
+        meta, pts = _described(target, latents, vae, of, allow_pickle, space, fps)
         values = {"latents": latents.unsqueeze(1) if latents.ndim == 3 and meta.kind == "video" else latents}
     suits(target, meta)
     try:
@@ -76,7 +77,13 @@ def _named(latents: Latents) -> dict[str, Tensor]:
 
 
 def _described(
-    target: Path, tensor: Tensor, vae: str | os.PathLike[str] | None, of: str | None, space: Space, fps: float
+    target: Path,
+    tensor: Tensor,
+    vae: str | os.PathLike[str] | None,
+    of: str | None,
+    allow_pickle: bool,
+    space: Space,
+    fps: float,
 ) -> tuple[LatentsMeta, tuple[int, ...]]:
     """Raises UsageError where the VAE is not named, or is another one."""
     if vae is None:
@@ -86,7 +93,8 @@ def _described(
     if not fps > 0:
         raise UsageError(f"fps {fps} is not a frame rate; it must be above 0")
     name = os.fspath(vae)
-    model = Vaes(Job("decode", (str(target),), vae=name, vae_of=of, latents_space=space)).facts(name)
+    job = Job("decode", (str(target),), vae=name, vae_of=of, allow_pickle=allow_pickle, latents_space=space)
+    model = Vaes(job).facts(name)
     info = model.info
     record = SpaceRecord(space, info.space.to_json())
     channels = info.latent_channels * (record.patch**2 if space == "model" else 1)

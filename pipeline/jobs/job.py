@@ -62,6 +62,8 @@ class Job:
     """``builtin``, a folder, a file or a hub id; None is ``builtin`` or, for decode, what the latents name."""
     vae_of: str | None = None
     """The public model that a file's VAE is of, such as ``sdxl``, where its tensors do not tell."""
+    allow_pickle: bool = False
+    """Take a file of ``torch.save`` as the VAE: plain tensors in it, and nothing else."""
     preset: str = "auto"
     dtype: str | None = None
     device: str | None = None

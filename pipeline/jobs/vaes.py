@@ -93,6 +93,7 @@ class Vaes:
         model = open_model(
             name,
             vae_of=job.vae_of,
+            allow_pickle=job.allow_pickle,
             preset=job.preset,
             dtype=job.dtype,
             device=str(self.device),

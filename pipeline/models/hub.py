@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.models.source import CONFIG_NAME, PICKLED, SUBFOLDERS, pick_weights, pickled_error, shards_of
+from tvae.pipeline.files.pickled_tensors import PICKLED
+from tvae.pipeline.models.source import CONFIG_NAME, SUBFOLDERS, pick_weights, pickled_error, shards_of
 
 _log = logging.getLogger("tvae")
 _ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(/[\w-][\w.-]*)*", re.ASCII)

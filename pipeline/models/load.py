@@ -1,62 +1,66 @@
 """From what the user names to a VAE: `locate_vae` finds it, `load_weights` and `load_module` load it.
 
-Weights are read from safetensors only. diffusers is imported by `load_module` alone (it costs seconds), the network
-is used for hub ids alone.
+Weights are read from safetensors and, where that is allowed, from files of ``torch.save``, as data. diffusers is
+imported by `load_module` alone (it costs seconds), the network is used for hub ids alone.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from tvae.pipeline.errors import UsageError
+from tvae.pipeline.files.pickled_tensors import is_pickled
 from tvae.pipeline.models import hub
 from tvae.pipeline.models.bounded_build import bounded_build
 from tvae.pipeline.models.checksum import remembered
 from tvae.pipeline.models.expected_shapes import filled_module
 from tvae.pipeline.models.seedvr2 import checkpoint
-from tvae.pipeline.models.single_file import Piece
-from tvae.pipeline.models.source import PICKLED, VaeSource, pickled_error, read_beside, read_file, read_folder
+from tvae.pipeline.models.source import VaeSource, read_beside, read_file, read_folder
 from tvae.pipeline.models.values_checksum import values_checksums
+from tvae.pipeline.models.weights_file import SAFETENSORS, WeightsFile, open_weights
 from tvae.presets import builtin
 
 __all__ = ["VaeSource", "load_module", "load_weights", "locate_vae", "values_of"]
 
 BUILTIN = "builtin"
-SAFETENSORS = (".safetensors", ".sft")
 
 
-def locate_vae(spec: str, of: str | None = None) -> VaeSource:
+def locate_vae(spec: str, of: str | None = None, *, allow_pickle: bool = False) -> VaeSource:
     """Find a VAE: `builtin`, a diffusers folder (the VAE's own, or a pipeline's), a safetensors file, or a hub id.
 
     A file, or a folder with one and without configuration, is known by its tensors: a VAE alone, or a whole checkpoint.
     of: which public model such a file is of (`sdxl`), where its tensors do not tell; it decides on model space alone.
+    allow_pickle: the file may be one of `torch.save`; what it holds beside tensors is never built (`pickled_tensors`).
     A hub id is `organisation/name`, with `/subfolder` if the VAE lies deeper. A local folder wins over a hub id of the
     same name. `UsageError` when there is no such VAE, its configuration is broken or its weights are pickled.
     """
-    found = _located(spec, of)
+    found = _located(spec, of, allow_pickle)
     if of is not None and found.found is None:
         raise UsageError(f"VAE '{spec}' has a configuration, which says what model space is: leave --vae-of out")
     return found
 
 
-def _located(spec: str, of: str | None) -> VaeSource:
+def _located(spec: str, of: str | None, allow_pickle: bool) -> VaeSource:
     if spec == BUILTIN:
         return read_folder(BUILTIN, Path(builtin.__file__).parent)
     path = Path(spec).expanduser()
     if spec and path.is_dir():
         return replace(read_folder(spec, path, of), path=os.path.abspath(path))
+    if is_pickled(path) and path.exists():
+        if not allow_pickle:
+            raise UsageError(
+                f"VAE '{spec}' is a pickled file, which another program may have made to run code; save its tensors as "
+                "safetensors, or pass --allow-pickle: tvae then reads plain tensors in it and runs nothing"
+            )
+        return replace(read_file(spec, path, of), path=os.path.abspath(path))
     if path.is_file():
-        if path.name.endswith(PICKLED):
-            raise pickled_error(spec)
         if path.suffix not in SAFETENSORS:
             raise UsageError(f"VAE '{spec}' is a file, but no safetensors ({', '.join(SAFETENSORS)})")
         return replace(read_beside(spec, path) or read_file(spec, path, of), path=os.path.abspath(path))
@@ -76,29 +80,23 @@ def load_weights(source: VaeSource, names: Collection[str] | None = None) -> dic
     """
     weights: dict[str, Tensor] = {}
     for path in source.weight_files if names is None or names else ():
-        try:
-            with safe_open(path, framework="pt") as file:
-                if source.found is None:
-                    wanted = file.keys() if names is None else set(names) & set(file.keys())
-                    weights |= {name: file.get_tensor(name) for name in wanted}
-                else:
-                    pieces = source.found.pieces
-                    wanted = pieces if names is None else set(names) & pieces.keys()
-                    weights |= {name: _read(file, pieces[name]) for name in wanted}
-        except (OSError, SafetensorError) as error:
-            raise UsageError(f"cannot read the weights '{path}': {error}") from error
+        with open_weights(path) as file:
+            weights |= _read(source, file, names)
     return weights
 
 
-def _read(file: Any, piece: Piece) -> Tensor:
-    """One tensor of the module out of an open file."""
-    if piece.parts == 1:
-        whole: Tensor = file.get_tensor(piece.stored)
-        return whole.reshape(piece.shape)
-    rows = file.get_slice(piece.stored)
-    size = rows.get_shape()[0] // piece.parts
-    part: Tensor = rows[piece.part * size : (piece.part + 1) * size]
-    return part.reshape(piece.shape)
+def _read(source: VaeSource, file: WeightsFile, names: Collection[str] | None) -> Iterator[tuple[str, Tensor]]:
+    """Tensors of the module out of an open file, in the order of their names."""
+    pieces = None if source.found is None else source.found.pieces
+    there = file.names() if pieces is None else pieces.keys()
+    for name in sorted(there if names is None else set(names) & set(there)):
+        if pieces is None:
+            yield name, file.whole(name)
+        else:
+            piece = pieces[name]
+            only = piece.parts == 1
+            value = file.whole(piece.stored) if only else file.part(piece.stored, piece.part, piece.parts)
+            yield name, value.reshape(piece.shape)
 
 
 def values_of(source: VaeSource) -> tuple[str, ...]:
@@ -108,8 +106,11 @@ def values_of(source: VaeSource) -> tuple[str, ...]:
     """
 
     def compute() -> str:
-        names = sorted(source.tensors)
-        return ",".join(values_checksums((name, load_weights(source, [name])[name]) for name in names))
+        if len(source.weight_files) > 1:
+            names = sorted(source.tensors)
+            return ",".join(values_checksums((name, load_weights(source, [name])[name]) for name in names))
+        with open_weights(source.weight_files[0]) as file:
+            return ",".join(values_checksums(_read(source, file, None)))
 
     if len(source.weight_files) > 1:  # shards: no one file stands for them
         return tuple(compute().split(","))

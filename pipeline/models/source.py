@@ -15,14 +15,15 @@ import torch
 
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.checked import is_name, open_regular, read_json
-from tvae.pipeline.files.tensor_header import BITS, TensorSpec, header_of, read_header
+from tvae.pipeline.files.pickled_tensors import PICKLED, is_pickled
+from tvae.pipeline.files.tensor_header import BITS, TensorSpec, header_of
 from tvae.pipeline.models.checksum import remembered, sha256_of_files
 from tvae.pipeline.models.seedvr2 import checkpoint
 from tvae.pipeline.models.single_file import Found, recognise
+from tvae.pipeline.models.weights_file import open_weights, weights_header
 
 CONFIG_NAME = "config.json"
 WEIGHTS_STEM = "diffusion_pytorch_model"
-PICKLED = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
 SUBFOLDERS = ("vae", "movq", "vqvae")
 """Where diffusers' pipelines keep their autoencoder."""
 
@@ -41,7 +42,7 @@ class VaeSource:
     folder: Path
     """The local folder of the weights and, in diffusers' layout, of `config.json`."""
     weight_files: tuple[Path, ...]
-    """Safetensors; several when sharded."""
+    """Safetensors, several when sharded; or a file of ``torch.save``, where that was allowed."""
     variant: str | None = None
     """`fp16` for `diffusion_pytorch_model.fp16.safetensors`, and so on."""
     path: str | None = None
@@ -69,9 +70,17 @@ class VaeSource:
         """Of the stored bytes of a checkpoint's tensors that are the VAE's, with their names."""
         assert self.found is not None, "a folder has no such part"
         found = hashlib.sha256()
+        names = sorted({piece.stored for piece in self.found.pieces.values()})
+        if is_pickled(self.weight_files[0]):
+            with open_weights(self.weight_files[0]) as weights:
+                for name in names:
+                    spec = self._stored[name]
+                    found.update(json.dumps([name, spec.dtype, spec.shape]).encode())
+                    found.update(weights.whole(name).reshape(-1).view(torch.uint8).numpy().data)
+            return found.hexdigest()
         with open_regular(self.weight_files[0]) as file:
             header, begins = header_of(file)
-            for name in sorted({piece.stored for piece in self.found.pieces.values()}):
+            for name in names:
                 spec = header.tensors[name]
                 found.update(json.dumps([name, spec.dtype, spec.shape]).encode())
                 file.seek(begins[name])
@@ -93,7 +102,7 @@ class VaeSource:
         found: dict[str, TensorSpec] = {}
         for path in self.weight_files:
             try:
-                found |= read_header(path).tensors
+                found |= weights_header(path).tensors
             except (OSError, ValueError) as error:
                 raise UsageError(f"cannot read the weights '{path}': {error}") from error
         return found
@@ -132,12 +141,12 @@ def read_folder(spec: str, folder: Path, of: str | None = None) -> VaeSource:
 
 
 def read_file(spec: str, path: Path, of: str | None = None) -> VaeSource:
-    """The VAE that a safetensors file holds, alone or inside a checkpoint, without any configuration.
+    """The VAE that a file of weights holds, alone or inside a checkpoint, without any configuration.
 
     `UsageError` when the file is damaged, holds a VAE in part, or none that tvae knows.
     """
     try:
-        header = read_header(path)
+        header = weights_header(path)
     except (OSError, ValueError) as error:
         raise UsageError(f"VAE '{path}' is a file that cannot be read: {error}") from error
     config = checkpoint.config_of(header.tensors, path)
@@ -188,10 +197,10 @@ def shards_of(index: Path) -> tuple[str, ...]:
 
 
 def pickled_error(where: str) -> UsageError:
-    """Pickles run code when they are loaded, so they never are."""
+    """Of a folder, or a repository of the hub."""
     return UsageError(
-        f"'{where}' holds pickled weights only, which tvae never loads (a pickle can run any code); "
-        "save them as safetensors: model.save_pretrained(folder, safe_serialization=True)"
+        f"'{where}' holds pickled weights only, which tvae does not open (a pickle can run any code); save them as "
+        "safetensors: model.save_pretrained(folder, safe_serialization=True), or name one file and pass --allow-pickle"
     )
 
 

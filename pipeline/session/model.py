@@ -80,6 +80,7 @@ def open_model(
     spec: str,
     *,
     vae_of: str | None = None,
+    allow_pickle: bool = False,
     preset: str = "auto",
     dtype: str | None = None,
     device: str | None = None,
@@ -93,7 +94,8 @@ def open_model(
 
     dtype: float32, bfloat16, float16 (or fp32, bf16, fp16); None: the preset's. strip: latent rows. vram: memory that
     the process may hold on the device, such as ``8GiB``; None: the preset's share of what is free. spill: folder for
-    what goes to disk. threads: that compute on a CPU, at most; None: PyTorch's number. vae_of: see ``locate_vae``.
+    what goes to disk. threads: that compute on a CPU, at most; None: PyTorch's number. vae_of, allow_pickle: see
+    ``locate_vae``.
     """
     where = pick_device(device)
     chosen = choose_preset(preset, where)
@@ -102,7 +104,7 @@ def open_model(
         raise UsageError(f"unknown dtype '{dtype}'; one of {', '.join((*DTYPES, *_SHORT))}")
     if strip is not None and strip < 1:
         raise UsageError(f"a strip has at least one latent row, not {strip}")
-    source = locate_vae(spec, vae_of)
+    source = locate_vae(spec, vae_of, allow_pickle=allow_pickle)
     kind = DTYPES[name]
     if kind == torch.float16 and source.config.get("force_upcast", False):
         kind = torch.float32  # the checkpoint overflows in float16 and says so

@@ -1,4 +1,4 @@
-"""What tensors another program's file holds: their shapes and types, of safetensors by the header alone."""
+"""What tensors another program's file holds: their shapes and types, by headers alone where the format allows that."""
 
 from __future__ import annotations
 
@@ -6,45 +6,34 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.files.content_checksum import TYPES
+from tvae.pipeline.files.pickled_tensors import is_archive, is_pickled, read_stored
 from tvae.pipeline.files.tensor_header import read_header
-from tvae.pipeline.latents.foreign.tensors import SAFETENSORS, tensors_in
+from tvae.pipeline.files.tensor_types import STORED_TYPES
+from tvae.pipeline.latents.foreign.tensors import ALONE, SUFFIXES, tensors_in
 
-__all__ = ["StoredTensor", "specs_in"]
-
-_TYPES = {
-    **TYPES,
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E8M0": "float8_e8m0fnu",
-    "C64": "complex64",
-    "I16": "int16",
-    "I8": "int8",
-    "U64": "uint64",
-    "U32": "uint32",
-    "U16": "uint16",
-}
-"""torch's names of types, by safetensors' names; torch has none of the others."""
+__all__ = ["ShownTensor", "specs_in"]
 
 
-class StoredTensor(NamedTuple):
+class ShownTensor(NamedTuple):
     """Its shape, and its type by torch's name."""
 
     shape: tuple[int, ...]
     dtype: str
 
 
-def specs_in(path: Path) -> dict[str, StoredTensor]:
+def specs_in(path: Path) -> dict[str, ShownTensor]:
     """All tensors of a file, by name. Raises InputError."""
-    if path.suffix.lower() not in SAFETENSORS:
-        return {
-            name: StoredTensor(tuple(value.shape), str(value.dtype).removeprefix("torch."))
-            for name, value in tensors_in(path).items()
-        }
+    suffix = path.suffix.lower()
     try:
-        header = read_header(path)
+        if is_pickled(path) and (suffix not in SUFFIXES or is_archive(path)):
+            found = {name: stored.spec for name, stored in read_stored(path, ALONE).items()}
+        elif suffix in (".safetensors", ".sft", ".latent"):
+            found = read_header(path).tensors
+        else:
+            tensors = tensors_in(path)
+            return {name: ShownTensor((*t.shape,), str(t.dtype).removeprefix("torch.")) for name, t in tensors.items()}
     except OSError as error:
         raise InputError(f"cannot read '{path}': {error.strerror or error}") from error
     except ValueError as error:
         raise InputError(f"cannot read '{path}': {error}") from error
-    return {name: StoredTensor(spec.shape, _TYPES.get(spec.dtype, spec.dtype)) for name, spec in header.tensors.items()}
+    return {name: ShownTensor(spec.shape, STORED_TYPES.get(spec.dtype, spec.dtype)) for name, spec in found.items()}

@@ -17,16 +17,19 @@ import numpy as np
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.files.content_checksum import type_name
+from tvae.pipeline.files.pickled_tensors import is_archive, read_stored, tensor_at
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["SAFETENSORS", "SUFFIXES", "tensor_in", "tensors_in"]
+__all__ = ["ALONE", "SUFFIXES", "tensor_in", "tensors_in"]
 
 _KEYS = ("latents", "latent", "samples")
 """What programs call them, the most usual first."""
 _SIZED = re.compile(r"latents_\d+x\d+(x\d+)?(_[a-z]+\d+)?")
 """What trainers call them, with their size and perhaps their type."""
+ALONE = "latents"
+"""What a tensor without a name is called."""
 _COMFY, _COMFY_VERSION, _COMFY_FIRST_SCALE = "latent_tensor", "latent_format_version_0", 0.18215
 
 
@@ -105,7 +108,7 @@ def _from_safetensors(path: Path) -> dict[str, Tensor]:
 
 def _from_npy(path: Path) -> dict[str, Tensor]:
     with path.open("rb") as file:
-        return {"latents": _array(np.load(file, allow_pickle=False))}
+        return {ALONE: _array(np.load(file, allow_pickle=False))}
 
 
 def _from_npz(path: Path) -> dict[str, Tensor]:
@@ -114,15 +117,19 @@ def _from_npz(path: Path) -> dict[str, Tensor]:
 
 
 def _from_pt(path: Path) -> dict[str, Tensor]:
-    """A tensor, or a dictionary with tensors among its values."""
+    """A tensor, or a dictionary with tensors among its values. What PyTorch wrote before 1.6 goes through it."""
     import torch
+
+    if is_archive(path):
+        with open_regular(path) as file:
+            return {name: tensor_at(file, stored) for name, stored in read_stored(path, ALONE).items()}
 
     from tvae.pipeline.engine.capture.quiet import without_warnings
 
     with without_warnings():  # of pickles that other programs than PyTorch wrote
         value: Any = torch.load(path, map_location="cpu", weights_only=True)
     if isinstance(value, torch.Tensor):
-        return {"latents": value}
+        return {ALONE: value}
     if not isinstance(value, Mapping):
         raise ValueError(f"a {type(value).__name__} instead of a tensor or a dictionary of them")
     return {str(name): tensor for name, tensor in value.items() if isinstance(tensor, torch.Tensor)}
@@ -136,7 +143,5 @@ _READERS: dict[str, Callable[[Path], dict[str, Tensor]]] = {
     ".pt": _from_pt,
     ".pth": _from_pt,
 }
-SAFETENSORS = (".safetensors", ".latent")
-"""Of files in safetensors' format."""
 SUFFIXES = tuple(_READERS)
 """Of files that may hold latents of other programs."""
