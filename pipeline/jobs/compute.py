@@ -6,6 +6,7 @@ An image VAE has t = T; clips of a video VAE have ``lead_frames`` + k * ``tempor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -187,17 +188,29 @@ def decode_step(stream: ClipStream, latents: Tensor) -> list[np.ndarray]:
 def latents_to_decode(model: Model, tensors: dict[str, Tensor], space: SpaceRecord) -> Tensor:
     """What a file holds, ``[C, h, w]`` or ``[C, t, h, w]``, as the raw ``[C, t, h, w]`` that the decoder takes.
 
-    Where the VAE does not tell its model space, the file does. InputError where neither does.
+    The way into model space that the file tells is the way back; that of the VAE at hand may be another, or unknown.
+    InputError where neither tells it.
     """
     latents = tensors["mean"] if "mean" in tensors else tensors["latents"]
     if latents.ndim == 3:
         latents = latents.unsqueeze(1)
     if space.name == "model":
-        constants = model.info.space
-        if constants.unknown is not None and space.constants:
-            constants = LatentSpace.from_json(space.constants)
+        constants = _recorded(space, latents.shape[0]) if space.constants else model.info.space
         latents = constants.to_raw(latents.unsqueeze(0))[0]
     return latents
+
+
+def _recorded(space: SpaceRecord, channels: int) -> LatentSpace:
+    """Of latents with so many channels in model space. InputError for constants that fit none."""
+    try:
+        found = LatentSpace.from_json(space.constants)
+    except ValueError as error:
+        raise InputError(f"damaged constants of its model space: {error}") from error
+    counts = (1, channels * found.frames)
+    whole = all(len(values) in counts and all(map(math.isfinite, values)) for values in (found.shift, found.scale))
+    if found.frames < 1 or channels % found.patch**2 or not whole or 0.0 in found.scale:
+        raise InputError(f"damaged constants of its model space: they fit no latents of {channels} channels")
+    return found
 
 
 @contextmanager

@@ -116,6 +116,37 @@ def test_latents_in_model_space_say_how_they_came_there(here: torch.nn.Module) -
     assert np.abs(raw - np.asarray(Image.open("o.png")).astype(int)).max() <= 1
 
 
+def test_the_way_into_model_space_is_the_way_back(here: torch.nn.Module) -> None:
+    """Whatever else the VAE is said to be of when it decodes."""
+    words = ("encode", "photo.png", "--vae", "sdxl_vae.safetensors", "--vae-of", "sdxl", *OPTIONS)
+    for space in ("raw", "model"):
+        assert call(*words, "-o", space, "--space", space)[0] == 0
+        of = ("--vae", "sdxl_vae.safetensors", "--vae-of", "sd1")
+        assert call("decode", f"{space}/photo.png.safetensors", "-o", f"{space}.png", *of, *OPTIONS)[0] == 0
+    raw, model = (np.asarray(Image.open(f"{name}.png")).astype(int) for name in ("raw", "model"))
+    assert np.abs(raw - model).max() <= 1
+
+
+@pytest.mark.parametrize(
+    "damage", [{"scale": [0.0]}, {"scale": [1.0] * 3}, {"shift": ["x"]}, {"frames": 0}, {"shift": []}]
+)
+def test_constants_of_latents_that_lead_nowhere_are_one_line(damage: dict[str, object]) -> None:
+    from safetensors import safe_open
+
+    words = ("encode", "photo.png", "--vae", "sdxl_vae.safetensors", "--vae-of", "sdxl", "--space", "model")
+    assert call(*words, "-o", "out", *OPTIONS)[0] == 0
+    path = "out/photo.png.safetensors"
+    with safe_open(path, "pt") as file:
+        metadata = dict(file.metadata())
+    space = json.loads(metadata["space"])
+    space["constants"] |= damage
+    del metadata["checksum"]
+    save_file(load_file(path), path, {**metadata, "space": json.dumps(space)})
+    code, _, told = call("decode", path, "-o", "back.png", *OPTIONS)
+    assert code == 3
+    assert "photo.png.safetensors: damaged constants of its model space: " in told
+
+
 def test_inspect_says_what_it_is_and_how_it_is_known() -> None:
     code, told, _ = call("inspect", "sdxl_vae.safetensors", "model.safetensors")
     assert code == 0
