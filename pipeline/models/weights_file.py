@@ -87,7 +87,10 @@ class _Pickled:
         return self._stored.keys()
 
     def whole(self, name: str) -> Tensor:
-        return tensor_at(self._file, self._stored[name])
+        stored = self._stored.get(name)
+        if stored is None:
+            raise ValueError(f"it has no tensor '{name}' any more")
+        return tensor_at(self._file, stored)
 
     def part(self, name: str, part: int, parts: int) -> Tensor:
         return self.whole(name).chunk(parts)[part]

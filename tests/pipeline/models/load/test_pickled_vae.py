@@ -186,3 +186,6 @@ def test_a_file_that_is_changed_while_it_is_read(weights: Weights, tmp_path: Pat
     Path(path).write_bytes(Path(path).read_bytes()[:5000])
     with pytest.raises(UsageError, match="cannot read the weights"):
         load_weights(source)
+    pickled({"another": torch.zeros(3)}, tmp_path)
+    with pytest.raises(UsageError, match=r"it has no tensor '.*' any more"):
+        load_weights(source)
