@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from enum import IntEnum
 
-__all__ = ["ExitCode", "Terminated", "code_for"]
+__all__ = ["ExitCode", "Terminated", "code_for", "is_told"]
 
 
 class ExitCode(IntEnum):
@@ -37,8 +37,14 @@ def code_for(error: BaseException) -> ExitCode:
         return ExitCode.INTERRUPTED
     if isinstance(error, Terminated):
         return ExitCode.TERMINATED
-    errors = sys.modules.get("tvae.pipeline.errors")  # not loaded: then none of its errors can have been raised
-    if errors is None or not isinstance(error, errors.TvaeError) or isinstance(error, errors.RankError):
+    errors = sys.modules.get("tvae.pipeline.errors")
+    if errors is None or not is_told(error) or isinstance(error, errors.RankError):
         return ExitCode.INTERNAL
     of_one_item = isinstance(error, (errors.InputError, errors.OutputError))
     return ExitCode.SOME_FAILED if of_one_item else ExitCode.USAGE
+
+
+def is_told(error: BaseException) -> bool:
+    """Does its message say all that a user needs?"""
+    errors = sys.modules.get("tvae.pipeline.errors")  # not loaded: then none of its errors can have been raised
+    return errors is not None and isinstance(error, errors.TvaeError)

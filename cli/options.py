@@ -148,6 +148,16 @@ Device = Annotated[
         rich_help_panel=MODEL,
     ),
 ]
+Devices = Annotated[
+    str | None,
+    typer.Option(
+        "--devices",
+        metavar="N|DEVICE,...",
+        help="Several devices that share the items: how many, or which, such as cuda:0,cuda:2. --vram is for each.",
+        show_default="one",
+        rich_help_panel=MODEL,
+    ),
+]
 Strip = Annotated[
     int | None,
     typer.Option(

@@ -77,6 +77,8 @@ class Display:
                 if self._verbose and event.cause is not None:
                     self._console.print(printable_lines("".join(traceback.format_exception(event.cause)).rstrip()))
                 self._complain("error", event.input, event.error)
+            case jobs.DeviceLost():
+                self._warn(f"{event.device} is lost ({event.error}); the other devices do what it had not begun")
             case jobs.Notice() if not self._quiet:
                 self._complain("warning", event.input, event.message)
             case _ if not self._json and not self._quiet:
@@ -101,6 +103,9 @@ class Display:
             self._console.print(f"{told or 'nothing done'} in {event.seconds:.1f} s")
             if self._verbose and event.stages is not None:
                 self._console.print(bottleneck(event.stages))
+
+    def _warn(self, message: str) -> None:
+        self._console.print(f"tvae: warning: {one_line(message)}")
 
     def _complain(self, word: str, source: Any, message: str) -> None:
         """One line that names the item once, whether or not the message does."""

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from tvae.pipeline.jobs.events import (
+    DeviceLost,
     Event,
     ItemDone,
     ItemFailed,
@@ -26,6 +27,7 @@ from tvae.pipeline.jobs.metrics import Quality, QualityMeter
 from tvae.pipeline.jobs.run import run_job
 
 __all__ = [
+    "DeviceLost",
     "Event",
     "ItemDone",
     "ItemFailed",

@@ -16,10 +16,11 @@ _DOING = {"read": "reading", "compute": "computing", "write": "writing"}
 
 
 class Busy:
-    """Seconds of work by stage. ``threads`` read, and as many write."""
+    """Seconds of work by stage. ``threads`` read, and as many write, and so many devices compute."""
 
-    def __init__(self, threads: int) -> None:
-        self._threads = max(1, threads)
+    def __init__(self, threads: int, devices: int = 1) -> None:
+        self.threads = threads
+        self._devices = devices
         self._seconds = dict.fromkeys(STAGES, 0.0)
         self._lock = threading.Lock()
 
@@ -37,11 +38,24 @@ class Busy:
         finally:
             self.add(stage, time.perf_counter() - begin)
 
+    @property
+    def seconds(self) -> dict[str, float]:
+        """So far."""
+        with self._lock:
+            return dict(self._seconds)
+
+    def join(self, threads: int, seconds: dict[str, float]) -> None:
+        """One more device, and the threads that have read and written for it: how long they were at work."""
+        self.threads += threads
+        self._devices += 1
+        for stage, spent in seconds.items():
+            self.add(stage, spent)
+
     def shares(self, seconds: float) -> dict[str, float]:
-        """Share of a run of so long that the device, and each thread of the others on average, was at work; 0 to 1."""
-        workers = {"compute": 1}
+        """Share of a run of so long that each device, and each thread of the others on average, was at work; 0 to 1."""
+        workers, threads = {"compute": max(1, self._devices)}, max(1, self.threads)
         return {
-            stage: round(min(1.0, spent / (seconds * workers.get(stage, self._threads))), 3) if seconds else 0.0
+            stage: round(min(1.0, spent / (seconds * workers.get(stage, threads))), 3) if seconds else 0.0
             for stage, spent in self._seconds.items()
         }
 

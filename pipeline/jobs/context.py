@@ -16,9 +16,10 @@ from tvae.pipeline.media.formats import Kind
 from tvae.pipeline.media.sandbox import Sandbox
 
 if TYPE_CHECKING:
+    from tvae.pipeline.jobs.vaes import Vaes
     from tvae.pipeline.session.model import Model
 
-__all__ = ["Context"]
+__all__ = ["Context", "context_for"]
 
 
 @dataclass
@@ -52,3 +53,12 @@ class Context:
     def notify(self, item: Item, warnings: Iterable[str]) -> None:
         for message in warnings:
             self.emit(Notice(item.source, item.index, message))
+
+
+def context_for(
+    job: Job, vaes: Vaes, claims: Claims, emit: Callable[[Event], None], sandbox: Sandbox, *, computes: bool = True
+) -> Context:
+    """Of a run. computes: does this process? Otherwise it has no threads, and no device is asked for."""
+    threads, queued = (vaes.threads, vaes.queue_frames) if computes else (0, 0)
+    busy = Busy(threads, devices=int(computes))
+    return Context(job, vaes.get, vaes.facts, claims, emit, threads, queued, busy, sandbox)

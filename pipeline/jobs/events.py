@@ -2,7 +2,7 @@
 
 ::
 
-    RunStarted  item*  RunDone
+    RunStarted  (item | DeviceLost)*  RunDone
     item:  ItemStarted (Progress | Notice)* (ItemDone | ItemFailed)  |  ItemSkipped  |  ItemPlanned  |  ItemFailed
 
 Items are in work at the same time: events of one may come between those of another, and items end in any order.
@@ -18,6 +18,7 @@ from tvae.pipeline.jobs.metrics import Quality
 from tvae.pipeline.media.formats import Kind
 
 __all__ = [
+    "DeviceLost",
     "Event",
     "ItemDone",
     "ItemEvent",
@@ -130,6 +131,15 @@ class ItemFailed(ItemEvent):
     type = "item_failed"
     error: str
     cause: BaseException | None = field(default=None, compare=False, repr=False, metadata={"json": False})
+
+
+@dataclass(frozen=True)
+class DeviceLost(Event):
+    """One of several devices does no more. What it was at work on fails; the others do the rest."""
+
+    type = "device_lost"
+    device: str
+    error: str
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from tvae.pipeline.caches.request import CacheRequest
 from tvae.pipeline.errors import UsageError
+from tvae.pipeline.jobs.devices.names import check_devices
 from tvae.pipeline.jobs.geometry import ALIGNS, FITS, Align, Fit, Size
 from tvae.pipeline.media.room import MAX_PIXELS
 from tvae.pipeline.media.sandbox import SANDBOXES, SandboxMode
@@ -67,6 +68,8 @@ class Job:
     preset: str = "auto"
     dtype: str | None = None
     device: str | None = None
+    devices: str | None = None
+    """Several, which share the items: how many, such as ``4``, or their names, such as ``cuda:0,cuda:2``."""
     strip: int | None = None
     """Latent rows a strip; None leaves it to the preset."""
     vram: str | None = None
@@ -146,6 +149,10 @@ class Job:
             raise UsageError("--size tells the shape of other programs' tokens: pass --space and --vae, too")
         if self.size is not None and min(self.size) < 1:
             raise UsageError(f"size {self.size[0]}x{self.size[1]} has no area; both sides must be at least 1")
+        if self.devices is not None and self.device is not None:
+            raise UsageError("--device and --devices cannot be used together")
+        if self.devices is not None:
+            check_devices(self.devices)
         if self.strip is not None and self.strip < 1:
             raise UsageError(f"strip {self.strip} is too small; it counts latent rows, at least 1")
         if self.threads is not None and self.threads < 1:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tvae.pipeline.jobs.events import Event, ItemDone
+from tvae.pipeline.errors import InputError, OutputError, PlanError, UsageError
+from tvae.pipeline.jobs.events import Event, ItemDone, ItemFailed
+from tvae.pipeline.jobs.outputs import Item
 
-__all__ = ["Finished", "Outcome"]
+__all__ = ["End", "Finished", "Outcome", "failure", "is_fault"]
 
 
 @dataclass
@@ -20,3 +22,18 @@ class Finished:
 
 Outcome = Event | Finished | Exception
 """Skipped, done, or failed."""
+End = Callable[[Item, Outcome], None]
+"""Is told of each item how it ended."""
+
+
+def failure(item: Item, error: Exception) -> ItemFailed:
+    """The last event of an item that failed among others."""
+    message = str(error)
+    if is_fault(error):  # which costs no other item
+        message = f"internal error: {type(error).__name__}: {error} (-v shows where)"
+    return ItemFailed(item.source, item.index, message, error)
+
+
+def is_fault(error: Exception) -> bool:
+    """Is it a mistake of tvae's? OSError: of a source that has gone; it names it."""
+    return not isinstance(error, (InputError, OutputError, OSError, PlanError, UsageError))

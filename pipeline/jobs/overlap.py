@@ -16,7 +16,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from operator import length_hint
 
 from tvae.pipeline.errors import UnsupportedOp
 from tvae.pipeline.files.bell import Bell, join, surely
@@ -24,11 +25,12 @@ from tvae.pipeline.jobs.batches import Batches, Waiting
 from tvae.pipeline.jobs.compute import OutOfMemory, enough_memory
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import ItemSkipped
-from tvae.pipeline.jobs.outcome import Outcome
+from tvae.pipeline.jobs.outcome import End, Outcome
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.pictures import Operation, Picture, Results, moment
 from tvae.pipeline.jobs.room import Room, Stopped
 from tvae.pipeline.jobs.stages import clip_outcome, looked_up, one_by_one, tell_progress, tell_started
+from tvae.pipeline.jobs.supply import PENDING, Items, Pending
 from tvae.pipeline.memory.amount import parse_size
 
 __all__ = ["run_items"]
@@ -43,46 +45,38 @@ CALLS_AHEAD = 2  # that a device has before it: the one that runs, and the next
 
 
 def run_items(
-    items: Sequence[Item],
-    operation: Operation,
-    context: Context,
-    batches: Batches,
-    end: Callable[[Item, Outcome], None],
+    items: Items, operation: Operation, context: Context, batches: Batches, end: End, more: Bell | None = None
 ) -> None:
     """Does all items; ``end`` is told of each, in the caller's thread, in the order in which they end.
 
-    What ``end`` raises comes out. Errors of the request as a whole do, too: ``UnsupportedOp``.
+    more: rings when there are more items where ``PENDING`` was found. What ``end`` raises comes out. Errors of the
+    request as a whole do, too: ``UnsupportedOp``.
     """
     if context.threads == 0:
-        one_by_one(items, operation, context, end)
+        one_by_one(items, operation, context, end, more)
         return
-    _Overlap(items, operation, context, batches, end).run()
+    _Overlap(items, operation, context, batches, end, more).run()
 
 
 class _Overlap:
     """See the module's docstring. One lock guards all that the threads share."""
 
     def __init__(
-        self,
-        items: Sequence[Item],
-        operation: Operation,
-        context: Context,
-        batches: Batches,
-        end: Callable[[Item, Outcome], None],
+        self, items: Items, operation: Operation, context: Context, batches: Batches, end: End, more: Bell | None
     ) -> None:
-        self._items: Iterator[Item] = iter(items)
+        self._items: Iterator[Item | Pending] = iter(items)
         self._operation, self._context, self._batches, self._end = operation, context, batches, end
         vram = context.job.vram
         self._room = Room(ROOM_BYTES if vram is None else min(ROOM_BYTES, parse_size(vram) // BUDGET_PART))
         self._lock = threading.Lock()
-        self._for_caller, self._for_readers, self._for_writers = Bell(), Bell(), Bell()
+        self._for_caller, self._for_readers, self._for_writers = Bell(), more or Bell(), Bell()
         self._waiting = Waiting(batches)
         self._clips: deque[Item] = deque()
         self._writes: deque[tuple[Picture, Results, int]] = deque()
         self._ended: deque[tuple[Item, Outcome]] = deque()
         self._calls: deque[Results] = deque()
         self._open = 0  # items that were looked up, or are, and have not ended
-        self._threads = self._readers_left = min(context.threads, len(items))
+        self._threads = self._readers_left = min(context.threads, length_hint(items, context.threads))
         self._begun = False  # is there a result, or a clip under way?
         self._stopped = False
         self._fault: BaseException | None = None
@@ -158,8 +152,9 @@ class _Overlap:
                     raise Stopped
                 if len(self._ended) < UNTOLD and (self._begun or self._open < EARLY + len(self._ended)):
                     item = next(self._items, None)
-                    self._open += item is not None
-                    return item
+                    if item is not PENDING:
+                        self._open += item is not None
+                        return item
             self._for_readers.wait()
 
     def _found(self, item: Item, found: Outcome | Picture | None, held: int) -> None:

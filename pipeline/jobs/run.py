@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tvae.pipeline.errors import InputError, OutputError, PlanError, UsageError
+from tvae.pipeline.errors import PlanError, UsageError
 from tvae.pipeline.files.leftovers import remove_leftovers
-from tvae.pipeline.jobs.busy import Busy
 from tvae.pipeline.jobs.cache_names import cached_folders, check_cache
-from tvae.pipeline.jobs.context import Context
+from tvae.pipeline.jobs.context import Context, context_for
 from tvae.pipeline.jobs.dry_run import planned
 from tvae.pipeline.jobs.events import (
     Event,
@@ -26,7 +26,7 @@ from tvae.pipeline.jobs.items import expand
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.metrics import Quality
 from tvae.pipeline.jobs.other_programs import told_apart
-from tvae.pipeline.jobs.outcome import Finished, Outcome
+from tvae.pipeline.jobs.outcome import End, Finished, Outcome, failure, is_fault
 from tvae.pipeline.jobs.outputs import Claims, Item, assign
 from tvae.pipeline.jobs.vaes import Vaes
 from tvae.pipeline.jobs.writing import check_writing
@@ -35,7 +35,6 @@ from tvae.pipeline.media.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from tvae.pipeline.jobs.cache_plan import CachePlan
-    from tvae.pipeline.jobs.pictures import Operation
     from tvae.pipeline.session.model import Model
 
 __all__ = ["run_job"]
@@ -76,11 +75,15 @@ def _checked(on_event: Callable[[Event], None]) -> Callable[[Event], None]:
 
 def _run(job: Job, on_event: Callable[[Event], None], model: Model | None, sandbox: Sandbox) -> RunDone:
     begin = time.monotonic()
-    found, vaes = expand(job), Vaes(job, model)
+    job, devices = _placed(job, model)
+    found, vaes = expand(job), Vaes(_aside(job) if devices else job, model)
     if job.latents_space is not None:
         vaes.check()
         found = told_apart(found, job, vaes.facts)
     items = assign(found, job)
+    if devices and len(items) == 1:
+        job, devices = _on(devices[0], job), []
+        vaes = Vaes(job)
     check_cache(items, job)
     claims = Claims(items)
     check_writing(job, items)
@@ -92,19 +95,43 @@ def _run(job: Job, on_event: Callable[[Event], None], model: Model | None, sandb
             remove_leftovers(folder)
     if not job.dry_run or _names_hardware(job):
         vaes.check()
-    cached = _cache_plan(job, vaes)
-    threads, queued = (0, 0) if job.dry_run else (vaes.threads, vaes.queue_frames)
-    context = Context(job, vaes.get, vaes.facts, claims, on_event, threads, queued, Busy(threads), sandbox)
+    cached = None if devices else _cache_plan(job, vaes)
+    context = context_for(job, vaes, claims, on_event, sandbox, computes=not (job.dry_run or devices))
     tally = _Tally(context, alone=len(items) == 1)
     if job.dry_run:
         on_event(RunStarted(job.operation, len(items)))
         for item in items:
             tally.end(item, planned(item, context, cached))
+    elif devices:
+        from tvae.pipeline.jobs.devices.run import over_devices
+
+        over_devices(items, context, devices[: len(items)], tally.end)
     else:
         _work(items, context, vaes, tally.end)
     finished = tally.sum_up(time.monotonic() - begin)
     on_event(finished)
     return finished
+
+
+def _placed(job: Job, model: Model | None) -> tuple[Job, list[str]]:
+    """The job as it is done, and the devices that share it, if it is several."""
+    if job.devices is None:
+        return job, []
+    if model is not None:
+        raise UsageError("a VAE that is given computes where it is; leave the devices out")
+    from tvae.pipeline.jobs.devices.names import present_devices
+
+    devices = present_devices(job.devices)
+    return (_on(devices[0], job), []) if job.dry_run or len(devices) == 1 else (job, devices)
+
+
+def _on(device: str, job: Job) -> Job:
+    return replace(job, device=device, devices=None)
+
+
+def _aside(job: Job) -> Job:
+    """To ask what a VAE is in a process that computes nothing, and so takes no memory of a GPU."""
+    return replace(_on("cpu", job), dtype=None, vram=None, preset="auto")
 
 
 def _cache_plan(job: Job, vaes: Vaes) -> CachePlan | None:
@@ -122,9 +149,10 @@ def _names_hardware(job: Job) -> bool:
     return job.device not in (None, "cpu") or job.preset != "auto" or job.vram is not None
 
 
-def _work(items: Sequence[Item], context: Context, vaes: Vaes, end: Callable[[Item, Outcome], None]) -> None:
+def _work(items: Sequence[Item], context: Context, vaes: Vaes, end: End) -> None:
     """``end``: see ``run_items``. Imports PyTorch, which takes a second, and which a dry run does without."""
     from tvae.pipeline.jobs.batches import Batches
+    from tvae.pipeline.jobs.operations import operation_for
     from tvae.pipeline.jobs.overlap import run_items
     from tvae.pipeline.models.load import BUILTIN
 
@@ -135,26 +163,7 @@ def _work(items: Sequence[Item], context: Context, vaes: Vaes, end: Callable[[It
         opened = vaes.get(job.vae or BUILTIN)
         dtype = str(opened.dtype).removeprefix("torch.")
         context.emit(RunStarted(job.operation, len(items), opened.info.id, dtype, str(opened.device)))
-    run_items(items, _operation(context), context, Batches(job.batch, vaes.device.type), end)
-
-
-def _operation(context: Context) -> Operation:
-    """Imports no other than the one that is asked for."""
-    if context.job.operation == "encode":
-        from tvae.pipeline.jobs.encode import Encode
-
-        return Encode(context)
-    if context.job.operation == "decode":
-        from tvae.pipeline.jobs.decode import Decode
-
-        return Decode(context)
-    if context.job.operation == "cache":
-        from tvae.pipeline.jobs.cache import Cache
-
-        return Cache(context)
-    from tvae.pipeline.jobs.roundtrip import Roundtrip
-
-    return Roundtrip(context)
+    run_items(items, operation_for(context), context, Batches(job.batch, vaes.device.type), end)
 
 
 class _Tally:
@@ -186,16 +195,10 @@ class _Tally:
             self._counts[kind] for kind in (ItemDone, ItemSkipped, ItemFailed, ItemPlanned)
         )
         shares = self._context.busy.shares(seconds)
-        stages = shares if self._context.threads and any(shares.values()) else None
+        stages = shares if self._context.busy.threads and any(shares.values()) else None
         return RunDone(done, skipped, failed, planned, seconds, quality, stages)
 
     def _failed(self, item: Item, error: Exception) -> ItemFailed:
-        if isinstance(error, (InputError, OutputError, OSError)):  # OSError: of a source that has gone; it names it
-            return ItemFailed(item.source, item.index, str(error), error)
-        if self._alone:
+        if self._alone and (is_fault(error) or isinstance(error, (PlanError, UsageError))):
             raise error
-        if isinstance(error, (PlanError, UsageError)):
-            return ItemFailed(item.source, item.index, str(error), error)
-        # a fault of ours over one item costs no other
-        message = f"internal error: {type(error).__name__}: {error} (-v shows where)"
-        return ItemFailed(item.source, item.index, message, error)
+        return failure(item, error)

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
 
 from tvae.pipeline.errors import InputError, UnsupportedOp
+from tvae.pipeline.files.bell import Bell
 from tvae.pipeline.files.lock import OutputHeld
 from tvae.pipeline.jobs.compute import enough_memory
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemStarted, Progress
-from tvae.pipeline.jobs.outcome import Outcome
+from tvae.pipeline.jobs.outcome import End, Outcome
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.pictures import Hold, Operation, Picture, Results, moment
+from tvae.pipeline.jobs.supply import PENDING, Items
 
 __all__ = ["clip_outcome", "looked_up", "one_by_one", "tell_progress", "tell_started"]
 
 
-def one_by_one(
-    items: Iterable[Item], operation: Operation, context: Context, end: Callable[[Item, Outcome], None]
-) -> None:
-    """Every item from end to end in the caller's thread. ``end``: see ``run_items``."""
-    left = deque(items)
-    while left:
-        item = left.popleft()
+def one_by_one(items: Items, operation: Operation, context: Context, end: End, more: Bell | None = None) -> None:
+    """Every item from end to end in the caller's thread. ``end`` and ``more``: see ``run_items``."""
+    source, later = iter(items), deque[Item]()
+    while True:
+        item = next(source, None)
+        if item is None or item is PENDING:
+            if later:
+                item = later.popleft()
+            elif item is None:
+                return
+            else:
+                (more or Bell()).wait()
+                continue
         try:
             found = looked_up(operation, item, lambda _size: None)
             if isinstance(found, Picture):
@@ -39,7 +46,7 @@ def one_by_one(
         except Exception as error:  # the caller knows whose failure it is
             outcome = error
         if outcome is None:
-            left.append(item)
+            later.append(item)
         else:
             end(item, outcome)
 

@@ -1,0 +1,187 @@
+"""What a run and the processes of its devices say to each other, each message after its length.
+
+::
+
+    run       Begin             Give*                 (ClaimAnswer)  NoMore
+    process          Ready  (Told | Ended | Claim | Logged)*                 Finished  |  Failed
+
+Both ends are the same program, and nobody else has the pipes: what goes through them is pickled.
+"""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any
+
+from tvae.pipeline import errors
+from tvae.pipeline.errors import TvaeError
+from tvae.pipeline.jobs.events import Event, ItemFailed
+from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.media.formats import Kind
+
+__all__ = [
+    "Begin",
+    "Claim",
+    "ClaimAnswer",
+    "Ended",
+    "Failed",
+    "Finished",
+    "Give",
+    "Logged",
+    "NoMore",
+    "Raised",
+    "Ready",
+    "Told",
+    "receive",
+    "send",
+]
+
+_LENGTH_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Begin:
+    """job: with the process's device. log_level: from which on messages of the log are passed on; None: nothing is."""
+
+    job: Job
+    log_level: int | None
+
+
+@dataclass(frozen=True)
+class Give:
+    """One more item to do."""
+
+    item: Item
+
+
+@dataclass(frozen=True)
+class NoMore:
+    """All items have ended."""
+
+
+@dataclass(frozen=True)
+class ClaimAnswer:
+    """To the claim of this number: the path, or what was raised."""
+
+    number: int
+    answer: Path | Raised
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The device and the VAE can be used. The fields are those of ``RunStarted``."""
+
+    vae: str | None
+    dtype: str | None
+    device: str | None
+
+
+@dataclass(frozen=True)
+class Told:
+    """Of an item at work."""
+
+    event: Event
+
+
+class Ended:
+    """The last event of an item, and what else is told of it."""
+
+    def __init__(self, index: int, notices: tuple[str, ...], event: Event) -> None:
+        self.index, self.notices = index, notices
+        cause = event.cause if isinstance(event, ItemFailed) else None
+        self._event = replace(event, cause=None) if isinstance(event, ItemFailed) else event
+        self._cause = None if cause is None else Raised.of(cause)
+
+    @property
+    def event(self) -> Event:
+        """With the cause of a failure."""
+        if isinstance(self._event, ItemFailed) and self._cause is not None:
+            return replace(self._event, cause=self._cause.error())
+        return self._event
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Asks for an item's output now that its kind is known, and its name had not told that. See ``Claims``."""
+
+    number: int
+    item: Item
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A message of the log."""
+
+    level: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The last message where all went well: seconds of work by stage; threads that read, and as many that wrote."""
+
+    threads: int
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The last message of a process that cannot go on. lost: it is its device that does not answer any more."""
+
+    raised: Raised
+    lost: bool = False
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An exception of another process. Those of tvae keep their class, and its fields."""
+
+    kind: str
+    message: str
+    trace: str
+    state: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, error: BaseException) -> Raised:
+        known = isinstance(error, TvaeError)
+        trace = "".join(traceback.format_exception(error))
+        return cls(type(error).__name__, str(error), trace, dict(vars(error)) if known else {})
+
+    def error(self, where: str = "") -> Exception:
+        """The like of it, to raise here; its cause is the other's traceback. where: what its message begins with."""
+        kind = getattr(errors, self.kind, None)
+        if isinstance(kind, type) and issubclass(kind, TvaeError):
+            error: Exception = kind.__new__(kind, where + self.message)
+            vars(error).update(self.state)
+        else:
+            error = RuntimeError(f"{where}{self.kind}: {self.message}")
+        error.__cause__ = _Elsewhere(self.trace)
+        return error
+
+
+class _Elsewhere(Exception):
+    """The traceback of another process, as text."""
+
+    def __str__(self) -> str:
+        return "in the process of a device:\n" + str(self.args[0])
+
+
+def send(file: IO[bytes], message: object) -> None:
+    """`OSError` where nobody reads."""
+    data = pickle.dumps(message)
+    file.write(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
+    file.flush()
+
+
+def receive(file: IO[bytes]) -> Any:
+    """`EOFError` where nobody writes any more."""
+    head = file.read(_LENGTH_BYTES)
+    data = file.read(int.from_bytes(head, "big")) if len(head) == _LENGTH_BYTES else b""
+    if not data or len(data) < int.from_bytes(head, "big"):
+        raise EOFError
+    return pickle.loads(data)

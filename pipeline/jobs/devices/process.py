@@ -1,0 +1,95 @@
+"""The process of a device, seen from the run: started, told, heard and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from queue import SimpleQueue
+from typing import Any
+
+from tvae.pipeline.errors import RankError
+from tvae.pipeline.files.bell import join
+from tvae.pipeline.jobs.devices.messages import Begin, receive, send
+from tvae.pipeline.jobs.job import Job
+
+__all__ = ["DeviceProcess", "Inbox"]
+
+COMMAND = (sys.executable, "-P", "-m", "tvae.pipeline.jobs.devices.worker")
+END_SECONDS = 60.0
+"""That a process has to end by itself: a step of a clip and what is being written are finished first."""
+_log = logging.getLogger("tvae")
+
+Inbox = SimpleQueue[tuple[int, Any]]
+"""Number of the process, and its message; None once it has gone."""
+
+
+class DeviceProcess:
+    """Does a job on one device with the items that it is given. A Ctrl-C at the terminal does not reach it: it is told
+    to end, and ends when the run's process is gone, too."""
+
+    def __init__(self, number: int, device: str, job: Job, inbox: Inbox) -> None:
+        self.number, self.device = number, device
+        # as this process finds its modules
+        paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
+        own_group: dict[str, Any] = {"process_group": 0}
+        if sys.platform == "win32":
+            own_group = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+        pipe = subprocess.PIPE
+        try:
+            self._process = subprocess.Popen(
+                COMMAND, stdin=pipe, stdout=pipe, env=os.environ | {"PYTHONPATH": paths}, **own_group
+            )
+        except OSError as error:
+            raise RankError(f"the process of {device} does not start: {error.strerror or error}") from error
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._orders, self._answers = self._process.stdin, self._process.stdout
+        self._inbox = inbox
+        self._hearing = threading.Thread(target=self._hear, name=f"tvae-hears-{device}", daemon=True)
+        self._hearing.start()
+        self.tell(Begin(job, _log.getEffectiveLevel() if _log.handlers else None))
+
+    def _hear(self) -> None:
+        with self._answers, contextlib.suppress(EOFError, OSError, ValueError):
+            while True:
+                self._inbox.put((self.number, receive(self._answers)))
+        self._inbox.put((self.number, None))
+
+    def tell(self, message: object) -> None:
+        """One that has gone is not told: its last message says so."""
+        with contextlib.suppress(OSError, ValueError):
+            send(self._orders, message)
+
+    def dismiss(self) -> None:
+        """Nothing more will be told: it ends, at the next place where it can."""
+        with contextlib.suppress(OSError, ValueError):
+            self._orders.close()
+
+    def wait(self) -> None:
+        """Until it has ended, ``END_SECONDS`` at most."""
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        join([self._hearing])
+
+    def kill(self) -> None:
+        """It is gone afterwards, whatever it did."""
+        self._process.kill()
+        self._process.wait()
+
+    def cause(self) -> str:
+        """Why a process that said nothing has gone."""
+        self.wait()
+        code = self._process.returncode
+        if code >= 0:
+            return f"its process ended with code {code:#x}" if code > 255 else f"its process ended with code {code}"
+        try:
+            return f"its process was ended by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"its process was ended by signal {-code}"

@@ -1,0 +1,187 @@
+"""Items over several devices: a process for each, which is given items while others have theirs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from tvae.pipeline.errors import InputError, RankError, TvaeError, UsageError
+from tvae.pipeline.files.bell import POLL_SECONDS
+from tvae.pipeline.jobs.context import Context
+from tvae.pipeline.jobs.devices.messages import (
+    Claim,
+    ClaimAnswer,
+    Ended,
+    Failed,
+    Finished,
+    Give,
+    Logged,
+    NoMore,
+    Raised,
+    Ready,
+    Told,
+)
+from tvae.pipeline.jobs.devices.process import DeviceProcess, Inbox
+from tvae.pipeline.jobs.devices.shares import Shares
+from tvae.pipeline.jobs.events import DeviceLost, ItemFailed, ItemStarted, RunStarted
+from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.outcome import End
+from tvae.pipeline.jobs.outputs import Item
+
+__all__ = ["over_devices"]
+
+_log = logging.getLogger("tvae")
+
+
+def over_devices(items: Sequence[Item], context: Context, devices: Sequence[str], end: End) -> None:
+    """Does all items; ``end`` is told of each, in the caller's thread, in the order in which they end.
+
+    Nothing is begun before every device is ready. A device that is lost later costs what it was at work on. Raises what
+    a device raises of the request as a whole, and RankError where no device is left.
+    """
+    inbox: Inbox = SimpleQueue()
+    with _processes(context.job, devices, inbox) as processes:
+        run = _Run(items, context, processes, inbox, end)
+        run.begin()
+        run.work()
+        run.finish()
+
+
+@contextmanager
+def _processes(job: Job, devices: Sequence[str], inbox: Inbox) -> Iterator[list[DeviceProcess]]:
+    """None is left afterwards. Ctrl-C, or another, while they end kills them."""
+    processes: list[DeviceProcess] = []
+    try:
+        for number, device in enumerate(devices):
+            processes.append(DeviceProcess(number, device, replace(job, device=device, devices=None), inbox))
+        yield processes
+    finally:
+        try:
+            for process in processes:
+                process.dismiss()
+            for process in processes:
+                process.wait()
+        except BaseException:
+            for process in processes:
+                process.kill()
+            raise
+
+
+class _Run:
+    def __init__(
+        self,
+        items: Sequence[Item],
+        context: Context,
+        processes: Sequence[DeviceProcess],
+        inbox: Inbox,
+        end: End,
+    ) -> None:
+        self._items, self._context, self._processes, self._inbox, self._end = items, context, processes, inbox, end
+        self._shares = Shares(items, len(processes))
+        self._alive = {process.number: process for process in processes}
+
+    def begin(self) -> None:
+        """Until all devices are ready."""
+        ready: dict[int, Ready] = {}
+        while len(ready) < len(self._processes):
+            number, message = self._next()
+            device = self._processes[number].device
+            if isinstance(message, Ready):
+                ready[number] = message
+            elif isinstance(message, Failed):
+                raise message.raised.error(f"{device}: ")
+            elif message is None:
+                raise RankError(f"{device} cannot be used: {self._processes[number].cause()}")
+        told = [ready[process.number] for process in self._processes]
+        dtypes = {one.dtype for one in told}
+        if len(dtypes) > 1:
+            found = ", ".join(f"{p.device} in {one.dtype}" for p, one in zip(self._processes, told, strict=True))
+            raise UsageError(f"the devices' presets do not compute alike ({found}); choose one type with --dtype")
+        names = None if told[0].device is None else ",".join(str(one.device) for one in told)
+        job = self._context.job
+        self._context.emit(RunStarted(job.operation, len(self._items), told[0].vae, told[0].dtype, names))
+
+    def work(self) -> None:
+        """Until every item has ended."""
+        self._share_out()
+        while self._shares.left:
+            self._hear(*self._next())
+            self._share_out()
+
+    def finish(self) -> None:
+        """Until every device has told how long it was at work."""
+        for process in self._alive.values():
+            process.tell(NoMore())
+        while self._alive:
+            number, message = self._next()
+            if isinstance(message, Finished):
+                self._context.busy.join(message.threads, message.seconds)
+            if message is None or isinstance(message, Finished | Failed):
+                self._alive.pop(number, None)
+
+    def _next(self) -> tuple[int, Any]:
+        """The next message; what is logged has been."""
+        while True:
+            try:
+                number, message = self._inbox.get(timeout=POLL_SECONDS)
+            except Empty:
+                continue
+            if not isinstance(message, Logged):
+                return number, message
+            _log.log(message.level, "%s: %s", self._processes[number].device, message.text)
+
+    def _share_out(self) -> None:
+        """Every device is given what it can take now, one item after the other for each."""
+        taking = [*self._alive.values()]
+        while taking:
+            for process in [*taking]:
+                item = self._shares.next_for(process.number)
+                if item is None:
+                    taking.remove(process)
+                else:
+                    process.tell(Give(item))
+
+    def _hear(self, number: int, message: Any) -> None:
+        if number not in self._alive:
+            return  # of a device that was lost: its process has gone
+        if isinstance(message, Told):
+            if isinstance(message.event, ItemStarted):
+                self._shares.started(message.event.index, message.event.kind)
+            self._context.emit(message.event)
+        elif isinstance(message, Ended):
+            item = self._shares.ended(number, message.index)
+            if message.notices:
+                self._context.notify(item, message.notices)
+            self._end(item, message.event)
+        elif isinstance(message, Claim):
+            self._processes[number].tell(ClaimAnswer(message.number, self._claimed(message)))
+        elif isinstance(message, Failed) and not message.lost:
+            raise message.raised.error(f"{self._processes[number].device}: ")
+        else:
+            cause = self._processes[number].cause() if message is None else _first_line(message.raised.message)
+            self._lose(number, cause)
+
+    def _claimed(self, claim: Claim) -> Path | Raised:
+        try:
+            return self._context.claim(claim.item, claim.kind)
+        except TvaeError as error:
+            return Raised.of(error)
+
+    def _lose(self, number: int, cause: str) -> None:
+        device = self._alive.pop(number).device
+        loss = self._shares.lost(number)
+        self._context.emit(DeviceLost(device, cause))
+        for item in loss.begun:
+            message = f"{item.source}: {device} was lost while it was at work on it ({cause}); run again"
+            self._end(item, ItemFailed(item.source, item.index, message, InputError(message)))
+        if not self._alive and self._shares.left:
+            raise RankError(f"no device is left, {device} was the last ({cause}); complete results stay; run again")
+
+
+def _first_line(message: str) -> str:
+    return (message.strip() or "it does not answer").splitlines()[0]

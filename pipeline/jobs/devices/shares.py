@@ -1,0 +1,93 @@
+"""Which item goes to which device next: one queue, from which each takes as it gets done.
+
+A device has several pictures at a time, to read, compute and write at once. They are a share of what is left, by how
+much it has done so far, so that all devices end together, fast and slow ones. A clip is given to a device that has
+nothing else, which gets no more until it is done: items would wait for as long as it takes, while other devices have
+nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.media.formats import Kind
+
+__all__ = ["Loss", "Shares"]
+
+MOST = 256
+"""Pictures that a device has at a time: more than its threads read before it computes."""
+FIRST = 8
+"""The same at the beginning, when nobody knows how fast it is: more with each that it has done."""
+LEAST = 2
+"""The same at the end of the queue: one to compute, one to read."""
+
+
+class Loss(NamedTuple):
+    """What a device had when it was lost."""
+
+    begun: list[Item]
+    """Any of these may be what it was lost over."""
+    returned: list[Item]
+    """Back in the queue."""
+
+
+class Shares:
+    """devices: how many there are; they are known by their numbers."""
+
+    def __init__(self, items: Iterable[Item], devices: int) -> None:
+        self._queue = deque(items)
+        self._hands: list[dict[int, Item]] = [{} for _ in range(devices)]
+        self._done = [0] * devices
+        self._begun: set[int] = set()
+        self._clips: set[int] = set()
+        self._alive = set(range(devices))
+
+    @property
+    def left(self) -> bool:
+        """Is there an item that has not ended?"""
+        return bool(self._queue) or any(self._hands)
+
+    def next_for(self, device: int) -> Item | None:
+        """The item that a device is given now; None: it has enough, or there is none."""
+        hand = self._hands[device]
+        if not self._queue or device not in self._alive or not self._clips.isdisjoint(hand):
+            return None
+        part = (1 + self._done[device]) / sum(1 + self._done[one] for one in self._alive)
+        share = min(MOST, FIRST + self._done[device], int(len(self._queue) * part / 2))
+        item = self._queue[0]
+        if len(hand) >= (1 if item.kinds == {"video"} else max(LEAST, share)):
+            return None
+        if item.kinds == {"video"}:
+            self._clips.add(item.index)
+        hand[item.index] = item
+        return self._queue.popleft()
+
+    def started(self, index: int, kind: Kind) -> None:
+        """A device has begun to compute an item, which turned out to be of this kind."""
+        self._begun.add(index)
+        if kind == "video":
+            self._clips.add(index)
+
+    def ended(self, device: int, index: int) -> Item:
+        """An item that a device had."""
+        self._done[device] += 1
+        return self._forget(self._hands[device].pop(index))
+
+    def lost(self, device: int) -> Loss:
+        """A device that does no more. What it had not begun is first in the queue again."""
+        hand, self._hands[device] = self._hands[device], {}
+        self._alive.discard(device)
+        begun = [item for item in hand.values() if item.index in self._begun]
+        found = Loss(begun, [item for item in hand.values() if item.index not in self._begun])
+        for item in hand.values():
+            self._forget(item)
+        self._queue.extendleft(reversed(found.returned))
+        return found
+
+    def _forget(self, item: Item) -> Item:
+        self._begun.discard(item.index)
+        self._clips.discard(item.index)
+        return item

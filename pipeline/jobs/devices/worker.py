@@ -1,0 +1,188 @@
+"""The process of a device: ``python -m tvae.pipeline.jobs.devices.worker``.
+
+It is told on stdin what to do, and answers on stdout (see ``messages``). When stdin ends before all is done, it ends
+as a run does that Ctrl-C interrupts: what is being written is finished, the rest is dropped.
+"""
+
+from __future__ import annotations
+
+import _thread
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import IO
+
+from tvae.pipeline.errors import UsageError
+from tvae.pipeline.files.bell import join
+from tvae.pipeline.jobs.context import context_for
+from tvae.pipeline.jobs.devices.given import GivenItems, GrantedClaims
+from tvae.pipeline.jobs.devices.messages import (
+    Begin,
+    ClaimAnswer,
+    Ended,
+    Failed,
+    Finished,
+    Give,
+    Logged,
+    Raised,
+    Ready,
+    Told,
+    receive,
+    send,
+)
+from tvae.pipeline.jobs.operations import operation_for
+from tvae.pipeline.jobs.outcome import Finished as ItemFinished
+from tvae.pipeline.jobs.outcome import Outcome, failure, is_fault
+from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.vaes import Vaes
+from tvae.pipeline.media.sandbox import Sandbox
+
+__all__ = ["main"]
+
+_LATER = 60.0
+"""Seconds after which a process ends that was told to end and cannot."""
+
+
+def main() -> None:
+    """Until everything is done, or stdin ends."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print is no answer
+    try:
+        _Worker(sys.stdin.buffer, answers).work()
+    except (KeyboardInterrupt, BrokenPipeError, EOFError):
+        os._exit(130)  # there is nobody to tell, and nothing to wait for
+
+
+class _DeviceLostError(Exception):
+    """The device does nothing more, whatever it is asked."""
+
+
+class _Worker:
+    def __init__(self, orders: IO[bytes], answers: IO[bytes]) -> None:
+        self._orders, self._answers = orders, answers
+        self._sending = threading.Lock()
+        self._items, self._claims = GivenItems(), GrantedClaims(self._tell)
+        self._done = False
+
+    def work(self) -> None:
+        begin: Begin = receive(self._orders)
+        if begin.log_level is not None:
+            log = logging.getLogger("tvae")
+            log.setLevel(begin.log_level)
+            log.addHandler(_Log(self._tell))
+        listener = threading.Thread(target=self._listen, name="tvae-listens", daemon=True)
+        listener.start()
+        vaes = Vaes(begin.job)
+        try:
+            self._do(begin, vaes)
+        except Exception as error:  # whatever it is, the run raises it
+            lost = isinstance(error, _DeviceLostError) or (is_fault(error) and not _answers(vaes))
+            self._tell(Failed(Raised.of(error.__cause__ or error if lost else error), lost))
+            if lost:
+                os._exit(1)  # to leave a device that does not answer may take for ever
+        self._done = True
+        join([listener])  # the run closes stdin
+
+    def _do(self, begin: Begin, vaes: Vaes) -> None:
+        from tvae.pipeline.jobs.batches import Batches
+        from tvae.pipeline.jobs.overlap import run_items
+        from tvae.pipeline.models.load import BUILTIN
+
+        job = begin.job
+        _choose(job.device)
+        vaes.check()
+        with Sandbox(job.sandbox) as sandbox:
+            context = context_for(job, vaes, self._claims, lambda event: self._tell(Told(event)), sandbox)
+            operation = operation_for(context)
+            if job.operation == "decode" and job.vae is None:
+                self._tell(Ready(None, None, None))
+            else:
+                opened = vaes.get(job.vae or BUILTIN)
+                dtype = str(opened.dtype).removeprefix("torch.")
+                self._tell(Ready(opened.info.id, dtype, str(opened.device)))
+
+            def end(item: Item, outcome: Outcome) -> None:
+                self._end(item, outcome, vaes)
+
+            batches = Batches(job.batch, vaes.device.type)
+            run_items(self._items, operation, context, batches, end, self._items.more)
+        self._tell(Finished(context.busy.threads, context.busy.seconds))
+
+    def _end(self, item: Item, outcome: Outcome, vaes: Vaes) -> None:
+        if isinstance(outcome, ItemFinished):
+            self._tell(Ended(item.index, tuple(outcome.notices), outcome.done))
+        elif not isinstance(outcome, Exception):
+            self._tell(Ended(item.index, (), outcome))
+        elif is_fault(outcome) and not _answers(vaes):
+            raise _DeviceLostError from outcome
+        else:
+            self._tell(Ended(item.index, (), failure(item, outcome)))
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                order = receive(self._orders)
+                if isinstance(order, Give):
+                    self._items.add(order.item)
+                elif isinstance(order, ClaimAnswer):
+                    self._claims.answer(order.number, order.answer)
+                else:
+                    self._items.complete()
+        except (EOFError, OSError, ValueError):
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._done:
+            return
+        late = threading.Timer(_LATER, os._exit, (1,))
+        late.daemon = True
+        late.start()
+        self._claims.stop()
+        _thread.interrupt_main()
+
+    def _tell(self, message: object) -> None:
+        with self._sending:
+            send(self._answers, message)
+
+
+def _choose(name: str | None) -> None:
+    """Or libraries that ask for no device would take memory of the first one."""
+    if name is not None and name.startswith("cuda"):
+        import torch
+
+        try:
+            torch.cuda.set_device(torch.device(name))
+        except RuntimeError:
+            return  # told when the device is asked for
+
+
+def _answers(vaes: Vaes) -> bool:
+    """Does the device still compute? After some errors a GPU refuses everything that the process asks of it."""
+    import torch
+
+    try:
+        return bool(torch.zeros(1, device=vaes.device).cpu() == 0)
+    except torch.OutOfMemoryError:
+        return True
+    except (RuntimeError, UsageError):
+        return False
+
+
+class _Log(logging.Handler):
+    """To the run."""
+
+    def __init__(self, tell: Callable[[object], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._tell(Logged(record.levelno, self.format(record)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""One queue over several devices: every item is given once, all devices end together, no item waits for a clip."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tvae.pipeline.jobs.devices.shares import FIRST, LEAST, MOST, Shares
+from tvae.pipeline.jobs.outputs import Item
+
+
+def items(kinds: str) -> list[Item]:
+    """One for each letter: a picture, a clip, or (?) what its name does not tell."""
+    known = {"p": frozenset({"image"}), "c": frozenset({"video"}), "?": frozenset({"image", "video"})}
+    return [Item(Path(f"{n}"), n, known[k], Path(), f"{n}", False, True) for n, k in enumerate(kinds)]  # type: ignore[arg-type]
+
+
+def given_to(shares: Shares, device: int) -> list[Item]:
+    taken = []
+    while (item := shares.next_for(device)) is not None:
+        taken.append(item)
+    return taken
+
+
+def ends(kinds: str, speeds: list[float], seconds: dict[str, float]) -> list[float]:
+    """When each device is done: it does its items one after the other, as many seconds as these by its speed."""
+    shares, done = Shares(items(kinds), len(speeds)), [0.0] * len(speeds)
+    hands: list[list[Item]] = [[] for _ in speeds]
+    clock: list[tuple[float, int]] = []
+
+    def fill() -> None:
+        taking = {*range(len(speeds))}
+        while taking:
+            for device in sorted(taking):
+                item = shares.next_for(device)
+                if item is None:
+                    taking.discard(device)
+                else:
+                    hands[device].append(item)
+
+    def start(device: int, now: float) -> None:
+        if hands[device]:
+            item = hands[device][0]
+            kind = kinds[item.index]
+            shares.started(item.index, "video" if kind in "c?" else "image")
+            heapq.heappush(clock, (now + seconds[kind] / speeds[device], device))
+
+    fill()
+    for device in range(len(speeds)):
+        start(device, 0)
+    while clock:
+        now, device = heapq.heappop(clock)
+        shares.ended(device, hands[device].pop(0).index)
+        done[device] = now
+        idle = [n for n, hand in enumerate(hands) if not hand and n != device]
+        fill()
+        for each in {device, *idle}:
+            start(each, now)
+    assert not shares.left
+    return done
+
+
+def test_equal_devices_end_together() -> None:
+    done = ends("p" * 600, [1, 1], {"p": 1})
+    assert max(done) <= 302
+    done = ends("p" * 600, [1] * 8, {"p": 1})
+    assert max(done) <= 78
+
+
+def test_a_slow_device_holds_nothing_up() -> None:
+    done = ends("p" * 600, [1, 0.1], {"p": 1})
+    assert max(done) <= 600 / 1.1 + LEAST / 0.1
+
+
+def test_a_clip_holds_no_picture_up() -> None:
+    done = ends("p" * 50 + "c" + "p" * 500, [1, 1], {"p": 1, "c": 400})
+    assert max(done) <= 950 / 2 + LEAST
+    assert ends("cccc", [1, 1], {"c": 10}) == [20, 20]
+    assert max(ends("cpcpcp" * 10, [1, 1, 1], {"p": 1, "c": 9})) <= 300 / 3 + 18
+
+
+def test_pictures_come_several_at_a_time() -> None:
+    shares = Shares(items("p" * 20000), 2)
+    assert len(given_to(shares, 0)) == FIRST
+    for index in range(300):
+        shares.ended(0, index)
+        given_to(shares, 0)
+    assert [*shares._hands[0]] == [*range(300, 300 + MOST)]
+    assert len(given_to(Shares(items("p" * 8), 2), 0)) == LEAST
+    assert len(given_to(Shares(items("ccc"), 2), 0)) == 1
+
+
+def test_what_turns_out_to_be_a_clip() -> None:
+    shares = Shares(items("?" * 100), 2)
+    first = given_to(shares, 0)
+    assert len(first) > LEAST
+    for item in first[1:]:
+        shares.ended(0, item.index)
+    shares.started(first[0].index, "video")
+    assert shares.next_for(0) is None
+    shares.ended(0, first[0].index)
+    assert shares.next_for(0) is not None
+
+
+def test_a_lost_device_gives_back_in_order() -> None:
+    shares = Shares(items("p" * 40), 2)
+    mine, others = given_to(shares, 0), given_to(shares, 1)
+    shares.started(mine[1].index, "image")
+    shares.ended(0, mine[0].index)
+    loss = shares.lost(0)
+    assert (loss.begun, loss.returned) == ([mine[1]], mine[2:])
+    assert shares.next_for(0) is None
+    for item in others:
+        shares.ended(1, item.index)
+    assert given_to(shares, 1)[: len(mine) - 2] == mine[2:]
+
+
+@given(st.text("pc?", min_size=1, max_size=60), st.integers(1, 5), st.randoms(use_true_random=False))
+def test_every_item_ends_once(kinds: str, devices: int, chance: random.Random) -> None:
+    """Whatever the order, and whichever devices are lost, but one."""
+    shares, hands, alive = Shares(items(kinds), devices), [dict[int, Item]() for _ in range(devices)], [*range(devices)]
+    ended: list[int] = []
+    while shares.left:
+        for device in alive:
+            hands[device] |= {item.index: item for item in given_to(shares, device)}
+            assert len(hands[device]) == 1 or all("".join(i.kinds) != "video" for i in hands[device].values())
+        assert any(hands)
+        device = chance.choice([n for n in alive if hands[n]])
+        index = chance.choice([*hands[device]])
+        shares.started(index, chance.choice(["image", "video"]))
+        if len(alive) > 1 and chance.random() < 0.05:
+            alive.remove(device)
+            loss = shares.lost(device)
+            assert index in {item.index for item in loss.begun}
+            ended += [item.index for item in loss.begun]
+            hands[device] = {}
+        else:
+            ended.append(shares.ended(device, index).index)
+            del hands[device][index]
+    assert sorted(ended) == [*range(len(kinds))]
