@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -39,10 +39,10 @@ class GivenItems:
                 raise StopIteration
             return PENDING
 
-    def add(self, item: Item) -> None:
+    def add(self, items: Sequence[Item]) -> None:
         with self._lock:
-            self._items.append(item)
-        self.more.ring()
+            self._items.extend(items)
+        self.more.ring(len(items))
 
     def complete(self) -> None:
         """There are no more."""

@@ -53,9 +53,9 @@ class Begin:
 
 @dataclass(frozen=True)
 class Give:
-    """One more item to do."""
+    """More items to do."""
 
-    item: Item
+    items: tuple[Item, ...]
 
 
 @dataclass(frozen=True)

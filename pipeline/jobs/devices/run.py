@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -12,6 +12,8 @@ from typing import Any
 
 from tvae.pipeline.errors import InputError, RankError, TvaeError, UsageError
 from tvae.pipeline.files.bell import POLL_SECONDS
+from tvae.pipeline.files.leftovers import remove_leftovers
+from tvae.pipeline.jobs.cache_names import cached_folders
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.devices.messages import (
     Claim,
@@ -47,7 +49,12 @@ def over_devices(items: Sequence[Item], context: Context, devices: Sequence[str]
     inbox: Inbox = SimpleQueue()
     with _processes(context.job, devices, inbox) as processes:
         run = _Run(items, context, processes, inbox, end)
-        run.begin()
+        try:
+            run.begin()
+        except BaseException:
+            for process in processes:  # which have begun nothing, and may be in the midst of a long import
+                process.kill()
+            raise
         run.work()
         run.finish()
 
@@ -111,6 +118,8 @@ class _Run:
         self._share_out()
         while self._shares.left:
             self._hear(*self._next())
+            while not self._inbox.empty():  # items are given together that can be
+                self._hear(*self._next())
             self._share_out()
 
     def finish(self) -> None:
@@ -125,26 +134,28 @@ class _Run:
                 self._alive.pop(number, None)
 
     def _next(self) -> tuple[int, Any]:
-        """The next message; what is logged has been."""
+        """The next message."""
         while True:
-            try:
+            with suppress(Empty):
                 number, message = self._inbox.get(timeout=POLL_SECONDS)
-            except Empty:
-                continue
-            if not isinstance(message, Logged):
+                if isinstance(message, Logged):
+                    _log.log(message.level, "%s: %s", self._processes[number].device, message.text)
                 return number, message
-            _log.log(message.level, "%s: %s", self._processes[number].device, message.text)
 
     def _share_out(self) -> None:
         """Every device is given what it can take now, one item after the other for each."""
-        taking = [*self._alive.values()]
+        given: dict[int, list[Item]] = {number: [] for number in self._alive}
+        taking = [*given]
         while taking:
-            for process in [*taking]:
-                item = self._shares.next_for(process.number)
+            for number in [*taking]:
+                item = self._shares.next_for(number)
                 if item is None:
-                    taking.remove(process)
+                    taking.remove(number)
                 else:
-                    process.tell(Give(item))
+                    given[number].append(item)
+        for number, items in given.items():
+            if items:
+                self._alive[number].tell(Give(tuple(items)))
 
     def _hear(self, number: int, message: Any) -> None:
         if number not in self._alive:
@@ -160,6 +171,8 @@ class _Run:
             self._end(item, message.event)
         elif isinstance(message, Claim):
             self._processes[number].tell(ClaimAnswer(message.number, self._claimed(message)))
+        elif isinstance(message, Logged):
+            return
         elif isinstance(message, Failed) and not message.lost:
             raise message.raised.error(f"{self._processes[number].device}: ")
         else:
@@ -173,8 +186,11 @@ class _Run:
             return Raised.of(error)
 
     def _lose(self, number: int, cause: str) -> None:
-        device = self._alive.pop(number).device
-        loss = self._shares.lost(number)
+        process, loss = self._alive.pop(number), self._shares.lost(number)
+        device = process.device
+        process.wait()
+        for folder in {item.folder for item in loss.begun} | cached_folders(loss.begun, self._context.job):
+            remove_leftovers(folder)
         self._context.emit(DeviceLost(device, cause))
         for item in loss.begun:
             message = f"{item.source}: {device} was lost while it was at work on it ({cause}); run again"

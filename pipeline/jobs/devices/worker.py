@@ -128,7 +128,7 @@ class _Worker:
             while True:
                 order = receive(self._orders)
                 if isinstance(order, Give):
-                    self._items.add(order.item)
+                    self._items.add(order.items)
                 elif isinstance(order, ClaimAnswer):
                     self._claims.answer(order.number, order.answer)
                 else:
