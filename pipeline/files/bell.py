@@ -8,6 +8,7 @@ one instruction, and they wait for a ``Bell``, outside of the lock.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -47,8 +48,10 @@ def join(threads: Iterable[threading.Thread]) -> None:
     for thread in threads:
         while thread.is_alive():
             thread.join(POLL_SECONDS)
-        while thread.ident is not None and thread in threading.enumerate():
-            time.sleep(0.001)  # until Python 3.13, a ``join`` that Ctrl-C interrupts marks a running thread as ended
+        # until Python 3.13, a ``join`` that Ctrl-C interrupts marks a running thread as ended; and a thread whose
+        # ``start`` it interrupts may die before it has begun, and stay in the list for ever
+        while thread.ident in sys._current_frames() and thread in threading.enumerate():
+            time.sleep(0.001)
 
 
 def surely(*works: Callable[[], object]) -> None:

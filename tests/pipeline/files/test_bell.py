@@ -1,0 +1,61 @@
+"""Threads are waited for, also those that an interrupt has left in an odd state."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tvae.pipeline.files.bell import join
+
+
+class DiesBeforeItBegins(threading.Event):
+    """What a new thread says of itself. An interrupt in ``Thread.start`` may take the event's lock from it."""
+
+    def set(self) -> None:
+        super().set()
+        raise RuntimeError("cannot notify on un-acquired lock")
+
+
+def within(seconds: float, do: Callable[[], Any]) -> bool:
+    """Is it done by then?"""
+    waiting = threading.Thread(target=do, daemon=True)
+    waiting.start()
+    waiting.join(seconds)
+    return not waiting.is_alive()
+
+
+def test_a_thread_that_died_before_it_began_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays in the interpreter's list for ever: a run that Ctrl-C interrupted hung."""
+    died = threading.Event()
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: died.set())
+    thread = threading.Thread(target=lambda: None, daemon=True)
+    monkeypatch.setattr(thread, "_started", DiesBeforeItBegins())
+    thread.start()
+    assert died.wait(5)
+    while thread.ident in sys._current_frames():
+        time.sleep(0.001)
+    try:
+        assert thread in threading.enumerate(), "the state that is meant"
+        thread._is_stopped = True  # type: ignore[attr-defined]  # as an interrupted ``join`` leaves it
+        assert within(5, lambda: join([thread]))
+    finally:
+        threading._limbo.pop(thread, None)  # type: ignore[attr-defined]
+
+
+def test_a_running_thread_that_seems_to_have_ended_is_waited_for() -> None:
+    go = threading.Event()
+    thread = threading.Thread(target=go.wait, daemon=True)
+    thread.start()
+    thread._is_stopped = True  # type: ignore[attr-defined]  # as an interrupted ``join`` leaves it
+    assert not within(0.2, lambda: join([thread]))
+    go.set()
+    assert within(5, lambda: join([thread]))
+
+
+def test_a_thread_that_was_never_started() -> None:
+    join([threading.Thread(target=lambda: None)])
