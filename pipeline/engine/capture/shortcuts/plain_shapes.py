@@ -156,9 +156,11 @@ def _convolved(
     dilation: Sequence[Any],
     transposed: bool,
     _output_padding: Sequence[Any],
-    _groups: int,
+    groups: int,
 ) -> Tensor | None:
-    """Windows that are no symbols, over what is contiguous."""
+    """Windows that are no symbols, over what is contiguous. PyTorch says what is wrong with others."""
+    if x.ndim != weight.ndim or not _equal(x.shape[1], weight.shape[1] * groups):
+        return None
     constants = (*weight.shape, *stride, *padding, *dilation)
     if transposed or not all(type(n) is int for n in constants) or x.dtype != weight.dtype:
         return None

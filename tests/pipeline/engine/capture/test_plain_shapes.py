@@ -114,6 +114,16 @@ def test_a_result_lies_as_pytorchs(number: int, layout: str) -> None:
     assert _looks(ours) == _looks(theirs)
 
 
+@pytest.mark.parametrize(("channels", "groups"), [(5, 1), (3, 1), (4, 2), (8, 1)])
+def test_a_convolution_of_other_channels_is_left_to_pytorch(channels: int, groups: int) -> None:
+    """It raises: a plan must not take what no call takes."""
+    mode, weight = FakeTensorMode(), torch.rand(6, 4, 3, 3)
+    given = (torch.rand(1, channels, 6, 5), weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], groups)
+    assert plain_shape(aten.convolution.default, tuple(_fake(a, mode) for a in given), {}) is None
+    unbatched = (torch.rand(4, 6, 5), *given[1:])
+    assert plain_shape(aten.convolution.default, tuple(_fake(a, mode) for a in unbatched), {}) is None
+
+
 @pytest.mark.parametrize("layout", ["contiguous", "channels last"])  # PyTorch makes one of them of all others before
 def test_group_norm(layout: str) -> None:
     x, func = LAYOUTS[layout](torch.rand(2, 4, 6, 5)), aten.native_group_norm.default

@@ -1,0 +1,28 @@
+"""Inputs of other channels than the model's: a plan refuses what the call refuses, with the same words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tiny_vaes import TINY
+
+from tvae.pipeline import TiledVAE
+from tvae.pipeline.errors import UnsupportedOp
+
+
+def told(call: Any) -> str:
+    with pytest.raises(UnsupportedOp, match="channel") as caught:
+        call()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("family", "side"), [("AutoencoderKL", "decode"), ("AutoencoderKLWan", "encode")])
+def test_a_plan_refuses_what_the_call_refuses(family: str, side: str) -> None:
+    tiny = TINY[family]
+    tiled: Any = TiledVAE(tiny.build(), "cpu", strip=3)
+    x = tiny.input(side, 6, 5)
+    wrong = torch.zeros(x.shape[0], x.shape[1] + 1, *x.shape[2:])
+    assert told(lambda: tiled.plan(tuple(wrong.shape), side)) == told(lambda: getattr(tiled, side)(wrong))
+    assert tiled.plan(tuple(x.shape), side).peak_bytes > 0
