@@ -48,10 +48,17 @@ def join(threads: Iterable[threading.Thread]) -> None:
     for thread in threads:
         while thread.is_alive():
             thread.join(POLL_SECONDS)
-        # until Python 3.13, a ``join`` that Ctrl-C interrupts marks a running thread as ended; and a thread whose
-        # ``start`` it interrupts may die before it has begun, and stay in the list for ever
-        while thread.ident in sys._current_frames() and thread in threading.enumerate():
+        while _runs(thread):
             time.sleep(0.001)
+
+
+def _runs(thread: threading.Thread) -> bool:
+    """Until Python 3.13, a ``join`` that Ctrl-C interrupts marks a running thread as ended: then the list of threads
+    tells. But a thread whose ``start`` it interrupts may die before it has begun, and stay in that list for ever; its
+    number is nobody's then, or another's."""
+    there = threading.enumerate()
+    numbered = [other for other in there if other.ident == thread.ident]
+    return numbered == [thread] and thread.ident in sys._current_frames()
 
 
 def surely(*works: Callable[[], object]) -> None:
