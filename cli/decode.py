@@ -39,7 +39,7 @@ def decode(
     enc: options.Enc = None,
     fps: options.Fps = None,
     audio: options.Audio = "copy",
-    sandbox: options.StreamsSandbox = "auto",
+    sandbox: options.Sandbox = "auto",
     color: options.Color = None,
     json: options.Json = False,
     quiet: options.Quiet = False,

@@ -232,18 +232,9 @@ Sandbox = Annotated[
     Literal["auto", "on", "off"],
     typer.Option(
         "--sandbox",
-        help="Decode in processes of their own, so that a decoder that crashes or hangs fails its file alone: all "
-        "images and videos, none, or (auto) those whose structure looks damaged.",
+        help="Open files in processes of their own, so that a decoder that crashes or hangs fails its file alone: all "
+        "images, videos and sound beside latents, none, or (auto) those whose structure looks damaged.",
         rich_help_panel=PICTURE,
-    ),
-]
-StreamsSandbox = Annotated[
-    Literal["auto", "on", "off"],
-    typer.Option(
-        "--sandbox",
-        help="Read the sound and other streams of clips in a process of its own first, so that a file that crashes "
-        "FFmpeg fails its clip alone: of all clips, of none, or (auto) of those whose structure looks damaged.",
-        rich_help_panel=WRITING,
     ),
 ]
 Size = Annotated[

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -116,9 +116,6 @@ def conv3d(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Sequence[int
     if x.ndim != 5:
         raise Unsupported(f"a clip {list(x.shape)}")
     front, top, left = padding
-    shapes = x.shape, weight.shape, (*padding,)
-    if missing() is None and asked() is None and _leaves_idle_in_time(*shapes, x.device.index):
-        raise Unsupported(f"a clip {list(x.shape)} leaves multiprocessors idle")
     return _convolve(x, weight, None, bias, (left, left, top, top, front, front), None, False, _BUSY_CLIP)[0]
 
 
@@ -139,9 +136,10 @@ def _convolve(
     samples, _, frames, height, width = shape
     channels, wide = weight.shape[0], shape[1] // _WIDE
     tiles = samples * frames * -(-height // _TILE) * -(-width // _TILE)
-    has, here = card(x.device.index), asked()
+    has = card(x.device.index)
     slots = max(1, has.multiprocessors // wide)
-    if here is None and _leaves_idle(shape, slots, tiles, busy):
+    turns, here = -(-tiles // slots), asked()
+    if here is None and math.prod(shape) < busy * turns * slots * wide * _WIDE * _TILE**2:
         raise Unsupported(f"{height}x{width} of {channels} channels leave multiprocessors idle")
     slots = min(slots, tiles)
     y = out
@@ -171,25 +169,6 @@ def _convolve(
     arguments = [*(t.getPtr() for t in tensors), ctypes.addressof(work)]
     launch(kernel, slots * wide, _THREADS, has.shared_block, x.device.index, arguments)
     return y, parts
-
-
-def _leaves_idle(shape: Sequence[int], slots: int, tiles: int, busy: float) -> bool:
-    """Do the tiles of a result fill less of the multiprocessors' time? slots: tiles of all channels at once."""
-    turns, wide = -(-tiles // slots), shape[1] // _WIDE
-    return math.prod(shape) < busy * turns * slots * wide * _WIDE * _TILE**2
-
-
-@lru_cache(1 << 12)  # a clip asks the same in every step, and most of its convolutions are too small
-def _leaves_idle_in_time(
-    x_shape: Sequence[int], weight_shape: Sequence[int], padding: Sequence[int], device: int | None
-) -> bool:
-    """``_leaves_idle`` of a clip, of ``conv3d``'s arguments; False for what is no convolution."""
-    sizes = [n + 2 * p - taps + 1 for n, p, taps in zip(x_shape[2:], padding, weight_shape[2:], strict=True)]
-    if device is None or min(sizes) < 1:
-        return False
-    shape = x_shape[0], weight_shape[0], *sizes
-    tiles = shape[0] * sizes[0] * -(-sizes[1] // _TILE) * -(-sizes[2] // _TILE)
-    return _leaves_idle(shape, max(1, card(device).multiprocessors // (shape[1] // _WIDE)), tiles, _BUSY_CLIP)
 
 
 def _check(

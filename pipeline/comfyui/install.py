@@ -6,8 +6,12 @@ from pathlib import Path
 
 from tvae.pipeline.errors import OutputError, UsageError
 from tvae.pipeline.files.atomic import replacing
+from tvae.pipeline.files.checked import read_bytes
 
 __all__ = ["NAME", "install"]
+
+_MOST = 1 << 20
+"""Bytes of a file that may be ours."""
 
 NAME = "tvae_nodes.py"
 _OURS = "# written by: tvae comfyui install"
@@ -35,9 +39,12 @@ def install(folder: Path, *, overwrite: bool = False) -> tuple[Path, bool]:
     """
     path = _custom_nodes(folder) / NAME
     try:
-        there = path.read_text(encoding="utf-8", errors="replace") if path.exists() else None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}; move it away") from error
+        there = read_bytes(path, _MOST).decode(errors="replace").replace("\r\n", "\n")
+    except FileNotFoundError:
+        there = None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{path} cannot be read: {why}; move it away") from error
     if there == _TEXT:
         return path, False
     if there is not None and not there.startswith(_OURS):

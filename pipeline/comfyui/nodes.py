@@ -150,9 +150,15 @@ async def comfy_entrypoint() -> Extension:
 def _exact(vae: Any) -> Any:
     if is_exact(vae):
         return vae
-    if not _last or _last[0][0]() is not vae:
-        _last[:] = [(weakref.ref(vae), exact_vae(vae))]
+    if vae.patcher.patches or not _last or _last[0][0]() is not vae:  # patches: exact_vae refuses them
+        exact: Any = exact_vae(vae)
+        _last[:] = [(weakref.ref(vae, _forget), exact)]
     return _last[0][1]
+
+
+def _forget(gone: weakref.ref[Any]) -> None:
+    """Of a VAE that ComfyUI has let go of; what it became has weights of its own."""
+    _last[:] = [kept for kept in _last if kept[0] is not gone]
 
 
 def _latents(samples: dict[str, Any]) -> Tensor:

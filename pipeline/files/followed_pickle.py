@@ -3,6 +3,9 @@
 `pickletools` decodes the instructions. What ``torch.save`` writes of dictionaries and tensors is understood; any other
 object is a value of which nothing is known. Time and memory are in proportion to the pickle's length.
 
+``torch.load(weights_only=True)`` is no substitute. It refuses checkpoints that hold objects of a training framework,
+which many published ones do, and a few instructions make it take any amount of memory.
+
 Sources: PyTorch's functions ``_save`` and ``_load`` (torch.serialization) and ``_rebuild_tensor_v2`` (torch._utils).
 """
 

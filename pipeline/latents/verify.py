@@ -31,7 +31,8 @@ class MadeBy:
     def made(self, vae: VaeIdentity) -> bool:
         """Is it this VAE, or a copy of it in another file or type?
 
-        Configurations are not compared: a single file has none, and what is read off it depends on ``--vae-of``.
+        Configurations are not compared: a single file has none, and what is read off it depends on ``--vae-of``. So an
+        edit of a configuration that changes how the same weights compute is not seen.
         """
         same = self.weights_sha256 == vae.weights_sha256 or same_values(self.values, vae.values)
         return same and self.class_name == vae.class_name

@@ -116,7 +116,7 @@ class Sandbox:
 
     def rehearse_streams(self, side: SideStreams, muxer: str) -> None:
         """See ``stream_mux.rehearse``: what latents keep of a clip is read here once before it is read there."""
-        files = [side.folder / name for name in side.files]
+        files = [side.folder / name for name in (*side.files, *(one.file for one in side.attachments))]
         if any(self.takes(path) for path in files):
             record = {"record": side.to_json(), "folder": str(side.folder.absolute()), "muxer": muxer}
             self._asked_for(

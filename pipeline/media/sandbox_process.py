@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from tvae.pipeline.errors import UsageError
+from tvae.pipeline.files.process_end import end_of
 from tvae.pipeline.media.sandbox_messages import receive, seconds_for, send
 
 __all__ = ["DecoderProcess", "DiedError"]
@@ -129,12 +129,7 @@ class DecoderProcess:
         if self.timed_out:
             return f"its decoder took more than {self._seconds:.3g} seconds and was stopped"
         code = self._process.returncode
-        if code >= 0:
-            return f"its decoder ended with code {code:#x}" if code > 255 else f"its decoder ended with code {code}"
-        try:
-            return f"its decoder crashed ({signal.Signals(-code).name})"
-        except ValueError:
-            return f"its decoder crashed (signal {-code})"
+        return f"its decoder ended with {end_of(code)}" if code >= 0 else f"its decoder crashed ({end_of(code)})"
 
 
 def _not_started(why: str) -> UsageError:

@@ -57,7 +57,8 @@ def _located(spec: str, of: str | None, allow_pickle: bool) -> VaeSource:
         if not allow_pickle:
             raise UsageError(
                 f"VAE '{spec}' is a pickled file, which another program may have made to run code; save its tensors as "
-                "safetensors, or pass --allow-pickle: tvae then reads plain tensors in it and runs nothing"
+                "safetensors, or pass --allow-pickle where the command has it: then plain tensors in it are read as "
+                "data, and nothing is run"
             )
         return replace(read_file(spec, path, of), path=os.path.abspath(path))
     if path.is_file():

@@ -11,8 +11,9 @@ from tvae.pipeline.engine.plan.report import Plan, size_text
 __all__ = ["RECORDED_HOLES", "ClipPlan", "StepPlan"]
 
 RECORDED_HOLES = 1.10
-"""Times what its largest step takes, that a clip takes as one CUDA graph: between the caches of a step there is not
-always room for the next one's maps, and no memory is given back meanwhile. Wan 2.1's decoder takes 1.17."""
+"""Times what its largest step takes, that a clip is planned with which may become one CUDA graph: between the caches of
+a step there is not always room for the next one's maps, and no memory is given back meanwhile. The most that was
+measured is 1.17, and a recording may exceed its plan a little (``kept_runs.RECORDED_MOST``)."""
 
 
 @dataclass(frozen=True)

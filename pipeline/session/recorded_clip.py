@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.run.cuda_graph import Recording
@@ -76,8 +75,6 @@ class RecordedClip:
 
             return [whole(step, inputs[0])]
 
-        if x.is_cuda:
-            torch.cuda.empty_cache()  # what the clips before worked in: the recording has its own, and it is much
         size = int(max(runner.planned_bytes for runner in ready) * RECORDED_HOLES) + carried
         try:
             self._recording = recorder.record(self, run, [x], size, carried)

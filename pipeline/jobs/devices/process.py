@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ from typing import Any
 
 from tvae.pipeline.errors import RankError
 from tvae.pipeline.files.bell import join
+from tvae.pipeline.files.process_end import end_of
 from tvae.pipeline.jobs.devices.messages import Begin, receive, send
 from tvae.pipeline.jobs.job import Job
 
@@ -87,9 +87,4 @@ class DeviceProcess:
         """Why a process that said nothing has gone."""
         self.wait()
         code = self._process.returncode
-        if code >= 0:
-            return f"its process ended with code {code:#x}" if code > 255 else f"its process ended with code {code}"
-        try:
-            return f"its process was ended by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"its process was ended by signal {-code}"
+        return f"its process {'ended with' if code >= 0 else 'was ended by'} {end_of(code)}"

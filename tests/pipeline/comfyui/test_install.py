@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,19 @@ def test_other_folders_are_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="ComfyUI's"):
             install(tmp_path / name)
     assert [*tmp_path.rglob(NAME)] == []
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no fifos there")
+def test_a_fifo_is_not_waited_for(home: Path) -> None:
+    os.mkfifo(home / "custom_nodes" / NAME)
+    with pytest.raises(UsageError, match="not a regular file; move it away"):
+        install(home, overwrite=True)
+
+
+def test_a_large_file_is_not_ours(home: Path) -> None:
+    (home / "custom_nodes" / NAME).write_bytes(bytes(2 << 20))
+    with pytest.raises(UsageError, match="move it away"):
+        install(home, overwrite=True)
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from stand_in_comfyui import Interrupted, ProgressBar, Vae, comfyui
 
 from tvae.pipeline.comfyui.install import install
+from tvae.pipeline.errors import UsageError
 
 
 @pytest.fixture
@@ -83,6 +85,29 @@ def test_the_next_run_needs_no_new_copy(nodes: dict[str, Any], monkeypatch: pyte
     for given in (vae, vae, other, vae):
         nodes["tvae_Decode"].execute({"samples": latents(1)}, given)
     assert made == [vae, other, vae]
+
+
+def test_patches_that_came_since_are_refused(nodes: dict[str, Any]) -> None:
+    vae = Vae()
+    nodes["tvae_Decode"].execute({"samples": latents(1)}, vae)
+    vae.patcher.patches = {"first.weight": [1]}
+    with pytest.raises(UsageError, match="LoRA"):
+        nodes["tvae_Decode"].execute({"samples": latents(1)}, vae)
+
+
+def test_what_was_made_goes_with_its_vae(nodes: dict[str, Any]) -> None:
+    """It has weights of its own."""
+    from tvae.pipeline.comfyui import nodes as module
+
+    vae, other = Vae(), Vae()
+    for given in (vae, other):
+        nodes["tvae_Decode"].execute({"samples": latents(1)}, given)
+    del vae
+    gc.collect()
+    assert len(module._last) == 1, "of the other one"
+    del given, other
+    gc.collect()
+    assert module._last == []
 
 
 def module_exact(vae: Any) -> Any:

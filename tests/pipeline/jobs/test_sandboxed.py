@@ -6,7 +6,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, Job, run_job
 from tvae.pipeline.latents import open_latents
 from tvae.pipeline.media import SideStreams, open_reader, sandbox_process
+from tvae.pipeline.media.attachments import KeptAttachment
 from tvae.pipeline.media.sandbox import Sandbox
 
 CRASHING_MUXER = """
@@ -125,6 +128,18 @@ def test_streams_that_crash_ffmpeg_cost_their_clip(
     assert "\n" not in failed.error
     assert len([event for event in events if isinstance(event, ItemDone)]) == 2
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["image.png", "silent.mkv.mp4"]
+
+
+def test_a_cover_without_sound_is_read_elsewhere_first(sources: Sources) -> None:
+    """FFmpeg opens it, too, to put it into an MP4."""
+    latents = sources[1] / "sound.mkv.latents"
+    (latents / "streams-1.attachment").write_bytes(cover := (sources[0] / "image.png").read_bytes())
+    kept = KeptAttachment("streams-1.attachment", 1, "cover.png", "image/png", True, len(cover), zlib.crc32(cover))
+    with Sandbox("on") as there:
+        there.rehearse_streams(SideStreams(latents, (), (kept,)), "mp4")
+        assert there._idle, "a process was asked"
+        with pytest.raises(InputError, match="is damaged"):
+            there.rehearse_streams(SideStreams(latents, (), (replace(kept, crc32=0),)), "mp4")
 
 
 def test_without_sound_nothing_is_asked(sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

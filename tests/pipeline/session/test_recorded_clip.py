@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -237,3 +238,27 @@ def test_caches_go_when_a_step_has_them() -> None:
     runners: list[Any] = [Step()]
     clip.record(runners, whole, torch.ones(2), 16, Recorder())  # type: ignore[arg-type]
     assert torch.equal(clip.replay(torch.full((2,), 3.0), mock.Mock()), torch.full((2,), 6.0))
+
+
+BOTH = ("AutoencoderKLWan", "AutoencoderKLQwenImage", "AutoencoderKLCogVideoX", "AutoencoderKLMagvit", "SeedVR2VAE")
+STEPPING = [(family, side) for family in BOTH for side in ("decode", "encode")] + [("AutoencoderKLMochi", "decode")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "side"), STEPPING)
+def test_every_family_at_random_lengths_sizes_and_orders(
+    family: str, side: str, recordings: list[Recording], request: pytest.FixtureRequest
+) -> None:
+    """The same bits as step by step."""
+    tiny, rng = TINY[family], random.Random(request.node.name)
+    lengths = range(1, 6) if side == "decode" else (1, 5, 9, 13)
+    shapes = rng.sample([(frames, height) for frames in lengths for height in range(3, 8)], 3)
+    calls = [shape for shape in shapes for _ in range(RECORDED_AT + 1)]
+    rng.shuffle(calls)
+    tiled, first = TiledVAE(tiny.build(), "cpu"), dict[tuple[int, ...], Tensor]()
+    for frames, height in calls:
+        x = tiny.input(side, height, 5)[:, :, :1]
+        x = torch.cat([x * (1 + 0.1 * n) for n in range(frames)], 2)
+        found = result(getattr(tiled, side)(x))
+        assert torch.equal(first.setdefault(tuple(x.shape), found), found)
+    assert [one.replays for one in recordings] == [2] * len(shapes)
