@@ -15,12 +15,12 @@ import argparse
 import itertools
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from sweeping.cells import Scale, cells_of
+from sweeping.cells import Cell, Scale, cells_of
 from sweeping.check import Bench, Limits, Result
 from sweeping.families import swept
 from sweeping.report import Journal, measured, told
@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=None, help="file that results are added to")
     parser.add_argument("--again", action="store_true", help="cells that fell short or built kernels")
     parser.add_argument("--share", type=int, default=1, help="sweeps that have the card together")
+    parser.add_argument("--recorded", action="store_true", help="only cells called three times, without a budget")
     parser.add_argument("--report", action="store_true", help="run nothing, tell what the file has of all seeds")
     options = parser.parse_args(arguments)
     journal = Journal(options.out)
@@ -64,7 +65,10 @@ def _run(options: argparse.Namespace, journal: Journal) -> list[dict[str, object
     limits = replace(Limits(), seconds=options.slack)
     bench = Bench(families, device, "cpu" if tiny else "h200", limits)
     begin, rows = time.perf_counter(), []
-    cells = itertools.islice(cells_of(options.seed, [*families.values()], TINY if tiny else PUBLIC), options.cells)
+    drawn = cells_of(options.seed, [*families.values()], TINY if tiny else PUBLIC)
+    cells: Iterator[Cell] = itertools.islice(drawn, options.cells)
+    if options.recorded:
+        cells = (cell for cell in cells if cell.calls == 3 and cell.budget is None)
     wanted = [cell for cell in cells if not journal.done(cell, again=options.again)]
     for number, cell in enumerate(wanted):
         elapsed = time.perf_counter() - begin
