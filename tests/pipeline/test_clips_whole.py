@@ -65,16 +65,25 @@ def test_every_length_is_the_models_own(
     assert len(made) == 1 + (1 in lengths)
 
 
-def test_mochi_in_one_piece_is_mochi_in_chunks() -> None:
-    """Within ``without_chunks`` as outside it: twenty frames, of which the class normalises eight at a time."""
+def test_mochi_in_one_piece_is_mochi_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within ``without_chunks`` as outside it: twenty frames, of which the class normalises eight at a time, and 96
+    pixels, over whose frames it attends seven at a time here."""
     model: Any = TINY["AutoencoderKLMochi"].build().double()
+    block = next(m for m in model.modules() if type(m).__name__ == "MochiDownBlock3D")
+    monkeypatch.setattr(type(block).forward, "__defaults__", (None, 7))
+    attended: list[int] = []
+    for attention in filter(None, block.attentions):
+        attention.register_forward_pre_hook(lambda _, args: attended.append(len(args[0])))
     x = waves((2, 3, 20, 16, 24)).double()
     with torch.no_grad():
         chunks = result(model.encode(x))
+        assert max(attended) == 7
+        attended.clear()
         with without_chunks(model):
             norm = next(m for m in model.modules() if type(m).__name__ == "MochiChunkedGroupNorm3D")
             assert "forward" in vars(norm)
             whole = result(model.encode(x))
+    assert min(attended) > 7
     assert relative_l2(whole, chunks) <= 1e-12
     assert not any("forward" in vars(m) for m in model.modules())
 

@@ -17,6 +17,9 @@ from tvae.pipeline.engine.ir.program import Chunked, Demand, More, Op, Read
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
+MOST_SAMPLES = 65535
+"""In one call: PyTorch's kernels have one for each place of a grid's second or third dimension (CUDA C++ Programming
+Guide, technical specifications)."""
 _NARROW = 128
 """Features of a head that PyTorch's kernel has in registers."""
 
@@ -34,7 +37,18 @@ def attention(ctx: Context, node: Node) -> Op:
         raise NoRule("its keys are divided into strips, and its queries are not")
     sums = _sums(ctx, node, q, v)
     if q.axis.dim < tokens:  # the rows are in the batch: every row attends for itself
-        return ctx.local(node, q.axis, workspace=sums)
+
+        def call(value: Callable[[int], Any]) -> Tensor:
+            bias = None if mask is None else value(mask.id)
+            return _by_samples((value(q.id), value(k.id), value(v.id)), bias, is_causal=causal, **extra)
+
+        samples = q.axis.outer * q.axis.inner
+        apiece = math.prod(ctx.shape(node.meta)) // q.shape[q.axis.dim] * q.dtype.itemsize
+
+        def pieces(rows: int) -> int:
+            return sums(rows) + (MOST_SAMPLES * apiece if rows * samples > MOST_SAMPLES else 0)
+
+        return ctx.local(node, q.axis, call=call, workspace=pieces)
     if q.axis.dim != tokens:
         raise NoRule("its rows are in the features")
     if causal:
@@ -135,6 +149,25 @@ def wide_attention(ctx: Context, node: Node) -> Op:
         at_once = inner * (axis.outer if frames == 1 else 1)  # under a mask one frame after the other
         more["workspace"] = lambda rows: attention_bytes(rows * at_once, *v.shape[2:])
     return ctx.emit(node, [q, k, v], axis, lambda a, b: [(q.id, a, b)], run, whole_reads=whole, **more)
+
+
+def _by_samples(qkv: tuple[Tensor, Tensor, Tensor], bias: Tensor | None, **extra: Any) -> Tensor:
+    """Each sample's and head's attention, as many at a time as a CUDA grid has places for."""
+    q, k, v = qkv
+    for dim in range(q.ndim - 2):
+        if q.shape[dim] > MOST_SAMPLES:
+            break
+    else:
+        return F.scaled_dot_product_attention(q, k, v, bias, **extra)
+    result = q.new_empty(*q.shape[:-1], v.shape[-1])
+    for a in range(0, q.shape[dim], MOST_SAMPLES):
+        count = min(MOST_SAMPLES, q.shape[dim] - a)
+        own = bias
+        if bias is not None and bias.ndim >= q.ndim - dim and bias.shape[dim - q.ndim] > 1:
+            own = bias.narrow(dim - q.ndim, a, count)
+        queries, keys, values = (x.narrow(dim, a, count) for x in qkv)
+        result.narrow(dim, a, count).copy_(F.scaled_dot_product_attention(queries, keys, values, own, **extra))
+    return result
 
 
 def _sums(ctx: Context, node: Node, q: Op, v: Op) -> Callable[[int], int]:

@@ -10,6 +10,7 @@ Each latent frame gives six frames, of which the reference drops the clip's firs
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from math import prod
@@ -54,12 +55,14 @@ def decode_step(vae: Any, z: Tensor, caches: Sequence[Tensor] = ()) -> tuple[Ten
 def without_chunks(module: nn.Module) -> Iterator[None]:
     """The norms of frames and the convolutions of clips in one piece, in whatever model has such blocks.
 
-    diffusers normalises eight frames at a time, and convolves clips of more than 2 GiB in pieces. Either computes what
-    one call on all frames computes, but a capture of the pieces serves one number of frames.
+    diffusers normalises eight frames at a time, convolves clips of more than 2 GiB in pieces, and attends over the
+    frames of 32768 pixels at a time. Each computes what one call on all of them computes, but a capture of the pieces
+    serves one number of frames or one size.
     """
     chunked: dict[str, Any] = {
         "MochiChunkedGroupNorm3D.forward": _norm_of_frames,
         "CogVideoXSafeConv3d.forward": nn.Conv3d.forward,
+        "MochiDownBlock3D.forward": _block_of_all_pixels,
     }
     with ExitStack() as changes:
         for name, whole in chunked.items():
@@ -72,6 +75,11 @@ def _norm_of_frames(norm: Any, x: Tensor) -> Tensor:
     """x: [N, C, T, H, W], each frame by its own statistics."""
     frames = norm.norm_layer(x.permute(0, 2, 1, 3, 4).flatten(0, 1))
     return frames.unflatten(0, (x.shape[0], -1)).permute(0, 2, 1, 3, 4)
+
+
+def _block_of_all_pixels(block: Any, x: Tensor, conv_cache: dict[str, Tensor] | None = None, **_: Any) -> Any:
+    """x: [N, C, T, H, W]. ``_``: the pixels that the caller wants at a time."""
+    return type(block).forward(block, x, conv_cache, chunk_size=sys.maxsize)
 
 
 def _mochi(c: Config) -> LatentGeometry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from tvae.pipeline.engine.ir.graph import Ref
 from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan.schedule import schedule
+from tvae.pipeline.engine.rules import attention as attention_rules
 from tvae.pipeline.engine.run.execute import execute
 
 
@@ -151,6 +153,25 @@ CASES: dict[str, Case] = {
 @given(data=st.data())
 def test_rows_of_what_was_asked_for_equal_the_op_on_everything(op: str, data: Any) -> None:
     check(CASES[op], op, data)
+
+
+def by_rows(draw: Draw, op: str) -> OneOp:
+    """Every row attends for itself, to what comes before or under a bias for all rows or for each."""
+    g = OneOp(draw(heights), draw(widths))
+    q, k, v = folded(g), folded(g), folded(g)
+    kind, kwargs = draw(st.sampled_from(["plain", "causal", "one bias", "biases"])), {"scale": 0.3}
+    if kind == "plain":
+        return g.gives(g.call(f"{op}.default", q, k, v, **kwargs))
+    if kind == "causal":
+        return g.gives(g.call(f"{op}.default", q, k, v, None, 0.0, True, **kwargs))
+    bias = g.param(1, 1) if kind == "one bias" else folded(g, 1)
+    return g.gives(g.call(f"{op}.default", q, k, v, bias, **kwargs))
+
+
+@given(data=st.data(), most=st.integers(1, 7))
+def test_attention_of_more_samples_than_one_call_takes(data: Any, most: int) -> None:
+    with mock.patch.object(attention_rules, "MOST_SAMPLES", most):
+        check(by_rows, "scaled_dot_product_attention", data)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
