@@ -61,7 +61,8 @@ def test_a_recording_keeps_what_was_planned_or_is_not_made(name: str, nothing_re
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @torch.no_grad()
 def test_a_short_clip_is_recorded_whole(dtype: torch.dtype, nothing_recorded: None) -> None:
-    """The same bits as step by step, in what was planned; other clips in between, and weights written to."""
+    """The same bits as step by step, in what was planned; other clips in between, and weights written to. In float32
+    so small a clip is at the edge of what a recording may take, and may go on step by step."""
     model, before = model_of("wan21", dtype), kept()
     tiled = TiledVAE(model, "h200")
     z = [latents("wan21", 30, 52, dtype)[:, :, None].expand(-1, -1, n, -1, -1) + n for n in (5, 3)]
