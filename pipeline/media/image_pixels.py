@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.media.pillow_memory import rgb_of
 
 __all__ = ["in_bands", "read_deep", "transparent"]
 
@@ -23,6 +24,8 @@ def transparent(picture: Image.Image) -> bool:
 
 def in_bands(picture: Image.Image) -> np.ndarray:
     """[H, W, 3] of a picture of any mode that is decoded; alpha is dropped."""
+    if not transparent(picture) and (whole := rgb_of(picture)) is not None:
+        return whole
     width, height = picture.size
     rgb, rows = np.empty((height, width, 3), np.uint8), _rows(width)
     for top in range(0, height, rows):
