@@ -6,7 +6,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from io import BufferedReader
 from typing import Any, cast
@@ -15,6 +14,7 @@ import numpy as np
 
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.process_end import end_of
+from tvae.pipeline.media.deadlines import Deadlines
 from tvae.pipeline.media.sandbox_messages import receive, seconds_for, send
 
 __all__ = ["DecoderProcess", "DiedError"]
@@ -22,6 +22,7 @@ __all__ = ["DecoderProcess", "DiedError"]
 LEAST_SECONDS = 60.0
 """That an answer may take, however small the file."""
 _START_SECONDS = 60.0
+_DEADLINES = Deadlines()
 COMMAND = (sys.executable, "-P", "-m", "tvae.pipeline.media.sandbox_worker")
 
 
@@ -109,20 +110,13 @@ class DecoderProcess:
             with contextlib.suppress(OSError, ValueError):
                 pipe.close()
 
-    @contextlib.contextmanager
-    def _within(self, seconds: float) -> Iterator[None]:
+    def _within(self, seconds: float) -> contextlib.AbstractContextManager[None]:
         def too_late() -> None:
             self.timed_out = True
             self._process.kill()
 
         self._seconds = seconds
-        timer = threading.Timer(seconds, too_late)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
+        return _DEADLINES.within(seconds, too_late)
 
     def _cause(self) -> str:
         """Why a process that is gone is gone."""
