@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from tvae.pipeline.engine.run.cuda_graph import Recording, RecordingPool
 from tvae.pipeline.engine.run.storage import RowSource
-from tvae.pipeline.memory.allocator import without_holes
+from tvae.pipeline.memory.allocator import allocator_share, without_holes
 from tvae.pipeline.memory.limits import recorded_segments
 from tvae.pipeline.models.calls import Call
 from tvae.pipeline.session.ready import Ready
@@ -140,19 +141,33 @@ class KeptRuns:
             pool = self._pool = self._pool or RecordingPool(self._device)
         if free < size:
             torch.cuda.empty_cache()  # what is not in use can be had, but not while a run is recorded
-        before = self._bytes_of(pool)
-        with without_holes():
-            recording = Recording(run, inputs, pool)
-        grown = self._bytes_of(pool) - before + recording.copied_bytes
-        if grown > most:
-            del recording, pool
-            drop_recordings(self._device)
-            self._pool = None
-            torch.cuda.empty_cache()
-            raise RuntimeError(f"it would take {grown >> 20} MiB, and {size >> 20} were planned")
-        with _lock:
-            self._pool, self._recorded[owner] = pool, taken
-        return recording
+        before, failure = self._bytes_of(pool), ""
+        recording = None
+        with without_holes(), self._at_most(most):
+            try:
+                recording = Recording(run, inputs, pool)
+            except RuntimeError as error:
+                failure = str(error)  # the error holds what the recording has taken
+        if recording is not None:
+            grown = self._bytes_of(pool) - before + recording.copied_bytes
+            if grown <= most:
+                with _lock:
+                    self._pool, self._recorded[owner] = pool, taken
+                return recording
+            failure = f"it would take {grown >> 20} MiB, and {size >> 20} were planned"
+        del recording, pool
+        drop_recordings(self._device)
+        self._pool = None
+        torch.cuda.empty_cache()
+        raise RuntimeError(failure)
+
+    def _at_most(self, more: float) -> AbstractContextManager[Any]:
+        """For the length of a block the allocator takes no more than so many bytes. A convolution that meets a size or
+        a layout for the first time in a recording would take whatever workspace it likes, and the pool would keep
+        it."""
+        total = torch.cuda.mem_get_info(self._device)[1]
+        share = (torch.cuda.memory_reserved(self._device) + more) / total
+        return allocator_share(self._device).borrowed(share) if share < 1.0 else nullcontext()
 
     def used(self, owner: Recorded) -> None:
         """Its recording is wanted again."""

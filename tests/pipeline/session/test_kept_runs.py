@@ -32,10 +32,22 @@ class Card:
             monkeypatch.setattr(kept_runs, name, value)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (self.total, self.total))
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: self.kept)
+        self.share, self.fails = 1.0, ""
+        monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda _: self.share)
+        monkeypatch.setattr(
+            torch.cuda, "set_per_process_memory_fraction", lambda share, _: setattr(self, "share", share)
+        )
+
+    def limit(self, share: float, _: Any) -> None:
+        self.share = share
 
     def record(self, run: Callable[[Sequence[Tensor]], list[Tensor]], inputs: Sequence[Tensor], _: Any) -> Any:
         self.made += 1
+        self.share_within = self.share
         self.kept += self.pool
+        if self.fails:
+            raise torch.OutOfMemoryError(self.fails)
         fixed = [torch.empty_like(x, device="cpu") for x in inputs]
 
         def replay(given: Sequence[Tensor]) -> list[Tensor]:
@@ -87,6 +99,31 @@ def test_a_recording_takes_what_was_planned_or_is_not_made(
             owner.record(runs, 1000 * MIB, carried * MIB)
     assert card.made == made
     assert owner.has == fine
+
+
+def test_while_a_recording_is_made_the_device_has_no_more_than_it_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that fails leaves nothing, and the limit as it was."""
+    card = Card(monkeypatch, 900 * MIB)
+    runs, owner = KeptRuns(CARD), Owner()
+    for n in range(2):
+        owner.record(runs, 1000 * MIB)
+        assert card.share_within * card.total == pytest.approx(
+            n * 900 * MIB + RECORDED_MOST * 1000 * MIB + RECORDED_ROOM
+        )
+        assert card.share == 1.0
+    card.fails = "no memory\nfor this"
+    late = Owner()
+    with pytest.raises(RuntimeError, match="no memory") as caught:
+        late.record(runs, 1000 * MIB)
+    assert not isinstance(caught.value, torch.OutOfMemoryError)
+    assert caught.value.__context__ is None, "an error of the recording holds its memory"
+    assert card.share == 1.0
+    assert not owner.has
+    assert runs.kept() == 0
+    card.fails = ""
+    card.total = 512 * MIB  # nothing to limit: that the plan asks for more is known elsewhere
+    with pytest.raises(RuntimeError, match="more memory than recordings may"):
+        late.record(runs, 1000 * MIB)
 
 
 def test_what_has_gone_unused_for_longest_goes_first_whatever_session_it_is_of(
