@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from tvae.cli import (
+    batch,
     bench,
     cache,
     comfyui,
@@ -61,7 +62,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (encode, decode, roundtrip, cache, convert, plan, inspect, verify):
+for module in (encode, decode, roundtrip, batch, cache, convert, plan, inspect, verify):
     app.command()(getattr(module, module.__name__.rpartition(".")[2]))
 app.add_typer(bench.app, name="bench")
 app.add_typer(preset.app, name="preset")

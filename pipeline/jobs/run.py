@@ -40,18 +40,24 @@ if TYPE_CHECKING:
 __all__ = ["run_job"]
 
 
-def run_job(job: Job, on_event: Callable[[Event], None], model: Model | None = None) -> RunDone:
+def run_job(
+    job: Job,
+    on_event: Callable[[Event], None],
+    model: Model | None = None,
+    wanted: Callable[[Item], bool] | None = None,
+) -> RunDone:
     """Does the whole job in the caller's thread and returns the last event.
 
-    ``model`` takes the place of the job's own VAE. A bad input, and an output that cannot be written, fail their item
-    alone. What is wrong with the request as a whole raises, before any work where it can be known before:
-    :class:`UsageError`, for outputs none of which can be written too; :class:`PlanError` and :class:`UsageError` when
-    the only item cannot be planned or written; ``UnsupportedOp``. Interrupted by an exception, Ctrl-C or one of
-    ``on_event`` included, it leaves complete outputs only.
+    ``model`` takes the place of the job's own VAE. wanted: which of its items this run does, where others do the rest;
+    they keep their numbers and outputs, and one that is alone fails as among others. A bad input, and an output that
+    cannot be written, fail their item alone. What is wrong with the request as a whole raises, before any work where it
+    can be known before: :class:`UsageError`, for outputs none of which can be written too; :class:`PlanError` and
+    :class:`UsageError` when the only item cannot be planned or written; ``UnsupportedOp``. Interrupted by an exception,
+    Ctrl-C or one of ``on_event`` included, it leaves complete outputs only.
     """
     try:
         with Sandbox(job.sandbox) as sandbox:
-            return _run(job, _checked(on_event), model, sandbox)
+            return _run(job, _checked(on_event), model, sandbox, wanted)
     except _Unheard as unheard:
         raise unheard.error from None
 
@@ -73,7 +79,13 @@ def _checked(on_event: Callable[[Event], None]) -> Callable[[Event], None]:
     return emit
 
 
-def _run(job: Job, on_event: Callable[[Event], None], model: Model | None, sandbox: Sandbox) -> RunDone:
+def _run(
+    job: Job,
+    on_event: Callable[[Event], None],
+    model: Model | None,
+    sandbox: Sandbox,
+    wanted: Callable[[Item], bool] | None,
+) -> RunDone:
     begin = time.monotonic()
     job, devices = _placed(job, model)
     found, vaes = expand(job), Vaes(_aside(job) if devices else job, model)
@@ -86,6 +98,7 @@ def _run(job: Job, on_event: Callable[[Event], None], model: Model | None, sandb
         vaes = Vaes(job)
     check_cache(items, job)
     claims = Claims(items)
+    items = items if wanted is None else [item for item in items if wanted(item)]
     check_writing(job, items)
     if not job.dry_run:
         for folder in {item.folder for item in items if item.problem is None}:
@@ -97,7 +110,7 @@ def _run(job: Job, on_event: Callable[[Event], None], model: Model | None, sandb
         vaes.check()
     cached = None if devices else _cache_plan(job, vaes)
     context = context_for(job, vaes, claims, on_event, sandbox, computes=not (job.dry_run or devices))
-    tally = _Tally(context, alone=len(items) == 1)
+    tally = _Tally(context, alone=len(items) == 1 and wanted is None)
     if job.dry_run:
         on_event(RunStarted(job.operation, len(items)))
         for item in items:

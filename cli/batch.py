@@ -1,0 +1,133 @@
+"""``tvae batch``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tvae.cli import options
+from tvae.cli.exit_codes import ExitCode
+from tvae.cli.reporting import printable, reporting, say, tell
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tvae.pipeline.batch.run import StepResult
+    from tvae.pipeline.batch.shards import Shard
+
+__all__ = ["batch"]
+
+JobFile = Annotated[
+    str | None, typer.Argument(metavar="JOB.toml", help="What is to be done, step by step.", show_default=False)
+]
+PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print the job with all defaults, and do nothing.")]
+Schema = Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of job files, for editors.")]
+Retries = Annotated[
+    int,
+    typer.Option(
+        "--retries", min=0, max=20, help="Try an item again that failed for the system or for memory, after 1, 2, 4… s."
+    ),
+]
+FailFast = Annotated[bool, typer.Option("--fail-fast", help="Begin nothing else after the first failure.")]
+MaxFailures = Annotated[
+    int | None, typer.Option("--max-failures", min=1, help="Begin nothing else after so many.", show_default=False)
+]
+FailedList = Annotated[
+    str | None,
+    typer.Option(
+        "--failed-list", metavar="FILE", help="Write the sources that failed, one a line.", show_default=False
+    ),
+]
+ShardText = Annotated[
+    str | None,
+    typer.Option(
+        "--shard",
+        metavar="I/N",
+        help="Do one of N parts of the items, the same whatever else there is.",
+        show_default="what Slurm's job array or torchrun says, or all",
+    ),
+]
+
+
+def batch(
+    job_file: JobFile = None,
+    dry_run: options.DryRun = False,
+    print_config: PrintConfig = False,
+    schema: Schema = False,
+    retries: Retries = 0,
+    fail_fast: FailFast = False,
+    max_failures: MaxFailures = None,
+    failed_list: FailedList = None,
+    shard: ShardText = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    no_progress: options.NoProgress = False,
+) -> None:
+    """Do a job from a file: encode, decode and roundtrip, in steps.
+
+    Each folder of outputs gets manifest.jsonl, a line for each output, and report.json.
+    A job that is run again skips what is done.
+    """
+    with reporting(verbose, json, resumable=True):
+        import os
+        from dataclasses import asdict
+        from pathlib import Path
+
+        from tvae.cli.render import Display
+        from tvae.cli.table import emit
+        from tvae.pipeline.errors import UsageError
+
+        if schema:
+            from json import dumps
+
+            from tvae.pipeline.batch.text import schema as schema_of_jobs
+
+            tell(dumps(schema_of_jobs(), indent=1))
+            return
+        if job_file is None:
+            raise UsageError("name a job file (tvae batch --help says what it is)")
+        if fail_fast and max_failures is not None:
+            raise UsageError("--fail-fast and --max-failures cannot be used together")
+
+        from tvae.pipeline.batch.job_file import read_job_file
+        from tvae.pipeline.batch.report import write_failed_list, write_reports
+        from tvae.pipeline.batch.run import Options, run_batch
+        from tvae.pipeline.batch.shards import shard_here, shard_of
+
+        steps = read_job_file(Path(job_file))
+        if print_config:
+            from tvae.pipeline.batch.text import as_toml
+
+            tell(as_toml(steps).rstrip("\n"))
+            return
+        part = shard_here(os.environ) if shard is None else shard_of(shard)
+        wanted = Options(dry_run, retries, 1 if fail_fast else max_failures, part)
+        with Display(as_json=json, quiet=quiet, verbose=verbose, progress=not no_progress) as display:
+            results = run_batch(steps, wanted, display.show)
+        if not dry_run:
+            write_reports(results, part)
+        if failed_list is not None:
+            write_failed_list(Path(failed_list), results)
+        if json:
+            emit("batch_done", {"steps": [asdict(result) for result in results]}, as_json=True)
+        elif not quiet and len(steps) > 1:
+            _tell_table(results, part)
+        failed = sum(result.failed for result in results)
+        if wanted.most_failures is not None and failed >= wanted.most_failures:
+            say(f"stopped after {failed} failed; complete results stay; run the same command to continue")
+        if failed:
+            raise typer.Exit(ExitCode.SOME_FAILED)
+
+
+def _tell_table(results: Sequence[StepResult], shard: Shard | None) -> None:
+    """A line for each step, on stdout."""
+    if shard is not None:
+        tell(f"part {shard.number} of {shard.count}")
+    for number, result in enumerate(results, 1):
+        counts = {name: getattr(result, name) for name in ("done", "planned", "skipped", "failed", "retried")}
+        said = [f"{count} {word}" for word, count in counts.items() if count]
+        said += ["the rest is what an earlier step makes"] if result.waits else []
+        told = ", ".join(said) or "nothing to do"
+        tell(printable(f"step {number}, {result.operation} to {result.output}: {told}, {result.seconds:.1f} s"))

@@ -1,0 +1,174 @@
+"""Reading a job file: TOML to steps. Everything wrong with it is one line that names the file, the step and the key."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from tvae.pipeline.batch.keys import keys, shown
+from tvae.pipeline.errors import UsageError
+from tvae.pipeline.files.checked import read_bytes
+from tvae.pipeline.jobs.items import read_list
+from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.outputs import Item
+
+__all__ = ["OPERATIONS", "Override", "Step", "read_job_file"]
+
+OPERATIONS = ("encode", "decode", "roundtrip")
+MOST_BYTES = 1 << 22
+_OF_A_STEP = ("operation", "inputs", "list", "output", "override")
+_PATHS = ("spill",)
+"""Keys of a step that are paths, always; a VAE is one where it exists."""
+
+
+@dataclass(frozen=True)
+class Override:
+    """What is different for the items that a pattern matches. set: fields of ``Job``."""
+
+    match: tuple[str, ...]
+    set: Mapping[str, Any]
+
+    def takes(self, path: str) -> bool:
+        """path: as ``Step.path_of`` gives it. ``*`` goes across folders; a pattern may also be of the name alone."""
+        return any(fnmatchcase(text, pattern) for pattern in self.match for text in (path, path.rpartition("/")[2]))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One run. said: what the file says of it, defaults included, as TOML has it."""
+
+    job: Job
+    overrides: tuple[Override, ...]
+    said: Mapping[str, Any]
+
+    @property
+    def folder(self) -> Path:
+        """That outputs go to, or below."""
+        return Path(self.job.output or ".")
+
+    def path_of(self, item: Item) -> str:
+        """An item's source, from the folder or pattern on that it was found by."""
+        return (item.folder.relative_to(self.folder) / item.source.name).as_posix()
+
+    def overrides_of(self, item: Item) -> tuple[int, ...]:
+        """Those that an item has, by their number."""
+        path = self.path_of(item)
+        return tuple(n for n, override in enumerate(self.overrides) if override.takes(path))
+
+    def job_with(self, overrides: tuple[int, ...]) -> Job:
+        """What is to be done of the items that have these overrides; of two for one key the later one counts."""
+        changes: dict[str, Any] = {}
+        for n in overrides:
+            changes |= self.overrides[n].set
+        return replace(self.job, **changes)
+
+
+def read_job_file(path: Path) -> list[Step]:
+    """The steps of a job file, one at least; names of files in it are from its folder. Raises UsageError."""
+    try:
+        data = tomllib.loads(read_bytes(path, MOST_BYTES).decode())
+    except OSError as error:
+        raise UsageError(f"cannot read the job {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:  # what is no TOML, no UTF-8, no file, or too large
+        raise UsageError(f"the job {path} is not valid: {error}") from error
+    reader = _Reader(path)
+    if "step" not in data:
+        return [reader.step(data, "")]
+    defaults = {name: value for name, value in data.items() if name != "step"}
+    reader.check_names(defaults, keys(), "")
+    tables = data["step"]
+    if not isinstance(tables, list) or not tables or not all(isinstance(each, dict) for each in tables):
+        raise reader.wrong("", "step must be tables ([[step]])")
+    return [reader.step({**defaults, **table}, f"step {n}: ") for n, table in enumerate(tables, 1)]
+
+
+class _Reader:
+    def __init__(self, path: Path) -> None:
+        self._path, self._folder = path, path.parent
+
+    def wrong(self, where: str, what: str) -> UsageError:
+        return UsageError(f"the job {self._path}: {where}{what}")
+
+    def check_names(self, data: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+        """Raises for the first that is not known."""
+        known = [*known]
+        for name in data:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean '{close[0]}'?" if close else ""
+                raise self.wrong(where, f"unknown key '{name}'{hint}")
+
+    def step(self, data: Mapping[str, Any], where: str) -> Step:
+        self.check_names(data, [*_OF_A_STEP, *keys()], where)
+        operation = data.get("operation")
+        if operation not in OPERATIONS:
+            found = f"found {shown(operation)}" if "operation" in data else "it is missing"
+            raise self.wrong(where, f"operation must be one of {', '.join(OPERATIONS)}; {found}")
+        inputs = self._texts(data, "inputs", where)
+        for name in self._texts(data, "list", where):
+            folder = self._from(name).parent
+            inputs += tuple(str(folder / each) for each in read_list(str(self._from(name))))
+        output = data.get("output", ".")
+        if not isinstance(output, str):
+            raise self.wrong(where, f"output must be a text, found {shown(output)}")
+        job = self._job(
+            where,
+            operation=operation,
+            inputs=tuple(str(self._from(name)) for name in inputs),
+            output=str(self._from(output)) + os.sep,  # a folder, whatever its name looks like
+            **self._values(data, where),
+        )
+        return Step(job, self._overrides(data, job, where), data)
+
+    def _overrides(self, data: Mapping[str, Any], job: Job, where: str) -> tuple[Override, ...]:
+        tables = data.get("override", [])
+        if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
+            raise self.wrong(where, "override must be tables ([[step.override]])")
+        found = []
+        for n, table in enumerate(tables, 1):
+            here = f"{where}override {n}: "
+            self.check_names(table, ["match", *keys()], here)
+            patterns = self._texts(table, "match", here)
+            if not patterns:
+                raise self.wrong(here, "match is missing; it says which items this is for, such as '*.mp4'")
+            values = self._values(table, here)
+            self._job(here, **{name: getattr(job, name) for name in ("operation", "inputs", "output")}, **values)
+            found.append(Override(patterns, values))
+        return tuple(found)
+
+    def _values(self, data: Mapping[str, Any], where: str) -> dict[str, Any]:
+        values = {}
+        for name, key in keys().items():
+            if name not in data:
+                continue
+            try:
+                value = key.read(data[name])
+            except ValueError:
+                raise self.wrong(where, f"{name} must be {key.wanted}, found {shown(data[name])}") from None
+            values[name] = str(self._from(value)) if name in _PATHS or self._is_vae_here(name, value) else value
+        return values
+
+    def _is_vae_here(self, name: str, value: Any) -> bool:
+        return name == "vae" and os.path.exists(self._from(value))
+
+    def _job(self, where: str, **values: Any) -> Job:
+        try:
+            return Job(**values)
+        except UsageError as error:
+            raise self.wrong(where, str(error)) from error
+
+    def _texts(self, data: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
+        value = data.get(name, [])
+        texts = [value] if isinstance(value, str) else value
+        if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
+            raise self.wrong(where, f"{name} must be a text or a list of texts, found {shown(value)}")
+        return tuple(texts)
+
+    def _from(self, name: str) -> Path:
+        return self._folder / Path(name).expanduser()

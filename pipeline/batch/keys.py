@@ -1,0 +1,106 @@
+"""What a job file may say of a step: the fields of ``Job``, as TOML writes them, with the types declared there."""
+
+from __future__ import annotations
+
+import reprlib
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+from tvae.pipeline.jobs.geometry import Size
+from tvae.pipeline.jobs.job import Job
+
+__all__ = ["Key", "keys", "shown"]
+
+_NOT_OF_FILES = ("operation", "inputs", "output", "cache", "dry_run")
+"""A step has the first three itself; caches for trainers have no steps yet; a dry run is asked for by the command."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """wanted: what a value must be, for people. schema: the same as JSON Schema. read: the field's value for TOML's;
+    ValueError for another."""
+
+    wanted: str
+    schema: Mapping[str, Any]
+    read: Callable[[Any], Any]
+
+
+@cache
+def keys() -> Mapping[str, Key]:
+    """By name. The limits of values are for ``Job`` to say."""
+    hints = typing.get_type_hints(Job)
+    return {f.name: _key(hints[f.name]) for f in fields(Job) if f.name not in _NOT_OF_FILES}
+
+
+def _key(hint: Any) -> Key:
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        (hint,) = (each for each in typing.get_args(hint) if each is not type(None))
+    if typing.get_origin(hint) is typing.Literal:
+        words = typing.get_args(hint)
+        return Key(f"one of {', '.join(words)}", {"enum": [*words]}, _within(words))
+    return _KEYS[hint]
+
+
+def _within(words: tuple[str, ...]) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if value not in words:
+            raise ValueError
+        return value
+
+    return read
+
+
+def _exactly(*kinds: type) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if type(value) not in kinds:  # True is no number
+            raise ValueError
+        return kinds[0](value)
+
+    return read
+
+
+def _size(value: Any) -> Size:
+    width, by, height = (value if isinstance(value, str) else "").lower().partition("x")
+    if not (by and all(part.isascii() and part.isdigit() and len(part) < 10 for part in (width, height))):
+        raise ValueError
+    return int(width), int(height)
+
+
+def _fps(value: Any) -> Fraction:
+    if type(value) is int or (isinstance(value, str) and len(value) < 64):
+        try:
+            return Fraction(value)
+        except ZeroDivisionError:
+            pass
+    raise ValueError
+
+
+def _table(value: Any) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, dict) or not all(type(each) in (str, int, float) for each in value.values()):
+        raise ValueError
+    return tuple((name, str(each)) for name, each in value.items())
+
+
+_KEYS: dict[Any, Key] = {
+    str: Key("a text", {"type": "string"}, _exactly(str)),
+    bool: Key("true or false", {"type": "boolean"}, _exactly(bool)),
+    int: Key("a whole number", {"type": "integer"}, _exactly(int)),
+    float: Key("a number", {"type": "number"}, _exactly(float, int)),
+    Size: Key("a size such as '1280x720'", {"type": "string", "pattern": "^[0-9]+[xX][0-9]+$"}, _size),
+    Fraction: Key("a rate such as 25 or '30000/1001'", {"type": ["integer", "string"]}, _fps),
+    tuple[tuple[str, str], ...]: Key(
+        "a table of texts and numbers",
+        {"type": "object", "additionalProperties": {"type": ["string", "number"]}},
+        _table,
+    ),
+}
+
+
+def shown(value: Any) -> str:
+    """For an error of one line."""
+    return reprlib.repr(value)

@@ -1,0 +1,215 @@
+"""Does the steps of a job file one after the other: groups of equal options, retries, manifest and report."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from dataclasses import replace as replaced
+from pathlib import Path
+from typing import Any
+
+from tvae.pipeline.batch.facts import facts_of
+from tvae.pipeline.batch.job_file import Step
+from tvae.pipeline.batch.manifest import NAME, Manifest
+from tvae.pipeline.batch.shards import Shard
+from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemPlanned, ItemSkipped, run_job
+from tvae.pipeline.jobs.events import Notice
+from tvae.pipeline.jobs.items import expand
+from tvae.pipeline.jobs.outputs import Item, assign
+
+__all__ = ["Options", "StepResult", "TooManyFailures", "run_batch"]
+
+MOST_SECONDS = 60.0
+"""Between two tries."""
+_PASSING = {
+    getattr(errno, name)
+    for name in (
+        *("EIO", "EAGAIN", "EBUSY", "EINTR", "ENOMEM", "ENOSPC", "EDQUOT", "ESTALE", "ETIMEDOUT", "ENFILE", "EMFILE"),
+        *("ENETDOWN", "ENETUNREACH", "ENETRESET", "ECONNABORTED", "ECONNRESET", "EHOSTDOWN", "EHOSTUNREACH"),
+        *("EREMOTEIO", "ENOTCONN", "ENODEV"),
+    )
+    if hasattr(errno, name)
+}
+"""Errors of the system that may be over a little later."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the whole is done. retries: of an item that failed for what can pass. most_failures: after which nothing else
+    is begun; None: there is no limit."""
+
+    dry_run: bool = False
+    retries: int = 0
+    most_failures: int | None = None
+    shard: Shard | None = None
+
+
+@dataclass
+class StepResult:
+    """What became of a step's items. failures: source and reason of each that failed in the end."""
+
+    operation: str
+    output: str
+    done: int = 0
+    skipped: int = 0
+    failed: int = 0
+    planned: int = 0
+    retried: int = 0
+    waits: bool = False
+    """In a dry run: its inputs are what an earlier step is to make."""
+    seconds: float = 0.0
+    failures: list[dict[str, str]] = field(default_factory=list)
+
+
+class TooManyFailures(Exception):
+    """As many items have failed as were allowed to; what is complete stays."""
+
+
+def run_batch(
+    steps: Sequence[Step],
+    options: Options,
+    on_event: Callable[[Event], None],
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[StepResult]:
+    """Does all steps in turn; ``on_event`` is told what ``run_job`` tells, step by step, group by group.
+
+    A failure costs its item alone, unless ``most_failures`` are reached: then the results so far come back, the last
+    step's among them. What is wrong with a step as a whole raises, as in ``run_job``.
+    """
+    results: list[StepResult] = []
+    made: set[Path] = set()
+    for step in steps:
+        result = StepResult(step.job.operation, str(step.folder))
+        results.append(result)
+        here = _without_what_is_not_there_yet(step, made) if options.dry_run else step
+        made.add(step.folder)
+        result.waits = here is not step
+        if here is None:
+            continue
+        begin = time.monotonic()
+        try:
+            _Step(here, options, on_event, sleep, result, results).run()
+        except TooManyFailures:
+            break
+        finally:
+            result.seconds = time.monotonic() - begin
+    return results
+
+
+def _without_what_is_not_there_yet(step: Step, made: set[Path]) -> Step | None:
+    """Of a dry run, in which no earlier step has made its outputs. None: nothing is left."""
+    there = tuple(name for name in step.job.inputs if Path(name).exists() or not _is_below(Path(name), made))
+    if there == step.job.inputs:
+        return step
+    return replaced(step, job=replaced(step.job, inputs=there)) if there else None
+
+
+def _is_below(path: Path, folders: set[Path]) -> bool:
+    return any(folder in (path, *path.parents) for folder in folders)
+
+
+class _Step:
+    def __init__(
+        self,
+        step: Step,
+        options: Options,
+        on_event: Callable[[Event], None],
+        sleep: Callable[[float], None],
+        result: StepResult,
+        results: Sequence[StepResult],
+    ) -> None:
+        self._step, self._options, self._on_event, self._sleep = step, options, on_event, sleep
+        self._result, self._results = result, results
+        self._notices: dict[int, list[str]] = {}
+        self._manifest: Manifest | None = None
+
+    def run(self) -> None:
+        """All groups."""
+        items = [item for item in assign(expand(self._step.job), self._step.job) if self._is_here(item)]
+        groups = [*dict.fromkeys(self._step.overrides_of(item) for item in items)]
+        with self._writing() as self._manifest:
+            for group in groups:
+                self._group(group)
+
+    def _writing(self) -> AbstractContextManager[Manifest | None]:
+        if self._options.dry_run:
+            return nullcontext()
+        shard = self._options.shard
+        return Manifest(self._step.folder, NAME if shard is None else shard.name(Path(NAME).stem, Path(NAME).suffix))
+
+    def _is_here(self, item: Item) -> bool:
+        return self._options.shard is None or self._options.shard.takes(self._step.path_of(item))
+
+    def _group(self, group: tuple[int, ...]) -> None:
+        job = replaced(self._step.job_with(group), dry_run=self._options.dry_run)
+        again: set[int] | None = None
+        for wait in (*_waits(self._options.retries), None):
+            failed: set[int] = set()
+
+            def tell(event: Event, failed: set[int] = failed, wait: float | None = wait) -> None:
+                if isinstance(event, ItemFailed) and wait is not None and _may_pass(event.cause):
+                    failed.add(event.index)
+                    self._result.retried += 1
+                    event = Notice(event.input, event.index, f"{event.error}; it is tried again in {wait:.0f} s")
+                self._heard(event)
+
+            def wanted(item: Item, again: set[int] | None = again) -> bool:
+                if again is not None and item.index not in again:
+                    return False
+                return self._is_here(item) and self._step.overrides_of(item) == group
+
+            run_job(job, tell, wanted=wanted)
+            if not failed or wait is None:
+                return
+            self._sleep(wait)
+            again = failed
+
+    def _heard(self, event: Event) -> None:
+        result = self._result
+        match event:
+            case Notice():
+                self._notices.setdefault(event.index, []).append(event.message)
+            case ItemDone():
+                result.done += 1
+                self._recorded(event, {"frames": event.frames, "seconds": round(event.seconds, 3)})
+            case ItemSkipped():
+                result.skipped += 1
+                if self._manifest is not None and not self._manifest.knows(event.output):
+                    self._recorded(event, {})
+            case ItemPlanned():
+                result.planned += 1
+            case ItemFailed():
+                result.failed += 1
+                result.failures.append({"source": str(event.input), "error": event.error})
+        self._on_event(event)
+        most = self._options.most_failures
+        if isinstance(event, ItemFailed) and most is not None and sum(r.failed for r in self._results) >= most:
+            raise TooManyFailures
+
+    def _recorded(self, event: ItemDone | ItemSkipped, facts: dict[str, Any]) -> None:
+        """A line in the manifest."""
+        if self._manifest is None:
+            return
+        known = {"operation": self._step.job.operation, "source": str(event.input.absolute())}
+        notices = self._notices.pop(event.index, [])
+        told = {"warnings": notices} if notices else {}
+        self._manifest.done(event.output, {**known, **facts, **facts_of(event.output), **told})
+
+
+def _waits(retries: int) -> Iterator[float]:
+    """Seconds before each further try."""
+    return (min(MOST_SECONDS, 2.0**n) for n in range(retries))
+
+
+def _may_pass(error: BaseException | None) -> bool:
+    """Is it of the system or of memory, or for want of either, and not of the item?"""
+    while error is not None:
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            return True
+        if isinstance(error, OSError):
+            return error.errno in _PASSING
+        error = error.__cause__
+    return False

@@ -1,0 +1,129 @@
+"""``tvae batch`` from the outside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+Tvae = Callable[..., Result]
+JOB = """
+[[step]]
+operation = "encode"
+inputs = ["photo.png", "bad.png"]
+output = "out"
+[[step]]
+operation = "decode"
+inputs = "out"
+output = "back"
+"""
+
+
+@pytest.fixture
+def job(photo: Path) -> Path:
+    """Of two steps, with one damaged image beside the photo."""
+    (photo.parent / "bad.png").write_bytes(b"nothing")
+    path = photo.parent / "job.toml"
+    path.write_text(JOB, encoding="utf-8")
+    return path
+
+
+def test_a_job(tvae: Tvae, job: Path, tmp_path: Path) -> None:
+    result = tvae("batch", job, "--failed-list", tmp_path / "failed.txt")
+    assert result.exit_code == 3
+    assert result.stdout.splitlines()[-2:] == [
+        f"step 1, encode to {tmp_path}/out: 1 done, 1 failed, {result.stdout.splitlines()[-2].rpartition(', ')[2]}",
+        f"step 2, decode to {tmp_path}/back: 1 done, {result.stdout.splitlines()[-1].rpartition(', ')[2]}",
+    ]
+    assert (tmp_path / "failed.txt").read_text(encoding="utf-8") == f"{tmp_path}/bad.png\n"
+    (line,) = (tmp_path / "out" / "manifest.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(line)["output"] == "photo.png.safetensors"
+    (step,) = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["steps"]
+    assert (step["done"], step["failed"], step["failures"][0]["source"]) == (1, 1, f"{tmp_path}/bad.png")
+    assert (tmp_path / "back" / "photo.png").exists()
+    result = tvae("batch", job, "-q")
+    assert (result.exit_code, result.stdout) == (3, "")
+    (step,) = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["steps"]
+    assert (step["done"], step["skipped"], step["failed"]) == (0, 1, 1)
+    (tmp_path / "bad.png").unlink()
+    (tmp_path / "bad.png").write_bytes((tmp_path / "photo.png").read_bytes())
+    result = tvae("batch", job, "-q", "--failed-list", tmp_path / "failed.txt")
+    assert result.exit_code == 0
+    assert (tmp_path / "failed.txt").read_text(encoding="utf-8") == ""
+
+
+def test_json(tvae: Tvae, job: Path, tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in tvae("batch", job, "--json").stdout.splitlines()]
+    kinds = [line["type"] for line in lines]
+    assert kinds.count("run_started") == kinds.count("run_done") == 2
+    assert kinds[-1] == "batch_done"
+    assert [(step["done"], step["failed"]) for step in lines[-1]["steps"]] == [(1, 1), (1, 0)]
+
+
+def test_a_dry_run_writes_nothing(tvae: Tvae, job: Path, tmp_path: Path) -> None:
+    before = {*tmp_path.iterdir()}
+    result = tvae("batch", job, "--dry-run")
+    assert result.exit_code == 0
+    assert "2 planned" in result.stdout
+    assert "the rest is what an earlier step makes" in result.stdout
+    assert {*tmp_path.iterdir()} == before
+
+
+def test_the_first_failure_stops_it(tvae: Tvae, job: Path, tmp_path: Path) -> None:
+    result = tvae("batch", job, "--fail-fast")
+    assert result.exit_code == 3
+    assert "stopped after 1 failed" in result.stderr
+    assert not (tmp_path / "back").exists()
+    assert tvae("batch", job, "--fail-fast", "--max-failures", "2").exit_code == 2
+    assert tvae("batch", job, "--max-failures", "0").exit_code == 2
+    assert tvae("batch", job, "--max-failures", "2").exit_code == 3
+    assert (tmp_path / "back").exists()
+
+
+def test_what_is_printed(tvae: Tvae, job: Path, tmp_path: Path) -> None:
+    printed = tvae("batch", job, "--print-config")
+    assert printed.exit_code == 0
+    (tmp_path / "again.toml").write_text(printed.stdout, encoding="utf-8")
+    assert tvae("batch", tmp_path / "again.toml", "--print-config").stdout == printed.stdout
+    assert not (tmp_path / "out").exists()
+    assert json.loads(tvae("batch", "--schema").stdout)["title"] == "a job of tvae batch"
+
+
+def test_parts(tvae: Tvae, job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = [tvae("batch", job, "--shard", f"{n}/2", "--json") for n in (1, 2)]
+    steps = [json.loads(result.stdout.splitlines()[-1])["steps"][0] for result in results]
+    assert sum(step["done"] for step in steps) == 1
+    assert sum(step["failed"] for step in steps) == 1
+    assert (tmp_path / "out" / "report-1-of-2.json").exists()
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "part 1 of 2" in tvae("batch", job, "--dry-run").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "name a job file"),
+        (("none.toml",), "cannot read the job none.toml"),
+        (("job.toml", "--shard", "3/2"), "--shard 3/2 is no part of a whole"),
+        (("job.toml", "--retries", "-1"), "--retries"),
+    ],
+)
+def test_what_is_refused(
+    arguments: tuple[str, ...], told: str, tvae: Tvae, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(job.parent)
+    result = tvae("batch", *arguments)
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_step_that_cannot_be_done_ends_the_job(tvae: Tvae, job: Path) -> None:
+    job.write_text(JOB.replace('"photo.png", "bad.png"', '"nothing.png"'), encoding="utf-8")
+    result = tvae("batch", job)
+    assert result.exit_code == 2
+    assert "nothing.png does not exist" in result.stderr

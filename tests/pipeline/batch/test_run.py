@@ -1,0 +1,257 @@
+"""Steps, groups, retries and parts of a job, over images that are encoded by the built-in VAE on a CPU."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tvae.pipeline.batch.job_file import read_job_file
+from tvae.pipeline.batch.manifest import NAME, read_manifest
+from tvae.pipeline.batch.run import MOST_SECONDS, Options, run_batch
+from tvae.pipeline.batch.shards import Shard
+from tvae.pipeline.errors import InputError, UsageError
+from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, Notice
+from tvae.pipeline.latents import open_latents
+from tvae.pipeline.media import sandbox
+
+Batch = Callable[..., Any]
+
+
+def photo(path: Path, seed: int, width: int = 32, height: int = 16) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+    Image.fromarray(values).save(path)
+    return path
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Nine, three of them in a folder below."""
+    for n in range(9):
+        photo(tmp_path / ("in/sub" if n > 5 else "in") / f"{n}.png", n)
+    return tmp_path / "in"
+
+
+@pytest.fixture
+def batch(tmp_path: Path) -> Batch:
+    """Runs a job file of this text; gives the results, the events and the seconds that were waited."""
+
+    def run(text: str, **options: Any) -> tuple[list[Any], list[Event], list[float]]:
+        head = 'device = "cpu"\nbatch = 1\n'  # pictures that share a call differ in last bits from one alone
+        (tmp_path / "job.toml").write_text(head + text, encoding="utf-8")
+        events: list[Event] = []
+        waited: list[float] = []
+        steps = read_job_file(tmp_path / "job.toml")
+        return run_batch(steps, Options(**options), events.append, waited.append), events, waited
+
+    return run
+
+
+ENCODE = '[[step]]\noperation = "encode"\ninputs = "in"\nrecursive = true\noutput = "out"\n'
+DECODE = '[[step]]\noperation = "decode"\ninputs = "out"\nrecursive = true\noutput = "back"\n'
+
+
+def outputs(folder: Path) -> list[Path]:
+    ours = (NAME, "report.json")
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in ours]
+    return [path for path in files if not path.name.startswith("manifest-")]
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in outputs(folder)}
+
+
+def values(folder: Path) -> dict[str, bytes]:
+    """Of pictures, which say when the latents were made that they are of; of latents all bytes."""
+    found = {}
+    for path in outputs(folder):
+        picture = np.asarray(Image.open(path)).tobytes() if path.suffix == ".png" else None
+        found[str(path.relative_to(folder))] = path.read_bytes() if picture is None else picture
+    return found
+
+
+def listed(folder: Path) -> set[str]:
+    return {name for path in folder.glob("manifest*.jsonl") for name in read_manifest(path)}
+
+
+def test_steps_follow_one_another(batch: Batch, photos: Path, tmp_path: Path) -> None:
+    (first, second), events, _ = batch(ENCODE + DECODE)
+    assert (first.done, second.done, first.failed, second.failed) == (9, 9, 0, 0)
+    assert listed(tmp_path / "out") == {*checksums(tmp_path / "out")}
+    found = read_manifest(tmp_path / "back" / NAME)
+    assert found.keys() == {*checksums(tmp_path / "back")}
+    assert {name: line["sha256"] for name, line in found.items()} == checksums(tmp_path / "back")
+    line = read_manifest(tmp_path / "out" / NAME)["sub/7.png.safetensors"]
+    assert line["source"] == str(photos / "sub/7.png")
+    assert line["tensors"] == {"latents": [16, 2, 4]}
+    assert line["fingerprint"] == open_latents(tmp_path / "out/sub/7.png.safetensors").meta.fingerprint
+    again, events, _ = batch(ENCODE + DECODE)
+    assert [(result.done, result.skipped) for result in again] == [(0, 9), (0, 9)]
+    assert not any(isinstance(event, ItemDone) for event in events)
+
+
+def test_overrides_change_what_is_done_of_some(batch: Batch, photos: Path, tmp_path: Path) -> None:
+    text = ENCODE + '[[step.override]]\nmatch = "sub/*"\nsize = "64x32"\nfit = "exact"\n'
+    text += '[[step.override]]\nmatch = ["7.png", "1.png"]\nsize = "16x8"\n'
+    ((result,), events, _) = batch(text.replace('fit = "exact"\n', ""))
+    assert result.done == 9
+    sizes = {}
+    for path in (tmp_path / "out").rglob("*.safetensors"):
+        (part,) = open_latents(path)
+        sizes[path.name.partition(".")[0]] = tuple(part.tensors["latents"].shape[-2:])
+    assert sizes == {**dict.fromkeys("02345", (2, 4)), "1": (1, 2), "6": (4, 8), "7": (1, 2), "8": (4, 8)}
+    assert {event.index for event in events if isinstance(event, ItemDone)} == {*range(9)}, "numbers of the whole step"
+
+
+def test_a_dry_run_makes_nothing(batch: Batch, photos: Path, tmp_path: Path) -> None:
+    (first, second), _, _ = batch(ENCODE + DECODE, dry_run=True)
+    assert (first.planned, first.waits, second.planned, second.waits) == (9, False, 0, True)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(UsageError, match="does not exist"):
+        batch(ENCODE + DECODE.replace('"out"', '"elsewhere"'), dry_run=True)
+
+
+class Failing:
+    """Reading this source fails so many times."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, errors: list[BaseException | None]) -> None:
+        self.errors, self.calls, opened = errors, 0, sandbox.open_here
+
+        def open_here(path: Path, *more: Any) -> Any:
+            if path.name == name:
+                self.calls += 1
+                error = self.errors.pop(0) if self.errors else None
+                if error is not None:
+                    raise error
+            return opened(path, *more)
+
+        monkeypatch.setattr(sandbox, "open_here", open_here)
+
+
+def test_what_can_pass_is_tried_again(
+    batch: Batch, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = Failing(monkeypatch, "3.png", [OSError(errno.EIO, "input/output error"), MemoryError()])
+    ((result,), events, waited) = batch(ENCODE, retries=3)
+    assert (result.done, result.failed, result.retried) == (9, 0, 2)
+    assert waited == [1.0, 2.0]
+    assert failing.calls == 3
+    assert not any(isinstance(event, ItemFailed) for event in events), "it has not failed in the end"
+    told = [event.message for event in events if isinstance(event, Notice)]
+    assert len(told) == 2
+    assert "tried again in 1 s" in told[0]
+    line = read_manifest(tmp_path / "out" / NAME)["3.png.safetensors"]
+    assert len(line["warnings"]) == 2
+
+
+@pytest.mark.parametrize(
+    "error", [InputError("it is damaged"), OSError(errno.ENOENT, "gone"), PermissionError(13, "no")]
+)
+def test_what_cannot_pass_is_not(error: Exception, batch: Batch, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = Failing(monkeypatch, "3.png", [error] * 9)
+    ((result,), _, waited) = batch(ENCODE, retries=3)
+    assert (result.done, result.failed, result.retried, waited) == (8, 1, 0, [])
+    assert failing.calls == 1
+    assert [failure["source"] for failure in result.failures] == [str(photos / "3.png")]
+
+
+def test_tries_end(batch: Batch, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Failing(monkeypatch, "3.png", [OSError(errno.EIO, "input/output error")] * 20)
+    ((result,), events, waited) = batch(ENCODE, retries=8)
+    assert (result.done, result.failed, result.retried) == (8, 1, 8)
+    assert waited == [1, 2, 4, 8, 16, 32, MOST_SECONDS, MOST_SECONDS]
+    assert sum(isinstance(event, ItemFailed) for event in events) == 1
+
+
+def test_one_item_alone_fails_as_among_others(batch: Batch, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "bad.png").write_bytes(b"nothing")
+    (first, second), _, _ = batch(ENCODE + ENCODE.replace('"out"', '"out2"'))
+    assert (first.failed, second.failed) == (1, 1)
+
+
+def test_as_many_failures_as_are_allowed(batch: Batch, photos: Path, tmp_path: Path) -> None:
+    for n in range(4):
+        (photos / f"{n}.png").write_bytes(b"nothing")
+    results, events, _ = batch(ENCODE + DECODE, most_failures=2)
+    assert [result.failed for result in results] == [2]
+    assert sum(isinstance(event, ItemFailed) for event in events) == 2
+    done = read_manifest(tmp_path / "out" / NAME)
+    assert done.keys() == {*checksums(tmp_path / "out")}
+
+
+def test_parts_make_what_the_whole_makes(batch: Batch, photos: Path, tmp_path: Path) -> None:
+    batch(ENCODE)
+    whole = checksums(tmp_path / "out")
+    (tmp_path / "out").rename(tmp_path / "whole")
+    done = [batch(ENCODE, shard=Shard(n, 3))[0][0].done for n in (2, 1, 3)]
+    assert sum(done) == 9
+    assert checksums(tmp_path / "out") == whole
+    parts = [read_manifest(tmp_path / "out" / f"manifest-{n}-of-3.jsonl") for n in (1, 2, 3)]
+    assert sorted(name for part in parts for name in part) == sorted(whole)
+
+
+def test_latents_of_one_source_keep_their_names_in_parts(batch: Batch, photos: Path, tmp_path: Path) -> None:
+    """Two of one source are told apart by their own names, also where each is in another part or group."""
+    batch(ENCODE)
+    for n in range(6):
+        path = tmp_path / "out" / f"{n}.png.safetensors"
+        path.with_name(f"again-{n}.safetensors").write_bytes(path.read_bytes())
+    batch(DECODE)
+    whole = checksums(tmp_path / "back")
+    assert len(whole) == 15
+    (tmp_path / "back").rename(tmp_path / "whole")
+    for n in (1, 2, 3):
+        batch(
+            DECODE + '[[step.override]]\nmatch = "again-*"\nencoder_options = {compress_level = 6}\n', shard=Shard(n, 3)
+        )
+    assert {*checksums(tmp_path / "back")} == {*whole}
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from tvae.pipeline.batch.job_file import read_job_file
+from tvae.pipeline.batch.run import Options, run_batch
+run_batch(read_job_file(Path(sys.argv[1])), Options(), lambda event: print(event.type, flush=True))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="has no SIGKILL")
+def test_killed_at_any_moment_and_run_again(batch: Batch, photos: Path, tmp_path: Path) -> None:
+    """All bytes are those of a run that nobody disturbed, and each output has one line."""
+    for n in range(9, 40):
+        photo(photos / f"{n}.png", n)
+    batch(ENCODE + DECODE)
+    whole = {name: values(tmp_path / name) for name in ("out", "back")}
+    chance = random.Random(5)
+    for _ in range(12):
+        for name in whole:
+            if (tmp_path / name).exists():
+                (tmp_path / name).rename(tmp_path / f"{name}-{chance.random()}")
+        for _ in range(3):
+            command = [sys.executable, "-c", SCRIPT, str(tmp_path / "job.toml")]
+            with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+                assert process.stdout is not None
+                for _ in range(chance.randint(1, 90)):
+                    process.stdout.readline()
+                process.kill()
+        results, _, _ = batch(ENCODE + DECODE)
+        assert all(result.failed == 0 for result in results)
+        for name, expected in whole.items():
+            assert values(tmp_path / name) == expected
+            found = (tmp_path / name / NAME).read_bytes().splitlines()
+            assert len(found) == len(expected) == len(read_manifest(tmp_path / name / NAME))
+            assert not [path for path in os.listdir(tmp_path / name) if path.startswith(".tvae")]
