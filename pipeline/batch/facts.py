@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.latents import is_latents, open_latents
+from tvae.pipeline.latents import LatentsMeta, is_latents, open_latents
 from tvae.pipeline.latents.tensor_file import read_header
 
 __all__ = ["facts_of"]
@@ -17,18 +17,23 @@ def facts_of(output: Path) -> dict[str, Any]:
     if not is_latents(output):
         return {}
     try:
-        reader = open_latents(output)
-        tensors = read_header(reader.files[0])[2]
-        latent_frames = reader.latent_frames
+        meta, frames, tensors = _of_clip(output) if output.is_dir() else _of_image(output)
     except InputError:
         return {}
-    meta = reader.meta
-    shapes = {name: _shape(spec.shape, latent_frames) for name, spec in tensors.items()}
-    found: dict[str, Any] = {"kind": meta.kind, "frames": reader.frames, "tensors": shapes, "dtype": meta.dtype}
+    found: dict[str, Any] = {"kind": meta.kind, "frames": frames, "tensors": tensors, "dtype": meta.dtype}
     found |= {"space": meta.space.name, "posterior": meta.posterior.kind, "fingerprint": meta.fingerprint}
     return found | {"vae": {"id": meta.vae.id, "class": meta.vae.class_name, "weights_sha256": meta.vae.weights_sha256}}
 
 
-def _shape(shape: tuple[int, ...], latent_frames: int) -> list[int]:
-    """Of all parts of a clip joined."""
-    return [shape[0], latent_frames, *shape[2:]] if len(shape) == 4 else [*shape]
+def _of_image(output: Path) -> tuple[LatentsMeta, int, dict[str, list[int]]]:
+    """Of one reading: a manifest has a line for each of many small files."""
+    meta, _, tensors = read_header(output)
+    return meta, 1, {name: [*spec.shape] for name, spec in tensors.items()}
+
+
+def _of_clip(output: Path) -> tuple[LatentsMeta, int, dict[str, list[int]]]:
+    """The shapes are those of all parts joined."""
+    reader = open_latents(output)
+    latent_frames = reader.latent_frames
+    shapes = {name: spec.shape for name, spec in read_header(reader.files[0])[2].items()}
+    return reader.meta, reader.frames, {name: [c, latent_frames, *size] for name, (c, _, *size) in shapes.items()}
