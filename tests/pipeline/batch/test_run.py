@@ -14,13 +14,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from clips import write_clip
 from PIL import Image
 
 from tvae.pipeline.batch.job_file import read_job_file
 from tvae.pipeline.batch.manifest import NAME, read_manifest
-from tvae.pipeline.batch.run import MOST_SECONDS, Options, run_batch
+from tvae.pipeline.batch.report import write_reports
+from tvae.pipeline.batch.run import MOST_SECONDS, Options, StepResult, run_batch
 from tvae.pipeline.batch.shards import Shard
-from tvae.pipeline.errors import InputError, UsageError
+from tvae.pipeline.errors import InputError, OutputError, UsageError
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, Notice
 from tvae.pipeline.latents import open_latents
 from tvae.pipeline.media import sandbox
@@ -99,6 +101,26 @@ def test_steps_follow_one_another(batch: Batch, photos: Path, tmp_path: Path) ->
     again, events, _ = batch(ENCODE + DECODE)
     assert [(result.done, result.skipped) for result in again] == [(0, 9), (0, 9)]
     assert not any(isinstance(event, ItemDone) for event in events)
+
+
+def test_a_clip_has_one_line(batch: Batch, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    write_clip(tmp_path / "in" / "a.mp4", 20, sound=True)
+    (first, second), _, _ = batch(ENCODE + DECODE)
+    assert (first.done, second.done) == (1, 1)
+    reader = open_latents(tmp_path / "out" / "a.mp4.latents")
+    shapes = [part.tensors["latents"].shape for part in reader]
+    (line,) = read_manifest(tmp_path / "out" / NAME).values()
+    assert line["tensors"] == {"latents": [shapes[0][0], sum(shape[1] for shape in shapes), *shapes[0][2:]]}
+    assert (line["kind"], line["frames"], line["fingerprint"]) == ("video", 20, reader.meta.fingerprint)
+    (line,) = read_manifest(tmp_path / "back" / NAME).values()
+    assert (line["output"], line["frames"]) == ("a.mp4", 20)
+
+
+def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "report.json").mkdir()
+    with pytest.raises(OutputError, match=r"report\.json"):
+        write_reports([StepResult("encode", str(tmp_path))], None)
 
 
 def test_overrides_change_what_is_done_of_some(batch: Batch, photos: Path, tmp_path: Path) -> None:
