@@ -102,10 +102,7 @@ class Manifest:
             return False
 
     def _name(self, output: Path) -> str:
-        try:
-            return output.relative_to(self._folder).as_posix()
-        except ValueError:
-            return output.as_posix()
+        return output.relative_to(self._folder).as_posix()
 
     def _write_anew(self) -> None:
         with replacing(self._path) as temporary:

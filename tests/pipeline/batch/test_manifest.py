@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tvae.pipeline.batch.facts import facts_of
 from tvae.pipeline.batch.manifest import NAME, Manifest, read_manifest
 from tvae.pipeline.errors import OutputError, UsageError
 
@@ -103,6 +104,12 @@ def test_what_is_no_line_is_left_out(tmp_path: Path) -> None:
     assert read_manifest(tmp_path / "none") == {}
 
 
+def test_latents_that_cannot_be_read_say_nothing(tmp_path: Path) -> None:
+    (tmp_path / "b.latents").mkdir()
+    for path in (output(tmp_path, "a.safetensors", b"damaged"), tmp_path / "b.latents", output(tmp_path, "c.png")):
+        assert facts_of(path) == {}
+
+
 def test_one_run_writes_it(tmp_path: Path) -> None:
     with Manifest(tmp_path):
         found: list[BaseException] = []
@@ -136,6 +143,7 @@ def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
 KILLED = """
 import sys
 from pathlib import Path
+from tvae.pipeline.batch.facts import facts_of
 from tvae.pipeline.batch.manifest import Manifest
 folder = Path(sys.argv[1])
 with Manifest(folder) as manifest:
