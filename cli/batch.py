@@ -65,7 +65,7 @@ def batch(
     verbose: options.Verbose = False,
     no_progress: options.NoProgress = False,
 ) -> None:
-    """Do a job from a file: encode, decode and roundtrip, in steps.
+    """Do a job from a file: encode, decode, roundtrip and cache, in steps.
 
     Each folder of outputs gets manifest.jsonl, a line for each output, and report.json.
     A job that is run again skips what is done.

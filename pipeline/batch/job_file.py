@@ -11,18 +11,18 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from tvae.pipeline.batch.keys import keys, shown
+from tvae.pipeline.batch.keys import Key, cache_keys, keys, shown
+from tvae.pipeline.caches.request import CacheRequest
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.checked import read_bytes
 from tvae.pipeline.jobs.items import read_list
-from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.job import OPERATIONS, Job
 from tvae.pipeline.jobs.outputs import Item
 
-__all__ = ["OPERATIONS", "Override", "Step", "read_job_file"]
+__all__ = ["Override", "Step", "read_job_file"]
 
-OPERATIONS = ("encode", "decode", "roundtrip")
 MOST_BYTES = 1 << 22
-_OF_A_STEP = ("operation", "inputs", "list", "output", "override")
+_OF_A_STEP = ("operation", "inputs", "list", "output", "cache", "override")
 _PATHS = ("spill",)
 """Keys of a step that are paths, always; a VAE is one where it exists."""
 
@@ -54,6 +54,8 @@ class Step:
 
     def path_of(self, item: Item) -> str:
         """An item's source, from the folder or pattern on that it was found by."""
+        if item.below is not None:
+            return item.below.as_posix()
         return (item.folder.relative_to(self.folder) / item.source.name).as_posix()
 
     def overrides_of(self, item: Item) -> tuple[int, ...]:
@@ -122,7 +124,8 @@ class _Reader:
             operation=operation,
             inputs=tuple(str(self._from(name)) for name in inputs),
             output=str(self._from(output)) + os.sep,  # a folder, whatever its name looks like
-            **self._values(data, where),
+            cache=self._cache(data, where),
+            **self._values(data, keys(), where),
         )
         return Step(job, self._overrides(data, job, where), data)
 
@@ -137,14 +140,30 @@ class _Reader:
             patterns = self._texts(table, "match", here)
             if not patterns:
                 raise self.wrong(here, "match is missing; it says which items this is for, such as '*.mp4'")
-            values = self._values(table, here)
-            self._job(here, **{name: getattr(job, name) for name in ("operation", "inputs", "output")}, **values)
+            values = self._values(table, keys(), here)
+            self._job(
+                here, **{name: getattr(job, name) for name in ("operation", "inputs", "output", "cache")}, **values
+            )
             found.append(Override(patterns, values))
         return tuple(found)
 
-    def _values(self, data: Mapping[str, Any], where: str) -> dict[str, Any]:
+    def _cache(self, data: Mapping[str, Any], where: str) -> CacheRequest | None:
+        if "cache" not in data:
+            return None
+        table, here = data["cache"], f"{where}cache: "
+        if not isinstance(table, dict):
+            raise self.wrong(here, f"it must be a table, such as {{trainer = 'kohya'}}, found {shown(table)}")
+        self.check_names(table, cache_keys(), here)
+        if "trainer" not in table:
+            raise self.wrong(here, "trainer is missing; tvae cache --help lists them")
+        try:
+            return CacheRequest(**self._values(table, cache_keys(), here))
+        except UsageError as error:
+            raise self.wrong(here, str(error)) from error
+
+    def _values(self, data: Mapping[str, Any], known: Mapping[str, Key], where: str) -> dict[str, Any]:
         values = {}
-        for name, key in keys().items():
+        for name, key in known.items():
             if name not in data:
                 continue
             try:

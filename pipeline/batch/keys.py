@@ -5,19 +5,21 @@ from __future__ import annotations
 import reprlib
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import cache
 from typing import Any
 
+from tvae.pipeline.caches.request import Buckets, CacheRequest
+from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.geometry import Size
 from tvae.pipeline.jobs.job import Job
 
-__all__ = ["Key", "keys", "shown"]
+__all__ = ["Key", "cache_keys", "keys", "shown"]
 
 _NOT_OF_FILES = ("operation", "inputs", "output", "cache", "dry_run")
-"""A step has the first three itself; caches for trainers have no steps yet; a dry run is asked for by the command."""
+"""A step has the first three itself, and a table for its cache; a dry run is asked for by the command."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,19 @@ class Key:
 
 @cache
 def keys() -> Mapping[str, Key]:
-    """By name. The limits of values are for ``Job`` to say."""
-    hints = typing.get_type_hints(Job)
-    return {f.name: _key(hints[f.name]) for f in fields(Job) if f.name not in _NOT_OF_FILES}
+    """Of a step, by name. The limits of values are for ``Job`` to say."""
+    return {name: key for name, key in _keys_of(Job) if name not in _NOT_OF_FILES}
+
+
+@cache
+def cache_keys() -> Mapping[str, Key]:
+    """Of a step's table ``cache``: the fields of ``CacheRequest``."""
+    return dict(_keys_of(CacheRequest))
+
+
+def _keys_of(described: type) -> Iterator[tuple[str, Key]]:
+    hints = typing.get_type_hints(described)
+    return ((f.name, _key(hints[f.name])) for f in fields(described) if f.name not in _NOT_OF_FILES)
 
 
 def _key(hint: Any) -> Key:
@@ -80,6 +92,13 @@ def _fps(value: Any) -> Fraction:
     raise ValueError
 
 
+def _buckets(value: Any) -> Buckets:
+    try:
+        return Buckets.parse(_exactly(str)(value))
+    except UsageError:
+        raise ValueError from None
+
+
 def _table(value: Any) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, dict) or not all(type(each) in (str, int, float) for each in value.values()):
         raise ValueError
@@ -92,6 +111,7 @@ _KEYS: dict[Any, Key] = {
     int: Key("a whole number", {"type": "integer"}, _exactly(int)),
     float: Key("a number", {"type": "number"}, _exactly(float, int)),
     Size: Key("a size such as '1280x720'", {"type": "string", "pattern": "^[0-9]+[xX][0-9]+$"}, _size),
+    Buckets: Key("on, off, or sides such as '256-2048/64'", {"type": "string"}, _buckets),
     Fraction: Key("a rate such as 25 or '30000/1001'", {"type": ["integer", "string"]}, _fps),
     tuple[tuple[str, str], ...]: Key(
         "a table of texts and numbers",

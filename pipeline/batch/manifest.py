@@ -59,7 +59,6 @@ class Manifest:
             self._lines, whole = _read(self._path)
             if not whole:
                 self._write_anew()
-            self._file = self._path.open("ab")
         except OSError as error:
             self._held.close()
             raise write_error(self._path, error) from error
@@ -69,9 +68,10 @@ class Manifest:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
+            if self._file is not None:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+                self._file.close()
             if self._again:
                 self._write_anew()
         except OSError as failure:
@@ -88,6 +88,8 @@ class Manifest:
         self._again |= name in self._lines
         self._lines[name] = line
         try:
+            if self._file is None:  # a run that makes nothing leaves none
+                self._file = self._path.open("ab")
             self._file.write(data)
             self._file.flush()
         except OSError as error:

@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tvae.pipeline.batch.job_file import OPERATIONS, Step
-from tvae.pipeline.batch.keys import keys
+from tvae.pipeline.batch.job_file import Step
+from tvae.pipeline.batch.keys import cache_keys, keys
+from tvae.pipeline.jobs.job import OPERATIONS
 
 __all__ = ["as_toml", "schema"]
 
@@ -49,6 +50,12 @@ def schema() -> dict[str, Any]:
         "inputs": _TEXTS,
         "list": _TEXTS,
         "output": {"type": "string"},
+        "cache": {
+            "type": "object",
+            "properties": {name: dict(key.schema) for name, key in cache_keys().items()},
+            "required": ["trainer"],
+            "additionalProperties": False,
+        },
         "override": {"type": "array", "items": override},
     }
     step = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from dataclasses import fields
+from dataclasses import fields, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tvae.pipeline.batch import job_file
-from tvae.pipeline.batch.job_file import OPERATIONS, read_job_file
-from tvae.pipeline.batch.keys import keys
+from tvae.pipeline.batch.job_file import read_job_file
+from tvae.pipeline.batch.keys import cache_keys, keys
 from tvae.pipeline.batch.text import as_toml, schema
+from tvae.pipeline.caches.request import Buckets, CacheRequest
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.job import OPERATIONS, Job
 
 WHOLE = """
 vae = "builtin"
@@ -112,7 +113,10 @@ def test_one_step_needs_no_table(tmp_path: Path) -> None:
     ("text", "told"),
     [
         ('operatoin = "encode"', "unknown key 'operatoin'; did you mean 'operation'?"),
-        ('operation = "encod"\ninputs = "a"', "operation must be one of encode, decode, roundtrip; found 'encod'"),
+        (
+            'operation = "encod"\ninputs = "a"',
+            "must be one of encode, decode, roundtrip, cache; found 'encod'",
+        ),
         ('inputs = "a"', "it is missing"),
         ('operation = "encode"\ninputs = "a"\nvea = "x"', "unknown key 'vea'; did you mean 'vae'?"),
         ('operation = "encode"\ninputs = "a"\nseed = "7"', "seed must be a whole number, found '7'"),
@@ -134,6 +138,14 @@ def test_one_step_needs_no_table(tmp_path: Path) -> None:
             "override 1: batch 0 is too small",
         ),
         ('operation = "encode"\ninputs = "a"\noverride = 3', "override must be tables"),
+        ('operation = "cache"\ninputs = "a"', "which has to know for which trainer"),
+        ('operation = "encode"\ninputs = "a"\ncache = {trainer = "kohya"}', "a cache is made by the operation cache"),
+        ('operation = "cache"\ninputs = "a"\ncache = 3', "cache: it must be a table"),
+        ('operation = "cache"\ninputs = "a"\ncache = {}', "cache: trainer is missing"),
+        ('operation = "cache"\ninputs = "a"\ncache = {trainr = "x"}', "cache: unknown key 'trainr'; did you mean"),
+        ('operation = "cache"\ninputs = "a"\ncache = {trainer = "x", flip = 1}', "flip must be true or false, found 1"),
+        ('operation = "cache"\ninputs = "a"\ncache = {trainer = "x", buckets = "9-1"}', "buckets must be on, off"),
+        ('operation = "cache"\ninputs = "a"\ncache = {trainer = "x", frames = 0}', "--frames 0 is too small"),
         ("step = 3", "step must be tables"),
         ("step = []", "step must be tables"),
         ('inputs = "a"\n[[step]]\noperation = "encode"', "unknown key 'inputs'"),
@@ -177,6 +189,17 @@ def test_every_field_of_a_job_is_a_key_and_reaches_it(tmp_path: Path) -> None:
         assert getattr(step.job, name) == expected.get(name, value), name
 
 
+def test_a_step_for_a_trainers_cache(tmp_path: Path) -> None:
+    text = 'operation = "cache"\ninputs = "a"\nvae = "builtin"\n[cache]\ntrainer = "kohya"\narchitecture = "sdxl"\n'
+    text += 'buckets = "256-2048/64"\nflip = true\nposterior = "mean"\ntarget_fps = 12\nframes = 9\n'
+    (step,) = read_job_file(written(tmp_path, text))
+    expected = CacheRequest("kohya", "sdxl", Buckets(True, 256, 2048, 64), flip=True, posterior="mean", frames=9)
+    assert step.job.cache == replace(expected, target_fps=12.0)
+    assert {*cache_keys()} == {f.name for f in fields(CacheRequest)}
+    again = read_job_file(written(tmp_path, as_toml([step])))
+    assert again[0].job == step.job
+
+
 def _lines(values: dict[str, Any]) -> list[str]:
     return [f"{k} = {'{a = 1}' if v == {'a': 1} else _toml(v)}" for k, v in values.items()]
 
@@ -211,7 +234,7 @@ class _Said:
 def test_the_schema_knows_the_keys(tmp_path: Path) -> None:
     found = schema()
     several, step = found["oneOf"]
-    assert {*step["properties"]} == {"operation", "inputs", "list", "output", "override", *keys()}
+    assert {*step["properties"]} == {"operation", "inputs", "list", "output", "cache", "override", *keys()}
     assert {*several["properties"]} == {"step", *keys()}
     assert step["properties"]["operation"] == {"enum": [*OPERATIONS]}
     jsonschema = pytest.importorskip("jsonschema")

@@ -132,6 +132,12 @@ def test_one_run_writes_it(tmp_path: Path) -> None:
         pass
 
 
+def test_a_run_that_makes_nothing_leaves_none(tmp_path: Path) -> None:
+    with Manifest(tmp_path):
+        pass
+    assert os.listdir(tmp_path) == []
+
+
 def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / NAME).mkdir()
     with pytest.raises(OutputError, match=r"manifest\.jsonl"), Manifest(tmp_path):

@@ -117,6 +117,26 @@ def test_a_clip_has_one_line(batch: Batch, tmp_path: Path) -> None:
     assert (line["output"], line["frames"]) == ("a.mp4", 20)
 
 
+def test_a_cache_for_a_trainer(batch: Batch, photos: Path, tmp_path: Path) -> None:
+    """Its files are those of the trainer; their lines name them."""
+    from diffusers import AutoencoderKL
+
+    blocks = {"down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4}
+    small = {"block_out_channels": (8, 8, 8, 8), "layers_per_block": 1, "norm_num_groups": 4}
+    AutoencoderKL(**blocks, **small, latent_channels=4).save_pretrained(tmp_path / "sd")
+    text = ENCODE.replace("encode", "cache") + 'vae = "sd"\nsize = "64x64"\n'
+    text += 'cache = {trainer = "kohya", architecture = "sd"}\n[[step.override]]\nmatch = "sub/*"\nsize = "128x128"\n'
+    ((result,), _, _) = batch(text)
+    assert (result.done, result.failed) == (9, 0)
+    wide = {path.stem[0]: np.load(path)["latents"].shape[-1] for path in (tmp_path / "out").rglob("*.npz")}
+    assert {name for name in wide if wide[name] > wide["0"]} == {*"678"}
+    files = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.npz")}
+    assert read_manifest(tmp_path / "out" / NAME).keys() == files
+    ((result,), _, _) = batch(text)
+    assert (result.done, result.skipped) == (0, 9)
+    assert len((tmp_path / "out" / NAME).read_bytes().splitlines()) == 9
+
+
 def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "report.json").mkdir()
     with pytest.raises(OutputError, match=r"report\.json"):
