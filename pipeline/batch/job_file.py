@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import glob
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -122,7 +123,7 @@ class _Reader:
         job = self._job(
             where,
             operation=operation,
-            inputs=tuple(str(self._from(name)) for name in inputs),
+            inputs=tuple(self._input(name) for name in inputs),
             output=str(self._from(output)) + os.sep,  # a folder, whatever its name looks like
             cache=self._cache(data, where),
             **self._values(data, keys(), where),
@@ -188,6 +189,13 @@ class _Reader:
         if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
             raise self.wrong(where, f"{name} must be a text or a list of texts, found {shown(value)}")
         return tuple(texts)
+
+    def _input(self, name: str) -> str:
+        """In a pattern the folder's own name stands for itself."""
+        whole = self._from(name)
+        if os.path.lexists(whole) or not glob.has_magic(name) or not glob.has_magic(str(self._folder)):
+            return str(whole)
+        return str(Path(glob.escape(str(self._folder))) / Path(name).expanduser())
 
     def _from(self, name: str) -> Path:
         return self._folder / Path(name).expanduser()

@@ -156,6 +156,21 @@ def test_overrides_change_what_is_done_of_some(batch: Batch, photos: Path, tmp_p
     assert {event.index for event in events if isinstance(event, ItemDone)} == {*range(9)}, "numbers of the whole step"
 
 
+@pytest.mark.parametrize("folder", ["plain", "a[1]", "b*"])
+def test_patterns_and_lists_are_from_the_files_folder(folder: str, tmp_path: Path) -> None:
+    if folder == "b*" and sys.platform == "win32":
+        pytest.skip("no name of a folder there")
+    for name in ("in/1.png", "in/2.jpg", "3.png", "elsewhere/4.png"):
+        photo(tmp_path / folder / name, 1)
+    photo(tmp_path / "a1" / "in" / "5.png", 1)  # which a[1] and b* would match as patterns
+    (tmp_path / folder / "elsewhere" / "names.txt").write_text("4.png\n", encoding="utf-8")
+    text = 'operation = "encode"\ndevice = "cpu"\ninputs = ["in/*.png", "[3].png"]\nlist = "elsewhere/names.txt"\n'
+    (tmp_path / folder / "job.toml").write_text(text + 'output = "out"\n', encoding="utf-8")
+    (result,) = run_batch(read_job_file(tmp_path / folder / "job.toml"), Options(), lambda _: None)
+    assert result.done == 3
+    assert {path.name[0] for path in outputs(tmp_path / folder / "out")} == {*"134"}
+
+
 def test_a_dry_run_makes_nothing(batch: Batch, photos: Path, tmp_path: Path) -> None:
     (first, second), _, _ = batch(ENCODE + DECODE, dry_run=True)
     assert (first.planned, first.waits, second.planned, second.waits) == (9, False, 0, True)
