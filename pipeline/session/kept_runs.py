@@ -162,12 +162,12 @@ class KeptRuns:
         raise RuntimeError(failure)
 
     def _at_most(self, more: float) -> AbstractContextManager[Any]:
-        """For the length of a block the allocator takes no more than so many bytes. A convolution that meets a size or
-        a layout for the first time in a recording would take whatever workspace it likes, and the pool would keep
-        it."""
-        total = torch.cuda.mem_get_info(self._device)[1]
-        share = (torch.cuda.memory_reserved(self._device) + more) / total
-        return allocator_share(self._device).borrowed(share) if share < 1.0 else nullcontext()
+        """For the length of a block the allocator leaves half of what would be free beside so many bytes. A convolution
+        that meets a size or a layout for the first time in a recording takes whatever workspace it likes, and has taken
+        all of a card. The limit is the process's, so that less would be refused to other threads, too."""
+        free, total = torch.cuda.mem_get_info(self._device)
+        may = torch.cuda.memory_reserved(self._device) + more + max(0.0, free - more) / 2
+        return allocator_share(self._device).borrowed(may / total) if may < total else nullcontext()
 
     def used(self, owner: Recorded) -> None:
         """Its recording is wanted again."""
