@@ -50,6 +50,7 @@ class Sandbox:
         self._lock = threading.Lock()
         self._idle: list[DecoderProcess] = []
         self._all: set[DecoderProcess] = set()
+        self._distrusted: set[Path] = set()
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -67,9 +68,16 @@ class Sandbox:
         for process in processes:
             process.end()
 
+    def distrust(self, path: Path) -> None:
+        """Of *auto*: take this file, whatever it looks like. A process has ended while it had it."""
+        self._distrusted.add(Path(path).absolute())
+
     def takes(self, path: Path) -> bool:
         """Is this file one for another process?"""
-        return self._mode == "on" or (self._mode == "auto" and not (looks_whole(path) and video_looks_whole(path)))
+        if self._mode != "auto":
+            return self._mode == "on"
+        distrusted = bool(self._distrusted) and Path(path).absolute() in self._distrusted
+        return distrusted or not (looks_whole(path) and video_looks_whole(path))
 
     def open_reader(
         self,

@@ -1,7 +1,8 @@
 """The process of a device whose VAE is the stand-in; its argument says what happens to it.
 
 ``as-it-is``; ``dies``: it is killed while it computes a picture of 8 columns of latents; ``hangs-up``: the same, and
-the device does not answer any more; ``unsupported``: every call is refused; ``slow``: a call takes a while.
+the device does not answer any more; ``dies-reading``: it is killed while it reads the file poison.png; ``unsupported``:
+every call is refused; ``slow``: a call takes a while.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from stand_in import StandIn
 import tvae.pipeline.session.model as opening
 from tvae.pipeline.errors import UnsupportedOp, UsageError
 from tvae.pipeline.jobs.devices import worker
+from tvae.pipeline.media import sandbox
 
 POISON = 64
 """Columns of pixels of a picture that something happens to."""
@@ -46,7 +48,16 @@ def opened(name: str, **options: Any) -> StandIn:
     return Disturbed(name)
 
 
+def read(path: Path, *more: Any) -> Any:
+    if path.name == "poison.png":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return open_here(path, *more)
+
+
 if __name__ == "__main__":
+    open_here = sandbox.open_here
+    if sys.argv[1] == "dies-reading":
+        sandbox.open_here = read
     if folder := os.environ.get("TVAE_TEST_PIDS"):
         (Path(folder) / str(os.getpid())).touch()
     opening.open_model = opened  # type: ignore[assignment]

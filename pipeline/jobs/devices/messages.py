@@ -53,9 +53,10 @@ class Begin:
 
 @dataclass(frozen=True)
 class Give:
-    """More items to do."""
+    """More items to do. wary: the numbers of those that a lost device had: one of them may be what it was lost over."""
 
     items: tuple[Item, ...]
+    wary: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

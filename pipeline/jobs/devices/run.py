@@ -155,7 +155,8 @@ class _Run:
                     given[number].append(item)
         for number, items in given.items():
             if items:
-                self._alive[number].tell(Give(tuple(items)))
+                wary = frozenset(item.index for item in items if self._shares.was_returned(item))
+                self._alive[number].tell(Give(tuple(items), wary))
 
     def _hear(self, number: int, message: Any) -> None:
         if number not in self._alive:

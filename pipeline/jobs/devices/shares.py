@@ -43,6 +43,7 @@ class Shares:
         self._done = [0] * devices
         self._begun: set[int] = set()
         self._clips: set[int] = set()
+        self._returned: set[int] = set()
         self._alive = set(range(devices))
 
     @property
@@ -85,7 +86,12 @@ class Shares:
         for item in hand.values():
             self._forget(item)
         self._queue.extendleft(reversed(found.returned))
+        self._returned |= {item.index for item in found.returned}
         return found
+
+    def was_returned(self, item: Item) -> bool:
+        """Did a device have it that was lost?"""
+        return item.index in self._returned
 
     def _forget(self, item: Item) -> Item:
         self._begun.discard(item.index)

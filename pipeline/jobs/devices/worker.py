@@ -96,8 +96,8 @@ class _Worker:
         job = begin.job
         _choose(job.device)
         vaes.check()
-        with Sandbox(job.sandbox) as sandbox:
-            context = context_for(job, vaes, self._claims, lambda event: self._tell(Told(event)), sandbox)
+        with Sandbox(job.sandbox) as self._sandbox:
+            context = context_for(job, vaes, self._claims, lambda event: self._tell(Told(event)), self._sandbox)
             operation = operation_for(context)
             if job.operation == "decode" and job.vae is None:
                 self._tell(Ready(None, None, None))
@@ -128,6 +128,9 @@ class _Worker:
             while True:
                 order = receive(self._orders)
                 if isinstance(order, Give):
+                    for item in order.items:
+                        if item.index in order.wary:
+                            self._sandbox.distrust(item.source)
                     self._items.add(order.items)
                 elif isinstance(order, ClaimAnswer):
                     self._claims.answer(order.number, order.answer)

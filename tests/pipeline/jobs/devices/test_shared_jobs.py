@@ -143,6 +143,22 @@ def test_a_device_that_is_lost(mode: str, why: str, shared: Run, picture: Run, t
 
 
 @pytest.mark.slow
+def test_a_file_that_ends_whoever_reads_it_ends_one_device(shared: Run, picture: Run, tmp_path: Path) -> None:
+    """The next one reads in another process what the lost one had at hand. Without that it would be lost, too."""
+    for n in range(12):
+        picture(f"in/{n:02d}.png", seed=n)
+    picture("in/poison.png", seed=99).rename(tmp_path / "in" / "poison.png")
+    done, events = shared("encode", tmp_path / "in", output=tmp_path / "out", mode="dies-reading", batch=1)
+    (lost,) = (event for event in events if isinstance(event, DeviceLost))
+    assert "SIGKILL" in lost.error
+    ends = in_order([event for event in events if event is not lost])
+    assert ends[12] == "item_done", "its decoder is not what is broken here"
+    assert done.done + done.failed == 13
+    with pytest.raises(RankError, match="no device is left"):
+        shared("encode", tmp_path / "in", output=tmp_path / "off", mode="dies-reading", batch=1, sandbox="off")
+
+
+@pytest.mark.slow
 def test_all_devices_are_lost(shared: Run, heard: list[Event], picture: Run, tmp_path: Path) -> None:
     for n in range(20):
         picture(f"in/{n:02d}.png", width=64, seed=n)
