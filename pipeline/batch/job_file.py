@@ -19,6 +19,7 @@ from tvae.pipeline.files.checked import read_bytes
 from tvae.pipeline.jobs.items import read_list
 from tvae.pipeline.jobs.job import OPERATIONS, Job
 from tvae.pipeline.jobs.outputs import Item
+from tvae.presets import builtin
 
 __all__ = ["Override", "Step", "read_job_file"]
 
@@ -115,19 +116,18 @@ class _Reader:
             raise self.wrong(where, f"operation must be one of {', '.join(OPERATIONS)}; {found}")
         inputs = self._texts(data, "inputs", where)
         for name in self._texts(data, "list", where):
-            folder = self._from(name).parent
-            inputs += tuple(str(folder / each) for each in read_list(str(self._from(name))))
+            inputs += tuple(str(self._from(name).parent / each) for each in read_list(str(self._from(name))))
         output = data.get("output", ".")
         if not isinstance(output, str):
             raise self.wrong(where, f"output must be a text, found {shown(output)}")
-        job = self._job(
-            where,
-            operation=operation,
-            inputs=tuple(self._input(name) for name in inputs),
-            output=str(self._from(output)) + os.sep,  # a folder, whatever its name looks like
-            cache=self._cache(data, where),
-            **self._values(data, keys(), where),
-        )
+        values = self._values(data, keys(), where)
+        cache = self._cache(data, where)
+        names = tuple(self._input(name) for name in inputs)
+        folder = str(self._from(output)) + os.sep  # a folder, whatever its name looks like
+        try:
+            job = Job(operation, names, folder, cache=cache, **values)
+        except UsageError as error:
+            raise self.wrong(where, str(error)) from error
         return Step(job, self._overrides(data, job, where), data)
 
     def _overrides(self, data: Mapping[str, Any], job: Job, where: str) -> tuple[Override, ...]:
@@ -142,9 +142,10 @@ class _Reader:
             if not patterns:
                 raise self.wrong(here, "match is missing; it says which items this is for, such as '*.mp4'")
             values = self._values(table, keys(), here)
-            self._job(
-                here, **{name: getattr(job, name) for name in ("operation", "inputs", "output", "cache")}, **values
-            )
+            try:
+                replace(job, **values)
+            except UsageError as error:
+                raise self.wrong(here, str(error)) from error
             found.append(Override(patterns, values))
         return tuple(found)
 
@@ -175,13 +176,7 @@ class _Reader:
         return values
 
     def _is_vae_here(self, name: str, value: Any) -> bool:
-        return name == "vae" and os.path.exists(self._from(value))
-
-    def _job(self, where: str, **values: Any) -> Job:
-        try:
-            return Job(**values)
-        except UsageError as error:
-            raise self.wrong(where, str(error)) from error
+        return name == "vae" and value != builtin.NAME and os.path.exists(self._from(value))
 
     def _texts(self, data: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
         value = data.get(name, [])

@@ -29,7 +29,7 @@ from tvae.presets import builtin
 
 __all__ = ["VaeSource", "load_module", "load_weights", "locate_vae", "values_of"]
 
-BUILTIN = "builtin"
+BUILTIN = builtin.NAME
 
 
 def locate_vae(spec: str, of: str | None = None, *, allow_pickle: bool = False) -> VaeSource:

@@ -160,6 +160,22 @@ def test_what_is_wrong_is_one_line(text: str, told: str, tmp_path: Path) -> None
     assert told in refused(tmp_path, text)
 
 
+def test_an_override_is_checked_with_what_the_step_says(tmp_path: Path) -> None:
+    text = 'operation = "decode"\ninputs = "a"\nvae = "builtin"\n[[override]]\nmatch = "*"\nlatents_space = "model"\n'
+    (step,) = read_job_file(written(tmp_path, text))
+    assert step.job_with((0,)).latents_space == "model"
+    assert "pass --vae" in refused(tmp_path, text.replace('vae = "builtin"\n', ""))
+
+
+def test_a_vae_is_a_path_where_it_is_there(tmp_path: Path) -> None:
+    text = 'operation = "encode"\ninputs = "a"\nvae = "mine/vae"\n'
+    assert read_job_file(written(tmp_path, text))[0].job.vae == "mine/vae", "an id of the hub"
+    (tmp_path / "mine" / "vae").mkdir(parents=True)
+    assert read_job_file(written(tmp_path, text))[0].job.vae == str(tmp_path / "mine" / "vae")
+    (tmp_path / "builtin").mkdir()
+    assert read_job_file(written(tmp_path, text.replace("mine/vae", "builtin")))[0].job.vae == "builtin"
+
+
 def test_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="cannot read the job"):
         read_job_file(tmp_path / "none.toml")

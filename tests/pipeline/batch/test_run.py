@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
-import os
-import random
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from clips import write_clip
-from PIL import Image
+from job_files import DECODE, ENCODE, checksums, outputs, photo
 
 from tvae.pipeline.batch.job_file import read_job_file
 from tvae.pipeline.batch.manifest import NAME, read_manifest
@@ -23,64 +19,11 @@ from tvae.pipeline.batch.report import write_reports
 from tvae.pipeline.batch.run import MOST_SECONDS, Options, StepResult, run_batch
 from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.errors import InputError, OutputError, UsageError
-from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, Notice
+from tvae.pipeline.jobs import ItemDone, ItemFailed, Notice
 from tvae.pipeline.latents import open_latents
 from tvae.pipeline.media import sandbox
 
 Batch = Callable[..., Any]
-
-
-def photo(path: Path, seed: int, width: int = 32, height: int = 16) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    values = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
-    Image.fromarray(values).save(path)
-    return path
-
-
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    """Nine, three of them in a folder below."""
-    for n in range(9):
-        photo(tmp_path / ("in/sub" if n > 5 else "in") / f"{n}.png", n)
-    return tmp_path / "in"
-
-
-@pytest.fixture
-def batch(tmp_path: Path) -> Batch:
-    """Runs a job file of this text; gives the results, the events and the seconds that were waited."""
-
-    def run(text: str, **options: Any) -> tuple[list[Any], list[Event], list[float]]:
-        head = 'device = "cpu"\nbatch = 1\n'  # pictures that share a call differ in last bits from one alone
-        (tmp_path / "job.toml").write_text(head + text, encoding="utf-8")
-        events: list[Event] = []
-        waited: list[float] = []
-        steps = read_job_file(tmp_path / "job.toml")
-        return run_batch(steps, Options(**options), events.append, waited.append), events, waited
-
-    return run
-
-
-ENCODE = '[[step]]\noperation = "encode"\ninputs = "in"\nrecursive = true\noutput = "out"\n'
-DECODE = '[[step]]\noperation = "decode"\ninputs = "out"\nrecursive = true\noutput = "back"\n'
-
-
-def outputs(folder: Path) -> list[Path]:
-    ours = (NAME, "report.json")
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in ours]
-    return [path for path in files if not path.name.startswith("manifest-")]
-
-
-def checksums(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in outputs(folder)}
-
-
-def values(folder: Path) -> dict[str, bytes]:
-    """Of pictures, which say when the latents were made that they are of; of latents all bytes."""
-    found = {}
-    for path in outputs(folder):
-        picture = np.asarray(Image.open(path)).tobytes() if path.suffix == ".png" else None
-        found[str(path.relative_to(folder))] = path.read_bytes() if picture is None else picture
-    return found
 
 
 def listed(folder: Path) -> set[str]:
@@ -274,41 +217,3 @@ def test_latents_of_one_source_keep_their_names_in_parts(batch: Batch, photos: P
             DECODE + '[[step.override]]\nmatch = "again-*"\nencoder_options = {compress_level = 6}\n', shard=Shard(n, 3)
         )
     assert {*checksums(tmp_path / "back")} == {*whole}
-
-
-SCRIPT = """
-import sys
-from pathlib import Path
-from tvae.pipeline.batch.job_file import read_job_file
-from tvae.pipeline.batch.run import Options, run_batch
-run_batch(read_job_file(Path(sys.argv[1])), Options(), lambda event: print(event.type, flush=True))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="has no SIGKILL")
-def test_killed_at_any_moment_and_run_again(batch: Batch, photos: Path, tmp_path: Path) -> None:
-    """All bytes are those of a run that nobody disturbed, and each output has one line."""
-    for n in range(9, 40):
-        photo(photos / f"{n}.png", n)
-    batch(ENCODE + DECODE)
-    whole = {name: values(tmp_path / name) for name in ("out", "back")}
-    chance = random.Random(5)
-    for _ in range(12):
-        for name in whole:
-            if (tmp_path / name).exists():
-                (tmp_path / name).rename(tmp_path / f"{name}-{chance.random()}")
-        for _ in range(3):
-            command = [sys.executable, "-c", SCRIPT, str(tmp_path / "job.toml")]
-            with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-                assert process.stdout is not None
-                for _ in range(chance.randint(1, 90)):
-                    process.stdout.readline()
-                process.kill()
-        results, _, _ = batch(ENCODE + DECODE)
-        assert all(result.failed == 0 for result in results)
-        for name, expected in whole.items():
-            assert values(tmp_path / name) == expected
-            found = (tmp_path / name / NAME).read_bytes().splitlines()
-            assert len(found) == len(expected) == len(read_manifest(tmp_path / name / NAME))
-            assert not [path for path in os.listdir(tmp_path / name) if path.startswith(".tvae")]
