@@ -3,6 +3,7 @@
     TvaeError
     ├── UsageError      what was asked for cannot be done: flags, names, an unloadable VAE (exit code 2)
     ├── InputError      one input is bad: a damaged file, non-finite values, latents of another VAE (exit code 3)
+    │   └── OutOfMemory one input needs more memory than there is
     ├── OutputError     one result cannot be written: a full disk, a folder that is gone or closed (exit code 3)
     ├── PlanError       no plan fits: the budget is too small, a shape the model cannot represent (exit code 2)
     ├── RankError       another process that shares a run died, or hangs (exit code 1)
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 __all__ = [
     "InputError",
+    "OutOfMemory",
     "OutputError",
     "PlanError",
     "RankError",
@@ -36,6 +38,10 @@ class UsageError(TvaeError):
 
 class InputError(TvaeError):
     """One input is unusable; other inputs of the same run are not affected."""
+
+
+class OutOfMemory(InputError):
+    """Of the device, or of the computer, for this input now: a smaller one, or the same one later, may do."""
 
 
 class OutputError(TvaeError):

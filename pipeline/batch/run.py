@@ -15,6 +15,7 @@ from tvae.pipeline.batch.facts import facts_of
 from tvae.pipeline.batch.job_file import Step
 from tvae.pipeline.batch.manifest import NAME, Manifest
 from tvae.pipeline.batch.shards import Shard
+from tvae.pipeline.errors import OutOfMemory
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemPlanned, ItemSkipped, run_job
 from tvae.pipeline.jobs.events import Notice
 from tvae.pipeline.jobs.items import expand
@@ -207,7 +208,7 @@ def _waits(retries: int) -> Iterator[float]:
 def _may_pass(error: BaseException | None) -> bool:
     """Is it of the system or of memory, or for want of either, and not of the item?"""
     while error is not None:
-        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        if isinstance(error, (MemoryError, OutOfMemory)):
             return True
         if isinstance(error, OSError):
             return error.errno in _PASSING

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tvae.pipeline.errors import InputError
+from tvae.pipeline.errors import InputError, OutOfMemory
 from tvae.pipeline.jobs.clip_modes import passage
 from tvae.pipeline.jobs.job import PosteriorKind, Space
 from tvae.pipeline.jobs.lengths import missing_frames
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from tvae.pipeline.session.outputs.taken_apart import Posterior
 
 __all__ = [
-    "OutOfMemory",
     "decode_clip",
     "decode_pictures",
     "decode_step",
@@ -51,10 +50,6 @@ __all__ = [
     "latents_to_decode",
     "roundtrip_pictures",
 ]
-
-
-class OutOfMemory(InputError):
-    """Of the device, or of the computer, for this item."""
 
 
 def encode_clip(

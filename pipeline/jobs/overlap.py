@@ -19,10 +19,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from operator import length_hint
 
-from tvae.pipeline.errors import UnsupportedOp
+from tvae.pipeline.errors import OutOfMemory, UnsupportedOp
 from tvae.pipeline.files.bell import POLL_SECONDS, Bell, join, surely
 from tvae.pipeline.jobs.batches import Batches, Waiting
-from tvae.pipeline.jobs.compute import OutOfMemory, enough_memory
+from tvae.pipeline.jobs.compute import enough_memory
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import ItemSkipped
 from tvae.pipeline.jobs.outcome import End, Outcome

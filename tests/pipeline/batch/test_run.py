@@ -18,7 +18,7 @@ from tvae.pipeline.batch.manifest import NAME, read_manifest
 from tvae.pipeline.batch.report import write_reports
 from tvae.pipeline.batch.run import MOST_SECONDS, Options, StepResult, run_batch
 from tvae.pipeline.batch.shards import Shard
-from tvae.pipeline.errors import InputError, OutputError, UsageError
+from tvae.pipeline.errors import InputError, OutOfMemory, OutputError, UsageError
 from tvae.pipeline.jobs import ItemDone, ItemFailed, Notice
 from tvae.pipeline.latents import open_latents
 from tvae.pipeline.media import sandbox
@@ -142,17 +142,18 @@ class Failing:
 def test_what_can_pass_is_tried_again(
     batch: Batch, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failing = Failing(monkeypatch, "3.png", [OSError(errno.EIO, "input/output error"), MemoryError()])
+    errors = [OSError(errno.EIO, "input/output error"), MemoryError(), OutOfMemory("out of memory on cuda:0")]
+    failing = Failing(monkeypatch, "3.png", [*errors])
     ((result,), events, waited) = batch(ENCODE, retries=3)
-    assert (result.done, result.failed, result.retried) == (9, 0, 2)
-    assert waited == [1.0, 2.0]
-    assert failing.calls == 3
+    assert (result.done, result.failed, result.retried) == (9, 0, 3)
+    assert waited == [1.0, 2.0, 4.0]
+    assert failing.calls == 4
     assert not any(isinstance(event, ItemFailed) for event in events), "it has not failed in the end"
     told = [event.message for event in events if isinstance(event, Notice)]
-    assert len(told) == 2
+    assert len(told) == 3
     assert "tried again in 1 s" in told[0]
     line = read_manifest(tmp_path / "out" / NAME)["3.png.safetensors"]
-    assert len(line["warnings"]) == 2
+    assert len(line["warnings"]) == 3
 
 
 @pytest.mark.parametrize(
