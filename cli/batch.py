@@ -92,7 +92,7 @@ def batch(
             raise UsageError("--fail-fast and --max-failures cannot be used together")
 
         from tvae.pipeline.batch.job_file import read_job_file
-        from tvae.pipeline.batch.report import write_failed_list, write_reports
+        from tvae.pipeline.batch.report import check_reports, write_failed_list, write_reports
         from tvae.pipeline.batch.run import Options, run_batch
         from tvae.pipeline.batch.shards import shard_here, shard_of
 
@@ -103,6 +103,8 @@ def batch(
             tell(as_toml(steps).rstrip("\n"))
             return
         part = shard_here(os.environ) if shard is None else shard_of(shard)
+        if not dry_run:
+            check_reports(dict.fromkeys(str(step.folder) for step in steps), part)
         wanted = Options(dry_run, retries, 1 if fail_fast else max_failures, part)
         with Display(as_json=json, quiet=quiet, verbose=verbose, progress=not no_progress) as display:
             results = run_batch(steps, wanted, display.show)

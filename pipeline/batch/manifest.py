@@ -24,6 +24,8 @@ from tvae.pipeline.files.lock import OutputHeld, one_writer
 __all__ = ["NAME", "Manifest", "read_manifest"]
 
 NAME = "manifest.jsonl"
+_BEGIN = b'{"output": '
+"""Of every line."""
 _MOST_LINE = 1 << 20
 _INDEX = "index.json"
 """Of latents of a clip, whose checksum stands for all of their files: it holds theirs."""
@@ -37,7 +39,8 @@ def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
 class Manifest:
     """The manifest of a folder while a run adds to it; leaving it puts what is there on the disk.
 
-    Raises UsageError where another run has it, OutputError where it cannot be written.
+    Raises UsageError where another run has it, and for a file of its name that is none; OutputError where it cannot be
+    written.
     """
 
     def __init__(self, folder: Path, name: str = NAME) -> None:
@@ -58,7 +61,11 @@ class Manifest:
         try:
             self._lines, whole = _read(self._path)
             if not whole:
+                self._check_own()
                 self._write_anew()
+        except UsageError:
+            self._held.close()
+            raise
         except OSError as error:
             self._held.close()
             raise write_error(self._path, error) from error
@@ -102,6 +109,16 @@ class Manifest:
             return line is not None and _quick(output) == {key: line.get(key) for key in ("bytes", "time")}
         except OSError:
             return False
+
+    def _check_own(self) -> None:
+        """UsageError for a file of this name without a line of ours, unless it is one that a kill has torn: a file of
+        the user's is never written anew."""
+        if self._lines:
+            return
+        with open_regular(self._path) as file:
+            data = file.read(_MOST_LINE)
+        if b"\n" in data or data[: len(_BEGIN)] != _BEGIN[: len(data)]:
+            raise UsageError(f"{self._path} is not a manifest of tvae; move it, or choose another output")
 
     def _name(self, output: Path) -> str:
         return output.relative_to(self._folder).as_posix()

@@ -3,29 +3,51 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from tvae.pipeline.batch.run import StepResult
 from tvae.pipeline.batch.shards import Shard
+from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.atomic import replacing, write_error
+from tvae.pipeline.files.checked import read_json
 
-__all__ = ["write_failed_list", "write_reports"]
+__all__ = ["check_reports", "write_failed_list", "write_reports"]
+
+FORMAT = "tvae batch report"
+
+
+def check_reports(folders: Iterable[str], shard: Shard | None) -> None:
+    """UsageError for a file in the place of a report that is none, and would be lost."""
+    for folder in folders:
+        path = _place(folder, shard)
+        try:
+            data = read_json(path)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError):
+            data = None
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise UsageError(f"{path} is not a report of tvae; move it, or choose another output")
 
 
 def write_reports(results: Sequence[StepResult], shard: Shard | None) -> None:
     """One in each folder of outputs, of the steps that wrote there. OutputError where it cannot be written."""
     for folder in dict.fromkeys(result.output for result in results):
-        path = Path(folder) / ("report.json" if shard is None else shard.name("report", ".json"))
+        path = _place(folder, shard)
         steps = [asdict(result) for result in results if result.output == folder]
-        _write(path, json.dumps({"steps": steps}, indent=1) + "\n")
+        _write(path, json.dumps({"format": FORMAT, "steps": steps}, indent=1) + "\n")
 
 
 def write_failed_list(path: Path, results: Sequence[StepResult]) -> None:
     """The sources that failed, one a line, as ``tvae encode -a`` and a step's ``list`` read them."""
     names = dict.fromkeys(failure["source"] for result in results for failure in result.failures)
     _write(path, "".join(f"{Path(name).absolute()}\n" for name in names))
+
+
+def _place(folder: str, shard: Shard | None) -> Path:
+    return Path(folder) / ("report.json" if shard is None else shard.name("report", ".json"))
 
 
 def _write(path: Path, text: str) -> None:

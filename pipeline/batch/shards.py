@@ -46,7 +46,10 @@ def shard_of(text: str) -> Shard:
 
 
 def shard_here(environment: Mapping[str, str]) -> Shard | None:
-    """What Slurm's job array or torchrun says that this process is; None where neither does."""
+    """What Slurm's job array or torchrun says that this process is; None where neither does.
+
+    UsageError where its number is beyond their count, as in an array with gaps: such a process would do all items.
+    """
     for number, count, first in _SURROUNDINGS:
         values = [environment.get(name, "0" if name == first else "") for name in (number, count, first) if name]
         if all(value.isascii() and value.isdigit() for value in values):
@@ -54,4 +57,5 @@ def shard_here(environment: Mapping[str, str]) -> Shard | None:
             place -= sum(least)
             if 0 <= place < whole <= _MOST:
                 return Shard(place + 1, whole)
+            raise UsageError(f"{number} and {count} name no part of a whole (an array with gaps?); pass --shard I/N")
     return None

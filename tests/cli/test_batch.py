@@ -127,3 +127,11 @@ def test_a_step_that_cannot_be_done_ends_the_job(tvae: Tvae, job: Path) -> None:
     result = tvae("batch", job)
     assert result.exit_code == 2
     assert "nothing.png does not exist" in result.stderr
+
+
+def test_a_report_of_the_users_is_not_replaced(tvae: Tvae, job: Path, tmp_path: Path) -> None:
+    (tmp_path / "back").mkdir()
+    (tmp_path / "back" / "report.json").write_text("{}", encoding="utf-8")
+    result = tvae("batch", job)
+    assert (result.exit_code, "back/report.json is not a report of tvae; move it" in result.stderr) == (2, True)
+    assert not (tmp_path / "out").exists()

@@ -96,11 +96,15 @@ def test_what_a_kill_or_damage_leaves_is_mended(seed: int, tmp_path: Path) -> No
 
 
 def test_what_is_no_line_is_left_out(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_bytes(b'null\n{"output": 3}\n{"output": "a", "checksum": "0"}\n\xff\n' + b"[" * 9999)
-    assert read_manifest(tmp_path / NAME) == {}
+    """Among lines of ours. Of a file without any nothing is changed: ``test_files_of_the_user.py``."""
     with Manifest(tmp_path) as manifest:
         manifest.done(output(tmp_path, "a.png"), {})
-    assert len(lines(tmp_path)) == 1
+    with (tmp_path / NAME).open("ab") as file:
+        file.write(b'null\n{"output": 3}\n{"output": "a", "checksum": "0"}\n\xff\n' + b"[" * 9999)
+    assert read_manifest(tmp_path / NAME).keys() == {"a.png"}
+    with Manifest(tmp_path) as manifest:
+        manifest.done(output(tmp_path, "b.png"), {})
+    assert len(lines(tmp_path)) == 2
     assert read_manifest(tmp_path / "none") == {}
 
 

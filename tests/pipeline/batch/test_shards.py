@@ -41,7 +41,6 @@ def test_what_is_none(text: str) -> None:
         ({}, None),
         ({"SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_COUNT": "4"}, Shard(1, 4)),
         ({"SLURM_ARRAY_TASK_ID": "4", "SLURM_ARRAY_TASK_COUNT": "4", "SLURM_ARRAY_TASK_MIN": "1"}, Shard(4, 4)),
-        ({"SLURM_ARRAY_TASK_ID": "9", "SLURM_ARRAY_TASK_COUNT": "4"}, None),
         ({"RANK": "1", "WORLD_SIZE": "2"}, Shard(2, 2)),
         ({"RANK": "1"}, None),
         ({"RANK": "x", "WORLD_SIZE": "2"}, None),
@@ -49,3 +48,10 @@ def test_what_is_none(text: str) -> None:
 )
 def test_what_surrounds_the_process(environment: dict[str, str], shard: Shard | None) -> None:
     assert shard_here(environment) == shard
+
+
+def test_an_array_with_gaps_is_refused() -> None:
+    """Of --array=1-3,7 the last task is beyond the count: it would do what all others do, too."""
+    array = {"SLURM_ARRAY_TASK_COUNT": "4", "SLURM_ARRAY_TASK_MIN": "1"}
+    with pytest.raises(UsageError, match="pass --shard"):
+        shard_here({**array, "SLURM_ARRAY_TASK_ID": "7"})
