@@ -21,7 +21,9 @@ __all__ = ["batch"]
 JobFile = Annotated[
     str | None, typer.Argument(metavar="JOB.toml", help="What is to be done, step by step.", show_default=False)
 ]
-PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print the job with all defaults, and do nothing.")]
+PrintConfig = Annotated[
+    bool, typer.Option("--print-config", help="Print each step with the file's defaults in it, and do nothing.")
+]
 Schema = Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of job files, for editors.")]
 Retries = Annotated[
     int,
@@ -67,6 +69,8 @@ def batch(
 ) -> None:
     """Do a job from a file: encode, decode, roundtrip and cache, in steps.
 
+    A step: operation = "encode", inputs = ["photos"], output = "latents", and the command's options as keys.
+    Several are tables [[step]]; options before them are for all.
     Each folder of outputs gets manifest.jsonl, a line for each output, and report.json.
     A job that is run again skips what is done.
     """
@@ -87,12 +91,12 @@ def batch(
             tell(dumps(schema_of_jobs(), indent=1))
             return
         if job_file is None:
-            raise UsageError("name a job file (tvae batch --help says what it is)")
+            raise UsageError("name a job file (see tvae batch --help)")
         if fail_fast and max_failures is not None:
             raise UsageError("--fail-fast and --max-failures cannot be used together")
 
         from tvae.pipeline.batch.job_file import read_job_file
-        from tvae.pipeline.batch.report import check_reports, write_failed_list, write_reports
+        from tvae.pipeline.batch.report import check_places, write_failed_list, write_reports
         from tvae.pipeline.batch.run import Options, run_batch
         from tvae.pipeline.batch.shards import shard_here, shard_of
 
@@ -104,7 +108,7 @@ def batch(
             return
         part = shard_here(os.environ) if shard is None else shard_of(shard)
         if not dry_run:
-            check_reports(dict.fromkeys(str(step.folder) for step in steps), part)
+            check_places(dict.fromkeys(str(step.folder) for step in steps), part)
         wanted = Options(dry_run, retries, 1 if fail_fast else max_failures, part)
         with Display(as_json=json, quiet=quiet, verbose=verbose, progress=not no_progress) as display:
             results = run_batch(steps, wanted, display.show)

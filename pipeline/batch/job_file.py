@@ -16,14 +16,15 @@ from tvae.pipeline.batch.keys import Key, cache_keys, keys, shown
 from tvae.pipeline.caches.request import CacheRequest
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.checked import read_bytes
-from tvae.pipeline.jobs.items import read_list
+from tvae.pipeline.jobs.items import names_in
 from tvae.pipeline.jobs.job import OPERATIONS, Job
 from tvae.pipeline.jobs.outputs import Item
 from tvae.presets import builtin
 
 __all__ = ["Override", "Step", "read_job_file"]
 
-MOST_BYTES = 1 << 22
+MOST_BYTES, MOST_LISTED = 1 << 22, 1 << 30
+"""Of a job file, and of a list of inputs."""
 _OF_A_STEP = ("operation", "inputs", "list", "output", "cache", "override")
 _PATHS = ("spill",)
 """Keys of a step that are paths, always; a VAE is one where it exists."""
@@ -116,9 +117,9 @@ class _Reader:
             raise self.wrong(where, f"operation must be one of {', '.join(OPERATIONS)}; {found}")
         inputs = self._texts(data, "inputs", where)
         for name in self._texts(data, "list", where):
-            inputs += tuple(str(self._from(name).parent / each) for each in read_list(str(self._from(name))))
+            inputs += tuple(str(self._from(name).parent / each) for each in self._listed(name, where))
         output = data.get("output", ".")
-        if not isinstance(output, str):
+        if not _is_name(output):
             raise self.wrong(where, f"output must be a text, found {shown(output)}")
         values = self._values(data, keys(), where)
         cache = self._cache(data, where)
@@ -178,10 +179,19 @@ class _Reader:
     def _is_vae_here(self, name: str, value: Any) -> bool:
         return name == "vae" and value != builtin.NAME and os.path.exists(self._from(value))
 
+    def _listed(self, name: str, where: str) -> list[str]:
+        """The names in a file. A regular one: a job does not wait for what somebody may write."""
+        try:
+            return names_in(read_bytes(self._from(name), MOST_LISTED).decode("utf-8-sig"))
+        except OSError as error:
+            raise self.wrong(where, f"cannot read the list {name}: {error.strerror or error}") from error
+        except ValueError as error:
+            raise self.wrong(where, f"cannot read the list {name}: {error}") from error
+
     def _texts(self, data: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
         value = data.get(name, [])
         texts = [value] if isinstance(value, str) else value
-        if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
+        if not isinstance(texts, list) or not all(map(_is_name, texts)):
             raise self.wrong(where, f"{name} must be a text or a list of texts, found {shown(value)}")
         return tuple(texts)
 
@@ -194,3 +204,8 @@ class _Reader:
 
     def _from(self, name: str) -> Path:
         return self._folder / Path(name).expanduser()
+
+
+def _is_name(value: Any) -> bool:
+    """That a file system could have."""
+    return isinstance(value, str) and value != "" and "\0" not in value

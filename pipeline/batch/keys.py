@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import reprlib
 import types
 import typing
@@ -69,7 +71,7 @@ def _within(words: tuple[str, ...]) -> Callable[[Any], Any]:
 
 def _exactly(*kinds: type) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
-        if type(value) not in kinds:  # True is no number
+        if type(value) not in kinds or not _is_finite(value):  # True is no number
             raise ValueError
         return kinds[0](value)
 
@@ -84,12 +86,10 @@ def _size(value: Any) -> Size:
 
 
 def _fps(value: Any) -> Fraction:
-    if type(value) is int or (isinstance(value, str) and len(value) < 64):
-        try:
-            return Fraction(value)
-        except ZeroDivisionError:
-            pass
-    raise ValueError
+    found = re.fullmatch(r"\d{1,9}(/0*[1-9]\d{0,8}|\.\d{1,9})?", str(value), re.ASCII)
+    if found is None or type(value) not in (int, str):
+        raise ValueError
+    return Fraction(str(value))  # only now: of "1e999999999" it would make all digits
 
 
 def _buckets(value: Any) -> Buckets:
@@ -100,9 +100,14 @@ def _buckets(value: Any) -> Buckets:
 
 
 def _table(value: Any) -> tuple[tuple[str, str], ...]:
-    if not isinstance(value, dict) or not all(type(each) in (str, int, float) for each in value.values()):
+    read = _exactly(str, int, float)
+    if not isinstance(value, dict):
         raise ValueError
-    return tuple((name, str(each)) for name, each in value.items())
+    return tuple((name, read(each)) for name, each in value.items())
+
+
+def _is_finite(value: Any) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 _KEYS: dict[Any, Key] = {

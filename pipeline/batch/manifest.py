@@ -15,20 +15,42 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.errors import InputError, OutputError, UsageError
 from tvae.pipeline.files.atomic import replacing, write_error
 from tvae.pipeline.files.checked import open_regular, parse_json
 from tvae.pipeline.files.content_checksum import CHECKSUM, of_file, of_json
 from tvae.pipeline.files.lock import OutputHeld, one_writer
+from tvae.pipeline.latents.index import INDEX_NAME
 
-__all__ = ["NAME", "Manifest", "read_manifest"]
+__all__ = ["Manifest", "check_own", "manifest_name", "read_manifest"]
 
-NAME = "manifest.jsonl"
 _BEGIN = b'{"output": '
 """Of every line."""
 _MOST_LINE = 1 << 20
-_INDEX = "index.json"
-"""Of latents of a clip, whose checksum stands for all of their files: it holds theirs."""
+_QUICK = ("bytes", "time")
+"""What of a line tells whether the output is still the one it is of."""
+
+
+def manifest_name(shard: Shard | None) -> str:
+    """Of the whole, or of a part."""
+    return "manifest.jsonl" if shard is None else shard.name("manifest", ".jsonl")
+
+
+def check_own(path: Path) -> None:
+    """UsageError for a file in the place of a manifest without a line of ours, unless it is one that a kill has torn: a
+    file of the user's is never written anew. OutputError where it cannot be read."""
+    try:
+        with open_regular(path) as file:
+            first = file.readline(_MOST_LINE)
+        ours = not first or _line(first) is not None or bool(read_manifest(path))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise write_error(path, error) from error
+    torn = b"\n" not in first and first[: len(_BEGIN)] == _BEGIN[: len(first)]
+    if not (ours or torn):
+        raise UsageError(f"{path} is not a manifest of tvae; move it, or choose another output")
 
 
 def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
@@ -43,10 +65,11 @@ class Manifest:
     written.
     """
 
-    def __init__(self, folder: Path, name: str = NAME) -> None:
-        self._folder, self._path = folder, folder / name
+    def __init__(self, folder: Path, shard: Shard | None = None) -> None:
+        self._folder, self._path = folder, folder / manifest_name(shard)
         self._held = ExitStack()
-        self._lines: dict[str, dict[str, Any]] = {}
+        self._known: dict[str, dict[str, int]] = {}
+        """Size and time of each output that has a line. Of a million of them all lines would fill the memory."""
         self._file: Any = None
         self._again = False
         """Is there a line that no longer counts?"""
@@ -59,16 +82,17 @@ class Manifest:
                 f"another run writes {self._path}; wait for it, or give each run a part of the items with --shard"
             ) from None
         try:
-            self._lines, whole = _read(self._path)
+            check_own(self._path)
+            found, whole = _read(self._path)
             if not whole:
-                self._check_own()
                 self._write_anew()
-        except UsageError:
-            self._held.close()
-            raise
         except OSError as error:
             self._held.close()
             raise write_error(self._path, error) from error
+        except BaseException:
+            self._held.close()
+            raise
+        self._known = {name: {key: line.get(key, -1) for key in _QUICK} for name, line in found.items()}
         return self
 
     def __exit__(
@@ -90,10 +114,11 @@ class Manifest:
     def done(self, output: Path, facts: Mapping[str, Any]) -> None:
         """Add a line for a complete output. facts: what to say of it besides its name, size and checksum."""
         name = self._name(output)
-        line = {"output": name, **_stored(output), **facts}
+        stored = _stored(output)
+        line = {"output": name, **stored, **facts}
         data = json.dumps(line | {CHECKSUM: of_json(line)}, ensure_ascii=True).encode() + b"\n"
-        self._again |= name in self._lines
-        self._lines[name] = line
+        self._again |= name in self._known
+        self._known[name] = {key: stored[key] for key in _QUICK}
         try:
             if self._file is None:  # a run that makes nothing leaves none
                 self._file = self._path.open("ab")
@@ -104,28 +129,17 @@ class Manifest:
 
     def knows(self, output: Path) -> bool:
         """Is there a line for the output as it is now, by its size and time?"""
-        line = self._lines.get(self._name(output))
         try:
-            return line is not None and _quick(output) == {key: line.get(key) for key in ("bytes", "time")}
+            return self._known.get(self._name(output)) == _quick(output)
         except OSError:
             return False
-
-    def _check_own(self) -> None:
-        """UsageError for a file of this name without a line of ours, unless it is one that a kill has torn: a file of
-        the user's is never written anew."""
-        if self._lines:
-            return
-        with open_regular(self._path) as file:
-            data = file.read(_MOST_LINE)
-        if b"\n" in data or data[: len(_BEGIN)] != _BEGIN[: len(data)]:
-            raise UsageError(f"{self._path} is not a manifest of tvae; move it, or choose another output")
 
     def _name(self, output: Path) -> str:
         return output.relative_to(self._folder).as_posix()
 
     def _write_anew(self) -> None:
         with replacing(self._path) as temporary:
-            lines = (line | {CHECKSUM: of_json(line)} for line in self._lines.values())
+            lines = (line | {CHECKSUM: of_json(line)} for line in read_manifest(self._path).values())
             temporary.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
 
 
@@ -158,14 +172,15 @@ def _line(data: bytes) -> dict[str, Any] | None:
 
 
 def _stored(output: Path) -> dict[str, Any]:
-    """What is known of an output without its makers. OutputError where it cannot be read."""
+    """What is known of an output without its makers; the checksum in a clip's index stands for all of its files, as it
+    has theirs. OutputError where it cannot be read."""
     try:
-        content = output / _INDEX if output.is_dir() else output
+        content = output / INDEX_NAME if output.is_dir() else output
         return {**_quick(output), "sha256": of_file(content)}
     except (OSError, InputError) as error:
         raise OutputError(f"cannot read {output} again: {error}") from error
 
 
 def _quick(output: Path) -> dict[str, int]:
-    status = (output / _INDEX if output.is_dir() else output).stat()
+    status = (output / INDEX_NAME if output.is_dir() else output).stat()
     return {"bytes": status.st_size, "time": status.st_mtime_ns}

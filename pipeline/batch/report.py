@@ -7,20 +7,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from tvae.pipeline.batch.manifest import check_own, manifest_name
 from tvae.pipeline.batch.run import StepResult
 from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.atomic import replacing, write_error
 from tvae.pipeline.files.checked import read_json
 
-__all__ = ["check_reports", "write_failed_list", "write_reports"]
+__all__ = ["check_places", "write_failed_list", "write_reports"]
 
 FORMAT = "tvae batch report"
 
 
-def check_reports(folders: Iterable[str], shard: Shard | None) -> None:
-    """UsageError for a file in the place of a report that is none, and would be lost."""
+def check_places(folders: Iterable[str], shard: Shard | None) -> None:
+    """UsageError for a file in the place of a manifest or a report that is none, and would be lost."""
     for folder in folders:
+        check_own(Path(folder) / manifest_name(shard))
         path = _place(folder, shard)
         try:
             data = read_json(path)

@@ -13,7 +13,7 @@ from typing import Any
 
 from tvae.pipeline.batch.facts import facts_of
 from tvae.pipeline.batch.job_file import Step
-from tvae.pipeline.batch.manifest import NAME, Manifest
+from tvae.pipeline.batch.manifest import Manifest
 from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.errors import OutOfMemory
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemPlanned, ItemSkipped, run_job
@@ -138,8 +138,7 @@ class _Step:
     def _writing(self) -> AbstractContextManager[Manifest | None]:
         if self._options.dry_run:
             return nullcontext()
-        shard = self._options.shard
-        return Manifest(self._step.folder, NAME if shard is None else shard.name(Path(NAME).stem, Path(NAME).suffix))
+        return Manifest(self._step.folder, self._options.shard)
 
     def _is_here(self, item: Item) -> bool:
         return self._options.shard is None or self._options.shard.takes(self._step.path_of(item))

@@ -37,10 +37,10 @@ class Bell:
         for _ in range(min(times, _MOST - self._rings.qsize())):
             self._rings.put(None)
 
-    def wait(self, seconds: float = POLL_SECONDS) -> None:
-        """Until it rings, ``seconds`` and ``POLL_SECONDS`` at most."""
+    def wait(self) -> None:
+        """Until it rings, ``POLL_SECONDS`` at most."""
         with suppress(Empty):
-            self._rings.get(timeout=max(0.0, min(seconds, POLL_SECONDS)))
+            self._rings.get(timeout=POLL_SECONDS)
 
 
 def join(threads: Iterable[threading.Thread]) -> None:

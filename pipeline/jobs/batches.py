@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterator
 
@@ -18,9 +17,6 @@ measured."""
 MOST_PICTURES = 64
 PATIENCE = 16
 """Calls with full batches that the picture that has waited longest lets pass."""
-PATIENT_SECONDS = 0.1
-"""That a picture waits for others to fill its batch, while more are read. A call of one picture takes Python as long as
-one of eight, and it is Python that readers wait for: small pictures are soon read and computed one by one otherwise."""
 
 
 class Batches:
@@ -58,7 +54,7 @@ class Waiting:
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
-        self._groups: OrderedDict[Hashable, deque[tuple[int, float, Picture]]] = OrderedDict()
+        self._groups: OrderedDict[Hashable, deque[tuple[int, Picture]]] = OrderedDict()
         self._arrived = self._passed = 0
 
     def __bool__(self) -> bool:
@@ -67,34 +63,24 @@ class Waiting:
     def add(self, picture: Picture) -> None:
         """A picture that is ready for its call."""
         self._arrived += 1
-        self._groups.setdefault(picture.key, deque()).append((self._arrived, time.monotonic(), picture))
+        self._groups.setdefault(picture.key, deque()).append((self._arrived, picture))
 
     def take(self) -> list[Picture]:
         """The pictures of the next call: a full batch, or what waits beside the one that has waited longest."""
         oldest, full, size = self._next()
         self._passed = 0 if full == oldest else self._passed + 1
         group = self._groups[full]
-        taken = [group.popleft()[-1] for _ in range(size)]
+        taken = [group.popleft()[1] for _ in range(size)]
         if not group:
             del self._groups[full]
         return taken
-
-    def patience(self) -> float:
-        """Seconds for which what ``take`` would give may wait for more of its kind; 0 where there is no point."""
-        if not self._groups:
-            return 0.0
-        oldest, full, _ = self._next()
-        if full != oldest or self._full(self._groups[full]):
-            return 0.0
-        _, came, _ = self._groups[oldest][0]
-        return max(0.0, came + PATIENT_SECONDS - time.monotonic())
 
     def likely(self, vae: str) -> list[Picture]:
         """What ``take`` would give if no more came before; nothing where that is for another VAE."""
         if not self._groups:
             return []
         _, full, size = self._next()
-        pictures = [picture for *_, picture in itertools.islice(self._groups[full], size)]
+        pictures = [picture for _, picture in itertools.islice(self._groups[full], size)]
         return pictures if pictures[0].vae == vae else []
 
     def _next(self) -> tuple[Hashable, Hashable, int]:
@@ -104,7 +90,7 @@ class Waiting:
         if self._passed >= PATIENCE:
             full = oldest
         group = self._groups[full]
-        return oldest, full, next(size for size in self._batches.sizes(group[0][-1]) if size <= len(group))
+        return oldest, full, next(size for size in self._batches.sizes(group[0][1]) if size <= len(group))
 
-    def _full(self, group: deque[tuple[int, float, Picture]]) -> bool:
-        return len(group) >= self._batches.most(group[0][-1])
+    def _full(self, group: deque[tuple[int, Picture]]) -> bool:
+        return len(group) >= self._batches.most(group[0][1])

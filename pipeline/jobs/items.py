@@ -17,7 +17,7 @@ from tvae.pipeline.jobs.places import RealNames
 from tvae.pipeline.latents.foreign import SUFFIXES, ForeignLatents
 from tvae.pipeline.media import formats
 
-__all__ = ["Found", "expand", "read_list"]
+__all__ = ["Found", "expand", "names_in", "read_list"]
 
 Sought = Literal["media", "latents", "all latents"]
 """What is looked for in folders. All latents: those of other programs, too."""
@@ -61,7 +61,7 @@ def expand(job: Job) -> list[Found]:
 
 
 def read_list(name: str) -> list[str]:
-    """Names from a text file, one a line (``-``: standard input), without blank lines and those starting with ``#``.
+    """Names from a text file, as ``names_in`` finds them (``-``: standard input).
 
     Raises :class:`UsageError` if the file cannot be read.
     """
@@ -69,6 +69,11 @@ def read_list(name: str) -> list[str]:
         text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the list of inputs {name}: {_why(error)}") from error
+    return names_in(text)
+
+
+def names_in(text: str) -> list[str]:
+    """Of a list: its lines without blank ones and those that start with ``#``."""
     lines = (line.strip() for line in text.splitlines())
     return [line for line in lines if line and not line.startswith("#")]
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from operator import length_hint
 
 from tvae.pipeline.errors import OutOfMemory, UnsupportedOp
-from tvae.pipeline.files.bell import POLL_SECONDS, Bell, join, surely
+from tvae.pipeline.files.bell import Bell, join, surely
 from tvae.pipeline.jobs.batches import Batches, Waiting
 from tvae.pipeline.jobs.compute import enough_memory
 from tvae.pipeline.jobs.context import Context
@@ -76,7 +76,6 @@ class _Overlap:
         self._ended: deque[tuple[Item, Outcome]] = deque()
         self._calls: deque[Results] = deque()
         self._open = 0  # items that were looked up, or are, and have not ended
-        self._looked_up = 0  # of them, those that are at the moment
         self._threads = self._readers_left = min(context.threads, length_hint(items, context.threads))
         self._begun = False  # is there a result, or a clip under way?
         self._stopped = False
@@ -155,13 +154,10 @@ class _Overlap:
                     item = next(self._items, None)
                     if item is not PENDING:
                         self._open += item is not None
-                        self._looked_up += item is not None
                         return item
             self._for_readers.wait()
 
     def _found(self, item: Item, found: Outcome | Picture | None, held: int) -> None:
-        with self._lock:
-            self._looked_up -= 1
         if found is not None and not isinstance(found, Picture):
             return self._ends(item, found, held)
         with self._lock:
@@ -232,14 +228,13 @@ class _Overlap:
     def _take(self) -> tuple[list[Picture], Item | None]:
         """What is to be computed next; nothing where items have ended before."""
         with self._lock:
-            patience = self._waiting.patience() if self._begun and self._looked_up and not self._clips else 0.0
-            if self._waiting and not patience:
+            if self._waiting:
                 return self._waiting.take(), None
             if self._clips:
                 return [], self._clips.popleft()
             idle = not (self._ended or self._over())
         if idle:
-            self._for_caller.wait(patience or POLL_SECONDS)
+            self._for_caller.wait()
         return [], None
 
     def _over(self) -> bool:

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from tvae.pipeline.batch.manifest import NAME
+from tvae.pipeline.batch.manifest import manifest_name
 
+NAME = manifest_name(None)
 ENCODE = '[[step]]\noperation = "encode"\ninputs = "in"\nrecursive = true\noutput = "out"\n'
 DECODE = '[[step]]\noperation = "decode"\ninputs = "out"\nrecursive = true\noutput = "back"\n'
 

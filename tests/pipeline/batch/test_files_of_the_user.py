@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_files import ENCODE
+from job_files import ENCODE, NAME
 
-from tvae.pipeline.batch.report import check_reports, write_reports
+from tvae.pipeline.batch.report import check_places, write_reports
+from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.errors import UsageError
 
 Batch = Callable[..., Any]
@@ -17,7 +18,7 @@ Batch = Callable[..., Any]
 
 def done(batch: Batch) -> None:
     """As the command does it."""
-    check_reports(["out"], None)
+    check_places(["out"], None)
     write_reports(batch(ENCODE)[0], None)
 
 
@@ -35,6 +36,17 @@ def test_they_are_left_alone(
         done(batch)
     assert (tmp_path / "out" / name).read_text() == content
     assert [path.name for path in (tmp_path / "out").rglob("*.*")] == [name]
+
+
+def test_a_later_step_is_looked_at_before_the_first_is_done(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "back").mkdir()
+    (tmp_path / "back" / NAME).write_text("mine\n")
+    with pytest.raises(UsageError, match="is not a manifest"):
+        check_places([str(tmp_path / "out"), str(tmp_path / "back")], None)
+    with pytest.raises(UsageError, match="is not a manifest"):
+        check_places([str(tmp_path / "back")], None)
+    check_places([str(tmp_path / "back")], Shard(1, 2))
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] in (["in", "back"], ["back", "in"])
 
 
 def test_its_own_are_replaced(batch: Batch, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

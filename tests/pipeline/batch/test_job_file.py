@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from dataclasses import fields, replace
 from fractions import Fraction
@@ -151,6 +152,12 @@ def test_one_step_needs_no_table(tmp_path: Path) -> None:
         ('inputs = "a"\n[[step]]\noperation = "encode"', "unknown key 'inputs'"),
         ('[[step]]\noperation = "encode"\ninputs = "a"\n[[step]]\noperation = "encode"', "step 2: nothing to encode"),
         ('operation = "decode"\ninputs = "a"\nfps = "1/0"', "fps must be a rate"),
+        ('operation = "decode"\ninputs = "a"\nfps = "1e999999999"', "fps must be a rate"),
+        ('operation = "decode"\ninputs = "a"\nfps = true', "fps must be a rate"),
+        ('operation = "decode"\ninputs = "a"\ncrf = nan', "crf must be a number, found nan"),
+        ('operation = "decode"\ninputs = "a"\nencoder_options = {a = inf}', "encoder_options must be a table"),
+        ('operation = "encode"\ninputs = "a\\u0000"', "inputs must be"),
+        ('operation = "encode"\ninputs = "a"\noutput = "a\\u0000"', "output must be a text"),
         ('operation = "decode"\ninputs = "a"\nencoder_options = {a = [1]}', "encoder_options must be a table"),
         ("not toml", "is not valid"),
         ("a = " + "[" * 5000, "is not valid"),
@@ -188,8 +195,23 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "more than 10 bytes" in refused(tmp_path, 'operation = "encode"')
     missing = 'operation = "encode"\nlist = "none.txt"'
     monkeypatch.setattr(job_file, "MOST_BYTES", 1000)
-    with pytest.raises(UsageError, match="cannot read the list of inputs"):
-        read_job_file(written(tmp_path, missing))
+    assert "cannot read the list none.txt" in refused(tmp_path, missing)
+    (tmp_path / "none.txt").write_bytes(b"\xff")
+    assert "cannot read the list none.txt" in refused(tmp_path, missing)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no fifos")
+def test_nothing_waits_for_a_fifo(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "names")
+    assert "cannot read the list names" in refused(tmp_path, 'operation = "encode"\nlist = "names"')
+    with pytest.raises(UsageError, match="cannot read the job"):
+        read_job_file(tmp_path / "names")
+
+
+@pytest.mark.parametrize(("said", "rate"), [("25", 25), ('"29.97"', Fraction(2997, 100)), ('"24/1"', 24), ('"007"', 7)])
+def test_rates(said: str, rate: Any, tmp_path: Path) -> None:
+    (step,) = read_job_file(written(tmp_path, f'operation = "decode"\ninputs = "a"\nfps = {said}'))
+    assert step.job.fps == rate
 
 
 def test_every_field_of_a_job_is_a_key_and_reaches_it(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_files import DECODE, ENCODE, photo, values
+from job_files import DECODE, ENCODE, NAME, photo, values
 
-from tvae.pipeline.batch.manifest import NAME, read_manifest
+from tvae.pipeline.batch.manifest import read_manifest
 
 Batch = Callable[..., Any]
 SCRIPT = """

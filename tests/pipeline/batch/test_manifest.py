@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from job_files import NAME
 
 from tvae.pipeline.batch.facts import facts_of
-from tvae.pipeline.batch.manifest import NAME, Manifest, read_manifest
+from tvae.pipeline.batch.manifest import Manifest, read_manifest
+from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.errors import OutputError, UsageError
 
 
@@ -129,7 +131,7 @@ def test_one_run_writes_it(tmp_path: Path) -> None:
         thread.start()
         thread.join()
         assert "--shard" in str(found[0])
-        with Manifest(tmp_path, "manifest-1-of-2.jsonl") as part:
+        with Manifest(tmp_path, Shard(1, 2)) as part:
             part.done(output(tmp_path, "a.png"), {})
     assert len(read_manifest(tmp_path / "manifest-1-of-2.jsonl")) == 1
     with Manifest(tmp_path):
@@ -146,7 +148,7 @@ def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / NAME).mkdir()
     with pytest.raises(OutputError, match=r"manifest\.jsonl"), Manifest(tmp_path):
         pass
-    with Manifest(tmp_path, "other.jsonl") as manifest, pytest.raises(OutputError, match="cannot read"):
+    with Manifest(tmp_path, Shard(1, 2)) as manifest, pytest.raises(OutputError, match="cannot read"):
         manifest.done(tmp_path / "gone.png", {})
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ import torch
 from PIL import Image
 
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.jobs import Job, batches, reading
-from tvae.pipeline.jobs.batches import PATIENCE, PATIENT_SECONDS, Batches, Waiting
+from tvae.pipeline.jobs import Job
+from tvae.pipeline.jobs.batches import PATIENCE, Batches, Waiting
 from tvae.pipeline.jobs.compute import decode_pictures, encode_pictures, expect_pictures
 from tvae.pipeline.jobs.pictures import Picture
 from tvae.pipeline.latents import open_latents
@@ -54,53 +53,6 @@ def test_nobody_waits_for_ever() -> None:
         waiting.add(of_size(8))
         taken.append(waiting.take()[0].pixels)
     assert taken == [*[64] * PATIENCE, 256]
-
-
-def test_a_picture_waits_a_moment_for_others_of_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr("tvae.pipeline.jobs.batches.time.monotonic", lambda: now[0])
-    waiting = Waiting(Batches(2, "cpu"))
-    assert waiting.patience() == 0
-    waiting.add(of_size(8))
-    now[0] += PATIENT_SECONDS / 4
-    waiting.add(of_size(16))
-    assert waiting.patience() == pytest.approx(PATIENT_SECONDS * 3 / 4), "as long as the first may wait"
-    waiting.add(of_size(16))
-    assert waiting.patience() == 0, "two of a size are full"
-    assert [picture.pixels for picture in waiting.take()] == [256, 256]
-    assert waiting.patience() == pytest.approx(PATIENT_SECONDS * 3 / 4)
-    now[0] += PATIENT_SECONDS
-    assert waiting.patience() == 0
-    assert [picture.pixels for picture in waiting.take()] == [64]
-    waiting.add(of_size(16, alone=True))
-    assert waiting.patience() == 0, "it shares no call"
-
-
-def test_calls_are_full_where_reading_is_slow(
-    run: Run, stand_in: Run, picture: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each image takes longer to read than to compute. The first is computed at once, and the last waits for none."""
-    calls: list[int] = []
-
-    class Counted(type(stand_in())):  # type: ignore[misc]
-        def encode(self, x: Any) -> Any:
-            calls.append(len(x))
-            return super().encode(x)
-
-    def slow(*args: Any, **more: Any) -> Any:
-        time.sleep(0.01)
-        return prepare(*args, **more)
-
-    prepare = reading.prepare
-    monkeypatch.setattr(reading, "prepare", slow)
-    monkeypatch.setattr(batches, "PATIENT_SECONDS", 5.0)
-    for number in range(33):
-        source = picture(f"in/{number:03d}.png", 32, 16, seed=number)
-    began = time.monotonic()
-    done, _ = run("encode", source.parent, output=tmp_path / "out", model=Counted(stand_in().info), batch=8)
-    assert done.done == sum(calls) == 33
-    assert calls.count(8) >= 3, calls
-    assert time.monotonic() - began < 5.0
 
 
 def test_how_many_pay() -> None:
