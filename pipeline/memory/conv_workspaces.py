@@ -4,12 +4,14 @@ cuDNN takes what its own estimate says is fastest, however much memory that work
 channels at 208x120 in float32 works in 129 GiB, and takes 1.4 times as long as the kernel that works in none (H200).
 Where the allocator refuses the memory, PyTorch takes cuDNN's next suggestion, and keeps to that for as long as the
 thread lives. So the first time that a thread convolves tensors of these shapes, the allocator is held to the result and
-little more, for the length of that one call; allocations of other threads in that time are held to the same. Kernels of
-16 bits want memory, too: a convolution of 256 to 128 channels turned its operands round in three times its result.
+little more, for the length of that one call; allocations of other threads in that time are held to the same. Where no
+algorithm works in so little, it gets more by steps. Kernels of 16 bits want memory, too: a convolution of 256 to 128
+channels turned its operands round in three times its result.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -25,8 +27,10 @@ from tvae.pipeline.memory.convolved_shapes import CONVOLUTIONS
 
 __all__ = ["SmallWorkspaces"]
 
-_ROOM = 24 << 20
-"""Bytes beside the result."""
+_log = logging.getLogger("tvae")
+
+_ROOM, _MORE = 24 << 20, 4
+"""Bytes beside the result, and how many times that where it is too little."""
 _SEGMENT, _PAGE, _SMALL = 20 << 20, 2 << 20, 10 << 20
 """How the allocator takes memory from the device: in so much for what is small, else in multiples of a page."""
 _KNOWN = 4096
@@ -77,15 +81,15 @@ def _convolved(
     with torch.cuda.device(x.device):
         give_back(x)
         result = prod(CONVOLUTIONS[func](*args, **kwargs)) * x.element_size()
-        laid_out = sum(t.nbytes for t in (x, weight) if not _is_dense(t))
-        room = _taken(result) + _taken(laid_out) + _ROOM
-        share = (torch.cuda.memory_reserved(x.device) + room) / _total(x.device)
-        if share < 1.0:
+        laid_out = sum(t.nbytes for t in (x, weight) if not t.is_contiguous(memory_format=_layout(x, weight)))
+        tensors, room = _taken(result) + _taken(laid_out), _ROOM
+        while (share := (torch.cuda.memory_reserved(x.device) + tensors + room) / _total(x.device)) < 1.0:
             try:
                 with allocator_share(x.device).borrowed(share):
                     return func(*args, **kwargs)
-            except RuntimeError:  # no memory, or no algorithm that works in so little
-                pass
+            except RuntimeError as error:  # no memory, or no algorithm that works in so little
+                _log.debug("%s of %s works in more than %d MiB: %s", func.__name__, key[1:3], room >> 20, error)
+                room *= _MORE
         return func(*args, **kwargs)
 
 
@@ -104,9 +108,13 @@ def _told(arg: Any) -> Hashable:
     return tuple(arg) if isinstance(arg, list) else arg
 
 
-def _is_dense(t: Tensor) -> bool:
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(t.ndim, torch.contiguous_format)
-    return t.is_contiguous() or t.is_contiguous(memory_format=last)
+def _layout(x: Tensor, weight: Tensor) -> torch.memory_format:
+    """That PyTorch brings both operands in: channels last where one of them has it ("cudnn_conv_suggest_memory_format",
+    ATen/native/ConvUtils.h)."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.ndim)
+    if last is not None and any(not t.is_contiguous() and t.is_contiguous(memory_format=last) for t in (x, weight)):
+        return last
+    return torch.contiguous_format
 
 
 def _taken(size: int) -> int:

@@ -113,12 +113,35 @@ def test_a_copy_of_what_lies_apart_has_room(card: Card) -> None:
     assert apart - dense == x[:, :, ::2].numel() * 4
 
 
-def test_where_no_algorithm_works_in_so_little_any_does(card: Card) -> None:
-    card.refuses = 1
+@pytest.mark.parametrize("last", [0, 1])
+def test_a_copy_of_the_one_that_lies_in_another_way_than_the_other_has_room(card: Card, last: int) -> None:
+    """PyTorch brings both in the same layout. Without the room for that no algorithm is left that works in little."""
+    operands = [torch.zeros(1, 512, 64, 64), torch.zeros(512, 512, 3, 3)]
+    plain = [t.clone() for t in operands]
+    operands[last] = operands[last].to(memory_format=torch.channels_last)
+    for given in (operands, plain):
+        _convolved(card.convolve, tuple(given), {})
+    apart, dense = (round(share * TOTAL) for share in card.shares)
+    copied = operands[1 - last].nbytes
+    assert copied <= apart - dense <= max(copied + (2 << 20), 20 << 20)
+
+
+def test_where_no_algorithm_works_in_so_little_it_gets_more_by_steps(card: Card) -> None:
+    """And not all at once, as one that works in nearly all of a card would be the first that fits."""
+    card.refuses = 2
     x, weight = tensors()
     y = _convolved(card.convolve, (x, weight), {"stride": 2})
     assert torch.equal(y, torch.conv2d(x, weight, stride=2))
-    assert card.shares[0] < card.shares[1] == 1.0
+    tensors_, rooms = round(card.shares[0] * TOTAL) - (24 << 20), [round(s * TOTAL) for s in card.shares]
+    assert [(room - tensors_) >> 20 for room in rooms] == [24, 96, 384]
+
+
+def test_in_the_end_it_gets_all(card: Card) -> None:
+    card.refuses = 8
+    _convolved(card.convolve, tensors(), {})
+    assert card.shares == sorted(card.shares)
+    assert card.shares[-2] < card.shares[-1] == 1.0
+    assert len(card.shares) == 9
 
 
 def test_an_error_is_told(card: Card) -> None:
