@@ -7,6 +7,7 @@ from collections import deque
 from tvae.pipeline.errors import InputError, UnsupportedOp
 from tvae.pipeline.files.bell import Bell
 from tvae.pipeline.files.lock import OutputHeld
+from tvae.pipeline.files.pulse import beat
 from tvae.pipeline.jobs.compute import enough_memory
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemStarted, Progress
@@ -61,6 +62,7 @@ def clip_outcome(operation: Operation, item: Item, context: Context) -> Outcome 
         if item.index not in context.held:
             context.held.add(item.index)
             context.notify(item, [f"another run is writing {held.path}; waiting for it"])
+        beat()  # to wait is what it is to do
         return None
     except Exception as error:  # the caller knows whose failure it is
         return error

@@ -23,6 +23,7 @@ from tvae.pipeline.engine.plan.schedule import Schedule
 from tvae.pipeline.engine.run.cuda_graph import Recording
 from tvae.pipeline.engine.run.execute import execute
 from tvae.pipeline.engine.run.storage import OwnRows, RowSink, RowSource
+from tvae.pipeline.files.pulse import beat
 from tvae.pipeline.memory.conv_workspaces import SmallWorkspaces
 from tvae.pipeline.memory.heap import return_what_is_free
 from tvae.pipeline.session.choose_plan import rows_dim
@@ -205,7 +206,7 @@ class Runner:
                 constants=self._constants,
                 channels_last=self._channels_last,
                 spill=self._spill,
-                before_strip=return_what_is_free if resident else _nothing,
+                before_strip=_return_and_beat if resident else beat,
                 exchange=None if self._shared is None else self._shared.exchange,
             )
         self._thread.convolved = True
@@ -226,5 +227,7 @@ def _whole(x: Tensor | RowSource) -> Tensor | OwnRows:
     return found
 
 
-def _nothing() -> None:
-    """Where nobody counts, nothing is given back."""
+def _return_and_beat() -> None:
+    """Before a strip, where somebody counts the process's memory."""
+    return_what_is_free()
+    beat()

@@ -1,8 +1,10 @@
 """The process of a device whose VAE is the stand-in; its argument says what happens to it.
 
 ``as-it-is``; ``dies``: it is killed while it computes a picture of 8 columns of latents; ``hangs-up``: the same, and
-the device does not answer any more; ``dies-reading``: it is killed while it reads the file poison.png; ``unsupported``:
-every call is refused; ``slow``: a call takes a while.
+the device does not answer any more; ``hangs``: the call never ends; ``stops``: the process is stopped, all threads at
+once; ``crashes``: the process is killed when it opens such a picture by itself, and ``crashes-anywhere`` when it opens
+it in any way; ``dies-reading``: when it reads the file poison.png by itself; ``unsupported``: every call is refused;
+``slow``: a call takes a while; ``long``: and much longer, but shows that it gets on.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,8 @@ from stand_in import StandIn
 
 import tvae.pipeline.session.model as opening
 from tvae.pipeline.errors import UnsupportedOp, UsageError
-from tvae.pipeline.jobs.devices import worker
+from tvae.pipeline.files.pulse import beat
+from tvae.pipeline.jobs.devices import alive, worker
 from tvae.pipeline.media import sandbox
 
 POISON = 64
@@ -32,10 +36,16 @@ class Disturbed(StandIn):
         mode = sys.argv[1]
         if mode == "slow":
             time.sleep(0.3)
+        if mode == "long":
+            for _ in range(30):
+                time.sleep(0.1)
+                beat()
         if mode == "unsupported":
             raise UnsupportedOp("aten.fft", "encoder.mid")
-        if x.shape[-1] == POISON and mode == "dies":
-            os.kill(os.getpid(), signal.SIGKILL)
+        if x.shape[-1] == POISON and mode in ("dies", "stops"):
+            os.kill(os.getpid(), signal.SIGKILL if mode == "dies" else signal.SIGSTOP)
+        if x.shape[-1] == POISON and mode == "hangs":
+            threading.Event().wait()
         if x.shape[-1] == POISON and mode == "hangs-up":
             worker._answers = lambda _vaes: False
             raise RuntimeError("an illegal memory access was encountered\nand more lines")
@@ -54,10 +64,27 @@ def read(path: Path, *more: Any) -> Any:
     return open_here(path, *more)
 
 
+def crashing(opening: Any) -> Any:
+    """What opens files, until one is of so many columns."""
+
+    def opened(*args: Any, **options: Any) -> Any:
+        reader = opening(*args, **options)
+        if reader.info.width == POISON:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return reader
+
+    return opened
+
+
 if __name__ == "__main__":
+    alive.BEAT_SECONDS = 0.1
     open_here = sandbox.open_here
     if sys.argv[1] == "dies-reading":
         sandbox.open_here = read
+    if sys.argv[1] == "crashes":
+        sandbox.open_here = crashing(sandbox.open_here)
+    if sys.argv[1] == "crashes-anywhere":
+        sandbox.Sandbox.open_reader = crashing(sandbox.Sandbox.open_reader)  # type: ignore[method-assign]
     if folder := os.environ.get("TVAE_TEST_PIDS"):
         (Path(folder) / str(os.getpid())).touch()
     opening.open_model = opened  # type: ignore[assignment]

@@ -22,8 +22,9 @@ __all__ = ["GivenItems", "GrantedClaims"]
 class GivenItems:
     """An iterator that never waits: it gives ``PENDING`` where more are to come. Any thread may take."""
 
-    def __init__(self) -> None:
-        self.more = Bell()
+    def __init__(self, took: Callable[[Item], None]) -> None:
+        """took: is told of each item in the thread that takes it, before that has it."""
+        self.more, self._took = Bell(), took
         self._lock = threading.Lock()
         self._items: deque[Item] = deque()
         self._complete = False
@@ -33,11 +34,13 @@ class GivenItems:
 
     def __next__(self) -> Item | Pending:
         with self._lock:
-            if self._items:
-                return self._items.popleft()
-            if self._complete:
-                raise StopIteration
-            return PENDING
+            if not self._items:
+                if self._complete:
+                    raise StopIteration
+                return PENDING
+            item = self._items.popleft()
+        self._took(item)
+        return item
 
     def add(self, items: Sequence[Item]) -> None:
         with self._lock:

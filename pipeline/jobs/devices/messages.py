@@ -3,7 +3,7 @@
 ::
 
     run       Begin             Give*                 (ClaimAnswer)  NoMore
-    process          Ready  (Told | Ended | Claim | Logged)*                 Finished  |  Failed
+    process          Ready  (Took | Told | Ended | Claim | Logged | Alive)*  Finished  |  Failed
 
 Both ends are the same program, and nobody else has the pipes: what goes through them is pickled.
 """
@@ -24,6 +24,7 @@ from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.media.formats import Kind
 
 __all__ = [
+    "Alive",
     "Begin",
     "Claim",
     "ClaimAnswer",
@@ -36,6 +37,7 @@ __all__ = [
     "Raised",
     "Ready",
     "Told",
+    "Took",
     "receive",
     "send",
 ]
@@ -53,10 +55,10 @@ class Begin:
 
 @dataclass(frozen=True)
 class Give:
-    """More items to do. wary: the numbers of those that a lost device had: one of them may be what it was lost over."""
+    """More items to do. apart: open their files in processes of their own (see ``Sandbox``)."""
 
     items: tuple[Item, ...]
-    wary: frozenset[int] = frozenset()
+    apart: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,19 @@ class Ready:
     vae: str | None
     dtype: str | None
     device: str | None
+
+
+@dataclass(frozen=True)
+class Alive:
+    """Something has happened since the last message of this kind."""
+
+
+@dataclass(frozen=True)
+class Took:
+    """A thread of this number has begun to look at the item, and is done with the one that it took before."""
+
+    index: int
+    thread: int
 
 
 @dataclass(frozen=True)

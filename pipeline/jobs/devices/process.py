@@ -50,8 +50,11 @@ class DeviceProcess:
         assert self._process.stdout is not None
         self._orders, self._answers = self._process.stdin, self._process.stdout
         self._inbox = inbox
+        self._to_tell: SimpleQueue[object] = SimpleQueue()
         self._hearing = threading.Thread(target=self._hear, name=f"tvae-hears-{device}", daemon=True)
+        self._telling = threading.Thread(target=self._tell_all, name=f"tvae-tells-{device}", daemon=True)
         self._hearing.start()
+        self._telling.start()
         self.tell(Begin(job, _log.getEffectiveLevel() if _log.handlers else None))
 
     def _hear(self) -> None:
@@ -60,28 +63,35 @@ class DeviceProcess:
                 self._inbox.put((self.number, receive(self._answers)))
         self._inbox.put((self.number, None))
 
+    def _tell_all(self) -> None:
+        with contextlib.suppress(OSError, ValueError), self._orders:
+            while (message := self._to_tell.get()) is not None:
+                send(self._orders, message)
+
     def tell(self, message: object) -> None:
-        """One that has gone is not told: its last message says so."""
-        with contextlib.suppress(OSError, ValueError):
-            send(self._orders, message)
+        """Without waiting: one that hangs does not read. One that has gone is not told: its last message says so."""
+        self._to_tell.put(message)
 
     def dismiss(self) -> None:
         """Nothing more will be told: it ends, at the next place where it can."""
-        with contextlib.suppress(OSError, ValueError):
-            self._orders.close()
+        self._to_tell.put(None)
 
     def wait(self) -> None:
-        """Until it has ended, ``END_SECONDS`` at most."""
+        """Until it has ended, ``END_SECONDS`` at most. Nothing more is told."""
+        self.dismiss()
         try:
             self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
-        join([self._hearing])
+        if self._process.returncode is not None:
+            join([self._hearing, self._telling])
 
     def kill(self) -> None:
-        """It is gone afterwards, whatever it did."""
+        """It is gone afterwards, whatever it did; but the system may keep one that its device does not let go."""
+        self.dismiss()
         self._process.kill()
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_SECONDS)
 
     def cause(self) -> str:
         """Why a process that said nothing has gone."""

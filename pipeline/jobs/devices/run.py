@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -15,7 +15,9 @@ from tvae.pipeline.files.bell import POLL_SECONDS
 from tvae.pipeline.files.leftovers import remove_leftovers
 from tvae.pipeline.jobs.cache_names import cached_folders
 from tvae.pipeline.jobs.context import Context
+from tvae.pipeline.jobs.devices.alive import Silence
 from tvae.pipeline.jobs.devices.messages import (
+    Alive,
     Claim,
     ClaimAnswer,
     Ended,
@@ -27,6 +29,7 @@ from tvae.pipeline.jobs.devices.messages import (
     Raised,
     Ready,
     Told,
+    Took,
 )
 from tvae.pipeline.jobs.devices.process import DeviceProcess, Inbox
 from tvae.pipeline.jobs.devices.shares import Shares
@@ -91,19 +94,20 @@ class _Run:
         self._items, self._context, self._processes, self._inbox, self._end = items, context, processes, inbox, end
         self._shares = Shares(items, len(processes))
         self._alive = {process.number: process for process in processes}
+        self._silence = Silence()
 
     def begin(self) -> None:
         """Until all devices are ready."""
         ready: dict[int, Ready] = {}
         while len(ready) < len(self._processes):
-            number, message = self._next()
+            number, message = self._next(self._alive.keys() - ready.keys())
             device = self._processes[number].device
             if isinstance(message, Ready):
                 ready[number] = message
             elif isinstance(message, Failed):
                 raise message.raised.error(f"{device}: ")
-            elif message is None:
-                raise RankError(f"{device} cannot be used: {self._processes[number].cause()}")
+            elif message is None or isinstance(message, Silence):
+                raise RankError(f"{device} cannot be used: {self._gone(number, message)}")
         told = [ready[process.number] for process in self._processes]
         dtypes = {one.dtype for one in told}
         if len(dtypes) > 1:
@@ -117,9 +121,9 @@ class _Run:
         """Until every item has ended."""
         self._share_out()
         while self._shares.left:
-            self._hear(*self._next())
+            self._hear(*self._next(self._shares.at_work))
             while not self._inbox.empty():  # items are given together that can be
-                self._hear(*self._next())
+                self._hear(*self._next(()))
             self._share_out()
 
     def finish(self) -> None:
@@ -127,20 +131,29 @@ class _Run:
         for process in self._alive.values():
             process.tell(NoMore())
         while self._alive:
-            number, message = self._next()
+            number, message = self._next(self._alive)
             if isinstance(message, Finished):
                 self._context.busy.join(message.threads, message.seconds)
-            if message is None or isinstance(message, Finished | Failed):
+            if isinstance(message, Silence):
+                self._processes[number].kill()
+            if message is None or isinstance(message, Finished | Failed | Silence):
                 self._alive.pop(number, None)
 
-    def _next(self) -> tuple[int, Any]:
-        """The next message."""
+    def _next(self, watched: Collection[int]) -> tuple[int, Any]:
+        """The next message, or that one of these is silent for too long."""
         while True:
-            with suppress(Empty):
+            self._silence.pass_time()
+            try:
                 number, message = self._inbox.get(timeout=POLL_SECONDS)
-                if isinstance(message, Logged):
-                    _log.log(message.level, "%s: %s", self._processes[number].device, message.text)
-                return number, message
+            except Empty:
+                silent = next((number for number in watched if self._silence.too_long(number)), None)
+                if silent is not None:
+                    return silent, self._silence
+                continue
+            self._silence.heard(number)
+            if isinstance(message, Logged):
+                _log.log(message.level, "%s: %s", self._processes[number].device, message.text)
+            return number, message
 
     def _share_out(self) -> None:
         """Every device is given what it can take now, one item after the other for each."""
@@ -155,8 +168,8 @@ class _Run:
                     given[number].append(item)
         for number, items in given.items():
             if items:
-                wary = frozenset(item.index for item in items if self._shares.was_returned(item))
-                self._alive[number].tell(Give(tuple(items), wary))
+                self._silence.heard(number)
+                self._alive[number].tell(Give(tuple(items), apart=any(map(self._shares.suspected, items))))
 
     def _hear(self, number: int, message: Any) -> None:
         if number not in self._alive:
@@ -172,13 +185,23 @@ class _Run:
             self._end(item, message.event)
         elif isinstance(message, Claim):
             self._processes[number].tell(ClaimAnswer(message.number, self._claimed(message)))
-        elif isinstance(message, Logged):
+        elif isinstance(message, Alive | Logged):
             return
+        elif isinstance(message, Took):
+            self._shares.took(number, message.index, message.thread)
         elif isinstance(message, Failed) and not message.lost:
             raise message.raised.error(f"{self._processes[number].device}: ")
+        elif isinstance(message, Failed):
+            self._lose(number, _first_line(message.raised.message))
         else:
-            cause = self._processes[number].cause() if message is None else _first_line(message.raised.message)
-            self._lose(number, cause)
+            self._lose(number, self._gone(number, message), silently=True)
+
+    def _gone(self, number: int, silence: Silence | None) -> str:
+        """Why a process that said nothing is no more."""
+        if silence is None:
+            return self._processes[number].cause()
+        self._processes[number].kill()
+        return silence.cause
 
     def _claimed(self, claim: Claim) -> Path | Raised:
         try:
@@ -186,18 +209,23 @@ class _Run:
         except TvaeError as error:
             return Raised.of(error)
 
-    def _lose(self, number: int, cause: str) -> None:
-        process, loss = self._alive.pop(number), self._shares.lost(number)
+    def _lose(self, number: int, cause: str, *, silently: bool = False) -> None:
+        process, loss = self._alive.pop(number), self._shares.lost(number, silently=silently)
         device = process.device
         process.wait()
         for folder in {item.folder for item in loss.begun} | cached_folders(loss.begun, self._context.job):
             remove_leftovers(folder)
         self._context.emit(DeviceLost(device, cause))
         for item in loss.begun:
-            message = f"{item.source}: {device} was lost while it was at work on it ({cause}); run again"
-            self._end(item, ItemFailed(item.source, item.index, message, InputError(message)))
+            self._fail(item, f"{device} was lost while it was at work on it ({cause}); run again")
+        if loss.fatal is not None:
+            self._fail(loss.fatal, f"a second device was lost that opened it, {device} ({cause}); leave it out")
         if not self._alive and self._shares.left:
             raise RankError(f"no device is left, {device} was the last ({cause}); complete results stay; run again")
+
+    def _fail(self, item: Item, why: str) -> None:
+        message = f"{item.source}: {why}"
+        self._end(item, ItemFailed(item.source, item.index, message, InputError(message)))
 
 
 def _first_line(message: str) -> str:

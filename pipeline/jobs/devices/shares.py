@@ -4,6 +4,10 @@ A device has several pictures at a time, to read, compute and write at once. The
 much it has done so far, so that all devices end together, fast and slow ones. A clip is given to a device that has
 nothing else, which gets no more until it is done: items would wait for as long as it takes, while other devices have
 nothing to do.
+
+A file that ends the process that opens it must not end one device after the other. So where a process went without a
+word, the items that its threads were looking at are done again at the end, each alone on a device; one that loses that
+device as well is not done again.
 """
 
 from __future__ import annotations
@@ -32,6 +36,8 @@ class Loss(NamedTuple):
     """Any of these may be what it was lost over."""
     returned: list[Item]
     """Back in the queue."""
+    fatal: Item | None = None
+    """It has lost two devices, and was all that this one had."""
 
 
 class Shares:
@@ -42,8 +48,9 @@ class Shares:
         self._hands: list[dict[int, Item]] = [{} for _ in range(devices)]
         self._done = [0] * devices
         self._begun: set[int] = set()
+        self._taken: list[dict[int, int]] = [{} for _ in range(devices)]
+        self._suspects: set[int] = set()
         self._clips: set[int] = set()
-        self._returned: set[int] = set()
         self._alive = set(range(devices))
 
     @property
@@ -51,20 +58,34 @@ class Shares:
         """Is there an item that has not ended?"""
         return bool(self._queue) or any(self._hands)
 
+    @property
+    def at_work(self) -> list[int]:
+        """Devices that have something to do."""
+        return [device for device, hand in enumerate(self._hands) if hand]
+
     def next_for(self, device: int) -> Item | None:
         """The item that a device is given now; None: it has enough, or there is none."""
         hand = self._hands[device]
-        if not self._queue or device not in self._alive or not self._clips.isdisjoint(hand):
+        alone = self._clips | self._suspects
+        if not self._queue or device not in self._alive or not alone.isdisjoint(hand):
             return None
         part = (1 + self._done[device]) / sum(1 + self._done[one] for one in self._alive)
         share = min(MOST, FIRST + self._done[device], int(len(self._queue) * part / 2))
         item = self._queue[0]
-        if len(hand) >= (1 if item.kinds == {"video"} else max(LEAST, share)):
+        if len(hand) >= (1 if item.kinds == {"video"} or self.suspected(item) else max(LEAST, share)):
             return None
         if item.kinds == {"video"}:
             self._clips.add(item.index)
         hand[item.index] = item
         return self._queue.popleft()
+
+    def suspected(self, item: Item) -> bool:
+        """Was a device lost that looked at it?"""
+        return item.index in self._suspects
+
+    def took(self, device: int, index: int, thread: int) -> None:
+        """A thread of a device looks at the item now, and no more at the one before."""
+        self._taken[device][thread] = index
 
     def started(self, index: int, kind: Kind) -> None:
         """A device has begun to compute an item, which turned out to be of this kind."""
@@ -77,21 +98,23 @@ class Shares:
         self._done[device] += 1
         return self._forget(self._hands[device].pop(index))
 
-    def lost(self, device: int) -> Loss:
-        """A device that does no more. What it had not begun is first in the queue again."""
+    def lost(self, device: int, *, silently: bool = False) -> Loss:
+        """A device that does no more. What it had not begun is first in the queue again. silently: it did not say why,
+        so that what it looked at may be the cause: that is last in the queue, or fatal."""
         hand, self._hands[device] = self._hands[device], {}
         self._alive.discard(device)
-        begun = [item for item in hand.values() if item.index in self._begun]
-        found = Loss(begun, [item for item in hand.values() if item.index not in self._begun])
+        begun, rest = (
+            [item for item in hand.values() if (item.index in self._begun) is whether] for whether in (True, False)
+        )
+        looked_at = {*self._taken[device].values()} if silently else set()
+        fatal = next((item for item in rest if item.index in looked_at & self._suspects), None)
+        returned = [item for item in rest if item is not fatal]
         for item in hand.values():
             self._forget(item)
-        self._queue.extendleft(reversed(found.returned))
-        self._returned |= {item.index for item in found.returned}
-        return found
-
-    def was_returned(self, item: Item) -> bool:
-        """Did a device have it that was lost?"""
-        return item.index in self._returned
+        self._queue.extendleft(item for item in reversed(returned) if item.index not in looked_at)
+        self._queue.extend(item for item in returned if item.index in looked_at)
+        self._suspects |= {item.index for item in returned if item.index in looked_at}
+        return Loss(begun, returned, fatal)
 
     def _forget(self, item: Item) -> Item:
         self._begun.discard(item.index)

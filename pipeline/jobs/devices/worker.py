@@ -18,8 +18,10 @@ from typing import IO
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.bell import join
 from tvae.pipeline.jobs.context import context_for
+from tvae.pipeline.jobs.devices.alive import Watch
 from tvae.pipeline.jobs.devices.given import GivenItems, GrantedClaims
 from tvae.pipeline.jobs.devices.messages import (
+    Alive,
     Begin,
     ClaimAnswer,
     Ended,
@@ -30,6 +32,7 @@ from tvae.pipeline.jobs.devices.messages import (
     Raised,
     Ready,
     Told,
+    Took,
     receive,
     send,
 )
@@ -66,7 +69,8 @@ class _Worker:
     def __init__(self, orders: IO[bytes], answers: IO[bytes]) -> None:
         self._orders, self._answers = orders, answers
         self._sending = threading.Lock()
-        self._items, self._claims = GivenItems(), GrantedClaims(self._tell)
+        self._items, self._claims = GivenItems(self._took), GrantedClaims(self._tell)
+        self._sandbox = Sandbox("off")
         self._done = False
 
     def work(self) -> None:
@@ -76,16 +80,19 @@ class _Worker:
             log.setLevel(begin.log_level)
             log.addHandler(_Log(self._tell))
         listener = threading.Thread(target=self._listen, name="tvae-listens", daemon=True)
-        listener.start()
+        watch = Watch(lambda: self._tell(Alive()))
         vaes = Vaes(begin.job)
         try:
-            self._do(begin, vaes)
+            with Sandbox(begin.job.sandbox) as self._sandbox:
+                listener.start()
+                self._do(begin, vaes)
         except Exception as error:  # whatever it is, the run raises it
             lost = isinstance(error, _DeviceLostError) or (is_fault(error) and not _answers(vaes))
             self._tell(Failed(Raised.of(error.__cause__ or error if lost else error), lost))
             if lost:
                 os._exit(1)  # to leave a device that does not answer may take for ever
         self._done = True
+        watch.end()
         join([listener])  # the run closes stdin
 
     def _do(self, begin: Begin, vaes: Vaes) -> None:
@@ -96,22 +103,24 @@ class _Worker:
         job = begin.job
         _choose(job.device)
         vaes.check()
-        with Sandbox(job.sandbox) as self._sandbox:
-            context = context_for(job, vaes, self._claims, lambda event: self._tell(Told(event)), self._sandbox)
-            operation = operation_for(context)
-            if job.operation == "decode" and job.vae is None:
-                self._tell(Ready(None, None, None))
-            else:
-                opened = vaes.get(job.vae or BUILTIN)
-                dtype = str(opened.dtype).removeprefix("torch.")
-                self._tell(Ready(opened.info.id, dtype, str(opened.device)))
+        context = context_for(job, vaes, self._claims, lambda event: self._tell(Told(event)), self._sandbox)
+        operation = operation_for(context)
+        if job.operation == "decode" and job.vae is None:
+            self._tell(Ready(None, None, None))
+        else:
+            opened = vaes.get(job.vae or BUILTIN)
+            dtype = str(opened.dtype).removeprefix("torch.")
+            self._tell(Ready(opened.info.id, dtype, str(opened.device)))
 
-            def end(item: Item, outcome: Outcome) -> None:
-                self._end(item, outcome, vaes)
+        def end(item: Item, outcome: Outcome) -> None:
+            self._end(item, outcome, vaes)
 
-            batches = Batches(job.batch, vaes.device.type)
-            run_items(self._items, operation, context, batches, end, self._items.more)
+        batches = Batches(job.batch, vaes.device.type)
+        run_items(self._items, operation, context, batches, end, self._items.more)
         self._tell(Finished(context.busy.threads, context.busy.seconds))
+
+    def _took(self, item: Item) -> None:
+        self._tell(Took(item.index, threading.get_ident()))
 
     def _end(self, item: Item, outcome: Outcome, vaes: Vaes) -> None:
         if isinstance(outcome, ItemFinished):
@@ -128,8 +137,8 @@ class _Worker:
             while True:
                 order = receive(self._orders)
                 if isinstance(order, Give):
-                    for item in order.items:
-                        if item.index in order.wary:
+                    if order.apart:
+                        for item in order.items:
                             self._sandbox.distrust(item.source)
                     self._items.add(order.items)
                 elif isinstance(order, ClaimAnswer):

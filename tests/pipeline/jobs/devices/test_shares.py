@@ -119,6 +119,30 @@ def test_a_lost_device_gives_back_in_order() -> None:
     assert given_to(shares, 1)[: len(mine) - 2] == mine[2:]
 
 
+def test_what_a_device_looked_at_is_done_again_last_and_alone() -> None:
+    shares = Shares(items("p" * 40), 3)
+    mine, others = given_to(shares, 0), given_to(shares, 1)
+    shares.took(0, mine[0].index, 7)
+    shares.took(0, mine[2].index, 7)
+    shares.took(0, mine[3].index, 8)
+    shares.started(mine[0].index, "image")
+    loss = shares.lost(0, silently=True)
+    assert (loss.begun, loss.returned, loss.fatal) == ([mine[0]], mine[1:], None)
+    ended = [others[0].index]
+    while shares.left:
+        for item in others:
+            ended.append(shares.ended(1, item.index).index)
+        others = given_to(shares, 1)
+        if len(ended) > 30 and any(map(shares.suspected, others)):
+            break
+    assert others == [mine[2]]
+    shares.took(1, mine[2].index, 9)
+    assert shares.lost(1, silently=True).fatal == mine[2]
+    assert given_to(shares, 2) == [mine[3]]
+    assert shares.ended(2, mine[3].index) == mine[3]
+    assert not shares.left
+
+
 @given(st.text("pc?", min_size=1, max_size=60), st.integers(1, 5), st.randoms(use_true_random=False))
 def test_every_item_ends_once(kinds: str, devices: int, chance: random.Random) -> None:
     """Whatever the order, and whichever devices are lost, but one."""
@@ -134,9 +158,11 @@ def test_every_item_ends_once(kinds: str, devices: int, chance: random.Random) -
         shares.started(index, chance.choice(["image", "video"]))
         if len(alive) > 1 and chance.random() < 0.05:
             alive.remove(device)
-            loss = shares.lost(device)
+            for n, looked_at in enumerate(chance.sample([*hands[device]], min(3, len(hands[device])))):
+                shares.took(device, looked_at, n)
+            loss = shares.lost(device, silently=chance.random() < 0.5)
             assert index in {item.index for item in loss.begun}
-            ended += [item.index for item in loss.begun]
+            ended += [item.index for item in loss.begun] + ([loss.fatal.index] if loss.fatal else [])
             hands[device] = {}
         else:
             ended.append(shares.ended(device, index).index)
