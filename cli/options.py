@@ -153,7 +153,7 @@ Devices = Annotated[
     typer.Option(
         "--devices",
         metavar="N|DEVICE,...",
-        help="Several devices that share the items: how many, or which, such as cuda:0,cuda:2. --vram is for each.",
+        help="Several devices that share the work: how many, or which, such as cuda:0,cuda:2. --vram is for each.",
         show_default="one",
         rich_help_panel=MODEL,
     ),

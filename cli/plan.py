@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -37,6 +37,7 @@ def plan(
     preset: options.Preset = "auto",
     dtype: options.Dtype = None,
     device: options.Device = None,
+    devices: options.Devices = None,
     strip: options.Strip = None,
     vram: options.Vram = None,
     spill: options.Spill = None,
@@ -48,7 +49,8 @@ def plan(
 ) -> None:
     """Say whether a run would fit into memory, how long it would take, and what limits it.
 
-    Computes nothing. With -v it also lists segments, strips and buffers.
+    Computes nothing. With -v it also lists segments, strips and buffers. With --devices it says which rows of one
+    picture or clip each device would compute, and what comes to it from the others.
     """
     with reporting(verbose, json):
         from tvae.cli import arguments
@@ -64,18 +66,20 @@ def plan(
             if shape
             else _shape_of(input or "", arguments.pixel_limit(max_megapixels), sandbox)
         )
-        model = open_model(
-            vae or named or "builtin",
-            vae_of=vae_of,
-            allow_pickle=allow_pickle,
-            preset=preset,
-            dtype=dtype,
-            device=device,
-            strip=strip,
-            vram=vram,
-            spill=spill,
-            allow_whole=allow_whole,
-        )
+        of_model: dict[str, Any] = {
+            "vae_of": vae_of,
+            "allow_pickle": allow_pickle,
+            "preset": preset,
+            "dtype": dtype,
+            "strip": strip,
+            "vram": vram,
+            "spill": spill,
+            "allow_whole": allow_whole,
+        }
+        if devices is not None:
+            _plan_shared(vae or named or "builtin", wanted, side, device, devices, of_model, verbose, json)
+            return
+        model = open_model(vae or named or "builtin", device=device, **of_model)
         for one in ("encode", "decode") if side == "both" else (side,):
             found = model.plan(tensor_shape(model, wanted, one), one)
             if json:
@@ -87,6 +91,50 @@ def plan(
                 tell(str(found))
         if verbose and not json:
             tell(LEGEND)
+
+
+def _plan_shared(
+    vae: str,
+    wanted: tuple[int, int, int],
+    side: str,
+    device: str | None,
+    devices: str,
+    of_model: dict[str, Any],
+    verbose: bool,
+    json: bool,
+) -> None:
+    from functools import partial
+
+    from tvae.cli.table import emit
+    from tvae.cli.verdict import LEGEND, share_of_rows, shared_verdict
+    from tvae.pipeline.errors import UsageError
+    from tvae.pipeline.jobs.devices.names import check_alike, present_devices
+    from tvae.pipeline.session.model import open_model
+    from tvae.pipeline.session.planned_peers import PlannedPeers
+    from tvae.pipeline.session.shared_model import SharedModel
+
+    if device is not None:
+        raise UsageError("--device and --devices cannot be used together")
+    names = present_devices(devices)
+    check_alike(names)
+    ranks = [PlannedPeers(rank, len(names)) for rank in range(len(names))]
+    models = [
+        open_model(vae, device=name, kind=partial(SharedModel, peers=peers), **of_model)
+        for name, peers in zip(names, ranks, strict=True)
+    ]
+    for one in ("encode", "decode") if side == "both" else (side,):
+        found = [model.plan(tensor_shape(model, wanted, one), one) for model in models]
+        if not json:
+            tell(printable(shared_verdict(found)))
+        for name, plan in zip(names, found, strict=True):
+            if json:
+                emit("plan", {"side": one, "device": name, **plan.to_json()}, as_json=True)
+                continue
+            tell(printable(share_of_rows(name, plan)))
+            if verbose:
+                tell(str(plan))
+    if verbose and not json:
+        tell(LEGEND)
 
 
 def tensor_shape(model: Model, wanted: tuple[int, int, int], side: Literal["encode", "decode"]) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import gettempdir
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tvae.pipeline.session.clip_plan import ClipPlan
     from tvae.pipeline.session.model import Model
 
-__all__ = ["LEGEND", "verdict"]
+__all__ = ["LEGEND", "share_of_rows", "shared_verdict", "verdict"]
 
 _BOUND = {
     "arithmetic": "the device's arithmetic",
@@ -55,6 +55,44 @@ def verdict(plan: Plan | ClipPlan, model: Model) -> Iterator[str]:
         yield f"  disk    {size_text(plan.disk_bytes)} of buffers in {folder}, where {size_text(free)} are free"
     for one in plan.whole:
         yield f"  whole   {one}: exact, but in more memory than strips"
+
+
+def shared_verdict(plans: Sequence[Plan | ClipPlan]) -> str:
+    """A line on a call that devices share, from the plan of each."""
+    from tvae.pipeline.engine.plan.report import size_text
+
+    first = plans[0]
+    shape, used = "x".join(map(str, first.input_shape)), len(_parts(first)[0][1].bands)
+    over = f"over {used} devices" if used == len(plans) else f"over {used} of {len(plans)} devices"
+    if not used:
+        return f"{first.side} {shape}: cannot be shared by rows; each of {len(plans)} devices would do all of it"
+    total = sum(count * part.received_bytes for plan in plans[:used] for count, part in _parts(plan))
+    each = "" if _parts(first)[0][1] is first else " in all its steps"
+    return f"{first.side} {shape} {over}: {size_text(total)} pass between them{each}"
+
+
+def share_of_rows(device: str, plan: Plan | ClipPlan) -> str:
+    """A line on the part of one device."""
+    from tvae.pipeline.engine.plan.report import size_text
+
+    parts = _parts(plan)
+    bands, rank = parts[0][1].bands, parts[0][1].rank
+    peak = f"{size_text(plan.peak_bytes)} of activations beside {size_text(plan.weight_bytes)} of weights"
+    if not bands:
+        return f"  {device:<8} all rows; {peak}"
+    if rank >= len(bands):
+        return f"  {device:<8} no rows"
+    lo, hi = bands[rank]
+    halo = max(part.halo_rows for _, part in parts)
+    comes = size_text(sum(count * part.received_bytes for count, part in parts))
+    return f"  {device:<8} rows {lo} to {hi - 1} of {bands[-1][1]}; halo up to {halo} rows, {comes} come; {peak}"
+
+
+def _parts(plan: Plan | ClipPlan) -> list[tuple[int, Plan]]:
+    """How often each of its plans is run."""
+    from tvae.pipeline.session.clip_plan import ClipPlan
+
+    return [(step.count, step.plan) for step in plan.steps] if isinstance(plan, ClipPlan) else [(1, plan)]
 
 
 def _room(model: Model) -> str:

@@ -15,7 +15,7 @@ from tvae.pipeline.jobs.geometry import Align
 from tvae.pipeline.jobs.reading import Chunk
 
 if TYPE_CHECKING:
-    from tvae.pipeline.session.model import ModelInfo
+    from tvae.pipeline.session.model_info import ModelInfo
 
 __all__ = ["LengthFit", "frame_count", "missing_frames"]
 

@@ -21,7 +21,8 @@ from tvae.pipeline.latents.tensor_file import is_ours
 if TYPE_CHECKING:
     from tvae.pipeline.jobs.context import Context
     from tvae.pipeline.jobs.outputs import Item
-    from tvae.pipeline.session.model import Model, ModelInfo
+    from tvae.pipeline.session.model import Model
+    from tvae.pipeline.session.model_info import ModelInfo
 
 __all__ = ["name_of_foreign", "opened_alone", "opened_latents", "told_apart"]
 

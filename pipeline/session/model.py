@@ -5,8 +5,7 @@ Unlike ``TiledVAE`` it holds weights. The module is built (and diffusers importe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from tvae.pipeline.models import kl
 from tvae.pipeline.models.calls import Call, Side
 from tvae.pipeline.models.families import FAMILIES, LatentGeometry, goes_by_frames
 from tvae.pipeline.models.geometry import geometry_of
-from tvae.pipeline.models.latent_space import LatentSpace
 from tvae.pipeline.models.load import load_module, load_weights, locate_vae, values_of
 from tvae.pipeline.models.source import VaeSource
 from tvae.pipeline.models.space import space_of
@@ -35,13 +33,15 @@ from tvae.pipeline.session.choose_plan import Example
 from tvae.pipeline.session.clip_plan import ClipPlan
 from tvae.pipeline.session.graph_cache import fits_weights
 from tvae.pipeline.session.identity.stored_key import home_of, stored_key
+from tvae.pipeline.session.model_info import ModelInfo
 from tvae.pipeline.session.outputs.taken_apart import Posterior, Spec, posterior_of
+from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.session import Session
 from tvae.pipeline.session.subject import Subject
 from tvae.pipeline.session.task import Task
 from tvae.presets import Preset
 
-__all__ = ["DTYPES", "Model", "ModelInfo", "Posterior", "open_model"]
+__all__ = ["DTYPES", "Model", "Posterior", "open_model"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _SHORT = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -50,30 +50,6 @@ _RECORDED_PIXELS = 1 << 24
 """Pictures up to here are whole on the device where runs are recorded: a recording has fixed addresses."""
 _WHOLE_PIXELS = 1 << 18
 """The same where none are recorded: 3 MiB of floats."""
-
-
-@dataclass(frozen=True)
-class ModelInfo:
-    """What latents of this VAE say about it, and what its inputs must be.
-
-    Clips of a video VAE have ``lead_frames`` + k·``temporal_factor`` frames; the factor is None for an image VAE.
-    latent_group: see ``LatentGeometry``. path: see ``VaeSource``. values: see ``values_checksum``.
-    """
-
-    id: str
-    class_name: str
-    config_hash: str
-    weights_sha256: str
-    spatial_factor: int
-    temporal_factor: int | None
-    lead_frames: int
-    latent_channels: int
-    in_channels: int
-    posterior: bool
-    space: LatentSpace
-    latent_group: int = 1
-    path: str | None = None
-    values: tuple[str, ...] = ()
 
 
 def open_model(
@@ -89,13 +65,14 @@ def open_model(
     spill: str | Path | None = None,
     allow_whole: bool = False,
     threads: int | None = None,
+    kind: Callable[..., Model] | None = None,
 ) -> Model:
     """Open ``builtin``, a diffusers folder, a safetensors file or a hub id for computing. UsageError before any work.
 
     dtype: float32, bfloat16, float16 (or fp32, bf16, fp16); None: the preset's. strip: latent rows. vram: memory that
     the process may hold on the device, such as ``8GiB``; None: the preset's share of what is free. spill: folder for
     what goes to disk. threads: that compute on a CPU, at most; None: PyTorch's number. vae_of, allow_pickle: see
-    ``locate_vae``.
+    ``locate_vae``. kind: what is made of it, None: a ``Model``.
     """
     where = pick_device(device)
     chosen = choose_preset(preset, where)
@@ -105,12 +82,13 @@ def open_model(
     if strip is not None and strip < 1:
         raise UsageError(f"a strip has at least one latent row, not {strip}")
     source = locate_vae(spec, vae_of, allow_pickle=allow_pickle)
-    kind = DTYPES[name]
-    if kind == torch.float16 and source.config.get("force_upcast", False):
-        kind = torch.float32  # the checkpoint overflows in float16 and says so
+    numbers = DTYPES[name]
+    if numbers == torch.float16 and source.config.get("force_upcast", False):
+        numbers = torch.float32  # the checkpoint overflows in float16 and says so
     budget, folder = None if vram is None else parse_size(vram), None if spill is None else Path(spill)
     limits = Limits(strip or chosen.strip_rows, strip is not None, budget, chosen.memory_share, folder)
-    return Model(source, chosen, kind, where, limits, allow_whole, threads or torch.get_num_threads())
+    more = allow_whole, threads or torch.get_num_threads()
+    return (kind or Model)(source, chosen, numbers, where, limits, *more)
 
 
 class Model:
@@ -125,6 +103,7 @@ class Model:
         limits: Limits,
         allow_whole: bool,
         threads: int,
+        peers: Peers | None = None,
     ) -> None:
         self.source, self.preset, self.dtype, self.device, self.limits = source, preset, dtype, device, limits
         self._loaded: nn.Module | None = None
@@ -143,7 +122,8 @@ class Model:
             fits=lambda graph, _spec: fits_weights(graph, source.tensors, all_named=False),
             written=self._written,
         )
-        self._session = Session(subject, preset, dtype, device, limits, allow_whole=allow_whole, threads=threads)
+        more: dict[str, Any] = {"allow_whole": allow_whole, "threads": threads, "peers": peers}
+        self._session = Session(subject, preset, dtype, device, limits, **more)
 
     @cached_property
     def info(self) -> ModelInfo:

@@ -10,7 +10,7 @@ from tvae.pipeline.caches.spec import Architecture, Trainer
 from tvae.pipeline.errors import UsageError
 
 if TYPE_CHECKING:
-    from tvae.pipeline.session.model import ModelInfo
+    from tvae.pipeline.session.model_info import ModelInfo
 
 __all__ = ["LEFT_OUT", "TRAINERS", "architecture_of", "trainer_named"]
 

@@ -7,16 +7,21 @@ from collections.abc import Iterable
 from tvae.pipeline.engine.plan.bounds import owned
 from tvae.pipeline.engine.plan.schedule import Schedule
 
-__all__ = ["halo_bytes", "received_bytes"]
+__all__ = ["halo_bytes", "halo_rows", "received_bytes"]
 
 
 def halo_bytes(schedule: Schedule, id_: int) -> int:
     """Of the rows of a buffer that this rank has beside its own."""
+    return int(schedule.program.ops[id_].row_bytes * halo_rows(schedule, id_))
+
+
+def halo_rows(schedule: Schedule, id_: int) -> int:
+    """Rows of a buffer that this rank has beside its own."""
     op, rows = schedule.program.ops[id_], schedule.rows(id_)
     if op.axis is None or rows is None:
         return 0
     first, last = owned(op.axis.rows, schedule.program.own, schedule.program.rows)
-    return int(op.row_bytes * max(0, rows - (last - first)))
+    return max(0, rows - (last - first))
 
 
 def received_bytes(schedule: Schedule, ids: Iterable[int]) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.engine.plan.footprint import footprint
 from tvae.pipeline.engine.plan.machine import Bound
-from tvae.pipeline.engine.plan.received import halo_bytes
+from tvae.pipeline.engine.plan.received import halo_bytes, halo_rows
 from tvae.pipeline.engine.plan.schedule import Place, Schedule, Segment
 
 __all__ = ["BufferPlan", "Plan", "SegmentPlan", "explain", "size_text", "time_text"]
@@ -96,6 +96,8 @@ class Plan:
     rank: int = 0
     received_bytes: int = 0
     """Rows that come from the other ranks."""
+    halo_rows: int = 0
+    """The most of one buffer that come because of their nearness; of those that are read whole all come."""
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able."""
@@ -201,6 +203,7 @@ def explain(schedule: Schedule, side: str) -> Plan:
         bands=program.ranks.bands if program.ranks else (),
         rank=program.ranks.rank if program.ranks else 0,
         received_bytes=sum(halo_bytes(schedule, i) for i in schedule.rooms if i in travelling),
+        halo_rows=max((halo_rows(schedule, i) for i in schedule.rooms if i in travelling - whole), default=0),
     )
 
 

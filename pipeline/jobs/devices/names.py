@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tvae.pipeline.errors import UsageError
 
-__all__ = ["check_devices", "present_devices"]
+__all__ = ["check_alike", "check_devices", "present_devices"]
 
 
 def check_devices(text: str) -> int | list[str]:
@@ -34,6 +36,15 @@ def present_devices(text: str) -> list[str]:
     names = [_checked(name) for name in wanted]
     _check_once(names)
     return names
+
+
+def check_alike(names: Sequence[str]) -> None:
+    """Raises UsageError for devices that cannot share rows: they have no way to one another that PyTorch knows."""
+    kinds = sorted({name.partition(":")[0] for name in names})
+    if len(kinds) > 1:
+        raise UsageError(f"devices of different kinds ({', '.join(kinds)}) cannot share rows; name devices of one kind")
+    if kinds[0] not in ("cpu", "cuda"):
+        raise UsageError(f"devices of kind {kinds[0]} cannot share rows; only cuda and cpu can")
 
 
 def _checked(name: str) -> str:
