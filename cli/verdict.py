@@ -85,7 +85,8 @@ def share_of_rows(device: str, plan: Plan | ClipPlan) -> str:
     lo, hi = bands[rank]
     halo = max(part.halo_rows for _, part in parts)
     comes = size_text(sum(count * part.received_bytes for count, part in parts))
-    return f"  {device:<8} rows {lo} to {hi - 1} of {bands[-1][1]}; halo up to {halo} rows, {comes} come; {peak}"
+    of = parts[0][1].bands_of
+    return f"  {device:<8} {of} {lo} to {hi - 1} of {bands[-1][1]}; halo up to {halo} {of}, {comes} come; {peak}"
 
 
 def _parts(plan: Plan | ClipPlan) -> list[tuple[int, Plan]]:

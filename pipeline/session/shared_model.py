@@ -20,7 +20,8 @@ class SharedModel(Model):
     """See the module's docstring. Inputs and results are whole on each rank's device."""
 
     def __init__(self, *of_model: Any, peers: Peers) -> None:
-        super().__init__(*of_model, peers)
+        more: dict[str, Any] = {"peers": peers}
+        super().__init__(*of_model, **more)
 
     @property
     def goes_by_frames(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.engine.plan.footprint import footprint
@@ -98,6 +98,8 @@ class Plan:
     """Rows that come from the other ranks."""
     halo_rows: int = 0
     """The most of one buffer that come because of their nearness; of those that are read whole all come."""
+    bands_of: Literal["rows", "frames"] = "rows"
+    """What ``bands`` divide: the height, or the time of a clip."""
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able."""
@@ -139,7 +141,7 @@ class Plan:
             lines.append(f"buffers elsewhere: {away}; {size_text(self.moved_bytes)} moved")
         if self.bands:
             first, last = self.bands[self.rank]
-            of = f"rows {first} to {last - 1} of the input, device {self.rank + 1} of {len(self.bands)}"
+            of = f"{self.bands_of} {first} to {last - 1} of the input, device {self.rank + 1} of {len(self.bands)}"
             lines.append(f"{of}; {size_text(self.received_bytes)} come from the others")
         if self.seconds:
             lines.append(f"{self.work / 1e12:.3g} TFLOP; estimated time {time_text(self.seconds)}")
@@ -203,6 +205,7 @@ def explain(schedule: Schedule, side: str) -> Plan:
         bands=program.ranks.bands if program.ranks else (),
         rank=program.ranks.rank if program.ranks else 0,
         received_bytes=sum(halo_bytes(schedule, i) for i in schedule.rooms if i in travelling),
+        bands_of="frames" if len(first.shape) == 5 and first.axis is not None and first.axis.dim == 2 else "rows",
         halo_rows=max((halo_rows(schedule, i) for i in schedule.rooms if i in travelling - whole), default=0),
     )
 
