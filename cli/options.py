@@ -158,6 +158,15 @@ Devices = Annotated[
         rich_help_panel=MODEL,
     ),
 ]
+Split = Annotated[
+    Literal["auto", "items", "rows"],
+    typer.Option(
+        "--split",
+        help="What several devices share: whole items, the rows of each picture or clip, or (auto) rows where there "
+        "are fewer items than devices.",
+        rich_help_panel=MODEL,
+    ),
+]
 Strip = Annotated[
     int | None,
     typer.Option(

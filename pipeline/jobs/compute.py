@@ -48,7 +48,9 @@ __all__ = [
     "kept_names",
     "kept_of",
     "latents_to_decode",
+    "out_of_memory",
     "roundtrip_pictures",
+    "without_memory",
 ]
 
 
@@ -213,18 +215,22 @@ def enough_memory(model: Model) -> Iterator[Model]:
     """Running out of memory is a matter of this item: a smaller one may still do. Raises OutOfMemory."""
     try:
         yield model
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise OutOfMemory(_out_of_memory(model)) from error
-    except RuntimeError as error:
-        if "DefaultCPUAllocator" not in str(error):
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
             raise
-        raise OutOfMemory(_out_of_memory(model)) from error
+        raise OutOfMemory(without_memory(str(model.device))) from error
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Of the device, or of the computer?"""
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "DefaultCPUAllocator" in str(error)
+
+
+def without_memory(device: str) -> str:
+    """What to tell."""
+    return f"out of memory on {device}; try fewer rows a strip (--strip) or a smaller --size"
 
 
 def _as_clip(model: Model, latents: Tensor) -> Tensor:
     latents = latents.transpose(0, 1) if model.info.temporal_factor is None else latents[0]
     return latents.cpu()
-
-
-def _out_of_memory(model: Model) -> str:
-    return f"out of memory on {model.device}; try fewer rows a strip (--strip) or a smaller --size"

@@ -21,12 +21,14 @@ __all__ = [
     "OPERATIONS",
     "POSTERIORS",
     "SPACES",
+    "SPLITS",
     "Audio",
     "Existing",
     "Job",
     "Operation",
     "PosteriorKind",
     "Space",
+    "Split",
 ]
 
 Operation = Literal["encode", "decode", "roundtrip", "cache"]
@@ -37,11 +39,14 @@ Existing = Literal["skip", "overwrite", "keep"]
 """Outputs that are there already: *skip* those made from the same source, VAE and options and make the others anew,
 *overwrite* all, *keep* all whatever they hold."""
 
+Split = Literal["auto", "items", "rows"]
+
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 POSTERIORS: tuple[PosteriorKind, ...] = get_args(PosteriorKind)
 SPACES: tuple[Space, ...] = get_args(Space)
 AUDIOS: tuple[Audio, ...] = get_args(Audio)
 EXISTINGS: tuple[Existing, ...] = get_args(Existing)
+SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,9 @@ class Job:
     device: str | None = None
     devices: str | None = None
     """Several, which share the items: how many, such as ``4``, or their names, such as ``cuda:0,cuda:2``."""
+    split: Split = "auto"
+    """What several devices share: *items*, of which each has its own; *rows*, of each item; *auto*: rows where there
+    are fewer items than devices."""
     strip: int | None = None
     """Latent rows a strip; None leaves it to the preset."""
     vram: str | None = None
@@ -128,6 +136,7 @@ class Job:
             ("audio", AUDIOS),
             ("existing", EXISTINGS),
             ("sandbox", SANDBOXES),
+            ("split", SPLITS),
         ):
             if getattr(self, name) not in allowed:
                 raise UsageError(f"{name} '{getattr(self, name)}' is not one of {', '.join(allowed)}")
@@ -151,6 +160,10 @@ class Job:
             raise UsageError(f"size {self.size[0]}x{self.size[1]} has no area; both sides must be at least 1")
         if self.devices is not None and self.device is not None:
             raise UsageError("--device and --devices cannot be used together")
+        if self.split != "auto" and self.devices is None:
+            raise UsageError(f"--split {self.split} says what several devices share: pass --devices, too")
+        if self.split == "rows" and self.operation == "cache":
+            raise UsageError("a cache is made of whole items; leave --split rows out")
         if self.devices is not None:
             check_devices(self.devices)
         if self.strip is not None and self.strip < 1:

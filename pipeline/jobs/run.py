@@ -12,6 +12,7 @@ from tvae.pipeline.errors import PlanError, UsageError
 from tvae.pipeline.files.leftovers import remove_leftovers
 from tvae.pipeline.jobs.cache_names import cached_folders, check_cache
 from tvae.pipeline.jobs.context import Context, context_for
+from tvae.pipeline.jobs.devices.split import shares_rows
 from tvae.pipeline.jobs.dry_run import planned
 from tvae.pipeline.jobs.events import (
     Event,
@@ -93,7 +94,8 @@ def _run(
         vaes.check()
         found = told_apart(found, job, vaes.facts)
     items = assign(found, job)
-    if devices and len(items) == 1:
+    rows = bool(devices) and shares_rows(job, len(items), devices)
+    if devices and len(items) == 1 and not rows:
         job, devices = _on(devices[0], job), []
         vaes = Vaes(job)
     check_cache(items, job)
@@ -115,6 +117,10 @@ def _run(
         on_event(RunStarted(job.operation, len(items)))
         for item in items:
             tally.end(item, planned(item, context, cached))
+    elif rows:
+        from tvae.pipeline.jobs.devices.rows import by_rows
+
+        by_rows(items, context, devices, tally.end)
     elif devices:
         from tvae.pipeline.jobs.devices.run import over_devices
 
@@ -139,7 +145,7 @@ def _placed(job: Job, model: Model | None) -> tuple[Job, list[str]]:
 
 
 def _on(device: str, job: Job) -> Job:
-    return replace(job, device=device, devices=None)
+    return replace(job, device=device, devices=None, split="auto")
 
 
 def _aside(job: Job) -> Job:
@@ -194,6 +200,8 @@ class _Tally:
             last: Event = outcome.done
         elif isinstance(outcome, Exception):
             last = self._failed(item, outcome)
+        elif isinstance(outcome, ItemFailed) and isinstance(outcome.cause, Exception):  # of another process
+            last = replace(self._failed(item, outcome.cause), error=outcome.error)
         else:
             last = outcome
         self._counts[type(last)] += 1

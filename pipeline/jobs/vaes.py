@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -16,14 +17,19 @@ if TYPE_CHECKING:
     from tvae.pipeline.session.model import Model
     from tvae.presets import Preset
 
-__all__ = ["Vaes"]
+__all__ = ["KindOf", "Vaes"]
+
+KindOf = Callable[[str], Callable[..., "Model"]]
 
 
 class Vaes:
-    """Opens VAEs as the job wants them. ``given`` stands in for all of them. Imports PyTorch when it is first asked."""
+    """Opens VAEs as the job wants them. ``given`` stands in for all of them. Imports PyTorch when it is first asked.
 
-    def __init__(self, job: Job, given: Model | None = None) -> None:
-        self._job, self._given = job, given
+    kind_of: is told the name of each that is opened to compute, and gives what is made of it; see ``open_model``.
+    """
+
+    def __init__(self, job: Job, given: Model | None = None, kind_of: KindOf | None = None) -> None:
+        self._job, self._given, self._kind_of = job, given, kind_of
         self._open: tuple[str, Model] | None = None
         self._facts: dict[str, Model] = {}
         self._lock = threading.Lock()
@@ -69,7 +75,7 @@ class Vaes:
         with self._lock:
             if self._open is None or self._open[0] != name:
                 self._open = None
-                self._open = name, self._opened(name)
+                self._open = name, self._opened(name, None if self._kind_of is None else self._kind_of(name))
             return self._open[1]
 
     def facts(self, name: str) -> Model:
@@ -86,7 +92,7 @@ class Vaes:
                 found = self._facts[name]
         return found
 
-    def _opened(self, name: str) -> Model:
+    def _opened(self, name: str, kind: Callable[..., Model] | None = None) -> Model:
         from tvae.pipeline.session.model import open_model
 
         job = self._job
@@ -102,6 +108,7 @@ class Vaes:
             spill=job.spill,
             allow_whole=job.allow_whole,
             threads=job.threads,
+            kind=kind,
         )
         return self._fit(model)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from living_processes import living
 from PIL import Image
 from typer.testing import Result
 
@@ -43,20 +44,6 @@ def program(mode: str, *arguments: object, pids: Path) -> subprocess.Popen[str]:
     environment = os.environ | {"TVAE_TEST_PIDS": str(pids), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
-
-
-def living(pids: Path) -> list[int]:
-    """Numbers of the processes that there still are, and that nobody has to wait for."""
-    found = []
-    for number in (int(path.name) for path in pids.iterdir()):
-        try:
-            os.kill(number, 0)
-        except ProcessLookupError:
-            continue
-        state = Path(f"/proc/{number}/stat")
-        if not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z":
-            found.append(number)
-    return found
 
 
 def until(met: Callable[[], object], seconds: float = 60) -> None:

@@ -5,6 +5,9 @@
     run       Begin             Give*                 (ClaimAnswer)  NoMore
     process          Ready  (Took | Told | Ended | Claim | Logged | Alive)*  Finished  |  Failed
 
+Where processes share items, the first says ``Ordered`` besides, which the run hands to the others; they answer each
+with ``Followed``.
+
 Both ends are the same program, and nobody else has the pipes: what goes through them is pickled.
 """
 
@@ -14,7 +17,7 @@ import pickle
 import traceback
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from tvae.pipeline import errors
 from tvae.pipeline.errors import TvaeError
@@ -22,6 +25,9 @@ from tvae.pipeline.jobs.events import Event, ItemFailed
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.media.formats import Kind
+
+if TYPE_CHECKING:
+    from tvae.pipeline.session.orders import Order
 
 __all__ = [
     "Alive",
@@ -31,10 +37,14 @@ __all__ = [
     "Ended",
     "Failed",
     "Finished",
+    "Followed",
     "Give",
     "Logged",
     "NoMore",
+    "Open",
+    "Ordered",
     "Raised",
+    "Ranks",
     "Ready",
     "Told",
     "Took",
@@ -46,11 +56,24 @@ _LENGTH_BYTES = 8
 
 
 @dataclass(frozen=True)
+class Ranks:
+    """Processes that share items: the number of this one, how many there are, and the file in which they find each
+    other, in a folder of the run's own."""
+
+    rank: int
+    count: int
+    meeting: str
+
+
+@dataclass(frozen=True)
 class Begin:
-    """job: with the process's device. log_level: from which on messages of the log are passed on; None: nothing is."""
+    """job: with the process's device. log_level: from which on messages of the log are passed on; None: nothing is.
+    ranks: where processes share each item by rows, those; the first does the items, and the others what it tells them.
+    """
 
     job: Job
     log_level: int | None
+    ranks: Ranks | None = None
 
 
 @dataclass(frozen=True)
@@ -81,6 +104,25 @@ class Ready:
     vae: str | None
     dtype: str | None
     device: str | None
+
+
+@dataclass(frozen=True)
+class Open:
+    """An order: calls are of this VAE from now on."""
+
+    vae: str
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """From the first of processes that share items, and by way of the run to all others: to do the same."""
+
+    order: Order | Open
+
+
+@dataclass(frozen=True)
+class Followed:
+    """An order was carried out."""
 
 
 @dataclass(frozen=True)

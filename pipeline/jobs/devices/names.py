@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tvae.pipeline.errors import UsageError
 
-__all__ = ["check_alike", "check_devices", "present_devices"]
+__all__ = ["can_share_rows", "check_alike", "check_devices", "present_devices"]
 
 
 def check_devices(text: str) -> int | list[str]:
@@ -36,6 +36,11 @@ def present_devices(text: str) -> list[str]:
     names = [_checked(name) for name in wanted]
     _check_once(names)
     return names
+
+
+def can_share_rows(names: Sequence[str]) -> bool:
+    """Would ``check_alike`` let them?"""
+    return {name.partition(":")[0] for name in names} in ({"cuda"}, {"cpu"})
 
 
 def check_alike(names: Sequence[str]) -> None:

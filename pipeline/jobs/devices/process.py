@@ -14,7 +14,7 @@ from typing import Any
 from tvae.pipeline.errors import RankError
 from tvae.pipeline.files.bell import join
 from tvae.pipeline.files.process_end import end_of
-from tvae.pipeline.jobs.devices.messages import Begin, receive, send
+from tvae.pipeline.jobs.devices.messages import Begin, Ranks, receive, send
 from tvae.pipeline.jobs.job import Job
 
 __all__ = ["DeviceProcess", "Inbox"]
@@ -32,7 +32,8 @@ class DeviceProcess:
     """Does a job on one device with the items that it is given. A Ctrl-C at the terminal does not reach it: it is told
     to end, and ends when the run's process is gone, too."""
 
-    def __init__(self, number: int, device: str, job: Job, inbox: Inbox) -> None:
+    def __init__(self, number: int, device: str, job: Job, inbox: Inbox, ranks: Ranks | None = None) -> None:
+        """ranks: see ``Begin``."""
         self.number, self.device = number, device
         # as this process finds its modules
         paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
@@ -55,7 +56,7 @@ class DeviceProcess:
         self._telling = threading.Thread(target=self._tell_all, name=f"tvae-tells-{device}", daemon=True)
         self._hearing.start()
         self._telling.start()
-        self.tell(Begin(job, _log.getEffectiveLevel() if _log.handlers else None))
+        self.tell(Begin(job, _log.getEffectiveLevel() if _log.handlers else None, ranks))
 
     def _hear(self) -> None:
         with self._answers, contextlib.suppress(EOFError, OSError, ValueError):

@@ -27,18 +27,19 @@ from tvae.pipeline.jobs.devices.messages import (
     Logged,
     NoMore,
     Raised,
+    Ranks,
     Ready,
     Told,
     Took,
 )
 from tvae.pipeline.jobs.devices.process import DeviceProcess, Inbox
-from tvae.pipeline.jobs.devices.shares import Shares
+from tvae.pipeline.jobs.devices.shares import Loss, Shares
 from tvae.pipeline.jobs.events import DeviceLost, ItemFailed, ItemStarted, RunStarted
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outcome import End
 from tvae.pipeline.jobs.outputs import Item
 
-__all__ = ["over_devices"]
+__all__ = ["DevicesRun", "over_devices", "processes_of"]
 
 _log = logging.getLogger("tvae")
 
@@ -50,25 +51,21 @@ def over_devices(items: Sequence[Item], context: Context, devices: Sequence[str]
     a device raises of the request as a whole, and RankError where no device is left.
     """
     inbox: Inbox = SimpleQueue()
-    with _processes(context.job, devices, inbox) as processes:
-        run = _Run(items, context, processes, inbox, end)
-        try:
-            run.begin()
-        except BaseException:
-            for process in processes:  # which have begun nothing, and may be in the midst of a long import
-                process.kill()
-            raise
-        run.work()
-        run.finish()
+    with processes_of(context.job, devices, inbox) as processes:
+        DevicesRun(Shares(items, len(devices)), context, processes, inbox, end).run(len(items))
 
 
 @contextmanager
-def _processes(job: Job, devices: Sequence[str], inbox: Inbox) -> Iterator[list[DeviceProcess]]:
-    """None is left afterwards. Ctrl-C, or another, while they end kills them."""
+def processes_of(
+    job: Job, devices: Sequence[str], inbox: Inbox, meeting: str | None = None
+) -> Iterator[list[DeviceProcess]]:
+    """None is left afterwards. Ctrl-C, or another, while they end kills them. meeting: see ``Ranks``."""
     processes: list[DeviceProcess] = []
     try:
         for number, device in enumerate(devices):
-            processes.append(DeviceProcess(number, device, replace(job, device=device, devices=None), inbox))
+            ranks = None if meeting is None else Ranks(number, len(devices), meeting)
+            its = replace(job, device=device, devices=None, split="auto")
+            processes.append(DeviceProcess(number, device, its, inbox, ranks))
         yield processes
     finally:
         try:
@@ -82,21 +79,45 @@ def _processes(job: Job, devices: Sequence[str], inbox: Inbox) -> Iterator[list[
             raise
 
 
-class _Run:
+class DevicesRun:
+    """Items for processes, until all have ended. shares: of the items, by the numbers of the processes."""
+
     def __init__(
         self,
-        items: Sequence[Item],
+        shares: Shares,
         context: Context,
         processes: Sequence[DeviceProcess],
         inbox: Inbox,
         end: End,
     ) -> None:
-        self._items, self._context, self._processes, self._inbox, self._end = items, context, processes, inbox, end
-        self._shares = Shares(items, len(processes))
+        self._shares, self._context, self._processes, self._inbox, self._end = shares, context, processes, inbox, end
         self._alive = {process.number: process for process in processes}
         self._silence = Silence()
 
-    def begin(self) -> None:
+    def run(self, items: int | None) -> None:
+        """items: how many the run begins with; None: it has begun before."""
+        try:
+            started = self._begin(items or 0)
+        except BaseException:
+            for process in self._processes:  # which have begun nothing, and may be in the midst of a long import
+                process.kill()
+            raise
+        if items is not None:
+            self._context.emit(started)
+        self._work()
+        self._finish()
+
+    @property
+    def _takers(self) -> list[int]:
+        """Processes that are given items."""
+        return [*self._alive]
+
+    @property
+    def _watched(self) -> Collection[int]:
+        """Processes that have something to do."""
+        return self._shares.at_work
+
+    def _begin(self, items: int) -> RunStarted:
         """Until all devices are ready."""
         ready: dict[int, Ready] = {}
         while len(ready) < len(self._processes):
@@ -115,18 +136,18 @@ class _Run:
             raise UsageError(f"the devices' presets do not compute alike ({found}); choose one type with --dtype")
         names = None if told[0].device is None else ",".join(str(one.device) for one in told)
         job = self._context.job
-        self._context.emit(RunStarted(job.operation, len(self._items), told[0].vae, told[0].dtype, names))
+        return RunStarted(job.operation, items, told[0].vae, told[0].dtype, names)
 
-    def work(self) -> None:
+    def _work(self) -> None:
         """Until every item has ended."""
         self._share_out()
-        while self._shares.left:
-            self._hear(*self._next(self._shares.at_work))
+        while self._shares.left and self._alive:
+            self._hear(*self._next(self._watched))
             while not self._inbox.empty():  # items are given together that can be
                 self._hear(*self._next(()))
             self._share_out()
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Until every device has told how long it was at work."""
         for process in self._alive.values():
             process.tell(NoMore())
@@ -157,7 +178,7 @@ class _Run:
 
     def _share_out(self) -> None:
         """Every device is given what it can take now, one item after the other for each."""
-        given: dict[int, list[Item]] = {number: [] for number in self._alive}
+        given: dict[int, list[Item]] = {number: [] for number in self._takers}
         taking = [*given]
         while taking:
             for number in [*taking]:
@@ -213,15 +234,18 @@ class _Run:
         process, loss = self._alive.pop(number), self._shares.lost(number, silently=silently)
         device = process.device
         process.wait()
+        self._context.emit(DeviceLost(device, cause))
+        self._fail_all(loss, device, cause)
+        if not self._alive and self._shares.left:
+            raise RankError(f"no device is left, {device} was the last ({cause}); complete results stay; run again")
+
+    def _fail_all(self, loss: Loss, device: str, cause: str) -> None:
         for folder in {item.folder for item in loss.begun} | cached_folders(loss.begun, self._context.job):
             remove_leftovers(folder)
-        self._context.emit(DeviceLost(device, cause))
         for item in loss.begun:
             self._fail(item, f"{device} was lost while it was at work on it ({cause}); run again")
         if loss.fatal is not None:
             self._fail(loss.fatal, f"a second device was lost that opened it, {device} ({cause}); leave it out")
-        if not self._alive and self._shares.left:
-            raise RankError(f"no device is left, {device} was the last ({cause}); complete results stay; run again")
 
     def _fail(self, item: Item, why: str) -> None:
         message = f"{item.source}: {why}"

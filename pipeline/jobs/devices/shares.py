@@ -38,6 +38,8 @@ class Loss(NamedTuple):
     """Back in the queue."""
     fatal: Item | None = None
     """It has lost two devices, and was all that this one had."""
+    suspected: bool = False
+    """Were there files being opened, none of which had lost a device before?"""
 
 
 class Shares:
@@ -113,8 +115,14 @@ class Shares:
             self._forget(item)
         self._queue.extendleft(item for item in reversed(returned) if item.index not in looked_at)
         self._queue.extend(item for item in returned if item.index in looked_at)
-        self._suspects |= {item.index for item in returned if item.index in looked_at}
-        return Loss(begun, returned, fatal)
+        new = {item.index for item in returned if item.index in looked_at} - self._suspects
+        self._suspects |= new
+        return Loss(begun, returned, fatal, suspected=bool(new))
+
+    def regain(self, device: int) -> None:
+        """A device that was lost takes items again."""
+        self._alive.add(device)
+        self._taken[device].clear()
 
     def _forget(self, item: Item) -> Item:
         self._begun.discard(item.index)

@@ -13,7 +13,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import IO
+from queue import SimpleQueue
+from typing import IO, TYPE_CHECKING, Any
 
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.bell import join
@@ -29,7 +30,9 @@ from tvae.pipeline.jobs.devices.messages import (
     Finished,
     Give,
     Logged,
+    Ordered,
     Raised,
+    Ranks,
     Ready,
     Told,
     Took,
@@ -42,6 +45,10 @@ from tvae.pipeline.jobs.outcome import Outcome, failure, is_fault
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.vaes import Vaes
 from tvae.pipeline.media.sandbox import Sandbox
+
+if TYPE_CHECKING:
+    from tvae.pipeline.jobs.devices.following import Following
+    from tvae.pipeline.session.model import Model
 
 __all__ = ["main"]
 
@@ -71,6 +78,7 @@ class _Worker:
         self._sending = threading.Lock()
         self._items, self._claims = GivenItems(self._took), GrantedClaims(self._tell)
         self._sandbox = Sandbox("off")
+        self._following: SimpleQueue[Any] = SimpleQueue()
         self._done = False
 
     def work(self) -> None:
@@ -81,19 +89,54 @@ class _Worker:
             log.addHandler(_Log(self._tell))
         listener = threading.Thread(target=self._listen, name="tvae-listens", daemon=True)
         watch = Watch(lambda: self._tell(Alive()))
+        listener.start()
+        if begin.ranks is None:
+            self._alone(begin)
+        else:
+            self._among_others(begin, begin.ranks)
+        self._done = True
+        watch.end()
+        join([listener])  # the run closes stdin
+
+    def _alone(self, begin: Begin) -> None:
         vaes = Vaes(begin.job)
         try:
-            with Sandbox(begin.job.sandbox) as self._sandbox:
-                listener.start()
-                self._do(begin, vaes)
+            self._do(begin, vaes)
         except Exception as error:  # whatever it is, the run raises it
             lost = isinstance(error, _DeviceLostError) or (is_fault(error) and not _answers(vaes))
             self._tell(Failed(Raised.of(error.__cause__ or error if lost else error), lost))
             if lost:
                 os._exit(1)  # to leave a device that does not answer may take for ever
-        self._done = True
-        watch.end()
-        join([listener])  # the run closes stdin
+
+    def _among_others(self, begin: Begin, ranks: Ranks) -> None:
+        """One of several that share each item. What fails in the midst of that ends them all."""
+        from tvae.pipeline.jobs.devices.following import Following, kind_of_shared, left, met, why_broken
+        from tvae.pipeline.session.broken_group import BrokenGroup
+
+        try:
+            _choose(begin.job.device)
+            peers = met(ranks, begin.job.device or "cpu")
+            if ranks.rank:
+                self._follow(begin, Following(begin.job, peers, self._following))
+            else:
+                self._do(begin, Vaes(begin.job, kind_of=kind_of_shared(peers, self._tell)))
+            left()
+        except BrokenGroup as broken:
+            self._tell(Failed(Raised.of(why_broken(broken, begin.job.device)), lost=True))
+        except Exception as error:  # whatever it is, the run raises it
+            self._tell(Failed(Raised.of(error)))
+
+    def _follow(self, begin: Begin, following: Following) -> None:
+        following.vaes.check()
+        if begin.job.operation == "decode" and begin.job.vae is None:
+            self._tell(Ready(None, None, None))
+        else:
+            self._ready(following.vaes.get(begin.job.vae or "builtin"))
+        following.run(self._tell)
+        self._tell(Finished(0, {}))
+
+    def _ready(self, opened: Model) -> None:
+        self._tell(Ready(opened.info.id, str(opened.dtype).removeprefix("torch."), str(opened.device)))
 
     def _do(self, begin: Begin, vaes: Vaes) -> None:
         from tvae.pipeline.jobs.batches import Batches
@@ -103,20 +146,19 @@ class _Worker:
         job = begin.job
         _choose(job.device)
         vaes.check()
-        context = context_for(job, vaes, self._claims, lambda event: self._tell(Told(event)), self._sandbox)
-        operation = operation_for(context)
-        if job.operation == "decode" and job.vae is None:
-            self._tell(Ready(None, None, None))
-        else:
-            opened = vaes.get(job.vae or BUILTIN)
-            dtype = str(opened.dtype).removeprefix("torch.")
-            self._tell(Ready(opened.info.id, dtype, str(opened.device)))
+        with Sandbox(job.sandbox) as self._sandbox:
+            context = context_for(job, vaes, self._claims, lambda event: self._tell(Told(event)), self._sandbox)
+            operation = operation_for(context)
+            if job.operation == "decode" and job.vae is None:
+                self._tell(Ready(None, None, None))
+            else:
+                self._ready(vaes.get(job.vae or BUILTIN))
 
-        def end(item: Item, outcome: Outcome) -> None:
-            self._end(item, outcome, vaes)
+            def end(item: Item, outcome: Outcome) -> None:
+                self._end(item, outcome, vaes)
 
-        batches = Batches(job.batch, vaes.device.type)
-        run_items(self._items, operation, context, batches, end, self._items.more)
+            batches = Batches(job.batch, vaes.device.type)
+            run_items(self._items, operation, context, batches, end, self._items.more)
         self._tell(Finished(context.busy.threads, context.busy.seconds))
 
     def _took(self, item: Item) -> None:
@@ -143,8 +185,11 @@ class _Worker:
                     self._items.add(order.items)
                 elif isinstance(order, ClaimAnswer):
                     self._claims.answer(order.number, order.answer)
+                elif isinstance(order, Ordered):
+                    self._following.put(order.order)
                 else:
                     self._items.complete()
+                    self._following.put(None)
         except (EOFError, OSError, ValueError):
             self._stop()
 

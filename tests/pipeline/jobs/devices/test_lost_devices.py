@@ -20,13 +20,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name == "nt", reason="sign
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once all devices are ready, two seconds of silence are too long."""
-    work = run._Run.work
+    work = run.DevicesRun._work
 
-    def patched(self: run._Run) -> None:
+    def patched(self: run.DevicesRun) -> None:
         monkeypatch.setattr(alive, "SILENT_SECONDS", 2.0)
         work(self)
 
-    monkeypatch.setattr(run._Run, "work", patched)
+    monkeypatch.setattr(run.DevicesRun, "_work", patched)
 
 
 @pytest.fixture

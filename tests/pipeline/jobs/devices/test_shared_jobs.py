@@ -206,7 +206,9 @@ def test_one_item_and_one_device_take_no_process(
     for number, (count, inputs) in enumerate(((3, ["a"]), (1, ["a", "b"]))):
         started, events = cpus(count), list[Event]()
         sources = tuple(str(picture(f"{name}.png")) for name in inputs)
-        done = run_job(Job("encode", sources, output=str(tmp_path / str(number)), devices="3"), events.append)
+        done = run_job(
+            Job("encode", sources, output=str(tmp_path / str(number)), devices="3", split="items"), events.append
+        )
         assert done.done == len(inputs)
         assert started == []
 
