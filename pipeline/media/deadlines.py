@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from tvae.pipeline.files.pulse import beat
+
 __all__ = ["Deadlines"]
 
 _EVERY = 0.1
@@ -52,6 +54,8 @@ class Deadlines:
                 if idle > _IDLE_LOOKS:
                     self._looks = False
                     return
+                if self._works:
+                    beat()  # whoever watches this process need not: these waits have an end
                 now = time.monotonic()
                 for work, (deadline, too_late) in [*self._works.items()]:
                     if deadline < now:

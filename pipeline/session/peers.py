@@ -30,11 +30,12 @@ class Peers:
     """See the module's docstring.
 
     group: of processes, as PyTorch has them; every one of them makes a ``Peers``. gather: does every rank want the
-    whole result? Otherwise each has its own rows of it.
+    whole result? Otherwise each has its own rows of it. must_share: refuse what no two ranks can share, which each of
+    them would compute alone.
     """
 
-    def __init__(self, group: dist.ProcessGroup, *, gather: bool = True) -> None:
-        self.gather, self._group = gather, group
+    def __init__(self, group: dist.ProcessGroup, *, gather: bool = True, must_share: bool = False) -> None:
+        self.gather, self.must_share, self._group = gather, must_share, group
         self._all = GroupExchange(group)
         self.rank, self.count = self._all.rank, self._all.ranks
         self._fewer: dict[int, GroupExchange | None] = {self.count: self._all}

@@ -14,7 +14,7 @@ class PlannedPeers(Peers):
     """``count`` ranks that are all like this one, and give the whole result to each. They run nothing."""
 
     def __init__(self, rank: int, count: int) -> None:
-        self.rank, self.count, self.gather = rank, count, True
+        self.rank, self.count, self.gather, self.must_share = rank, count, True, False
 
     def least(self, found: Callable[[], Room]) -> Room:
         """What this rank finds."""

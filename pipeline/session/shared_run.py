@@ -34,13 +34,16 @@ def shared_plan(
 
     choose: the plan of a program, the same on all ranks. There are fewer ranks where bands of all would be thinner than
     the rows that they read of each other; and one alone, which is every rank for itself, where nothing can be divided,
-    or where a statistic over all rows cannot be joined from those of ranks (UsageError for steps).
+    or where a statistic over all rows cannot be joined from those of ranks (UsageError for steps, and where ranks must
+    share).
     steps: all steps of a clip have the same bands, however thin, since caches lie where the step before left them.
     """
     apart = [op for op in program.ops if op.reduction is not None and op.reduction.join is None]
-    if apart and steps:
+    if apart and (steps or peers.must_share):
         raise UsageError(f"{_named(apart[0])} cannot be shared by several devices; use one")
     divisible = program.ops[program.inputs[0]].axis is not None and not apart
+    if not divisible and peers.must_share:
+        raise UsageError("this VAE has neither rows nor frames that several devices could share; use one")
     for count in range(peers.count if divisible else 1, 1, -1):
         bands = even(program.rows, rows_of_latent(program), count)
         if len(bands) < count:

@@ -58,11 +58,12 @@ _LENGTH_BYTES = 8
 @dataclass(frozen=True)
 class Ranks:
     """Processes that share items: the number of this one, how many there are, and the file in which they find each
-    other, in a folder of the run's own."""
+    other, in a folder of the run's own. asked_for: see ``must_share`` of ``Peers``."""
 
     rank: int
     count: int
     meeting: str
+    asked_for: bool
 
 
 @dataclass(frozen=True)

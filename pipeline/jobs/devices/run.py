@@ -63,7 +63,7 @@ def processes_of(
     processes: list[DeviceProcess] = []
     try:
         for number, device in enumerate(devices):
-            ranks = None if meeting is None else Ranks(number, len(devices), meeting)
+            ranks = None if meeting is None else Ranks(number, len(devices), meeting, job.split == "rows")
             its = replace(job, device=device, devices=None, split="auto")
             processes.append(DeviceProcess(number, device, its, inbox, ranks))
         yield processes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,7 +34,7 @@ def product(x: Tensor) -> Tensor:
     return x * x.amax((2, 3), keepdim=True)
 
 
-PEERS: Any = SimpleNamespace(count=3, rank=0)
+PEERS: Any = SimpleNamespace(count=3, rank=0, must_share=False)
 
 
 def test_a_statistic_that_cannot_be_joined_is_computed_by_each_rank_for_itself(
@@ -51,6 +52,17 @@ def test_a_statistic_that_cannot_be_joined_is_computed_by_each_rank_for_itself(
     assert "only 1 of 3 devices share this: operation 'std'" in caplog.text
     with pytest.raises(UsageError, match=r"operation 'std' .* cannot be shared by several devices"):
         shared_plan(program, PEERS, choose, steps=True)
+    with pytest.raises(UsageError, match=r"operation 'std' .* cannot be shared by several devices"):
+        shared_plan(program, SimpleNamespace(count=2, rank=1, must_share=True), choose)  # type: ignore[arg-type]
+
+
+def test_what_has_no_rows_is_refused_where_ranks_must_share() -> None:
+    program = program_of(torch.neg)
+    first = program.inputs[0]
+    ops = tuple(replace(op, axis=None) if op.id == first else op for op in program.ops)
+    peers: Any = SimpleNamespace(count=2, rank=1, must_share=True)
+    with pytest.raises(UsageError, match="neither rows nor frames that several devices could share"):
+        shared_plan(replace(program, ops=ops), peers, lambda _: None)  # type: ignore[arg-type,return-value]
 
 
 def test_one_that_can_be_is_shared() -> None:
