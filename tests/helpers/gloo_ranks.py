@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import tempfile
@@ -47,4 +48,5 @@ def _rank(rank: int, ranks: int, folder: str, do: Callable[..., Any], args: tupl
     try:
         torch.save(do(rank, *args), f"{folder}/{rank}.pt")
     finally:
+        gc.collect()  # a group that is still held when Python ends may abort the process
         dist.destroy_process_group()

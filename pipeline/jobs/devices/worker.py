@@ -97,6 +97,8 @@ class _Worker:
         self._done = True
         watch.end()
         join([listener])  # the run closes stdin
+        if begin.ranks is not None:
+            os._exit(0)  # Python's own end may abort where a group of processes is still held, and says so on stderr
 
     def _alone(self, begin: Begin) -> None:
         vaes = Vaes(begin.job)
