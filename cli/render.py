@@ -94,6 +94,8 @@ class Display:
                 self._result(printable(f"{event.input} -> {event.output}  skipped: {event.reason}"))
             case jobs.ItemPlanned():
                 exists = "  (exists; made anew if it is outdated)" if event.exists else ""
+                if event.state is not None:
+                    exists = f"  {event.state}" + ("" if event.reason is None else f": {event.reason}")
                 self._result(printable(f"{event.input} -> {event.output}{exists}"))
             case jobs.RunDone(quality=jobs.Quality()):
                 self._result(f"mean of {event.done}  {event.quality}")

@@ -144,7 +144,7 @@ class _Step:
         return self._options.shard is None or self._options.shard.takes(self._step.path_of(item))
 
     def _group(self, group: tuple[int, ...]) -> None:
-        job = replaced(self._step.job_with(group), dry_run=self._options.dry_run)
+        job = replaced(self._step.job_with(group), dry_run=self._options.dry_run, exact=self._options.dry_run)
         again: set[int] | None = None
         for wait in (*_waits(self._options.retries), None):
             failed: set[int] = set()

@@ -19,6 +19,7 @@ from tvae.pipeline.jobs.cache_plan import CachePlan
 from tvae.pipeline.jobs.compute import encode_pictures, expect_pictures
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemSkipped
+from tvae.pipeline.jobs.existing import DONE_ALREADY
 from tvae.pipeline.jobs.job import PosteriorKind
 from tvae.pipeline.jobs.lengths import LengthFit
 from tvae.pipeline.jobs.look_up import look_up
@@ -46,7 +47,7 @@ class Cache:
         plan = self._plan
 
         def serves(place: Path, kind: Kind) -> str | None:
-            return None if plan.serves(place, item.source) is None else "done already"
+            return None if plan.serves(place, item.source) is None else DONE_ALREADY
 
         subjects: list[Subject] = []
         assert item.below is not None, "an item of a cache has a place"

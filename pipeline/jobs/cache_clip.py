@@ -21,7 +21,7 @@ from tvae.pipeline.jobs.clip_modes import ClipMode, passage
 from tvae.pipeline.jobs.compute import enough_memory
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted, Progress
-from tvae.pipeline.jobs.existing import undone
+from tvae.pipeline.jobs.existing import DONE_ALREADY, undone
 from tvae.pipeline.jobs.lengths import missing_frames
 from tvae.pipeline.jobs.on_demand import FrameRows, LatentSink
 from tvae.pipeline.jobs.outputs import Item
@@ -46,7 +46,7 @@ def cache_clip_item(item: Item, context: Context, plan: CachePlan) -> Event:
         raise InputError(f"{plan.trainer.name} caches images alone for {plan.architecture.name}, and this is a video")
 
     def serves() -> str | None:
-        return None if plan.serves(item.record, item.source) is None else "done already"
+        return None if plan.serves(item.record, item.source) is None else DONE_ALREADY
 
     with (
         open_source(item.source, context.job, 1, context.sandbox) as source,

@@ -25,6 +25,10 @@ def planned(item: Item, context: Context, cached: CachePlan | None = None) -> Ou
     try:
         if item.problem is not None:
             return InputError(item.problem)
+        if context.job.exact:
+            from tvae.pipeline.jobs.examine import examined
+
+            return examined(item, context, cached)
         return _plan(item, context) if cached is None else planned_cache(item, context, cached)
     except Exception as error:  # the tally knows whose failure it is
         return error

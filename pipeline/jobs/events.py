@@ -114,11 +114,14 @@ class ItemSkipped(ItemEvent):
 
 @dataclass(frozen=True)
 class ItemPlanned(ItemEvent):
-    """A dry run would make ``output`` from ``input``, or, if it ``exists``, look whether it is up to date."""
+    """A dry run would make ``output`` from ``input``, or, if it ``exists``, look whether it is up to date. An exact one
+    has looked: ``state`` is *new* or, for a ``reason``, *outdated*."""
 
     type = "item_planned"
     output: Path
     exists: bool
+    state: str | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,11 @@ from tvae.pipeline.jobs.job import Existing
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.media.formats import Kind
 
-__all__ = ["is_there", "latents_serve", "picture_serves", "reason_to_skip", "skipped", "undone"]
+__all__ = ["DONE_ALREADY", "is_there", "latents_serve", "picture_serves", "reason_to_skip", "skipped", "undone"]
+
+
+DONE_ALREADY = "done already"
+"""The reason to skip an item whose output was made from the same source, VAE and options."""
 
 
 def skipped(
@@ -69,7 +73,7 @@ def latents_serve(output: Path, fingerprint: str) -> str | None:
     if not latents.latents_done(output, fingerprint):
         return None
     latents.tidy_done(output)
-    return "done already"
+    return DONE_ALREADY
 
 
 def is_there(output: Path) -> bool:
@@ -84,4 +88,4 @@ def picture_serves(output: Path, fingerprint: str) -> str | None:
     found = media.read_fingerprint(output)
     if found is None:
         return "it does not say that tvae made it from this input with these options; --overwrite replaces it"
-    return "done already" if found == fingerprint else None
+    return DONE_ALREADY if found == fingerprint else None

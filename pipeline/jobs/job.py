@@ -125,6 +125,9 @@ class Job:
 
     existing: Existing = "skip"
     dry_run: bool = False
+    exact: bool = False
+    """A dry run also tells which outputs are outdated, and why, and which inputs cannot be read. It takes PyTorch's
+    import and, for each item, a look at its first bytes and its output's."""
 
     def __post_init__(self) -> None:
         for name, allowed in (

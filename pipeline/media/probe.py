@@ -12,7 +12,7 @@ from tvae.pipeline.media.spec import MediaInfo, Reader
 from tvae.pipeline.media.truncation import missing_bytes
 from tvae.pipeline.media.video_read import VideoReader
 
-__all__ = ["count_frames", "open_reader", "probe"]
+__all__ = ["check_file", "count_frames", "open_reader", "probe"]
 
 
 def probe(path: str | Path, max_pixels: int = MAX_PIXELS) -> MediaInfo:
@@ -43,6 +43,14 @@ def open_reader(
     number). hold: is told how many bytes reading an image takes, before they are taken; on_size: how many pixels a
     frame of a video has."""
     path = Path(path).absolute()
+    if check_file(path, max_pixels):
+        return ImageReader(path, max_pixels, hold, memory)
+    return VideoReader(path, max_pixels, memory, on_size)
+
+
+def check_file(path: Path, max_pixels: int = MAX_PIXELS) -> bool:
+    """Whether an absolute path is an image for Pillow, by its first bytes. Raises InputError for what is seen without
+    decoding: a folder, an empty file, one that is cut off, an image of more than ``max_pixels``."""
     try:
         if path.is_dir():
             raise InputError(f"{path}: is a folder, not an image or a video; name the files in it")
@@ -53,6 +61,4 @@ def open_reader(
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the name and your rights to it") from error
     if missing:
         raise InputError(f"{path}: is cut off, its last {missing} bytes are missing; fetch it again")
-    if is_image(path, max_pixels):
-        return ImageReader(path, max_pixels, hold, memory)
-    return VideoReader(path, max_pixels, memory, on_size)
+    return is_image(path, max_pixels)

@@ -66,8 +66,10 @@ def test_json(tvae: Tvae, job: Path, tmp_path: Path) -> None:
 def test_a_dry_run_writes_nothing(tvae: Tvae, job: Path, tmp_path: Path) -> None:
     before = {*tmp_path.iterdir()}
     result = tvae("batch", job, "--dry-run")
-    assert result.exit_code == 0
-    assert "2 planned" in result.stdout
+    assert result.exit_code == 3
+    assert "1 planned, 1 failed" in result.stdout
+    assert f"{tmp_path}/photo.png -> {tmp_path}/out/photo.png.safetensors  new\n" in result.stdout
+    assert "bad.png" in result.stderr
     assert "the rest is what an earlier step makes" in result.stdout
     assert {*tmp_path.iterdir()} == before
 

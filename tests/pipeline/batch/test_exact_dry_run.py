@@ -1,0 +1,86 @@
+"""What a dry run of a batch says of items: new, outdated and why, done, or that they cannot be read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from job_files import DECODE, ENCODE, checksums, photo
+
+from tvae.pipeline.jobs import ItemFailed, ItemPlanned, ItemSkipped
+from tvae.pipeline.jobs.describe import identity
+
+Batch = Callable[..., Any]
+Told = dict[str, tuple[str, str | None]]
+
+
+@pytest.fixture
+def dry(batch: Batch, tmp_path: Path) -> Callable[[str], Told]:
+    """State and reason of each item, by its source's name; nothing is made."""
+
+    def dry(text: str) -> Told:
+        before = checksums(tmp_path)
+        found: Told = {}
+        for event in batch(text, dry_run=True)[1]:
+            match event:
+                case ItemPlanned():
+                    found[event.input.name] = str(event.state), event.reason
+                case ItemSkipped():
+                    found[event.input.name] = "done", event.reason
+                case ItemFailed():
+                    found[event.input.name] = "unreadable", event.error
+        assert {name: sum_ for name, sum_ in checksums(tmp_path).items() if name != "job.toml"} == {
+            name: sum_ for name, sum_ in before.items() if name != "job.toml"
+        }
+        return found
+
+    return dry
+
+
+def other_vae(model: Any) -> Any:
+    return replace(identity(model), weights_sha256="b" * 64)
+
+
+def test_states_of_items(
+    batch: Batch, dry: Callable[[str], Told], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert dry(ENCODE) == {f"{n}.png": ("new", None) for n in range(9)}
+    batch(ENCODE)
+    assert dry(ENCODE) == {f"{n}.png": ("done", "done already") for n in range(9)}
+    photo(photos / "1.png", 77)
+    os.utime(photos / "1.png", ns=(1, 1))
+    (photos / "2.png").unlink()
+    (photos / "2.png").symlink_to("nothing.png")
+    (tmp_path / "out" / "3.png.safetensors").write_bytes(b"12")
+    photo(photos / "a.png", 5)
+    (photos / "b.png").write_bytes(b"")
+    (photos / "c.png").write_bytes(b"no picture")
+    told = dry(ENCODE)
+    assert told["0.png"] == ("done", "done already")
+    assert told["1.png"] == ("outdated", "its source has changed")
+    assert told["3.png"][0] == "outdated"
+    assert "it is damaged" in str(told["3.png"][1])
+    assert told["a.png"] == ("new", None)
+    assert {name for name, (state, _) in told.items() if state == "unreadable"} == {"2.png", "b.png", "c.png"}
+    assert "is empty" in str(told["b.png"][1])
+    changed = ENCODE + 'space = "model"\nalign = "crop"\n'
+    assert dry(changed)["0.png"] == ("outdated", "it was made with another space, align")
+    assert dry(ENCODE + 'existing = "overwrite"\n')["0.png"] == ("outdated", "it is to be overwritten")
+    assert dry(changed + 'existing = "keep"\n')["0.png"] == ("done", "exists")
+    monkeypatch.setattr("tvae.pipeline.jobs.examine.identity", other_vae)
+    monkeypatch.setattr("tvae.pipeline.jobs.fingerprints.identity", other_vae)
+    assert dry(ENCODE)["0.png"] == ("outdated", "another VAE made it: 'builtin'")
+
+
+def test_what_is_planned_is_what_is_done(batch: Batch, photos: Path, tmp_path: Path) -> None:
+    batch(ENCODE + DECODE)
+    photo(photos / "1.png", 78)
+    (tmp_path / "back" / "3.png").unlink()
+    (tmp_path / "back" / "sub" / "7.png").unlink()
+    planned = [result.planned for result in batch(ENCODE + DECODE, dry_run=True)[0]]
+    assert planned == [1, 2]
+    assert [result.done for result in batch(ENCODE + DECODE)[0]] == [1, 3]
