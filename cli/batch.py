@@ -41,6 +41,12 @@ FailedList = Annotated[
         "--failed-list", metavar="FILE", help="Write the sources that failed, one a line.", show_default=False
     ),
 ]
+Log = Annotated[
+    str | None,
+    typer.Option(
+        "--log", metavar="FILE", help="Append a line with its time for each event to a file.", show_default=False
+    ),
+]
 ShardText = Annotated[
     str | None,
     typer.Option(
@@ -61,6 +67,7 @@ def batch(
     fail_fast: FailFast = False,
     max_failures: MaxFailures = None,
     failed_list: FailedList = None,
+    log: Log = None,
     shard: ShardText = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -76,9 +83,11 @@ def batch(
     """
     with reporting(verbose, json, resumable=True):
         import os
+        from contextlib import nullcontext
         from dataclasses import asdict
         from pathlib import Path
 
+        from tvae.cli.log_file import LogFile
         from tvae.cli.render import Display
         from tvae.cli.table import emit
         from tvae.pipeline.errors import UsageError
@@ -99,6 +108,7 @@ def batch(
         from tvae.pipeline.batch.report import check_places, write_failed_list, write_reports
         from tvae.pipeline.batch.run import Options, run_batch
         from tvae.pipeline.batch.shards import shard_here, shard_of
+        from tvae.pipeline.jobs import Event
 
         steps = read_job_file(Path(job_file))
         if print_config:
@@ -110,8 +120,17 @@ def batch(
         if not dry_run:
             check_places(dict.fromkeys(str(step.folder) for step in steps), part)
         wanted = Options(dry_run, retries, 1 if fail_fast else max_failures, part)
-        with Display(as_json=json, quiet=quiet, verbose=verbose, progress=not no_progress) as display:
-            results = run_batch(steps, wanted, display.show)
+        with (
+            nullcontext() if log is None else LogFile(Path(log)) as file,
+            Display(as_json=json, quiet=quiet, verbose=verbose, progress=not no_progress) as display,
+        ):
+
+            def hear(event: Event) -> None:
+                display.show(event)
+                if file is not None:
+                    file.tell(event)
+
+            results = run_batch(steps, wanted, hear)
         if not dry_run:
             write_reports(results, part)
         if failed_list is not None:

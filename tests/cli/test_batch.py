@@ -137,3 +137,13 @@ def test_a_report_of_the_users_is_not_replaced(tvae: Tvae, job: Path, tmp_path: 
     result = tvae("batch", job)
     assert (result.exit_code, "back/report.json is not a report of tvae; move it" in result.stderr) == (2, True)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_log_is_appended_to(tvae: Tvae, job: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        assert tvae("batch", job, "-q", "--log", tmp_path / "log.txt").exit_code == 3
+    told = [line.partition("Z ")[2] for line in (tmp_path / "log.txt").read_text(encoding="utf-8").splitlines()]
+    assert sum(line.startswith(f"failed {tmp_path}/bad.png: ") for line in told) == 2
+    assert sum(line.startswith(f"done {tmp_path}/photo.png -> ") for line in told) == 1
+    assert sum(line.startswith(f"skipped {tmp_path}/photo.png -> ") for line in told) == 1
+    assert tvae("batch", job, "--log", tmp_path / "no" / "log.txt").exit_code == 3
