@@ -56,6 +56,14 @@ ShardText = Annotated[
         show_default="what Slurm's job array or torchrun says, or all",
     ),
 ]
+Claim = Annotated[
+    bool,
+    typer.Option(
+        "--claim",
+        help="Share the items with other processes that run the same job on one folder: each item is taken by a lock "
+        "file, which ends with its process.",
+    ),
+]
 
 
 def batch(
@@ -69,6 +77,7 @@ def batch(
     failed_list: FailedList = None,
     log: Log = None,
     shard: ShardText = None,
+    claim: Claim = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -118,8 +127,8 @@ def batch(
             return
         part = shard_here(os.environ) if shard is None else shard_of(shard)
         if not dry_run:
-            check_places(dict.fromkeys(str(step.folder) for step in steps), part)
-        wanted = Options(dry_run, retries, 1 if fail_fast else max_failures, part)
+            check_places(dict.fromkeys(str(step.folder) for step in steps), part, claim=claim)
+        wanted = Options(dry_run, retries, 1 if fail_fast else max_failures, part, claim)
         with (
             nullcontext() if log is None else LogFile(Path(log)) as file,
             Display(as_json=json, quiet=quiet, verbose=verbose, progress=not no_progress) as display,
@@ -132,7 +141,7 @@ def batch(
 
             results = run_batch(steps, wanted, hear)
         if not dry_run:
-            write_reports(results, part)
+            write_reports(results, part, claim=claim)
         if failed_list is not None:
             write_failed_list(Path(failed_list), results)
         if json:

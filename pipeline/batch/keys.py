@@ -20,7 +20,7 @@ from tvae.pipeline.jobs.job import Job
 
 __all__ = ["Key", "cache_keys", "keys", "shown"]
 
-_NOT_OF_FILES = ("operation", "inputs", "output", "cache", "dry_run", "exact")
+_NOT_OF_FILES = ("operation", "inputs", "output", "cache", "dry_run", "exact", "claim")
 """A step has the first three itself, and a table for its cache; a dry run is asked for by the command."""
 
 

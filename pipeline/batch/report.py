@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tvae.pipeline.batch.manifest import check_own, manifest_name
+from tvae.pipeline.batch.manifest_lines import check_own, manifest_name
 from tvae.pipeline.batch.run import StepResult
 from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.errors import UsageError
@@ -19,11 +21,11 @@ __all__ = ["check_places", "write_failed_list", "write_reports"]
 FORMAT = "tvae batch report"
 
 
-def check_places(folders: Iterable[str], shard: Shard | None) -> None:
+def check_places(folders: Iterable[str], shard: Shard | None, *, claim: bool = False) -> None:
     """UsageError for a file in the place of a manifest or a report that is none, and would be lost."""
     for folder in folders:
         check_own(Path(folder) / manifest_name(shard))
-        path = _place(folder, shard)
+        path = _place(folder, shard, claim)
         try:
             data = read_json(path)
         except FileNotFoundError:
@@ -34,10 +36,10 @@ def check_places(folders: Iterable[str], shard: Shard | None) -> None:
             raise UsageError(f"{path} is not a report of tvae; move it, or choose another output")
 
 
-def write_reports(results: Sequence[StepResult], shard: Shard | None) -> None:
+def write_reports(results: Sequence[StepResult], shard: Shard | None, *, claim: bool = False) -> None:
     """One in each folder of outputs, of the steps that wrote there. OutputError where it cannot be written."""
     for folder in dict.fromkeys(result.output for result in results):
-        path = _place(folder, shard)
+        path = _place(folder, shard, claim)
         steps = [asdict(result) for result in results if result.output == folder]
         _write(path, json.dumps({"format": FORMAT, "steps": steps}, indent=1) + "\n")
 
@@ -48,8 +50,10 @@ def write_failed_list(path: Path, results: Sequence[StepResult]) -> None:
     _write(path, "".join(f"{Path(name).absolute()}\n" for name in names))
 
 
-def _place(folder: str, shard: Shard | None) -> Path:
-    return Path(folder) / ("report.json" if shard is None else shard.name("report", ".json"))
+def _place(folder: str, shard: Shard | None, claim: bool) -> Path:
+    """Runs that claim items have one each."""
+    stem = f"report-{platform.node()}-{os.getpid()}" if claim else "report"
+    return Path(folder) / (f"{stem}.json" if shard is None else shard.name(stem, ".json"))
 
 
 def _write(path: Path, text: str) -> None:

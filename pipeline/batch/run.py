@@ -15,6 +15,7 @@ from tvae.pipeline.batch.facts import facts_of
 from tvae.pipeline.batch.job_file import Step
 from tvae.pipeline.batch.manifest import Manifest
 from tvae.pipeline.batch.shards import Shard
+from tvae.pipeline.batch.shared_manifest import SharedManifest
 from tvae.pipeline.errors import OutOfMemory
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemPlanned, ItemSkipped, run_job
 from tvae.pipeline.jobs.events import Notice
@@ -46,6 +47,8 @@ class Options:
     retries: int = 0
     most_failures: int | None = None
     shard: Shard | None = None
+    claim: bool = False
+    """See ``Job.claim``."""
 
 
 @dataclass
@@ -138,13 +141,19 @@ class _Step:
     def _writing(self) -> AbstractContextManager[Manifest | None]:
         if self._options.dry_run:
             return nullcontext()
-        return Manifest(self._step.folder, self._options.shard)
+        kind = SharedManifest if self._options.claim else Manifest
+        return kind(self._step.folder, self._options.shard)
 
     def _is_here(self, item: Item) -> bool:
         return self._options.shard is None or self._options.shard.takes(self._step.path_of(item))
 
     def _group(self, group: tuple[int, ...]) -> None:
-        job = replaced(self._step.job_with(group), dry_run=self._options.dry_run, exact=self._options.dry_run)
+        job = replaced(
+            self._step.job_with(group),
+            dry_run=self._options.dry_run,
+            exact=self._options.dry_run,
+            claim=self._options.claim,
+        )
         again: set[int] | None = None
         for wait in (*_waits(self._options.retries), None):
             failed: set[int] = set()

@@ -124,6 +124,9 @@ class Job:
     """For cache, and it alone."""
 
     existing: Existing = "skip"
+    claim: bool = False
+    """Other runs have the same items, on this machine or on others that share the folder; each is done by one of
+    them."""
     dry_run: bool = False
     exact: bool = False
     """A dry run also tells which outputs are outdated, and why, and which inputs cannot be read. It takes PyTorch's
@@ -167,6 +170,8 @@ class Job:
             raise UsageError(f"--split {self.split} says what several devices share: pass --devices, too")
         if self.split == "rows" and self.operation == "cache":
             raise UsageError("a cache is made of whole items; leave --split rows out")
+        if self.devices is not None and self.claim:
+            raise UsageError("--claim and --devices cannot be used together; run one command for each device")
         if self.devices is not None:
             check_devices(self.devices)
         if self.strip is not None and self.strip < 1:

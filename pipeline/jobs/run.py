@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -171,6 +172,7 @@ def _names_hardware(job: Job) -> bool:
 def _work(items: Sequence[Item], context: Context, vaes: Vaes, end: End) -> None:
     """``end``: see ``run_items``. Imports PyTorch, which takes a second, and which a dry run does without."""
     from tvae.pipeline.jobs.batches import Batches
+    from tvae.pipeline.jobs.claimed import ClaimedItems
     from tvae.pipeline.jobs.operations import operation_for
     from tvae.pipeline.jobs.overlap import run_items
     from tvae.pipeline.models.load import BUILTIN
@@ -182,7 +184,12 @@ def _work(items: Sequence[Item], context: Context, vaes: Vaes, end: End) -> None
         opened = vaes.get(job.vae or BUILTIN)
         dtype = str(opened.dtype).removeprefix("torch.")
         context.emit(RunStarted(job.operation, len(items), opened.info.id, dtype, str(opened.device)))
-    run_items(items, operation_for(context), context, Batches(job.batch, vaes.device.type), end)
+    operation, batches = operation_for(context), Batches(job.batch, vaes.device.type)
+    if not job.claim:
+        run_items(items, operation, context, batches, end)
+        return
+    with closing(ClaimedItems(items)) as claimed:
+        run_items(claimed, operation, context, batches, claimed.ending(end), claimed.bell)
 
 
 class _Tally:

@@ -147,3 +147,17 @@ def test_the_log_is_appended_to(tvae: Tvae, job: Path, tmp_path: Path) -> None:
     assert sum(line.startswith(f"done {tmp_path}/photo.png -> ") for line in told) == 1
     assert sum(line.startswith(f"skipped {tmp_path}/photo.png -> ") for line in told) == 1
     assert tvae("batch", job, "--log", tmp_path / "no" / "log.txt").exit_code == 3
+
+
+def test_claims(tvae: Tvae, job: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.png").write_bytes((tmp_path / "photo.png").read_bytes())
+    for done in (": 2 done", ": 2 skipped"):
+        result = tvae("batch", job, "--claim")
+        assert (result.exit_code, result.stdout.count(done)) == (0, 2), result.output
+    (report,) = (tmp_path / "out").glob("report-*.json")
+    assert json.loads(report.read_text(encoding="utf-8"))["steps"][0]["skipped"] == 2
+    assert len((tmp_path / "out" / "manifest.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+    assert not [*tmp_path.rglob("*.lock")]
+    job.write_text('devices = "2"\n' + job.read_text(encoding="utf-8"), encoding="utf-8")
+    refused = tvae("batch", job, "--claim")
+    assert (refused.exit_code, "--claim and --devices cannot be used together" in refused.stderr) == (2, True)

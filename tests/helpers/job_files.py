@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from tvae.pipeline.batch.manifest import manifest_name
+from tvae.pipeline.batch.manifest_lines import manifest_name
 
 NAME = manifest_name(None)
 ENCODE = '[[step]]\noperation = "encode"\ninputs = "in"\nrecursive = true\noutput = "out"\n'

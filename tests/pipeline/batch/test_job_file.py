@@ -216,12 +216,13 @@ def test_rates(said: str, rate: Any, tmp_path: Path) -> None:
 
 def test_every_field_of_a_job_is_a_key_and_reaches_it(tmp_path: Path) -> None:
     """A field that is added to ``Job`` is one here, too, or is named as none."""
-    own = {"operation", "inputs", "output", "cache", "dry_run", "exact"}
+    own = {"operation", "inputs", "output", "cache", "dry_run", "exact", "claim"}
     assert {*keys()} == {f.name for f in fields(Job)} - own
     for name, key in keys().items():
         kind = key.schema.get("type")
         value = VALUES.get(name, {"boolean": True, "integer": 3}.get(str(kind)) or key.schema.get("enum", [None])[-1])
         beside = {"operation": "decode", "inputs": "x", "vae": "builtin", "latents_space": "raw", name: value}
+        beside |= {"devices": "2"} if name == "split" else {}
         (step,) = read_job_file(written(tmp_path, "\n".join(_lines(beside))))
         expected = {"spill": str(tmp_path), "size": (64, 32), "fps": Fraction(25), "encoder_options": (("a", "b"),)}
         assert getattr(step.job, name) == expected.get(name, value), name

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from job_files import DECODE, ENCODE, NAME, photo, values
 
-from tvae.pipeline.batch.manifest import read_manifest
+from tvae.pipeline.batch.manifest_lines import read_manifest
 
 Batch = Callable[..., Any]
 SCRIPT = """

@@ -16,7 +16,8 @@ import pytest
 from job_files import NAME
 
 from tvae.pipeline.batch.facts import facts_of
-from tvae.pipeline.batch.manifest import Manifest, read_manifest
+from tvae.pipeline.batch.manifest import Manifest
+from tvae.pipeline.batch.manifest_lines import read_manifest
 from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.errors import OutputError, UsageError
 

@@ -1,0 +1,120 @@
+"""A manifest that several runs add to at the same time: its lock is held for a line, and not for a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tvae.pipeline.batch.manifest import Manifest
+from tvae.pipeline.batch.manifest_lines import check_own, facts_on_disk, line_for, lines_in, said_state
+from tvae.pipeline.batch.shards import Shard
+from tvae.pipeline.errors import OutputError
+from tvae.pipeline.files.atomic import write_error
+from tvae.pipeline.files.checked import open_regular
+from tvae.pipeline.files.flushing import flush_file
+from tvae.pipeline.files.lock import OutputHeld, one_writer
+
+__all__ = ["SharedManifest"]
+
+_PATIENCE = 120.0
+"""Seconds to wait for others, one of which may write all of it anew. One that has died holds nothing."""
+
+
+class SharedManifest(Manifest):
+    """See ``Manifest``. Before a run adds a line it reads what the others have written since, and cuts off half a line
+    that one of them left when it was killed.
+
+    Raises UsageError for a file of its name that is none; OutputError where it cannot be written, and where another run
+    keeps it, as one does that does not share it.
+    """
+
+    def __init__(self, folder: Path, shard: Shard | None = None) -> None:
+        super().__init__(folder, shard)
+        self._end, self._last = 0, b""
+        """Of what was read: where it ends, and its last line, by which a file that was written anew is told."""
+
+    def __enter__(self) -> Self:
+        with self._turn():
+            self._tidy()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None and os.path.lexists(self._path):
+            with self._turn():
+                self._tidy()
+                flush_file(self._path)
+
+    def done(self, output: Path, facts: Mapping[str, Any]) -> None:
+        """See ``Manifest``. Adds nothing where another run has told of the same output."""
+        name, on_disk = self._name(output), facts_on_disk(output)
+        line = line_for(name, {**on_disk, **facts})
+        with self._turn():
+            if self._known.get(name) != said_state(on_disk):
+                with self._path.open("ab") as file:
+                    file.write(line)
+                self._took(line)
+                self._note(name, said_state(on_disk))
+
+    def knows(self, output: Path) -> bool:
+        """See ``Manifest``; by any of the runs."""
+        if super().knows(output):
+            return True
+        with self._turn():
+            return super().knows(output)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """No other run adds to it meanwhile, and all that it says is known."""
+        try:
+            with one_writer(self._path, _PATIENCE):
+                if self._end == 0:
+                    check_own(self._path)
+                self._read()
+                yield
+        except OutputHeld as held:
+            raise OutputError(
+                f"another run has held {self._path} for {_PATIENCE:.0f} s; wait for it, and start all with --claim"
+            ) from held
+        except OSError as error:
+            raise write_error(self._path, error) from error
+
+    def _read(self) -> None:
+        try:
+            with open_regular(self._path) as file:
+                file.seek(self._end - len(self._last))
+                if file.read(len(self._last)) != self._last:
+                    self._forget()
+                    file.seek(0)
+                for data, line in lines_in(file):
+                    if not data.endswith(b"\n") and not file.peek(1):
+                        break
+                    self._took(data)
+                    if line is None:
+                        self._again = True
+                    else:
+                        self._note(line["output"], said_state(line))
+                whole = self._end == os.fstat(file.fileno()).st_size
+        except FileNotFoundError:
+            self._forget()
+            return
+        if not whole:
+            os.truncate(self._path, self._end)
+
+    def _took(self, data: bytes) -> None:
+        self._end += len(data)
+        self._last = data
+
+    def _forget(self) -> None:
+        self._end, self._last = 0, b""
+        self._known, self._again = {}, False
+
+    def _tidy(self) -> None:
+        if self._again:
+            super()._tidy()
+            self._read()
