@@ -83,6 +83,10 @@ def run_batch(
     A failure costs its item alone, unless ``most_failures`` are reached: then the results so far come back, the last
     step's among them. What is wrong with a step as a whole raises, as in ``run_job``.
     """
+    if options.claim:
+        for step in steps:  # before the first of them is begun
+            for override in ((), *((n,) for n in range(len(step.overrides)))):
+                replaced(step.job_with(override), claim=True)
     results: list[StepResult] = []
     made: set[Path] = set()
     for step in steps:

@@ -46,46 +46,50 @@ class ClaimedItems(Iterator[Item | Pending]):
 
     def __init__(self, items: Sequence[Item]) -> None:
         self.bell = Bell()
-        self._todo, self._taken = deque(items), deque[Item]()
+        self._todo, self._clips, self._taken = deque(items), deque[Item](), deque[Item]()
+        """Those to try, clips that are left to others while there are enough, and those that others have."""
         self._held: dict[int, _Held] = {}
         self._most = 4 * FEW
         self._lock = threading.Lock()
         self._looked = time.monotonic()
 
     def __length_hint__(self) -> int:
-        return len(self._todo) + len(self._taken)
+        return len(self._todo) + len(self._clips) + len(self._taken)
 
     def __next__(self) -> Item | Pending:
         with self._lock:
             held, clips = len(self._held), sum(one.clip for one in self._held.values())
         if held >= self._most:
             return PENDING
-        while self._todo:
-            item = self._todo.popleft()
-            if not (clips >= CLIPS and _is_clip(item)) and self._take(item):
+        item = self._first(clips < CLIPS)
+        if item is not None:
+            if self._take(item):
                 return item
             self._taken.append(item)
-        if not self._taken:
+            self.bell.ring()  # one try at a time, which a network may make slow: who asks holds other threads up
+        elif not (self._clips or self._taken):
             raise StopIteration
-        if time.monotonic() - self._looked >= LOOK_SECONDS:
+        elif time.monotonic() - self._looked >= LOOK_SECONDS:
             self._looked = time.monotonic()
             self._todo, self._taken = self._taken, deque()
+            self.bell.ring()
         return PENDING
 
     def ending(self, end: End) -> End:
-        """The same, which lets others have the item first."""
+        """The same, and lets others have the item after it: what it tells of an output is told by who made that."""
 
         def ended(item: Item, outcome: Outcome) -> None:
-            with self._lock:
-                held = self._held.pop(item.index, None)
-            if held is not None:
-                held.lock.close()
-                seconds = time.monotonic() - held.since
-                self._most = min(MOST, self._most + 1) if seconds < QUICK else self._most
-                self._most = max(FEW, self._most - 1) if seconds > SLOW else self._most
-                self._looked -= LOOK_SECONDS * held.clip  # there is room for one that was left
-            self.bell.ring()
-            end(item, outcome)
+            try:
+                end(item, outcome)
+            finally:
+                with self._lock:
+                    held = self._held.pop(item.index, None)
+                if held is not None:
+                    held.lock.close()
+                    seconds = time.monotonic() - held.since
+                    self._most = min(MOST, self._most + 1) if seconds < QUICK else self._most
+                    self._most = max(FEW, self._most - 1) if seconds > SLOW else self._most
+                self.bell.ring()
 
         return ended
 
@@ -95,6 +99,17 @@ class ClaimedItems(Iterator[Item | Pending]):
             held, self._held = self._held, {}
         for one in held.values():
             one.lock.close()
+
+    def _first(self, clips: bool) -> Item | None:
+        """Of those to try; clips: are there not enough of them?"""
+        if clips and self._clips:
+            return self._clips.popleft()
+        while self._todo:
+            item = self._todo.popleft()
+            if clips or not _is_clip(item):
+                return item
+            self._clips.append(item)
+        return None
 
     def _take(self, item: Item) -> bool:
         if item.problem is not None:

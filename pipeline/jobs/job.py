@@ -172,6 +172,8 @@ class Job:
             raise UsageError("a cache is made of whole items; leave --split rows out")
         if self.devices is not None and self.claim:
             raise UsageError("--claim and --devices cannot be used together; run one command for each device")
+        if self.existing == "overwrite" and self.claim:
+            raise UsageError("with --claim each process would overwrite what another has made; set existing to skip")
         if self.devices is not None:
             check_devices(self.devices)
         if self.strip is not None and self.strip < 1:

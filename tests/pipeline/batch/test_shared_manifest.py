@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
 from job_files import NAME
 
+from tvae.pipeline.batch import manifest_lines, shared_manifest
+from tvae.pipeline.batch.manifest import Manifest
+from tvae.pipeline.batch.manifest_lines import line_for
 from tvae.pipeline.batch.shared_manifest import SharedManifest
+from tvae.pipeline.errors import OutputError, UsageError
 
 
 def output(folder: Path, name: str, content: bytes = b"x") -> Path:
@@ -48,3 +55,84 @@ def test_several_runs_share_a_manifest(tmp_path: Path) -> None:
         assert {line["output"] for line in found} == made
         assert len(found) == len(made)
         assert all(line["bytes"] == (folder / line["output"]).stat().st_size for line in found)
+
+
+def test_what_another_run_has_told_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without reading the output again."""
+    path = output(tmp_path, "a.png")
+    with SharedManifest(tmp_path) as first, SharedManifest(tmp_path) as second:
+        assert not second.knows(path)
+        first.done(path, {"seconds": 1})
+        monkeypatch.setattr(manifest_lines, "of_file", lambda _path: pytest.fail("it is read"))
+        assert second.knows(path)
+        path.write_bytes(b"longer")
+        assert not second.knows(path)
+        assert not second.knows(tmp_path / "none.png")
+    assert [line["seconds"] for line in lines(tmp_path)] == [1]
+
+
+def test_lines_after_a_damaged_part_stay(tmp_path: Path) -> None:
+    """As a power cut may leave zeros in the middle: only what is torn at the end is cut off."""
+    with SharedManifest(tmp_path) as first, SharedManifest(tmp_path) as second:
+        first.done(output(tmp_path, "a.png"), {})
+        with (tmp_path / NAME).open("ab") as file:
+            file.write(bytes(3 << 20) + b"\n" + line_for("b.png", {"bytes": 1, "time": 2}) + b'{"output": "c')
+        second.done(output(tmp_path, "d.png"), {})
+        first.done(output(tmp_path, "e.png"), {})
+    assert [line["output"] for line in lines(tmp_path)] == ["a.png", "b.png", "d.png", "e.png"]
+
+
+def test_a_file_that_another_run_has_written_anew_is_read_again(tmp_path: Path) -> None:
+    """Also where it has grown beyond what was read of it, under the same number of its file system."""
+    with SharedManifest(tmp_path) as run:
+        for n in range(4):
+            run.done(output(tmp_path, f"{n}.png", bytes(n)), {})
+        with (tmp_path / NAME).open("r+b") as file:
+            _first, *rest = file.readlines()
+            file.seek(0)
+            file.truncate()
+            file.writelines([*rest, *(line_for(f"{n}.png", {"bytes": n, "time": 1}) for n in range(4, 9))])
+        run.done(output(tmp_path, "9.png"), {})
+        assert run.knows(tmp_path / "3.png")
+        run.done(tmp_path / "0.png", {})
+        assert [line["output"][0] for line in lines(tmp_path)] == [*"1234567890"]
+        (tmp_path / NAME).unlink()
+        run.done(tmp_path / "3.png", {})
+        assert not run.knows(tmp_path / "missing.png")
+    assert [line["output"] for line in lines(tmp_path)] == ["3.png"]
+
+
+def test_runs_that_do_not_share_it_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_manifest, "_PATIENCE", 0.1)
+    found: list[BaseException] = []
+
+    def other() -> None:
+        try:
+            with SharedManifest(tmp_path):
+                pass
+        except OutputError as error:
+            found.append(error)
+
+    with Manifest(tmp_path):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert "start all with --claim" in str(found[0])
+
+
+def test_files_of_the_users_are_left_alone_and_what_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_text("mine\n")
+    with pytest.raises(UsageError, match="is not a manifest"), SharedManifest(tmp_path):
+        pass
+    assert os.listdir(tmp_path) == [NAME]
+    assert (tmp_path / NAME).read_text() == "mine\n"
+    (tmp_path / NAME).unlink()
+    (tmp_path / NAME).mkdir()
+    with pytest.raises(OutputError, match=r"manifest\.jsonl"), SharedManifest(tmp_path):
+        pass
+
+
+def test_a_run_that_makes_nothing_leaves_none(tmp_path: Path) -> None:
+    with SharedManifest(tmp_path):
+        pass
+    assert os.listdir(tmp_path) == []

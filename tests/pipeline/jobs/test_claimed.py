@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tvae.pipeline.files.lock import OutputHeld
 from tvae.pipeline.jobs import claimed
 from tvae.pipeline.jobs.claimed import ClaimedItems
 from tvae.pipeline.jobs.events import ItemSkipped
@@ -24,13 +27,15 @@ def items(folder: Path, names: list[str]) -> list[Item]:
 
 
 def taken(some: Iterator[object]) -> list[int]:
-    """Those that are given before there are none to take."""
-    found = []
+    """Those that are given before there are none to take: one is tried at a time."""
+    found, idle = list[int](), 0
     for item in some:
-        if item is PENDING:
+        if isinstance(item, Item):
+            found.append(item.index)
+            idle = 0
+        idle += item is PENDING
+        if idle > 60:
             break
-        assert isinstance(item, Item)
-        found.append(item.index)
     return found
 
 
@@ -61,6 +66,59 @@ def test_two_runs_have_different_items_and_one_gets_what_the_other_leaves(tmp_pa
     assert not [*tmp_path.iterdir()]
 
 
+def test_one_item_is_tried_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks has a lock of the run's: on a slow network its other threads would wait for all tries."""
+    all_items, tries = items(tmp_path, [f"{n}.png" for n in range(20)]), list[Path]()
+
+    @contextmanager
+    def never(path: Path, _patience: float) -> Iterator[None]:
+        tries.append(path)
+        raise OutputHeld(path)
+        yield
+
+    monkeypatch.setattr(claimed, "one_writer", never)
+    run = ClaimedItems(all_items)
+    for number in range(20):
+        assert len(tries) == number
+        assert next(run) is PENDING
+        begin = time.monotonic()
+        run.bell.wait()
+        assert time.monotonic() - begin < 0.1, "the next is tried at once"
+    assert len({*tries}) == 20
+
+
+def test_an_item_is_let_go_of_after_its_end_was_told(tmp_path: Path) -> None:
+    """So that the run that has made an output is the one that tells of it, even where telling fails."""
+    all_items = items(tmp_path, ["a.png", "b.mp4"])
+    first, second = ClaimedItems(all_items), ClaimedItems(all_items)
+    assert taken(first) == [0, 1]
+
+    def told(item: Item, _outcome: object) -> None:
+        assert taken(second) == []
+        if item.index == 0:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        first.ending(told)(all_items[0], ValueError())
+    assert taken(second) == [0]
+    first.ending(lambda _item, _outcome: None)(all_items[1], ValueError())
+    assert taken(second) == [1]
+    second.close()
+
+
+def test_a_million_clips_are_looked_through_once(tmp_path: Path) -> None:
+    all_items = items(tmp_path, [f"{n}.mp4" for n in range(1000)]) * 100
+    run = ClaimedItems(all_items)
+    assert taken(run) == [0, 1]
+    begin = time.process_time()
+    for number in range(2, 302):
+        end(run, all_items[number - 2])
+        assert next(run) is all_items[number]
+        assert next(run) is PENDING
+    assert time.process_time() - begin < 1.0
+    run.close()
+
+
 def test_clips_are_left_to_others(tmp_path: Path) -> None:
     all_items = items(tmp_path, ["0.mp4", "1.mp4", "2.mp4", "3.png", "4.mp4"])
     first, second = ClaimedItems(all_items), ClaimedItems(all_items)
@@ -77,7 +135,7 @@ def test_clips_are_left_to_others(tmp_path: Path) -> None:
             rest.append(number)
             end(first, all_items[number])
     assert sorted(rest) == [2, 4]  # which it finds done
-    assert next(first, None) is None
+    assert [*first] == []
 
 
 def test_items_that_take_long_are_held_in_small_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,4 +165,4 @@ def test_the_bell_rings_when_an_item_ends(tmp_path: Path) -> None:
     taken(run)
     threading.Timer(0.01, end, (run, item)).start()
     run.bell.wait()
-    assert next(run, None) is None
+    assert [*run] == []
