@@ -10,6 +10,7 @@ from tvae.pipeline.caches import trainer_named
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemPlanned, ItemSkipped
+from tvae.pipeline.jobs.existing import DONE_ALREADY
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.reading import blame_input
@@ -65,7 +66,8 @@ def planned_cache(item: Item, context: Context, plan: CachePlan) -> Event:
     if existing != "overwrite" and (
         plan.serves(item.record, item.source) is not None or (existing == "keep" and item.record.exists())
     ):
-        return ItemSkipped(item.source, item.index, plan.shown(item.record), "exists")
+        reason = "exists" if existing == "keep" else DONE_ALREADY
+        return ItemSkipped(item.source, item.index, plan.shown(item.record), reason)
     with blame_input(), context.sandbox.open_reader(item.source, context.job.max_pixels) as reader:
         info = reader.info
     output = plan.root / plan.trainer.files(plan.subject(item.below, info))[0]

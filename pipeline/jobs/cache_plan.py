@@ -181,15 +181,12 @@ class CachePlan:
         kind = self.architecture.dtype
         stored = [own_memory(one if kind is None else one.to(getattr(torch, kind))) for one in latents]
         staged: list[Staged] = []
-        known = self._known(place)
         files = self.trainer.files(subject)
         for name, content in zip(files, self.trainer.contents(subject, stored), strict=True):
             path = self.root / name
-            if self.job.existing != "overwrite" and name.as_posix() not in known and path.exists():
-                drop(staged)
-                raise InputError(f"'{path}' exists and tvae did not write it; move it away, or pass --overwrite")
             temporary = temporary_path(path)
             try:
+                self.check_own(path, place)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 fill(temporary, content)
                 staged.append(Staged(temporary, path, FileRecord.of(temporary, name)))
@@ -221,6 +218,13 @@ class CachePlan:
             raise write_error(place, error) from error
         finally:
             drop(staged)
+
+    def check_own(self, path: Path, place: Path) -> None:
+        """InputError for a file in the way that tvae did not write for this source. place: of its record."""
+        if self.job.existing == "overwrite" or not path.exists():
+            return
+        if path.relative_to(self.root).as_posix() not in self._known(place):
+            raise InputError(f"'{path}' exists and tvae did not write it; move it away, or pass --overwrite")
 
     def shown(self, place: Path) -> Path:
         """What a user knows files by of which there is a record: the first of them."""

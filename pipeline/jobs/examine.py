@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tvae.pipeline import latents, media
+from tvae.pipeline import latents
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs.cache_names import planned_cache
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.decode_clip import model_of
 from tvae.pipeline.jobs.describe import encode_options, identity, kept_posterior
-from tvae.pipeline.jobs.events import Event, ItemPlanned, ItemSkipped
-from tvae.pipeline.jobs.existing import DONE_ALREADY, is_there
+from tvae.pipeline.jobs.events import Event, ItemPlanned
+from tvae.pipeline.jobs.existing import DONE_ALREADY, is_there, picture_serves, skipped
 from tvae.pipeline.jobs.fingerprints import of_decoded, of_encoded, of_reconstructed
+from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.other_programs import opened_latents
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.reading import blame_input, kind_of
@@ -43,45 +44,55 @@ def examined(item: Item, context: Context, cached: CachePlan | None = None) -> E
 
 
 def _made_of_media(item: Item, context: Context) -> Event:
+    """In the order of ``look_up``, so that the same items are skipped, for the same reasons."""
     job, model = context.job, context.facts_for(context.job.vae or BUILTIN)
-    (kind,) = item.kinds if len(item.kinds) == 1 else (kind_of(item.source, job, context.sandbox),)
-    output = context.claim(item, kind)
-    if is_there(output) and job.existing != "overwrite":
-        if job.existing == "keep":
-            return ItemSkipped(item.source, item.index, output, "exists")
+
+    def serves(output: Path, kind: Kind) -> str | None:
         if job.operation == "encode":
-            why = _why_latents(output, item.source, kind, context, model)
-        else:
-            why = _why_picture(output, of_reconstructed(item.source, kind, job, model))
-        if why is None:
-            return ItemSkipped(item.source, item.index, output, DONE_ALREADY)
-    else:
-        why = "it is to be overwritten" if is_there(output) else None
-    if not check_file(item.source.absolute(), job.max_pixels):  # FFmpeg is asked, which takes longer
-        kind_of(item.source, job, context.sandbox)
-    return _planned(item, output, why)
+            return DONE_ALREADY if latents.latents_done(output, of_encoded(item.source, kind, job, model)) else None
+        return picture_serves(output, of_reconstructed(item.source, kind, job, model))
+
+    if (skip := skipped(item, context, serves)) is not None:
+        return skip
+    kind = _kind(item.source, context)
+    output = context.claim(item, kind)
+    if item.kinds != {kind} and (skip := skipped(item, context, serves, kind)) is not None:
+        return skip
+    if job.operation == "encode" and job.existing == "skip" and is_there(output):
+        return _planned(item, output, _why_latents(output, item.source, kind, context, model))
+    return _planned(item, output, _why(output, job))
+
+
+def _kind(source: Path, context: Context) -> Kind:
+    """By content; of what is no image for Pillow FFmpeg is asked, which takes longer."""
+    path = source.absolute()
+    if not context.sandbox.takes(path) and check_file(path, context.job.max_pixels):
+        return "image"
+    return kind_of(source, context.job, context.sandbox)
 
 
 def _decoded(item: Item, context: Context) -> Event:
     job, reader = context.job, opened_latents(item, context)
-    output = context.claim(item, reader.meta.kind)
-    model, why = model_of(reader, job, context.facts_for), None
-    if is_there(output):
-        if job.existing == "keep":
-            return ItemSkipped(item.source, item.index, output, "exists")
-        why = "it is to be overwritten"
-        if job.existing == "skip":
-            why = _why_picture(output, of_decoded(reader, job, model))
-            if why is None:
-                return ItemSkipped(item.source, item.index, output, DONE_ALREADY)
-    return _planned(item, output, why)
+    kind = reader.meta.kind
+    output = context.claim(item, kind)
+    fingerprint = of_decoded(reader, job, model_of(reader, job, context.facts_for))
+    skip = skipped(item, context, lambda output, _kind: picture_serves(output, fingerprint), kind)
+    return _planned(item, output, _why(output, job)) if skip is None else skip
 
 
 def _cached(item: Item, context: Context, cached: CachePlan) -> Event:
     planned = planned_cache(item, context, cached)
-    if isinstance(planned, ItemPlanned) and (planned.exists or item.record.exists()):
-        return _planned(item, planned.output, _OTHERWISE)
-    return _planned(item, planned.output, None) if isinstance(planned, ItemPlanned) else planned
+    if not isinstance(planned, ItemPlanned):
+        return planned
+    cached.check_own(planned.output, item.record)
+    return _planned(item, planned.output, _why(item.record, context.job))
+
+
+def _why(there: Path, job: Job) -> str | None:
+    """What is there is made anew; None: nothing is. there: an output or a cache's record."""
+    if not is_there(there):
+        return None
+    return "it is to be overwritten" if job.existing == "overwrite" else _OTHERWISE
 
 
 def _planned(item: Item, output: Path, why: str | None) -> ItemPlanned:
@@ -118,10 +129,3 @@ def _pairs(were: dict[str, object], wanted: dict[str, object]) -> dict[str, tupl
     """Options as JSON has them, before and now."""
     now = {name: [*value] if isinstance(value, tuple) else value for name, value in wanted.items()}
     return {name: (were.get(name), now.get(name)) for name in {**were, **now}}
-
-
-def _why_picture(output: Path, fingerprint: str) -> str | None:
-    found = media.read_fingerprint(output)
-    if found is None:
-        return None  # it may be the user's own, and a run leaves it
-    return None if found == fingerprint else _OTHERWISE

@@ -41,7 +41,7 @@ def look_up(
         if kind == "video":
             return None
         output = context.claim(item, kind)
-        if kind not in item.kinds and (skip := skipped(item, context, serves, kind)) is not None:
+        if item.kinds != {kind} and (skip := skipped(item, context, serves, kind)) is not None:
             return skip
         fit = LengthFit(model.info, job.align)
         fit.check(source.reader.info.frames)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from clips import write_clip
 from job_files import DECODE, ENCODE, checksums, photo
+from PIL import Image
 
-from tvae.pipeline.jobs import ItemFailed, ItemPlanned, ItemSkipped
+from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemPlanned, ItemSkipped
 from tvae.pipeline.jobs.describe import identity
 
 Batch = Callable[..., Any]
@@ -84,3 +88,61 @@ def test_what_is_planned_is_what_is_done(batch: Batch, photos: Path, tmp_path: P
     planned = [result.planned for result in batch(ENCODE + DECODE, dry_run=True)[0]]
     assert planned == [1, 2]
     assert [result.done for result in batch(ENCODE + DECODE)[0]] == [1, 3]
+
+
+def outcomes(events: list[Event]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for event in events:
+        match event:
+            case ItemPlanned() | ItemDone():
+                found[event.input.name] = "made", str(event.output)
+            case ItemSkipped():
+                found[event.input.name] = "skipped", str(event.output), event.reason
+            case ItemFailed():
+                found[event.input.name] = "failed", re.sub(r"[\d.]+ megapixels", "", event.error)  # free memory
+    return found
+
+
+@pytest.mark.parametrize("sandbox", ["off", "on"])
+@pytest.mark.parametrize("operation", ["encode", "roundtrip"])
+def test_what_is_said_is_what_happens(operation: str, sandbox: str, batch: Batch, photos: Path, tmp_path: Path) -> None:
+    """Of files whose names say too little or the wrong kind, and of what is in the way."""
+    for path in photos.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    still = photo(photos / "a.png", 1)
+    for name in ("still.gif", "still.webp"):
+        Image.open(still).save(photos / name)
+    write_clip(photos / "clip.mkv", 3, sound=False)
+    (photos / "named.png").write_bytes((photos / "clip.mkv").read_bytes())
+    (photos / "named.mkv").write_bytes(still.read_bytes())
+    (photos / "empty.png").write_bytes(b"")
+    (photos / "none.jpg").write_bytes(b"no picture")
+    text = f'operation = "{operation}"\ninputs = "in"\noutput = "out"\nsandbox = "{sandbox}"\n'
+    if operation == "roundtrip":
+        photo(tmp_path / "out" / "a.png", 2)
+    for turn, existing in enumerate(("skip", "skip", "keep")):
+        asked = f'{text}existing = "{existing}"\n'
+        said, happened = (outcomes(batch(asked, dry_run=dry)[1]) for dry in (True, False))
+        assert said == happened
+        assert {name for name, (what, *_) in happened.items() if what == "failed"} == {"empty.png", "none.jpg"}
+        assert turn == 0 or "made" not in {what for what, *_ in happened.values()}
+
+
+def test_a_cache(batch: Batch, photos: Path, tmp_path: Path) -> None:
+    text = 'operation = "cache"\ninputs = "in"\noutput = "out"\nvae = "builtin"\n{}'
+    text += 'cache = {{trainer = "kohya", architecture = "flux", buckets = "64-128/64", flip = {}}}\n'
+    plain = text.format("", "false")
+    for existing in ("skip", "skip", "keep"):
+        asked = text.format(f'existing = "{existing}"\n', "false")
+        said, happened = (outcomes(batch(asked, dry_run=dry)[1]) for dry in (True, False))
+        assert said == happened
+    planned = {event.input.name: event for event in batch(text.format("", "true"), dry_run=True)[1][1:-1]}
+    assert planned["0.png"].reason == "it was made of another source, or with another VAE or other options"
+    overwritten = batch(text.format('existing = "overwrite"\n', "false"), dry_run=True)[1][1]
+    assert (overwritten.state, overwritten.reason) == ("outdated", "it is to be overwritten")
+    photo(photos / "mine.png", 1)
+    ((name, _),) = ((e.output, e.state) for e in batch(plain, dry_run=True)[1] if getattr(e, "state", "") == "new")
+    name.write_bytes(b"mine")
+    said, happened = (outcomes(batch(plain, dry_run=dry)[1]) for dry in (True, False))
+    assert said == happened
+    assert "tvae did not write it" in happened["mine.png"][1]
