@@ -9,14 +9,17 @@ from typing import IO, Self
 
 from tvae.cli.reporting import one_line, say
 from tvae.pipeline import jobs
-from tvae.pipeline.errors import OutputError
+from tvae.pipeline.errors import UsageError
 
 __all__ = ["LogFile"]
 
 
 class LogFile:
-    """A context manager; give :meth:`tell` each event. Raises OutputError where the file cannot be opened; one that
-    takes no more later is told once, and the run continues without it."""
+    """A context manager; give :meth:`tell` each event. Makes the folder that the file is in.
+
+    Raises UsageError where it cannot be opened, before any work; one that takes no more later is told once, and the run
+    continues without it.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -24,9 +27,10 @@ class LogFile:
 
     def __enter__(self) -> Self:
         try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("a", encoding="utf-8", errors="backslashreplace")
         except OSError as error:
-            raise OutputError(f"cannot write {self._path}: {error.strerror or error}; check where it goes") from error
+            raise UsageError(f"cannot write the log {self._path}: {error.strerror or error}; name another") from error
         return self
 
     def __exit__(

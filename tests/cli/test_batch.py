@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -146,7 +147,11 @@ def test_the_log_is_appended_to(tvae: Tvae, job: Path, tmp_path: Path) -> None:
     assert sum(line.startswith(f"failed {tmp_path}/bad.png: ") for line in told) == 2
     assert sum(line.startswith(f"done {tmp_path}/photo.png -> ") for line in told) == 1
     assert sum(line.startswith(f"skipped {tmp_path}/photo.png -> ") for line in told) == 1
-    assert tvae("batch", job, "--log", tmp_path / "no" / "log.txt").exit_code == 3
+    assert tvae("batch", job, "-q", "--log", tmp_path / "new" / "log.txt").exit_code == 3
+    assert (tmp_path / "new" / "log.txt").is_file()
+    shutil.rmtree(tmp_path / "out")
+    assert tvae("batch", job, "--log", tmp_path / "photo.png" / "log.txt").exit_code == 2
+    assert not (tmp_path / "out").exists()
 
 
 def test_claims(tvae: Tvae, job: Path, tmp_path: Path) -> None:

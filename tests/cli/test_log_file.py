@@ -9,7 +9,7 @@ import pytest
 
 from tvae.cli.log_file import LogFile
 from tvae.pipeline import jobs
-from tvae.pipeline.errors import OutputError
+from tvae.pipeline.errors import UsageError
 
 A, B = Path("a.png"), Path("b")
 
@@ -50,7 +50,7 @@ def test_names_that_are_not_unicode_and_an_end_by_an_error(tmp_path: Path) -> No
 
 
 def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="check where it goes"), LogFile(tmp_path):
+    with pytest.raises(UsageError, match="cannot write the log"), LogFile(tmp_path):
         pass
 
 
