@@ -31,7 +31,15 @@ from tvae.pipeline.files.atomic import write_error
 from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.files.lock import OutputHeld, one_writer
 
-__all__ = ["Manifest"]
+__all__ = ["Manifest", "alone"]
+
+_PATIENCE = 1.0
+"""Seconds in which those who only ask have let go."""
+
+
+def alone(manifest: Path) -> Path:
+    """What a run holds that has the manifest for itself, so that others know what they would wait for."""
+    return manifest.with_name(f"{manifest.name}.alone")
 
 
 class Manifest:
@@ -53,7 +61,9 @@ class Manifest:
     def __enter__(self) -> Self:
         try:
             self._held.enter_context(one_writer(self._path, 0))
+            self._held.enter_context(one_writer(alone(self._path), _PATIENCE))
         except OutputHeld:
+            self._held.close()
             raise UsageError(
                 f"another run writes {self._path}; wait for it, or start all of them with --shard or with --claim"
             ) from None

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tvae.pipeline.batch.manifest import Manifest
+from tvae.pipeline.batch.manifest import Manifest, alone
 from tvae.pipeline.batch.manifest_lines import check_own, facts_on_disk, line_for, lines_in, said_state
 from tvae.pipeline.batch.shards import Shard
-from tvae.pipeline.errors import OutputError
+from tvae.pipeline.errors import OutputError, UsageError
 from tvae.pipeline.files.atomic import write_error
 from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.files.flushing import flush_file
@@ -20,16 +20,17 @@ from tvae.pipeline.files.lock import OutputHeld, one_writer
 
 __all__ = ["SharedManifest"]
 
-_PATIENCE = 120.0
-"""Seconds to wait for others, one of which may write all of it anew. One that has died holds nothing."""
+_SOON, _PATIENCE = 2.0, 600.0
+"""Seconds to wait for others that share it: each holds it for a line, or, now and then, to read or to write all of a
+million. One that has died holds nothing."""
 
 
 class SharedManifest(Manifest):
     """See ``Manifest``. Before a run adds a line it reads what the others have written since, and cuts off half a line
     that one of them left when it was killed.
 
-    Raises UsageError for a file of its name that is none; OutputError where it cannot be written, and where another run
-    keeps it, as one does that does not share it.
+    Raises UsageError for a file of its name that is none, and while another run has it for itself; OutputError where it
+    cannot be written.
     """
 
     def __init__(self, folder: Path, shard: Shard | None = None) -> None:
@@ -72,17 +73,35 @@ class SharedManifest(Manifest):
     def _turn(self) -> Iterator[None]:
         """No other run adds to it meanwhile, and all that it says is known."""
         try:
-            with one_writer(self._path, _PATIENCE):
+            with self._held_by_this():
                 if self._end == 0:
                     check_own(self._path)
                 self._read()
                 yield
-        except OutputHeld as held:
-            raise OutputError(
-                f"another run has held {self._path} for {_PATIENCE:.0f} s; wait for it, and start all with --claim"
-            ) from held
         except OSError as error:
             raise write_error(self._path, error) from error
+
+    @contextmanager
+    def _held_by_this(self) -> Iterator[None]:
+        with ExitStack() as held:
+            try:
+                held.enter_context(one_writer(self._path, _SOON))
+            except OutputHeld:
+                self._check_shared()
+                try:
+                    held.enter_context(one_writer(self._path, _PATIENCE))
+                except OutputHeld as late:
+                    raise OutputError(f"another run has held {self._path} for {_PATIENCE:.0f} s; end it") from late
+            yield
+
+    def _check_shared(self) -> None:
+        try:
+            with one_writer(alone(self._path), 0):
+                pass
+        except OutputHeld:
+            raise UsageError(
+                f"a run without --claim writes {self._path}; wait for it, or start all of them with --claim"
+            ) from None
 
     def _read(self) -> None:
         try:

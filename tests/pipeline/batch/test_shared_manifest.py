@@ -18,6 +18,7 @@ from tvae.pipeline.batch.manifest import Manifest
 from tvae.pipeline.batch.manifest_lines import line_for
 from tvae.pipeline.batch.shared_manifest import SharedManifest
 from tvae.pipeline.errors import OutputError, UsageError
+from tvae.pipeline.files.lock import one_writer
 
 
 def output(folder: Path, name: str, content: bytes = b"x") -> Path:
@@ -102,22 +103,22 @@ def test_a_file_that_another_run_has_written_anew_is_read_again(tmp_path: Path) 
     assert [line["output"] for line in lines(tmp_path)] == ["3.png"]
 
 
-def test_runs_that_do_not_share_it_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_manifest, "_PATIENCE", 0.1)
-    found: list[BaseException] = []
-
-    def other() -> None:
-        try:
-            with SharedManifest(tmp_path):
-                pass
-        except OutputError as error:
-            found.append(error)
-
-    with Manifest(tmp_path):
-        thread = threading.Thread(target=other)
-        thread.start()
-        thread.join()
-    assert "start all with --claim" in str(found[0])
+def test_a_run_that_has_it_for_itself_is_told_of_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are waited for: those that share it hold it for a line, or to read a million."""
+    monkeypatch.setattr(shared_manifest, "_SOON", 0.05)
+    path = output(tmp_path, "a.png")
+    with SharedManifest(tmp_path) as run:
+        with Manifest(tmp_path), pytest.raises(UsageError, match="a run without --claim writes"):
+            run.done(path, {})
+        held = ExitStack()
+        held.enter_context(one_writer(tmp_path / NAME, 0))
+        threading.Timer(0.3, held.close).start()
+        run.done(path, {})
+        monkeypatch.setattr(shared_manifest, "_PATIENCE", 0.05)
+        with one_writer(tmp_path / NAME, 0), pytest.raises(OutputError, match="has held"):
+            run.done(output(tmp_path, "b.png"), {})
+    assert sorted(os.listdir(tmp_path)) == ["a.png", "b.png", NAME]
+    assert [line["output"] for line in lines(tmp_path)] == ["a.png"]
 
 
 def test_files_of_the_users_are_left_alone_and_what_cannot_be_written_is_told(tmp_path: Path) -> None:
