@@ -40,8 +40,7 @@ class SharedManifest(Manifest):
 
     def __enter__(self) -> Self:
         with self._turn():
-            self._tidy()
-        return self
+            return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -132,8 +131,3 @@ class SharedManifest(Manifest):
     def _forget(self) -> None:
         self._end, self._last = 0, b""
         self._known, self._again = {}, False
-
-    def _tidy(self) -> None:
-        if self._again:
-            super()._tidy()
-            self._read()

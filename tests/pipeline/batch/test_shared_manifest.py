@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from job_files import NAME
 
-from tvae.pipeline.batch import manifest_lines, shared_manifest
+from tvae.pipeline.batch import manifest, manifest_lines, shared_manifest
 from tvae.pipeline.batch.manifest import Manifest
 from tvae.pipeline.batch.manifest_lines import line_for
 from tvae.pipeline.batch.shared_manifest import SharedManifest
@@ -72,6 +72,23 @@ def test_what_another_run_has_told_is_known(tmp_path: Path, monkeypatch: pytest.
     assert [line["seconds"] for line in lines(tmp_path)] == [1]
 
 
+def test_a_line_is_read_once_and_added_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the whole is written again only where a line does not count, and is on the disk when a run ends."""
+    read, parse = list[bytes](), manifest_lines.parse_json
+    flushed = list[Path]()
+    monkeypatch.setattr(manifest_lines, "parse_json", lambda data: read.append(data) or parse(data))
+    monkeypatch.setattr(manifest, "write_anew", lambda _path: pytest.fail("it is written again"))
+    monkeypatch.setattr(shared_manifest, "flush_file", flushed.append)
+    with SharedManifest(tmp_path) as first, SharedManifest(tmp_path) as second:
+        for n in range(20):
+            path, one, other = output(tmp_path, f"{n}.png"), *((first, second) if n % 2 else (second, first))
+            for run in (one, one, other):
+                run.done(path, {})
+    assert len(lines(tmp_path)) == 20
+    assert len(read) == 20 + 1, "each by the run that did not write it, and the first to see whose file it is"
+    assert flushed == [tmp_path / NAME] * 2
+
+
 def test_lines_after_a_damaged_part_stay(tmp_path: Path) -> None:
     """As a power cut may leave zeros in the middle: only what is torn at the end is cut off."""
     with SharedManifest(tmp_path) as first, SharedManifest(tmp_path) as second:
@@ -128,6 +145,13 @@ def test_files_of_the_users_are_left_alone_and_what_cannot_be_written_is_told(tm
     assert os.listdir(tmp_path) == [NAME]
     assert (tmp_path / NAME).read_text() == "mine\n"
     (tmp_path / NAME).unlink()
+    with SharedManifest(tmp_path) as run:
+        run.done(output(tmp_path, "a.png"), {})
+        (tmp_path / NAME).unlink()
+        (tmp_path / NAME).mkdir()
+        with pytest.raises(OutputError, match=r"cannot write .*manifest\.jsonl"):
+            run.done(output(tmp_path, "b.png"), {})
+        (tmp_path / NAME).rmdir()
     (tmp_path / NAME).mkdir()
     with pytest.raises(OutputError, match=r"manifest\.jsonl"), SharedManifest(tmp_path):
         pass

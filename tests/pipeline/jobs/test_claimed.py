@@ -6,11 +6,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from tvae.pipeline.files.lock import OutputHeld
+from tvae.pipeline.files.lock import OutputHeld, one_writer
 from tvae.pipeline.jobs import claimed
 from tvae.pipeline.jobs.claimed import ClaimedItems
 from tvae.pipeline.jobs.events import ItemSkipped
@@ -85,6 +86,17 @@ def test_one_item_is_tried_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
         run.bell.wait()
         assert time.monotonic() - begin < 0.1, "the next is tried at once"
     assert len({*tries}) == 20
+
+
+def test_items_of_other_runs_are_looked_at_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claimed, "LOOK_SECONDS", 0.2)
+    (item,) = items(tmp_path, ["a.png"])
+    with one_writer(tmp_path / "a.png.claim", 0):
+        run, looks = ClaimedItems([item]), list[float]()
+        monkeypatch.setattr(run, "_take", lambda _item: looks.append(time.monotonic()))
+        while len(looks) < 4:
+            assert next(run) is PENDING
+    assert all(later - sooner > 0.19 for sooner, later in pairwise(looks[1:]))
 
 
 def test_an_item_is_let_go_of_after_its_end_was_told(tmp_path: Path) -> None:
@@ -164,5 +176,7 @@ def test_the_bell_rings_when_an_item_ends(tmp_path: Path) -> None:
     run = ClaimedItems([item])
     taken(run)
     threading.Timer(0.01, end, (run, item)).start()
+    begin = time.monotonic()
     run.bell.wait()
+    assert time.monotonic() - begin < 0.1
     assert [*run] == []
