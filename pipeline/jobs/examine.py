@@ -100,10 +100,9 @@ def _planned(item: Item, output: Path, why: str | None) -> ItemPlanned:
     return ItemPlanned(item.source, item.index, output, why is not None, state, why)
 
 
-def _why_latents(output: Path, source: Path, kind: Kind, context: Context, model: Model) -> str | None:
+def _why_latents(output: Path, source: Path, kind: Kind, context: Context, model: Model) -> str:
+    """Of latents that do not serve."""
     job = context.job
-    if latents.latents_done(output, of_encoded(source, kind, job, model)):
-        return None
     try:
         meta = latents.open_latents(output).meta
     except InputError as error:

@@ -45,8 +45,8 @@ def dry(batch: Batch, tmp_path: Path) -> Callable[[str], Told]:
     return dry
 
 
-def other_vae(model: Any) -> Any:
-    return replace(identity(model), weights_sha256="b" * 64)
+def other_vae(what: str) -> Callable[[Any], Any]:
+    return lambda model: replace(identity(model), **{what: "b" * 64})
 
 
 def test_states_of_items(
@@ -75,9 +75,13 @@ def test_states_of_items(
     assert dry(changed)["0.png"] == ("outdated", "it was made with another space, align")
     assert dry(ENCODE + 'existing = "overwrite"\n')["0.png"] == ("outdated", "it is to be overwritten")
     assert dry(changed + 'existing = "keep"\n')["0.png"] == ("done", "exists")
-    monkeypatch.setattr("tvae.pipeline.jobs.examine.identity", other_vae)
-    monkeypatch.setattr("tvae.pipeline.jobs.fingerprints.identity", other_vae)
-    assert dry(ENCODE)["0.png"] == ("outdated", "another VAE made it: 'builtin'")
+    for what, told in (
+        ("weights_sha256", "another VAE made it: 'builtin'"),
+        ("config_sha256", "the configuration of its VAE has changed"),
+    ):
+        monkeypatch.setattr("tvae.pipeline.jobs.examine.identity", other_vae(what))
+        monkeypatch.setattr("tvae.pipeline.jobs.fingerprints.identity", other_vae(what))
+        assert dry(ENCODE)["0.png"] == ("outdated", told)
 
 
 def test_what_is_planned_is_what_is_done(batch: Batch, photos: Path, tmp_path: Path) -> None:
