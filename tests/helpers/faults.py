@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -133,12 +134,11 @@ class Removed(Fault):
 
     def __init__(self, victim: Path, folder: Path, number: int, instead: bool) -> None:
         super().__init__(victim)
-        self._folder, self._left, self._instead = folder, number, instead
+        self._folder, self._left, self._instead, self._patience = folder, number, instead, 2.0
 
     def passing(self) -> None:
         self._left -= 1
-        begun = self._left == 0 if self._instead else any(path.suffix != ".lock" for path in self._folder.glob("*"))
-        if self._left > 0 or not begun:  # what is written in the background may not have begun: then at a later event
+        if self._left > 0 or not (self._left == 0 if self._instead else self._has_begun()):
             return
         if not self._instead:
             self._left = 1 << 30
@@ -149,6 +149,13 @@ class Removed(Fault):
             self._folder.parent.mkdir(parents=True, exist_ok=True)
             self._folder.touch()
         shutil.rmtree(aside, ignore_errors=True)
+
+    def _has_begun(self) -> bool:
+        """What is written in the background may not have, on a busy machine: it gets some time, and a later event."""
+        while not (begun := any(path.suffix != ".lock" for path in self._folder.glob("*"))) and self._patience > 0:
+            time.sleep(0.01)
+            self._patience -= 0.01
+        return begun
 
     def heal(self) -> None:
         if self._folder.is_file():

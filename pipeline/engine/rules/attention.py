@@ -106,10 +106,14 @@ def _causal(ctx: Context, node: Node, operands: tuple[Op, Op, Op], extra: dict[s
 
     whole = tuple(dict.fromkeys(o.id for o in (k, v) if o.axis))
     per_row = axis.outer * axis.inner * k.shape[-2]
-    widened = _widened_bytes(q, k, v) if _is_rounded(q, k) else 0
-    itemsize = torch.float32.itemsize if widened else q.dtype.itemsize
+    rounded, widened = _is_rounded(q, k), _widened_rows(q, k, v)
+    itemsize = torch.float32.itemsize if rounded else q.dtype.itemsize
     scores = math.prod(q.shape[:-2]) * itemsize + 2  # PyTorch may hold them, and the mask
-    more: More = {"work": _work(q, k), "workspace": lambda rows: rows * per_row * scores + widened}
+
+    def beside(rows: int) -> int:
+        return rows * per_row * scores + (widened(rows) if rounded else 0)
+
+    more: More = {"work": _work(q, k), "workspace": beside}
     return ctx.emit(node, [q, k, v], axis, lambda a, b: [(q.id, a, b)], run, whole_reads=whole, **more)
 
 
@@ -206,11 +210,19 @@ def _widened_bytes(q: Op | Tensor, k: Op | Tensor, v: Op | Tensor) -> int:
     return (operands + result) * torch.float32.itemsize + result * q.dtype.itemsize
 
 
+def _widened_rows(q: Op, k: Op, v: Op) -> Callable[[int], int]:
+    """``_widened_bytes`` of so many rows of queries, beside all keys and values."""
+    rows_of_all = 1 if q.axis is None else q.axis.rows
+    held = math.prod(k.shape) + math.prod(v.shape)
+    a_row = -(-(_widened_bytes(q, k, v) - held * torch.float32.itemsize) // max(1, rows_of_all))
+    return lambda rows: held * torch.float32.itemsize + rows * a_row
+
+
 def _sums(ctx: Context, node: Node, q: Op, k: Op, v: Op) -> Callable[[int], int]:
     """Bytes that so many rows of an attention take beside the result. PyTorch's kernel for wide heads on a GPU adds
     results of 16 bits up in float32 memory of their own ("output_accum", mem_eff_attention/kernel_forward.h)."""
     if _is_rounded(q, k):
-        return lambda rows: _widened_bytes(q, k, v)
+        return _widened_rows(q, k, v)
     wide = ctx.device.type == "cuda" and v.shape[-1] > _NARROW and q.dtype.itemsize == 2
     rows = 0 if q.axis is None else q.axis.rows
     a_row = math.prod(ctx.shape(node.meta)) * torch.float32.itemsize // max(1, rows) if wide else 0

@@ -23,9 +23,8 @@ SILENT_SECONDS = 900.0
 one with every strip, so what it has to exceed is the longest single call: a strip of the largest picture on a slow CPU,
 a recorded step of a clip, a file of weights on a slow disk; they take seconds, rarely minutes. What is lost by waiting
 too long is minutes of one device; what is lost by giving up too early is an item that would have been done."""
-
-
 _LONGEST_STEP = 5.0
+"""Seconds that count at most from one look of the run to its next; more is a machine that slept."""
 
 
 class Watch:

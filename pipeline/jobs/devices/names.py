@@ -39,17 +39,19 @@ def present_devices(text: str) -> list[str]:
 
 
 def can_share_rows(names: Sequence[str]) -> bool:
-    """Would ``check_alike`` let them?"""
-    return {name.partition(":")[0] for name in names} in ({"cuda"}, {"cpu"})
+    """Have they a way to one another that PyTorch knows? Then they are all of one kind."""
+    return _kinds(names) in ({"cuda"}, {"cpu"})
 
 
 def check_alike(names: Sequence[str]) -> None:
-    """Raises UsageError for devices that cannot share rows: they have no way to one another that PyTorch knows."""
-    kinds = sorted({name.partition(":")[0] for name in names})
-    if len(kinds) > 1:
-        raise UsageError(f"devices of different kinds ({', '.join(kinds)}) cannot share rows; name devices of one kind")
-    if kinds[0] not in ("cpu", "cuda"):
-        raise UsageError(f"devices of kind {kinds[0]} cannot share rows; only cuda and cpu can")
+    """Raises UsageError for devices that cannot share rows."""
+    kinds = ", ".join(sorted(_kinds(names)))
+    if not can_share_rows(names):
+        raise UsageError(f"devices of kind {kinds} cannot share rows; name devices of one kind, cuda or cpu")
+
+
+def _kinds(names: Sequence[str]) -> set[str]:
+    return {name.partition(":")[0] for name in names}
 
 
 def _checked(name: str) -> str:

@@ -80,3 +80,23 @@ def test_few_keys_are_computed_in_float32(monkeypatch: pytest.MonkeyPatch) -> No
         for op, step in found:
             result = step.rows * op.row_bytes
             assert op.workspace(step.rows) == (9 * result if most > 1000 else 9 * result / step.rows / op.axis.inner)
+
+
+def crossed(keys: int) -> Fn:
+    def fn(m: nn.Module, x: Tensor) -> Tensor:
+        """Every pixel attends to a few tokens."""
+        tokens = m.conv(x).to(torch.bfloat16).flatten(2).transpose(1, 2).unsqueeze(1)
+        few = torch.ones(1, 1, keys, 3, dtype=torch.bfloat16, device=x.device)
+        return F.scaled_dot_product_attention(tokens, few, few * 2).squeeze(1)
+
+    return fn
+
+
+@pytest.mark.parametrize("keys", [4, 256])
+def test_queries_are_widened_by_rows(keys: int) -> None:
+    """However many there are: a strip of them, beside all keys and values."""
+    found = steps_of(crossed(keys), "scaled_dot_product_attention", 8, last=False)
+    assert found
+    for op, step in found:
+        result = step.rows * op.row_bytes
+        assert op.workspace(step.rows) == 2 * keys * 3 * 4 + 5 * result
