@@ -45,9 +45,11 @@ def can_share_rows(names: Sequence[str]) -> bool:
 
 def check_alike(names: Sequence[str]) -> None:
     """Raises UsageError for devices that cannot share rows."""
-    kinds = ", ".join(sorted(_kinds(names)))
-    if not can_share_rows(names):
-        raise UsageError(f"devices of kind {kinds} cannot share rows; name devices of one kind, cuda or cpu")
+    if can_share_rows(names):
+        return
+    kinds = sorted(_kinds(names))
+    which = f"different kinds ({', '.join(kinds)})" if len(kinds) > 1 else f"kind {kinds[0]}"
+    raise UsageError(f"devices of {which} cannot share rows; name devices of one kind, cuda or cpu")
 
 
 def _kinds(names: Sequence[str]) -> set[str]:

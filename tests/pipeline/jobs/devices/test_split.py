@@ -41,7 +41,7 @@ def test_what_is_shared(split: str, items: int, devices: list[str], rows: bool) 
 def test_rows_that_cannot_be() -> None:
     with pytest.raises(UsageError, match=r"different kinds \(cpu, cuda\) cannot share rows"):
         shares_rows(job("rows"), 1, ["cuda:0", "cpu"])
-    with pytest.raises(UsageError, match="kind xpu cannot share rows; only cuda and cpu can"):
+    with pytest.raises(UsageError, match="kind xpu cannot share rows; name devices of one kind, cuda or cpu"):
         shares_rows(job("rows"), 1, ["xpu:0", "xpu:1"])
     with pytest.raises(UsageError, match="pass --devices, too"):
         Job("encode", ("a.png",), split="rows")
