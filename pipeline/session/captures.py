@@ -218,7 +218,9 @@ class Captures:
 
 
 def _example(t: Tensor | RowSource, device: torch.device) -> Tensor:
-    """To trace with: where a size lies in memory other than usual, the exporter may take it for a constant."""
-    if isinstance(t, Tensor) and t.device == device and t.is_contiguous():
-        return t
-    return torch.empty(t.shape, dtype=t.dtype, device=device)
+    """To trace with: the input's shape and type, contiguous, without memory. Nothing reads its values, and the
+    exporter's reference cycles keep it for a while. Where a size lies in memory other than usual, the exporter may
+    take it for a constant."""
+    example = torch.empty(t.shape, dtype=t.dtype, device=device)
+    example.untyped_storage().resize_(0)
+    return example

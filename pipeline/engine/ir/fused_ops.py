@@ -74,6 +74,11 @@ def residual(kernels: Kernels, x: Tensor, other: Tensor | None, bias: Tensor | N
     return kernels.add_stats(x, other, bias, None, False)[0]
 
 
+_SLICE = 1 << 17
+"""Pairs of channels whose kernels are summed at a time: their steps take some 8 MiB, where those of a whole weight
+would take a dozen times the weight's own bytes, which no plan counts."""
+
+
 def subpixel_weight(_kernels: Kernels | None, weight: Tensor) -> Tensor:
     """A 3x3 kernel after nearest 2x upsampling as the one of a transposed convolution: [O, I, 3, 3] -> [I, O, 4, 4].
 
@@ -81,16 +86,29 @@ def subpixel_weight(_kernels: Kernels | None, weight: Tensor) -> Tensor:
     one, their convolution. The stride leaves 2x2 of its taps for each pixel of the result, sums of the nine. They are
     summed in at least float32, and the sum is cast once.
     """
-    wide = weight if weight.dtype == torch.float64 else weight.float()
-    rows = F.pad(wide.flip(2, 3), (0, 0, 1, 1)).unfold(2, 2, 1).sum(-1)
-    both = F.pad(rows, (1, 1)).unfold(3, 2, 1).sum(-1).transpose(0, 1).to(weight.dtype)
     # stays channels-last: convolutions that want it would copy it in every strip
-    return both.contiguous(memory_format=torch.channels_last if weight.stride(1) == 1 else torch.contiguous_format)
+    last = torch.channels_last if weight.stride(1) == 1 else torch.contiguous_format
+    size = (weight.shape[1], weight.shape[0], 4, 4)
+    found = torch.empty(size, dtype=weight.dtype, device=weight.device, memory_format=last)
+    _sum_taps(weight, found.transpose(0, 1))
+    return found
 
 
 def enlarging_taps(_kernels: Kernels | None, weight: Tensor) -> Tensor:
     """The same for a kernel that reads channels in innermost: [O, I, 3, 3] -> [O, I, 4, 4]."""
-    return subpixel_weight(None, weight).transpose(0, 1).contiguous(memory_format=torch.channels_last)
+    size, last = (*weight.shape[:2], 4, 4), torch.channels_last
+    found = torch.empty(size, dtype=weight.dtype, device=weight.device, memory_format=last)
+    _sum_taps(weight, found)
+    return found
+
+
+def _sum_taps(weight_oi33: Tensor, into_oi44: Tensor) -> None:
+    """The kernels of ``subpixel_weight``, a few output channels at a time."""
+    count = max(1, _SLICE // weight_oi33.shape[1])
+    for weight, into in zip(weight_oi33.split(count), into_oi44.split(count), strict=True):
+        wide = weight if weight.dtype == torch.float64 else weight.float()
+        rows = F.pad(wide.flip(2, 3), (0, 0, 1, 1)).unfold(2, 2, 1).sum(-1)
+        into.copy_(F.pad(rows, (1, 1)).unfold(3, 2, 1).sum(-1))
 
 
 def last_taps(_kernels: Kernels | None, weight: Tensor, first: int) -> Tensor:

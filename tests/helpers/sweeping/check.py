@@ -6,6 +6,7 @@ import copy
 import gc
 import math
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from sweeping.cells import Cell
 from sweeping.families import Swept, build
 from sweeping.inputs import input_of, latents_of, options_of
 from sweeping.meters import Call, kernels_on_disk, meter_of
-from sweeping.numbers import FEW, compared, errors_of
+from sweeping.numbers import compared, errors_of
 from sweeping.untiled import Untiled, is_lost, line_of
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.bench.rivals import tensor_of
@@ -106,12 +107,12 @@ class Bench:
             wide = torch.float64 if x.dtype == torch.float32 else torch.float32
             exact, facts["exact"] = untiled.run(cell, x, wide)
             facts["exact"] = facts["exact"] if exact is None else str(wide).removeprefix("torch.")
-        values, tiled = self._ours(model, cell, x, result)
+        values, tiled, budget = self._ours(model, cell, x, result)
         if values:
             self._judge(model, cell, x, values, own, exact, result)
-        chance = own is not None and exact is not None and math.prod(latents_of(cell, model.of)) <= FEW
-        if "of_own" in facts and chance and any(_OWN in told for told in result.fell):
-            again = appealed(cell, model.of, untiled, tiled, self._device)
+        if own is not None and exact is not None and any(_OWN in told for told in result.fell):
+            wrapped = partial(TiledVAE, preset=self._preset, vram=budget)
+            again = appealed(cell, model.of, untiled, tiled, wrapped, self._meter, self._device)
             facts |= {"again_own": again.ratio, "again_allowed": again.allowed}
             result.fell = [told for told in result.fell if _OWN not in told or not again.fine]
 
@@ -135,8 +136,8 @@ class Bench:
         return model
 
     # -- ours ----------------------------------------------------------------------------------------------------------
-    def _ours(self, model: _Model, cell: Cell, x: Tensor, result: Result) -> tuple[list[Tensor], TiledVAE]:
-        """What the first and the last call gave, on the CPU, and by which object. Tells of memory and time."""
+    def _ours(self, model: _Model, cell: Cell, x: Tensor, result: Result) -> tuple[list[Tensor], TiledVAE, int | None]:
+        """What the first and last call gave, on the CPU; by which object, in which budget. Tells of memory and time."""
         options, planned = options_of(cell, model.of), []
         asked = Asked(model.module, self._preset, self._meter, cell.side, tuple(x.shape), options)
         tiled, budget = model.tiled, None
@@ -144,7 +145,7 @@ class Bench:
             budget = asked.size(cell.budget)
             if budget > self._meter.total():
                 result.facts["refused"] = "more than there is"
-                return [], tiled
+                return [], tiled, budget
             tiled = asked.tiled(budget)
         made = kernels_on_disk()
 
@@ -167,7 +168,7 @@ class Bench:
             result.facts["refused"] = str(refusal)
             budget = asked.as_named(refusal)
             if budget is None:
-                return [], tiled
+                return [], tiled, budget
             tiled = asked.tiled(budget)
             self._meter.begin()
             calls = [self._meter.call(call)]
@@ -180,7 +181,7 @@ class Bench:
         plan = planned[0] if planned else tiled.plan(tuple(x.shape), cell.side, **options)
         self._memory(model, cell, x, calls, plan, budget, result)
         self._time(calls, result)
-        return values, tiled
+        return values, tiled, budget
 
     # -- what is asked of it -------------------------------------------------------------------------------------------
     def _memory(
@@ -188,9 +189,8 @@ class Bench:
     ) -> None:
         limits, facts, said = self._limits, result.facts, int(plan.peak_bytes)
         weights = sum(t.nbytes for t in model.module.parameters())
-        laid_out = 2 * int(getattr(plan, "weight_bytes", weights)) + (
-            8 << 20
-        )  # in another layout, and what is computed of them
+        # in another layout, and what is computed of them
+        laid_out = 2 * int(getattr(plan, "weight_bytes", weights)) + (8 << 20)
         kept = self._meter.kept()
         if kept > laid_out:
             gc.collect()
@@ -214,6 +214,7 @@ class Bench:
         facts |= {"peaks": [c.tensors + beside for c in calls], "helds": [c.held for c in calls]}
         if budget is not None:
             facts["named"] = budget
+            held = max((c.held for c in calls if c.begun <= budget), default=0)
             if held > budget:
                 result.fell.append(f"held {held >> 20} MiB of {budget >> 20}")
         if most < self._meter.least and said < self._meter.least:

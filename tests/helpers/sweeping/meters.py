@@ -26,7 +26,8 @@ class Call:
     """One call. tensors: the most that was alive at once beyond what was there before the first of these calls, its
     memory that recordings keep included. held: the most that the process had of the device, or resident. outside: of
     that, what is not the allocator's. reserved: the most that the allocator had. pools: what recordings keep
-    afterwards."""
+    afterwards. begun: held before it, where that is asked of a budget: recordings of other objects may be there, and
+    go."""
 
     result: Any
     seconds: float
@@ -35,6 +36,7 @@ class Call:
     outside: int = 0
     reserved: int = 0
     pools: int = 0
+    begun: int = 0
 
 
 class Meter(Protocol):
@@ -112,7 +114,7 @@ class _Cuda:
 
     def call(self, run: Callable[[], Any]) -> Call:
         self._card.wait()
-        idle = self._idle()
+        idle, begun = self._idle(), self._by_runtime()
         torch.cuda.reset_peak_memory_stats(self._device)
         # the runtime is not asked while a call records: of what it takes then, the allocator tells afterwards
         sampler = _Sampler(lambda: self._card.used() - self._others if self._asks_driver else 0)
@@ -125,7 +127,7 @@ class _Cuda:
         reserved = torch.cuda.max_memory_reserved(self._device)
         held = max(sampler.most, outside + reserved)
         most = torch.cuda.max_memory_allocated(self._device) + idle - self._base
-        return Call(result, seconds, most, held, outside, reserved, self._pools())
+        return Call(result, seconds, most, held, outside, reserved, self._pools(), begun)
 
     def kept(self) -> int:
         return self._without_cublas() - self._before

@@ -6,8 +6,8 @@ each sample; the standard error of a ratio of sums), and never to more than 3 / 
 latent errs by itself: of large outputs a fault makes blocks differ, and is no chance. Faults of a seam are thin: beside
 it no single block, row or frame may err by more than ``WORST`` times the untiled model's own. Where outputs are small
 and latents few, errors are not even independent from place to place: what falls short there is tried
-again with other inputs, and held to three standard errors of these. Whether many small cells err on one side, the mean
-over all of them tells.
+again with other inputs, and held to three standard errors of these; what falls short in a large output is tried again
+with other weights (``appeal``). Whether many small cells err on one side, the mean over all of them tells.
 """
 
 from __future__ import annotations

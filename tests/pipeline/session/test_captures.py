@@ -1,16 +1,21 @@
-"""Which passes a captured graph goes through: those that pay at its levels, on its device, in its type."""
+"""Which passes a captured graph goes through (those that pay at its levels, on its device, in its type), and what is
+traced to make one."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from diffusers import AutoencoderKLWan
+from torch import Tensor, nn
 
 from tvae.kernels import Kernels
 from tvae.kernels.cuda import hopper_conv
+from tvae.pipeline import TiledVAE
 from tvae.pipeline.session import captures
 
 
@@ -59,3 +64,24 @@ def test_a_level_without_such_a_kernel_sums_nothing(monkeypatch: pytest.MonkeyPa
     assert Kernels({"enlarge_conv": "cuda"}).sums("enlarge_conv", 128, 64, 3)
     monkeypatch.setattr("tvae.kernels.registry.why_missing", lambda *_: "no card")
     assert not Kernels({"conv_add": "cuda"}).sums("conv_add", 128, 64, 3)
+
+
+def test_what_is_traced_takes_no_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The exporter's reference cycles keep its examples: the caches of a step of a large clip are gigabytes."""
+    seen: list[int] = []
+    traced = captures.capture
+
+    def capture(module: nn.Module, fn: Any, inputs: Sequence[Tensor], rows: int = -2) -> Any:
+        seen.extend(t.untyped_storage().nbytes() for t in inputs)
+        assert all(t.is_contiguous() for t in inputs)
+        return traced(module, fn, inputs, rows)
+
+    monkeypatch.setattr(captures, "capture", capture)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    torch.manual_seed(0)
+    model = AutoencoderKLWan(base_dim=8, z_dim=4, dim_mult=[1, 1, 1, 1], num_res_blocks=1).eval()
+    z = torch.randn(1, 4, 3, 6, 8).to(memory_format=torch.channels_last_3d)
+    with torch.no_grad():
+        torch.testing.assert_close(TiledVAE(model, "cpu").decode(z).sample, model.decode(z).sample, rtol=0, atol=1e-5)
+    assert len(seen) > 2  # a chunk and its caches
+    assert not any(seen)

@@ -27,7 +27,6 @@ from torch import Tensor
 
 from tvae.kernels import Kernels
 from tvae.kernels.workspace import attention_bytes
-from tvae.pipeline.engine.ir.fused_ops import subpixel_weight
 from tvae.pipeline.engine.ir.graph import Ref
 from tvae.pipeline.engine.ir.sizes import Size, evaluate
 from tvae.pipeline.engine.lower import lower
@@ -249,31 +248,6 @@ CASES: dict[str, Case] = {
 @given(data=st.data())
 def test_rows_of_what_was_asked_for_equal_the_op_on_everything(op: str, data: Any) -> None:
     check(CASES[op], op, data)
-
-
-@pytest.mark.parametrize(("h", "w"), [(1, 1), (1, 5), (4, 3), (6, 7)])
-def test_one_weight_upsamples_and_convolves(h: int, w: int) -> None:
-    random = torch.Generator().manual_seed(3)
-    x, weight, bias = (torch.randn(*s, generator=random).double() for s in ((2, 3, h, w), (5, 3, 3, 3), (5,)))
-    want = F.conv2d(F.interpolate(x, scale_factor=2.0, mode="nearest"), weight, bias, padding=1)
-    found = F.conv_transpose2d(x, subpixel_weight(None, weight), bias, 2, 1)
-    torch.testing.assert_close(found, want, rtol=0, atol=1e-13)
-
-
-def test_sums_of_taps_are_rounded_once() -> None:
-    weight = torch.randn(4, 6, 3, 3, generator=torch.Generator().manual_seed(4)).bfloat16()
-    taps = subpixel_weight(None, weight)
-    assert taps.dtype == torch.bfloat16
-    assert torch.equal(taps, subpixel_weight(None, weight.double()).bfloat16())
-
-
-def test_summed_taps_lie_as_the_weight_does() -> None:
-    plain = torch.randn(4, 6, 3, 3, generator=torch.Generator().manual_seed(2))
-    last = plain.contiguous(memory_format=torch.channels_last)
-    of_plain, of_last = subpixel_weight(None, plain), subpixel_weight(None, last)
-    assert torch.equal(of_plain, of_last)
-    assert of_plain.is_contiguous()
-    assert of_last.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize("masked", [False, True])
