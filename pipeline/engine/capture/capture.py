@@ -68,7 +68,7 @@ def capture(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Sequ
 
 def _captured(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], rows: int) -> Graph:
     entry = _Entry(module, fn)
-    failed: list[Exception] = []
+    failed: list[Exception] = []  # their frames hold those of all callers, with the caches of a clip
     try:
         for shortcuts in (True, False) if takes_shortcuts() else (False,):
             for shapes in _dynamic(inputs, rows):
@@ -81,13 +81,14 @@ def _captured(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Se
                 except Exception as error:  # sizes that were multiples by chance, or that are constants to the model
                     _log.debug("not captured with the sizes %s", shapes, exc_info=True)
                     failed.append(error)
+        if isinstance(failed[-1], UnsupportedOp):
+            raise failed[-1]
+        line = (str(failed[-1]) or type(failed[-1]).__name__).strip().splitlines()[0]
+        why = f"torch.export says: {line}"
+        raise UnsupportedOp("torch.export", type(module).__name__, why, whole=False) from failed[0]
     finally:
         del entry.model, entry._fn  # the exporter leaves reference cycles, which would keep them alive for a while
-    last = failed[-1]
-    if isinstance(last, UnsupportedOp):
-        raise last
-    line = (str(last) or type(last).__name__).strip().splitlines()[0]
-    raise UnsupportedOp("torch.export", type(module).__name__, f"torch.export says: {line}", whole=False) from failed[0]
+        failed.clear()
 
 
 def _exported(entry: nn.Module, inputs: Sequence[Tensor], shapes: Any, shortcuts: bool) -> Any:

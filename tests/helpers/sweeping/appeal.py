@@ -1,62 +1,61 @@
-"""A cell that falls short of law 1 by what may be chance: tried again, with other inputs of the same shape, or weights.
+"""A cell that falls short of law 1 by what may be chance: tried again, with other weights and inputs of the same shape.
 
-Of few latents, errors are chance of the input. Of many, they may still be chance of the weights: a channel that is
+Where latents are few, errors are chance of the input. Where they are many, still of the weights: a channel that is
 nearly the same everywhere is rounded everywhere alike, so that its error is one draw for all of the output.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sweeping.cells import Cell
 from sweeping.families import Swept, build
-from sweeping.inputs import input_of, latents_of, options_of
+from sweeping.inputs import input_of, options_of
 from sweeping.meters import Meter
-from sweeping.numbers import FEW, Compared, Errors, compared_again, errors_of
+from sweeping.numbers import Compared, compared_again, errors_of
 from sweeping.untiled import Untiled
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.bench.rivals import tensor_of
+from tvae.pipeline.errors import PlanError
 
 __all__ = ["appealed"]
 
-_INPUTS = 12
-_WEIGHTS = 8
+_OTHERS = 12
 _APART = 10_000
-"""Indices of cells, between an input and the next."""
+"""Indices of cells and of groups, between one and the next."""
 
 
 def appealed(
-    cell: Cell,
-    of: Swept,
-    untiled: Untiled,
-    tiled: TiledVAE,
-    wrapped: Callable[[nn.Module], TiledVAE],
-    meter: Meter,
-    device: torch.device,
+    cell: Cell, of: Swept, wrapped: Callable[..., TiledVAE], budget: int | None, meter: Meter, device: torch.device
 ) -> Compared:
-    """What fell short is not among those that are tried: it was chosen for that. wrapped: another model, as ours."""
-    if math.prod(latents_of(cell, of)) <= FEW:
-        return compared_again([_pair(cell, n, of, untiled, tiled, device) for n in range(1, _INPUTS + 1)])
+    """By other models of the family, in that budget. What fell short is not among them: it was chosen for that."""
     pairs = []
-    for n in range(1, _WEIGHTS + 1):
+    for n in range(1, _OTHERS + 1):
         module = nn.Module.to(build(of, device, seed=cell.group + n * _APART), getattr(torch, cell.dtype))
-        pairs.append(_pair(cell, n, of, Untiled(of, module, meter), wrapped(module), device))
+        untiled, x = (
+            Untiled(of, module, meter),
+            input_of(replace(cell, index=cell.index + n * _APART), of, module, device),
+        )
+        wide = torch.float64 if x.dtype == torch.float32 else torch.float32
+        (own, why), (exact, _) = untiled.run(cell, x, x.dtype), untiled.run(cell, x, wide)
+        if own is None or exact is None:
+            raise RuntimeError(f"the untiled model ran, and now does not: {why}")
+        ours = _ours(lambda vram, module=module: wrapped(module, vram=vram), budget, cell, of, x, meter)
+        pairs.append((errors_of(ours, exact), errors_of(own, exact)))
     return compared_again(pairs)
 
 
-def _pair(
-    cell: Cell, n: int, of: Swept, untiled: Untiled, tiled: TiledVAE, device: torch.device
-) -> tuple[Errors, Errors]:
-    """Our errors and the untiled model's, of the nth other input."""
-    x = input_of(replace(cell, index=cell.index + n * _APART), of, untiled.module, device)
-    wide = torch.float64 if x.dtype == torch.float32 else torch.float32
-    (own, why), (exact, _) = untiled.run(cell, x, x.dtype), untiled.run(cell, x, wide)
-    if own is None or exact is None:
-        raise RuntimeError(f"the untiled model ran, and now does not: {why}")
-    ours = tensor_of(getattr(tiled, cell.side)(x, **options_of(cell, of))).cpu()
-    return errors_of(ours, exact), errors_of(own, exact)
+def _ours(
+    wrapped: Callable[[int | None], TiledVAE], budget: int | None, cell: Cell, of: Swept, x: Tensor, meter: Meter
+) -> Tensor:
+    """On the CPU. The first model is still there, and counts: the least budget may be a larger one now."""
+    options = options_of(cell, of)
+    try:
+        return tensor_of(getattr(wrapped(budget), cell.side)(x, **options)).cpu()
+    except PlanError as refusal:
+        enough = None if refusal.enough is None else refusal.enough + meter.drift
+    return tensor_of(getattr(wrapped(enough), cell.side)(x, **options)).cpu()

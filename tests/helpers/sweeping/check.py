@@ -107,12 +107,11 @@ class Bench:
             wide = torch.float64 if x.dtype == torch.float32 else torch.float32
             exact, facts["exact"] = untiled.run(cell, x, wide)
             facts["exact"] = facts["exact"] if exact is None else str(wide).removeprefix("torch.")
-        values, tiled, budget = self._ours(model, cell, x, result)
+        values, budget = self._ours(model, cell, x, result)
         if values:
             self._judge(model, cell, x, values, own, exact, result)
         if own is not None and exact is not None and any(_OWN in told for told in result.fell):
-            wrapped = partial(TiledVAE, preset=self._preset, vram=budget)
-            again = appealed(cell, model.of, untiled, tiled, wrapped, self._meter, self._device)
+            again = appealed(cell, model.of, partial(TiledVAE, preset=self._preset), budget, self._meter, self._device)
             facts |= {"again_own": again.ratio, "again_allowed": again.allowed}
             result.fell = [told for told in result.fell if _OWN not in told or not again.fine]
 
@@ -136,8 +135,8 @@ class Bench:
         return model
 
     # -- ours ----------------------------------------------------------------------------------------------------------
-    def _ours(self, model: _Model, cell: Cell, x: Tensor, result: Result) -> tuple[list[Tensor], TiledVAE, int | None]:
-        """What the first and last call gave, on the CPU; by which object, in which budget. Tells of memory and time."""
+    def _ours(self, model: _Model, cell: Cell, x: Tensor, result: Result) -> tuple[list[Tensor], int | None]:
+        """What the first and last call gave, on the CPU, and the budget. Tells of memory and time."""
         options, planned = options_of(cell, model.of), []
         asked = Asked(model.module, self._preset, self._meter, cell.side, tuple(x.shape), options)
         tiled, budget = model.tiled, None
@@ -145,7 +144,7 @@ class Bench:
             budget = asked.size(cell.budget)
             if budget > self._meter.total():
                 result.facts["refused"] = "more than there is"
-                return [], tiled, budget
+                return [], budget
             tiled = asked.tiled(budget)
         made = kernels_on_disk()
 
@@ -168,7 +167,7 @@ class Bench:
             result.facts["refused"] = str(refusal)
             budget = asked.as_named(refusal)
             if budget is None:
-                return [], tiled, budget
+                return [], budget
             tiled = asked.tiled(budget)
             self._meter.begin()
             calls = [self._meter.call(call)]
@@ -181,7 +180,7 @@ class Bench:
         plan = planned[0] if planned else tiled.plan(tuple(x.shape), cell.side, **options)
         self._memory(model, cell, x, calls, plan, budget, result)
         self._time(calls, result)
-        return values, tiled, budget
+        return values, budget
 
     # -- what is asked of it -------------------------------------------------------------------------------------------
     def _memory(

@@ -4,10 +4,9 @@ Errors of small outputs are a matter of chance: two ways of rounding differ by m
 So a ratio of errors is held to 1.02 and three standard errors, which are estimated from blocks of the output (8x8 of
 each sample; the standard error of a ratio of sums), and never to more than 3 / sqrt(latents) above it, as where every
 latent errs by itself: of large outputs a fault makes blocks differ, and is no chance. Faults of a seam are thin: beside
-it no single block, row or frame may err by more than ``WORST`` times the untiled model's own. Where outputs are small
-and latents few, errors are not even independent from place to place: what falls short there is tried
-again with other inputs, and held to three standard errors of these; what falls short in a large output is tried again
-with other weights (``appeal``). Whether many small cells err on one side, the mean over all of them tells.
+it no single block, row or frame may err by more than ``WORST`` times the untiled model's own. Nor are errors always
+independent from place to place: what falls short is tried again with other weights and inputs, and held to three
+standard errors of these (``appeal``). Whether many cells err on one side, the mean over all of them tells.
 """
 
 from __future__ import annotations
@@ -19,12 +18,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-__all__ = ["FEW", "LAW", "WORST", "Compared", "Errors", "compared", "compared_again", "errors_of"]
+__all__ = ["LAW", "WORST", "Compared", "Errors", "compared", "compared_again", "errors_of"]
 
 LAW = 1.02
 WORST = 4.0
-FEW = 4096
-"""Latents, of which errors are a matter of chance."""
 _SAME = 1e-6
 """Relative L2: so small is an error of a lower type only where nothing was rounded."""
 _MOST = 0.3
@@ -111,7 +108,7 @@ def compared_again(pairs: Sequence[tuple[Errors, Errors]]) -> Compared:
         )
         for side in zip(*pairs, strict=True)
     )
-    found = compared(mine, theirs, FEW)
+    found = compared(mine, theirs, latents=1)  # what it allows is not asked
     logs = torch.tensor([math.log(ours.relative / own.relative) for ours, own in pairs], dtype=torch.float64)
     chance = float(logs.std()) / math.sqrt(len(pairs))
     return replace(found, allowed=LAW * (1 + min(3 * chance, _MOST)))
