@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from tvae.pipeline.caches.linear import resized_linearly
 from tvae.pipeline.caches.spec import Framing
 
 __all__ = ["framed", "shrunk_by_area"]
@@ -19,6 +20,8 @@ def framed(rgb: np.ndarray, framing: Framing) -> np.ndarray:
     if framing.resized != (rgb.shape[1], rgb.shape[0]):
         if framing.filter == "area":
             rgb = shrunk_by_area(rgb, framing.resized)
+        elif framing.filter == "linear":
+            rgb = resized_linearly(rgb, framing.resized)
         else:
             from PIL import Image
 

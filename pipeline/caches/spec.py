@@ -19,8 +19,9 @@ __all__ = ["Architecture", "Filter", "Framing", "Piece", "Size", "Subject", "Tra
 Size = tuple[int, int]
 """(width, height) in pixels."""
 
-Filter = Literal["area", "lanczos", "bicubic"]
-"""How a size is changed: *area* as OpenCV's INTER_AREA does it, *lanczos* and *bicubic* as Pillow does them."""
+Filter = Literal["area", "linear", "lanczos", "bicubic"]
+"""How a size is changed: *area* and *linear* as OpenCV's INTER_AREA and INTER_LINEAR do it, *lanczos* and *bicubic* as
+Pillow does them."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,8 @@ class Trainer:
     """Smallest and largest side and step of its buckets can be set."""
     square: bool = False
     """Its resolution is one number."""
+    enlarges: bool = False
+    """It cannot be told to leave small images small."""
     one_piece: bool = False
     """A video is one file; it cannot tell pieces apart."""
     apart: bool = False

@@ -42,9 +42,9 @@ class Arrays:
 
 @dataclass(frozen=True)
 class Pickled:
-    """What torch.save writes and ``torch.load(..., weights_only=True)`` reads: tensors, numbers and texts."""
+    """What torch.save writes and ``torch.load(weights_only=True)`` reads: a tensor, or tensors and plain values."""
 
-    values: Mapping[str, Any]
+    values: Mapping[str, Any] | Tensor
 
 
 Stored = Tensors | Array | Arrays | Pickled
@@ -72,4 +72,4 @@ def fill(temporary: Path, content: Stored) -> None:
             import torch
 
             with temporary.open("wb") as file:
-                torch.save(dict(content.values), file)
+                torch.save(dict(content.values) if isinstance(content.values, Mapping) else content.values, file)

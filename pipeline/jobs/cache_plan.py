@@ -67,6 +67,8 @@ class CachePlan:
         width, height = self.wish.resolution
         if trainer.square and width != height:
             raise UsageError(f"the resolution of {trainer.name} is one number: --size {width}x{width}")
+        if trainer.enlarges and not request.upscale:
+            raise UsageError(f"{trainer.name} enlarges all small images; leave --no-upscale out")
         if request.buckets.smallest is not None and not trainer.ranges:
             raise UsageError(f"{trainer.name} has no range of buckets to set; pass --buckets on or off")
         if trainer.one_piece and request.stride is not None:

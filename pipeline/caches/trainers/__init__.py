@@ -24,7 +24,6 @@ LEFT_OUT = {
     "diffusion-pipe": "its cache is valid for a fingerprint that it makes of its own code and data set",
     "finetrainers": "it makes its cache in each run, numbered in the order of its data loader",
     "onetrainer": "its cache is found by a checksum of its own configuration, and numbered in the order of its files",
-    "simpletuner": "where it crops each image is in a database of its own",
     "webdataset": "what a shard holds is not fixed; cache for a trainer, and pack its files with tar",
     "mds": "what a shard holds is not fixed",
 }

@@ -61,5 +61,6 @@ TRAINER = Trainer(
     folder=_folder,
     upright=("image",),
     one_size=True,
+    enlarges=True,
     one_piece=True,
 )

@@ -1,4 +1,7 @@
-"""Buckets of every trainer: sides in steps, no area above the resolution's, crops inside, wide images in wide ones."""
+"""Buckets of every trainer: sides in steps, no area above the resolution's, crops inside, wide images in wide ones.
+
+ComfyUI has none; SimpleTuner's are about as large as the resolution (``test_simpletuner.py``).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from tvae.pipeline.caches.spec import Framing, Wish
 from tvae.pipeline.errors import UsageError
 
 SIDES = st.integers(64, 4000)
-BUCKETED = [one for one in TRAINERS.values() if not one.one_size and one.name != "comfy"]
+BUCKETED = [one for one in TRAINERS.values() if not one.one_size and one.name not in ("comfy", "simpletuner")]
 
 
 def architectures() -> Iterator[tuple[Trainer, Architecture]]:

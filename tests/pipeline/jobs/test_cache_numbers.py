@@ -15,6 +15,7 @@ from tiny_vaes import relative_l2
 from torch import Tensor
 
 from tvae.pipeline.caches import Buckets, CacheRequest
+from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs import Job, run_job
 
 
@@ -59,3 +60,33 @@ def test_musubi(tmp_path: Path, name: str) -> None:
     pixels = torch.from_numpy(rgb).permute(2, 0, 1).unsqueeze(0)
     mean = reference(model, pixels if vae == "flux2" else pixels.unsqueeze(2))[0]
     assert relative_l2(found, wanted(model, mean)) < most
+
+
+def test_simpletuner(tmp_path: Path) -> None:
+    """A bare tensor: the mean in model space, as bfloat16."""
+    model = saved("flux", tmp_path / "vae")
+    rgb = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    (tmp_path / "photos").mkdir()
+    Image.fromarray(rgb).save(tmp_path / "photos" / "a.png")
+    request = CacheRequest("simpletuner", "flux", posterior="mean")
+    fields: dict[str, Any] = {"vae": str(model.folder), "dtype": "float32", "size": (64, 64)}
+    done = run_job(
+        Job("cache", (str(tmp_path / "photos"),), output=str(tmp_path / "out"), cache=request, **fields),
+        lambda _event: None,
+    )
+    assert done.done == 1
+    name = "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb.pt"  # sha256 of "a"
+    found = torch.load(tmp_path / "out" / name, weights_only=True)
+    mean = reference(model, torch.from_numpy(rgb).permute(2, 0, 1).unsqueeze(0))[0]
+    assert found.dtype == torch.bfloat16
+    assert relative_l2(found, (mean[0] - 0.1159) * 0.3611) < 4e-3
+
+
+def test_a_trainer_that_enlarges_all_images_is_not_told_otherwise(tmp_path: Path) -> None:
+    model = saved("flux", tmp_path / "vae")
+    Image.new("RGB", (64, 64)).save(tmp_path / "a.png")
+    request = CacheRequest("simpletuner", "flux", upscale=False)
+    job = Job("cache", (str(tmp_path / "a.png"),), output=str(tmp_path / "out"), vae=str(model.folder), cache=request)
+    with pytest.raises(UsageError, match="enlarges all small images; leave --no-upscale out"):
+        run_job(job, lambda _event: None)
+    assert not (tmp_path / "out").exists()
