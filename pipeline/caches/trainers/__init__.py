@@ -21,13 +21,13 @@ TRAINERS: dict[str, Trainer] = {
 
 
 LEFT_OUT = {
-    "diffusion-pipe": "its cache is valid for a fingerprint that it makes of its own code and data set",
-    "finetrainers": "it makes its cache in each run, numbered in the order of its data loader",
-    "onetrainer": "its cache is found by a checksum of its own configuration, and numbered in the order of its files",
+    "diffusion-pipe": "its cache is valid for a fingerprint that another library makes of its whole data set",
+    "finetrainers": "it takes latents only beside text embeddings of the same numbers, which chance gives out",
+    "onetrainer": "its cache is found by a checksum of a random seed and settings, and numbered in order of files",
     "webdataset": "what a shard holds is not fixed; cache for a trainer, and pack its files with tar",
     "mds": "what a shard holds is not fixed",
 }
-"""Whose caches cannot be written from outside, and why."""
+"""Whose caches cannot be written from outside, and why; more in the folder's README."""
 
 
 def trainer_named(name: str) -> Trainer:
