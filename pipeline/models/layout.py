@@ -69,9 +69,9 @@ class Kin:
 
     key: the name that ``--vae-of`` takes. note: which models. layers: what its configuration says that shapes tell.
     constants: what it says beyond. beside: a pattern of a name elsewhere in a checkpoint that no other model has, or
-    only models further down in the family's table. same: False for a model of another class, which tvae does not know,
-    whose tensors have the same names and shapes. architecture: a pattern of its name in ModelSpec metadata.
-    files: published files of its VAE alone, what they are called by the sha256 of all their bytes.
+    only models further down in the family's table. class_name: of a model of another class, whose tensors have the same
+    names and shapes, and which computes with them in another way. architecture: a pattern of its name in ModelSpec
+    metadata. files: published files of its VAE alone, what they are called by the sha256 of all their bytes.
     """
 
     key: str
@@ -81,7 +81,7 @@ class Kin:
     beside: str | None = None
     architecture: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)
-    same: bool = True
+    class_name: str | None = None
 
     def fits(self, config: Mapping[str, Any]) -> bool:
         """Whether a configuration that was read off shapes may be this one's."""

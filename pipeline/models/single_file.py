@@ -101,12 +101,13 @@ def recognise(header: Header, where: Path, of: str | None = None, sha256: Callab
         digest = sha256()
         if known := [one for one in kin if digest in one.files]:
             kin, why = known, f"by its sha256: {known[0].files[digest]}"
-    if not all(one.same for one in kin):
+    if len({one.class_name for one in kin}) > 1:
         raise UsageError(f"VAE '{where}' cannot be told from another one: {_other(kin)}")
     constants = kin[0].constants if len(kin) == 1 else _undecided(family, kin)
     pieces = {name: Piece(prefix + piece.stored, piece.shape, piece.part, piece.parts) for name, piece in best.pieces}
     config = {**best.config, **constants}
-    return Found(family.class_name, config, pieces, prefix, best.layout.name, tuple(kin), why)
+    class_name = (kin[0].class_name if kin else None) or family.class_name
+    return Found(class_name, config, pieces, prefix, best.layout.name, tuple(kin), why)
 
 
 @dataclass(frozen=True)
@@ -185,12 +186,8 @@ def _told(kin: list[Kin], header: Header, prefix: str, where: Path, of: str | No
 
 def _other(kin: list[Kin]) -> str:
     """Of models that have the same tensors and compute with them in other ways."""
-    if len(kin) == 1:
-        return f"as you said, it is of {kin[0].note}, which tvae does not run"
-    ours = " or ".join(f"--vae-of {one.key}" for one in kin if one.same)
-    return (
-        f"{' and '.join(one.note for one in kin)} have the same tensors and are not the same; pass {ours} if it is that"
-    )
+    which = " or ".join(f"--vae-of {one.key}" for one in kin)
+    return f"{' and '.join(one.note for one in kin)} have the same tensors and are not the same; pass {which}"
 
 
 def _undecided(family: Family, kin: list[Kin]) -> dict[str, Any]:

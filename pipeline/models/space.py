@@ -9,8 +9,10 @@ classes                         z_model                                         
 AutoencoderKL, Tiny             (z - shift_factor) · scaling_factor                    stable_diffusion_3, flux
 AutoencoderKL with statistics   (z - latents_mean) · scaling_factor / latents_std      stable_diffusion_xl (img2img)
 DC, VQ, HunyuanVideo and -1.5,  z · scaling_factor                                     sana, latent_diffusion,
-CogVideoX, Allegro, Magvit,                                                            hunyuan_video(1_5), cogvideo,
+HunyuanImage, CogVideoX,                                                               hunyuan_video(1_5),
+Allegro, Magvit,                                                                       hunyuan_image, cogvideo,
 TemporalDecoder                                                                        allegro, easyanimate, …
+HunyuanImageRefiner             unknown: two frames become channels of one             hunyuan_image (refiner)
 SeedVR2                         z · scaling_factor                                     not diffusers: `models/seedvr2`
 Wan, QwenImage                  (z - latents_mean) / latents_std                       wan, qwenimage, cosmos2
 Mochi                           (z - latents_mean) · scaling_factor / latents_std      mochi

@@ -107,6 +107,27 @@ def hunyuan_15(weights: Weights) -> Weights:
     return {replaced(name, pairs): value for name, value in weights.items()}
 
 
+def hunyuan_image(weights: Weights) -> Weights:
+    """HunyuanImage's own, with two blocks a level (three in the decoder): levels that end with a change of size."""
+
+    def level(side: str, layers: int, change: str) -> Callable[[re.Match[str]], str]:
+        def named(match: re.Match[str]) -> str:
+            at, place = divmod(int(match[1]), layers + 1)
+            return f"{side}.{at}.{change}" if place == layers else f"{side}.{at}.block.{place}"
+
+        return named
+
+    pairs: dict[str, str | Callable[[re.Match[str]], str]] = {
+        **_MIDDLE,
+        r"mid_block\.attentions\.0\.to_([qkv])": r"mid.attn_1.\1",
+        r"mid_block\.attentions\.0\.proj": "mid.attn_1.proj_out",
+        r"mid_block\.attentions\.0": "mid.attn_1",
+        r"down_blocks\.(\d+)": level("down", 2, "downsample"),
+        r"up_blocks\.(\d+)": level("up", 3, "upsample"),
+    }
+    return {replaced(name, pairs): value for name, value in weights.items()}
+
+
 def cogvideox(weights: Weights) -> Weights:
     """CogVideoX's own, beside the discriminator of its training."""
     last = levels_of(weights) - 1

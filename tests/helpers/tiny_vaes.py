@@ -145,6 +145,22 @@ TINY: dict[str, TinyVAE] = {
         16,
         (3, 5),
     ),
+    "AutoencoderKLHunyuanImage": TinyVAE(
+        "AutoencoderKLHunyuanImage",
+        {
+            **{"in_channels": 3, "out_channels": 3, "latent_channels": 8, "block_out_channels": (32, 32, 64)},
+            **{"layers_per_block": 1, "spatial_compression_ratio": 4, "sample_size": 32, "scaling_factor": 0.75},
+        },
+        (8, None),
+        4,
+    ),
+    "AutoencoderKLHunyuanImageRefiner": TinyVAE(
+        "AutoencoderKLHunyuanImageRefiner",
+        {"latent_channels": 8, "block_out_channels": (16,) * 5, "layers_per_block": 1},
+        (8, 2),
+        16,
+        (3, 2),
+    ),
     "AutoencoderKLCogVideoX": TinyVAE(
         "AutoencoderKLCogVideoX",
         {"block_out_channels": EIGHTS, "layers_per_block": 1, "norm_num_groups": 4, "latent_channels": 4},

@@ -25,7 +25,17 @@ def reference64(model: nn.Module, side: str, x: Tensor, **extra: object) -> Tens
         return result(call_reference(wide, side, x.double(), **extra))  # type: ignore[arg-type]
 
 
-LONG = ("Allegro", "CogVideoX", "Cosmos", "HunyuanVideo15", "LTX2Video", "LTXVideo", "Magvit", "Mochi")
+LONG = (
+    "Allegro",
+    "CogVideoX",
+    "Cosmos",
+    "HunyuanImageRefiner",
+    "HunyuanVideo15",
+    "LTX2Video",
+    "LTXVideo",
+    "Magvit",
+    "Mochi",
+)
 """Families whose encoder takes seconds to capture: tried in the slow run, their decoder always."""
 SIDES = [
     pytest.param(family, side, marks=pytest.mark.slow if slow else ())

@@ -16,6 +16,7 @@ TOLERANCE = 1e-5
 LENGTHS = {
     "AutoencoderKLHunyuanVideo": (1, 5, 9, 13, 17),
     "AutoencoderKLHunyuanVideo15": (1, 5, 9, 13, 17),
+    "AutoencoderKLHunyuanImageRefiner": (1, 2, 3, 4, 5),
     "AutoencoderKLLTXVideo": (1, 9, 17, 25, 33),
     "AutoencoderKLLTX2Video": (1, 9, 17, 25, 33),
     "AutoencoderKLCosmos": (1, 5, 9, 13, 17),

@@ -83,7 +83,12 @@ FAMILIES = [
         ),
         kin=(
             Kin("hunyuanvideo1.5", "HunyuanVideo 1.5", {}),
-            Kin("hunyuanimage-refiner", "the refiner of HunyuanImage 2.1", {}, same=False),
+            Kin(
+                "hunyuanimage-refiner",
+                "the refiner of HunyuanImage 2.1",
+                {},
+                class_name="AutoencoderKLHunyuanImageRefiner",
+            ),
         ),
     ),
 ]

@@ -25,7 +25,6 @@ from tvae.pipeline.session.outputs.taken_apart import flatten
 
 Shape = tuple[int, ...]
 Config = dict[str, Any]
-_HUNYUAN = {"latent_channels": 8, "block_out_channels": (32, 32, 64), "layers_per_block": 1}
 _CONSISTENCY = {
     "encoder_block_out_channels": (32, 32),
     "encoder_down_block_types": ("DownEncoderBlock2D",) * 2,
@@ -49,16 +48,6 @@ OTHERS: dict[str, tuple[Config, Shape | None, Shape | None]] = {
         },
         (1, 3, 24, 16),
         (1, 4, 12, 8),
-    ),
-    "AutoencoderKLHunyuanImage": (
-        _HUNYUAN | {"in_channels": 3, "out_channels": 3, "spatial_compression_ratio": 4, "sample_size": 32},
-        (1, 3, 48, 32),
-        (1, 8, 12, 8),
-    ),
-    "AutoencoderKLHunyuanImageRefiner": (
-        _HUNYUAN | {"spatial_compression_ratio": 4, "temporal_compression_ratio": 2},
-        (1, 3, 1, 48, 32),
-        (1, 8, 1, 12, 8),
     ),
     "AutoencoderKLKVAE": (
         {"channels": 32, "num_enc_blocks": 1, "num_dec_blocks": 1, "z_channels": 4, "ch_mult": (1, 2)},

@@ -124,6 +124,12 @@ DECODES = [
     ("AutoencoderKLQwenImage", {}, "qwenimage/pipeline_qwenimage.py", (16, 1, 3, 5)),
     ("AutoencoderKLHunyuanVideo", {}, "hunyuan_video/pipeline_hunyuan_video.py", (16, 2, 3, 5)),
     ("AutoencoderKLHunyuanVideo15", {}, "hunyuan_video1_5/pipeline_hunyuan_video1_5.py", (32, 2, 3, 5)),
+    (
+        "AutoencoderKLHunyuanImage",
+        {"in_channels": 3, "scaling_factor": 0.75289},
+        "hunyuan_image/pipeline_hunyuanimage.py",
+        (64, 3, 5),
+    ),
     ("AutoencoderKLMochi", {"scaling_factor": 1.1}, "mochi/pipeline_mochi.py", (12, 2, 3, 5)),
     ("AutoencoderKLMagvit", {}, "easyanimate/pipeline_easyanimate.py", (16, 2, 3, 5)),
     ("AutoencoderKLCosmos", {}, "cosmos/pipeline_cosmos_text2world.py", (16, 3, 3, 5)),

@@ -54,6 +54,11 @@ LTX_23 = {
     "upsample_residual": (False,) * 4,
     "upsample_factor": (2, 2, 1, 2),
 }
+HUNYUAN_IMAGE = {
+    **{"in_channels": 3, "out_channels": 3, "latent_channels": 64, "layers_per_block": 2, "sample_size": 384},
+    **{"block_out_channels": (128, 256, 512, 512, 1024, 1024), "spatial_compression_ratio": 32},
+    "scaling_factor": 0.75289,
+}
 WAN_22 = {
     "base_dim": 160,
     "z_dim": 48,
@@ -78,6 +83,13 @@ PUBLIC: dict[str, tuple[str, dict[str, Any], Renaming, str | None]] = {
     "wan 2.2": ("AutoencoderKLWan", WAN_22, names.wan_22, None),
     "hunyuan": ("AutoencoderKLHunyuanVideo", {}, names.hunyuan_in_comfyui, None),
     "hunyuan 1.5": ("AutoencoderKLHunyuanVideo15", {}, names.hunyuan_15, "hunyuanvideo1.5"),
+    "hunyuanimage": ("AutoencoderKLHunyuanImage", HUNYUAN_IMAGE, names.hunyuan_image, None),
+    "hunyuanimage's refiner": (
+        "AutoencoderKLHunyuanImageRefiner",
+        {},
+        names.hunyuan_15,
+        "hunyuanimage-refiner",
+    ),
     "cogvideox": ("AutoencoderKLCogVideoX", {}, names.cogvideox, None),
     "mochi": ("AutoencoderKLMochi", {}, names.mochi, None),
     "cosmos": ("AutoencoderKLCosmos", {}, names.cosmos, None),
@@ -168,16 +180,17 @@ def test_a_number_that_the_model_computes_with_is_no_counter() -> None:
 
 
 def test_models_that_compute_otherwise_are_not_guessed() -> None:
-    """HunyuanImage's refiner has the tensors of HunyuanVideo 1.5."""
+    """HunyuanImage's refiner has the tensors of HunyuanVideo 1.5, in all names: the user says which it is."""
     own = shapes_of("AutoencoderKLHunyuanVideo15", {})
     assert {k: v.shape for k, v in own.items()} == {
         k: v.shape for k, v in shapes_of("AutoencoderKLHunyuanImageRefiner", {}).items()
     }
+    both = "pass --vae-of hunyuanvideo1.5 or --vae-of hunyuanimage-refiner"
     for stored in (own, names.hunyuan_15(own)):
-        with pytest.raises(UsageError, match=r"have the same tensors and are not the same; pass --vae-of"):
+        with pytest.raises(UsageError, match=f"have the same tensors and are not the same; {both}"):
             known(stored)
-        with pytest.raises(UsageError, match="which tvae does not run"):
-            known(stored, "hunyuanimage-refiner")
+        found = [known(stored, of).class_name for of in ("hunyuanvideo1.5", "hunyuanimage-refiner")]
+        assert found == ["AutoencoderKLHunyuanVideo15", "AutoencoderKLHunyuanImageRefiner"]
 
 
 def test_no_other_class_has_the_tensors_of_a_listed_one() -> None:
@@ -185,7 +198,10 @@ def test_no_other_class_has_the_tensors_of_a_listed_one() -> None:
     from diffusers.models import autoencoders
 
     listed = {name for name, family in FAMILIES.items() if family.layouts} - {"AutoencoderKL"}
-    defaults = {name: frozenset((k, v.shape) for k, v in shapes_of(name, {}).items()) for name in listed}
+    public = {"AutoencoderKLHunyuanImage": HUNYUAN_IMAGE}  # which has no defaults
+    defaults = {
+        name: frozenset((k, v.shape) for k, v in shapes_of(name, public.get(name, {})).items()) for name in listed
+    }
     others = set(dir(autoencoders)) - listed
     pairs = set()
     for other in others:

@@ -13,6 +13,8 @@ import pytest
 import torch
 from published_names import (
     Weights,
+    hunyuan_15,
+    hunyuan_image,
     in_checkpoint,
     latent_diffusion,
     mochi,
@@ -208,6 +210,18 @@ TABLED: dict[str, tuple[TinyVAE, Names]] = {
         wan_21,
     ),
     "Mochi": (TINY["AutoencoderKLMochi"], mochi),
+    "HunyuanImage": (
+        TinyVAE(
+            "AutoencoderKLHunyuanImage",
+            {
+                **TINY["AutoencoderKLHunyuanImage"].config,
+                **{"block_out_channels": (32,) * 6, "layers_per_block": 2, "spatial_compression_ratio": 32},
+            },
+            (8, None),
+            32,
+        ),
+        hunyuan_image,
+    ),
 }
 
 
@@ -227,8 +241,30 @@ def test_values_of_families_that_shapes_do_not_tell(name: str, tmp_path: Path, m
     buffers = dict(loaded.named_buffers())
     assert all(torch.equal(value, buffers[key]) for key, value in model.named_buffers())
     with torch.no_grad():
-        z = waves((1, *tiny.latent, 2, 2))
+        z = waves((1, *filter(None, tiny.latent), 2, 2))
         assert relative_l2(result(loaded.decode(z)), result(model.decode(z))) < 1e-5  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("of", ["hunyuanvideo1.5", "hunyuanimage-refiner"])
+def test_the_class_that_the_user_named(of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One file for two models: three frames of latents come out as nine frames, or as three."""
+    names = {
+        "hunyuanvideo1.5": "AutoencoderKLHunyuanVideo15",
+        "hunyuanimage-refiner": "AutoencoderKLHunyuanImageRefiner",
+    }
+    family, tiny = FAMILIES[names["hunyuanvideo1.5"]], TINY[names[of]]
+    layouts = tuple(replace(layout, configs=only(tiny.config)) for layout in family.layouts)
+    monkeypatch.setitem(FAMILIES, family.class_name, replace(family, layouts=layouts))
+    model = tiny.build()
+    source = locate_vae(str(written(hunyuan_15(weights_of(model)), tmp_path)), of)
+    loaded = load_module(source)
+    assert type(loaded) is type(model)
+    assert (space_of(source).unknown is None) == (of == "hunyuanvideo1.5")
+    with torch.no_grad():
+        z = waves((1, 8, 3, 2, 2))
+        found = result(loaded.decode(z))  # type: ignore[operator]
+        assert relative_l2(found, result(model.decode(z))) < 1e-5  # type: ignore[operator]
+    assert found.shape[2] == (9 if of == "hunyuanvideo1.5" else 3)
 
 
 def test_diffusers_own_converters_agree_on_other_names() -> None:
