@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from tvae.pipeline.models.families import FAMILIES
+from tvae.pipeline.models.own_classes import class_named
 
 __all__ = ["SHAPES", "Shape", "build"]
 
@@ -46,9 +47,6 @@ def build(shape: Shape, seed: int = 0) -> nn.Module:
 
 
 def _class_of(shape: Shape) -> type[nn.Module]:
-    from diffusers.models import autoencoders
-
-    from tvae.pipeline.models import seedvr2
-
-    found: type[nn.Module] = getattr(seedvr2, shape.class_name, None) or getattr(autoencoders, shape.class_name)
+    found = class_named(shape.class_name)
+    assert found is not None, f"diffusers has no {shape.class_name}"
     return found

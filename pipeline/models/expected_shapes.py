@@ -13,6 +13,7 @@ from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.tensor_header import TensorSpec
 from tvae.pipeline.models import kl
 from tvae.pipeline.models.bounded_build import bounded_build
+from tvae.pipeline.models.own_classes import class_named
 
 __all__ = ["expected_shapes", "filled_module"]
 
@@ -38,7 +39,7 @@ def expected_shapes(
 
 
 def filled_module(class_name: str, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> nn.Module:
-    """A module of diffusers whose weights are these very tensors. Their names and shapes have been compared."""
+    """A module whose weights are these very tensors. Their names and shapes have been compared."""
     with _unset():
         module = new_module(class_name, config, {name: TensorSpec("", tuple(w.shape)) for name, w in weights.items()})
     module.load_state_dict(weights, strict=False, assign=True)  # counters may be missing
@@ -47,11 +48,11 @@ def filled_module(class_name: str, config: Mapping[str, Any], weights: Mapping[s
 
 def new_module(class_name: str, config: Mapping[str, Any], stored: Mapping[str, TensorSpec]) -> nn.Module:
     """A module with weights of no meaning, no larger than what is stored justifies."""
-    from diffusers.models import autoencoders
-
+    found = class_named(class_name)
+    if found is None:
+        raise UsageError(f"class '{class_name}' is unknown to diffusers")
     with bounded_build(stored, class_name):
-        module: nn.Module = getattr(autoencoders, class_name)(**config)
-    return module
+        return found(**config)
 
 
 class _unset(TorchFunctionMode):

@@ -22,7 +22,7 @@ class Memory:
     """The frames that convolutions over time see before the first of this pass.
 
     given: for each such convolution, in the order of computation, its last input frames; empty at a clip's beginning,
-    where copies of the first frame stand for them. keep: gather in ``kept`` what the next pass is to be given.
+    where copies of the first frame stand for them, or zeros. keep: gather in ``kept`` what the next pass is given.
     """
 
     def __init__(self, given: Sequence[Tensor] = (), *, keep: bool = False) -> None:
@@ -37,9 +37,14 @@ class Memory:
             raise UsageError(f"a step takes no caches or {wanted}, not {len(given)}")
         return cls(given, keep=True)
 
-    def before(self, x: Tensor, window: int, stride: int = 1) -> Tensor:
-        """x with the frames before it, for a convolution of ``window`` frames: window - 1 copies, or those kept."""
-        past = x[:, :, :1].expand(-1, -1, window - 1, -1, -1) if self.begins else next(self._given)
+    def before(self, x: Tensor, window: int, stride: int = 1, *, zeros: bool = False) -> Tensor:
+        """x with the frames before it, for a convolution of ``window`` frames: window - 1 copies (or zeros), or those
+        kept."""
+        if self.begins:
+            first = x[:, :, :1].expand(-1, -1, window - 1, -1, -1)
+            past = torch.zeros_like(first) if zeros else first
+        else:
+            past = next(self._given)
         x = torch.cat([past, x], dim=2)
         if self._keep:
             self.kept.append(x[:, :, stride - window :].clone())  # a view would keep the whole chunk in memory

@@ -26,13 +26,10 @@ class TinyVAE:
 
     def build(self, seed: int = 0) -> nn.Module:
         """The model in evaluation mode, norms randomised so that an affine map that is skipped or doubled shows."""
-        from diffusers.models import autoencoders
-
-        from tvae.pipeline.models import seedvr2
+        from tvae.pipeline.models.own_classes import class_named
 
         torch.manual_seed(seed)
-        home = seedvr2 if hasattr(seedvr2, self.class_name) else autoencoders
-        model: nn.Module = getattr(home, self.class_name)(**self.config)
+        model: nn.Module = class_named(self.class_name)(**self.config)  # type: ignore[misc]
         generator = torch.Generator().manual_seed(seed + 1)
         with torch.no_grad():
             for name, weight in model.named_parameters():
@@ -160,6 +157,20 @@ TINY: dict[str, TinyVAE] = {
         (8, 2),
         16,
         (3, 2),
+    ),
+    "TAEHV": TinyVAE(
+        "TAEHV",
+        {"latent_channels": 4, "encoder_width": 8, "decoder_widths": (16, 8, 8, 8)},
+        (4, 3),
+        8,
+        (3, 9),
+    ),
+    "TAECVX": TinyVAE(
+        "TAECVX",
+        {"patch_size": 2, "latent_channels": 4, "encoder_width": 8, "decoder_widths": (16, 8, 8, 8), "large": True},
+        (4, 3),
+        16,
+        (3, 9),
     ),
     "AutoencoderKLCogVideoX": TinyVAE(
         "AutoencoderKLCogVideoX",

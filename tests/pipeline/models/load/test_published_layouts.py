@@ -16,6 +16,7 @@ from published_names_ltx import ltx_090, ltx_091, ltx_095
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.tensor_header import Header, TensorSpec
 from tvae.pipeline.models.families import FAMILIES
+from tvae.pipeline.models.own_classes import class_named
 from tvae.pipeline.models.single_file import Found, recognise
 
 SD: dict[str, Any] = {
@@ -68,6 +69,8 @@ WAN_22 = {
     "decoder_base_dim": 256,
     "patch_size": 2,
 }
+TAE_LTX = {"patch_size": 4, "latent_channels": 128, "encoder_time": (2, 2, 2), "decoder_time": (2, 2, 2)}
+TAE_SUPER = {"patch_size": 2, "latent_channels": 32, "decoder_widths": (512, 256, 128, 64), "large": True}
 Renaming = Callable[[Weights], Weights]
 PUBLIC: dict[str, tuple[str, dict[str, Any], Renaming, str | None]] = {
     "sdxl": ("AutoencoderKL", SD, names.latent_diffusion, None),
@@ -95,6 +98,11 @@ PUBLIC: dict[str, tuple[str, dict[str, Any], Renaming, str | None]] = {
     "cosmos": ("AutoencoderKLCosmos", {}, names.cosmos, None),
     "taesd": ("AutoencoderTiny", {}, names.taesd_in_comfyui, None),
     "taef1": ("AutoencoderTiny", {"latent_channels": 16}, names.taesd_in_comfyui, None),
+    "taew2.1": ("TAEHV", {}, dict, "taew2.1"),
+    "taecvx": ("TAECVX", {}, dict, "taecvx"),
+    "taew2.2": ("TAEHV", {"patch_size": 2, "latent_channels": 48}, dict, None),
+    "taehv1.5 super": ("TAEHV", TAE_SUPER, dict, None),
+    "taeltx2": ("TAEHV", TAE_LTX, dict, None),
     "ltx 0.9.0": ("AutoencoderKLLTXVideo", {}, ltx_090, None),
     "ltx 0.9.1": ("AutoencoderKLLTXVideo", LTX_091, ltx_091, None),
     "ltx 0.9.5": ("AutoencoderKLLTXVideo", LTX_095, ltx_095, None),
@@ -105,10 +113,10 @@ PUBLIC: dict[str, tuple[str, dict[str, Any], Renaming, str | None]] = {
 
 def shapes_of(class_name: str, config: dict[str, Any]) -> Weights:
     """Without memory."""
-    from diffusers.models import autoencoders
-
+    found = class_named(class_name)
+    assert found is not None
     with torch.device("meta"):
-        return dict(getattr(autoencoders, class_name)(**config).state_dict())
+        return dict(found(**config).state_dict())
 
 
 def known(stored: Weights, of: str | None = None, prefix: str = "") -> Found:
@@ -191,6 +199,20 @@ def test_models_that_compute_otherwise_are_not_guessed() -> None:
             known(stored)
         found = [known(stored, of).class_name for of in ("hunyuanvideo1.5", "hunyuanimage-refiner")]
         assert found == ["AutoencoderKLHunyuanVideo15", "AutoencoderKLHunyuanImageRefiner"]
+
+
+def test_small_vaes_of_several_models() -> None:
+    """Four of TAEHV's files have the same layers, and CogVideoX's computes otherwise; MiniMax H3's is not run."""
+    own = shapes_of("TAEHV", {})
+    with pytest.raises(UsageError, match=r"pass --vae-of taehv or --vae-of taew2.1 or .* or --vae-of taecvx"):
+        known(own)
+    assert known(own, "taeos1.3").class_name == "TAEHV"
+    assert known(shapes_of("TAEHV", TAE_LTX)).kin[0].key == "taeltx2"
+    assert known(shapes_of("TAEHV", TAE_SUPER)).kin[0].key == "taehv1.5"
+    with pytest.raises(UsageError, match="no VAE that tvae knows"):
+        known(shapes_of("TAEHV", {"patch_size": 2, "latent_channels": 24}))
+    with pytest.raises(UsageError, match="no VAE that tvae knows"):  # sides with other steps in time
+        known(shapes_of("TAEHV", {"decoder_time": (2, 2, 2)}))
 
 
 def test_no_other_class_has_the_tensors_of_a_listed_one() -> None:
