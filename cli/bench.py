@@ -104,6 +104,8 @@ def kernels(
 @app.command()
 def vae(
     vae: options.Vae = None,
+    vae_of: options.VaeOf = None,
+    allow_pickle: options.AllowPickle = False,
     config: options.Config = None,
     side: Annotated[Literal["encode", "decode", "both"], typer.Option("--side", help="What to measure.")] = "decode",
     sizes: Annotated[
@@ -131,9 +133,7 @@ def vae(
     channels_last: Annotated[
         bool | None,
         typer.Option(
-            "--channels-last/--no-channels-last",
-            help="Also compare with diffusers in that memory layout.",
-            show_default=False,
+            "--channels-last/--no-channels-last", help="Also compare with diffusers in that layout.", show_default=False
         ),
     ] = None,
     compile: Annotated[
@@ -172,11 +172,11 @@ def vae(
         from tvae.cli import bench_report, bench_request
         from tvae.pipeline.bench.vae import bench_vae
 
-        chart = bench_request.plot_path(plot)
-        request = bench_request.setting(preset, dtype, device)
+        chart, request = bench_request.plot_path(plot), bench_request.setting(preset, dtype, device)
         chosen = bench_request.rivals(rivals, channels_last, compile, request.device)
         shapes, batches = bench_request.sizes(sizes), bench_request.batches(batch)
-        model, name = bench_request.model(vae, config)
+        model, name = bench_request.model(vae, config, vae_of, allow_pickle=allow_pickle)
+        subject = bench_request.subject(request, vae, config, strip, vae_of, allow_pickle=allow_pickle)
         found = bench_vae(
             model,
             bench_request.cases(model, side, shapes, batches, frames, request.device),
@@ -187,7 +187,7 @@ def vae(
             strip=strip,
             reference=bench_request.reference(reference, request.dtype),
             repeat=repeat or (5 if request.device.type == "cuda" else 3),
-            subject=bench_request.subject(request, vae, config, strip) if first_use else None,
+            subject=subject if first_use else None,
             tell=bench_report.teller(quiet or json),
         )
         rows = bench_report.vae(found, name, request, json=json, quiet=quiet)
@@ -204,6 +204,8 @@ def job(
     inputs: options.Inputs = None,
     recursive: options.Recursive = False,
     vae: options.Vae = None,
+    vae_of: options.VaeOf = None,
+    allow_pickle: options.AllowPickle = False,
     batch: options.Batch = "auto",
     size: options.Size = None,
     folder: Annotated[
@@ -239,6 +241,8 @@ def job(
             arguments.all_inputs(inputs, None),
             recursive=recursive,
             vae=vae,
+            vae_of=vae_of,
+            allow_pickle=allow_pickle,
             preset=preset,
             dtype=dtype,
             device=device,

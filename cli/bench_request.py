@@ -118,25 +118,38 @@ def reference(name: str | None, dtype: torch.dtype) -> torch.dtype | None:
     return {"float32": torch.float32, "float64": torch.float64}.get(name)
 
 
-def model(spec: str | None, config: str | None) -> tuple[nn.Module, str]:
-    """The diffusers module in float32 or as stored, on the CPU, and its name."""
+def model(
+    spec: str | None, config: str | None, of: str | None = None, *, allow_pickle: bool = False
+) -> tuple[nn.Module, str]:
+    """The diffusers module in float32 or as stored, on the CPU, and its name. of, allow_pickle: see `locate_vae`."""
     from tvae.pipeline.bench.shapes import SHAPES, build
     from tvae.pipeline.models.load import load_module, locate_vae
 
     if config is not None:
         if spec is not None:
             refuse("--vae and --config cannot be used together")
+        if of is not None or allow_pickle:
+            refuse("--vae-of and --allow-pickle say how a --vae is read; --config has none")
         _check_known(config, tuple(SHAPES), "config")
         return build(SHAPES[config]), f"{SHAPES[config].note}'s shape, random weights"
-    return load_module(locate_vae(spec or "builtin")), spec or "builtin"
+    return load_module(locate_vae(spec or "builtin", of, allow_pickle=allow_pickle)), spec or "builtin"
 
 
-def subject(of: Setting, spec: str | None, config: str | None, strip: int | None) -> FirstUseModel:
+def subject(
+    setting: Setting,
+    spec: str | None,
+    config: str | None,
+    strip: int | None,
+    of: str | None = None,
+    *,
+    allow_pickle: bool = False,
+) -> FirstUseModel:
     """The same for processes of their own."""
     from tvae.pipeline.bench.first_use import FirstUseModel
 
-    dtype = str(of.dtype).removeprefix("torch.")
-    return FirstUseModel(spec, config, str(of.preset.source), str(of.device), dtype, strip)
+    dtype = str(setting.dtype).removeprefix("torch.")
+    source, device = str(setting.preset.source), str(setting.device)
+    return FirstUseModel(spec, config, source, device, dtype, strip, of, allow_pickle)
 
 
 def cases(

@@ -78,8 +78,8 @@ VaeOf = Annotated[
     typer.Option(
         "--vae-of",
         metavar="NAME",
-        help="The model that a single file's VAE is of (sd1, sdxl, sd3, flux, …), for model space where its tensors do "
-        "not tell. tvae models lists the names.",
+        help="The model that a single file's VAE is of (sd1, sdxl, flux, taew2.1, …), where its tensors do not tell "
+        "what model space is, or which of two models it is. tvae models lists the names.",
         show_default="what the file tells",
         autocompletion=completion.kin,
         rich_help_panel=MODEL,

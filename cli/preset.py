@@ -101,6 +101,8 @@ def tune(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
     vae: options.Vae = None,
+    vae_of: options.VaeOf = None,
+    allow_pickle: options.AllowPickle = False,
     config: options.Config = None,
     device: options.Device = None,
     size: Annotated[
@@ -134,6 +136,8 @@ def tune(
             name=name,
             overwrite=overwrite,
             vae=vae,
+            vae_of=vae_of,
+            allow_pickle=allow_pickle,
             config=config,
             device=device,
             size=size,

@@ -25,6 +25,8 @@ def tune(
     name: str | None,
     overwrite: bool,
     vae: str | None,
+    vae_of: str | None,
+    allow_pickle: bool,
     config: str | None,
     device: str | None,
     size: int | None,
@@ -41,7 +43,7 @@ def tune(
     slow = setting.device.type == "cpu"
     if vae is None and config is None and not slow:
         config = "sdxl"  # where the time goes in most pictures; the built-in one is small
-    model, called = bench_request.model(vae, config)
+    model, called = bench_request.model(vae, config, vae_of, allow_pickle=allow_pickle)
     side = size or (128 if slow else 1024) // (2 if quick else 1)
     base = dataclasses.replace(
         base,

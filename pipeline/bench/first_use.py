@@ -46,6 +46,8 @@ class FirstUseModel:
     device: str
     dtype: str
     strip: int | None = None
+    vae_of: str | None = None
+    allow_pickle: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,10 @@ def first_seconds(rival: str, case: dict[str, Any], subject: dict[str, Any]) -> 
 
     asked, one = FirstUseModel(**subject), VaeCase(**case)
     device, dtype = pick_device(asked.device), getattr(torch, asked.dtype)
-    found = load_module(locate_vae(asked.vae or "builtin")) if asked.config is None else build(SHAPES[asked.config])
+    if asked.config is None:
+        found = load_module(locate_vae(asked.vae or "builtin", asked.vae_of, allow_pickle=asked.allow_pickle))
+    else:
+        found = build(SHAPES[asked.config])
     model = cast(found, device, dtype)
     x = input_of(one, geometry(model)).to(device, dtype)
     way = opened(rival, model, one.side, asked.preset, asked.strip, fresh=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from single_files import kl
 from typer.testing import CliRunner
 
 from tvae.cli.app import app
+from tvae.pipeline.bench.vae import VaeCase
 
 OPTIONS = ("--device", "cpu", "--dtype", "fp32")
 
@@ -111,3 +113,44 @@ def test_inspect_of_other_files_of_torch_save() -> None:
         assert "objects of Python's" in told
         assert call("encode", "photo.png", "--vae", name, "--allow-pickle", *OPTIONS)[0] == 2
     assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("bench", "vae", "--sizes", "16x16", "--rivals", "diffusers", "--repeat", "1", "--quiet"),
+        ("bench", "job", "photo.png", "--quiet"),
+        ("preset", "tune", "--quick", "--size", "16", "-o", "mine.toml"),
+    ],
+    ids=" ".join,
+)
+def test_what_measures_a_vae_takes_it_too(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    from tvae.pipeline.bench.tune import Trial, Tuner
+
+    monkeypatch.setattr(Tuner, "__iter__", lambda self: iter([Trial("strip_rows", "16", 0.5, True)]))
+    asked = (*words, "--device", "cpu", "--vae")
+    code, shown, told = call(*asked, "model.ckpt")
+    assert code != 0
+    assert "is a pickled file" in shown + told
+    assert call(*asked, "model.ckpt", "--allow-pickle", "--vae-of", "sdxl")[0] == 0
+    code, _, told = call(*asked, "model.ckpt", "--allow-pickle", "--vae-of", "wan")
+    assert code != 0
+    if words[1] != "job":
+        assert call(*asked[:-1], "--config", "sdxl", "--allow-pickle")[0] == 2
+
+
+def test_first_use_is_measured_of_the_same_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tvae.pipeline.bench import vae
+    from tvae.pipeline.bench.first_use import FirstUse, FirstUseModel, first_seconds
+
+    asked: list[FirstUseModel] = []
+
+    def measured(_rival: str, case: VaeCase, subject: FirstUseModel) -> FirstUse:
+        asked.append(subject)
+        assert first_seconds("tvae", asdict(case), asdict(subject)) > 0  # as the other process does it
+        return FirstUse(7.0, 1.5)
+
+    monkeypatch.setattr(vae, "first_use", measured)
+    words = ("bench", "vae", "--sizes", "16x16", "--rivals", "diffusers", "--repeat", "1", "--first-use", *OPTIONS)
+    assert call(*words, "--vae", "model.ckpt", "--allow-pickle", "--vae-of", "sd1")[0] == 0
+    assert {(one.vae_of, one.allow_pickle) for one in asked} == {("sd1", True)}

@@ -39,7 +39,7 @@ class TAEHVConfig:
 
     patch_size: pixels of a side that become channels. encoder_time, decoder_time: frames that become one at each level
     of the encoder, and that one becomes at each of the decoder. large: with the super decoder, whose widths are
-    512, 256, 128 and 64. scaling_factor: model space is raw space.
+    512, 256, 128 and 64.
     """
 
     patch_size: int = 1
@@ -49,7 +49,6 @@ class TAEHVConfig:
     encoder_time: tuple[int, ...] = (2, 2, 1)
     decoder_time: tuple[int, ...] = (1, 2, 2)
     large: bool = False
-    scaling_factor: float = 1.0
 
 
 class _Autoencoder(nn.Module):
