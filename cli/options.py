@@ -163,7 +163,7 @@ Split = Annotated[
     typer.Option(
         "--split",
         help="What several devices share: whole items, the rows of each picture or clip, or (auto) rows where there "
-        "are fewer items than devices.",
+        "are fewer items than devices and it is sooner done so. -v says why.",
         rich_help_panel=MODEL,
     ),
 ]

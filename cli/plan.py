@@ -10,8 +10,8 @@ from tvae.cli import options
 from tvae.cli.reporting import printable, reporting, tell
 
 if TYPE_CHECKING:
+    from tvae.pipeline.jobs.input_shape import Extent
     from tvae.pipeline.media.sandbox import SandboxMode
-    from tvae.pipeline.session.model import Model
 
 __all__ = ["plan"]
 
@@ -57,12 +57,13 @@ def plan(
         from tvae.cli.table import emit
         from tvae.cli.verdict import LEGEND, verdict
         from tvae.pipeline.errors import UsageError
+        from tvae.pipeline.jobs.input_shape import Extent, input_shape
         from tvae.pipeline.session.model import open_model
 
         if (input is None) == (shape is None):
             raise UsageError("name either an INPUT or a --shape")
         named, wanted = (
-            (None, arguments.parse_shape(shape))
+            (None, Extent(*arguments.parse_shape(shape)))
             if shape
             else _shape_of(input or "", arguments.pixel_limit(max_megapixels), sandbox)
         )
@@ -81,7 +82,7 @@ def plan(
             return
         model = open_model(vae or named or "builtin", device=device, **of_model)
         for one in ("encode", "decode") if side == "both" else (side,):
-            found = model.plan(tensor_shape(model, wanted, one), one)
+            found = model.plan(input_shape(model.info, wanted, one), one)
             if json:
                 emit("plan", {"side": one, **found.to_json()}, as_json=True)
                 continue
@@ -95,7 +96,7 @@ def plan(
 
 def _plan_shared(
     vae: str,
-    wanted: tuple[int, int, int],
+    wanted: Extent,
     side: str,
     device: str | None,
     devices: str,
@@ -109,9 +110,11 @@ def _plan_shared(
     from tvae.cli.verdict import LEGEND, share_of_rows, shared_verdict
     from tvae.pipeline.errors import UsageError
     from tvae.pipeline.jobs.devices.names import check_alike, present_devices
+    from tvae.pipeline.jobs.input_shape import input_shape
     from tvae.pipeline.session.model import open_model
     from tvae.pipeline.session.planned_peers import PlannedPeers
     from tvae.pipeline.session.shared_model import SharedModel
+    from tvae.pipeline.session.sharing_pays import expected
 
     if device is not None:
         raise UsageError("--device and --devices cannot be used together")
@@ -122,13 +125,20 @@ def _plan_shared(
         open_model(vae, device=name, kind=partial(SharedModel, peers=peers), **of_model)
         for name, peers in zip(names, ranks, strict=True)
     ]
+    single = open_model(vae, device=names[0], **of_model)
     for one in ("encode", "decode") if side == "both" else (side,):
-        found = [model.plan(tensor_shape(model, wanted, one), one) for model in models]
+        shape = input_shape(single.info, wanted, one)
+        found = [model.plan(shape, one) for model in models]
+        frames = wanted.frames if single.info.temporal_factor is None else 1  # one by one
+        gain = expected([(partial(single.plan, shape, one), partial(models[0].plan, shape, one))], len(names), frames)
+        split = "rows" if gain.pays else "items"
         if not json:
             tell(printable(shared_verdict(found)))
+            tell(printable(f"  time     {gain}; --split auto: {split}"))
         for name, plan in zip(names, found, strict=True):
             if json:
-                emit("plan", {"side": one, "device": name, **plan.to_json()}, as_json=True)
+                of_split = {"split": split, "seconds_alone": gain.alone, "seconds_together": gain.together}
+                emit("plan", {"side": one, "device": name, **plan.to_json(), **of_split}, as_json=True)
                 continue
             tell(printable(share_of_rows(name, plan)))
             if verbose:
@@ -137,28 +147,13 @@ def _plan_shared(
         tell(LEGEND)
 
 
-def tensor_shape(model: Model, wanted: tuple[int, int, int], side: Literal["encode", "decode"]) -> tuple[int, ...]:
-    """Shape of the tensor that goes in: [1, C, (T,) H, W], picture and clip padded as encode pads them."""
-    from tvae.pipeline.jobs.lengths import missing_frames
-
-    info = model.info
-    height, width, frames = wanted
-    h, w = -(-height // info.spatial_factor), -(-width // info.spatial_factor)
-    channels = info.latent_channels if side == "decode" else info.in_channels
-    if side == "encode":
-        h, w = h * info.spatial_factor, w * info.spatial_factor
-    if info.temporal_factor is None:
-        return 1, channels, h, w
-    frames += missing_frames(info, frames)
-    return 1, channels, -(-frames // info.temporal_factor) if side == "decode" else frames, h, w
-
-
-def _shape_of(name: str, max_pixels: int, mode: SandboxMode) -> tuple[str | None, tuple[int, int, int]]:
-    """The VAE that latents name, and (height, width, frames) of the padded picture."""
+def _shape_of(name: str, max_pixels: int, mode: SandboxMode) -> tuple[str | None, Extent]:
+    """The VAE that latents name, and the size of the padded picture or clip."""
     from pathlib import Path
 
     from tvae.pipeline import latents
     from tvae.pipeline.errors import UsageError
+    from tvae.pipeline.jobs.input_shape import Extent
     from tvae.pipeline.media.sandbox import Sandbox
 
     path = Path(name)
@@ -167,7 +162,7 @@ def _shape_of(name: str, max_pixels: int, mode: SandboxMode) -> tuple[str | None
     if latents.is_latents(path):
         reader = latents.open_latents(path)
         width, height = reader.meta.geometry.padded_size
-        return reader.meta.vae.place, (height, width, reader.frames)
+        return reader.meta.vae.place, Extent(height, width, reader.frames)
     with Sandbox(mode) as sandbox, sandbox.open_reader(path, max_pixels) as opened:
         info = opened.info
-    return None, (info.height, info.width, info.frames or 1)
+    return None, Extent(info.height, info.width, info.frames or 1)

@@ -77,7 +77,7 @@ class Job:
     """Several, which share the items: how many, such as ``4``, or their names, such as ``cuda:0,cuda:2``."""
     split: Split = "auto"
     """What several devices share: *items*, of which each has its own; *rows*, of each item; *auto*: rows where there
-    are fewer items than devices."""
+    are fewer items than devices and it is sooner done so (see ``tvae.pipeline.session.sharing_pays``)."""
     strip: int | None = None
     """Latent rows a strip; None leaves it to the preset."""
     vram: str | None = None

@@ -95,10 +95,6 @@ def _run(
         vaes.check()
         found = told_apart(found, job, vaes.facts)
     items = assign(found, job)
-    rows = bool(devices) and shares_rows(job, len(items), devices)
-    if devices and len(items) == 1 and not rows:
-        job, devices = _on(devices[0], job), []
-        vaes = Vaes(job)
     check_cache(items, job)
     claims = Claims(items)
     items = items if wanted is None else [item for item in items if wanted(item)]
@@ -109,6 +105,13 @@ def _run(
             remove_parts_of_done(folder)
         for folder in cached_folders(items, job):
             remove_leftovers(folder)
+    rows = False
+    if devices:
+        alone = _on(devices[0], job)
+        first = Vaes(alone)
+        rows = shares_rows(job, items, devices, context_for(alone, first, claims, on_event, sandbox, computes=False))
+        if len(items) == 1 and not rows:
+            job, devices, vaes = alone, [], first
     if not job.dry_run or _names_hardware(job):
         vaes.check()
     cached = None if devices else _cache_plan(job, vaes)

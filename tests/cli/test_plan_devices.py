@@ -24,8 +24,10 @@ def cpus(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_by_device(cpus: None) -> None:
     result = call("--shape", "128x200", "--devices", "3", "--side", "decode")
     assert result.exit_code == 0, result.stderr
-    first, *parts = result.stdout.splitlines()
+    first, choice, *parts = result.stdout.splitlines()
     assert re.fullmatch(r"decode 1x16x25x16 over 3 devices: [\d.]+ [KM]iB pass between them", first)
+    times = r"about [\d.]+ s with all rows on a device, [\d.]+ s and 4.5 s to start with rows on 3 devices"
+    assert re.fullmatch(rf"  time     {times}; --split auto: items", choice)
     rows = [re.match(r"  cpu:(\d)    rows (\d+) to (\d+) of 25; halo up to \d+ rows, ", part) for part in parts]
     assert [one and one.groups() for one in rows] == [("0", "0", "7"), ("1", "8", "16"), ("2", "17", "24")]
 
@@ -41,6 +43,14 @@ def test_bytes_are_those_of_the_plan(cpus: None) -> None:
         assert plan["bands"] == ([[0, 96], [96, 200]] if plan["side"] == "encode" else [[0, 12], [12, 25]])
         assert 1 <= plan["halo_rows"] <= 2
         assert plan["received_bytes"] > plan["halo_rows"] * 4 * 128
+        assert (plan["split"], plan["seconds_alone"] < plan["seconds_together"] + 4.5) == ("items", True)
+
+
+def test_a_long_clip_frame_by_frame(cpus: None) -> None:
+    """What 900 frames gain pays for the start, what one of them gains does not."""
+    for frames, split in ((1, "items"), (900, "rows")):
+        result = call("--shape", f"640x640x{frames}", "--devices", "2", "--side", "decode")
+        assert result.stdout.splitlines()[1].endswith(f"--split auto: {split}")
 
 
 def test_too_few_rows(cpus: None) -> None:

@@ -25,6 +25,8 @@ import sys
 from tvae.pipeline.jobs.devices import alive, names, process
 from tvae.pipeline.jobs.devices import rows
 names.present_devices = lambda text: [f"cpu:{{n}}" for n in range(int(text))]
+from tvae.pipeline.session import sharing_pays
+sharing_pays._START_SECONDS = {start!r}
 process.COMMAND = (sys.executable, {worker!r}, *{mode!r})
 begin = rows.DevicesRun._work
 def work(self):
@@ -46,8 +48,11 @@ def tvae(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done[
     pids = tmp_path / "pids"
     pids.mkdir()
 
-    def tvae(*arguments: object, mode: tuple[str, ...] = ("0", "as-it-is"), patience: float = 900.0) -> Done[str]:
-        code = PROGRAM.format(worker=str(HELPERS / "rank_worker.py"), mode=mode, patience=patience)
+    def tvae(
+        *arguments: object, mode: tuple[str, ...] = ("0", "as-it-is"), patience: float = 900.0, start: float = 4.5
+    ) -> Done[str]:
+        worker = str(HELPERS / "rank_worker.py")
+        code = PROGRAM.format(worker=worker, mode=mode, patience=patience, start=start)
         paths = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), str(HELPERS)]
         more = {"TVAE_TEST_PIDS": str(pids), "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         command = [sys.executable, "-c", code, *map(str, arguments), "--no-progress"]
@@ -103,13 +108,13 @@ def test_pictures(count: int, tvae: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", ["AutoencoderKLWan", "AutoencoderKLHunyuanVideo", "AutoencoderKLLTXVideo"])
 def test_clips(family: str, tvae: Any, tmp_path: Path) -> None:
-    """In steps, whole, and by frames. One clip is fewer items than devices."""
+    """In steps, whole, and by frames."""
     TINY[family].build().save_pretrained(tmp_path / "vae")
     write_clip(tmp_path / "c.mkv", 9, sound=False, side=96)
-    for folder, more in (("one", ()), ("all", ("--devices", 2))):
+    for folder, more in (("one", ()), ("all", ("--devices", 2, "--split", "rows"))):
         assert tvae("encode", "c.mkv", "--vae", "vae", "-o", folder, *more).returncode == 0
     same_latents(tmp_path / "one", tmp_path / "all")
-    done = tvae("decode", "one/c.mkv.latents", "-o", "out", "--devices", 2, "--json")
+    done = tvae("decode", "one/c.mkv.latents", "-o", "out", "--devices", 2, "--split", "rows", "--json")
     assert done.returncode == 0
     started = json.loads(done.stdout.splitlines()[0])
     assert (started["type"], started["items"]) == ("run_started", 1)
@@ -124,13 +129,14 @@ def test_a_clip_frame_by_frame(tvae: Any, tmp_path: Path) -> None:
 
 
 def test_auto_and_items(tvae: Any, tmp_path: Path) -> None:
-    """As many items as devices have one each; ``items`` gives the only one to the first."""
+    """As many items as devices have one each; the only one goes to the first, unless it takes long."""
     source = photos(tmp_path / "in", 2)
     for n, (inputs, split, processes) in enumerate(
-        [((source,), "auto", 2), (("in/0.png",), "items", 0), (("in/0.png",), "auto", 2)]
+        [((source,), "auto", 2), (("in/0.png",), "items", 0), (("in/0.png",), "auto", 0), (("in/0.png",), "auto", 2)]
     ):
         before = len([*(tmp_path / "pids").iterdir()])
-        done = tvae("encode", *inputs, "-o", f"out{n}", "--devices", 2, "--split", split)
+        words = "encode", *inputs, "-o", f"out{n}", "--devices", 2, "--split", split, "-v"
+        done = tvae(*words, start=-1.0 if n == 3 else 4.5)
         assert done.returncode == 0, done.stderr
         assert len([*(tmp_path / "pids").iterdir()]) - before == processes
 
@@ -190,6 +196,6 @@ def test_what_no_plan_fits(tvae: Any, tmp_path: Path) -> None:
 
 
 def test_fewer_rows_than_devices(tvae: Any, tmp_path: Path) -> None:
-    done = tvae("encode", photos(tmp_path / "in", 1, height=8), "-o", "out", "--devices", 3)
+    done = tvae("encode", photos(tmp_path / "in", 1, height=8), "-o", "out", "--devices", 3, "--split", "rows")
     assert done.returncode == 0
     assert "only 1 of 3 devices share this: it has too few rows for more" in done.stderr
