@@ -72,7 +72,8 @@ FAMILIES = [
         "HunyuanImage 2.1",
         layouts=(
             Layout("diffusers", r"encoder\.down_blocks\.2\.conv\.weight", only(_PUBLISHED)),
-            Layout("HunyuanImage", r"encoder\.down\.0\.block\.0\.norm1\.weight", only(_PUBLISHED), _rules()),
+            # latent diffusion has these names, too, but no more than four levels
+            Layout("HunyuanImage", r"encoder\.down\.5\.block\.0\.norm1\.weight", only(_PUBLISHED), _rules()),
         ),
     ),
     Family(
