@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tvae.pipeline.batch.shards import Shard
 
 __all__ = ["batch"]
+
+_ON_RAY = "On a cluster"
 
 JobFile = Annotated[
     str | None, typer.Argument(metavar="JOB.toml", help="What is to be done, step by step.", show_default=False)
@@ -64,6 +66,55 @@ Claim = Annotated[
         "file, which ends with its process.",
     ),
 ]
+Engine = Annotated[
+    Literal["ray"] | None,
+    typer.Option(
+        "--engine",
+        help="Do the items on a Ray cluster whose machines share the files; see --address.",
+        show_default="this machine alone",
+        rich_help_panel=_ON_RAY,
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        metavar="HOST:PORT|auto|local",
+        help="The cluster: auto is the one that this machine is a part of, local one that is started for the run.",
+        show_default="auto",
+        rich_help_panel=_ON_RAY,
+    ),
+]
+WorkerCount = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        min=1,
+        help="How many; those that find no place wait, for which a cluster may grow.",
+        show_default="what the nodes take, and more as nodes come",
+        rich_help_panel=_ON_RAY,
+    ),
+]
+WorkerCpus = Annotated[
+    float | None,
+    typer.Option(
+        "--cpus-per-worker",
+        min=0,
+        help="What Ray keeps for each.",
+        show_default="1 beside a GPU, else all of a node",
+        rich_help_panel=_ON_RAY,
+    ),
+]
+WorkerGpus = Annotated[
+    float | None,
+    typer.Option(
+        "--gpus-per-worker",
+        min=0,
+        help="0.5: two share one, each with the job's vram.",
+        show_default="1 where the cluster has any, else 0",
+        rich_help_panel=_ON_RAY,
+    ),
+]
 
 
 def batch(
@@ -78,6 +129,11 @@ def batch(
     log: Log = None,
     shard: ShardText = None,
     claim: Claim = False,
+    engine: Engine = None,
+    address: Address = None,
+    workers: WorkerCount = None,
+    cpus_per_worker: WorkerCpus = None,
+    gpus_per_worker: WorkerGpus = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -92,7 +148,7 @@ def batch(
     """
     with reporting(verbose, json, resumable=True):
         import os
-        from contextlib import nullcontext
+        from contextlib import ExitStack, nullcontext
         from dataclasses import asdict
         from pathlib import Path
 
@@ -112,6 +168,11 @@ def batch(
             raise UsageError("name a job file (see tvae batch --help)")
         if fail_fast and max_failures is not None:
             raise UsageError("--fail-fast and --max-failures cannot be used together")
+        of_ray = (address, workers, cpus_per_worker, gpus_per_worker)
+        if engine is None and any(each is not None for each in of_ray):
+            raise UsageError("--address and what workers have are for --engine ray")
+        if engine is not None and claim:
+            raise UsageError("--claim and --engine ray cannot be used together; the cluster shares the items itself")
 
         from tvae.pipeline.batch.job_file import read_job_file
         from tvae.pipeline.batch.report import check_places, write_failed_list, write_reports
@@ -128,8 +189,8 @@ def batch(
         part = shard_here(os.environ) if shard is None else shard_of(shard)
         if not dry_run:
             check_places(dict.fromkeys(str(step.folder) for step in steps), part, claim=claim)
-        wanted = Options(dry_run, retries, 1 if fail_fast else max_failures, part, claim)
         with (
+            ExitStack() as cluster,
             nullcontext() if log is None else LogFile(Path(log)) as file,
             Display(as_json=json, quiet=quiet, verbose=verbose, progress=not no_progress) as display,
         ):
@@ -139,6 +200,12 @@ def batch(
                 if file is not None:
                     file.tell(event)
 
+            elsewhere = None
+            if engine is not None and not dry_run:
+                from tvae.pipeline.batch.on_ray.engine import on_ray
+
+                elsewhere = cluster.enter_context(on_ray(address or "auto", workers, cpus_per_worker, gpus_per_worker))
+            wanted = Options(dry_run, retries, 1 if fail_fast else max_failures, part, claim, elsewhere)
             results = run_batch(steps, wanted, hear)
         if not dry_run:
             write_reports(results, part, claim=claim)

@@ -78,7 +78,7 @@ class Display:
                     self._console.print(printable_lines("".join(traceback.format_exception(event.cause)).rstrip()))
                 self._complain("error", event.input, event.error)
             case jobs.DeviceLost():
-                self._warn(f"{event.device} is lost ({event.error}); the other devices do what it had not begun")
+                self._warn(f"{event.device} is lost ({event.error}); others do what it had not begun")
             case jobs.Notice() if not self._quiet:
                 self._complain("warning", event.input, event.message)
             case _ if not self._json and not self._quiet:

@@ -16,11 +16,12 @@ from tvae.pipeline.batch.job_file import Step
 from tvae.pipeline.batch.manifest import Manifest
 from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.batch.shared_manifest import SharedManifest
-from tvae.pipeline.errors import OutOfMemory
+from tvae.pipeline.errors import OutOfMemory, UsageError
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemPlanned, ItemSkipped, run_job
-from tvae.pipeline.jobs.events import Notice
+from tvae.pipeline.jobs.events import Notice, Retried
 from tvae.pipeline.jobs.items import expand
 from tvae.pipeline.jobs.outputs import Item, assign
+from tvae.pipeline.jobs.run import Elsewhere
 
 __all__ = ["Options", "StepResult", "TooManyFailures", "run_batch"]
 
@@ -49,6 +50,8 @@ class Options:
     shard: Shard | None = None
     claim: bool = False
     """See ``Job.claim``."""
+    elsewhere: Elsewhere | None = None
+    """See ``run_job``."""
 
 
 @dataclass
@@ -83,10 +86,7 @@ def run_batch(
     A failure costs its item alone, unless ``most_failures`` are reached: then the results so far come back, the last
     step's among them. What is wrong with a step as a whole raises, as in ``run_job``.
     """
-    if options.claim:
-        for step in steps:  # before the first of them is begun
-            for override in ((), *((n,) for n in range(len(step.overrides)))):
-                replaced(step.job_with(override), claim=True)
+    _check_shared(steps, options)
     results: list[StepResult] = []
     made: set[Path] = set()
     for step in steps:
@@ -105,6 +105,17 @@ def run_batch(
         finally:
             result.seconds = time.monotonic() - begin
     return results
+
+
+def _check_shared(steps: Sequence[Step], options: Options) -> None:
+    """Raises UsageError, before the first step is begun, for what cannot be shared with other processes."""
+    for step in steps:
+        for override in ((), *((n,) for n in range(len(step.overrides)))):
+            job = step.job_with(override)
+            if options.claim:
+                replaced(job, claim=True)
+            if options.elsewhere is not None and job.devices is not None:
+                raise UsageError("devices are of one machine; leave them out of the job, workers have one each")
 
 
 def _without_what_is_not_there_yet(step: Step, made: set[Path]) -> Step | None:
@@ -165,8 +176,7 @@ class _Step:
             def tell(event: Event, failed: set[int] = failed, wait: float | None = wait) -> None:
                 if isinstance(event, ItemFailed) and wait is not None and _may_pass(event.cause):
                     failed.add(event.index)
-                    self._result.retried += 1
-                    event = Notice(event.input, event.index, f"{event.error}; it is tried again in {wait:.0f} s")
+                    event = Retried(event.input, event.index, f"{event.error}; it is tried again in {wait:.0f} s")
                 self._heard(event)
 
             def wanted(item: Item, again: set[int] | None = again) -> bool:
@@ -174,7 +184,7 @@ class _Step:
                     return False
                 return self._is_here(item) and self._step.overrides_of(item) == group
 
-            run_job(job, tell, wanted=wanted)
+            run_job(job, tell, wanted=wanted, elsewhere=self._options.elsewhere)
             if not failed or wait is None:
                 return
             self._sleep(wait)
@@ -184,6 +194,7 @@ class _Step:
         result = self._result
         match event:
             case Notice():
+                result.retried += isinstance(event, Retried)
                 self._notices.setdefault(event.index, []).append(event.message)
             case ItemDone():
                 result.done += 1

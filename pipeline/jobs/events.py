@@ -28,6 +28,7 @@ __all__ = [
     "ItemStarted",
     "Notice",
     "Progress",
+    "Retried",
     "RunDone",
     "RunStarted",
 ]
@@ -90,6 +91,11 @@ class Notice(ItemEvent):
 
     type = "warning"
     message: str
+
+
+@dataclass(frozen=True)
+class Retried(Notice):
+    """The item was begun, and is done again."""
 
 
 @dataclass(frozen=True)

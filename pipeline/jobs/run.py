@@ -39,7 +39,11 @@ if TYPE_CHECKING:
     from tvae.pipeline.jobs.cache_plan import CachePlan
     from tvae.pipeline.session.model import Model
 
-__all__ = ["run_job"]
+__all__ = ["Elsewhere", "run_job"]
+
+Elsewhere = Callable[[Sequence[Item], Context, End], None]
+"""Does all items; ``end`` is told of each, in the caller's thread. It raises what is wrong with the request as a
+whole."""
 
 
 def run_job(
@@ -47,11 +51,13 @@ def run_job(
     on_event: Callable[[Event], None],
     model: Model | None = None,
     wanted: Callable[[Item], bool] | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> RunDone:
     """Does the whole job in the caller's thread and returns the last event.
 
     ``model`` takes the place of the job's own VAE. wanted: which of its items this run does, where others do the rest;
-    they keep their numbers and outputs, and one that is alone fails as among others. A bad input, and an output that
+    they keep their numbers and outputs, and one that is alone fails as among others. elsewhere: does the items in the
+    place of this process, which then computes nothing; not asked in a dry run. A bad input, and an output that
     cannot be written, fail their item alone. What is wrong with the request as a whole raises, before any work where it
     can be known before: :class:`UsageError`, for outputs none of which can be written too; :class:`PlanError` and
     :class:`UsageError` when the only item cannot be planned or written; ``UnsupportedOp``. Interrupted by an exception,
@@ -59,7 +65,7 @@ def run_job(
     """
     try:
         with Sandbox(job.sandbox) as sandbox:
-            return _run(job, _checked(on_event), model, sandbox, wanted)
+            return _run(job, _checked(on_event), model, sandbox, wanted, elsewhere)
     except _Unheard as unheard:
         raise unheard.error from None
 
@@ -87,10 +93,12 @@ def _run(
     model: Model | None,
     sandbox: Sandbox,
     wanted: Callable[[Item], bool] | None,
+    elsewhere: Elsewhere | None,
 ) -> RunDone:
     begin = time.monotonic()
     job, devices = _placed(job, model)
-    found, vaes = expand(job), Vaes(_aside(job) if devices else job, model)
+    elsewhere = None if job.dry_run else elsewhere
+    found, vaes = expand(job), Vaes(_aside(job) if devices or elsewhere else job, model)
     if job.latents_space is not None:
         vaes.check()
         found = told_apart(found, job, vaes.facts)
@@ -114,13 +122,16 @@ def _run(
             job, devices, vaes = alone, [], first
     if not job.dry_run or _names_hardware(job):
         vaes.check()
-    cached = None if devices else _cache_plan(job, vaes)
-    context = context_for(job, vaes, claims, on_event, sandbox, computes=not (job.dry_run or devices))
+    computes = not (job.dry_run or devices or elsewhere)
+    cached = _cache_plan(job, vaes) if computes or job.dry_run else None
+    context = context_for(job, vaes, claims, on_event, sandbox, computes=computes)
     tally = _Tally(context, alone=len(items) == 1 and wanted is None)
     if job.dry_run:
         on_event(RunStarted(job.operation, len(items)))
         for item in items:
             tally.end(item, planned(item, context, cached))
+    elif elsewhere is not None:
+        elsewhere(items, context, tally.end)
     elif rows:
         from tvae.pipeline.jobs.devices.rows import by_rows
 

@@ -100,11 +100,12 @@ class ClaimAnswer:
 
 @dataclass(frozen=True)
 class Ready:
-    """The device and the VAE can be used. The fields are those of ``RunStarted``."""
+    """The device and the VAE can be used. The fields are those of ``RunStarted``, and the VAE's checksum."""
 
     vae: str | None
     dtype: str | None
     device: str | None
+    weights_sha256: str | None = None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 from tvae.pipeline.errors import RankError
 from tvae.pipeline.files.bell import join
@@ -17,7 +17,7 @@ from tvae.pipeline.files.process_end import end_of
 from tvae.pipeline.jobs.devices.messages import Begin, Ranks, receive, send
 from tvae.pipeline.jobs.job import Job
 
-__all__ = ["DeviceProcess", "Inbox"]
+__all__ = ["DeviceProcess", "Inbox", "Process"]
 
 COMMAND = (sys.executable, "-P", "-m", "tvae.pipeline.jobs.devices.worker")
 END_SECONDS = 60.0
@@ -26,6 +26,19 @@ _log = logging.getLogger("tvae")
 
 Inbox = SimpleQueue[tuple[int, Any]]
 """Number of the process, and its message; None once it has gone."""
+
+
+class Process(Protocol):
+    """That does a job with the items that it is given. See ``DeviceProcess``."""
+
+    number: int
+    device: str
+
+    def tell(self, message: object) -> None: ...
+    def dismiss(self) -> None: ...
+    def wait(self) -> None: ...
+    def kill(self) -> None: ...
+    def cause(self) -> str: ...
 
 
 class DeviceProcess:

@@ -32,7 +32,7 @@ from tvae.pipeline.jobs.devices.messages import (
     Told,
     Took,
 )
-from tvae.pipeline.jobs.devices.process import DeviceProcess, Inbox
+from tvae.pipeline.jobs.devices.process import DeviceProcess, Inbox, Process
 from tvae.pipeline.jobs.devices.shares import Loss, Shares
 from tvae.pipeline.jobs.events import DeviceLost, ItemFailed, ItemStarted, RunStarted
 from tvae.pipeline.jobs.job import Job
@@ -86,7 +86,7 @@ class DevicesRun:
         self,
         shares: Shares,
         context: Context,
-        processes: Sequence[DeviceProcess],
+        processes: Sequence[Process],
         inbox: Inbox,
         end: End,
     ) -> None:
@@ -167,6 +167,7 @@ class DevicesRun:
             try:
                 number, message = self._inbox.get(timeout=POLL_SECONDS)
             except Empty:
+                self._nothing_heard()
                 silent = next((number for number in watched if self._silence.too_long(number)), None)
                 if silent is not None:
                     return silent, self._silence
@@ -175,6 +176,9 @@ class DevicesRun:
             if isinstance(message, Logged):
                 _log.log(message.level, "%s: %s", self._processes[number].device, message.text)
             return number, message
+
+    def _nothing_heard(self) -> None:
+        """For a moment."""
 
     def _share_out(self) -> None:
         """Every device is given what it can take now, one item after the other for each."""

@@ -33,7 +33,7 @@ class Loss(NamedTuple):
     """What a device had when it was lost."""
 
     begun: list[Item]
-    """Any of these may be what it was lost over."""
+    """It was at work on these: any of them may be what it was lost over."""
     returned: list[Item]
     """Back in the queue."""
     fatal: Item | None = None
@@ -43,7 +43,7 @@ class Loss(NamedTuple):
 
 
 class Shares:
-    """devices: how many there are; they are known by their numbers."""
+    """devices: how many there are at the beginning; they are known by their numbers."""
 
     def __init__(self, items: Iterable[Item], devices: int) -> None:
         self._queue = deque(items)
@@ -100,15 +100,19 @@ class Shares:
         self._done[device] += 1
         return self._forget(self._hands[device].pop(index))
 
-    def lost(self, device: int, *, silently: bool = False) -> Loss:
+    def lost(self, device: int, *, silently: bool = False, again: bool = False) -> Loss:
         """A device that does no more. What it had not begun is first in the queue again. silently: it did not say why,
-        so that what it looked at may be the cause: that is last in the queue, or fatal."""
+        so that what it looked at may be the cause: that is last in the queue, or fatal. again: what it had begun goes
+        back as well, and counts as looked at."""
         hand, self._hands[device] = self._hands[device], {}
         self._alive.discard(device)
         begun, rest = (
             [item for item in hand.values() if (item.index in self._begun) is whether] for whether in (True, False)
         )
         looked_at = {*self._taken[device].values()} if silently else set()
+        if again:
+            rest = [*hand.values()]
+            looked_at |= {item.index for item in begun} if silently else set()
         fatal = next((item for item in rest if item.index in looked_at & self._suspects), None)
         returned = [item for item in rest if item is not fatal]
         for item in hand.values():
@@ -119,8 +123,20 @@ class Shares:
         self._suspects |= new
         return Loss(begun, returned, fatal, suspected=bool(new))
 
+    def join(self) -> int:
+        """One more device, by its number. It takes items once it is regained."""
+        self._hands.append({})
+        self._done.append(0)
+        self._taken.append({})
+        return len(self._hands) - 1
+
+    def drop(self, item: Item) -> None:
+        """It is not done, though it is in the queue."""
+        self._queue.remove(item)
+        self._suspects.discard(item.index)
+
     def regain(self, device: int) -> None:
-        """A device that was lost takes items again."""
+        """A device that was lost, or has joined, takes items from now on."""
         self._alive.add(device)
         self._taken[device].clear()
 

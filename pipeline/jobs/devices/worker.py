@@ -138,7 +138,8 @@ class _Worker:
         self._tell(Finished(0, {}))
 
     def _ready(self, opened: Model) -> None:
-        self._tell(Ready(opened.info.id, str(opened.dtype).removeprefix("torch."), str(opened.device)))
+        dtype = str(opened.dtype).removeprefix("torch.")
+        self._tell(Ready(opened.info.id, dtype, str(opened.device), opened.info.weights_sha256))
 
     def _do(self, begin: Begin, vaes: Vaes) -> None:
         from tvae.pipeline.jobs.batches import Batches

@@ -1,0 +1,105 @@
+"""The actor: starts the process that computes, on its node, and hands on what that and the driver say to each other.
+
+This module goes to the nodes by value, and so runs where another tvae is, or none; it imports nothing of tvae but what
+is there. Messages pass through it as bytes. When the actor ends, for whatever reason, the process's stdin ends, and it
+ends as a run does that Ctrl-C interrupts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+from queue import Empty, Queue
+from typing import Any
+
+__all__ = ["LENGTH_BYTES", "Relay"]
+
+LENGTH_BYTES = 8
+"""Before each message; see ``send`` in ``tvae.pipeline.jobs.devices.messages``."""
+_WAITING = 1024
+"""Messages that the driver has not fetched; then the process waits."""
+_AT_ONCE = 256
+"""Messages that are fetched together."""
+_HEAR_SECONDS = 10.0
+"""That a fetch waits for the first message."""
+_SEE_SECONDS = 5.0
+"""That a file of another machine may take to be seen."""
+
+
+class Relay:
+    """See the module. Each method is called by one thread at a time; ``hear`` and ``kill`` beside the others."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._said: Queue[bytes | None] = Queue(_WAITING)
+
+    def place(self, folder: str, proof: str) -> dict[str, Any]:
+        """Where it is, and what is there. folder: that names of files are from; proof: a file that all nodes are to
+        see."""
+        found: dict[str, Any] = {"host": platform.node(), "python": platform.python_version()}
+        end = time.monotonic() + _SEE_SECONDS
+        while not os.path.exists(proof) and time.monotonic() < end:
+            time.sleep(0.1)
+        found["sees"] = os.path.exists(proof) and os.path.isdir(folder)
+        try:
+            from tvae.pipeline.batch.on_ray.identity import identity
+
+            found["identity"] = identity()
+        except ImportError as error:
+            found["absent"] = str(error)
+        return found
+
+    def start(self, arguments: list[str], folder: str) -> None:
+        """The process: this Python with these arguments."""
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen([sys.executable, *arguments], stdin=pipe, stdout=pipe, cwd=folder)
+        threading.Thread(target=self._listen, name="tvae-hears", daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError, ValueError), self._process.stdout as said:
+            while len(head := said.read(LENGTH_BYTES)) == LENGTH_BYTES:
+                size = int.from_bytes(head, "big")
+                if len(data := said.read(size)) < size:
+                    break
+                self._said.put(data)
+        self._said.put(None)
+
+    def tell(self, data: bytes) -> None:
+        """To the process; one that has gone is not told."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(len(data).to_bytes(LENGTH_BYTES, "big") + data)
+            self._process.stdin.flush()
+
+    def hear(self) -> tuple[list[bytes], int | None]:
+        """Messages of the process, none or more, and how it ended: None, it has not; then there are no more."""
+        found: list[bytes] = []
+        with contextlib.suppress(Empty):
+            data = self._said.get(timeout=_HEAR_SECONDS)
+            while data is not None and len(found) < _AT_ONCE - 1:
+                found.append(data)
+                data = self._said.get_nowait()
+            if data is None:
+                assert self._process is not None
+                return found, self._process.wait()
+            found.append(data)
+        return found, None
+
+    def dismiss(self) -> None:
+        """Nothing more will be told."""
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(OSError, ValueError):
+                self._process.stdin.close()
+
+    def kill(self) -> None:
+        """The process, whatever it does."""
+        if self._process is not None:
+            self._process.kill()
