@@ -89,7 +89,9 @@ class Relay:
                 data = self._said.get_nowait()
             if data is None:
                 assert self._process is not None
-                return found, self._process.wait()
+                code = self._process.wait()
+                self.dismiss()
+                return found, code
             found.append(data)
         return found, None
 
