@@ -120,7 +120,7 @@ def _run(
         rows = shares_rows(job, items, devices, context_for(alone, first, claims, on_event, sandbox, computes=False))
         if len(items) == 1 and not rows:
             job, devices, vaes = alone, [], first
-    if not job.dry_run or _names_hardware(job):
+    if elsewhere is None and (not job.dry_run or _names_hardware(job)):
         vaes.check()
     computes = not (job.dry_run or devices or elsewhere)
     cached = _cache_plan(job, vaes) if computes or job.dry_run else None

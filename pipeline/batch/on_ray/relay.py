@@ -27,6 +27,8 @@ _AT_ONCE = 256
 """Messages that are fetched together."""
 _HEAR_SECONDS = 10.0
 """That a fetch waits for the first message."""
+_GATHER_SECONDS = 0.05
+"""That it waits for more: a fetch costs the driver and the actor milliseconds, and an item has three messages."""
 _SEE_SECONDS = 5.0
 """That a file of another machine may take to be seen."""
 
@@ -84,6 +86,8 @@ class Relay:
         found: list[bytes] = []
         with contextlib.suppress(Empty):
             data = self._said.get(timeout=_HEAR_SECONDS)
+            if data is not None:
+                time.sleep(_GATHER_SECONDS)
             while data is not None and len(found) < _AT_ONCE - 1:
                 found.append(data)
                 data = self._said.get_nowait()
