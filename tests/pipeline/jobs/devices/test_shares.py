@@ -168,3 +168,72 @@ def test_every_item_ends_once(kinds: str, devices: int, chance: random.Random) -
             ended.append(shares.ended(device, index).index)
             del hands[device][index]
     assert sorted(ended) == [*range(len(kinds))]
+
+
+def test_a_device_that_joins() -> None:
+    """It has nothing before it is regained, and its part from then on."""
+    shares = Shares(items("p" * 20), 0)
+    assert (shares.join(), shares.join()) == (0, 1)
+    assert not given_to(shares, 0)
+    shares.regain(0)
+    shares.regain(1)
+    assert given_to(shares, 1)
+    assert given_to(shares, 0)
+
+
+@given(st.text("pc?", min_size=1, max_size=40), st.randoms(use_true_random=False))
+def test_devices_come_and_go_and_each_item_ends_once(kinds: str, chance: random.Random) -> None:
+    """Where what was begun is done again."""
+    shares, alive, begun = Shares(items(kinds), 0), dict[int, list[Item]](), set[int]()
+    ended, fatal = list[int](), list[int]()
+    while shares.left:
+        if not alive or chance.random() < 0.1:
+            device = shares.join()
+            shares.regain(device)
+            alive[device] = []
+        device = chance.choice([*alive])
+        alive[device] += given_to(shares, device)
+        for item in alive[device]:
+            if chance.random() < 0.5:
+                shares.took(device, item.index, chance.randrange(3))
+            if chance.random() < 0.5:
+                shares.started(item.index, "video" if kinds[item.index] == "c" else "image")
+                begun.add(item.index)
+        if chance.random() < 0.15:
+            hand = alive.pop(device)
+            loss = shares.lost(device, silently=chance.random() < 0.5, again=True)
+            gone = [loss.fatal.index] if loss.fatal is not None else []
+            assert sorted(item.index for item in hand) == sorted([*gone, *(item.index for item in loss.returned)])
+            assert {item.index for item in loss.begun} == {item.index for item in hand} & begun
+            begun -= {item.index for item in hand}
+            fatal += gone
+            if loss.returned and chance.random() < 0.1:
+                shares.drop(loss.returned[0])
+                fatal.append(loss.returned[0].index)
+        elif alive[device]:
+            item = alive[device].pop(chance.randrange(len(alive[device])))
+            begun.discard(item.index)
+            assert shares.ended(device, item.index) is item
+            ended.append(item.index)
+    assert sorted(ended + fatal) == [*range(len(kinds))]
+
+
+def test_what_was_begun_in_a_process_that_ended_by_itself_is_done_alone() -> None:
+    shares = Shares(items("ppp"), 1)
+    hand = given_to(shares, 0)
+    shares.started(hand[0].index, "image")
+    loss = shares.lost(0, silently=True, again=True)
+    assert (loss.begun, loss.fatal, loss.suspected) == ([hand[0]], None, True)
+    shares.regain(0)
+    alone = [given_to(shares, 0)]
+    assert hand[0] not in alone[0]
+    for item in alone[0]:
+        shares.ended(0, item.index)
+    rest = given_to(shares, 0)
+    while rest != [hand[0]]:
+        for item in rest:
+            shares.ended(0, item.index)
+        rest = given_to(shares, 0)
+    shares.started(hand[0].index, "image")
+    assert shares.lost(0, silently=True, again=True).fatal is hand[0]
+    assert not shares.left
