@@ -139,6 +139,8 @@ class Display:
                 self._items[event.index] = self._progress.add_task(
                     printable(event.input.name), total=event.frames, unit="frames"
                 )
+            case jobs.Retried() if event.index in self._items:
+                self._progress.remove_task(self._items.pop(event.index))
             case jobs.Progress() if event.index in self._items:
                 self._progress.update(self._items[event.index], completed=event.done)
             case jobs.ItemDone() | jobs.ItemFailed() | jobs.ItemSkipped() | jobs.ItemPlanned():

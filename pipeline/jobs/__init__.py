@@ -18,6 +18,7 @@ from tvae.pipeline.jobs.events import (
     ItemStarted,
     Notice,
     Progress,
+    Retried,
     RunDone,
     RunStarted,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "Progress",
     "Quality",
     "QualityMeter",
+    "Retried",
     "RunDone",
     "RunStarted",
     "read_list",

@@ -18,7 +18,7 @@ from PIL import Image
 from typer.testing import Result
 
 from tvae.cli.render import Display
-from tvae.pipeline.jobs import DeviceLost
+from tvae.pipeline.jobs import DeviceLost, ItemStarted, Retried
 
 HELPERS = Path(__file__).parents[1] / "helpers"
 Tvae = Callable[..., Result]
@@ -147,3 +147,13 @@ def test_a_lost_device_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
         "error": "its process was ended by SIGKILL",
     }
     assert errors.startswith("tvae: warning: cuda:1 is lost (its process was ended by SIGKILL)")
+
+
+def test_a_clip_that_is_done_again_has_one_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    with Display(as_json=True, quiet=True, verbose=False, progress=False) as display:
+        for _ in range(2):
+            display.show(ItemStarted(Path("clip.mp4"), 3, Path("out"), "video", 9))
+            display.show(Retried(Path("clip.mp4"), 3, "its worker was lost"))
+        assert display._progress.tasks == []
+    told = json.loads(capsys.readouterr().out.splitlines()[1])
+    assert told == {"type": "warning", "input": "clip.mp4", "index": 3, "message": "its worker was lost"}

@@ -63,7 +63,9 @@ class Hearing:
                 continue
             if not waiting:
                 continue
-            for answer in ray.wait([*waiting], timeout=POLL_SECONDS)[0]:
+            some, rest = ray.wait([*waiting], timeout=POLL_SECONDS)
+            more = ray.wait(rest, num_returns=len(rest), timeout=0)[0] if some and rest else []
+            for answer in (*some, *more):
                 heard = waiting.pop(answer)
                 try:
                     found = ray.get(answer)
