@@ -81,7 +81,7 @@ class _ClusterRun(DevicesRun):
         self._ready: dict[int, Ready] = {}
         self._first: Ready | None = None
         """What the first of them was; all have to be alike."""
-        self._refused: dict[int, str] = {}
+        self._refused: set[int] = set()
         self._gpus: float | None = None
         """Of a worker; known with the first look at the cluster."""
         self._losses: Counter[int] = Counter()
@@ -223,7 +223,7 @@ class _ClusterRun(DevicesRun):
         """It is not used. What it is refused for is the request's matter where nobody else can be."""
         process = self._alive.pop(number)
         process.kill()
-        self._refused[number] = str(error)
+        self._refused.add(number)
         if self._first is None and not self._alive:
             if isinstance(error, TvaeError):
                 error.args = (f"{process.device}: {error}",)
