@@ -18,7 +18,7 @@ from tvae.pipeline.batch.run import Options, StepResult, run_batch
 from tvae.pipeline.jobs import Event
 from tvae.pipeline.jobs.devices import process
 
-HELPERS = Path(__file__).parents[3] / "helpers"
+WORKER = Path(__file__).parents[3] / "helpers" / "device_worker.py"
 
 
 class TwoNodes:
@@ -68,12 +68,17 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def on_nodes(two_nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
-    """Runs a job file of this text on them; mode: see ``device_worker``. hear: is told each event first."""
+    """Runs a job file of this text on them; mode: see ``device_worker``. hear: is told each event. program: what
+    workers start."""
 
     def run(
-        text: str, mode: str = "as-it-is", hear: Callable[[Event], None] = lambda _event: None, **options: Any
+        text: str,
+        mode: str = "as-it-is",
+        hear: Callable[[Event], None] = lambda _event: None,
+        program: str = str(WORKER),
+        **options: Any,
     ) -> tuple[list[StepResult], list[Event]]:
-        monkeypatch.setattr(process, "COMMAND", (sys.executable, str(HELPERS / "device_worker.py"), mode))
+        monkeypatch.setattr(process, "COMMAND", (sys.executable, program, mode))
         (tmp_path / "job.toml").write_text("batch = 1\n" + text, encoding="utf-8")
         events: list[Event] = []
 

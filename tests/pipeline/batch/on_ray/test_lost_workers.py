@@ -14,6 +14,8 @@ import pytest
 from job_files import ENCODE, NAME, checksums, photo
 
 from tvae.pipeline.batch.manifest_lines import read_manifest
+from tvae.pipeline.batch.on_ray import run as cluster_run
+from tvae.pipeline.errors import RankError
 from tvae.pipeline.jobs import DeviceLost, Event, ItemDone, ItemFailed, ItemSkipped, Job, run_job
 from tvae.pipeline.jobs.events import Retried
 from tvae.pipeline.session import model
@@ -24,14 +26,17 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="kills processes by what /proc tells"),
     pytest.mark.filterwarnings("default"),  # Ray's own
 ]
+WORKER = Path(__file__).parents[3] / "helpers" / "device_worker.py"
 SCRIPT = """
 import sys
 from pathlib import Path
 from tvae.pipeline.batch.job_file import read_job_file
+from tvae.pipeline.batch.on_ray import run
 from tvae.pipeline.batch.on_ray.engine import on_ray
 from tvae.pipeline.batch.run import Options, run_batch
 from tvae.pipeline.jobs.devices import process
 process.COMMAND = (sys.executable, sys.argv[3], "slow")
+run.SILENT_SECONDS = 4.0
 with on_ray(sys.argv[2]) as elsewhere:
     options = Options(elsewhere=elsewhere)
     run_batch(read_job_file(Path(sys.argv[1])), options, lambda event: print(event.type, flush=True))
@@ -55,6 +60,12 @@ def expected(many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dic
     return checksums(tmp_path / "whole")
 
 
+def in_a_process(folder: Path, nodes: Any) -> list[str]:
+    """The command of a process that does a job, slowly."""
+    (folder / "job.toml").write_text("batch = 1\n" + ENCODE, encoding="utf-8")
+    return [sys.executable, "-c", SCRIPT, str(folder / "job.toml"), nodes.address, str(WORKER)]
+
+
 def one_line_each(folder: Path, expected: dict[str, str]) -> None:
     assert checksums(folder) == expected
     lines = (folder / NAME).read_bytes().splitlines()
@@ -62,7 +73,9 @@ def one_line_each(folder: Path, expected: dict[str, str]) -> None:
     assert not [name for name in os.listdir(folder) if name.startswith(".tvae")]
 
 
-def test_a_worker_an_actor_and_a_node(on_nodes: Run, two_nodes: Any, expected: dict[str, str], tmp_path: Path) -> None:
+def test_a_worker_an_actor_and_a_node(
+    on_nodes: Run, two_nodes: Any, expected: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     plan: dict[int, Callable[[], None]] = {
         5: two_nodes.kill_worker,
         20: two_nodes.kill_actor,
@@ -88,14 +101,13 @@ def test_a_worker_an_actor_and_a_node(on_nodes: Run, two_nodes: Any, expected: d
     assert {"its process was ended by SIGKILL", "its actor's process has died"} < lost
     one_line_each(tmp_path / "out", expected)
     assert two_nodes.workers() == 0
+    assert "(raylet)" not in capsys.readouterr().out  # where a command's results go
 
 
 def test_the_command_is_killed_and_run_again(
     on_nodes: Run, two_nodes: Any, expected: dict[str, str], tmp_path: Path
 ) -> None:
-    (tmp_path / "job.toml").write_text("batch = 1\n" + ENCODE, encoding="utf-8")
-    worker = Path(__file__).parents[3] / "helpers" / "device_worker.py"
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "job.toml"), two_nodes.address, str(worker)]
+    command = in_a_process(tmp_path, two_nodes)
     for lines in (10, 40):
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
@@ -107,6 +119,28 @@ def test_the_command_is_killed_and_run_again(
     assert result.skipped > 0
     assert (result.done + result.skipped, result.failed) == (60, 0)
     one_line_each(tmp_path / "out", expected)
+
+
+def test_the_cluster_is_gone(two_nodes: Any, expected: dict[str, str], tmp_path: Path) -> None:
+    command = in_a_process(tmp_path, two_nodes)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while process.stdout.readline() != "item_done\n":
+            continue
+        two_nodes.end()
+        _, errors = process.communicate(timeout=50)
+    assert process.returncode == 1
+    assert "RankError: the Ray cluster has not answered for 4 s; complete results stay; run again" in errors
+    assert 0 < len(checksums(tmp_path / "out")) < 60
+    assert checksums(tmp_path / "out").items() <= expected.items()
+
+
+def test_workers_that_never_start(on_nodes: Run, many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_run, "MOST_LOSSES", 1)
+    with pytest.raises(
+        RankError, match=r"lost one after the other, worker \d+ on \S+ \(its process ended with code 2\)"
+    ):
+        on_nodes(ENCODE, mode="as-it-is", program="no-such-file.py")
 
 
 def test_a_picture_that_ends_its_worker(on_nodes: Run, many: Path, tmp_path: Path) -> None:

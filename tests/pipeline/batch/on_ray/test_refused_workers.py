@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -122,6 +123,7 @@ def test_workers_that_share_a_gpu_say_their_memory() -> None:
 @pytest.mark.filterwarnings("default")  # Ray's own
 @pytest.mark.skipif(sys.platform == "win32", reason="Ray's clusters of several nodes need Linux or macOS")
 def test_on_a_cluster(on_nodes: Run, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[Any] = []
     with monkeypatch.context() as patch:
         patch.setattr(alike, "identity", lambda: {**identity(), "tvae": "0" * 12})
         with pytest.raises(UsageError, match=r"^worker \d on \S+: it has other versions: tvae .* \(here 0{12}\)"):
@@ -133,5 +135,7 @@ def test_on_a_cluster(on_nodes: Run, photos: Path, tmp_path: Path, monkeypatch: 
             on_nodes(ENCODE)
     with pytest.raises(UsageError, match=r"^worker \d on \S+: unknown dtype 'bf17'"):
         on_nodes('dtype = "bf17"\n' + ENCODE)
-    (result,), _ = on_nodes(ENCODE)
+    before = signal.getsignal(signal.SIGTERM)
+    (result,), _ = on_nodes(ENCODE, hear=lambda _event: held.append(signal.getsignal(signal.SIGTERM)))
+    assert {*held} == {before} == {signal.getsignal(signal.SIGTERM)}
     assert (result.done, result.failed) == (9, 0)
