@@ -6,7 +6,7 @@ import logging
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,23 @@ from tvae.pipeline.models.outputs import clip_output
 from tvae.pipeline.models.recognise import family_of
 from tvae.pipeline.models.reference import BLENDED, skeleton
 from tvae.pipeline.session.call_arguments import arguments_of, as_tuple, has_own_tuple, tensors_and_options
+from tvae.pipeline.session.callers_module import (
+    check_input,
+    check_module,
+    check_place,
+    compute_dtype,
+    config_of,
+    lock_of,
+)
 from tvae.pipeline.session.clip_plan import ClipPlan
+from tvae.pipeline.session.devices_of_call import DeviceName, devices_of_call
 from tvae.pipeline.session.graph_cache import fits_weights
 from tvae.pipeline.session.identity.module_identity import Identity, identity_of
 from tvae.pipeline.session.outputs.spec import resolvable
 from tvae.pipeline.session.outputs.taken_apart import rebuild
 from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.session import Session, Task
+from tvae.pipeline.session.several_devices import SeveralDevices
 from tvae.pipeline.session.subject import Subject
 from tvae.pipeline.session.weights import made_for_inference, weights_of
 from tvae.pipeline.settings.modes import plain_modes
@@ -41,8 +51,6 @@ from tvae.presets import Preset
 __all__ = ["TiledVAE"]
 
 _KEPT_SESSIONS = 4  # of models that this one has been: adapters on and off, one type and another
-_LOCKS: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
-_ONE_LOCK_EACH = threading.Lock()
 _log = logging.getLogger("tvae")
 
 
@@ -69,6 +77,7 @@ class TiledVAE(InPlaceOf):
         spill: str | Path | None = None,
         rows: Rows | None = None,
         allow_whole: bool = False,
+        devices: Sequence[DeviceName] | None = None,
         group: torch.distributed.ProcessGroup | None = None,
         gather: bool = True,
     ) -> None:
@@ -83,38 +92,40 @@ class TiledVAE(InPlaceOf):
         - spill: folder for what goes to disk. None: the system's folder for temporary files.
         - rows: cut clips along ``height`` or ``time`` (``strip`` then counts latent frames). None: chosen by the plan.
         - allow_whole: run operations that cannot be cut on whole values (exact, in more memory) instead of refusing.
+        - devices: share each call by rows, such as ``["cuda:0", "cuda:1"]``. The model, inputs and results are on the
+          first of them; the others get copies of the weights. It pays from about 4096x4096 pixels on, frames included.
         - group: processes of ``torch.distributed`` that share each call, all with the same input, one device each.
         - gather: each process of a group gets the whole result, else its own rows of it, in the order of the ranks.
 
         Raises UsageError for a module without ``encode`` or ``decode``, an unknown preset, or a value out of range.
         """
         vae = vae.vae if isinstance(vae, TiledVAE) else vae
-        lacking = [side for side in ("encode", "decode") if not callable(getattr(vae, side, None))]
-        if lacking:
-            raise UsageError(
-                f"{type(vae).__name__} has no {lacking[0]}(); TiledVAE wraps modules with encode and decode"
-            )
-        if next(iter(vae.parameters()), None) is None:
-            raise UsageError(f"{type(vae).__name__} has no parameters: wrap a model with weights")
+        check_module(vae)
         if strip is not None and strip < 1:
             raise UsageError(f"a strip has at least one latent row, not {strip}")
         if rows not in (None, "height", "time"):
             raise UsageError(f"rows must be 'height' or 'time', not '{rows}'")
+        if group is not None and devices is not None:
+            raise UsageError("devices and group cannot be used together: each process of a group has one device")
+        if group is None and not gather:
+            raise UsageError("gather=False is for the processes of a group; pass group, too")
         super().__init__(vae)
         self._preset_name, self._strip, self._rows, self._allow_whole = preset, strip, rows, allow_whole
         self._vram, self._spill = None if vram is None else parse_size(vram), None if spill is None else Path(spill)
+        self._devices = () if devices is None else devices_of_call(devices)
         self._peers = None if group is None else Peers(group, gather=gather)
         self._presets: dict[torch.device, Preset] = {}
         self._identity: Identity | None = None
         self._named: dict[str, Tensor] | None = None
-        self._sessions: OrderedDict[Any, Session] = OrderedDict()
+        self._sessions: OrderedDict[Any, Session | SeveralDevices] = OrderedDict()
         self._told_of_tiling = False
         if preset != "auto":
             choose_preset(preset, torch.device("cpu"))  # an unknown name is told now, not at the first call
 
     def __reduce__(self) -> tuple[Any, ...]:
         options: dict[str, Any] = {"strip": self._strip, "vram": self._vram, "spill": self._spill, "rows": self._rows}
-        return partial(TiledVAE, **options, allow_whole=self._allow_whole), (self.vae, self._preset_name)
+        options |= {"allow_whole": self._allow_whole, "devices": self._devices or None}
+        return partial(TiledVAE, **options), (self.vae, self._preset_name)
 
     def extra_repr(self) -> str:
         """What ``repr`` adds to the wrapped tree."""
@@ -169,12 +180,13 @@ class TiledVAE(InPlaceOf):
         """
         with self._lock:
             weight = next(iter(self.parameters()))
+            check_place(side, weight.device, self._devices)
             example = torch.empty(shape, dtype=weight.dtype, device="meta")
             given = arguments_of(side, getattr(self.vae, side), example, (), kwargs)
             given.pop("return_dict", None)
             tensors, call, _ = tensors_and_options(side, given)
             with plain_modes(weight.device):
-                session = self._session(weight.device, self._compute_dtype(weight.dtype))
+                session = self._session(weight.device, compute_dtype(self.vae, weight.dtype))
                 if self._in_steps(session, side, call, len(shape)):
                     return session.plan_clip(side, tuple(shape), whole=True)
                 first = torch.empty((), dtype=session.dtype, device=weight.device).expand(shape)  # takes no memory
@@ -192,7 +204,7 @@ class TiledVAE(InPlaceOf):
             if own_tuple := not return_dict and has_own_tuple(getattr(self.vae, side)):
                 given["return_dict"] = False
             more, call, generator = tensors_and_options(side, given)
-            dtype = self._compute_dtype(x.dtype)
+            dtype = compute_dtype(self.vae, x.dtype)
             with plain_modes(x.device):
                 inputs = [t.detach().to(dtype) if t.is_floating_point() else t for t in (x, *more)]
                 value = self._computed(side, inputs, call, generator, x.dtype)
@@ -200,9 +212,7 @@ class TiledVAE(InPlaceOf):
 
     @property
     def _lock(self) -> threading.RLock:
-        """Of the wrapped module: while it is captured, its weights are the exporter's."""
-        with _ONE_LOCK_EACH:
-            return _LOCKS.setdefault(self.vae, threading.RLock())
+        return lock_of(self.vae)
 
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         with self._lock:
@@ -210,14 +220,8 @@ class TiledVAE(InPlaceOf):
             return super()._apply(*args, **kwargs)
 
     def _check(self, side: Side, x: Tensor) -> None:
-        weight = next(iter(self.vae.parameters()))
-        if torch.is_grad_enabled() and x.requires_grad:
-            raise UsageError(f"{side}() runs without gradients: call it on x.detach(), or train with the wrapped model")
-        if x.ndim < 4 or 0 in x.shape:
-            raise UsageError(f"{side}() takes [N, C, H, W] or [N, C, T, H, W] with no size of 0, not {list(x.shape)}")
-        if x.device != weight.device or x.dtype != weight.dtype:
-            have, want = f"{x.dtype} on {x.device}", f"{weight.dtype} on {weight.device}"
-            raise UsageError(f"{side}() got {have.replace('torch.', '')}, the VAE is {want.replace('torch.', '')}")
+        check_input(side, x, next(iter(self.vae.parameters())))
+        check_place(side, x.device, self._devices)
         if not self._told_of_tiling and any(getattr(self.vae, name, False) is True for name in BLENDED):
             self._told_of_tiling = True
             _log.warning("the VAE's own tiling is switched on and not used: strips need no blending")
@@ -242,11 +246,11 @@ class TiledVAE(InPlaceOf):
     def _key(self, identity: Identity, device: torch.device, dtype: torch.dtype) -> tuple[Any, ...]:
         return identity.digest, device, dtype, next(iter(self.vae.parameters())).dtype
 
-    def _in_steps(self, session: Session, side: Side, call: Call, dims: int) -> bool:
+    def _in_steps(self, session: Session | SeveralDevices, side: Side, call: Call, dims: int) -> bool:
         """Does a clip go through this side step by step?"""
         return dims == 5 and call == Call() and session.steps(side) is not None
 
-    def _session(self, device: torch.device, dtype: torch.dtype) -> Session:
+    def _session(self, device: torch.device, dtype: torch.dtype) -> Session | SeveralDevices:
         """The one for the model as it is now."""
         if self._identity is None or not self._identity.unchanged():
             self.release()
@@ -263,7 +267,7 @@ class TiledVAE(InPlaceOf):
                 lambda: skeleton(vae, dtype) if stored != dtype or made_for_inference(vae) else vae,
                 lambda _names: weights_of(vae) if (it := this()) is None else it._weights(),
                 borrowed=True,
-                geometry=lambda: FAMILIES[str(family)].geometry(_config(vae)),
+                geometry=lambda: FAMILIES[str(family)].geometry(config_of(vae)),
                 fits=lambda graph, spec: resolvable(spec) and fits_weights(graph, weights_of(vae)),
                 still=lambda: (it := this()) is None or it._identity is None or it._identity.unchanged(),
                 lock=self._lock,
@@ -271,8 +275,11 @@ class TiledVAE(InPlaceOf):
             preset = self._preset(device)
             strip = self._strip or preset.strip_rows
             limits = Limits(strip, self._strip is not None, self._vram, preset.memory_share, self._spill, self._rows)
-            more: dict[str, Any] = {"allow_whole": self._allow_whole, "peers": self._peers}
-            self._sessions[key] = Session(subject, preset, dtype, device, limits, **more)
+            more: dict[str, Any] = {"allow_whole": self._allow_whole}
+            if len(self._devices) > 1:
+                self._sessions[key] = SeveralDevices(subject, preset, dtype, self._devices, limits, **more)
+            else:
+                self._sessions[key] = Session(subject, preset, dtype, device, limits, peers=self._peers, **more)
         self._sessions.move_to_end(key)
         while len(self._sessions) > _KEPT_SESSIONS:
             self._sessions.popitem(last=False)
@@ -289,12 +296,3 @@ class TiledVAE(InPlaceOf):
         if device not in self._presets:
             self._presets[device] = choose_preset(self._preset_name, device)
         return self._presets[device]
-
-    def _compute_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        forced = _config(self.vae).get("force_upcast", False)
-        return torch.float32 if forced and dtype == torch.float16 else dtype
-
-
-def _config(vae: nn.Module) -> Mapping[str, Any]:
-    config = getattr(vae, "config", None)
-    return config if isinstance(config, Mapping) else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,3 +69,14 @@ def spilled(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
     monkeypatch.setattr(boundary, "_private_file", noted)
     return folders
+
+
+@pytest.fixture
+def no_threads_left() -> Iterator[None]:
+    """Of ``TiledVAE(vae, devices=...)`` that the test has let go of."""
+    yield
+    gc.collect()
+    left = [thread for thread in threading.enumerate() if thread.name.startswith("tvae-device")]
+    for thread in left:
+        thread.join(5)
+    assert not any(thread.is_alive() for thread in left)

@@ -82,6 +82,7 @@ class Captures:
         self._kernels, self._step, self._frames = kernels, step, frames
         self._fits, self._written = fits or (lambda _graph, _spec: True), written
         self._graphs: dict[str, list[Captured]] = {}
+        self._lock = threading.RLock()
         self.torn = False
         """Did the model change while it was captured? Such a graph belongs to no state of the model and is not kept."""
 
@@ -89,6 +90,12 @@ class Captures:
         self, inputs: Sequence[Tensor | RowSource], shapes: list[tuple[int, ...]], call: Call, rows: Rows
     ) -> tuple[Captured, dict[str, int]]:
         """A graph that serves these inputs, and its symbols' values. Raises UnsupportedOp."""
+        with self._lock:
+            return self._of(inputs, shapes, call, rows)
+
+    def _of(
+        self, inputs: Sequence[Tensor | RowSource], shapes: list[tuple[int, ...]], call: Call, rows: Rows
+    ) -> tuple[Captured, dict[str, int]]:
         frames, facts, name = self._named(inputs, call)
         found = self._serving(name, shapes, rows)
         if found is not None:

@@ -1,4 +1,4 @@
-"""The ranks that a session computes with: processes that make the same calls in the same order.
+"""The ranks that a session computes with: they make the same calls in the same order. Here they are processes.
 
 What they must agree on before they compute is agreed on here. What they compute goes through the engine's exchange.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import Axis, shape_of_rows
 from tvae.pipeline.engine.plan.bounds import Rows
-from tvae.pipeline.engine.run.exchange import GroupExchange
+from tvae.pipeline.engine.run.exchange import Exchange, GroupExchange
 from tvae.pipeline.engine.run.swap_rows import PartOfRows, swap_rows, widened
 from tvae.pipeline.errors import TvaeError, UsageError
 from tvae.pipeline.session.choose_plan import Room
@@ -34,13 +34,18 @@ class Peers:
     them would compute alone.
     """
 
+    first_only = False
+    """Do the others want no result? Then they compute nothing that is not shared."""
+    _all: Exchange
+    _fewer: dict[int, Exchange | None]
+
     def __init__(self, group: dist.ProcessGroup, *, gather: bool = True, must_share: bool = False) -> None:
         self.gather, self.must_share, self._group = gather, must_share, group
         self._all = GroupExchange(group)
         self.rank, self.count = self._all.rank, self._all.ranks
-        self._fewer: dict[int, GroupExchange | None] = {self.count: self._all}
+        self._fewer = {self.count: self._all}
 
-    def exchange(self, count: int) -> GroupExchange | None:
+    def exchange(self, count: int) -> Exchange | None:
         """Between the first so many ranks; None for the others, which have no rows."""
         if count not in self._fewer:
             group = None
@@ -53,33 +58,35 @@ class Peers:
     def least(self, found: Callable[[], Room]) -> Room:
         """Of each number the least that any rank finds; None where nobody knows one. Raises what ``found`` raises, and
         UsageError on the other ranks."""
-        failed: TvaeError | None = None
         try:
-            numbers = [_UNKNOWN if n is None else n for n in found()]
-        except TvaeError as error:
-            failed, numbers = error, [_FAILED, _FAILED]
-        every = self._gathered(numbers)
-        if failed is not None:
-            raise failed
+            numbers = found()
+        except TvaeError:
+            self._numbers([_FAILED, _FAILED])
+            raise
+        return self._least(numbers)
+
+    def _least(self, numbers: Room) -> Room:
+        every = self._numbers([_UNKNOWN if n is None else n for n in numbers])
         if wrong := [rank for rank, its in enumerate(every) if _FAILED in its]:
-            raise UsageError(f"rank {wrong[0]} cannot take part; its own message says why")
+            raise self._why_failed(wrong[0])
         device, host = (None if n == _UNKNOWN else n for n in map(min, zip(*every, strict=True)))
         return device, host
 
     def check_alike(self, facts: Sequence[tuple[str, object]]) -> None:
         """Are these facts (name, what it is) the same on all ranks? Raises UsageError on all where they are not."""
         digests = [hashlib.sha256(repr(what).encode()).digest()[:8] for _, what in facts]
-        every = self._gathered([int.from_bytes(digest, "little", signed=True) for digest in digests])
+        every = self._numbers([int.from_bytes(digest, "little", signed=True) for digest in digests])
         for rank, its in enumerate(every):
             other = [name for (name, _), a, b in zip(facts, its, every[0], strict=True) if a != b]
             if other:
                 raise UsageError(f"rank {rank} has another {other[0]} than rank 0: all ranks make the same calls")
 
     def whole(self, part: Tensor, axis: Axis, own: Sequence[Rows], *, channels_last: bool) -> Tensor:
-        """A result of which each rank has its own rows, on every rank."""
-        buffer = widened(part, axis, own[self.rank], (0, axis.rows), channels_last=channels_last)
-        held = [(0, axis.rows)] * self.count
-        swap_rows(self._all, [PartOfRows(buffer, axis, 0, own, held)], channels_last=channels_last)
+        """A result of which each rank has its own rows, on every rank that wants it; on others their own rows."""
+        held = self._held(own, axis.rows)
+        buffer = widened(part, axis, own[self.rank], held[self.rank], channels_last=channels_last)
+        whole = PartOfRows(buffer, axis, held[self.rank][0], own, held)
+        swap_rows(self._all, [whole], channels_last=channels_last)
         return buffer
 
     def from_first(
@@ -94,6 +101,16 @@ class Peers:
         """The rows of a rank that has none."""
         return torch.empty(shape_of_rows(shape, axis, 0), dtype=dtype, device=device)
 
-    def _gathered(self, numbers: Sequence[int]) -> list[list[int]]:
-        device = torch.device("cuda") if "nccl" in dist.get_backend(self._group) else torch.device("cpu")
-        return [part.tolist() for part in self._all.gather(torch.tensor(numbers, dtype=torch.int64, device=device))]
+    def _why_failed(self, rank: int) -> TvaeError:
+        return UsageError(f"rank {rank} cannot take part; its own message says why")
+
+    def _held(self, own: Sequence[Rows], rows: int) -> list[Rows]:
+        """The rows that each rank is to have of a result."""
+        return [(0, rows)] * len(own)
+
+    def _numbers(self, mine: Sequence[int]) -> list[list[int]]:
+        """Those of every rank."""
+        return [part.tolist() for part in self._gathered(torch.tensor(mine, dtype=torch.int64, device="cpu"))]
+
+    def _gathered(self, numbers: Tensor) -> list[Tensor]:
+        return self._all.gather(numbers.cuda() if "nccl" in dist.get_backend(self._group) else numbers)

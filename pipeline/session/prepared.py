@@ -74,7 +74,7 @@ class Compiled:
         self._shared = None if peers is None else SharedPlans(peers, side, steps=step is not None)
         self._frames, self._step, self._allow_whole = frames, step is not None, allow_whole
         self._kernels, self._channels_last = kernels or Kernels(), channels_last
-        self._captures = Captures(side, module, key, self._kernels, step, frames, fits, still, written)
+        self.captures = Captures(side, module, key, self._kernels, step, frames, fits, still, written)
         self._planning = threading.RLock()
         self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._latest: dict[Any, Program] = {}
@@ -84,7 +84,7 @@ class Compiled:
     @property
     def torn(self) -> bool:
         """Did the model change while it was captured? What is known here is then of no model."""
-        return self._captures.torn
+        return self.captures.torn
 
     def ready(
         self,
@@ -145,12 +145,12 @@ class Compiled:
         """Plan for inputs of these shapes, in any thread; nothing where a graph would have to be captured first. What
         refuses them says so when they come."""
         with suppress(TvaeError), self._planning:
-            if self._captures.there(inputs, call):
+            if self.captures.there(inputs, call):
                 self._prepare(inputs, limits, call, NO_SINKS)
 
     def capture(self, inputs: Sequence[Tensor | RowSource], call: Call) -> None:
         """Find or make the graph that serves inputs of these shapes. Raises UnsupportedOp."""
-        self._captures.of(inputs, [tuple(t.shape) for t in inputs], call, "height")
+        self.captures.of(inputs, [tuple(t.shape) for t in inputs], call, "height")
 
     def check(
         self,
@@ -258,7 +258,7 @@ class Compiled:
     ) -> tuple[Captured, Program, HeightBands | None]:
         """The graph, its program at these shapes, and the height of one whose strips divide time."""
         shapes, device = [tuple(t.shape) for t in inputs], inputs[0].device
-        captured, sizes = self._captures.of(inputs, shapes, call, rows)
+        captured, sizes = self.captures.of(inputs, shapes, call, rows)
 
         def lowered(graph: Graph, at: Mapping[str, int]) -> Program:
             like = self._latest.get((id(graph), device)) if graph is captured.graph else None

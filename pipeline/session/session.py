@@ -70,9 +70,11 @@ class Session:
         self._threads = threads if device.type == "cpu" else None
         self._last = uses_channels_last(preset, dtype, device)
         # copies of weights that others write into stay only where checksums watch them
-        self._watched = subject.borrowed and device.type in ("cpu", "cuda")
-        self._fresh = subject.borrowed and not self._watched
-        self._weights = PreparedWeights(subject.weights, dtype, self._last, subject.there)
+        borrowed = subject.borrowed and subject.shared is None
+        self._watched = borrowed and device.type in ("cpu", "cuda")
+        self._fresh = borrowed and not self._watched
+        to = None if subject.shared is None else device
+        self._weights = PreparedWeights(subject.weights, dtype, self._last, subject.there, to)
         kernels = kernels_of(preset, bounded=limits.vram is not None)
         self._sides = Sides(subject, kernels, allow_whole=allow_whole, channels_last=self._last, peers=peers)
         self._steps: dict[Side, ClipSteps | None] = {}

@@ -83,8 +83,10 @@ class SharedRun:
 
     @property
     def idle(self) -> bool:
-        """Has this rank no rows?"""
-        return self.program.ranks is not None and self.peers.rank >= self._count
+        """Has this rank no rows, or, of what is not shared, no use for the result?"""
+        if self.program.ranks is None:
+            return self.peers.first_only and self.peers.rank > 0 and not self.steps
+        return self.peers.rank >= self._count
 
     @property
     def _count(self) -> int:
@@ -103,7 +105,7 @@ class SharedRun:
 
     def _result(self, n: int, value: Tensor | None, device: torch.device) -> Tensor | OwnRows | None:
         op, peers = self.program.ops[self.program.outputs[n]], self.peers
-        if self.program.ranks is None:  # every rank has all of it
+        if self.program.ranks is None:  # every rank that wants it has all of it
             if value is None or op.axis is None or peers.gather or self.steps:
                 return value
             return crop(value, op.axis, *self.own(op.axis.rows)[peers.rank])

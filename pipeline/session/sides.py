@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from tvae.kernels import Kernels
 from tvae.pipeline.models.families import frames_axis_of, stepping_of
 from tvae.pipeline.session.peers import Peers
@@ -10,6 +12,9 @@ from tvae.pipeline.session.subject import Subject
 from tvae.pipeline.session.task import Task
 
 __all__ = ["Sides"]
+
+_FOR_ALL = threading.Lock()
+"""While graphs are looked up that several sessions have in common."""
 
 
 class Sides:
@@ -40,6 +45,9 @@ class Sides:
                 written=subject.written,
                 peers=self._peers,
             )
+            if subject.shared is not None:
+                with _FOR_ALL:
+                    self._made[task].captures = subject.shared.setdefault(task, self._made[task].captures)
         return self._made[task]
 
     def get(self, task: Task) -> Compiled | None:
@@ -49,3 +57,5 @@ class Sides:
     def drop(self, task: Task) -> None:
         """Make it anew when it is asked for again."""
         del self._made[task]
+        if self._subject.shared is not None:
+            self._subject.shared.pop(task, None)

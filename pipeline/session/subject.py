@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from tvae.pipeline.models.calls import Side
 from tvae.pipeline.models.families import LatentGeometry, stepping_of
 from tvae.pipeline.models.stepping import Cuts
-from tvae.pipeline.session.captures import Fits, Written
+from tvae.pipeline.session.captures import Captures, Fits, Written
+from tvae.pipeline.session.task import Task
 
 __all__ = ["Subject"]
 
@@ -26,7 +27,8 @@ class Subject:
     no memory; None: all. borrowed: others write into the weights whenever they like. geometry: how pixels and latents
     relate, asked for where steps need it. fits: of graphs from disk, those that can be this model's. still: is it what
     ``key`` says, also now? Another thread may change it while it is captured. written: gives a side's graph without a
-    capture, of models that have one.
+    capture, of models that have one. shared: by side, the graphs that sessions on several devices of this process
+    have in common. Weights are then copied to each device, and who makes those sessions looks whether they change.
     """
 
     family: str | None
@@ -39,6 +41,7 @@ class Subject:
     fits: Fits | None = None
     still: Callable[[], bool] = lambda: True
     written: Written | None = None
+    shared: dict[Task, Captures] | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def cuts(self, side: Side) -> Cuts | None:

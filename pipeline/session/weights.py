@@ -21,7 +21,7 @@ from tvae.pipeline.engine.ir.layout import memory_format
 from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.errors import UsageError
 
-__all__ = ["PreparedWeights", "made_for_inference", "places_of", "weights_of"]
+__all__ = ["PreparedWeights", "WeightWatch", "made_for_inference", "places_of", "weights_of"]
 
 _FIRST_SERVED = -1
 """Priority of a stream on a GPU whose few kernels do not wait until a run leaves room."""
@@ -45,10 +45,12 @@ class PreparedWeights:
         dtype: torch.dtype,
         channels_last: bool,
         there: Callable[[], Mapping[str, Tensor]] | None = None,
+        device: torch.device | None = None,
     ) -> None:
         """source: the current weights, at least those of the names it is given. dtype: that of floating weights.
         channels_last: whether they are laid out so; otherwise they lie as they do. there: those that asking the source
-        takes no memory for; None where it never does."""
+        takes no memory for; None where it never does. device: that they are brought to; None: where they are."""
+        self._device = device
         self._source, self._dtype, self._channels_last = source, dtype, channels_last
         self._there = there or (lambda: source([]))
         self._done: dict[str, tuple[Any, Tensor]] = {}
@@ -56,7 +58,7 @@ class PreparedWeights:
         self.made: WeakKeyDictionary[Op, Tensor] = WeakKeyDictionary()
         """What was computed of these weights alone, by the operations that did."""
         self._asked: dict[str, Tensor] = {}
-        self._watch: _Watch | None = None
+        self._watch: WeightWatch | None = None
 
     def __call__(self, names: Sequence[str]) -> dict[str, Tensor]:
         """The named weights. Raises UsageError for a name the source does not have."""
@@ -87,7 +89,7 @@ class PreparedWeights:
 
     def sums(self) -> dict[str, int]:
         """A checksum of each weight that was asked for."""
-        return _Watch(self._asked, {}).sums
+        return WeightWatch(self._asked, {}).sums
 
     def forget(self) -> None:
         """Drop what was prepared."""
@@ -107,7 +109,7 @@ class PreparedWeights:
         old = self._watch
         if old is not None and old.weights == [*self._asked]:
             return old.look(start or old.start())
-        self._watch = _Watch(self._asked, {} if old is None else old.sums)
+        self._watch = WeightWatch(self._asked, {} if old is None else old.sums)
         changed = self._watch.changed
         return lambda: changed
 
@@ -117,7 +119,7 @@ class PreparedWeights:
             return weight.detach()
         if not self._is_done(name, weight):
             kind, layout = self._form(weight)
-            copied = weight.detach().to(dtype=kind)
+            copied = weight.detach().to(self._device or weight.device, kind)
             self._done[name] = (_state(weight), copied if layout is None else copied.contiguous(memory_format=layout))
         return self._done[name][1]
 
@@ -127,13 +129,15 @@ class PreparedWeights:
 
     def _is_ready(self, weight: Tensor) -> bool:
         kind, layout = self._form(weight)
-        return kind == weight.dtype and (layout is None or weight.is_contiguous(memory_format=layout))
+        if kind != weight.dtype or (self._device or weight.device) != weight.device:
+            return False
+        return layout is None or weight.is_contiguous(memory_format=layout)
 
     def _is_done(self, name: str, weight: Tensor) -> bool:
         return name in self._done and self._done[name][0] == _state(weight)
 
 
-class _Watch:
+class WeightWatch:
     """Checksums of weights on one device. known: those of some of them at an earlier time, by name."""
 
     def __init__(self, weights: Mapping[str, Tensor], known: Mapping[str, int]) -> None:

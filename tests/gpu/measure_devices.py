@@ -1,7 +1,8 @@
 """One picture or clip on N devices against one: time, exchange, memory, error.
 
 ``python tests/gpu/measure_devices.py --devices 2`` starts a process for each GPU (NCCL) and prints one line for every
-model, side and size. ``--cpu --tiny`` does the same between CPUs (gloo) with small models and sizes. Columns: median
+model, side and size. ``--one-process`` shares among threads instead (``TiledVAE(vae, devices=[...])``), with no figure
+for exchanges. ``--cpu --tiny`` does the same between CPUs (gloo) with small models and sizes. Columns: median
 seconds of a call on one device (whose runs are recorded as CUDA graphs where the preset wants it) and on all; the
 speed-up; the share of the shared call that the first rank's stream waits for or copies in exchanges; the most bytes a
 device has in tensors on one and on all; the relative L2 distance between the two results.
@@ -17,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -176,6 +178,33 @@ def one_case(rank: int, options: argparse.Namespace, case: Case, device: torch.d
     dist.barrier()
 
 
+def threads_of(options: argparse.Namespace) -> None:
+    """All cases in this process."""
+    devices = [torch.device("cpu")] * options.devices
+    if not options.cpu:
+        devices = [torch.device("cuda", n) for n in range(options.devices)]
+    first, dtype = devices[0], torch.float32 if options.cpu else torch.bfloat16
+    for name, side, shape in TINY_CASES if options.tiny else CASES:
+        if options.only and name not in options.only:
+            continue
+        model = built(name, options.tiny, first, dtype)
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(first, dtype)
+        found = []
+        for vae, warm in ((TiledVAE(model), 4), (TiledVAE(model, devices=devices), 2)):
+            seconds, _, peak, result = measured(partial(getattr(vae, side), x), first, warm, options.times)
+            found.append((seconds, peak, result.cpu().double()))
+            vae.release()
+            if first.type == "cuda":
+                torch.cuda.empty_cache()
+        (alone, most, want), (shared, less, mine) = found
+        print(
+            f"{name:8} {side:6} {'x'.join(map(str, shape)):>18}  one {alone:9.4f} s  {options.devices} devices "
+            f"{shared:9.4f} s  {alone / shared:5.2f} x  first's peak {most / 2**30:6.2f} -> {less / 2**30:6.2f} GiB  "
+            f"error {float((mine - want).norm() / want.norm()):.1e}",
+            flush=True,
+        )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -185,7 +214,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--times", type=int, default=5, help="measured calls of each")
     parser.add_argument("--only", nargs="*", choices=sorted(MODELS), help="these models")
     parser.add_argument("--gather", action="store_true", help="every device gets the whole result")
+    parser.add_argument("--one-process", action="store_true", help="threads of one process")
     options = parser.parse_args(arguments)
+    if options.one_process:
+        threads_of(options)
+        return 0
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 import torch
 from gloo_ranks import in_ranks
+from sharing_vae import HEIGHT, WIDTH, SharingVAE
 from tiny_vaes import TINY, relative_l2, result
 from torch import distributed as dist
 from torch import nn
@@ -23,7 +24,6 @@ from tvae.pipeline.engine.run.exchange import GroupExchange
 from tvae.pipeline.errors import RankError, UsageError
 from tvae.pipeline.models.reference import call_reference, reference_mode
 
-HEIGHT, WIDTH = 11, 5
 SIDES = ("decode", "encode")
 
 
@@ -58,28 +58,9 @@ def test_every_family_on_several_ranks(family: str, ranks: int) -> None:
     check(ranks, (family,))
 
 
-class Small(nn.Module):
-    """A model that no family knows: convolutions, a norm over all rows, attention, twice as many rows on one side."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8)
-        self.last, self.mix = nn.Conv2d(8, 3, 3, padding=1), nn.Linear(8, 8)
-
-    def decode(self, z: torch.Tensor) -> torch.Tensor:
-        h = self.norm(self.first(z))
-        t = self.mix(h.flatten(2).transpose(1, 2))
-        a = nn.functional.scaled_dot_product_attention(t, t, t).transpose(1, 2).reshape(h.shape)
-        return self.last(nn.functional.interpolate(h + a, scale_factor=2.0, mode="nearest"))
-
-    def encode(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(self.norm(nn.functional.conv2d(x, self.first.weight, stride=2, padding=1)))
-
-
 def shared_calls(rank: int) -> dict[str, Any]:
     """One pair of processes, many questions: starting them takes longest."""
-    group, model = dist.group.WORLD, Small()
+    group, model = dist.group.WORLD, SharingVAE()
     z = torch.randn(1, 3, HEIGHT, WIDTH, generator=torch.Generator().manual_seed(1))
     vae, found = TiledVAE(model, strip=2, group=group), dict[str, Any]()
     with torch.no_grad():
@@ -122,7 +103,7 @@ def test_two_processes_share_a_call() -> None:
 def dying(rank: int, folder: str) -> None:
     """The second process goes in the midst of a run: between two of its segments."""
     z = torch.randn(1, 3, HEIGHT, WIDTH, generator=torch.Generator().manual_seed(1))
-    vae = TiledVAE(Small(), group=dist.group.WORLD)
+    vae = TiledVAE(SharingVAE(), group=dist.group.WORLD)
     vae.decode(z)
     gather = GroupExchange.gather
 
@@ -148,10 +129,11 @@ def test_a_process_that_dies_ends_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_table_of_devices_is_printed() -> None:
+@pytest.mark.parametrize("more", [[], ["--one-process"]])
+def test_the_table_of_devices_is_printed(more: list[str]) -> None:
     """The script that measures GPUs, between two CPUs."""
     script = Path(__file__).parents[1] / "gpu" / "measure_devices.py"
-    command = [sys.executable, str(script), "--cpu", "--tiny", "--times", "1", "--only", "sdxl"]
+    command = [sys.executable, str(script), "--cpu", "--tiny", "--times", "1", "--only", "sdxl", *more]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     lines = [line for line in done.stdout.splitlines() if line.startswith("sdxl")]
     assert [line.split()[1] for line in lines] == ["decode", "encode"]

@@ -118,7 +118,7 @@ def test_what_made_the_height_a_constant_is_kept_with_the_graph() -> None:
     tiled = TiledVAE(built(UNCUT["Recurrent"][0]), allow_whole=True)
     tiled.plan((1, 3, 6, 8), "decode")
     (compiled,) = compiled_of(tiled)
-    (graphs,) = compiled._captures._graphs.values()  # of other sizes, too, where the disk has some
+    (graphs,) = compiled.captures._graphs.values()  # of other sizes, too, where the disk has some
     for captured in graphs:
         assert captured.graph.fixed is not None
         assert Graph.from_json(captured.graph.to_json()).fixed == captured.graph.fixed

@@ -45,7 +45,7 @@ def compiled(name: str, side: Side, *, like: Compiled | None = None) -> Compiled
     step, frames = (None, frames_axis_of(name, side)) if stepping is None else (stepping.step, None)
     made = Compiled(side, lambda: model_of(name), None, step=step, frames=frames)
     if like is not None:
-        made._captures = like._captures
+        made.captures = like.captures
     return made
 
 

@@ -78,3 +78,16 @@ def test_a_view_of_memory_that_was_freed_is_made_again(monkeypatch: pytest.Monke
     weight.data = other
     assert first.data_ptr() == 0
     assert torch.equal(prepared(["w"])["w"], other)
+
+
+def test_weights_are_brought_to_a_device() -> None:
+    """Once for each state of the source, and known before as still to come."""
+    have = {"w": torch.ones(4), "n": torch.ones(2, dtype=torch.int64)}
+    prepared = PreparedWeights(lambda _names: have, torch.float32, False, device=torch.device("meta"))
+    assert prepared.to_come(["w", "n"]) == ["w", "n"]
+    found = prepared(["w", "n"])
+    assert {(t.device.type, t.dtype) for t in found.values()} == {("meta", torch.float32), ("meta", torch.int64)}
+    assert prepared.to_come(["w", "n"]) == []
+    assert prepared(["w", "n"])["w"] is found["w"]
+    have["w"].add_(1)
+    assert prepared(["w", "n"])["w"] is not found["w"]

@@ -221,7 +221,7 @@ def test_every_family_gives_its_own_output(family: str, side: str) -> None:
     ours = getattr(tiled, side)(x, **extra)
     alike(ours, theirs)
     alike(getattr(tiled, side)(x, return_dict=False, **extra), theirs.to_tuple())
-    whole = [compiled._captures for compiled in compiled_of(tiled) if not compiled._step]  # steps give caches, too
+    whole = [compiled.captures for compiled in compiled_of(tiled) if not compiled._step]  # steps give caches, too
     for graph in (known.graph for captures in whole for some in captures._graphs.values() for known in some):
         assert len(graph.outputs) == sum(v is not None for v in vars(theirs).values())  # VQ decode has a loss, too
     if not hasattr(theirs, "latent_dist"):

@@ -85,7 +85,7 @@ def encoded(give: Callable[[Tensor], Any]) -> tuple[Any, Any, Captured]:
     x = torch.randn(2, 3, 28, 20, generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
         ours, theirs = tiled.encode(x), model.encode(x.clone())
-    ((captured,),) = (graphs.values() for compiled in compiled_of(tiled) for graphs in [compiled._captures._graphs])
+    ((captured,),) = (graphs.values() for compiled in compiled_of(tiled) for graphs in [compiled.captures._graphs])
     return ours, theirs, captured[0]
 
 

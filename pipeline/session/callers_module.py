@@ -1,0 +1,65 @@
+"""A VAE module that the caller owns: what it and its inputs must be, its configuration, and whose turn it is."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tvae.pipeline.errors import UsageError
+from tvae.pipeline.models.calls import Side
+
+__all__ = ["check_input", "check_module", "check_place", "compute_dtype", "config_of", "lock_of"]
+
+_LOCKS: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
+_ONE_LOCK_EACH = threading.Lock()
+
+
+def check_module(vae: nn.Module) -> None:
+    """Raises UsageError for a module without ``encode`` or ``decode``, or without weights."""
+    name = type(vae).__name__
+    lacking = [side for side in ("encode", "decode") if not callable(getattr(vae, side, None))]
+    if lacking:
+        raise UsageError(f"{name} has no {lacking[0]}(); TiledVAE wraps modules with encode and decode")
+    if next(iter(vae.parameters()), None) is None:
+        raise UsageError(f"{name} has no parameters: wrap a model with weights")
+
+
+def check_input(side: Side, x: Tensor, weight: Tensor) -> None:
+    """Raises UsageError for an input of another device, type or rank than the module's, or one that requires grad."""
+    if torch.is_grad_enabled() and x.requires_grad:
+        raise UsageError(f"{side}() runs without gradients: call it on x.detach(), or train with the wrapped model")
+    if x.ndim < 4 or 0 in x.shape:
+        raise UsageError(f"{side}() takes [N, C, H, W] or [N, C, T, H, W] with no size of 0, not {list(x.shape)}")
+    if x.device != weight.device or x.dtype != weight.dtype:
+        have, want = f"{x.dtype} on {x.device}", f"{weight.dtype} on {weight.device}"
+        raise UsageError(f"{side}() got {have.replace('torch.', '')}, the VAE is {want.replace('torch.', '')}")
+
+
+def check_place(side: Side, device: torch.device, devices: Sequence[torch.device]) -> None:
+    """Raises UsageError for a module that is on another device than the first of those that are to share its calls."""
+    if devices and device != devices[0]:
+        named = ", ".join(map(str, devices))
+        raise UsageError(f"{side}() is to run on {named}, and the VAE is on {device}: move it to {devices[0]} first")
+
+
+def config_of(vae: nn.Module) -> Mapping[str, Any]:
+    """Its configuration, empty where it has none."""
+    config = getattr(vae, "config", None)
+    return config if isinstance(config, Mapping) else {}
+
+
+def compute_dtype(vae: nn.Module, dtype: torch.dtype) -> torch.dtype:
+    """The type to compute in, of inputs of this type: float16 overflows in some models, which say so."""
+    forced = config_of(vae).get("force_upcast", False)
+    return torch.float32 if forced and dtype == torch.float16 else dtype
+
+
+def lock_of(vae: nn.Module) -> threading.RLock:
+    """The module's own: while it is captured, its weights are the exporter's."""
+    with _ONE_LOCK_EACH:
+        return _LOCKS.setdefault(vae, threading.RLock())

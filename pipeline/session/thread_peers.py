@@ -1,0 +1,59 @@
+"""Ranks that are threads of this process, of which the first has the inputs and wants the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from tvae.pipeline.engine.plan.bounds import Rows
+from tvae.pipeline.engine.run.exchange import Exchange
+from tvae.pipeline.engine.run.thread_exchange import Meeting, ThreadExchange
+from tvae.pipeline.errors import TvaeError
+from tvae.pipeline.session.choose_plan import Room
+from tvae.pipeline.session.peers import Peers
+
+__all__ = ["ThreadPeers"]
+
+
+class ThreadPeers(Peers):
+    """As the thread of number ``rank`` sees them. What one of them raises ends the call in all (see ``Meeting``)."""
+
+    first_only = True
+
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self.gather, self.must_share = True, False
+        self.rank, self.count, self._meeting = rank, meeting.ranks, meeting
+        self._all = ThreadExchange(meeting, rank, self.count)
+        self._fewer = {self.count: self._all}
+
+    def exchange(self, count: int) -> Exchange | None:
+        """See ``Peers``."""
+        if count not in self._fewer:
+            there = self.rank < count
+            self._fewer[count] = ThreadExchange(self._meeting, self.rank, count) if there else None
+        return self._fewer[count]
+
+    def least(self, found: Callable[[], Room]) -> Room:
+        """See ``Peers``. All raise the same."""
+
+        def told() -> Room:
+            try:
+                return found()
+            except TvaeError as error:
+                self._meeting.refused[self.rank] = error
+                raise
+
+        return super().least(told)
+
+    def check_alike(self, facts: Sequence[tuple[str, object]]) -> None:
+        """They are: they compute the same call of one object."""
+
+    def _why_failed(self, rank: int) -> TvaeError:
+        return self._meeting.refused[rank]
+
+    def _held(self, own: Sequence[Rows], rows: int) -> list[Rows]:
+        return [(0, rows), *own[1:]]
+
+    def _gathered(self, numbers: Tensor) -> list[Tensor]:
+        return self._all.gather(numbers)
