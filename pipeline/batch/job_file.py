@@ -28,6 +28,7 @@ MOST_BYTES, MOST_LISTED = 1 << 22, 1 << 30
 _OF_A_STEP = ("operation", "inputs", "list", "output", "cache", "override")
 _PATHS = ("spill",)
 """Keys of a step that are paths, always; a VAE is one where it exists."""
+_HERE = Path()
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,8 @@ class Step:
 
     def path_of(self, item: Item) -> str:
         """An item's source, from the folder or pattern on that it was found by."""
-        if item.below is not None:
-            return item.below.as_posix()
-        return (item.folder.relative_to(self.folder) / item.source.name).as_posix()
+        name = item.source.name if item.below is None else item.below.name
+        return name if item.within == _HERE else f"{item.within.as_posix()}/{name}"
 
     def overrides_of(self, item: Item) -> tuple[int, ...]:
         """Those that an item has, by their number."""

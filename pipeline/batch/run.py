@@ -19,9 +19,11 @@ from tvae.pipeline.batch.shared_manifest import SharedManifest
 from tvae.pipeline.errors import OutOfMemory, UsageError
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemPlanned, ItemSkipped, run_job
 from tvae.pipeline.jobs.events import Notice, Retried
-from tvae.pipeline.jobs.items import expand
-from tvae.pipeline.jobs.outputs import Item, assign
+from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.listing import Listing, listing
+from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.run import Elsewhere
+from tvae.pipeline.jobs.vaes import OpenVaes, Vaes
 
 __all__ = ["Options", "StepResult", "TooManyFailures", "run_batch"]
 
@@ -88,6 +90,7 @@ def run_batch(
     """
     _check_shared(steps, options)
     results: list[StepResult] = []
+    opened = OpenVaes()
     made: set[Path] = set()
     for step in steps:
         result = StepResult(step.job.operation, str(step.folder))
@@ -99,7 +102,7 @@ def run_batch(
             continue
         begin = time.monotonic()
         try:
-            _Step(here, options, on_event, sleep, result, results).run()
+            _Step(here, options, on_event, sleep, result, results, opened).run()
         except TooManyFailures:
             break
         finally:
@@ -139,19 +142,30 @@ class _Step:
         sleep: Callable[[float], None],
         result: StepResult,
         results: Sequence[StepResult],
+        opened: OpenVaes,
     ) -> None:
         self._step, self._options, self._on_event, self._sleep = step, options, on_event, sleep
-        self._result, self._results = result, results
+        self._result, self._results, self._opened = result, results, opened
         self._notices: dict[int, list[str]] = {}
         self._manifest: Manifest | None = None
 
     def run(self) -> None:
-        """All groups."""
-        items = [item for item in assign(expand(self._step.job), self._step.job) if self._is_here(item)]
-        groups = [*dict.fromkeys(self._step.overrides_of(item) for item in items)]
+        """All groups: items that are done alike, for which the VAE is opened once."""
+        whole = self._listing(self._step.job)
+        groups: dict[tuple[int, ...], list[Item]] = {}
+        for item in whole.items:
+            if self._is_here(item):
+                groups.setdefault(self._step.overrides_of(item), []).append(item)
         with self._writing() as self._manifest:
-            for group in groups:
-                self._group(group)
+            for group, items in groups.items():
+                job = self._step.job_with(group)
+                if group and job.latents_space is not None:  # what a file of another program holds depends on it
+                    whole = self._listing(job)
+                    items = [one for one in whole.items if self._is_here(one) and self._step.overrides_of(one) == group]
+                self._group(job, Listing(items, whole.claims))
+
+    def _listing(self, job: Job) -> Listing:
+        return listing(job, Vaes(job, opened=self._opened))
 
     def _writing(self) -> AbstractContextManager[Manifest | None]:
         if self._options.dry_run:
@@ -162,15 +176,10 @@ class _Step:
     def _is_here(self, item: Item) -> bool:
         return self._options.shard is None or self._options.shard.takes(self._step.path_of(item))
 
-    def _group(self, group: tuple[int, ...]) -> None:
-        job = replaced(
-            self._step.job_with(group),
-            dry_run=self._options.dry_run,
-            exact=self._options.dry_run,
-            claim=self._options.claim,
-        )
-        again: set[int] | None = None
-        for wait in (*_waits(self._options.retries), None):
+    def _group(self, job: Job, part: Listing) -> None:
+        options = self._options
+        job = replaced(job, dry_run=options.dry_run, exact=options.dry_run, claim=options.claim)
+        for wait in (*_waits(options.retries), None):
             failed: set[int] = set()
 
             def tell(event: Event, failed: set[int] = failed, wait: float | None = wait) -> None:
@@ -179,16 +188,11 @@ class _Step:
                     event = Retried(event.input, event.index, f"{event.error}; it is tried again in {wait:.0f} s")
                 self._heard(event)
 
-            def wanted(item: Item, again: set[int] | None = again) -> bool:
-                if again is not None and item.index not in again:
-                    return False
-                return self._is_here(item) and self._step.overrides_of(item) == group
-
-            run_job(job, tell, wanted=wanted, elsewhere=self._options.elsewhere)
+            run_job(job, tell, part=part, opened=self._opened, elsewhere=self._options.elsewhere)
             if not failed or wait is None:
                 return
             self._sleep(wait)
-            again = failed
+            part = Listing([item for item in part.items if item.index in failed], part.claims)
 
     def _heard(self, event: Event) -> None:
         result = self._result

@@ -51,6 +51,8 @@ class Item:
     """See ``Found``."""
     below: PurePosixPath | None = None
     """For cache: the source's place below the output folder. ``folder`` and ``name`` are then those of its record."""
+    within: Path = Path()
+    """The source's folder, from the folder or pattern on that it was found by."""
 
     def output(self, kind: Kind) -> Path:
         """The result's path, now that ``kind`` is known; :class:`InputError` when the name given does not suit it."""
@@ -145,7 +147,8 @@ def assign(found: Iterable[Found], job: Job) -> list[Item]:
         if caching and one.problem is None:
             below, record = PurePosixPath((one.below / name).as_posix()), record_place(output, one.below / name)
             folder, name = record.parent, record.name
-        items.append(Item(one.path, index, kinds, folder, name, one_file, to_latents, one.problem, one.foreign, below))
+        end = (one.problem, one.foreign, below, one.below)
+        items.append(Item(one.path, index, kinds, folder, name, one_file, to_latents, *end))
     used = sorted({item.folder for item in items if item.problem is None})
     closed = {folder: problem for folder in used if (problem := _why_closed(folder)) is not None}
     if closed and len(closed) == len(used):

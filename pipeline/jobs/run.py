@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tvae.pipeline.errors import PlanError, UsageError
 from tvae.pipeline.files.leftovers import remove_leftovers
-from tvae.pipeline.jobs.cache_names import cached_folders, check_cache
+from tvae.pipeline.jobs.cache_names import cached_folders
 from tvae.pipeline.jobs.context import Context, context_for
 from tvae.pipeline.jobs.devices.split import shares_rows
 from tvae.pipeline.jobs.dry_run import planned
@@ -24,13 +24,12 @@ from tvae.pipeline.jobs.events import (
     RunDone,
     RunStarted,
 )
-from tvae.pipeline.jobs.items import expand
 from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.listing import Listing, listing
 from tvae.pipeline.jobs.metrics import Quality
-from tvae.pipeline.jobs.other_programs import told_apart
 from tvae.pipeline.jobs.outcome import End, Finished, Outcome, failure, is_fault
-from tvae.pipeline.jobs.outputs import Claims, Item, assign
-from tvae.pipeline.jobs.vaes import Vaes
+from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.vaes import OpenVaes, Vaes
 from tvae.pipeline.jobs.writing import check_writing
 from tvae.pipeline.media.part_folders import remove_parts_of_done
 from tvae.pipeline.media.sandbox import Sandbox
@@ -50,22 +49,23 @@ def run_job(
     job: Job,
     on_event: Callable[[Event], None],
     model: Model | None = None,
-    wanted: Callable[[Item], bool] | None = None,
+    part: Listing | None = None,
+    opened: OpenVaes | None = None,
     elsewhere: Elsewhere | None = None,
 ) -> RunDone:
     """Does the whole job in the caller's thread and returns the last event.
 
-    ``model`` takes the place of the job's own VAE. wanted: which of its items this run does, where others do the rest;
-    they keep their numbers and outputs, and one that is alone fails as among others. elsewhere: does the items in the
-    place of this process, which then computes nothing; not asked in a dry run. A bad input, and an output that
-    cannot be written, fail their item alone. What is wrong with the request as a whole raises, before any work where it
+    ``model`` takes the place of the job's own VAE. part: those of its items that this run does, where others do the
+    rest. opened: VAEs that runs one after the other share. elsewhere: does the items in the place of this process,
+    which then computes nothing; not asked in a dry run. A bad input, and an output that cannot be written, fail
+    their item alone. What is wrong with the request as a whole raises, before any work where it
     can be known before: :class:`UsageError`, for outputs none of which can be written too; :class:`PlanError` and
     :class:`UsageError` when the only item cannot be planned or written; ``UnsupportedOp``. Interrupted by an exception,
     Ctrl-C or one of ``on_event`` included, it leaves complete outputs only.
     """
     try:
         with Sandbox(job.sandbox) as sandbox:
-            return _run(job, _checked(on_event), model, sandbox, wanted, elsewhere)
+            return _run(job, _checked(on_event), model, sandbox, part, opened or OpenVaes(), elsewhere)
     except _Unheard as unheard:
         raise unheard.error from None
 
@@ -92,20 +92,16 @@ def _run(
     on_event: Callable[[Event], None],
     model: Model | None,
     sandbox: Sandbox,
-    wanted: Callable[[Item], bool] | None,
+    part: Listing | None,
+    opened: OpenVaes,
     elsewhere: Elsewhere | None,
 ) -> RunDone:
     begin = time.monotonic()
     job, devices = _placed(job, model)
     elsewhere = None if job.dry_run else elsewhere
-    found, vaes = expand(job), Vaes(_aside(job) if devices or elsewhere else job, model)
-    if job.latents_space is not None:
-        vaes.check()
-        found = told_apart(found, job, vaes.facts)
-    items = assign(found, job)
-    check_cache(items, job)
-    claims = Claims(items)
-    items = items if wanted is None else [item for item in items if wanted(item)]
+    vaes = Vaes(_aside(job) if devices or elsewhere else job, model, opened=opened)
+    listed = listing(job, vaes) if part is None else part
+    items = listed.items
     check_writing(job, items)
     if not job.dry_run:
         for folder in {item.folder for item in items if item.problem is None}:
@@ -116,16 +112,17 @@ def _run(
     rows = False
     if devices:
         alone = _on(devices[0], job)
-        first = Vaes(alone)
-        rows = shares_rows(job, items, devices, context_for(alone, first, claims, on_event, sandbox, computes=False))
+        first = Vaes(alone, opened=opened)
+        context = context_for(alone, first, listed.claims, on_event, sandbox, computes=False)
+        rows = shares_rows(job, items, devices, context)
         if len(items) == 1 and not rows:
             job, devices, vaes = alone, [], first
     if elsewhere is None and (not job.dry_run or _names_hardware(job)):
         vaes.check()
     computes = not (job.dry_run or devices or elsewhere)
     cached = _cache_plan(job, vaes) if computes or job.dry_run else None
-    context = context_for(job, vaes, claims, on_event, sandbox, computes=computes)
-    tally = _Tally(context, alone=len(items) == 1 and wanted is None)
+    context = context_for(job, vaes, listed.claims, on_event, sandbox, computes=computes)
+    tally = _Tally(context, alone=len(items) == 1 and part is None)
     if job.dry_run:
         on_event(RunStarted(job.operation, len(items)))
         for item in items:

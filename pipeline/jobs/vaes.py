@@ -17,9 +17,39 @@ if TYPE_CHECKING:
     from tvae.pipeline.session.model import Model
     from tvae.presets import Preset
 
-__all__ = ["KindOf", "Vaes"]
+__all__ = ["KindOf", "OpenVaes", "Vaes"]
 
 KindOf = Callable[[str], Callable[..., "Model"]]
+_Key = tuple[str | int | bool | None, ...]
+
+
+class OpenVaes:
+    """VAEs that are open, which several runs may share, one after the other: one to compute, and the facts of all."""
+
+    def __init__(self) -> None:
+        self._computing: tuple[_Key, Model] | None = None
+        self._facts: dict[_Key, Model] = {}
+        self._lock = threading.Lock()
+
+    def computing(self, key: _Key, opened: Callable[[], Model]) -> Model:
+        """The VAE to compute with. Another one that was open is let go first: two may not fit into memory."""
+        with self._lock:
+            if self._computing is None or self._computing[0] != key:
+                self._computing = None
+                self._computing = key, opened()
+            return self._computing[1]
+
+    def facts(self, key: _Key, opened: Callable[[], Model]) -> Model:
+        """The VAE to ask what it is; what it is, its checksum included, is found out once."""
+        found = self._facts.get(key)
+        if found is None:
+            with self._lock:
+                if key not in self._facts:
+                    model = opened()
+                    assert model.info.weights_sha256
+                    self._facts[key] = model
+                found = self._facts[key]
+        return found
 
 
 class Vaes:
@@ -28,11 +58,17 @@ class Vaes:
     kind_of: is told the name of each that is opened to compute, and gives what is made of it; see ``open_model``.
     """
 
-    def __init__(self, job: Job, given: Model | None = None, kind_of: KindOf | None = None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        given: Model | None = None,
+        kind_of: KindOf | None = None,
+        opened: OpenVaes | None = None,
+    ) -> None:
         self._job, self._given, self._kind_of = job, given, kind_of
-        self._open: tuple[str, Model] | None = None
-        self._facts: dict[str, Model] = {}
-        self._lock = threading.Lock()
+        self._shared = opened or OpenVaes()
+        self._known: dict[str, Model] = {}
+        """Facts that were asked for before."""
 
     def check(self) -> None:
         """Raises :class:`UsageError` for a device or preset there is not, and :class:`PlanError` for a budget of more
@@ -66,37 +102,34 @@ class Vaes:
         return self._preset.queue_frames if self._preset.io_workers else 0
 
     def get(self, name: str) -> Model:
-        """The VAE ``name``, to compute. Another one that was open is let go first: two may not fit into memory.
+        """The VAE ``name``, to compute. Another one that was open is let go first.
 
         Raises :class:`UsageError` if it cannot be loaded or has no posterior where the job wants one.
         """
         if self._given is not None:
             return self._fit(self._given)
-        with self._lock:
-            if self._open is None or self._open[0] != name:
-                self._open = None
-                self._open = name, self._opened(name, None if self._kind_of is None else self._kind_of(name))
-            return self._open[1]
+        return self._fit(self._shared.computing(self._key(name), lambda: self._opened(name, self._kind_of)))
 
     def facts(self, name: str) -> Model:
         """The VAE ``name``, to be asked what it is, in any thread. It holds no weights. Raises as ``get`` does."""
         if self._given is not None:
             return self._fit(self._given)
-        found = self._facts.get(name)
+        found = self._known.get(name)
         if found is None:
-            with self._lock:
-                if name not in self._facts:
-                    opened = self._opened(name)
-                    assert opened.info.weights_sha256  # what it is, its checksum included, is found out once
-                    self._facts[name] = opened
-                found = self._facts[name]
+            found = self._known[name] = self._fit(self._shared.facts(self._key(name), lambda: self._opened(name)))
         return found
 
-    def _opened(self, name: str, kind: Callable[..., Model] | None = None) -> Model:
+    def _key(self, name: str) -> _Key:
+        """All that opening depends on."""
+        job = self._job
+        how = (job.vae_of, job.allow_pickle, job.preset, job.dtype, job.strip, job.vram, job.spill, job.allow_whole)
+        return (name, str(self.device), job.threads, *how)
+
+    def _opened(self, name: str, kind_of: KindOf | None = None) -> Model:
         from tvae.pipeline.session.model import open_model
 
         job = self._job
-        model = open_model(
+        return open_model(
             name,
             vae_of=job.vae_of,
             allow_pickle=job.allow_pickle,
@@ -108,9 +141,8 @@ class Vaes:
             spill=job.spill,
             allow_whole=job.allow_whole,
             threads=job.threads,
-            kind=kind,
+            kind=None if kind_of is None else kind_of(name),
         )
-        return self._fit(model)
 
     def _fit(self, model: Model) -> Model:
         job = self._job

@@ -1,0 +1,38 @@
+"""What a job is about, before anything is done: its items, and which outputs are promised to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvae.pipeline.jobs.cache_names import check_cache
+from tvae.pipeline.jobs.items import expand
+from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.other_programs import told_apart
+from tvae.pipeline.jobs.outputs import Claims, Item, assign
+from tvae.pipeline.jobs.vaes import Vaes
+
+__all__ = ["Listing", "listing"]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """items: those that a run does. claims: of all of a job's, of which these may be a part; they keep their numbers
+    and outputs, and one that is alone fails as among others."""
+
+    items: Sequence[Item]
+    claims: Claims
+
+
+def listing(job: Job, vaes: Vaes) -> Listing:
+    """All items of a job. vaes: asked where other programs' latents are read.
+
+    Raises :class:`UsageError` for inputs that there are not, and for outputs that cannot be written or clash.
+    """
+    found = expand(job)
+    if job.latents_space is not None:
+        vaes.check()
+        found = told_apart(found, job, vaes.facts)
+    items = assign(found, job)
+    check_cache(items, job)
+    return Listing(items, Claims(items))
