@@ -7,13 +7,13 @@ from fractions import Fraction
 
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs import read_list
-from tvae.pipeline.jobs.job import Existing
+from tvae.pipeline.jobs.job import Existing, Listed
 from tvae.pipeline.media import MAX_PIXELS
 
 __all__ = [
-    "all_inputs",
     "batch_size",
     "existing",
+    "listed",
     "parse_fps",
     "parse_pairs",
     "parse_shape",
@@ -22,9 +22,9 @@ __all__ = [
 ]
 
 
-def all_inputs(inputs: Sequence[str] | None, batch_file: str | None) -> tuple[str, ...]:
-    """Those named, then those of the list."""
-    return (*(inputs or ()), *(read_list(batch_file) if batch_file is not None else ()))
+def listed(batch_file: str | None) -> tuple[Listed, ...]:
+    """The inputs that a list names."""
+    return () if batch_file is None else tuple(map(Listed, read_list(batch_file)))
 
 
 def batch_size(text: str) -> int | None:

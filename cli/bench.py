@@ -238,7 +238,7 @@ def job(
         request = bench_request.setting(preset, dtype, device)
         work = Job(
             "encode",
-            arguments.all_inputs(inputs, None),
+            tuple(inputs or ()),
             recursive=recursive,
             vae=vae,
             vae_of=vae_of,

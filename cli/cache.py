@@ -158,8 +158,9 @@ def cache(
 
         job = Job(
             "cache",
-            arguments.all_inputs(inputs, batch_file),
+            tuple(inputs or ()),
             output=output,
+            listed=arguments.listed(batch_file),
             recursive=recursive,
             existing=arguments.existing(overwrite, no_clobber),
             dry_run=dry_run,

@@ -62,8 +62,9 @@ def decode(
 
         job = Job(
             "decode",
-            arguments.all_inputs(inputs, batch_file),
+            tuple(inputs or ()),
             output=output,
+            listed=arguments.listed(batch_file),
             recursive=recursive,
             existing=arguments.existing(overwrite, no_clobber),
             dry_run=dry_run,

@@ -57,8 +57,9 @@ def encode(
 
         job = Job(
             "encode",
-            arguments.all_inputs(inputs, batch_file),
+            tuple(inputs or ()),
             output=output,
+            listed=arguments.listed(batch_file),
             recursive=recursive,
             existing=arguments.existing(overwrite, no_clobber),
             dry_run=dry_run,

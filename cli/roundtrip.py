@@ -60,8 +60,9 @@ def roundtrip(
 
         job = Job(
             "roundtrip",
-            arguments.all_inputs(inputs, batch_file),
+            tuple(inputs or ()),
             output=output,
+            listed=arguments.listed(batch_file),
             recursive=recursive,
             existing=arguments.existing(overwrite, no_clobber),
             dry_run=dry_run,

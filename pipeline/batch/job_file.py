@@ -12,12 +12,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from tvae.pipeline.batch.keys import Key, cache_keys, keys, shown
+from tvae.pipeline.batch.keys import Key, cache_keys, keys, override_keys, shown
 from tvae.pipeline.caches.request import CacheRequest
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.checked import read_bytes
 from tvae.pipeline.jobs.items import names_in
-from tvae.pipeline.jobs.job import OPERATIONS, Job
+from tvae.pipeline.jobs.job import OPERATIONS, Job, Listed
 from tvae.pipeline.jobs.outputs import Item
 from tvae.presets import builtin
 
@@ -115,18 +115,16 @@ class _Reader:
         if operation not in OPERATIONS:
             found = f"found {shown(operation)}" if "operation" in data else "it is missing"
             raise self.wrong(where, f"operation must be one of {', '.join(OPERATIONS)}; {found}")
-        inputs = self._texts(data, "inputs", where)
-        for name in self._texts(data, "list", where):
-            inputs += tuple(str(self._from(name).parent / each) for each in self._listed(name, where))
+        inputs = tuple(_below(self._folder, name) for name in self._texts(data, "inputs", where))
+        listed = tuple(Listed(one) for name in self._texts(data, "list", where) for one in self._listed(name, where))
         output = data.get("output", ".")
         if not _is_name(output):
             raise self.wrong(where, f"output must be a text, found {shown(output)}")
         values = self._values(data, keys(), where)
         cache = self._cache(data, where)
-        names = tuple(self._input(name) for name in inputs)
         folder = str(self._from(output)) + os.sep  # a folder, whatever its name looks like
         try:
-            job = Job(operation, names, folder, cache=cache, **values)
+            job = Job(operation, inputs, folder, listed, cache=cache, **values)
         except UsageError as error:
             raise self.wrong(where, str(error)) from error
         return Step(job, self._overrides(data, job, where), data)
@@ -138,11 +136,11 @@ class _Reader:
         found = []
         for n, table in enumerate(tables, 1):
             here = f"{where}override {n}: "
-            self.check_names(table, ["match", *keys()], here)
+            self.check_names(table, ["match", *override_keys()], here)
             patterns = self._texts(table, "match", here)
             if not patterns:
                 raise self.wrong(here, "match is missing; it says which items this is for, such as '*.mp4'")
-            values = self._values(table, keys(), here)
+            values = self._values(table, override_keys(), here)
             try:
                 replace(job, **values)
             except UsageError as error:
@@ -180,9 +178,11 @@ class _Reader:
         return name == "vae" and value != builtin.NAME and os.path.exists(self._from(value))
 
     def _listed(self, name: str, where: str) -> list[str]:
-        """The names in a file. A regular one: a job does not wait for what somebody may write."""
+        """The names in a file, from its folder. A regular one: a job does not wait for what somebody may write."""
+        path = self._from(name)
         try:
-            return names_in(read_bytes(self._from(name), MOST_LISTED).decode("utf-8-sig"))
+            names = names_in(read_bytes(path, MOST_LISTED).decode("utf-8-sig"))
+            return [_below(path.parent, each) for each in names]
         except OSError as error:
             raise self.wrong(where, f"cannot read the list {name}: {error.strerror or error}") from error
         except ValueError as error:
@@ -195,15 +195,16 @@ class _Reader:
             raise self.wrong(where, f"{name} must be a text or a list of texts, found {shown(value)}")
         return tuple(texts)
 
-    def _input(self, name: str) -> str:
-        """In a pattern the folder's own name stands for itself."""
-        whole = self._from(name)
-        if os.path.lexists(whole) or not glob.has_magic(name) or not glob.has_magic(str(self._folder)):
-            return str(whole)
-        return str(Path(glob.escape(str(self._folder))) / Path(name).expanduser())
-
     def _from(self, name: str) -> Path:
         return self._folder / Path(name).expanduser()
+
+
+def _below(folder: Path, name: str) -> str:
+    """An input that a file in a folder names. In a pattern the folder's own name stands for itself."""
+    whole = folder / Path(name).expanduser()
+    if not glob.has_magic(name) or not glob.has_magic(str(folder)) or os.path.lexists(whole):
+        return str(whole)
+    return str(Path(glob.escape(str(folder))) / Path(name).expanduser())
 
 
 def _is_name(value: Any) -> bool:

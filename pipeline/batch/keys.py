@@ -18,10 +18,12 @@ from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.geometry import Size
 from tvae.pipeline.jobs.job import Job
 
-__all__ = ["Key", "cache_keys", "keys", "shown"]
+__all__ = ["Key", "cache_keys", "keys", "override_keys", "shown"]
 
-_NOT_OF_FILES = ("operation", "inputs", "output", "cache", "dry_run", "exact", "claim")
-"""A step has the first three itself, and a table for its cache; a dry run is asked for by the command."""
+_NOT_OF_FILES = ("operation", "inputs", "output", "listed", "cache", "dry_run", "exact", "claim")
+"""A step has the first four itself, and a table for its cache; the others are asked for by the command."""
+_OF_ALL_ITEMS = ("recursive",)
+"""Not for some of them: they say which items there are."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,12 @@ class Key:
 def keys() -> Mapping[str, Key]:
     """Of a step, by name. The limits of values are for ``Job`` to say."""
     return {name: key for name, key in _keys_of(Job) if name not in _NOT_OF_FILES}
+
+
+@cache
+def override_keys() -> Mapping[str, Key]:
+    """Those of a step that some of its items may have otherwise."""
+    return {name: key for name, key in keys().items() if name not in _OF_ALL_ITEMS}
 
 
 @cache

@@ -123,14 +123,17 @@ def _check_shared(steps: Sequence[Step], options: Options) -> None:
 
 def _without_what_is_not_there_yet(step: Step, made: set[Path]) -> Step | None:
     """Of a dry run, in which no earlier step has made its outputs. None: nothing is left."""
-    there = tuple(name for name in step.job.inputs if Path(name).exists() or not _is_below(Path(name), made))
-    if there == step.job.inputs:
+    job = step.job
+    inputs = tuple(name for name in job.inputs if not _is_to_come(Path(name), made))
+    listed = tuple(one for one in job.listed if not _is_to_come(Path(one.name), made))
+    if (inputs, listed) == (job.inputs, job.listed):
         return step
-    return replaced(step, job=replaced(step.job, inputs=there)) if there else None
+    return replaced(step, job=replaced(job, inputs=inputs, listed=listed)) if inputs or listed else None
 
 
-def _is_below(path: Path, folders: set[Path]) -> bool:
-    return any(folder in (path, *path.parents) for folder in folders)
+def _is_to_come(path: Path, made: set[Path]) -> bool:
+    """Is it in one of these folders, and not there yet?"""
+    return any(folder in made for folder in (path, *path.parents)) and not path.exists()
 
 
 class _Step:

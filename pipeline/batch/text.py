@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tvae.pipeline.batch.job_file import Step
-from tvae.pipeline.batch.keys import cache_keys, keys
+from tvae.pipeline.batch.keys import cache_keys, keys, override_keys
 from tvae.pipeline.jobs.job import OPERATIONS
 
 __all__ = ["as_toml", "schema"]
@@ -41,7 +41,7 @@ def schema() -> dict[str, Any]:
     options = {name: dict(key.schema) for name, key in keys().items()}
     override = {
         "type": "object",
-        "properties": {"match": _TEXTS, **options},
+        "properties": {"match": _TEXTS, **{name: options[name] for name in override_keys()}},
         "required": ["match"],
         "additionalProperties": False,
     }

@@ -46,7 +46,8 @@ def advice(job: Job) -> list[str]:
     if job.cache is None:
         return []
     trainer, root = trainer_named(job.cache.trainer), Path(job.output or ".").resolve()
-    homes = {Path(name).resolve() if Path(name).is_dir() else Path(name).resolve().parent for name in job.inputs}
+    named = (*map(Path, job.inputs), *(Path(one.name) for one in job.listed))
+    homes = {path.resolve() if path.is_dir() else path.resolve().parent for path in named}
     beside = f"{trainer.name} looks for a cache beside the images: pass their folder with -o"
     return [*([beside] if trainer.beside and homes != {root} else []), *trainer.notes]
 

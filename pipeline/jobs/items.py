@@ -6,7 +6,7 @@ import glob
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -37,6 +37,8 @@ class Found:
     problem: str | None = None
     foreign: ForeignLatents | None = None
     """What of the file it is, where another program wrote that."""
+    own: int | None = None
+    """See ``Listed``."""
 
     @property
     def stem(self) -> str:
@@ -47,17 +49,29 @@ def expand(job: Job) -> list[Found]:
     """What the job's inputs lead to, in the order named, folders sorted by name, each once; for decode, latents.
 
     The output folder is not searched, so that a run does not take its own results for inputs. Raises
-    :class:`UsageError` for a name that does not exist and a pattern that nothing matches.
+    :class:`UsageError` for an input that does not exist and a pattern that nothing matches; in a list they are problems
+    of their own.
     """
     output = Path(job.output) if job.output else None
-    if len(job.inputs) == 1 and not glob.has_magic(job.inputs[0]):  # whose members are each there once
+    if len(job.inputs) == 1 and not job.listed and not glob.has_magic(job.inputs[0]):  # whose members are there once
         return [*_expand_one(job.inputs[0], _sought(job), job.recursive, output)]
-    found: dict[tuple[str, Path, str], Found] = {}
+    found: dict[tuple[str, Path, str, int | None], Found] = {}
     real = RealNames()
-    for name in job.inputs:
-        for one in _expand_one(name, _sought(job), job.recursive, output):
-            found.setdefault((real(one.path), one.below, one.name), one)
+    for one in _all(job, output):
+        found.setdefault((real(one.path), one.below, one.name, one.own), one)
     return list(found.values())
+
+
+def _all(job: Job, output: Path | None) -> Iterator[Found]:
+    for name in job.inputs:
+        yield from _expand_one(name, _sought(job), job.recursive, output)
+    for listed in job.listed:
+        try:
+            for one in _expand_one(listed.name, _sought(job), job.recursive, output):
+                yield one if listed.own is None else replace(one, own=listed.own)
+        except UsageError as error:
+            path = Path(listed.name)
+            yield Found(path, Path(), path.name or listed.name, named=True, problem=str(error), own=listed.own)
 
 
 def read_list(name: str) -> list[str]:

@@ -25,6 +25,7 @@ __all__ = [
     "Audio",
     "Existing",
     "Job",
+    "Listed",
     "Operation",
     "PosteriorKind",
     "Space",
@@ -50,6 +51,17 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 @dataclass(frozen=True)
+class Listed:
+    """A line of a list of inputs: a file, a folder or a pattern. One that leads to nothing fails alone.
+
+    own: names the options that it has for itself; what is named twice, with different ones, is refused.
+    """
+
+    name: str
+    own: int | None = None
+
+
+@dataclass(frozen=True)
 class Job:
     """One run over any number of inputs. Fields that an operation has no use for are ignored by it.
 
@@ -58,9 +70,11 @@ class Job:
 
     operation: Operation
     inputs: tuple[str, ...]
-    """Files, folders and glob patterns; for decode, latents."""
+    """Files, folders and glob patterns; for decode, latents. All of them must lead to something."""
     output: str | None = None
     """A folder, or one file by its suffix; None is the current folder."""
+    listed: tuple[Listed, ...] = ()
+    """More inputs."""
     recursive: bool = False
     """Go into the subfolders of named folders."""
 
@@ -148,7 +162,7 @@ class Job:
                 raise UsageError(f"{name} '{getattr(self, name)}' is not one of {', '.join(allowed)}")
         if (self.cache is not None) != (self.operation == "cache"):
             raise UsageError("a cache is made by the operation cache, which has to know for which trainer (--for)")
-        if not self.inputs:
+        if not (self.inputs or self.listed):
             raise UsageError(f"nothing to {self.operation}: name a file, a folder or a pattern")
         if self.allow_other_vae and self.vae is None:
             raise UsageError("--allow-other-vae decodes with a VAE that you name: pass --vae, too")

@@ -53,6 +53,8 @@ class Item:
     """For cache: the source's place below the output folder. ``folder`` and ``name`` are then those of its record."""
     within: Path = Path()
     """The source's folder, from the folder or pattern on that it was found by."""
+    own: int | None = None
+    """See ``Listed``."""
 
     def output(self, kind: Kind) -> Path:
         """The result's path, now that ``kind`` is known; :class:`InputError` when the name given does not suit it."""
@@ -114,6 +116,8 @@ class Claims:
             output = item.output(kind)
             raise UsageError(f"the output {output} lies inside an input of this run; choose another output with -o")
         owner = self._owners.setdefault(key, item)
+        if owner.index != item.index and owner.own != item.own and owner.source == item.source:
+            raise UsageError(f"{item.source} is named twice, with different options; name it once")
         if owner.index != item.index:
             output = item.output(kind)
             raise UsageError(f"{owner.source} and {item.source} would both be written to {output}; run them apart")
@@ -147,7 +151,7 @@ def assign(found: Iterable[Found], job: Job) -> list[Item]:
         if caching and one.problem is None:
             below, record = PurePosixPath((one.below / name).as_posix()), record_place(output, one.below / name)
             folder, name = record.parent, record.name
-        end = (one.problem, one.foreign, below, one.below)
+        end = (one.problem, one.foreign, below, one.below, one.own)
         items.append(Item(one.path, index, kinds, folder, name, one_file, to_latents, *end))
     used = sorted({item.folder for item in items if item.problem is None})
     closed = {folder: problem for folder in used if (problem := _why_closed(folder)) is not None}

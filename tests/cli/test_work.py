@@ -74,6 +74,8 @@ def test_good_and_bad_items(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
 
 
 def test_a_list_on_standard_input(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
+    result = tvae("encode", "-a", "-", "-o", tmp_path / "lat", input=f"# list\n{photo}\n{tmp_path}/none.png\n")
+    assert (result.exit_code, f"{tmp_path}/none.png does not exist" in result.stderr) == (3, True)
     result = tvae("encode", "-a", "-", "-o", tmp_path / "lat", input=f"# list\n{photo}\n")
     assert result.exit_code == 0
     assert (tmp_path / "lat" / "photo.png.safetensors").is_file()

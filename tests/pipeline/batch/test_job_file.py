@@ -89,8 +89,8 @@ def refused(folder: Path, text: str) -> str:
 def test_steps_and_overrides(tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("# listed\nx.png\nsub/y.png\n", encoding="utf-8")
     first, second = read_job_file(written(tmp_path, WHOLE))
-    names = ("photos", "more/*.png", "x.png", "sub/y.png")
-    assert first.job.inputs == tuple(str(tmp_path / name) for name in names)
+    assert first.job.inputs == tuple(str(tmp_path / name) for name in ("photos", "more/*.png"))
+    assert [one.name for one in first.job.listed] == [str(tmp_path / name) for name in ("x.png", "sub/y.png")]
     assert (first.job.operation, first.job.vae, first.job.size, first.job.seed) == ("encode", "builtin", (640, 360), 7)
     assert first.job.recursive
     assert first.folder == tmp_path / "latents"
@@ -216,7 +216,7 @@ def test_rates(said: str, rate: Any, tmp_path: Path) -> None:
 
 def test_every_field_of_a_job_is_a_key_and_reaches_it(tmp_path: Path) -> None:
     """A field that is added to ``Job`` is one here, too, or is named as none."""
-    own = {"operation", "inputs", "output", "cache", "dry_run", "exact", "claim"}
+    own = {"operation", "inputs", "output", "listed", "cache", "dry_run", "exact", "claim"}
     assert {*keys()} == {f.name for f in fields(Job)} - own
     for name, key in keys().items():
         kind = key.schema.get("type")
