@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from tvae.cli import options
-from tvae.cli.exit_codes import ExitCode
+from tvae.cli.exit_codes import ExitCode, Terminated
 from tvae.cli.reporting import printable, reporting, say, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from tvae.pipeline.batch.report import Ended
     from tvae.pipeline.batch.run import StepResult
     from tvae.pipeline.batch.shards import Shard
 
@@ -149,7 +151,7 @@ def batch(
     with reporting(verbose, json, resumable=True):
         import os
         from contextlib import ExitStack, nullcontext
-        from dataclasses import asdict
+        from dataclasses import asdict, replace
         from pathlib import Path
 
         from tvae.cli.log_file import LogFile
@@ -189,7 +191,17 @@ def batch(
         part = shard_here(os.environ) if shard is None else shard_of(shard)
         if not dry_run:
             check_places(dict.fromkeys(str(step.folder) for step in steps), part, claim=claim)
+        wanted = Options(dry_run, retries, 1 if fail_fast else max_failures, part, claim)
+        results: list[StepResult] = []
+
+        def report(ended: Ended) -> None:
+            if not dry_run:
+                write_reports(results, part, claim=claim, ended=ended)
+            if failed_list is not None:
+                write_failed_list(Path(failed_list), results)
+
         with (
+            _reporting_early_ends(report),
             ExitStack() as cluster,
             nullcontext() if log is None else LogFile(Path(log)) as file,
             Display(as_json=json, quiet=quiet, verbose=verbose, progress=not no_progress) as display,
@@ -200,26 +212,38 @@ def batch(
                 if file is not None:
                     file.tell(event)
 
-            elsewhere = None
             if engine is not None and not dry_run:
                 from tvae.pipeline.batch.on_ray.engine import on_ray
 
                 elsewhere = cluster.enter_context(on_ray(address or "auto", workers, cpus_per_worker, gpus_per_worker))
-            wanted = Options(dry_run, retries, 1 if fail_fast else max_failures, part, claim, elsewhere)
-            results = run_batch(steps, wanted, hear)
-        if not dry_run:
-            write_reports(results, part, claim=claim)
-        if failed_list is not None:
-            write_failed_list(Path(failed_list), results)
+                wanted = replace(wanted, elsewhere=elsewhere)
+            run_batch(steps, wanted, hear, results=results)
+        failed = sum(result.failed for result in results)
+        stopped = wanted.most_failures is not None and failed >= wanted.most_failures
+        report("stopped" if stopped else "complete")
         if json:
             emit("batch_done", {"steps": [asdict(result) for result in results]}, as_json=True)
         elif not quiet and len(steps) > 1:
             _tell_table(results, part)
-        failed = sum(result.failed for result in results)
-        if wanted.most_failures is not None and failed >= wanted.most_failures:
+        if stopped:
             say(f"stopped after {failed} failed; complete results stay; run the same command to continue")
         if failed:
             raise typer.Exit(ExitCode.SOME_FAILED)
+
+
+@contextmanager
+def _reporting_early_ends(report: Callable[[Ended], None]) -> Iterator[None]:
+    """Reports a run that an exception ends, and lets that out; that a report cannot be written is told beside it."""
+    from tvae.pipeline.errors import OutputError
+
+    try:
+        yield
+    except BaseException as error:
+        try:
+            report("interrupted" if isinstance(error, (KeyboardInterrupt, Terminated)) else "error")
+        except OutputError as failure:
+            say(f"warning: {failure}")
+        raise
 
 
 def _tell_table(results: Sequence[StepResult], shard: Shard | None) -> None:

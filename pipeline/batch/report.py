@@ -8,6 +8,7 @@ import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Literal
 
 from tvae.pipeline.batch.manifest_lines import check_own, manifest_name
 from tvae.pipeline.batch.run import StepResult
@@ -16,9 +17,11 @@ from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.atomic import replacing, write_error
 from tvae.pipeline.files.checked import read_json
 
-__all__ = ["check_places", "write_failed_list", "write_reports"]
+__all__ = ["Ended", "check_places", "write_failed_list", "write_reports"]
 
 FORMAT = "tvae batch report"
+Ended = Literal["complete", "stopped", "interrupted", "error"]
+"""*Stopped* after as many failures as were allowed; by an *error* that is no item's."""
 
 
 def check_places(folders: Iterable[str], shard: Shard | None, *, claim: bool = False) -> None:
@@ -36,12 +39,16 @@ def check_places(folders: Iterable[str], shard: Shard | None, *, claim: bool = F
             raise UsageError(f"{path} is not a report of tvae; move it, or choose another output")
 
 
-def write_reports(results: Sequence[StepResult], shard: Shard | None, *, claim: bool = False) -> None:
-    """One in each folder of outputs, of the steps that wrote there. OutputError where it cannot be written."""
+def write_reports(
+    results: Sequence[StepResult], shard: Shard | None, *, claim: bool = False, ended: Ended = "complete"
+) -> None:
+    """One in each folder of outputs, of the steps that wrote there. A run that was refused or interrupted makes no
+    folder for it. OutputError where it cannot be written."""
     for folder in dict.fromkeys(result.output for result in results):
-        path = _place(folder, shard, claim)
-        steps = [asdict(result) for result in results if result.output == folder]
-        _write(path, json.dumps({"format": FORMAT, "steps": steps}, indent=1) + "\n")
+        if ended in ("complete", "stopped") or Path(folder).is_dir():
+            steps = [asdict(result) for result in results if result.output == folder]
+            report = {"format": FORMAT, "ended": ended, "steps": steps}
+            _write(_place(folder, shard, claim), json.dumps(report, indent=1) + "\n")
 
 
 def write_failed_list(path: Path, results: Sequence[StepResult]) -> None:

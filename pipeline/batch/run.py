@@ -82,14 +82,16 @@ def run_batch(
     options: Options,
     on_event: Callable[[Event], None],
     sleep: Callable[[float], None] = time.sleep,
+    results: list[StepResult] | None = None,
 ) -> list[StepResult]:
     """Does all steps in turn; ``on_event`` is told what ``run_job`` tells, step by step, group by group.
 
     A failure costs its item alone, unless ``most_failures`` are reached: then the results so far come back, the last
-    step's among them. What is wrong with a step as a whole raises, as in ``run_job``.
+    step's among them. What is wrong with a step as a whole raises, as in ``run_job``. results: is filled meanwhile, for
+    whoever wants to know after an exception how far it came.
     """
     _check_shared(steps, options)
-    results: list[StepResult] = []
+    results = [] if results is None else results
     opened = OpenVaes()
     made: set[Path] = set()
     for step in steps:
