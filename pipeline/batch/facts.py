@@ -1,4 +1,4 @@
-"""What a manifest says of an output beside its size: of latents what their own header says."""
+"""What a manifest says of an output beside its size: what its own header says."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import Any
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.latents import LatentsMeta, is_latents, open_latents
 from tvae.pipeline.latents.tensor_file import read_header
+from tvae.pipeline.media import read_fingerprint
 
 __all__ = ["facts_of"]
 
 
 def facts_of(output: Path) -> dict[str, Any]:
-    """JSON-able; empty for pictures and films, and for latents that cannot be read."""
+    """JSON-able; of pictures and films their fingerprint alone. Empty where there is none, and for latents that cannot
+    be read."""
     if not is_latents(output):
-        return {}
+        fingerprint = read_fingerprint(output)
+        return {} if fingerprint is None else {"fingerprint": fingerprint}
     try:
         meta, frames, tensors = _of_clip(output) if output.is_dir() else _of_image(output)
     except InputError:

@@ -33,6 +33,7 @@ from tvae.pipeline.files.lock import OutputHeld, one_writer
 
 __all__ = ["Manifest", "alone"]
 
+_UNKNOWN: tuple[State | None, str | None] = None, None
 _PATIENCE = 1.0
 """Seconds in which those who only ask have let go."""
 
@@ -52,8 +53,9 @@ class Manifest:
     def __init__(self, folder: Path, shard: Shard | None = None) -> None:
         self._folder, self._path = folder, folder / manifest_name(shard)
         self._held = ExitStack()
-        self._known: dict[str, State] = {}
-        """Of each output that has a line. Of a million of them all lines would fill the memory."""
+        self._known: dict[str, tuple[State, str | None]] = {}
+        """State and fingerprint of each output that has a line. All lines of a million would fill the memory."""
+        self._start = os.path.join(folder, "")
         self._file: Any = None
         self._again = False
         """Is there a line that does not count?"""
@@ -96,29 +98,39 @@ class Manifest:
 
     def done(self, output: Path, facts: Mapping[str, Any]) -> None:
         """Add a line for a complete output. facts: what to say of it besides its name, size and checksum."""
-        name, on_disk = self._name(output), facts_on_disk(output)
-        self._note(name, said_state(on_disk))
+        name, said = self._name(output), {**facts_on_disk(output), **facts}
+        self._note(name, said)
         try:
             if self._file is None:  # a run that makes nothing leaves none
                 self._file = self._path.open("ab")
-            self._file.write(line_for(name, {**on_disk, **facts}))
+            self._file.write(line_for(name, said))
             self._file.flush()
         except OSError as error:
             raise write_error(self._path, error) from error
 
     def knows(self, output: Path) -> bool:
         """Is there a line for the output as it is now, by its size and time?"""
-        try:
-            return self._known.get(self._name(output)) == state_of(output)
-        except OSError:
-            return False
+        state = self._state(self._name(output))
+        return state is not None and state == _state_of(output)
+
+    def fingerprint_of(self, output: Path) -> str | None:
+        """What its line says; None without a line of the output as it is now, by its size and time."""
+        state, fingerprint = self._known.get(self._name(output), _UNKNOWN)
+        return fingerprint if fingerprint is not None and state == _state_of(output) else None
 
     def _name(self, output: Path) -> str:
+        text = str(output)
+        if text.startswith(self._start):
+            return text[len(self._start) :].replace(os.sep, "/")
         return output.relative_to(self._folder).as_posix()
 
-    def _note(self, name: str, state: State) -> None:
+    def _state(self, name: str) -> State | None:
+        return self._known.get(name, _UNKNOWN)[0]
+
+    def _note(self, name: str, said: Mapping[str, Any]) -> None:
         self._again |= name in self._known
-        self._known[name] = state
+        fingerprint = said.get("fingerprint")
+        self._known[name] = said_state(said), fingerprint if isinstance(fingerprint, str) else None
 
     def _read(self) -> None:
         if not os.path.lexists(self._path):
@@ -128,9 +140,17 @@ class Manifest:
                 if line is None:
                     self._again = True
                 else:
-                    self._note(line["output"], said_state(line))
+                    self._note(line["output"], line)
 
     def _tidy(self) -> None:
         if self._again:
             write_anew(self._path)
             self._again = False
+
+
+def _state_of(output: Path) -> State | None:
+    """None where it is not there."""
+    try:
+        return state_of(output)
+    except OSError:
+        return None

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Any, BinaryIO
 
 from tvae.pipeline.batch.shards import Shard
@@ -97,7 +98,9 @@ def facts_on_disk(output: Path) -> dict[str, Any]:
 
 def state_of(output: Path) -> State:
     """As it is now. `OSError` where it is not there."""
-    status = _content(output).stat()
+    status = output.stat()
+    if S_ISDIR(status.st_mode):
+        status = (output / INDEX_NAME).stat()
     return status.st_size, status.st_mtime_ns
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from tvae.pipeline.batch.facts import facts_of
 from tvae.pipeline.batch.job_file import Step
 from tvae.pipeline.batch.manifest import Manifest
+from tvae.pipeline.batch.settled import Settled
 from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.batch.shared_manifest import SharedManifest
 from tvae.pipeline.errors import OutOfMemory, UsageError
@@ -153,6 +154,7 @@ class _Step:
         self._result, self._results, self._opened = result, results, opened
         self._notices: dict[int, list[str]] = {}
         self._manifest: Manifest | None = None
+        self._settled: Settled | None = None
 
     def run(self) -> None:
         """All groups: items that are done alike, for which the VAE is opened once."""
@@ -184,6 +186,8 @@ class _Step:
     def _group(self, job: Job, part: Listing) -> None:
         options = self._options
         job = replaced(job, dry_run=options.dry_run, exact=options.dry_run, claim=options.claim)
+        if self._manifest is not None:
+            self._settled = Settled(job, self._manifest, Vaes(job, opened=self._opened).facts)
         for wait in (*_waits(options.retries), None):
             failed: set[int] = set()
 
@@ -193,7 +197,14 @@ class _Step:
                     event = Retried(event.input, event.index, f"{event.error}; it is tried again in {wait:.0f} s")
                 self._heard(event)
 
-            run_job(job, tell, part=part, opened=self._opened, elsewhere=self._options.elsewhere)
+            run_job(
+                job,
+                tell,
+                part=part,
+                opened=self._opened,
+                settled=self._settled,
+                elsewhere=self._options.elsewhere,
+            )
             if not failed or wait is None:
                 return
             self._sleep(wait)
@@ -210,7 +221,7 @@ class _Step:
                 self._recorded(event, {"frames": event.frames, "seconds": round(event.seconds, 3)})
             case ItemSkipped():
                 result.skipped += 1
-                if self._manifest is not None and not self._manifest.knows(event.output):
+                if not self._is_known(event):
                     self._recorded(event, {})
             case ItemPlanned():
                 result.planned += 1
@@ -221,6 +232,12 @@ class _Step:
         most = self._options.most_failures
         if isinstance(event, ItemFailed) and most is not None and sum(r.failed for r in self._results) >= most:
             raise TooManyFailures
+
+    def _is_known(self, event: ItemSkipped) -> bool:
+        """Has it a line, or is none wanted?"""
+        if self._manifest is None or (self._settled is not None and event.index in self._settled.indices):
+            return True
+        return self._manifest.knows(event.output)
 
     def _recorded(self, event: ItemDone | ItemSkipped, facts: dict[str, Any]) -> None:
         """A line in the manifest."""

@@ -53,13 +53,14 @@ class SharedManifest(Manifest):
     def done(self, output: Path, facts: Mapping[str, Any]) -> None:
         """See ``Manifest``. Adds nothing where another run has told of the same output."""
         name, on_disk = self._name(output), facts_on_disk(output)
-        line = line_for(name, {**on_disk, **facts})
+        said = {**on_disk, **facts}
+        line = line_for(name, said)
         with self._turn():
-            if self._known.get(name) != said_state(on_disk):
+            if self._state(name) != said_state(on_disk):
                 with self._path.open("ab") as file:
                     file.write(line)
                 self._took(line)
-                self._note(name, said_state(on_disk))
+                self._note(name, said)
 
     def knows(self, output: Path) -> bool:
         """See ``Manifest``; by any of the runs."""
@@ -116,7 +117,7 @@ class SharedManifest(Manifest):
                     if line is None:
                         self._again = True
                     else:
-                        self._note(line["output"], said_state(line))
+                        self._note(line["output"], line)
                 whole = self._end == os.fstat(file.fileno()).st_size
         except FileNotFoundError:
             self._forget()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -44,6 +44,8 @@ Elsewhere = Callable[[Sequence[Item], Context, End], None]
 """Does all items; ``end`` is told of each, in the caller's thread. It raises what is wrong with the request as a
 whole."""
 
+Settled = Callable[[Item], ItemSkipped | None]
+
 
 def run_job(
     job: Job,
@@ -51,12 +53,14 @@ def run_job(
     model: Model | None = None,
     part: Listing | None = None,
     opened: OpenVaes | None = None,
+    settled: Settled | None = None,
     elsewhere: Elsewhere | None = None,
 ) -> RunDone:
     """Does the whole job in the caller's thread and returns the last event.
 
     ``model`` takes the place of the job's own VAE. part: those of its items that this run does, where others do the
-    rest. opened: VAEs that runs one after the other share. elsewhere: does the items in the place of this process,
+    rest. opened: VAEs that runs one after the other share. settled: gives the last event of an item that is known to be
+    done already; it is asked of all items before any is begun. elsewhere: does the items in the place of this process,
     which then computes nothing; not asked in a dry run. A bad input, and an output that cannot be written, fail
     their item alone. What is wrong with the request as a whole raises, before any work where it
     can be known before: :class:`UsageError`, for outputs none of which can be written too; :class:`PlanError` and
@@ -65,7 +69,7 @@ def run_job(
     """
     try:
         with Sandbox(job.sandbox) as sandbox:
-            return _run(job, _checked(on_event), model, sandbox, part, opened or OpenVaes(), elsewhere)
+            return _run(job, _checked(on_event), model, sandbox, part, opened or OpenVaes(), settled, elsewhere)
     except _Unheard as unheard:
         raise unheard.error from None
 
@@ -94,6 +98,7 @@ def _run(
     sandbox: Sandbox,
     part: Listing | None,
     opened: OpenVaes,
+    settled: Settled | None,
     elsewhere: Elsewhere | None,
 ) -> RunDone:
     begin = time.monotonic()
@@ -109,6 +114,10 @@ def _run(
             remove_parts_of_done(folder)
         for folder in cached_folders(items, job):
             remove_leftovers(folder)
+    done = [(item, last) for item in items if (last := settled(item))] if settled is not None else []
+    if done:
+        ended = {item.index for item, _ in done}
+        items = [item for item in items if item.index not in ended]
     rows = False
     if devices:
         alone = _on(devices[0], job)
@@ -119,12 +128,13 @@ def _run(
             job, devices, vaes = alone, [], first
     if elsewhere is None and (not job.dry_run or _names_hardware(job)):
         vaes.check()
-    computes = not (job.dry_run or devices or elsewhere)
+    computes = not (job.dry_run or devices or elsewhere) and bool(items)
     cached = _cache_plan(job, vaes) if computes or job.dry_run else None
     context = context_for(job, vaes, listed.claims, on_event, sandbox, computes=computes)
     tally = _Tally(context, alone=len(items) == 1 and part is None)
-    if job.dry_run:
-        on_event(RunStarted(job.operation, len(items)))
+    context.emit = _told_first(done, on_event, tally.end)
+    if job.dry_run or not items:
+        context.emit(RunStarted(job.operation, len(items)))
         for item in items:
             tally.end(item, planned(item, context, cached))
     elif elsewhere is not None:
@@ -201,6 +211,22 @@ def _work(items: Sequence[Item], context: Context, vaes: Vaes, end: End) -> None
         return
     with closing(ClaimedItems(items)) as claimed:
         run_items(claimed, operation, context, batches, claimed.ending(end), claimed.bell)
+
+
+def _told_first(
+    known: Sequence[tuple[Item, Event]], emit: Callable[[Event], None], end: End
+) -> Callable[[Event], None]:
+    """The same, and ends items as soon as the run has started, which counts them."""
+    left = deque(known)
+
+    def told(event: Event) -> None:
+        if not isinstance(event, RunStarted):
+            return emit(event)
+        emit(replace(event, items=event.items + len(left)))
+        while left:
+            end(*left.popleft())
+
+    return told
 
 
 class _Tally:
