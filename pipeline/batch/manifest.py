@@ -8,8 +8,9 @@ counts; the others go when a run ends.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -33,7 +34,8 @@ from tvae.pipeline.files.lock import OutputHeld, one_writer
 
 __all__ = ["Manifest", "alone"]
 
-_UNKNOWN: tuple[State | None, str | None] = None, None
+_SHORT = 16
+"""Bytes of a digest that is told from those of a million others."""
 _PATIENCE = 1.0
 """Seconds in which those who only ask have let go."""
 
@@ -53,8 +55,10 @@ class Manifest:
     def __init__(self, folder: Path, shard: Shard | None = None) -> None:
         self._folder, self._path = folder, folder / manifest_name(shard)
         self._held = ExitStack()
-        self._known: dict[str, tuple[State, str | None]] = {}
-        """State and fingerprint of each output that has a line. All lines of a million would fill the memory."""
+        self._known: dict[str, bytes] = {}
+        """Of each output that had a line when this run came: what ``_digest_of`` makes of it."""
+        self._written: set[int] = set()
+        """Hashes of the names that this run has added: of many, the names themselves would fill the memory."""
         self._start = os.path.join(folder, "")
         self._file: Any = None
         self._again = False
@@ -98,25 +102,26 @@ class Manifest:
 
     def done(self, output: Path, facts: Mapping[str, Any]) -> None:
         """Add a line for a complete output. facts: what to say of it besides its name, size and checksum."""
-        name, said = self._name(output), {**facts_on_disk(output), **facts}
-        self._note(name, said)
+        name = self._name(output)
+        line = line_for(name, {**facts_on_disk(output), **facts})
+        self._add(name)
         try:
             if self._file is None:  # a run that makes nothing leaves none
                 self._file = self._path.open("ab")
-            self._file.write(line_for(name, said))
+            self._file.write(line)
             self._file.flush()
         except OSError as error:
             raise write_error(self._path, error) from error
 
     def knows(self, output: Path) -> bool:
-        """Is there a line for the output as it is now, by its size and time?"""
-        state = self._state(self._name(output))
-        return state is not None and state == _state_of(output)
+        """Was there a line for the output as it is now, by its size and time, before this run added any?"""
+        known = self._known.get(self._name(output))
+        return known is not None and known[:_SHORT] == _now(output)
 
-    def fingerprint_of(self, output: Path) -> str | None:
-        """What its line says; None without a line of the output as it is now, by its size and time."""
-        state, fingerprint = self._known.get(self._name(output), _UNKNOWN)
-        return fingerprint if fingerprint is not None and state == _state_of(output) else None
+    def says(self, output: Path, fingerprint: Callable[[], str]) -> bool:
+        """Does that line say that this is its fingerprint? It is asked for where there is such a line."""
+        known = self._known.get(self._name(output), b"")
+        return len(known) > _SHORT and known[:_SHORT] == _now(output) and known[_SHORT:] == _digest(fingerprint())
 
     def _name(self, output: Path) -> str:
         text = str(output)
@@ -124,13 +129,14 @@ class Manifest:
             return text[len(self._start) :].replace(os.sep, "/")
         return output.relative_to(self._folder).as_posix()
 
-    def _state(self, name: str) -> State | None:
-        return self._known.get(name, _UNKNOWN)[0]
-
     def _note(self, name: str, said: Mapping[str, Any]) -> None:
         self._again |= name in self._known
-        fingerprint = said.get("fingerprint")
-        self._known[name] = said_state(said), fingerprint if isinstance(fingerprint, str) else None
+        self._known[name] = _digest_of(said)
+
+    def _add(self, name: str) -> None:
+        """Note a line of this run's, of which it will not ask."""
+        self._again |= self._known.pop(name, None) is not None or hash(name) in self._written
+        self._written.add(hash(name))
 
     def _read(self) -> None:
         if not os.path.lexists(self._path):
@@ -148,9 +154,19 @@ class Manifest:
             self._again = False
 
 
-def _state_of(output: Path) -> State | None:
-    """None where it is not there."""
+def _digest_of(said: Mapping[str, Any]) -> bytes:
+    """A line, as far as it is asked: state, then fingerprint."""
+    fingerprint = said.get("fingerprint")
+    return _digest(said_state(said)) + (_digest(fingerprint) if isinstance(fingerprint, str) else b"")
+
+
+def _now(output: Path) -> bytes:
+    """Digest of the state that an output has; none where it is not there."""
     try:
-        return state_of(output)
+        return _digest(state_of(output))
     except OSError:
-        return None
+        return b""
+
+
+def _digest(what: State | str) -> bytes:
+    return blake2b(repr(what).encode(), digest_size=_SHORT).digest()

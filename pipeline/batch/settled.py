@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tvae.pipeline.batch.manifest import Manifest
@@ -45,8 +46,7 @@ class Settled:
                 continue  # a folder, of whose parts its line says nothing
             try:
                 output = item.output(kind)
-                said = self._manifest.fingerprint_of(output)
-                if said is not None and said == self._fingerprint(item, kind):
+                if self._manifest.says(output, partial(self._fingerprint, item, kind)):
                     self.indices.add(item.index)
                     return ItemSkipped(item.source, item.index, output, DONE_ALREADY)
             except (InputError, OSError):  # which is told when its turn comes

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tvae.pipeline.batch.manifest import Manifest, alone
-from tvae.pipeline.batch.manifest_lines import check_own, facts_on_disk, line_for, lines_in, said_state
+from tvae.pipeline.batch.manifest_lines import check_own, facts_on_disk, line_for, lines_in
 from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.errors import OutputError, UsageError
 from tvae.pipeline.files.atomic import write_error
@@ -52,18 +52,17 @@ class SharedManifest(Manifest):
 
     def done(self, output: Path, facts: Mapping[str, Any]) -> None:
         """See ``Manifest``. Adds nothing where another run has told of the same output."""
-        name, on_disk = self._name(output), facts_on_disk(output)
-        said = {**on_disk, **facts}
+        name, said = self._name(output), {**facts_on_disk(output), **facts}
         line = line_for(name, said)
         with self._turn():
-            if self._state(name) != said_state(on_disk):
+            if not super().knows(output):
                 with self._path.open("ab") as file:
                     file.write(line)
                 self._took(line)
                 self._note(name, said)
 
     def knows(self, output: Path) -> bool:
-        """See ``Manifest``; by any of the runs."""
+        """See ``Manifest``; by any of the runs, this one among them."""
         if super().knows(output):
             return True
         with self._turn():

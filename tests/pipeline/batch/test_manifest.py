@@ -51,12 +51,15 @@ def test_what_is_known_is_known_by_size_and_time(tmp_path: Path) -> None:
     path = output(tmp_path, "a.png", b"abc")
     with Manifest(tmp_path) as manifest:
         assert not manifest.knows(path)
-        manifest.done(path, {})
-        assert manifest.knows(path)
+        manifest.done(path, {"fingerprint": "ab"})
+        assert not manifest.knows(path), "a run does not ask what it has done itself"
     with Manifest(tmp_path) as manifest:
         assert manifest.knows(path)
+        assert manifest.says(path, lambda: "ab")
+        assert not manifest.says(path, lambda: "abc")
         path.write_bytes(b"abcd")
         assert not manifest.knows(path)
+        assert not manifest.says(path, lambda: "ab")
         assert not manifest.knows(tmp_path / "none.png")
         path.unlink()
         assert not manifest.knows(path)
