@@ -154,6 +154,7 @@ def batch(
         from dataclasses import asdict, replace
         from pathlib import Path
 
+        from tvae.cli.collector import collecting_later
         from tvae.cli.log_file import LogFile
         from tvae.cli.render import Display
         from tvae.cli.table import emit
@@ -180,7 +181,7 @@ def batch(
         from tvae.pipeline.batch.report import check_places, write_failed_list, write_reports
         from tvae.pipeline.batch.run import Options, run_batch
         from tvae.pipeline.batch.shards import shard_here, shard_of
-        from tvae.pipeline.jobs import Event
+        from tvae.pipeline.jobs import Event, RunStarted
 
         steps = read_job_file(Path(job_file))
         if print_config:
@@ -203,12 +204,15 @@ def batch(
         with (
             _reporting_early_ends(report),
             ExitStack() as cluster,
+            collecting_later() as collecting,
             nullcontext() if log is None else LogFile(Path(log)) as file,
             Display(as_json=json, quiet=quiet, verbose=verbose, progress=not no_progress) as display,
         ):
 
             def hear(event: Event) -> None:
                 display.show(event)
+                if isinstance(event, RunStarted):
+                    collecting()
                 if file is not None:
                     file.tell(event)
 

@@ -113,6 +113,11 @@ class Manifest:
         except OSError as error:
             raise write_error(self._path, error) from error
 
+    @property
+    def had_lines(self) -> bool:
+        """Before this run added any."""
+        return bool(self._known)
+
     def knows(self, output: Path) -> bool:
         """Was there a line for the output as it is now, by its size and time, before this run added any?"""
         known = self._known.get(self._name(output))

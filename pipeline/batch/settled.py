@@ -15,7 +15,7 @@ from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.latents import open_latents
 from tvae.pipeline.media.formats import Kind
-from tvae.pipeline.models.load import BUILTIN
+from tvae.presets import builtin
 
 if TYPE_CHECKING:
     from tvae.pipeline.session.model import Model
@@ -34,7 +34,7 @@ class Settled:
     def __init__(self, job: Job, manifest: Manifest, facts: Callable[[str], Model]) -> None:
         self._job, self._manifest, self._facts = job, manifest, facts
         lines_tell = job.operation != "cache" and job.latents_space is None
-        self._trusts = job.existing == "skip" and lines_tell
+        self._trusts = job.existing == "skip" and lines_tell and manifest.had_lines
         self.indices: set[int] = set()
         """Of the items that were done."""
 
@@ -61,4 +61,4 @@ class Settled:
             reader = open_latents(item.source)
             return of_decoded(reader, self._job, model_of(reader, self._job, self._facts))
         of = of_encoded if self._job.operation == "encode" else of_reconstructed
-        return of(item.source, kind, self._job, self._facts(self._job.vae or BUILTIN))
+        return of(item.source, kind, self._job, self._facts(self._job.vae or builtin.NAME))

@@ -23,7 +23,7 @@ Sought = Literal["media", "latents", "all latents"]
 """What is looked for in folders. All latents: those of other programs, too."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Found:
     """One thing to work on, or, with ``problem``, one that is known to be no use."""
 

@@ -31,7 +31,7 @@ __all__ = ["Claims", "Item", "assign"]
 LATENTS_ENDINGS: dict[Kind, str] = {"image": latents.IMAGE_SUFFIX, "video": latents.VIDEO_SUFFIX}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Item:
     """One thing to work on and where its result goes."""
 
@@ -90,7 +90,7 @@ class Claims:
         items = [item for item in items if item.problem is None]
         self._real = RealNames()
         self._owners: dict[str, Item] = {}
-        self._claimed: set[tuple[int, Kind]] = set()
+        self._claimed: dict[Kind, set[int]] = {"image": set(), "video": set()}
         self._inputs = {self._real(item.source) for item in items}
         self._inside: dict[str, bool] = {}
         for item in items:
@@ -101,7 +101,7 @@ class Claims:
 
     def claim(self, item: Item, kind: Kind) -> Path:
         """The item's output; :class:`UsageError` if it is another's or an input."""
-        if (item.index, kind) not in self._claimed:
+        if item.index not in self._claimed[kind]:
             self._claim(item, kind)
         return item.output(kind)
 
@@ -121,7 +121,7 @@ class Claims:
         if owner.index != item.index:
             output = item.output(kind)
             raise UsageError(f"{owner.source} and {item.source} would both be written to {output}; run them apart")
-        self._claimed.add((item.index, kind))
+        self._claimed[kind].add(item.index)
 
     def _is_inside(self, folder: str) -> bool:
         """Is it an input, or below one?"""

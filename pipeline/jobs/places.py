@@ -54,7 +54,9 @@ class _Folder:
         self._asked += 1
         if self._asked == self._ASKED:
             self._links = self._listed()
-        return os.path.islink(self._path + name) if self._links is None else os.path.normcase(name) in self._links
+        if self._links is None:
+            return os.path.islink(self._path + name)
+        return bool(self._links) and os.path.normcase(name) in self._links
 
     def _listed(self) -> set[str] | None:
         try:
