@@ -187,7 +187,7 @@ def batch(
         if print_config:
             from tvae.pipeline.batch.text import as_toml
 
-            tell(as_toml(steps).rstrip("\n"))
+            tell(as_toml([step.said for step in steps]).rstrip("\n"))
             return
         part = shard_here(os.environ) if shard is None else shard_of(shard)
         if not dry_run:

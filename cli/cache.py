@@ -114,6 +114,7 @@ def cache(
     overwrite: options.Overwrite = False,
     no_clobber: options.NoClobber = False,
     dry_run: options.DryRun = False,
+    print_config: options.PrintConfig = False,
     arch: Arch = None,
     size: Resolution = None,
     buckets: Buckets = "on",
@@ -152,7 +153,7 @@ def cache(
     """
     with reporting(verbose, json, resumable=True):
         from tvae.cli import arguments
-        from tvae.cli.work import carry_out
+        from tvae.cli.work import carry_out, tell_job
         from tvae.pipeline.caches import Buckets, CacheRequest
         from tvae.pipeline.jobs import Job
 
@@ -194,4 +195,7 @@ def cache(
                 target_fps,
             ),
         )
+        if print_config:
+            tell_job(job)
+            return
         carry_out(job, as_json=json, quiet=quiet, verbose=verbose, progress=not no_progress)

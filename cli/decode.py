@@ -16,6 +16,7 @@ def decode(
     overwrite: options.Overwrite = False,
     no_clobber: options.NoClobber = False,
     dry_run: options.DryRun = False,
+    print_config: options.PrintConfig = False,
     vae: options.LatentsVae = None,
     vae_of: options.VaeOf = None,
     allow_pickle: options.AllowPickle = False,
@@ -57,7 +58,7 @@ def decode(
     """
     with reporting(verbose, json, resumable=True):
         from tvae.cli import arguments
-        from tvae.cli.work import carry_out
+        from tvae.cli.work import carry_out, tell_job
         from tvae.pipeline.jobs import Job
 
         job = Job(
@@ -95,4 +96,7 @@ def decode(
             sandbox=sandbox,
             color=color,
         )
+        if print_config:
+            tell_job(job)
+            return
         carry_out(job, as_json=json, quiet=quiet, verbose=verbose, progress=not no_progress)

@@ -16,6 +16,7 @@ def encode(
     overwrite: options.Overwrite = False,
     no_clobber: options.NoClobber = False,
     dry_run: options.DryRun = False,
+    print_config: options.PrintConfig = False,
     vae: options.Vae = None,
     vae_of: options.VaeOf = None,
     allow_pickle: options.AllowPickle = False,
@@ -52,7 +53,7 @@ def encode(
     """
     with reporting(verbose, json, resumable=True):
         from tvae.cli import arguments
-        from tvae.cli.work import carry_out
+        from tvae.cli.work import carry_out, tell_job
         from tvae.pipeline.jobs import Job
 
         job = Job(
@@ -87,4 +88,7 @@ def encode(
             space=space,
             audio=audio,
         )
+        if print_config:
+            tell_job(job)
+            return
         carry_out(job, as_json=json, quiet=quiet, verbose=verbose, progress=not no_progress)

@@ -60,6 +60,14 @@ NoClobber = Annotated[
     bool,
     typer.Option("--no-clobber", help="Keep outputs that exist, even outdated ones.", rich_help_panel=FILES),
 ]
+PrintConfig = Annotated[
+    bool,
+    typer.Option(
+        "--print-config",
+        help="Print this as a job file for tvae batch, and do nothing.",
+        rich_help_panel=FILES,
+    ),
+]
 DryRun = Annotated[bool, typer.Option("-n", "--dry-run", help="Only say what would be done.", rich_help_panel=FILES)]
 
 Vae = Annotated[

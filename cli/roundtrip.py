@@ -16,6 +16,7 @@ def roundtrip(
     overwrite: options.Overwrite = False,
     no_clobber: options.NoClobber = False,
     dry_run: options.DryRun = False,
+    print_config: options.PrintConfig = False,
     vae: options.Vae = None,
     vae_of: options.VaeOf = None,
     allow_pickle: options.AllowPickle = False,
@@ -55,7 +56,7 @@ def roundtrip(
     """
     with reporting(verbose, json, resumable=True):
         from tvae.cli import arguments
-        from tvae.cli.work import carry_out
+        from tvae.cli.work import carry_out, tell_job
         from tvae.pipeline.jobs import Job
 
         job = Job(
@@ -93,4 +94,7 @@ def roundtrip(
             audio=audio,
             color=color,
         )
+        if print_config:
+            tell_job(job)
+            return
         carry_out(job, as_json=json, quiet=quiet, verbose=verbose, progress=not no_progress)

@@ -6,11 +6,11 @@ import typer
 
 from tvae.cli.exit_codes import ExitCode
 from tvae.cli.render import Display
-from tvae.cli.reporting import say
+from tvae.cli.reporting import say, tell
 from tvae.pipeline.jobs import Job, run_job
 from tvae.pipeline.jobs.cache_names import advice
 
-__all__ = ["carry_out"]
+__all__ = ["carry_out", "tell_job"]
 
 
 def carry_out(job: Job, *, as_json: bool, quiet: bool, verbose: bool, progress: bool) -> None:
@@ -23,3 +23,11 @@ def carry_out(job: Job, *, as_json: bool, quiet: bool, verbose: bool, progress: 
         for line in advice(job):
             say(line)
     raise typer.Exit(ExitCode.SOME_FAILED if finished.failed else ExitCode.DONE)
+
+
+def tell_job(job: Job) -> None:
+    """The job file by which ``tvae batch`` does the same, on stdout. Raises UsageError where there is none."""
+    from tvae.pipeline.batch.said import said_of
+    from tvae.pipeline.batch.text import as_toml
+
+    tell(as_toml([said_of(job)]).rstrip("\n"))

@@ -25,7 +25,7 @@ __all__ = ["Override", "Step", "read_job_file"]
 
 MOST_BYTES, MOST_LISTED = 1 << 22, 1 << 30
 """Of a job file, and of a list of inputs."""
-_OF_A_STEP = ("operation", "inputs", "list", "output", "cache", "override")
+_OF_A_STEP = ("operation", "inputs", "list", "listed", "output", "output_file", "cache", "override")
 _PATHS = ("spill",)
 """Keys of a step that are paths, always; a VAE is one where it exists."""
 _HERE = Path()
@@ -54,7 +54,8 @@ class Step:
     @property
     def folder(self) -> Path:
         """That outputs go to, or below."""
-        return Path(self.job.output or ".")
+        output = self.job.output or "."
+        return Path(output) if output.endswith(os.sep) else Path(output).parent
 
     def path_of(self, item: Item) -> str:
         """An item's source, from the folder or pattern on that it was found by."""
@@ -116,18 +117,26 @@ class _Reader:
             found = f"found {shown(operation)}" if "operation" in data else "it is missing"
             raise self.wrong(where, f"operation must be one of {', '.join(OPERATIONS)}; {found}")
         inputs = tuple(_below(self._folder, name) for name in self._texts(data, "inputs", where))
-        listed = tuple(Listed(one) for name in self._texts(data, "list", where) for one in self._listed(name, where))
-        output = data.get("output", ".")
-        if not _is_name(output):
-            raise self.wrong(where, f"output must be a text, found {shown(output)}")
+        names = [one for name in self._texts(data, "list", where) for one in self._listed(name, where)]
+        names += [_below(self._folder, name) for name in self._texts(data, "listed", where)]
+        output = self._output(data, where)
         values = self._values(data, keys(), where)
         cache = self._cache(data, where)
-        folder = str(self._from(output)) + os.sep  # a folder, whatever its name looks like
         try:
-            job = Job(operation, inputs, folder, listed, cache=cache, **values)
+            job = Job(operation, inputs, output, tuple(map(Listed, names)), cache=cache, **values)
         except UsageError as error:
             raise self.wrong(where, str(error)) from error
         return Step(job, self._overrides(data, job, where), data)
+
+    def _output(self, data: Mapping[str, Any], where: str) -> str:
+        """A folder, whatever its name looks like, or one file."""
+        if {"output", "output_file"} <= data.keys():
+            raise self.wrong(where, "output and output_file exclude each other")
+        name = "output_file" if "output_file" in data else "output"
+        output = data.get(name, ".")
+        if not _is_name(output):
+            raise self.wrong(where, f"{name} must be a text, found {shown(output)}")
+        return str(self._from(output)) + ("" if name == "output_file" else os.sep)
 
     def _overrides(self, data: Mapping[str, Any], job: Job, where: str) -> tuple[Override, ...]:
         tables = data.get("override", [])

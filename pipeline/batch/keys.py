@@ -29,11 +29,12 @@ _OF_ALL_ITEMS = ("recursive",)
 @dataclass(frozen=True)
 class Key:
     """wanted: what a value must be, for people. schema: the same as JSON Schema. read: the field's value for TOML's;
-    ValueError for another."""
+    ValueError for another. written: TOML's for the field's."""
 
     wanted: str
     schema: Mapping[str, Any]
     read: Callable[[Any], Any]
+    written: Callable[[Any], Any] = lambda value: value
 
 
 @cache
@@ -123,13 +124,16 @@ _KEYS: dict[Any, Key] = {
     bool: Key("true or false", {"type": "boolean"}, _exactly(bool)),
     int: Key("a whole number", {"type": "integer"}, _exactly(int)),
     float: Key("a number", {"type": "number"}, _exactly(float, int)),
-    Size: Key("a size such as '1280x720'", {"type": "string", "pattern": "^[0-9]+[xX][0-9]+$"}, _size),
-    Buckets: Key("on, off, or sides such as '256-2048/64'", {"type": "string"}, _buckets),
-    Fraction: Key("a rate such as 25 or '30000/1001'", {"type": ["integer", "string"]}, _fps),
+    Size: Key(
+        "a size such as '1280x720'", {"type": "string", "pattern": "^[0-9]+[xX][0-9]+$"}, _size, "{0[0]}x{0[1]}".format
+    ),
+    Buckets: Key("on, off, or sides such as '256-2048/64'", {"type": "string"}, _buckets, str),
+    Fraction: Key("a rate such as 25 or '30000/1001'", {"type": ["integer", "string"]}, _fps, str),
     tuple[tuple[str, str], ...]: Key(
         "a table of texts and numbers",
         {"type": "object", "additionalProperties": {"type": ["string", "number"]}},
         _table,
+        dict,
     ),
 }
 

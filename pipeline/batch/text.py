@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tvae.pipeline.batch.job_file import Step
 from tvae.pipeline.batch.keys import cache_keys, keys, override_keys
+from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.job import OPERATIONS
 
 __all__ = ["as_toml", "schema"]
@@ -15,9 +15,12 @@ __all__ = ["as_toml", "schema"]
 _TEXTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 
 
-def as_toml(steps: Sequence[Step]) -> str:
-    """All steps, each with what it has by default for the file; it runs from the same folder."""
-    return "\n".join("\n".join(_step(step.said)) + "\n" for step in steps)
+def as_toml(steps: Sequence[Mapping[str, Any]]) -> str:
+    """Steps, as ``Step.said`` has them, each with what it has by default for the file; it runs from the same folder.
+
+    Raises UsageError for names that are not of letters, which TOML cannot say.
+    """
+    return "\n".join("\n".join(_step(step)) + "\n" for step in steps)
 
 
 def _step(said: Mapping[str, Any]) -> Iterator[str]:
@@ -33,7 +36,16 @@ def _value(value: Any) -> str:
     """TOML's form, which for texts, numbers and lists of texts is JSON's but for one character."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_value(name)} = {_value(each)}" for name, each in value.items()) + "}"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    text = json.dumps(value, ensure_ascii=False)
+    if not text.isprintable():
+        text = "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
+    return text
+
+
+def _escaped(letter: str) -> str:
+    if 0xD800 <= ord(letter) < 0xE000:
+        raise UsageError("a name is no valid text of this system, and a job file cannot say it; rename the file")
+    return f"\\u{ord(letter):04x}" if ord(letter) < 0x10000 else f"\\U{ord(letter):08x}"
 
 
 def schema() -> dict[str, Any]:
@@ -49,7 +61,9 @@ def schema() -> dict[str, Any]:
         "operation": {"enum": [*OPERATIONS]},
         "inputs": _TEXTS,
         "list": _TEXTS,
+        "listed": _TEXTS,
         "output": {"type": "string"},
+        "output_file": {"type": "string"},
         "cache": {
             "type": "object",
             "properties": {name: dict(key.schema) for name, key in cache_keys().items()},

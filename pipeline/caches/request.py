@@ -37,6 +37,12 @@ class Buckets:
             raise UsageError(f"--buckets {text}: sides grow from 1 up, MIN is at most MAX and STEP at least 1")
         return cls(True, smallest, largest, step)
 
+    def __str__(self) -> str:
+        """As ``parse`` reads it."""
+        if self.smallest is None:
+            return "on" if self.on else "off"
+        return f"{self.smallest}-{self.largest}" + ("" if self.step is None else f"/{self.step}")
+
 
 @dataclass(frozen=True)
 class CacheRequest:

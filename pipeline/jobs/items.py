@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ __all__ = ["Found", "expand", "names_in", "read_list"]
 
 Sought = Literal["media", "latents", "all latents"]
 """What is looked for in folders. All latents: those of other programs, too."""
+_ESCAPED = re.compile(r"\[([*?[])\]")
+"""A letter that is none of a pattern, as ``glob.escape`` writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +181,9 @@ def _fixed_part(pattern: Path) -> Path:
     """The leading folders of a pattern that hold no wildcard."""
     fixed = Path()
     for folder in pattern.parts[:-1]:
-        if glob.has_magic(folder):
+        if glob.has_magic(_ESCAPED.sub("", folder)):
             break
-        fixed /= folder
+        fixed /= _ESCAPED.sub(r"\1", folder)
     return fixed
 
 

@@ -26,7 +26,7 @@ from tvae.pipeline.jobs.places import RealNames
 from tvae.pipeline.latents.foreign import WRITTEN, ForeignLatents
 from tvae.pipeline.media.formats import DEFAULT_SUFFIXES, WRITTEN_SUFFIXES, Kind, kinds_of, listed
 
-__all__ = ["Claims", "Item", "assign"]
+__all__ = ["Claims", "Item", "assign", "names_a_file"]
 
 LATENTS_ENDINGS: dict[Kind, str] = {"image": latents.IMAGE_SUFFIX, "video": latents.VIDEO_SUFFIX}
 
@@ -141,7 +141,7 @@ def assign(found: Iterable[Found], job: Job) -> list[Item]:
     to_latents = job.operation == "encode"
     caching = job.operation == "cache"
     one_file = not caching and len(found) == 1 and found[0].named and job.output is not None
-    one_file = one_file and _names_a_file(job.output or "", to_latents)
+    one_file = one_file and names_a_file(job.output or "", to_latents)
     output = Path(job.output or ".")
     folders = {below: output / below for below in {one.below for one in found}}
     items = []
@@ -192,7 +192,8 @@ def _source_of(found: Found) -> tuple[str, frozenset[Kind]]:
     return (name if is_name(name) else found.stem), frozenset({kind})
 
 
-def _names_a_file(output: str, to_latents: bool) -> bool:
+def names_a_file(output: str, to_latents: bool) -> bool:
+    """Is a job's output one file, if it has one input? Raises UsageError for one that is not written."""
     path = Path(output)
     suffix = path.suffix.lower()
     if to_latents:
