@@ -11,6 +11,7 @@ from tvae.pipeline.caches.request import CacheRequest
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.devices.names import check_devices
 from tvae.pipeline.jobs.geometry import ALIGNS, FITS, Align, Fit, Size
+from tvae.pipeline.jobs.naming import check_naming
 from tvae.pipeline.media.room import MAX_PIXELS
 from tvae.pipeline.media.sandbox import SANDBOXES, SandboxMode
 from tvae.pipeline.memory.amount import parse_size
@@ -75,6 +76,9 @@ class Job:
     """A folder, or one file by its suffix; None is the current folder."""
     listed: tuple[Listed, ...] = ()
     """More inputs."""
+    naming: str | None = None
+    """Template of outputs' names in a folder (``tvae.pipeline.jobs.naming``); suffixes are added. None:
+    ``{folder}/{name}``."""
     recursive: bool = False
     """Go into the subfolders of named folders."""
 
@@ -164,6 +168,10 @@ class Job:
             raise UsageError("a cache is made by the operation cache, which has to know for which trainer (--for)")
         if not (self.inputs or self.listed):
             raise UsageError(f"nothing to {self.operation}: name a file, a folder or a pattern")
+        if self.naming is not None:
+            if self.operation == "cache":
+                raise UsageError("a cache's files have the names that its trainer looks for; leave naming out")
+            check_naming(self.naming)
         if self.allow_other_vae and self.vae is None:
             raise UsageError("--allow-other-vae decodes with a VAE that you name: pass --vae, too")
         if self.vae_of is not None and self.vae is None:

@@ -21,6 +21,7 @@ from tvae.pipeline.errors import InputError, TvaeError, UsageError
 from tvae.pipeline.files.checked import is_name
 from tvae.pipeline.jobs.items import Found
 from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.naming import named
 from tvae.pipeline.jobs.other_programs import name_of_foreign
 from tvae.pipeline.jobs.places import RealNames
 from tvae.pipeline.latents.foreign import WRITTEN, ForeignLatents
@@ -146,7 +147,13 @@ def assign(found: Iterable[Found], job: Job) -> list[Item]:
     folders = {below: output / below for below in {one.below for one in found}}
     items = []
     for index, (one, (name, kinds)) in enumerate(zip(found, _identities(found, job), strict=True)):
-        folder, name = (output.parent, output.name) if one_file else (folders[one.below], name)
+        if one_file:
+            folder, name = output.parent, output.name
+        elif job.naming is None or one.problem is not None:
+            folder = folders[one.below]
+        else:
+            place = named(job.naming, one.below, name)
+            folder, name = folders.setdefault(Path(place.parent), output / place.parent), place.name
         below = None
         if caching and one.problem is None:
             below, record = PurePosixPath((one.below / name).as_posix()), record_place(output, one.below / name)

@@ -61,6 +61,7 @@ VALUES: dict[str, Any] = {
     "latents_key": "latents",
     "codec": "libx264",
     "pix_fmt": "yuv420p",
+    "naming": "{stem}",
     "color": "bt709",
     "latents_space": "raw",
     "vae": "builtin",
