@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from tvae.pipeline.batch.json_lines import OwnOptions, items_in
 from tvae.pipeline.batch.keys import Key, cache_keys, keys, override_keys, shown
 from tvae.pipeline.caches.request import CacheRequest
 from tvae.pipeline.errors import UsageError
@@ -25,7 +26,7 @@ __all__ = ["Override", "Step", "read_job_file"]
 
 MOST_BYTES, MOST_LISTED = 1 << 22, 1 << 30
 """Of a job file, and of a list of inputs."""
-_OF_A_STEP = ("operation", "inputs", "list", "listed", "output", "output_file", "cache", "override")
+_OF_A_STEP = ("operation", "inputs", "list", "listed", "jsonl", "output", "output_file", "cache", "override")
 _PATHS = ("spill",)
 """Keys of a step that are paths, always; a VAE is one where it exists."""
 _HERE = Path()
@@ -33,7 +34,8 @@ _HERE = Path()
 
 @dataclass(frozen=True)
 class Override:
-    """What is different for the items that a pattern matches. set: fields of ``Job``."""
+    """What is different for the items that a pattern matches, or, without one, for those of ``jsonl`` that have its
+    number. set: fields of ``Job``."""
 
     match: tuple[str, ...]
     set: Mapping[str, Any]
@@ -45,10 +47,12 @@ class Override:
 
 @dataclass(frozen=True)
 class Step:
-    """One run. said: what the file says of it, defaults included, as TOML has it."""
+    """One run. overrides: those with patterns first, which are so many. said: what the file says of it, defaults
+    included, as TOML has it."""
 
     job: Job
     overrides: tuple[Override, ...]
+    patterned: int
     said: Mapping[str, Any]
 
     @property
@@ -64,8 +68,11 @@ class Step:
 
     def overrides_of(self, item: Item) -> tuple[int, ...]:
         """Those that an item has, by their number."""
+        own = () if item.own is None else (item.own,)
+        if not self.patterned:
+            return own
         path = self.path_of(item)
-        return tuple(n for n, override in enumerate(self.overrides) if override.takes(path))
+        return *(n for n, override in enumerate(self.overrides[: self.patterned]) if override.takes(path)), *own
 
     def job_with(self, overrides: tuple[int, ...]) -> Job:
         """What is to be done of the items that have these overrides; of two for one key the later one counts."""
@@ -119,14 +126,18 @@ class _Reader:
         inputs = tuple(_below(self._folder, name) for name in self._texts(data, "inputs", where))
         names = [one for name in self._texts(data, "list", where) for one in self._listed(name, where)]
         names += [_below(self._folder, name) for name in self._texts(data, "listed", where)]
+        tables = self._override_tables(data, where)
+        items, own = self._with_options(data, len(tables), where)
         output = self._output(data, where)
         values = self._values(data, keys(), where)
         cache = self._cache(data, where)
         try:
-            job = Job(operation, inputs, output, tuple(map(Listed, names)), cache=cache, **values)
+            job = Job(operation, inputs, output, (*map(Listed, names), *items), cache=cache, **values)
         except UsageError as error:
             raise self.wrong(where, str(error)) from error
-        return Step(job, self._overrides(data, job, where), data)
+        overrides = [self._override(job, table, f"{where}override {n}: ") for n, table in enumerate(tables, 1)]
+        overrides += [self._checked(job, Override((), values), here) for here, values in own]
+        return Step(job, tuple(overrides), len(tables), data)
 
     def _output(self, data: Mapping[str, Any], where: str) -> str:
         """A folder, whatever its name looks like, or one file."""
@@ -138,24 +149,46 @@ class _Reader:
             raise self.wrong(where, f"{name} must be a text, found {shown(output)}")
         return str(self._from(output)) + ("" if name == "output_file" else os.sep)
 
-    def _overrides(self, data: Mapping[str, Any], job: Job, where: str) -> tuple[Override, ...]:
+    def _override_tables(self, data: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
         tables = data.get("override", [])
         if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
             raise self.wrong(where, "override must be tables ([[step.override]])")
-        found = []
-        for n, table in enumerate(tables, 1):
-            here = f"{where}override {n}: "
-            self.check_names(table, ["match", *override_keys()], here)
-            patterns = self._texts(table, "match", here)
-            if not patterns:
-                raise self.wrong(here, "match is missing; it says which items this is for, such as '*.mp4'")
-            values = self._values(table, override_keys(), here)
+        return tables
+
+    def _override(self, job: Job, table: Mapping[str, Any], here: str) -> Override:
+        self.check_names(table, ["match", *override_keys()], here)
+        patterns = self._texts(table, "match", here)
+        if not patterns:
+            raise self.wrong(here, "match is missing; it says which items this is for, such as '*.mp4'")
+        return self._checked(job, Override(patterns, self._values(table, override_keys(), here)), here)
+
+    def _checked(self, job: Job, override: Override, here: str) -> Override:
+        try:
+            replace(job, **override.set)
+        except UsageError as error:
+            raise self.wrong(here, str(error)) from error
+        return override
+
+    def _with_options(
+        self, data: Mapping[str, Any], first: int, where: str
+    ) -> tuple[list[Listed], list[tuple[str, dict[str, Any]]]]:
+        """Items of lists of JSON objects, and sets of options, numbered from ``first``, with where each is said."""
+        items, sets, numbers = list[Listed](), list[tuple[str, dict[str, Any]]](), OwnOptions(first)
+        for name in self._texts(data, "jsonl", where):
+            path = self._from(name)
             try:
-                replace(job, **values)
-            except UsageError as error:
-                raise self.wrong(here, str(error)) from error
-            found.append(Override(patterns, values))
-        return tuple(found)
+                for line, (file, options) in items_in(path, MOST_LISTED):
+                    number, new = numbers.number(options) if options else (None, False)
+                    if new:
+                        here = f"{where}{name}, line {line}: "
+                        self.check_names(options, override_keys(), here)
+                        sets.append((here, self._values(options, override_keys(), here)))
+                    items.append(Listed(_below(path.parent, file), number))
+            except OSError as error:
+                raise self.wrong(where, f"cannot read the list {name}: {error.strerror or error}") from error
+            except ValueError as error:
+                raise self.wrong(where, f"cannot read the list {name}: {error}") from error
+        return items, sets
 
     def _cache(self, data: Mapping[str, Any], where: str) -> CacheRequest | None:
         if "cache" not in data:

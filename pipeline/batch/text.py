@@ -62,6 +62,7 @@ def schema() -> dict[str, Any]:
         "inputs": _TEXTS,
         "list": _TEXTS,
         "listed": _TEXTS,
+        "jsonl": _TEXTS,
         "output": {"type": "string"},
         "output_file": {"type": "string"},
         "cache": {

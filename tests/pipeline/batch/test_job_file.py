@@ -270,7 +270,7 @@ def test_the_schema_knows_the_keys(tmp_path: Path) -> None:
     found = schema()
     several, step = found["oneOf"]
     assert {*step["properties"]} == {
-        *("operation", "inputs", "list", "listed", "output", "output_file", "cache", "override"),
+        *("operation", "inputs", "list", "listed", "jsonl", "output", "output_file", "cache", "override"),
         *keys(),
     }
     assert {*several["properties"]} == {"step", *keys()}
