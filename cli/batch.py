@@ -141,7 +141,7 @@ def batch(
     verbose: options.Verbose = False,
     no_progress: options.NoProgress = False,
 ) -> None:
-    """Do a job from a file: encode, decode, roundtrip and cache, in steps.
+    """Do a job from a file: encode, decode, roundtrip, cache and verify, in steps.
 
     A step: operation = "encode", inputs = ["photos"], output = "latents", and the command's options as keys.
     Several are tables [[step]]; options before them are for all.
@@ -177,7 +177,8 @@ def batch(
         if engine is not None and claim:
             raise UsageError("--claim and --engine ray cannot be used together; the cluster shares the items itself")
 
-        from tvae.pipeline.batch.job_file import read_job_file
+        from tvae.pipeline.batch.check import VERIFY
+        from tvae.pipeline.batch.job_file import Step, read_job_file
         from tvae.pipeline.batch.report import check_places, write_failed_list, write_reports
         from tvae.pipeline.batch.run import Options, run_batch
         from tvae.pipeline.batch.shards import shard_here, shard_of
@@ -190,8 +191,9 @@ def batch(
             tell(as_toml([step.said for step in steps]).rstrip("\n"))
             return
         part = shard_here(os.environ) if shard is None else shard_of(shard)
+        folders = dict.fromkeys(str(step.folder) for step in steps if isinstance(step, Step))
         if not dry_run:
-            check_places(dict.fromkeys(str(step.folder) for step in steps), part, claim=claim)
+            check_places(folders, part, claim=claim)
         wanted = Options(dry_run, retries, 1 if fail_fast else max_failures, part, claim)
         results: list[StepResult] = []
 
@@ -231,6 +233,8 @@ def batch(
             _tell_table(results, part)
         if stopped:
             say(f"stopped after {failed} failed; complete results stay; run the same command to continue")
+        if any(result.failed for result in results if result.operation == VERIFY):
+            raise typer.Exit(ExitCode.VERIFICATION_FAILED)
         if failed:
             raise typer.Exit(ExitCode.SOME_FAILED)
 
@@ -255,8 +259,9 @@ def _tell_table(results: Sequence[StepResult], shard: Shard | None) -> None:
     if shard is not None:
         tell(f"part {shard.number} of {shard.count}")
     for number, result in enumerate(results, 1):
-        counts = {name: getattr(result, name) for name in ("done", "planned", "skipped", "failed", "retried")}
+        counts = {name: getattr(result, name) for name in ("done", "planned", "skipped", "stale", "failed", "retried")}
         said = [f"{count} {word}" for word, count in counts.items() if count]
-        said += ["the rest is what an earlier step makes"] if result.waits else []
+        said += ["the rest is what an earlier step makes"] if result.waits and result.operation != "verify" else []
         told = ", ".join(said) or "nothing to do"
-        tell(printable(f"step {number}, {result.operation} to {result.output}: {told}, {result.seconds:.1f} s"))
+        where = "of" if result.operation == "verify" else "to"
+        tell(printable(f"step {number}, {result.operation} {where} {result.output}: {told}, {result.seconds:.1f} s"))

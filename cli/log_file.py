@@ -10,6 +10,7 @@ from typing import IO, Self
 from tvae.cli.reporting import one_line, say
 from tvae.pipeline import jobs
 from tvae.pipeline.errors import UsageError
+from tvae.pipeline.jobs.events import ItemVerified
 
 __all__ = ["LogFile"]
 
@@ -54,6 +55,8 @@ class LogFile:
             case jobs.ItemPlanned():
                 why = f": {event.reason}" if event.reason else ""
                 self._write(f"{event.state or 'planned'} {event.input} -> {event.output}{why}")
+            case ItemVerified(reason=str()):
+                self._write(f"{event.state} {event.input}: {event.reason}")
             case jobs.ItemFailed():
                 self._write(f"failed {event.input}: {event.error}")
             case jobs.Notice():

@@ -25,6 +25,7 @@ from rich.text import Text
 from tvae.cli.reporting import one_line, printable, printable_lines, tell
 from tvae.pipeline import jobs
 from tvae.pipeline.jobs.busy import bottleneck
+from tvae.pipeline.jobs.events import ItemVerified
 
 __all__ = ["Display"]
 
@@ -97,6 +98,8 @@ class Display:
                 if event.state is not None:
                     exists = f"  {event.state}" + ("" if event.reason is None else f": {event.reason}")
                 self._result(printable(f"{event.input} -> {event.output}{exists}"))
+            case ItemVerified(reason=str()):
+                self._result(printable(f"{event.input}: {event.state}: {event.reason}"))
             case jobs.RunDone(quality=jobs.Quality()):
                 self._result(f"mean of {event.done}  {event.quality}")
         if isinstance(event, jobs.RunDone):

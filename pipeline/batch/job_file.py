@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from tvae.pipeline.batch.check import VERIFY, CheckStep
 from tvae.pipeline.batch.json_lines import OwnOptions, items_in
 from tvae.pipeline.batch.keys import Key, cache_keys, keys, override_keys, shown
 from tvae.pipeline.caches.request import CacheRequest
@@ -27,6 +28,7 @@ __all__ = ["Override", "Step", "read_job_file"]
 MOST_BYTES, MOST_LISTED = 1 << 22, 1 << 30
 """Of a job file, and of a list of inputs."""
 _OF_A_STEP = ("operation", "inputs", "list", "listed", "jsonl", "output", "output_file", "cache", "override")
+_OF_A_CHECK = ("operation", "inputs", "source", "vae", "allow_pickle")
 _PATHS = ("spill",)
 """Keys of a step that are paths, always; a VAE is one where it exists."""
 _HERE = Path()
@@ -82,7 +84,7 @@ class Step:
         return replace(self.job, **changes)
 
 
-def read_job_file(path: Path) -> list[Step]:
+def read_job_file(path: Path) -> list[Step | CheckStep]:
     """The steps of a job file, one at least; names of files in it are from its folder. Raises UsageError."""
     try:
         data = tomllib.loads(read_bytes(path, MOST_BYTES).decode())
@@ -93,7 +95,7 @@ def read_job_file(path: Path) -> list[Step]:
     reader = _Reader(path)
     if "step" not in data:
         return [reader.step(data, "")]
-    defaults = {name: value for name, value in data.items() if name != "step"}
+    reader.defaults = defaults = {name: value for name, value in data.items() if name != "step"}
     reader.check_names(defaults, keys(), "")
     tables = data["step"]
     if not isinstance(tables, list) or not tables or not all(isinstance(each, dict) for each in tables):
@@ -104,6 +106,8 @@ def read_job_file(path: Path) -> list[Step]:
 class _Reader:
     def __init__(self, path: Path) -> None:
         self._path, self._folder = path, path.parent
+        self.defaults: Mapping[str, Any] = {}
+        """What the file has for all steps."""
 
     def wrong(self, where: str, what: str) -> UsageError:
         return UsageError(f"the job {self._path}: {where}{what}")
@@ -117,12 +121,29 @@ class _Reader:
                 hint = f"; did you mean '{close[0]}'?" if close else ""
                 raise self.wrong(where, f"unknown key '{name}'{hint}")
 
-    def step(self, data: Mapping[str, Any], where: str) -> Step:
+    def step(self, data: Mapping[str, Any], where: str) -> Step | CheckStep:
+        return self._check(data, where) if data.get("operation") == VERIFY else self._step(data, where)
+
+    def _check(self, data: Mapping[str, Any], where: str) -> CheckStep:
+        """Of what the file has for all steps it leaves out what it has no use for."""
+        known = {name: value for name, value in data.items() if name not in self.defaults or name in _OF_A_CHECK}
+        self.check_names(known, _OF_A_CHECK, where)
+        inputs = tuple(str(self._from(name)) for name in self._texts(known, "inputs", where))
+        if not inputs:
+            raise self.wrong(where, "inputs is missing; name latents, or folders of outputs")
+        values = self._values(known, {name: keys()[name] for name in ("vae", "allow_pickle")}, where)
+        source = known.get("source")
+        if source is not None and not _is_name(source):
+            raise self.wrong(where, f"source must be a text, found {shown(source)}")
+        source = None if source is None else str(self._from(source))
+        return CheckStep(inputs, source, values.get("vae"), values.get("allow_pickle", False), known)
+
+    def _step(self, data: Mapping[str, Any], where: str) -> Step:
         self.check_names(data, [*_OF_A_STEP, *keys()], where)
         operation = data.get("operation")
         if operation not in OPERATIONS:
             found = f"found {shown(operation)}" if "operation" in data else "it is missing"
-            raise self.wrong(where, f"operation must be one of {', '.join(OPERATIONS)}; {found}")
+            raise self.wrong(where, f"operation must be one of {', '.join((*OPERATIONS, VERIFY))}; {found}")
         inputs = tuple(_below(self._folder, name) for name in self._texts(data, "inputs", where))
         names = [one for name in self._texts(data, "list", where) for one in self._listed(name, where)]
         names += [_below(self._folder, name) for name in self._texts(data, "listed", where)]

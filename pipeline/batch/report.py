@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
+from tvae.pipeline.batch.check import VERIFY
 from tvae.pipeline.batch.manifest_lines import check_own, manifest_name
 from tvae.pipeline.batch.run import StepResult
 from tvae.pipeline.batch.shards import Shard
@@ -42,9 +43,11 @@ def check_places(folders: Iterable[str], shard: Shard | None, *, claim: bool = F
 def write_reports(
     results: Sequence[StepResult], shard: Shard | None, *, claim: bool = False, ended: Ended = "complete"
 ) -> None:
-    """One in each folder of outputs, of the steps that wrote there. A run that was refused or interrupted makes no
-    folder for it. OutputError where it cannot be written."""
-    for folder in dict.fromkeys(result.output for result in results):
+    """One in each folder of outputs, of the steps that wrote there, and of those that verified what is there.
+
+    A run that was refused or interrupted makes no folder for it. OutputError where it cannot be written.
+    """
+    for folder in dict.fromkeys(result.output for result in results if result.operation != VERIFY):
         if ended in ("complete", "stopped") or Path(folder).is_dir():
             steps = [asdict(result) for result in results if result.output == folder]
             report = {"format": FORMAT, "ended": ended, "steps": steps}

@@ -11,6 +11,7 @@ from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any
 
+from tvae.pipeline.batch.check import VERIFY, CheckStep, run_check
 from tvae.pipeline.batch.facts import facts_of
 from tvae.pipeline.batch.job_file import Step
 from tvae.pipeline.batch.manifest import Manifest
@@ -19,7 +20,7 @@ from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.batch.shared_manifest import SharedManifest
 from tvae.pipeline.errors import OutOfMemory, UsageError
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemPlanned, ItemSkipped, run_job
-from tvae.pipeline.jobs.events import Notice, Retried
+from tvae.pipeline.jobs.events import ItemVerified, Notice, Retried
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.listing import Listing, listing
 from tvae.pipeline.jobs.outputs import Item
@@ -68,8 +69,10 @@ class StepResult:
     failed: int = 0
     planned: int = 0
     retried: int = 0
+    stale: int = 0
+    """Of those that a step that verifies found whole."""
     waits: bool = False
-    """In a dry run: its inputs are what an earlier step is to make."""
+    """In a dry run: its inputs are what an earlier step is to make, or it verifies."""
     seconds: float = 0.0
     failures: list[dict[str, str]] = field(default_factory=list)
 
@@ -79,7 +82,7 @@ class TooManyFailures(Exception):
 
 
 def run_batch(
-    steps: Sequence[Step],
+    steps: Sequence[Step | CheckStep],
     options: Options,
     on_event: Callable[[Event], None],
     sleep: Callable[[float], None] = time.sleep,
@@ -95,7 +98,13 @@ def run_batch(
     results = [] if results is None else results
     opened = OpenVaes()
     made: set[Path] = set()
-    for step in steps:
+    for number, step in enumerate(steps):
+        if isinstance(step, CheckStep):
+            home = step.home([one.folder for one in _computing(steps[:number])])
+            results.append(StepResult(VERIFY, home, waits=options.dry_run))
+            if not options.dry_run and not _checked(step, options, on_event, results):
+                break
+            continue
         result = StepResult(step.job.operation, str(step.folder))
         results.append(result)
         here = _without_what_is_not_there_yet(step, made) if options.dry_run else step
@@ -113,15 +122,51 @@ def run_batch(
     return results
 
 
-def _check_shared(steps: Sequence[Step], options: Options) -> None:
+def _computing(steps: Sequence[Step | CheckStep]) -> list[Step]:
+    return [step for step in steps if isinstance(step, Step)]
+
+
+def _check_shared(steps: Sequence[Step | CheckStep], options: Options) -> None:
     """Raises UsageError, before the first step is begun, for what cannot be shared with other processes."""
-    for step in steps:
+    for step in _computing(steps):
         for override in ((), *((n,) for n in range(len(step.overrides)))):
             job = step.job_with(override)
             if options.claim:
                 replaced(job, claim=True)
             if options.elsewhere is not None and job.devices is not None:
                 raise UsageError("devices are of one machine; leave them out of the job, workers have one each")
+
+
+def _checked(
+    step: CheckStep, options: Options, on_event: Callable[[Event], None], results: Sequence[StepResult]
+) -> bool:
+    """Does the last of the results; is there to be more?"""
+    result, most = results[-1], options.most_failures
+
+    def heard(event: Event) -> None:
+        match event:
+            case ItemVerified():
+                result.done += 1
+                result.stale += event.state == "stale"
+            case ItemFailed():
+                _count_failure(result, event)
+        on_event(event)
+        if isinstance(event, ItemFailed) and most is not None and sum(r.failed for r in results) >= most:
+            raise TooManyFailures
+
+    begin = time.monotonic()
+    try:
+        run_check(step, lambda path: options.shard is None or options.shard.takes(path), heard)
+    except TooManyFailures:
+        return False
+    finally:
+        result.seconds = time.monotonic() - begin
+    return True
+
+
+def _count_failure(result: StepResult, event: ItemFailed) -> None:
+    result.failed += 1
+    result.failures.append({"source": str(event.input), "error": event.error})
 
 
 def _without_what_is_not_there_yet(step: Step, made: set[Path]) -> Step | None:
@@ -226,8 +271,7 @@ class _Step:
             case ItemPlanned():
                 result.planned += 1
             case ItemFailed():
-                result.failed += 1
-                result.failures.append({"source": str(event.input), "error": event.error})
+                _count_failure(result, event)
         self._on_event(event)
         most = self._options.most_failures
         if isinstance(event, ItemFailed) and most is not None and sum(r.failed for r in self._results) >= most:

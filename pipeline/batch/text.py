@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tvae.pipeline.batch.check import VERIFY
 from tvae.pipeline.batch.keys import cache_keys, keys, override_keys
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.job import OPERATIONS
@@ -58,7 +59,8 @@ def schema() -> dict[str, Any]:
         "additionalProperties": False,
     }
     own = {
-        "operation": {"enum": [*OPERATIONS]},
+        "operation": {"enum": [*OPERATIONS, VERIFY]},
+        "source": {"type": "string"},
         "inputs": _TEXTS,
         "list": _TEXTS,
         "listed": _TEXTS,

@@ -26,6 +26,7 @@ __all__ = [
     "ItemPlanned",
     "ItemSkipped",
     "ItemStarted",
+    "ItemVerified",
     "Notice",
     "Progress",
     "Retried",
@@ -140,6 +141,16 @@ class ItemFailed(ItemEvent):
     type = "item_failed"
     error: str
     cause: BaseException | None = field(default=None, compare=False, repr=False, metadata={"json": False})
+
+
+@dataclass(frozen=True)
+class ItemVerified(ItemEvent):
+    """An output was read whole by a batch: ``state`` is *fine*, *unchecked* or *stale*, with a ``reason``. One that is
+    damaged or incomplete has failed."""
+
+    type = "item_verified"
+    state: str
+    reason: str | None = None
 
 
 @dataclass(frozen=True)

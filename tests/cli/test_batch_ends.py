@@ -79,3 +79,16 @@ def test_a_report_that_cannot_be_written_hides_no_end(
     assert result.exit_code == 130
     assert "report.json" in result.stderr
     assert "interrupted" in result.stderr
+
+
+def test_a_check_that_fails_has_its_own_code(tvae: Tvae, job: Path, tmp_path: Path) -> None:
+    check = '[[step]]\noperation = "verify"\ninputs = ["out", "back"]\n'
+    job.write_text((JOB + MORE + check).replace(', "bad.png"', ""), encoding="utf-8")
+    result = tvae("batch", job)
+    assert (result.exit_code, f"step 3, verify of {tmp_path}/back: 2 done" in result.stdout) == (0, False)
+    assert f"step 3, verify of {tmp_path}/out: 2 done" in result.stdout
+    (tmp_path / "back" / "photo.png").write_bytes(b"x")
+    job.write_text(check, encoding="utf-8")
+    result = tvae("batch", job)
+    assert result.exit_code == 4
+    assert "photo.png is damaged" in result.stderr

@@ -117,7 +117,7 @@ def test_one_step_needs_no_table(tmp_path: Path) -> None:
         ('operatoin = "encode"', "unknown key 'operatoin'; did you mean 'operation'?"),
         (
             'operation = "encod"\ninputs = "a"',
-            "must be one of encode, decode, roundtrip, cache; found 'encod'",
+            "must be one of encode, decode, roundtrip, cache, verify; found 'encod'",
         ),
         ('inputs = "a"', "it is missing"),
         ('operation = "encode"\ninputs = "a"\nvea = "x"', "unknown key 'vea'; did you mean 'vae'?"),
@@ -270,11 +270,11 @@ def test_the_schema_knows_the_keys(tmp_path: Path) -> None:
     found = schema()
     several, step = found["oneOf"]
     assert {*step["properties"]} == {
-        *("operation", "inputs", "list", "listed", "jsonl", "output", "output_file", "cache", "override"),
+        *("operation", "source", "inputs", "list", "listed", "jsonl", "output", "output_file", "cache", "override"),
         *keys(),
     }
     assert {*several["properties"]} == {"step", *keys()}
-    assert step["properties"]["operation"] == {"enum": [*OPERATIONS]}
+    assert step["properties"]["operation"] == {"enum": [*OPERATIONS, "verify"]}
     jsonschema = pytest.importorskip("jsonschema")
     jsonschema.Draft202012Validator.check_schema(found)
     (tmp_path / "names.txt").touch()
