@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
@@ -21,6 +23,9 @@ from tvae.pipeline.files.checked import read_json
 __all__ = ["Ended", "check_places", "write_failed_list", "write_reports"]
 
 FORMAT = "tvae batch report"
+MOST_REPORTS = 100
+"""That runs which claim items leave in a folder: each process has one, and they come again and again."""
+_OF_A_CLAIM = re.compile(r"report-.+-\d+(-\d+-of-\d+)?\.json")
 Ended = Literal["complete", "stopped", "interrupted", "error"]
 """*Stopped* after as many failures as were allowed; by an *error* that is no item's."""
 
@@ -50,14 +55,37 @@ def write_reports(
     for folder in dict.fromkeys(result.output for result in results if result.operation != VERIFY):
         if ended in ("complete", "stopped") or Path(folder).is_dir():
             steps = [asdict(result) for result in results if result.output == folder]
-            report = {"format": FORMAT, "ended": ended, "steps": steps}
-            _write(_place(folder, shard, claim), json.dumps(report, indent=1) + "\n")
+            place = _place(folder, shard, claim)
+            report = {"format": FORMAT, "name": place.name, "ended": ended, "steps": steps}
+            _write(place, json.dumps(report, indent=1) + "\n")
+            if claim:
+                _tidy(place.parent)
 
 
 def write_failed_list(path: Path, results: Sequence[StepResult]) -> None:
     """The sources that failed, one a line, as ``tvae encode -a`` and a step's ``list`` read them."""
     names = dict.fromkeys(failure["source"] for result in results for failure in result.failures)
     _write(path, "".join(f"{Path(name).absolute()}\n" for name in names))
+
+
+def _tidy(folder: Path) -> None:
+    """Removes the oldest reports of runs that claimed items, where there are more than are kept. One is ours if it has
+    the name that it was written under; whatever else has such a name is somebody's, and stays."""
+    with suppress(OSError):
+        reports = [path for path in folder.iterdir() if _OF_A_CLAIM.fullmatch(path.name) and not path.is_symlink()]
+        if len(reports) <= MOST_REPORTS:
+            return
+        ours = sorted((path for path in reports if _is_as_written(path)), key=lambda path: path.stat().st_mtime_ns)
+        for path in ours[: max(0, len(ours) - MOST_REPORTS)]:
+            path.unlink()
+
+
+def _is_as_written(path: Path) -> bool:
+    try:
+        data = read_json(path)
+    except (OSError, ValueError):
+        return False
+    return isinstance(data, dict) and (data.get("format"), data.get("name")) == (FORMAT, path.name)
 
 
 def _place(folder: str, shard: Shard | None, claim: bool) -> Path:
