@@ -179,7 +179,7 @@ def batch(
 
         from tvae.pipeline.batch.check import VERIFY
         from tvae.pipeline.batch.job_file import Step, read_job_file
-        from tvae.pipeline.batch.report import check_places, write_failed_list, write_reports
+        from tvae.pipeline.batch.report import check_places, expect, write_failed_list, write_reports
         from tvae.pipeline.batch.run import Options, run_batch
         from tvae.pipeline.batch.shards import shard_here, shard_of
         from tvae.pipeline.jobs import Event, RunStarted
@@ -227,9 +227,11 @@ def batch(
         failed = sum(result.failed for result in results)
         stopped = wanted.most_failures is not None and failed >= wanted.most_failures
         report("stopped" if stopped else "complete")
+        if dry_run:
+            expect(results, part)
         if json:
             emit("batch_done", {"steps": [asdict(result) for result in results]}, as_json=True)
-        elif not quiet and len(steps) > 1:
+        elif not quiet and (dry_run or len(steps) > 1):
             _tell_table(results, part)
         if stopped:
             say(f"stopped after {failed} failed; complete results stay; run the same command to continue")
@@ -261,7 +263,19 @@ def _tell_table(results: Sequence[StepResult], shard: Shard | None) -> None:
     for number, result in enumerate(results, 1):
         counts = {name: getattr(result, name) for name in ("done", "planned", "skipped", "stale", "failed", "retried")}
         said = [f"{count} {word}" for word, count in counts.items() if count]
+        said += [*_expected(result)] if result.planned else []
         said += ["the rest is what an earlier step makes"] if result.waits and result.operation != "verify" else []
         told = ", ".join(said) or "nothing to do"
+        took = f"{'looked at in ' if result.planned else ''}{result.seconds:.1f} s"
         where = "of" if result.operation == "verify" else "to"
-        tell(printable(f"step {number}, {result.operation} {where} {result.output}: {told}, {result.seconds:.1f} s"))
+        tell(printable(f"step {number}, {result.operation} {where} {result.output}: {told}, {took}"))
+
+
+def _expected(result: StepResult) -> Iterator[str]:
+    """Of what a dry run has planned: bytes and time, as far as they are known."""
+    from tvae.pipeline.engine.plan.report import size_text
+
+    written, seconds = result.written_bytes, result.expected_seconds
+    yield f"{size_text(result.read_bytes)} to read"
+    yield "bytes to write unknown" if written is None else f"about {size_text(written)} to write"
+    yield "time unknown" if seconds is None else f"about {seconds:.1f} s"

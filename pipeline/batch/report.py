@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from tvae.pipeline.batch.check import VERIFY
+from tvae.pipeline.batch.foresight import measured_rate, written_for_read
 from tvae.pipeline.batch.manifest_lines import check_own, manifest_name
 from tvae.pipeline.batch.run import StepResult
 from tvae.pipeline.batch.shards import Shard
@@ -20,7 +21,7 @@ from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.atomic import replacing, write_error
 from tvae.pipeline.files.checked import read_json
 
-__all__ = ["Ended", "check_places", "write_failed_list", "write_reports"]
+__all__ = ["Ended", "check_places", "expect", "write_failed_list", "write_reports"]
 
 FORMAT = "tvae batch report"
 MOST_REPORTS = 100
@@ -54,12 +55,29 @@ def write_reports(
     """
     for folder in dict.fromkeys(result.output for result in results if result.operation != VERIFY):
         if ended in ("complete", "stopped") or Path(folder).is_dir():
-            steps = [asdict(result) for result in results if result.output == folder]
+            steps = [{**asdict(one), "bytes_per_second": _rate(one, shard)} for one in results if one.output == folder]
             place = _place(folder, shard, claim)
             report = {"format": FORMAT, "name": place.name, "ended": ended, "steps": steps}
             _write(place, json.dumps(report, indent=1) + "\n")
             if claim:
                 _tidy(place.parent)
+
+
+def expect(results: Iterable[StepResult], shard: Shard | None) -> None:
+    """Completes what a dry run has found by what is known of its folders."""
+    for result in results:
+        folder = Path(result.output)
+        ratio = written_for_read(folder, result.operation, shard)
+        rate = measured_rate(_place(result.output, shard, False), result.operation)
+        result.written_bytes = None if ratio is None else round(ratio * result.read_bytes)
+        result.expected_seconds = None if rate is None else result.read_bytes / rate
+
+
+def _rate(result: StepResult, shard: Shard | None) -> float | None:
+    """Of a run that has done nothing it is the one that was known before."""
+    if result.read_bytes and result.seconds > 0:
+        return result.read_bytes / result.seconds
+    return measured_rate(_place(result.output, shard, False), result.operation)
 
 
 def write_failed_list(path: Path, results: Sequence[StepResult]) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
@@ -13,12 +12,14 @@ from typing import Any
 
 from tvae.pipeline.batch.check import VERIFY, CheckStep, run_check
 from tvae.pipeline.batch.facts import facts_of
+from tvae.pipeline.batch.foresight import bytes_of
 from tvae.pipeline.batch.job_file import Step
 from tvae.pipeline.batch.manifest import Manifest
+from tvae.pipeline.batch.retries import may_pass, waits
 from tvae.pipeline.batch.settled import Settled
 from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.batch.shared_manifest import SharedManifest
-from tvae.pipeline.errors import OutOfMemory, UsageError
+from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemPlanned, ItemSkipped, run_job
 from tvae.pipeline.jobs.events import ItemVerified, Notice, Retried
 from tvae.pipeline.jobs.job import Job
@@ -28,19 +29,6 @@ from tvae.pipeline.jobs.run import Elsewhere
 from tvae.pipeline.jobs.vaes import OpenVaes, Vaes
 
 __all__ = ["Options", "StepResult", "TooManyFailures", "run_batch"]
-
-MOST_SECONDS = 60.0
-"""Between two tries."""
-_PASSING = {
-    getattr(errno, name)
-    for name in (
-        *("EIO", "EAGAIN", "EBUSY", "EINTR", "ENOMEM", "ENOSPC", "EDQUOT", "ESTALE", "ETIMEDOUT", "ENFILE", "EMFILE"),
-        *("ENETDOWN", "ENETUNREACH", "ENETRESET", "ECONNABORTED", "ECONNRESET", "EHOSTDOWN", "EHOSTUNREACH"),
-        *("EREMOTEIO", "ENOTCONN", "ENODEV"),
-    )
-    if hasattr(errno, name)
-}
-"""Errors of the system that may be over a little later."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +62,12 @@ class StepResult:
     waits: bool = False
     """In a dry run: its inputs are what an earlier step is to make, or it verifies."""
     seconds: float = 0.0
+    read_bytes: int = 0
+    """Of the sources of all that is done or, in a dry run, planned."""
+    written_bytes: int | None = None
+    """That a dry run expects, by the outputs that are there; None: nothing is known, or it is no dry run."""
+    expected_seconds: float | None = None
+    """The same of the time, by the last run's rate."""
     failures: list[dict[str, str]] = field(default_factory=list)
 
 
@@ -212,9 +206,11 @@ class _Step:
             for group, items in groups.items():
                 job = self._step.job_with(group)
                 if group and job.latents_space is not None:  # what a file of another program holds depends on it
-                    whole = self._listing(job)
-                    items = [one for one in whole.items if self._is_here(one) and self._step.overrides_of(one) == group]
-                self._group(job, Listing(items, whole.claims))
+                    anew = self._listing(job)
+                    items = [one for one in anew.items if self._is_here(one) and self._step.overrides_of(one) == group]
+                    self._group(job, Listing(items, anew.claims))
+                else:
+                    self._group(job, Listing(items, whole.claims))
 
     def _listing(self, job: Job) -> Listing:
         return listing(job, Vaes(job, opened=self._opened))
@@ -233,11 +229,11 @@ class _Step:
         job = replaced(job, dry_run=options.dry_run, exact=options.dry_run, claim=options.claim)
         if self._manifest is not None:
             self._settled = Settled(job, self._manifest, Vaes(job, opened=self._opened).facts)
-        for wait in (*_waits(options.retries), None):
+        for wait in (*waits(options.retries), None):
             failed: set[int] = set()
 
             def tell(event: Event, failed: set[int] = failed, wait: float | None = wait) -> None:
-                if isinstance(event, ItemFailed) and wait is not None and _may_pass(event.cause):
+                if isinstance(event, ItemFailed) and wait is not None and may_pass(event.cause):
                     failed.add(event.index)
                     event = Retried(event.input, event.index, f"{event.error}; it is tried again in {wait:.0f} s")
                 self._heard(event)
@@ -263,13 +259,17 @@ class _Step:
                 self._notices.setdefault(event.index, []).append(event.message)
             case ItemDone():
                 result.done += 1
-                self._recorded(event, {"frames": event.frames, "seconds": round(event.seconds, 3)})
+                read = bytes_of(event.input)
+                result.read_bytes += read
+                told = {"frames": event.frames, "seconds": round(event.seconds, 3), "source_bytes": read}
+                self._recorded(event, told)
             case ItemSkipped():
                 result.skipped += 1
                 if not self._is_known(event):
                     self._recorded(event, {})
             case ItemPlanned():
                 result.planned += 1
+                result.read_bytes += bytes_of(event.input)
             case ItemFailed():
                 _count_failure(result, event)
         self._on_event(event)
@@ -289,21 +289,6 @@ class _Step:
             return
         known = {"operation": self._step.job.operation, "source": str(event.input.absolute())}
         notices = self._notices.pop(event.index, [])
-        told = {"warnings": notices} if notices else {}
+        told: dict[str, Any] = {"warnings": notices} if notices else {}
+        told |= {"all_bytes": bytes_of(event.output)} if event.output.is_dir() else {}
         self._manifest.done(event.output, {**known, **facts, **facts_of(event.output), **told})
-
-
-def _waits(retries: int) -> Iterator[float]:
-    """Seconds before each further try."""
-    return (min(MOST_SECONDS, 2.0**n) for n in range(retries))
-
-
-def _may_pass(error: BaseException | None) -> bool:
-    """Is it of the system or of memory, or for want of either, and not of the item?"""
-    while error is not None:
-        if isinstance(error, (MemoryError, OutOfMemory)):
-            return True
-        if isinstance(error, OSError):
-            return error.errno in _PASSING
-        error = error.__cause__
-    return False

@@ -69,6 +69,7 @@ def test_a_dry_run_writes_nothing(tvae: Tvae, job: Path, tmp_path: Path) -> None
     result = tvae("batch", job, "--dry-run")
     assert result.exit_code == 3
     assert "1 planned, 1 failed" in result.stdout
+    assert "to read, bytes to write unknown, time unknown, looked at in" in result.stdout
     assert f"{tmp_path}/photo.png -> {tmp_path}/out/photo.png.safetensors  new\n" in result.stdout
     assert "bad.png" in result.stderr
     assert "the rest is what an earlier step makes" in result.stdout

@@ -16,7 +16,8 @@ from job_files import DECODE, ENCODE, NAME, checksums, outputs, photo
 from tvae.pipeline.batch.job_file import read_job_file
 from tvae.pipeline.batch.manifest_lines import read_manifest
 from tvae.pipeline.batch.report import write_reports
-from tvae.pipeline.batch.run import MOST_SECONDS, Options, StepResult, run_batch
+from tvae.pipeline.batch.retries import MOST_SECONDS
+from tvae.pipeline.batch.run import Options, StepResult, run_batch
 from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.errors import InputError, OutOfMemory, OutputError, UsageError
 from tvae.pipeline.jobs import ItemDone, ItemFailed, Notice
