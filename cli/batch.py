@@ -14,6 +14,7 @@ from tvae.cli.reporting import printable, reporting, say, tell
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from tvae.cli.metrics import MetricsServer
     from tvae.pipeline.batch.report import Ended
     from tvae.pipeline.batch.run import StepResult
     from tvae.pipeline.batch.shards import Shard
@@ -49,6 +50,17 @@ Log = Annotated[
     str | None,
     typer.Option(
         "--log", metavar="FILE", help="Append a line with its time for each event to a file.", show_default=False
+    ),
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        metavar="N",
+        min=1,
+        max=65535,
+        help="Serve counts for Prometheus at http://127.0.0.1:N/metrics while the batch runs.",
+        show_default=False,
     ),
 ]
 ShardText = Annotated[
@@ -129,6 +141,7 @@ def batch(
     max_failures: MaxFailures = None,
     failed_list: FailedList = None,
     log: Log = None,
+    metrics_port: MetricsPort = None,
     shard: ShardText = None,
     claim: Claim = False,
     engine: Engine = None,
@@ -208,6 +221,7 @@ def batch(
             ExitStack() as cluster,
             collecting_later() as collecting,
             nullcontext() if log is None else LogFile(Path(log)) as file,
+            nullcontext() if metrics_port is None else _served(metrics_port) as metrics,
             Display(as_json=json, quiet=quiet, verbose=verbose, progress=not no_progress) as display,
         ):
 
@@ -217,6 +231,8 @@ def batch(
                     collecting()
                 if file is not None:
                     file.tell(event)
+                if metrics is not None:
+                    metrics.tell(event)
 
             if engine is not None and not dry_run:
                 from tvae.pipeline.batch.on_ray.engine import on_ray
@@ -239,6 +255,12 @@ def batch(
             raise typer.Exit(ExitCode.VERIFICATION_FAILED)
         if failed:
             raise typer.Exit(ExitCode.SOME_FAILED)
+
+
+def _served(port: int) -> MetricsServer:
+    from tvae.cli.metrics import MetricsServer  # which imports an HTTP server
+
+    return MetricsServer(port)
 
 
 @contextmanager
