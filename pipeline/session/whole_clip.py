@@ -24,7 +24,7 @@ def whole_clip(
     shape = steps.result_shape(tuple(x.shape), sizes)
     result = None if peers else torch.empty(shape, dtype=like.dtype, device=like.device)
     caches: list[Cache] = []
-    part: Cache | None = None
+    own: OwnRows | None = None
     at, to = 0, 0
     for n, size in enumerate(sizes):
         last = n == len(sizes) - 1 and last_is_alone(sizes)
@@ -35,13 +35,15 @@ def whole_clip(
         if result is None:
             result = torch.empty((*shape[:3], *rows.shape[3:]), dtype=like.dtype, device=like.device)
         result[:, :, to : to + rows.shape[2]] = rows
+        own = part if isinstance(part, OwnRows) else None
         at, to = at + size, to + rows.shape[2]
+        del part, rows  # the next step is computed without them
     assert result is not None
     assert to == shape[2]
-    if isinstance(part, OwnRows):
+    if own is not None:
         assert peers is not None
         if peers.gather:
-            return peers.whole(result, part.axis, part.own, channels_last=channels_last)
+            return peers.whole(result, own.axis, own.own, channels_last=channels_last)
     elif peers is not None and not peers.gather and peers.rank:
         return result[:, :, :, :0]  # nothing was divided: the first rank has all
     return result

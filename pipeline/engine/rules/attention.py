@@ -192,6 +192,9 @@ def _at_once(q: Op | Tensor, k: Op | Tensor, v: Op | Tensor) -> tuple[int, int]:
 
 def _attended(qkv: tuple[Tensor, Tensor, Tensor], bias: Tensor | None, **extra: Any) -> Tensor:
     q, k, v = qkv
+    if q.ndim == 3:  # PyTorch's kernels that do not hold all weights take four dimensions
+        shared = bias.unsqueeze(1) if bias is not None and bias.ndim == 3 else bias
+        return _attended((q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1)), shared, **extra).squeeze(1)
     if not _is_rounded(q, k):
         return F.scaled_dot_product_attention(q, k, v, bias, **extra)
     q_wide, k_wide, v_wide = (x.to(torch.float32, memory_format=torch.contiguous_format) for x in qkv)

@@ -72,10 +72,10 @@ class _Autoencoder(nn.Module):
 
     def _decoded(self, z: Tensor, memory: Memory, dropped: int) -> Tensor:
         """[N, C, t, h, w] -> [N, 3, f · t - dropped, H, W] in [-1, 1]."""
-        x = _through(self.decoder, z, memory)
+        x = _through(self.decoder, z, memory).clamp(0, 1) * 2 - 1
         if (patch := self.config["patch_size"]) > 1:
             x = as_clip(F.pixel_shuffle(as_frames(x), patch), x.shape[0])
-        return x.clamp(0, 1)[:, :, dropped:] * 2 - 1
+        return x[:, :, dropped:]
 
     def _step(self, z: Tensor, caches: Sequence[Tensor], dropped: int) -> tuple[Tensor, Caches]:
         memory = Memory.of_step(caches, sum(isinstance(m, Memorised | Wide) for m in self.decoder))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from live_bytes import LiveBytes
 from one_op import CPU, Case, Draw, OneOp, Shape, check, clip_tokens, folded, heights, tokens, widths
 from torch import arange
 
@@ -203,3 +204,15 @@ def test_tokens_of_a_map_that_stays_one_row_when_the_picture_grows(rows: int) ->
     program = lower(g.graph, g.sizes, CPU)
     (out,) = execute(schedule(program, 1), g.inputs(), g.weights)
     torch.testing.assert_close(out, g.values[g.graph.outputs[0]], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("mask", [None, (1024, 1024), (2, 1024, 1024), (2, 1, 1024)])
+def test_operands_without_heads_hold_no_weights(mask: tuple[int, ...] | None) -> None:
+    """PyTorch's kernels for them alone would hold a weight for every pair of tokens."""
+    q, k, v = (torch.randn(2, 1024, 8) for _ in range(3))
+    bias = None if mask is None else torch.randn(mask)
+    wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, bias)
+    with LiveBytes([q, k, v, *([] if bias is None else [bias])]) as live:
+        found = attention_rules._attended((q, k, v), bias)
+    assert (found - wanted).abs().max() < 1e-5
+    assert live.peak < 1024 * 1024 * 4
