@@ -235,6 +235,8 @@ class TiledVAE(InPlaceOf):
             found = known.replay(Task(side), inputs, call)
         if found is None:
             session = self._session(device, inputs[0].dtype)
+            if self._peers is not None:
+                self._peers.check_call(session, (side, call), inputs)
             if self._in_steps(session, side, call, inputs[0].ndim):
                 return clip_output(side, session.clip(side, inputs[0]).to(dtype))
             found = session.compute(Task(side), inputs, call, generator=generator)

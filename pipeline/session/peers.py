@@ -6,17 +6,21 @@ What they must agree on before they compute is agreed on here. What they compute
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Sequence
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from tvae.kernels.checksum import WeightChecksums
+from tvae.kernels.checksum_on_host import HostChecksums
 from tvae.pipeline.engine.ir.axis import Axis, shape_of_rows
 from tvae.pipeline.engine.plan.bounds import Rows
 from tvae.pipeline.engine.run.exchange import Exchange, GroupExchange
 from tvae.pipeline.engine.run.swap_rows import PartOfRows, swap_rows, widened
-from tvae.pipeline.errors import TvaeError, UsageError
+from tvae.pipeline.errors import PlanError, TvaeError, UsageError
 from tvae.pipeline.session.choose_plan import Room
 
 __all__ = ["Peers"]
@@ -44,6 +48,8 @@ class Peers:
         self._all = GroupExchange(group)
         self.rank, self.count = self._all.rank, self._all.ranks
         self._fewer = {self.count: self._all}
+        self._models: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+        self._numbers_of_models = itertools.count()
 
     def exchange(self, count: int) -> Exchange | None:
         """Between the first so many ranks; None for the others, which have no rows."""
@@ -57,18 +63,15 @@ class Peers:
 
     def least(self, found: Callable[[], Room]) -> Room:
         """Of each number the least that any rank finds; None where nobody knows one. Raises what ``found`` raises, and
-        UsageError on the other ranks."""
+        on the other ranks an error of that kind: they may go on with another plan, and so all do."""
         try:
             numbers = found()
-        except TvaeError:
-            self._numbers([_FAILED, _FAILED])
+        except TvaeError as error:
+            self._numbers([_FAILED, isinstance(error, PlanError)])
             raise
-        return self._least(numbers)
-
-    def _least(self, numbers: Room) -> Room:
         every = self._numbers([_UNKNOWN if n is None else n for n in numbers])
-        if wrong := [rank for rank, its in enumerate(every) if _FAILED in its]:
-            raise self._why_failed(wrong[0])
+        if wrong := [(rank, its[1]) for rank, its in enumerate(every) if its[0] == _FAILED]:
+            raise self._why_failed(*wrong[0])
         device, host = (None if n == _UNKNOWN else n for n in map(min, zip(*every, strict=True)))
         return device, host
 
@@ -80,6 +83,21 @@ class Peers:
             other = [name for (name, _), a, b in zip(facts, its, every[0], strict=True) if a != b]
             if other:
                 raise UsageError(f"rank {rank} has another {other[0]} than rank 0: all ranks make the same calls")
+
+    def check_call(self, model: object, call: object, inputs: Sequence[Tensor]) -> None:
+        """Before a call: do all ranks make the same one? Raises UsageError on all where they do not. model: another
+        object when anything about the VAE has changed but the values of its weights. inputs: compared by checksums."""
+        number = self._models.get(model)
+        if number is None:
+            number = self._models[model] = next(self._numbers_of_models)
+        first = [x.contiguous() for x in inputs if x.device == inputs[0].device]
+        sums = WeightChecksums(first) if first[0].is_cuda else HostChecksums([x.cpu() for x in first])
+        self.check_alike([
+            ("VAE", number),
+            ("call", call),
+            ("input size", [tuple(x.shape) for x in inputs]),
+            ("input", sums().tolist()),
+        ])  # fmt: skip
 
     def whole(self, part: Tensor, axis: Axis, own: Sequence[Rows], *, channels_last: bool) -> Tensor:
         """A result of which each rank has its own rows, on every rank that wants it; on others their own rows."""
@@ -101,8 +119,8 @@ class Peers:
         """The rows of a rank that has none."""
         return torch.empty(shape_of_rows(shape, axis, 0), dtype=dtype, device=device)
 
-    def _why_failed(self, rank: int) -> TvaeError:
-        return UsageError(f"rank {rank} cannot take part; its own message says why")
+    def _why_failed(self, rank: int, by_plan: int) -> TvaeError:
+        return (PlanError if by_plan else UsageError)(f"rank {rank} cannot take part; its own message says why")
 
     def _held(self, own: Sequence[Rows], rows: int) -> list[Rows]:
         """The rows that each rank is to have of a result."""

@@ -53,7 +53,8 @@ def shared_plan(
         if steps or not thin(found.schedule.program, found.schedule.segments):
             _told(count, peers, _FEW_ROWS)
             return replace(found, schedule=of_rank(found.schedule, min(peers.rank, count - 1)))
-    _told(1, peers, f"{_named(apart[0])} cannot be shared" if apart else _FEW_ROWS)
+    why = _FEW_ROWS if divisible else "it has neither rows nor frames"
+    _told(1, peers, f"{_named(apart[0])} cannot be shared" if apart else why)
     return choose(program)
 
 

@@ -49,7 +49,7 @@ class ThreadPeers(Peers):
     def check_alike(self, facts: Sequence[tuple[str, object]]) -> None:
         """They are: they compute the same call of one object."""
 
-    def _why_failed(self, rank: int) -> TvaeError:
+    def _why_failed(self, rank: int, by_plan: int) -> TvaeError:
         return self._meeting.refused[rank]
 
     def _held(self, own: Sequence[Rows], rows: int) -> list[Rows]:

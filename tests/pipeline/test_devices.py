@@ -74,14 +74,25 @@ def shared_calls(rank: int) -> dict[str, Any]:
         assert said.rank == rank
         assert said.bands == ((0, 6), (6, 11))
         found["message"] = refusal(model, z[:, :, : 8 + rank])
+        found["input"] = refusal(model, z + rank * 1e-6)
+        found["turned"] = refusal(model, z.contiguous(memory_format=torch.channels_last) if rank else z)
         model.first.bias += rank
         found["weights"] = refusal(model, z)
+        vae = TiledVAE(SharingVAE(), group=group)
+        vae.decode(z)
+        if rank:
+            vae.vae.norm.eps = 0.5
+        found["changed"] = refusal_of(vae, z)
     return found
 
 
 def refusal(model: nn.Module, z: torch.Tensor) -> str:
+    return refusal_of(TiledVAE(model, group=dist.group.WORLD), z)
+
+
+def refusal_of(vae: Any, z: torch.Tensor) -> str:
     try:
-        TiledVAE(model, group=dist.group.WORLD).decode(z)
+        vae.decode(z)
     except UsageError as error:
         return str(error)
     return ""
@@ -94,6 +105,9 @@ def test_two_processes_share_a_call() -> None:
     for found in both:
         assert max(value for name, value in found.items() if name.partition(" ")[0] in SIDES) <= 1e-5
         assert found["message"] == "rank 1 has another input size than rank 0: all ranks make the same calls"
+        assert found["input"] == "rank 1 has another input than rank 0: all ranks make the same calls"
+        assert found["turned"] == ""
+        assert found["changed"] == "rank 1 has another VAE than rank 0: all ranks make the same calls"
         assert found["weights"] == "rank 1 has another set of weights than rank 0: all ranks make the same calls"
     parts = [found["part"] for found in both]
     assert [part.shape[2] for part in parts] == [12, 10]

@@ -56,13 +56,16 @@ def test_a_statistic_that_cannot_be_joined_is_computed_by_each_rank_for_itself(
         shared_plan(program, SimpleNamespace(count=2, rank=1, must_share=True), choose)  # type: ignore[arg-type]
 
 
-def test_what_has_no_rows_is_refused_where_ranks_must_share() -> None:
+def test_what_has_no_rows_is_refused_where_ranks_must_share(caplog: pytest.LogCaptureFixture) -> None:
+    """Otherwise each rank computes it."""
     program = program_of(torch.neg)
     first = program.inputs[0]
     ops = tuple(replace(op, axis=None) if op.id == first else op for op in program.ops)
     peers: Any = SimpleNamespace(count=2, rank=1, must_share=True)
     with pytest.raises(UsageError, match="neither rows nor frames that several devices could share"):
         shared_plan(replace(program, ops=ops), peers, lambda _: None)  # type: ignore[arg-type,return-value]
+    assert shared_plan(replace(program, ops=ops), PEERS, lambda _: "plan") == "plan"  # type: ignore[arg-type,return-value]
+    assert "only 1 of 3 devices share this: it has neither rows nor frames" in caplog.text
 
 
 def test_one_that_can_be_is_shared() -> None:

@@ -1,0 +1,58 @@
+"""What ranks agree on before they compute."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tvae.pipeline.engine.run.thread_exchange import Meeting
+from tvae.pipeline.errors import PlanError, TvaeError, UsageError
+from tvae.pipeline.session.choose_plan import Room
+from tvae.pipeline.session.peers import Peers
+from tvae.pipeline.session.thread_peers import ThreadPeers
+
+
+class PlainPeers(ThreadPeers):
+    """Threads that agree as processes do."""
+
+    least = Peers.least
+    _why_failed = Peers._why_failed
+
+
+def least(kind: type[ThreadPeers], *found: Room | TvaeError) -> list[Any]:
+    """What each rank is told or raises."""
+    meeting = Meeting(len(found))
+
+    def one(rank: int) -> Any:
+        def its() -> Room:
+            mine = found[rank]
+            if isinstance(mine, TvaeError):
+                raise mine
+            return mine
+
+        try:
+            return kind(meeting, rank).least(its)
+        except TvaeError as error:
+            return error
+
+    with ThreadPoolExecutor(len(found)) as threads:
+        return [*threads.map(one, range(len(found)))]
+
+
+@pytest.mark.parametrize("kind", [PlainPeers, ThreadPeers])
+def test_the_least_of_each(kind: type[ThreadPeers]) -> None:
+    assert least(kind, (5, None), (3, 7), (4, None)) == [(3, 7)] * 3
+    assert least(kind, (0, None), (None, None)) == [(0, None)] * 2
+    assert least(kind, (None, None), (None, None)) == [(None, None)] * 2
+
+
+@pytest.mark.parametrize("error", [PlanError("too little", 9), UsageError("unknown")])
+def test_what_one_refuses_all_refuse(error: TvaeError) -> None:
+    """In the same way: after a PlanError all try another plan. Threads are told the very error."""
+    first, second, third = least(PlainPeers, (5, None), error, (4, 4))
+    assert second is error
+    assert {type(first), type(third)} == {type(error)}
+    assert str(first) == "rank 1 cannot take part; its own message says why"
+    assert least(ThreadPeers, (5, None), error, (4, 4)) == [error] * 3
