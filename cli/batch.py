@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
 import typer
 
+from tvae.cli import batch_options as of_batch
 from tvae.cli import options
 from tvae.cli.exit_codes import ExitCode, Terminated
 from tvae.cli.reporting import printable, reporting, say, tell
@@ -21,134 +22,25 @@ if TYPE_CHECKING:
 
 __all__ = ["batch"]
 
-_ON_RAY = "On a cluster"
-
-JobFile = Annotated[
-    str | None, typer.Argument(metavar="JOB.toml", help="What is to be done, step by step.", show_default=False)
-]
-PrintConfig = Annotated[
-    bool, typer.Option("--print-config", help="Print each step with the file's defaults in it, and do nothing.")
-]
-Schema = Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of job files, for editors.")]
-Retries = Annotated[
-    int,
-    typer.Option(
-        "--retries", min=0, max=20, help="Try an item again that failed for the system or for memory, after 1, 2, 4… s."
-    ),
-]
-FailFast = Annotated[bool, typer.Option("--fail-fast", help="Begin nothing else after the first failure.")]
-MaxFailures = Annotated[
-    int | None, typer.Option("--max-failures", min=1, help="Begin nothing else after so many.", show_default=False)
-]
-FailedList = Annotated[
-    str | None,
-    typer.Option(
-        "--failed-list", metavar="FILE", help="Write the sources that failed, one a line.", show_default=False
-    ),
-]
-Log = Annotated[
-    str | None,
-    typer.Option(
-        "--log", metavar="FILE", help="Append a line with its time for each event to a file.", show_default=False
-    ),
-]
-MetricsPort = Annotated[
-    int | None,
-    typer.Option(
-        "--metrics-port",
-        metavar="N",
-        min=1,
-        max=65535,
-        help="Serve counts for Prometheus at http://127.0.0.1:N/metrics while the batch runs.",
-        show_default=False,
-    ),
-]
-ShardText = Annotated[
-    str | None,
-    typer.Option(
-        "--shard",
-        metavar="I/N",
-        help="Do one of N parts of the items, the same whatever else there is.",
-        show_default="what Slurm's job array or torchrun says, or all",
-    ),
-]
-Claim = Annotated[
-    bool,
-    typer.Option(
-        "--claim",
-        help="Share the items with other processes that run the same job on one folder: each item is taken by a lock "
-        "file, which ends with its process.",
-    ),
-]
-Engine = Annotated[
-    Literal["ray"] | None,
-    typer.Option(
-        "--engine",
-        help="Do the items on a Ray cluster whose machines share the files; see --address.",
-        show_default="this machine alone",
-        rich_help_panel=_ON_RAY,
-    ),
-]
-Address = Annotated[
-    str | None,
-    typer.Option(
-        "--address",
-        metavar="HOST:PORT|auto|local",
-        help="The cluster: auto is the one that this machine is a part of, local one that is started for the run.",
-        show_default="auto",
-        rich_help_panel=_ON_RAY,
-    ),
-]
-WorkerCount = Annotated[
-    int | None,
-    typer.Option(
-        "--workers",
-        min=1,
-        help="How many; those that find no place wait, for which a cluster may grow.",
-        show_default="what the nodes take, and more as nodes come",
-        rich_help_panel=_ON_RAY,
-    ),
-]
-WorkerCpus = Annotated[
-    float | None,
-    typer.Option(
-        "--cpus-per-worker",
-        min=0,
-        help="What Ray keeps for each.",
-        show_default="1 beside a GPU, else all of a node",
-        rich_help_panel=_ON_RAY,
-    ),
-]
-WorkerGpus = Annotated[
-    float | None,
-    typer.Option(
-        "--gpus-per-worker",
-        min=0,
-        help="0.5: two share one, each with the job's vram.",
-        show_default="1 where the cluster has any, else 0",
-        rich_help_panel=_ON_RAY,
-    ),
-]
-
 
 def batch(
-    job_file: JobFile = None,
+    job_file: of_batch.JobFile = None,
     dry_run: options.DryRun = False,
-    print_config: PrintConfig = False,
-    schema: Schema = False,
-    retries: Retries = 0,
-    fail_fast: FailFast = False,
-    max_failures: MaxFailures = None,
-    failed_list: FailedList = None,
-    log: Log = None,
-    metrics_port: MetricsPort = None,
-    shard: ShardText = None,
-    claim: Claim = False,
-    engine: Engine = None,
-    address: Address = None,
-    workers: WorkerCount = None,
-    cpus_per_worker: WorkerCpus = None,
-    gpus_per_worker: WorkerGpus = None,
+    print_config: of_batch.PrintConfig = False,
+    schema: of_batch.Schema = False,
+    retries: of_batch.Retries = 0,
+    fail_fast: of_batch.FailFast = False,
+    max_failures: of_batch.MaxFailures = None,
+    failed_list: of_batch.FailedList = None,
+    log: of_batch.Log = None,
+    metrics_port: of_batch.MetricsPort = None,
+    shard: of_batch.ShardText = None,
+    claim: of_batch.Claim = False,
+    engine: of_batch.Engine = None,
+    address: of_batch.Address = None,
+    workers: of_batch.WorkerCount = None,
+    cpus_per_worker: of_batch.WorkerCpus = None,
+    gpus_per_worker: of_batch.WorkerGpus = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -157,7 +49,7 @@ def batch(
     """Do a job from a file: encode, decode, roundtrip, cache and verify, in steps.
 
     A step: operation = "encode", inputs = ["photos"], output = "latents", and the command's options as keys.
-    Several are tables [[step]]; options before them are for all.
+    Several are an array of tables, step (see pipeline/batch/README.md); options before them are for all.
     Each folder of outputs gets manifest.jsonl, a line for each output, and report.json.
     A job that is run again skips what is done.
     """
