@@ -66,6 +66,14 @@ def in_a_process(folder: Path, nodes: Any) -> list[str]:
     return [sys.executable, "-c", SCRIPT, str(folder / "job.toml"), nodes.address, str(WORKER)]
 
 
+def leave_a_file(folder: Path) -> None:
+    """As a process does that is killed while it writes."""
+    script = "import sys, pathlib; from tvae.pipeline.files.names import owned_name; "
+    script += "(pathlib.Path(sys.argv[1]) / owned_name('x')).touch()"
+    subprocess.run([sys.executable, "-c", script, str(folder)], check=True)
+    assert any(name.endswith("-x.tmp") for name in os.listdir(folder))
+
+
 def one_line_each(folder: Path, expected: dict[str, str]) -> None:
     assert checksums(folder) == expected
     lines = (folder / NAME).read_bytes().splitlines()
@@ -76,8 +84,12 @@ def one_line_each(folder: Path, expected: dict[str, str]) -> None:
 def test_a_worker_an_actor_and_a_node(
     on_nodes: Run, two_nodes: Any, expected: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def kill_worker() -> None:
+        leave_a_file(tmp_path / "out")
+        two_nodes.kill_worker()
+
     plan: dict[int, Callable[[], None]] = {
-        5: two_nodes.kill_worker,
+        5: kill_worker,
         20: two_nodes.kill_actor,
         35: two_nodes.kill_node,
         45: two_nodes.add_node,
