@@ -35,16 +35,18 @@ class Peers:
 
     group: of processes, as PyTorch has them; every one of them makes a ``Peers``. gather: does every rank want the
     whole result? Otherwise each has its own rows of it. must_share: refuse what no two ranks can share, which each of
-    them would compute alone.
+    them would compute alone. first_only: of what is whole only the first rank wants any, and the others compute nothing
+    that is not shared.
     """
 
     first_only = False
-    """Do the others want no result? Then they compute nothing that is not shared."""
     _all: Exchange
     _fewer: dict[int, Exchange | None]
 
-    def __init__(self, group: dist.ProcessGroup, *, gather: bool = True, must_share: bool = False) -> None:
-        self.gather, self.must_share, self._group = gather, must_share, group
+    def __init__(
+        self, group: dist.ProcessGroup, *, gather: bool = True, must_share: bool = False, first_only: bool = False
+    ) -> None:
+        self.gather, self.must_share, self.first_only, self._group = gather, must_share, first_only, group
         self._all = GroupExchange(group)
         self.rank, self.count = self._all.rank, self._all.ranks
         self._fewer = {self.count: self._all}
@@ -124,7 +126,7 @@ class Peers:
 
     def _held(self, own: Sequence[Rows], rows: int) -> list[Rows]:
         """The rows that each rank is to have of a result."""
-        return [(0, rows)] * len(own)
+        return [(0, rows), *own[1:]] if self.first_only else [(0, rows)] * len(own)
 
     def _numbers(self, mine: Sequence[int]) -> list[list[int]]:
         """Those of every rank."""

@@ -27,7 +27,7 @@ from tvae.pipeline.session.session import Session
 from tvae.pipeline.session.subject import Subject
 from tvae.pipeline.session.task import Task
 from tvae.pipeline.session.thread_peers import ThreadPeers
-from tvae.pipeline.session.weights import WeightWatch, places_of
+from tvae.pipeline.session.weights import WeightWatch
 from tvae.presets import Preset
 
 __all__ = ["SeveralDevices"]
@@ -68,7 +68,7 @@ class SeveralDevices:
             )
             for rank, device in enumerate(self._devices)
         ]
-        self._watch: tuple[list[int], WeightWatch] | None = None
+        self._watch: WeightWatch | None = None
 
     def _together(self, do: Callable[[int], T]) -> T:
         """By the numbers of the devices: what ``do(0)`` gives."""
@@ -126,13 +126,12 @@ class SeveralDevices:
             session.forget()
 
     def _look_at_weights(self) -> None:
-        """Before a call. Copies are those of the last look; where a weight was written to since, they are dropped."""
-        now = dict(self._subject.weights([]))
-        places = places_of(now)
-        if self._watch is not None and (places != self._watch[0] or self._watch[1].look(self._watch[1].start())()):
+        """Before a call. Copies are those of the last look; where a weight was written to since, they are dropped.
+        What else may change about a model its owner sees, who says ``forget``."""
+        if self._watch is not None and self._watch.look(self._watch.start())():
             self.forget()
         if self._watch is None:
-            self._watch = places, WeightWatch(now, {})
+            self._watch = WeightWatch(self._subject.weights([]), {})
 
     def _given(self, inputs: Sequence[Tensor], rank: int) -> list[Tensor]:
         """The inputs on a device."""

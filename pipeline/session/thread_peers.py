@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from tvae.pipeline.engine.plan.bounds import Rows
 from tvae.pipeline.engine.run.exchange import Exchange
 from tvae.pipeline.engine.run.thread_exchange import Meeting, ThreadExchange
 from tvae.pipeline.errors import TvaeError
@@ -19,10 +18,8 @@ __all__ = ["ThreadPeers"]
 class ThreadPeers(Peers):
     """As the thread of number ``rank`` sees them. What one of them raises ends the call in all (see ``Meeting``)."""
 
-    first_only = True
-
     def __init__(self, meeting: Meeting, rank: int) -> None:
-        self.gather, self.must_share = True, False
+        self.gather, self.must_share, self.first_only = True, False, True
         self.rank, self.count, self._meeting = rank, meeting.ranks, meeting
         self._all = ThreadExchange(meeting, rank, self.count)
         self._fewer = {self.count: self._all}
@@ -51,9 +48,6 @@ class ThreadPeers(Peers):
 
     def _why_failed(self, rank: int, by_plan: int) -> TvaeError:
         return self._meeting.refused[rank]
-
-    def _held(self, own: Sequence[Rows], rows: int) -> list[Rows]:
-        return [(0, rows), *own[1:]]
 
     def _gathered(self, numbers: Tensor) -> list[Tensor]:
         return self._all.gather(numbers)

@@ -44,7 +44,7 @@ def met(ranks: Ranks, device: str) -> Peers:
         store = dist.FileStore(ranks.meeting, ranks.count)
         dist.init_process_group(backend, store=store, rank=ranks.rank, world_size=ranks.count, timeout=patience)
         assert dist.group.WORLD is not None
-        return Peers(dist.group.WORLD, must_share=ranks.asked_for)
+        return Peers(dist.group.WORLD, must_share=ranks.asked_for, first_only=True)
     except (RuntimeError, ValueError) as error:
         why = (str(error) or type(error).__name__).splitlines()[0]
         raise RankError(f"it does not reach the other devices by {backend} ({why})") from error

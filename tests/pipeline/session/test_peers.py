@@ -6,7 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import torch
 
+from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.run.thread_exchange import Meeting
 from tvae.pipeline.errors import PlanError, TvaeError, UsageError
 from tvae.pipeline.session.choose_plan import Room
@@ -56,3 +58,21 @@ def test_what_one_refuses_all_refuse(error: TvaeError) -> None:
     assert {type(first), type(third)} == {type(error)}
     assert str(first) == "rank 1 cannot take part; its own message says why"
     assert least(ThreadPeers, (5, None), error, (4, 4)) == [error] * 3
+
+
+@pytest.mark.parametrize("first_only", [False, True])
+def test_who_has_the_whole(first_only: bool) -> None:
+    """Three ranks, of which the last has no rows."""
+    x, own = torch.randn(2, 3, 7, 4), [(0, 3), (3, 7), (7, 7)]
+    meeting = Meeting(3)
+
+    def one(rank: int) -> torch.Tensor:
+        peers = ThreadPeers(meeting, rank)
+        peers.first_only = first_only
+        return peers.whole(x[:, :, slice(*own[rank])], Axis(2, 1, 7, 1), own, channels_last=False)
+
+    with ThreadPoolExecutor(3) as threads:
+        first, *others = threads.map(one, range(3))
+    assert torch.equal(first, x)
+    wanted = [x[:, :, slice(*rows)] if first_only else x for rows in own[1:]]
+    assert all(map(torch.equal, others, wanted))

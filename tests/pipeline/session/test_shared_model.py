@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 def opened(vae: str) -> SharedModel:
     assert dist.group.WORLD is not None
-    kind = partial(SharedModel, peers=Peers(dist.group.WORLD), tell=tell)
+    kind = partial(SharedModel, peers=Peers(dist.group.WORLD, first_only=True), tell=tell)
     model = open_model(vae, device="cpu", strip=2, kind=kind)
     assert isinstance(model, SharedModel)
     return model
