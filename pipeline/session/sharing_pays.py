@@ -28,42 +28,50 @@ exchanges. Two H100, NCCL, SDXL's shape: decode (32 segments) takes 72 to 82 ms 
 @dataclass(frozen=True)
 class Expected:
     """Seconds. alone: with whole items, one on each device; None where one fits into no device's memory. together:
-    where ``devices`` share the rows of each item. start: what that takes once, beyond what whole items take."""
+    where ``devices`` share the rows of each item; None where starting alone takes longer than ``alone``. start: what
+    sharing takes once, beyond what whole items take."""
 
     alone: float | None
-    together: float
+    together: float | None
     devices: int
     start: float
 
     @property
     def pays(self) -> bool:
         """Are rows to be shared?"""
-        return self.alone is None or self.together + self.start < self.alone
+        return self.alone is None or (self.together is not None and self.together + self.start < self.alone)
 
     def __str__(self) -> str:
         alone = "a device has too little memory for all rows"
         if self.alone is not None:
             alone = f"about {time_text(self.alone)} with all rows on a device"
-        start = f" and {time_text(self.start)} to start" if self.start else ""
-        return f"{alone}, {time_text(self.together)}{start} with rows on {self.devices} devices"
+        parts = [] if self.together is None else [time_text(self.together)]
+        parts += [f"{time_text(self.start)} to start"] if self.start else []
+        return f"{alone}, {' and '.join(parts)} with rows on {self.devices} devices"
 
 
-def expected(calls: Sequence[Call], devices: int, times: int = 1) -> Expected:
-    """Of one item that is these calls, so many times, and that the processes would be started for."""
+def expected(
+    calls: Sequence[Call], devices: int, times: int = 1, *, several: bool = False, quick: bool = False
+) -> Expected:
+    """Of one item that is these calls, so many times. several: there are other items, so that whole ones have a process
+    each, too. quick: do not plan further what cannot pay."""
+    start = 0.0 if several else _START_SECONDS
     try:
         alone: float | None = times * sum(plan().seconds for plan, _ in calls)
     except PlanError:
         alone = None
-    return Expected(alone, times * sum(_together(plan()) for _, plan in calls), devices, _START_SECONDS)
+    if quick and alone is not None and alone <= start:
+        return Expected(alone, None, devices, start)
+    return Expected(alone, times * sum(_together(plan()) for _, plan in calls), devices, start)
 
 
 def expected_of_all(items: Sequence[Expected], devices: int) -> Expected:
-    """Of fewer items than devices, all at once on one device each, or one after the other on all devices. Of several
-    items each has a process in any case."""
+    """Of fewer items than devices, all at once on one device each, or one after the other on all devices."""
     alone = [one.alone for one in items if one.alone is not None]
+    together = [one.together for one in items if one.together is not None]
     longest = max(alone, default=0.0) if len(alone) == len(items) else None
-    together = sum(one.together for one in items)
-    return Expected(longest, together, devices, _START_SECONDS if len(items) == 1 else 0.0)
+    start = max((one.start for one in items), default=0.0)
+    return Expected(longest, sum(together) if len(together) == len(items) else None, devices, start)
 
 
 def _together(plan: AnyPlan) -> float:

@@ -71,7 +71,7 @@ def _expected(items: Sequence[Item], alone: Context, devices: int) -> Expected:
 
         calls = [(partial(plan, alone.model_for, side), partial(plan, shared.get, side)) for side in sides]
         times = extent.frames if info.temporal_factor is None else 1  # frames go through an image VAE one by one
-        found.append(expected(calls, devices, times))
+        found.append(expected(calls, devices, times, several=len(items) > 1, quick=True))
     return expected_of_all(found, devices)
 
 

@@ -77,10 +77,27 @@ def test_steps_count_each() -> None:
 
 def test_several_items() -> None:
     """Whole ones are computed at the same time, and have processes, too."""
-    three = [one(plan(4.0), plan(1.0, 32, 0, 4)), one(plan(1.0), plan(0.3, 32, 0, 4))]
-    found = expected_of_all(three, 4)
+
+    def several(alone: float, together: float, devices: int) -> Expected:
+        calls = [(lambda: plan(alone), lambda: plan(together, 32, 0, devices))]
+        return expected(calls, devices, several=True)
+
+    items = [several(4.0, 1.0, 4), several(1.0, 0.3, 4)]
+    found = expected_of_all(items, 4)
     assert (found.alone, found.together, found.start, found.pays) == (4.0, pytest.approx(1.3), 0.0, True)
-    assert not expected_of_all([one(plan(1.0), plan(0.6, 32, 0, 2))] * 2, 3).pays
-    assert expected_of_all([*three, expected([(refused, lambda: plan(9.0))], 4)], 4).alone is None
-    assert expected_of_all(three[:1], 4).start == 4.5
+    assert not expected_of_all([several(1.0, 0.6, 2)] * 2, 3).pays
+    assert expected_of_all([*items, expected([(refused, lambda: plan(9.0))], 4, several=True)], 4).alone is None
+    assert expected_of_all([one(plan(1.0), plan(0.3, 32, 0, 4))], 4).start == 4.5
     assert not expected_of_all([], 4).pays
+
+
+def test_what_cannot_pay_is_not_planned() -> None:
+    def never() -> Plan:
+        raise AssertionError("it takes as long as a small picture")
+
+    found = expected([(lambda: plan(4.0), never)], 2, quick=True)
+    assert (found.pays, str(found)) == (
+        False,
+        "about 4 s with all rows on a device, 4.5 s to start with rows on 2 devices",
+    )
+    assert expected([(lambda: plan(4.0), lambda: plan(2.0, devices=2))], 2, 3, quick=True).pays
