@@ -41,8 +41,10 @@ def shared_plan(
     apart = [op for op in program.ops if op.reduction is not None and op.reduction.join is None]
     if apart and (steps or peers.must_share):
         raise UsageError(f"{_named(apart[0])} cannot be shared by several devices; use one")
-    divisible = program.ops[program.inputs[0]].axis is not None and not apart
-    if not divisible and peers.must_share:
+    given = program.ops[program.inputs[0]]
+    single = given.axis is None and len(given.shape) > 3 and given.shape[-2] == 1  # a constant to the graph
+    divisible = given.axis is not None and not apart
+    if not divisible and not single and peers.must_share:
         raise UsageError("this VAE has neither rows nor frames that several devices could share; use one")
     for count in range(peers.count if divisible else 1, 1, -1):
         bands = even(program.rows, rows_of_latent(program), count)
@@ -53,7 +55,7 @@ def shared_plan(
         if steps or not thin(found.schedule.program, found.schedule.segments):
             _told(count, peers, _FEW_ROWS)
             return replace(found, schedule=of_rank(found.schedule, min(peers.rank, count - 1)))
-    why = _FEW_ROWS if divisible else "it has neither rows nor frames"
+    why = _FEW_ROWS if divisible or single else "it has neither rows nor frames"
     _told(1, peers, f"{_named(apart[0])} cannot be shared" if apart else why)
     return choose(program)
 

@@ -14,7 +14,7 @@ from tvae.pipeline.jobs.input_shape import Extent, input_shape
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.vaes import Vaes
-from tvae.pipeline.models.load import BUILTIN
+from tvae.presets import builtin
 
 if TYPE_CHECKING:
     from tvae.pipeline.models.calls import Side
@@ -87,7 +87,7 @@ def _opened(item: Item, context: Context) -> tuple[Opened, Extent]:
         reader = opened_latents(item, context)
         width, height = reader.meta.geometry.padded_size
         return partial(model_of, reader, job), Extent(height, width, reader.frames)
-    vae = job.vae or BUILTIN
+    vae = job.vae or builtin.NAME
     with open_source(item.source, job, context.facts_for(vae).info.spatial_factor, context.sandbox) as source:
         width, height = source.geometry.padded_size
         return lambda opened: opened(vae), Extent(height, width, source.reader.info.frames or 1)
