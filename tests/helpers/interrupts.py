@@ -16,6 +16,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from working_threads import working_threads
+
 WATCHED = (
     "threading.py",
     "queue.py",
@@ -96,7 +98,7 @@ def main(source: str, out: str, operation: str, rounds: str) -> None:
             cut += 1
             where = "".join(traceback.format_exception(error))
         deadline = time.monotonic() + 5
-        while left := [t.name for t in threading.enumerate() if t.name.startswith("tvae-")]:
+        while left := working_threads():
             assert time.monotonic() < deadline, (moment, left, where)
             time.sleep(0.01)
     print(cut)

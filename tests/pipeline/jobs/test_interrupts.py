@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from interrupts import Interrupts, moments
 from PIL import Image
+from working_threads import working_threads
 
 from tvae.pipeline.files import flushing
 from tvae.pipeline.files.bell import POLL_SECONDS, Bell
@@ -55,7 +56,7 @@ def test_hand_overs_end() -> None:
                 _handed_over()
         except KeyboardInterrupt:
             pass
-        assert not [t.name for t in threading.enumerate() if t.name.startswith("tvae-")]
+        assert not working_threads()
 
 
 def test_a_flush_that_is_interrupted_keeps_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from working_threads import working_threads
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, overlap
@@ -197,7 +198,7 @@ def test_an_interruption_of_all_stages(operation: str, run: Run, stand_in: Run, 
 
     with pytest.raises(KeyboardInterrupt):
         run(operation, source, output=out, model=Interrupted(stand_in().info), batch=1)
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("tvae-")]
+    assert not working_threads()
     left = {path.name: path.read_bytes() for path in out.iterdir()}
     assert not [name for name in left if name.startswith(".")]
     done, _ = run(operation, source, output=out)
@@ -215,7 +216,7 @@ def test_who_listens_and_fails_ends_the_run(run: Run, photos: Run, stand_in: Run
 
     with pytest.raises(InputError, match="of the listener"):
         run_job(Job("encode", (str(photos(9)),), output=str(tmp_path / "out")), on_event, model=stand_in())
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("tvae-")]
+    assert not working_threads()
 
 
 def test_rooms_are_given_in_order() -> None:

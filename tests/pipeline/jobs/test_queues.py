@@ -8,12 +8,9 @@ from collections import deque
 from collections.abc import Iterator
 
 import pytest
+from working_threads import working_threads
 
 from tvae.pipeline.jobs.queues import prefetched, written_in_thread
-
-
-def our_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("tvae-")]
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
@@ -23,7 +20,7 @@ def test_everything_arrives_in_order(depth: int) -> None:
         for number in numbers:
             put(number)
     assert got == list(range(50))
-    assert not our_threads()
+    assert not working_threads()
 
 
 def test_the_reader_waits_for_the_caller() -> None:
@@ -32,7 +29,7 @@ def test_the_reader_waits_for_the_caller() -> None:
         next(numbers)
         time.sleep(0.1)
         assert next(source) <= 4  # one taken, two waiting, one in hand
-    assert not our_threads()
+    assert not working_threads()
 
 
 def test_the_caller_waits_for_the_writer() -> None:
@@ -61,7 +58,7 @@ def test_an_error_of_the_reader_comes_after_what_it_read() -> None:
     with pytest.raises(RuntimeError, match="broken file"), prefetched(source(), 4) as numbers:
         got.extend(numbers)
     assert got == [1]
-    assert not our_threads()
+    assert not working_threads()
 
 
 def test_an_error_of_the_writer_stops_the_caller() -> None:
@@ -72,7 +69,7 @@ def test_an_error_of_the_writer_stops_the_caller() -> None:
     with pytest.raises(OSError, match="disk full"), written_in_thread(sink, 1) as put:
         deque(map(put, numbers), maxlen=0)
     assert next(numbers) < 10
-    assert not our_threads()
+    assert not working_threads()
 
 
 def test_an_error_of_the_writer_at_the_very_end_is_not_lost() -> None:
@@ -101,5 +98,5 @@ def test_leaving_early_ends_both_threads(interruption: type[BaseException]) -> N
 
     with pytest.raises(interruption):
         leave()
-    assert not our_threads()
+    assert not working_threads()
     assert len(written) < 5
