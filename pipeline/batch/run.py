@@ -194,10 +194,12 @@ class _Step:
         self._notices: dict[int, list[str]] = {}
         self._manifest: Manifest | None = None
         self._settled: Settled | None = None
+        self._member_bytes: dict[int, int] = {}
 
     def run(self) -> None:
         """All groups: items that are done alike, for which the VAE is opened once."""
         whole = self._listing(self._step.job)
+        self._member_bytes = {item.index: item.member.size for item in whole.items if item.member is not None}
         groups: dict[tuple[int, ...], list[Item]] = {}
         for item in whole.items:
             if self._is_here(item):
@@ -259,7 +261,7 @@ class _Step:
                 self._notices.setdefault(event.index, []).append(event.message)
             case ItemDone():
                 result.done += 1
-                read = bytes_of(event.input)
+                read = self._bytes_read(event)
                 result.read_bytes += read
                 told = {"frames": event.frames, "seconds": round(event.seconds, 3), "source_bytes": read}
                 self._recorded(event, told)
@@ -269,13 +271,16 @@ class _Step:
                     self._recorded(event, {})
             case ItemPlanned():
                 result.planned += 1
-                result.read_bytes += bytes_of(event.input)
+                result.read_bytes += self._bytes_read(event)
             case ItemFailed():
                 _count_failure(result, event)
         self._on_event(event)
         most = self._options.most_failures
         if isinstance(event, ItemFailed) and most is not None and sum(r.failed for r in self._results) >= most:
             raise TooManyFailures
+
+    def _bytes_read(self, event: ItemDone | ItemPlanned) -> int:
+        return self._member_bytes.get(event.index) or bytes_of(event.input)
 
     def _is_known(self, event: ItemSkipped) -> bool:
         """Has it a line, or is none wanted?"""

@@ -61,4 +61,4 @@ class Settled:
             reader = open_latents(item.source)
             return of_decoded(reader, self._job, model_of(reader, self._job, self._facts))
         of = of_encoded if self._job.operation == "encode" else of_reconstructed
-        return of(item.source, kind, self._job, self._facts(self._job.vae or builtin.NAME))
+        return of(item.origin(), kind, self._job, self._facts(self._job.vae or builtin.NAME))

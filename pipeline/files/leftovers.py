@@ -10,7 +10,7 @@ from pathlib import Path
 from tvae.pipeline.files.lock import LOCK_SUFFIX, remove_if_free
 from tvae.pipeline.files.names import PREFIX, SUFFIX, here
 
-__all__ = ["remove_leftovers"]
+__all__ = ["is_left", "remove_leftovers"]
 
 OLD_SECONDS = 24 * 3600
 """After which a file belongs to nobody, of whom it cannot be said whether they are still at work."""
@@ -25,11 +25,11 @@ def remove_leftovers(folder: Path) -> None:
             with suppress(OSError):
                 if entry.name.endswith(LOCK_SUFFIX):
                     remove_if_free(Path(entry.path))
-                elif entry.name.endswith(SUFFIX) and _is_left(entry):
+                elif entry.name.endswith(SUFFIX) and is_left(entry):
                     os.unlink(entry.path)
 
 
-def _is_left(entry: os.DirEntry[str]) -> bool:
+def is_left(entry: os.DirEntry[str]) -> bool:
     """A process that cannot be asked for, of another machine or container, may still write it for a day."""
     owner = entry.name.removeprefix(PREFIX).split("-")
     if os.name != "nt" and len(owner) == 3 and owner[0].isdecimal() and owner[1] == here():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tvae.pipeline.jobs.job import Job
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["describe", "encode_options", "framing", "identity", "kept_posterior", "tool"]
 
 
-def describe(path: Path, source: Source, job: Job, model: Model) -> LatentsMeta:
+def describe(origin: SourceRecord, source: Source, job: Job, model: Model) -> LatentsMeta:
     """Metadata of the latents that ``job`` makes of an opened source."""
     info = source.reader.info
     return LatentsMeta(
@@ -33,7 +32,7 @@ def describe(path: Path, source: Source, job: Job, model: Model) -> LatentsMeta:
         space=SpaceRecord(job.space, model.info.space.to_json()),
         posterior=kept_posterior(job, model),
         dtype=str(model.dtype).removeprefix("torch."),
-        source=SourceRecord.of(path),
+        source=origin,
         geometry=source.geometry,
         colour=info.colour,
         rotation=info.rotation,

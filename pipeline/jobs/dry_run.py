@@ -38,10 +38,10 @@ def _plan(item: Item, context: Context) -> Event:
     if context.job.operation == "decode":
         kind = opened_latents(item, context).meta.kind
     elif len(item.kinds) == 1:
-        item.source.stat()
+        item.origin()
         (kind,) = item.kinds
     else:
-        kind = kind_of(item.source, context.job, context.sandbox)
+        kind = kind_of(item.source, context.job, context.sandbox, item.member)
     output = context.claim(item, kind)
     if context.job.existing == "keep" and is_there(output):
         return ItemSkipped(item.source, item.index, output, "exists")

@@ -43,10 +43,10 @@ class Encode:
         job, model = self._context.job, self._context.facts_for(self._vae)
 
         def serves(output: Path, kind: Kind) -> str | None:
-            return latents_serve(output, of_encoded(item.source, kind, job, model))
+            return latents_serve(output, of_encoded(item.origin(), kind, job, model))
 
         def finish(source: Source, fit: LengthFit, notices: Sequence[str]) -> Finish:
-            meta = describe(item.source, source, job, model)
+            meta = describe(item.origin(), source, job, model)
             return partial(self._write, meta=meta, repeated=fit.repeated, notices=notices)
 
         return look_up(item, self._context, self._vae, hold, serves, finish, shows_progress=False)

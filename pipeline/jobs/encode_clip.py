@@ -44,10 +44,10 @@ def encode_clip_item(item: Item, context: Context) -> Event:
     """Writes the clip's latents, unless they are there, and returns the item's last event."""
     job, begin = context.job, time.monotonic()
     model = context.model_for(job.vae or BUILTIN)
-    with open_source(item.source, job, model.info.spatial_factor, context.sandbox) as source:
+    with open_source(item.source, job, model.info.spatial_factor, context.sandbox, member=item.member) as source:
         info = source.reader.info
         output = context.claim(item, info.kind)
-        meta = describe(item.source, source, job, model)
+        meta = describe(item.origin(), source, job, model)
         with undone(item, output, job.existing, lambda: latents_serve(output, meta.fingerprint)) as skip:
             if skip is not None:
                 return skip
@@ -212,11 +212,11 @@ def _keep_streams(
     """Puts the source's other streams beside the latents, if they are wanted, and completes the folder."""
     warnings: list[str] = []
     side = (
-        context.sandbox.copy_streams(item.source, writer.streams_stem, warnings)
+        context.sandbox.copy_streams(source.path, writer.streams_stem, warnings)
         if context.job.audio == "copy"
         else None
     )
-    tags = context.sandbox.read_tags(item.source, warnings) if writer.meta.kind == "video" else ClipTags()
+    tags = context.sandbox.read_tags(source.path, warnings) if writer.meta.kind == "video" else ClipTags()
     source.check_unchanged()
     record = side.to_json() if side else {"streams": []}
     writer.commit({**record, "tags": tags.to_json()} if side or tags else None, fit.dropped)

@@ -49,26 +49,26 @@ def _made_of_media(item: Item, context: Context) -> Event:
 
     def serves(output: Path, kind: Kind) -> str | None:
         if job.operation == "encode":
-            return DONE_ALREADY if latents.latents_done(output, of_encoded(item.source, kind, job, model)) else None
-        return picture_serves(output, of_reconstructed(item.source, kind, job, model))
+            return DONE_ALREADY if latents.latents_done(output, of_encoded(item.origin(), kind, job, model)) else None
+        return picture_serves(output, of_reconstructed(item.origin(), kind, job, model))
 
     if (skip := skipped(item, context, serves)) is not None:
         return skip
-    kind = _kind(item.source, context)
+    kind = _kind(item, context)
     output = context.claim(item, kind)
     if item.kinds != {kind} and (skip := skipped(item, context, serves, kind)) is not None:
         return skip
     if job.operation == "encode" and job.existing == "skip" and is_there(output):
-        return _planned(item, output, _why_latents(output, item.source, kind, context, model))
+        return _planned(item, output, _why_latents(output, item.origin(), kind, context, model))
     return _planned(item, output, _why(output, job))
 
 
-def _kind(source: Path, context: Context) -> Kind:
+def _kind(item: Item, context: Context) -> Kind:
     """By content; of what is no image for Pillow FFmpeg is asked, which takes longer."""
-    path = source.absolute()
-    if not context.sandbox.takes(path) and check_file(path, context.job.max_pixels):
+    path = item.source.absolute()
+    if item.member is None and not context.sandbox.takes(path) and check_file(path, context.job.max_pixels):
         return "image"
-    return kind_of(source, context.job, context.sandbox)
+    return kind_of(item.source, context.job, context.sandbox, item.member)
 
 
 def _decoded(item: Item, context: Context) -> Event:
@@ -100,7 +100,7 @@ def _planned(item: Item, output: Path, why: str | None) -> ItemPlanned:
     return ItemPlanned(item.source, item.index, output, why is not None, state, why)
 
 
-def _why_latents(output: Path, source: Path, kind: Kind, context: Context, model: Model) -> str:
+def _why_latents(output: Path, source: SourceRecord, kind: Kind, context: Context, model: Model) -> str:
     """Of latents that do not serve."""
     job = context.job
     try:
@@ -108,7 +108,7 @@ def _why_latents(output: Path, source: Path, kind: Kind, context: Context, model
     except InputError as error:
         return f"it is damaged: {error}"
     vae = identity(model)
-    if meta.source != SourceRecord.of(source):
+    if meta.source != source:
         return "its source has changed"
     if (meta.vae.class_name, meta.vae.weights_sha256) != (vae.class_name, vae.weights_sha256):
         return f"another VAE made it: '{meta.vae.id}'"

@@ -6,7 +6,6 @@ chooses does.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tvae.pipeline import latents
@@ -22,10 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["of_decoded", "of_encoded", "of_reconstructed"]
 
 
-def of_encoded(source: Path, kind: Kind, job: Job, model: Model) -> str:
+def of_encoded(source: SourceRecord, kind: Kind, job: Job, model: Model) -> str:
     """Of the latents that ``job`` makes of an image or a video: ``LatentsMeta.fingerprint``."""
     return latents.fingerprint(
-        source=SourceRecord.of(source),
+        source=source,
         vae=identity(model),
         space=job.space,
         posterior=kept_posterior(job, model),
@@ -52,10 +51,10 @@ def of_decoded(reader: LatentsReader, job: Job, model: Model) -> str:
     )
 
 
-def of_reconstructed(source: Path, kind: Kind, job: Job, model: Model) -> str:
+def of_reconstructed(source: SourceRecord, kind: Kind, job: Job, model: Model) -> str:
     """Of the picture or clip that ``job`` makes of an image or a video by way of the posterior's mean."""
     return latents.fingerprint(
-        source=SourceRecord.of(source),
+        source=source,
         vae=identity(model),
         space="raw",
         posterior=PosteriorRecord("mean" if model.info.posterior else "none"),

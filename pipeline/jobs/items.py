@@ -13,12 +13,14 @@ from typing import Literal
 
 from tvae.pipeline import latents as latent_files
 from tvae.pipeline.errors import UsageError
+from tvae.pipeline.jobs.archives import Archives, is_archive
+from tvae.pipeline.jobs.found import Found
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.places import RealNames
-from tvae.pipeline.latents.foreign import SUFFIXES, ForeignLatents
+from tvae.pipeline.latents.foreign import SUFFIXES
 from tvae.pipeline.media import formats
 
-__all__ = ["Found", "expand", "names_in", "read_list"]
+__all__ = ["expand", "names_in", "read_list"]
 
 Sought = Literal["media", "latents", "all latents"]
 """What is looked for in folders. All latents: those of other programs, too."""
@@ -26,26 +28,13 @@ _ESCAPED = re.compile(r"\[([*?[])\]")
 """A letter that is none of a pattern, as ``glob.escape`` writes it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """One thing to work on, or, with ``problem``, one that is known to be no use."""
-
-    path: Path
-    below: Path
-    """The folder it lies in, from the folder or pattern on that it was found by; the output tree mirrors this."""
-    name: str
-    """Its name there."""
-    named: bool
-    """The user named this very file, not a folder or pattern that led to it."""
-    problem: str | None = None
-    foreign: ForeignLatents | None = None
-    """What of the file it is, where another program wrote that."""
-    own: int | None = None
-    """See ``Listed``."""
-
-    @property
-    def stem(self) -> str:
-        return Path(self.name).stem
+@dataclass(frozen=True)
+class _Search:
+    sought: Sought
+    recursive: bool
+    output: Path | None
+    archives: Archives | None
+    """None: they are not gone into."""
 
 
 def expand(job: Job) -> list[Found]:
@@ -55,22 +44,22 @@ def expand(job: Job) -> list[Found]:
     :class:`UsageError` for an input that does not exist and a pattern that nothing matches; in a list they are problems
     of their own.
     """
-    output = Path(job.output) if job.output else None
+    search = _Search(_sought(job), job.recursive, Path(job.output) if job.output else None, _archives(job))
     if len(job.inputs) == 1 and not job.listed and not glob.has_magic(job.inputs[0]):  # whose members are there once
-        return [*_expand_one(job.inputs[0], _sought(job), job.recursive, output)]
+        return [*_expand_one(job.inputs[0], search)]
     found: dict[tuple[str, Path, str, int | None], Found] = {}
     real = RealNames()
-    for one in _all(job, output):
+    for one in _all(job, search):
         found.setdefault((real(one.path), one.below, one.name, one.own), one)
     return list(found.values())
 
 
-def _all(job: Job, output: Path | None) -> Iterator[Found]:
+def _all(job: Job, search: _Search) -> Iterator[Found]:
     for name in job.inputs:
-        yield from _expand_one(name, _sought(job), job.recursive, output)
+        yield from _expand_one(name, search)
     for listed in job.listed:
         try:
-            for one in _expand_one(listed.name, _sought(job), job.recursive, output):
+            for one in _expand_one(listed.name, search):
                 yield one if listed.own is None else replace(one, own=listed.own)
         except UsageError as error:
             path = Path(listed.name)
@@ -101,18 +90,25 @@ def _sought(job: Job) -> Sought:
     return "latents" if job.latents_space is None else "all latents"
 
 
+def _archives(job: Job) -> Archives | None:
+    """None: trainers read no pictures out of archives, and latents in one are not looked for."""
+    return Archives() if job.operation in ("encode", "roundtrip") else None
+
+
 def _is_sought(path: Path, sought: Sought) -> bool:
     """Latents, where those are sought; a folder may be one clip's."""
     foreign = sought == "all latents" and path.suffix.lower() in SUFFIXES and path.is_file()
     return sought != "media" and (foreign or latent_files.is_latents(path))
 
 
-def _expand_one(name: str, sought: Sought, recursive: bool, output: Path | None) -> Iterator[Found]:
+def _expand_one(name: str, search: _Search) -> Iterator[Found]:
     path = Path(name)
     if os.path.exists(path):
-        if sought != "media" and path.name == "index.json":
+        if search.sought != "media" and path.name == "index.json":
             path = path.parent
-        yield from _expand_path(path, None, sought, recursive, output)
+        yield from _expand_path(path, None, search)
+    elif search.archives is not None and (found := search.archives.member(name)) is not None:
+        yield found
     elif glob.has_magic(name):
         matches = sorted(glob.glob(name, recursive=True))
         if not matches:
@@ -120,28 +116,29 @@ def _expand_one(name: str, sought: Sought, recursive: bool, output: Path | None)
         start = _fixed_part(path)
         for match in matches:
             below = Path(match).relative_to(start)
-            yield from _expand_path(Path(match), below, sought, recursive, output)
+            yield from _expand_path(Path(match), below, search)
     else:
         raise UsageError(f"{name} does not exist")
 
 
-def _expand_path(
-    path: Path, below: Path | None, sought: Sought, recursive: bool, output: Path | None
-) -> Iterator[Found]:
-    if not path.is_dir() or _is_sought(path, sought):
+def _expand_path(path: Path, below: Path | None, search: _Search) -> Iterator[Found]:
+    if not path.is_dir() or _is_sought(path, search.sought):
         lies = below or Path(path.name or path.resolve().name)
+        if search.archives is not None and is_archive(path.name):
+            yield from search.archives.members(path, lies)
+            return
         yield Found(path, lies.parent, lies.name, named=below is None)
         return
     prefix = below or Path()
-    members = [*_members(path, prefix, sought, recursive, output)]
+    members = [*_members(path, prefix, search)]
     if not members:
-        what = "images or videos" if sought == "media" else "latents"
-        hint = "" if recursive else "; --recursive looks into subfolders"
+        what = "images or videos" if search.sought == "media" else "latents"
+        hint = "" if search.recursive else "; --recursive looks into subfolders"
         members = [Found(path, prefix.parent, prefix.name, named=True, problem=f"no {what} in this folder{hint}")]
     yield from members
 
 
-def _members(folder: Path, below: Path, sought: Sought, recursive: bool, output: Path | None) -> Iterator[Found]:
+def _members(folder: Path, below: Path, search: _Search) -> Iterator[Found]:
     """What there is in a folder, and its place below ``below``. A folder that may not be read is one problem."""
     try:
         with os.scandir(folder) as listed:
@@ -159,13 +156,15 @@ def _members(folder: Path, below: Path, sought: Sought, recursive: bool, output:
         if entry.name.startswith("."):
             continue
         path = folder / entry.name
-        if _is_sought(path, sought):
+        if _is_sought(path, search.sought):
             yield Found(path, below, entry.name, named=False)
         elif _is_folder(entry):
-            ours = path.suffix == latent_files.VIDEO_SUFFIX or _same(path, output)
-            if recursive and not ours and not entry.is_symlink():
-                yield from _members(path, below / entry.name, sought, recursive, output)
-        elif sought == "media" and formats.listed(os.path.splitext(entry.name)[1]):
+            ours = path.suffix == latent_files.VIDEO_SUFFIX or _same(path, search.output)
+            if search.recursive and not ours and not entry.is_symlink():
+                yield from _members(path, below / entry.name, search)
+        elif search.archives is not None and is_archive(entry.name):
+            yield from search.archives.members(path, below / entry.name)
+        elif search.sought == "media" and formats.listed(os.path.splitext(entry.name)[1]):
             yield Found(path, below, entry.name, named=False)
 
 

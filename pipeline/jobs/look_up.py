@@ -36,7 +36,7 @@ def look_up(
     job, model = context.job, context.facts_for(vae)
     if (skip := skipped(item, context, serves)) is not None:
         return skip
-    with open_source(item.source, job, model.info.spatial_factor, context.sandbox, hold) as source:
+    with open_source(item.source, job, model.info.spatial_factor, context.sandbox, hold, item.member) as source:
         kind = source.reader.info.kind
         if kind == "video":
             return None

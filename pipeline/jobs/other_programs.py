@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tvae.pipeline import latents
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs.describe import identity
-from tvae.pipeline.jobs.items import Found
+from tvae.pipeline.jobs.found import Found
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.lengths import frame_count
 from tvae.pipeline.latents import LatentsReader, SpaceRecord

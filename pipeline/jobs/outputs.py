@@ -19,7 +19,8 @@ from tvae.pipeline import latents
 from tvae.pipeline.caches.record import record_place
 from tvae.pipeline.errors import InputError, TvaeError, UsageError
 from tvae.pipeline.files.checked import is_name
-from tvae.pipeline.jobs.items import Found
+from tvae.pipeline.files.tar_members import Member
+from tvae.pipeline.jobs.found import Found
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.naming import named
 from tvae.pipeline.jobs.other_programs import name_of_foreign
@@ -56,6 +57,14 @@ class Item:
     """The source's folder, from the folder or pattern on that it was found by."""
     own: int | None = None
     """See ``Listed``."""
+    member: Member | None = None
+    """See ``Found``."""
+
+    def origin(self) -> latents.SourceRecord:
+        """What its results say that they were made from. `OSError` for a file that is not there."""
+        if self.member is None:
+            return latents.SourceRecord.of(self.source)
+        return latents.SourceRecord(self.source.name, self.member.size, self.member.mtime_ns)
 
     def output(self, kind: Kind) -> Path:
         """The result's path, now that ``kind`` is known; :class:`InputError` when the name given does not suit it."""
@@ -158,7 +167,7 @@ def assign(found: Iterable[Found], job: Job) -> list[Item]:
         if caching and one.problem is None:
             below, record = PurePosixPath((one.below / name).as_posix()), record_place(output, one.below / name)
             folder, name = record.parent, record.name
-        end = (one.problem, one.foreign, below, one.below, one.own)
+        end = (one.problem, one.foreign, below, one.below, one.own, one.member)
         items.append(Item(one.path, index, kinds, folder, name, one_file, to_latents, *end))
     used = sorted({item.folder for item in items if item.problem is None})
     closed = {folder: problem for folder in used if (problem := _why_closed(folder)) is not None}

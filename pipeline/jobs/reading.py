@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,8 @@ import av.error
 import numpy as np
 
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.files.staging import staged
+from tvae.pipeline.files.tar_members import Member
 from tvae.pipeline.jobs.geometry import plan_geometry, prepare, told
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.latents import Geometry
@@ -88,9 +90,19 @@ def gathered(frames: Iterable[Chunk]) -> Chunk:
 
 @contextmanager
 def open_source(
-    path: Path, job: Job, factor: int, sandbox: Sandbox, hold: Callable[[int], None] | None = None
+    path: Path,
+    job: Job,
+    factor: int,
+    sandbox: Sandbox,
+    hold: Callable[[int], None] | None = None,
+    member: Member | None = None,
 ) -> Iterator[Source]:
-    """Opens an image or a video for a VAE whose sides are multiples of ``factor``. hold: see ``open_reader``."""
+    """Opens an image or a video for a VAE whose sides are multiples of ``factor``. hold: see ``open_reader``. member:
+    see ``Found``."""
+    if member is not None:
+        with _out_of_archive(path, member, job) as copy, open_source(copy, job, factor, sandbox, hold) as source:
+            yield source
+        return
     with blame_input():
         opened_as = _identity(path)
         reader = sandbox.open_reader(path, job.max_pixels, hold, _memory(job))
@@ -113,8 +125,23 @@ def _memory(job: Job) -> int | None:
     return reading_room(pick_device(job.device), None if job.vram is None else parse_size(job.vram))
 
 
-def kind_of(path: Path, job: Job, sandbox: Sandbox) -> Kind:
-    """By content. InputError for what is no media."""
+@contextmanager
+def _out_of_archive(path: Path, member: Member, job: Job) -> Iterator[Path]:
+    """A copy of a member for as long as it is read; what is wrong with it is said of ``path``."""
+    with ExitStack() as stack:
+        with blame_input():
+            copy = stack.enter_context(staged(member, job.spill))
+        try:
+            yield copy
+        except InputError as error:
+            raise InputError(str(error).replace(str(copy), str(path))) from error
+
+
+def kind_of(path: Path, job: Job, sandbox: Sandbox, member: Member | None = None) -> Kind:
+    """By content. InputError for what is no media. member: see ``Found``."""
+    if member is not None:
+        with _out_of_archive(path, member, job) as copy:
+            return kind_of(copy, job, sandbox)
     with blame_input(), sandbox.open_reader(path, job.max_pixels) as reader:
         return reader.info.kind
 

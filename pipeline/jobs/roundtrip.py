@@ -46,12 +46,12 @@ class Roundtrip:
         job, model = self._context.job, self._context.facts_for(self._vae)
 
         def serves(output: Path, kind: Kind) -> str | None:
-            return picture_serves(output, of_reconstructed(item.source, kind, job, model))
+            return picture_serves(output, of_reconstructed(item.origin(), kind, job, model))
 
         def finish(source: Source, _fit: LengthFit, notices: Sequence[str]) -> Finish:
             info, (width, height) = source.reader.info, source.geometry.size
             spec = dataclasses.replace(info.spec, width=width, height=height)
-            fingerprint = of_reconstructed(item.source, info.kind, job, model)
+            fingerprint = of_reconstructed(item.origin(), info.kind, job, model)
             return partial(self._write, spec=spec, geometry=source.geometry, fingerprint=fingerprint, notices=notices)
 
         return look_up(item, self._context, self._vae, hold, serves, finish)

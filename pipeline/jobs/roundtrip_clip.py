@@ -52,10 +52,10 @@ def roundtrip_clip_item(item: Item, context: Context) -> Event:
     """
     job, begin = context.job, time.monotonic()
     model = context.model_for(job.vae or "builtin")
-    with open_source(item.source, job, model.info.spatial_factor, context.sandbox) as source:
+    with open_source(item.source, job, model.info.spatial_factor, context.sandbox, member=item.member) as source:
         info = source.reader.info
         output = context.claim(item, info.kind)
-        fingerprint = of_reconstructed(item.source, info.kind, job, model)
+        fingerprint = of_reconstructed(item.origin(), info.kind, job, model)
         with undone(item, output, job.existing, lambda: picture_serves(output, fingerprint)) as skip:
             if skip is not None:
                 return skip
@@ -65,10 +65,10 @@ def roundtrip_clip_item(item: Item, context: Context) -> Event:
             width, height = source.geometry.size
             spec = dataclasses.replace(info.spec, width=width, height=height)
             told: list[str] = []
-            tags = context.sandbox.read_tags(item.source, told) if info.kind == "video" else ClipTags()
+            tags = context.sandbox.read_tags(source.path, told) if info.kind == "video" else ClipTags()
             meter, trimmer, done = QualityMeter(), Trimmer(), 0
             with (
-                _streams(item, info.kind, context, told) as audio,
+                _streams(source, info.kind, context, told) as audio,
                 open_output(output, spec, info.kind, job, audio, fingerprint, tags=tags) as writer,
             ):
 
@@ -98,16 +98,16 @@ def roundtrip_clip_item(item: Item, context: Context) -> Event:
 
 
 @contextmanager
-def _streams(item: Item, kind: Kind, context: Context, told: list[str]) -> Iterator[SideStreams | Path | None]:
+def _streams(source: Source, kind: Kind, context: Context, told: list[str]) -> Iterator[SideStreams | Path | None]:
     """Where the other streams of a clip come from, if they are wanted: the source, or copies of them where that is not
     to be opened in this process."""
     if context.job.audio != "copy" or kind != "video":
         yield None
-    elif not context.sandbox.takes(item.source):
-        yield item.source
+    elif not context.sandbox.takes(source.path):
+        yield source.path
     else:
         with tempfile.TemporaryDirectory(prefix="tvae-") as folder:
-            yield context.sandbox.copy_streams(item.source, Path(folder) / "streams", told)
+            yield context.sandbox.copy_streams(source.path, Path(folder) / "streams", told)
 
 
 def _by_chunks(source: Source, fit: LengthFit, reconstruct: _Reconstruction, context: Context, give: Give) -> None:
@@ -130,7 +130,7 @@ def _on_demand(item: Item, source: Source, fit: LengthFit, model: Model, context
     encode_on_demand(source, fit, model, context.queue_frames, take)
     factor, depth = model.info.spatial_factor, context.queue_frames
     with (
-        open_source(item.source, context.job, factor, context.sandbox) as reopened,
+        open_source(item.source, context.job, factor, context.sandbox, member=item.member) as reopened,
         prefetched(reopened.frames(), depth) as read,
     ):
         references = LengthFit(model.info, context.job.align).through(read)

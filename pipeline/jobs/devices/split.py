@@ -88,6 +88,7 @@ def _opened(item: Item, context: Context) -> tuple[Opened, Extent]:
         width, height = reader.meta.geometry.padded_size
         return partial(model_of, reader, job), Extent(height, width, reader.frames)
     vae = job.vae or builtin.NAME
-    with open_source(item.source, job, context.facts_for(vae).info.spatial_factor, context.sandbox) as source:
+    factor = context.facts_for(vae).info.spatial_factor
+    with open_source(item.source, job, factor, context.sandbox, member=item.member) as source:
         width, height = source.geometry.padded_size
         return lambda opened: opened(vae), Extent(height, width, source.reader.info.frames or 1)

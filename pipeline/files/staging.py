@@ -1,0 +1,77 @@
+"""A member of an archive as a file of its own, for as long as it is read."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from tvae.pipeline.errors import InputError
+from tvae.pipeline.files.atomic import write_error
+from tvae.pipeline.files.checked import open_regular
+from tvae.pipeline.files.leftovers import is_left
+from tvae.pipeline.files.names import PREFIX, SUFFIX, owned_name
+from tvae.pipeline.files.tar_members import Member
+
+__all__ = ["staged"]
+
+_PIECE = 1 << 20
+
+
+@contextmanager
+def staged(member: Member, parent: str | None) -> Iterator[Path]:
+    """A copy of the member, under its own name, in a folder for its owner alone below ``parent`` (None: the system's
+    for temporary files). What a killed process left there is removed by the next.
+
+    Raises InputError for an archive that has changed since it was listed, OutputError where nothing can be written.
+    """
+    where = Path(parent or tempfile.gettempdir()).absolute()
+    _remove_left(where)
+    folder = where / owned_name(secrets.token_hex(6))
+    copy = folder / PurePosixPath(member.name).name
+    try:
+        with open_regular(member.archive.path) as archive:
+            _check_unchanged(archive, member)
+            try:
+                folder.mkdir(mode=0o700)
+                with copy.open("xb") as file:
+                    _copy(archive, member, file)
+            except OSError as error:
+                raise write_error(copy, error) from error
+            _check_unchanged(archive, member)
+        yield copy
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _copy(archive: IO[bytes], member: Member, file: IO[bytes]) -> None:
+    archive.seek(member.offset)
+    left = member.size
+    while left:
+        piece = archive.read(min(left, _PIECE))
+        if not piece:
+            raise InputError(f"{member.archive.path}: is cut off in its file {member.name!r}; fetch it again")
+        file.write(piece)
+        left -= len(piece)
+
+
+def _check_unchanged(archive: IO[bytes], member: Member) -> None:
+    now = os.fstat(archive.fileno())
+    if (now.st_size, now.st_mtime_ns) != (member.archive.size, member.archive.mtime_ns):
+        raise InputError(f"{member.archive.path}: changed while it was read; run again")
+
+
+@cache  # once in a process
+def _remove_left(where: Path) -> None:
+    with suppress(OSError), os.scandir(where) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                ours = entry.name.startswith(PREFIX) and entry.name.endswith(SUFFIX)
+                if ours and entry.is_dir(follow_symlinks=False) and is_left(entry):
+                    shutil.rmtree(entry.path, ignore_errors=True)

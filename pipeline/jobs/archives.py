@@ -1,0 +1,94 @@
+"""Pictures and clips in tar archives (those of webdataset among them) as things to work on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+from tvae.pipeline.errors import InputError, UsageError
+from tvae.pipeline.files.tar_members import PACKED_SUFFIXES, SUFFIX, Member, tar_members
+from tvae.pipeline.jobs.found import Found
+from tvae.pipeline.media import formats
+
+__all__ = ["Archives", "is_archive"]
+
+
+def is_archive(name: str) -> bool:
+    """Whether a file of this name is taken for an archive."""
+    return name.lower().endswith((SUFFIX, *PACKED_SUFFIXES))
+
+
+class Archives:
+    """Lists archives; knows the last one, for a list that names its files one by one."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._found: dict[str, Found] = {}
+
+    def members(self, path: Path, below: Path) -> Iterator[Found]:
+        """The pictures and clips in an archive, in its order. below: the archive's own place.
+
+        They lie in a folder that is called like the archive, without its suffix. What is wrong with a member, or with
+        the archive, is a problem of its own.
+        """
+        folder = below.with_suffix("")
+        names, found = set[str](), list[Found]()
+        members, broken = _read(path)
+        for member in members:
+            place = PurePosixPath(member.name)
+            problem = member.problem
+            if problem is None and member.name in names:
+                problem = "the archive has another file of this name before it"
+            names.add(member.name)
+            if problem is not None:
+                problem = f"{path}: its file {member.name!r} is left out: {problem}"
+                found.append(Found(path, folder, member.name, named=False, problem=problem))
+            else:
+                found.append(Found(path / place, folder / place.parent, place.name, named=False, member=member))
+        if broken is not None:
+            found.append(Found(path, below.parent, below.name, named=False, problem=str(broken)))
+        elif not found:
+            problem = f"{path}: no images or videos in this archive"
+            found.append(Found(path, below.parent, below.name, named=False, problem=problem))
+        return iter(found)
+
+    def member(self, name: str) -> Found | None:
+        """What a name names that goes on behind an archive's, if it does. Raises UsageError where that has no such
+        file."""
+        archive = next((one for one in Path(name).parents if is_archive(one.name) and one.is_file()), None)
+        if archive is None:
+            return None
+        if self._path != archive:
+            self._path = archive
+            self._found = {str(one.path): one for one in self.members(archive, Path(archive.name)) if one.member}
+        found = self._found.get(str(Path(name)))
+        if found is None:
+            raise UsageError(f"{name} does not exist: there is no such image or video in {archive}")
+        return found
+
+
+def _read(path: Path) -> tuple[list[Member], InputError | None]:
+    """Its pictures and clips, and what is wrong with the archive.
+
+    Where all members have one time, as in archives that are made to be the same each time, theirs is the archive's:
+    what another file of the same size has replaced would not be told otherwise.
+    """
+    members, broken, times = list[Member](), None, set[int]()
+    try:
+        for member in tar_members(path):
+            if len(times) < 2:
+                times.add(member.mtime_ns)
+            if not _hidden(member) and formats.listed(os.path.splitext(member.name)[1]):
+                members.append(member)
+    except InputError as error:
+        broken = error
+    if len(times) < 2:
+        members = [replace(member, mtime_ns=member.archive.mtime_ns) for member in members]
+    return members, broken
+
+
+def _hidden(member: Member) -> bool:
+    """Hidden files (``._a.jpg`` of macOS) are not looked at in folders either."""
+    return any(part.startswith(".") and part not in (".", "..") for part in member.name.split("/"))

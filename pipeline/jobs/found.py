@@ -1,0 +1,35 @@
+"""What the inputs of a job lead to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tvae.pipeline.files.tar_members import Member
+from tvae.pipeline.latents.foreign import ForeignLatents
+
+__all__ = ["Found"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One thing to work on, or, with ``problem``, one that is known to be no use."""
+
+    path: Path
+    below: Path
+    """The folder it lies in, from the folder or pattern on that it was found by; the output tree mirrors this."""
+    name: str
+    """Its name there."""
+    named: bool
+    """The user named this very file, not a folder or pattern that led to it."""
+    problem: str | None = None
+    foreign: ForeignLatents | None = None
+    """What of the file it is, where another program wrote that."""
+    own: int | None = None
+    """See ``Listed``."""
+    member: Member | None = None
+    """What it is of an archive; ``path`` is then that of the archive and the member's name in it."""
+
+    @property
+    def stem(self) -> str:
+        return Path(self.name).stem
