@@ -1,4 +1,4 @@
-"""A member of an archive as a file of its own, for as long as it is read."""
+"""A member of an archive as a file of its own: for as long as it is read, or to stay."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tvae.pipeline.files.leftovers import is_left
 from tvae.pipeline.files.names import PREFIX, SUFFIX, owned_name
 from tvae.pipeline.files.tar_members import Member
 
-__all__ = ["staged"]
+__all__ = ["copy_member", "staged"]
 
 _PIECE = 1 << 20
 
@@ -36,18 +36,26 @@ def staged(member: Member, parent: str | None) -> Iterator[Path]:
     folder = where / owned_name(secrets.token_hex(6))
     copy = folder / PurePosixPath(member.name).name
     try:
-        with open_regular(member.archive.path) as archive:
-            _check_unchanged(archive, member)
-            try:
-                folder.mkdir(mode=0o700)
-                with copy.open("xb") as file:
-                    _copy(archive, member, file)
-            except OSError as error:
-                raise write_error(copy, error) from error
-            _check_unchanged(archive, member)
+        try:
+            folder.mkdir(mode=0o700)
+        except OSError as error:
+            raise write_error(copy, error) from error
+        copy_member(member, copy)
         yield copy
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def copy_member(member: Member, target: Path) -> None:
+    """The member's bytes as a new file. Raises as ``staged`` does."""
+    with open_regular(member.archive.path) as archive:
+        _check_unchanged(archive, member)
+        try:
+            with target.open("xb") as file:
+                _copy(archive, member, file)
+        except OSError as error:
+            raise write_error(target, error) from error
+        _check_unchanged(archive, member)
 
 
 def _copy(archive: IO[bytes], member: Member, file: IO[bytes]) -> None:

@@ -12,7 +12,10 @@ from tvae.pipeline.files.tar_members import PACKED_SUFFIXES, SUFFIX, Member, tar
 from tvae.pipeline.jobs.found import Found
 from tvae.pipeline.media import formats
 
-__all__ = ["Archives", "is_archive"]
+__all__ = ["TEXTS", "Archives", "is_archive"]
+
+TEXTS = frozenset({".txt", ".caption", ".cls", ".csv", ".json", ".tags", ".xml", ".yaml", ".yml"})
+"""Suffixes of members that go beside the results as they are: no result has one of them."""
 
 
 def is_archive(name: str) -> bool:
@@ -35,7 +38,7 @@ class Archives:
         """
         folder = below.with_suffix("")
         names, found = set[str](), list[Found]()
-        members, broken = _read(path)
+        members, texts, broken = _read(path)
         for member in members:
             place = PurePosixPath(member.name)
             problem = member.problem
@@ -46,7 +49,10 @@ class Archives:
                 problem = f"{path}: its file {member.name!r} is left out: {problem}"
                 found.append(Found(path, folder, member.name, named=False, problem=problem))
             else:
-                found.append(Found(path / place, folder / place.parent, place.name, named=False, member=member))
+                beside = tuple(texts.pop(_key(member), ()))
+                found.append(
+                    Found(path / place, folder / place.parent, place.name, named=False, member=member, beside=beside)
+                )
         if broken is not None:
             found.append(Found(path, below.parent, below.name, named=False, problem=str(broken)))
         elif not found:
@@ -69,24 +75,40 @@ class Archives:
         return found
 
 
-def _read(path: Path) -> tuple[list[Member], InputError | None]:
-    """Its pictures and clips, and what is wrong with the archive.
+def _key(member: Member) -> str:
+    """Of files that belong together, as webdataset has it: the name up to the first dot behind its folder."""
+    folder, slash, name = member.name.rpartition("/")
+    return f"{folder}{slash}{name.partition('.')[0]}"
+
+
+def _read(path: Path) -> tuple[list[Member], dict[str, list[Member]], InputError | None]:
+    """Its pictures and clips, its texts by their key, and what is wrong with the archive.
 
     Where all members have one time, as in archives that are made to be the same each time, theirs is the archive's:
     what another file of the same size has replaced would not be told otherwise.
     """
-    members, broken, times = list[Member](), None, set[int]()
+    members, texts, broken, times = list[Member](), dict[str, dict[str, Member]](), None, set[int]()
     try:
         for member in tar_members(path):
             if len(times) < 2:
                 times.add(member.mtime_ns)
-            if not _hidden(member) and formats.listed(os.path.splitext(member.name)[1]):
+            suffix = os.path.splitext(member.name)[1].lower()
+            if _hidden(member):
+                continue
+            if formats.listed(suffix):
                 members.append(member)
+            elif suffix in TEXTS and member.problem is None:
+                texts.setdefault(_key(member), {}).setdefault(member.name, member)
     except InputError as error:
         broken = error
+    beside = {key: [*of_key.values()] for key, of_key in texts.items()}
     if len(times) < 2:
-        members = [replace(member, mtime_ns=member.archive.mtime_ns) for member in members]
-    return members, broken
+        return _of_now(members), {key: _of_now(of_key) for key, of_key in beside.items()}, broken
+    return members, beside, broken
+
+
+def _of_now(members: list[Member]) -> list[Member]:
+    return [replace(member, mtime_ns=member.archive.mtime_ns) for member in members]
 
 
 def _hidden(member: Member) -> bool:

@@ -29,6 +29,8 @@ class Found:
     """See ``Listed``."""
     member: Member | None = None
     """What it is of an archive; ``path`` is then that of the archive and the member's name in it."""
+    beside: tuple[Member, ...] = ()
+    """Texts of the archive that belong to it."""
 
     @property
     def stem(self) -> str:

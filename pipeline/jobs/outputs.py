@@ -59,6 +59,8 @@ class Item:
     """See ``Listed``."""
     member: Member | None = None
     """See ``Found``."""
+    beside: tuple[Member, ...] = ()
+    """Texts that go to its folder as they are."""
 
     def origin(self) -> latents.SourceRecord:
         """What its results say that they were made from. `OSError` for a file that is not there."""
@@ -167,7 +169,8 @@ def assign(found: Iterable[Found], job: Job) -> list[Item]:
         if caching and one.problem is None:
             below, record = PurePosixPath((one.below / name).as_posix()), record_place(output, one.below / name)
             folder, name = record.parent, record.name
-        end = (one.problem, one.foreign, below, one.below, one.own, one.member)
+        beside = one.beside if job.naming is None else ()
+        end = (one.problem, one.foreign, below, one.below, one.own, one.member, beside)
         items.append(Item(one.path, index, kinds, folder, name, one_file, to_latents, *end))
     used = sorted({item.folder for item in items if item.problem is None})
     closed = {folder: problem for folder in used if (problem := _why_closed(folder)) is not None}

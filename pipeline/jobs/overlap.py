@@ -134,7 +134,7 @@ class _Overlap:
 
         try:
             with self._context.busy.at("read"):
-                found: Outcome | Picture | None = looked_up(self._operation, item, hold)
+                found: Outcome | Picture | None = looked_up(self._operation, item, self._context, hold)
                 if found is None:
                     self._room.give(held)
                     held = 0

@@ -100,8 +100,11 @@ def open_source(
     """Opens an image or a video for a VAE whose sides are multiples of ``factor``. hold: see ``open_reader``. member:
     see ``Found``."""
     if member is not None:
-        with _out_of_archive(path, member, job) as copy, open_source(copy, job, factor, sandbox, hold) as source:
-            yield source
+        with _out_of_archive(path, member, job) as copy:
+            if sandbox.distrusts(path):
+                sandbox.distrust(copy)
+            with open_source(copy, job, factor, sandbox, hold) as source:
+                yield source
         return
     with blame_input():
         opened_as = _identity(path)

@@ -8,6 +8,7 @@ from tvae.pipeline.errors import InputError, UnsupportedOp
 from tvae.pipeline.files.bell import Bell
 from tvae.pipeline.files.lock import OutputHeld
 from tvae.pipeline.files.pulse import beat
+from tvae.pipeline.jobs.beside import write_beside
 from tvae.pipeline.jobs.compute import enough_memory
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemStarted, Progress
@@ -33,7 +34,7 @@ def one_by_one(items: Items, operation: Operation, context: Context, end: End, m
                 (more or Bell()).wait()
                 continue
         try:
-            found = looked_up(operation, item, lambda _size: None)
+            found = looked_up(operation, item, context, lambda _size: None)
             if isinstance(found, Picture):
                 tell_started(found, context)
                 with enough_memory(context.model_for(found.vae)) as model:
@@ -68,10 +69,11 @@ def clip_outcome(operation: Operation, item: Item, context: Context) -> Outcome 
         return error
 
 
-def looked_up(operation: Operation, item: Item, hold: Hold) -> Event | Picture | None:
+def looked_up(operation: Operation, item: Item, context: Context, hold: Hold) -> Event | Picture | None:
     """See ``Operation.look_up``; InputError, too, for an item that is known to be no use."""
     if item.problem is not None:
         raise InputError(item.problem)
+    write_beside(item, context.job.existing)
     return operation.look_up(item, hold)
 
 

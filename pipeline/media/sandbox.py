@@ -72,12 +72,15 @@ class Sandbox:
         """Of *auto*: take this file, whatever it looks like. A process has ended while it had it."""
         self._distrusted.add(Path(path).absolute())
 
+    def distrusts(self, path: Path) -> bool:
+        """Has it been told so?"""
+        return bool(self._distrusted) and Path(path).absolute() in self._distrusted
+
     def takes(self, path: Path) -> bool:
         """Is this file one for another process?"""
         if self._mode != "auto":
             return self._mode == "on"
-        distrusted = bool(self._distrusted) and Path(path).absolute() in self._distrusted
-        return distrusted or not (looks_whole(path) and video_looks_whole(path))
+        return self.distrusts(path) or not (looks_whole(path) and video_looks_whole(path))
 
     def open_reader(
         self,

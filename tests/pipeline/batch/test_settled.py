@@ -26,9 +26,9 @@ def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     looked_up = overlap.looked_up
 
-    def noted(operation: Any, item: Any, hold: Any) -> Any:
+    def noted(operation: Any, item: Any, context: Any, hold: Any) -> Any:
         names.append(item.source.name)
-        return looked_up(operation, item, hold)
+        return looked_up(operation, item, context, hold)
 
     monkeypatch.setattr(overlap, "looked_up", noted)
     return names

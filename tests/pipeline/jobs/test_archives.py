@@ -16,8 +16,11 @@ from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files import staging
 from tvae.pipeline.files.names import owned_name
 from tvae.pipeline.jobs import ItemDone, ItemFailed, ItemSkipped, Job, run_job
+from tvae.pipeline.jobs.items import expand
 from tvae.pipeline.jobs.job import Listed
+from tvae.pipeline.jobs.reading import open_source
 from tvae.pipeline.latents import open_latents
+from tvae.pipeline.media.sandbox import Sandbox
 
 Run = Callable[..., Any]
 
@@ -112,6 +115,40 @@ def test_members_without_times_of_their_own_have_that_of_the_archive(run: Run, p
         os.utime(tmp_path / "a.tar", ns=(time, time))
         done, _ = run("encode", tmp_path / "a.tar", output=tmp_path / "out")
         assert (done.done, done.skipped) == expected
+
+
+def test_captions_go_beside_the_results(run: Run, picture: Run, tmp_path: Path) -> None:
+    one, two = (picture(f"{n}.png", seed=n).read_bytes() for n in range(2))
+    texts = {"0.txt": b"a\r\ncaption\0", "0.json": b"{}", "d/1.seg.caption": b"\xff", "d/alone.txt": b"of nothing"}
+    files = [("0.png", one), ("d/1.x.png", two), *texts.items(), ("0.npy", b"x"), ("../0.txt", b"x")]
+    archive = pack(tmp_path / "a.tar", files, time=1_000_000_000)
+    out = tmp_path / "out" / "a"
+    for _ in range(2):
+        done, _ = run("encode", archive, output=tmp_path / "out")
+        assert done.failed == 0
+        found = {path.relative_to(out).as_posix(): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+        expected = {name: text for name, text in texts.items() if name != "d/alone.txt"}
+        assert {name: text for name, text in found.items() if not name.endswith(".safetensors")} == expected
+    (out / "0.txt").write_bytes(b"of the user")
+    (out / "0.json").unlink()
+    run("encode", archive, output=tmp_path / "out")
+    assert ((out / "0.txt").read_bytes(), (out / "0.json").read_bytes()) == (b"of the user", b"{}")
+    run("encode", archive, output=tmp_path / "out", existing="overwrite")
+    assert (out / "0.txt").read_bytes() == texts["0.txt"]
+    pack(archive, [("0.png", one), ("0.txt", b"a new one")], time=1_100_000_000)
+    run("encode", archive, output=tmp_path / "out")
+    assert (out / "0.txt").read_bytes() == b"a new one"
+    run("encode", archive, output=tmp_path / "named", naming="{hash}")
+    assert not list((tmp_path / "named").rglob("*.txt"))
+
+
+def test_a_file_over_which_a_process_ended_is_read_in_another(shard: Path, tmp_path: Path) -> None:
+    job = Job("encode", (str(shard),), output=str(tmp_path / "out"), device="cpu")
+    with Sandbox("auto") as sandbox:
+        sandbox.distrust(shard / "0.png")
+        for item in expand(job)[:2]:
+            with open_source(item.path, job, 8, sandbox, member=item.member) as source:
+                assert sandbox.takes(source.path) == (item.name == "0.png")
 
 
 def test_bad_members_fail_alone(run: Run, picture: Run, tmp_path: Path) -> None:
