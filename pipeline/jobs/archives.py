@@ -12,7 +12,7 @@ from tvae.pipeline.files.tar_members import PACKED_SUFFIXES, SUFFIX, Member, tar
 from tvae.pipeline.jobs.found import Found
 from tvae.pipeline.media import formats
 
-__all__ = ["TEXTS", "Archives", "is_archive"]
+__all__ = ["TEXTS", "Archives", "is_archive", "no_media"]
 
 TEXTS = frozenset({".txt", ".caption", ".cls", ".csv", ".json", ".tags", ".xml", ".yaml", ".yml"})
 """Suffixes of members that go beside the results as they are: no result has one of them."""
@@ -21,6 +21,11 @@ TEXTS = frozenset({".txt", ".caption", ".cls", ".csv", ".json", ".tags", ".xml",
 def is_archive(name: str) -> bool:
     """Whether a file of this name is taken for an archive."""
     return name.lower().endswith((SUFFIX, *PACKED_SUFFIXES))
+
+
+def no_media(path: Path) -> str:
+    """The problem of an archive that holds none."""
+    return f"{path}: no images or videos in this archive"
 
 
 class Archives:
@@ -56,8 +61,7 @@ class Archives:
         if broken is not None:
             found.append(Found(path, below.parent, below.name, named=False, problem=str(broken)))
         elif not found:
-            problem = f"{path}: no images or videos in this archive"
-            found.append(Found(path, below.parent, below.name, named=False, problem=problem))
+            found.append(Found(path, below.parent, below.name, named=False, problem=no_media(path)))
         return iter(found)
 
     def member(self, name: str) -> Found | None:

@@ -13,7 +13,8 @@ from typing import Literal
 
 from tvae.pipeline import latents as latent_files
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.jobs.archives import Archives, is_archive
+from tvae.pipeline.files.tar_members import SUFFIX
+from tvae.pipeline.jobs.archives import Archives, is_archive, no_media
 from tvae.pipeline.jobs.found import Found
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.places import RealNames
@@ -124,10 +125,12 @@ def _expand_one(name: str, search: _Search) -> Iterator[Found]:
 def _expand_path(path: Path, below: Path | None, search: _Search) -> Iterator[Found]:
     if not path.is_dir() or _is_sought(path, search.sought):
         lies = below or Path(path.name or path.resolve().name)
-        if search.archives is not None and is_archive(path.name):
+        archived = is_archive(path.name)
+        if archived and search.archives is not None:
             yield from search.archives.members(path, lies)
-            return
-        yield Found(path, lies.parent, lies.name, named=below is None)
+        else:
+            problem = f"{path}: archives are inputs of encode and roundtrip alone; unpack it" if archived else None
+            yield Found(path, lies.parent, lies.name, named=below is None, problem=problem)
         return
     prefix = below or Path()
     members = [*_members(path, prefix, search)]
@@ -162,8 +165,9 @@ def _members(folder: Path, below: Path, search: _Search) -> Iterator[Found]:
             ours = path.suffix == latent_files.VIDEO_SUFFIX or _same(path, search.output)
             if search.recursive and not ours and not entry.is_symlink():
                 yield from _members(path, below / entry.name, search)
-        elif search.archives is not None and is_archive(entry.name):
-            yield from search.archives.members(path, below / entry.name)
+        elif search.archives is not None and entry.name.lower().endswith(SUFFIX):  # packed ones may be anything
+            members = search.archives.members(path, below / entry.name)
+            yield from (one for one in members if one.problem != no_media(path))
         elif search.sought == "media" and formats.listed(os.path.splitext(entry.name)[1]):
             yield Found(path, below, entry.name, named=False)
 

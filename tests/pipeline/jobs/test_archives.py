@@ -255,6 +255,22 @@ def test_archives_without_pictures(run: Run, tmp_path: Path) -> None:
         assert sum(why in event.error for event in events if isinstance(event, ItemFailed)) == 1
 
 
+def test_other_archives_in_a_folder_are_passed_over(run: Run, picture: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.png").write_bytes(picture().read_bytes())
+    pack(folder / "texts.tar", [("a.txt", b"x")])
+    (folder / "other.tar.gz").write_bytes(b"x")
+    done, _ = run("encode", folder, output=tmp_path / "out")
+    assert (done.done, done.failed) == (1, 0)
+
+
+def test_decode_takes_no_archives(run: Run, shard: Path, tmp_path: Path) -> None:
+    done, events = run("decode", shard, output=tmp_path / "out")
+    assert done.failed == 1
+    assert ["unpack it" in event.error for event in events if isinstance(event, ItemFailed)] == [True]
+
+
 def test_roundtrip_of_a_clip_keeps_it(run: Run, shard: Path, spill: Path, shown: Run, tmp_path: Path) -> None:
     done, _ = run("roundtrip", shard, output=tmp_path / "out", spill=str(spill), crf=0)
     assert (done.done, done.failed) == (4, 0)
