@@ -170,7 +170,11 @@ class Convolutions(TorchFunctionMode):
         return func(*args, **kwargs or {})
 
 
-@pytest.mark.parametrize("name", TINY)
+QUICK = {"AutoencoderKL", "AutoencoderTiny", "AutoencoderKLTemporalDecoder", "AutoencoderKLLTXVideo", "TAEHV"}
+"""The others are tried in the slow run: their captures take seconds."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in TINY])
 def test_no_convolution_of_a_run_is_missed(name: str) -> None:
     made = 0
 

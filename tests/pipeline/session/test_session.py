@@ -78,7 +78,7 @@ def test_a_whole_clip_and_its_result_are_in_the_plan(name: str) -> None:
         assert steps[0] > steps[1], "of one step no caches are made"
 
 
-@pytest.mark.parametrize("name", ["wan21", "cogvideox"])
+@pytest.mark.parametrize("name", ["wan21", pytest.param("cogvideox", marks=pytest.mark.slow)])
 @torch.no_grad()
 def test_a_refusal_names_what_does_for_every_step_and_the_result(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from tvae.pipeline.memory import limits as budget
