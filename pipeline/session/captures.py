@@ -225,9 +225,9 @@ class Captures:
 
 
 def _example(t: Tensor | RowSource, device: torch.device) -> Tensor:
-    """To trace with: the input's shape and type, contiguous, without memory. Nothing reads its values, and the
-    exporter's reference cycles keep it for a while. Where a size lies in memory other than usual, the exporter may
-    take it for a constant."""
+    """To trace with: the input's shape and type, contiguous, with memory for this moment only. Nothing reads its
+    values, and the exporter's reference cycles keep it for a while. Where a size lies in memory other than usual, the
+    exporter may take it for a constant."""
     example = torch.empty(t.shape, dtype=t.dtype, device=device)
     example.untyped_storage().resize_(0)
     return example

@@ -41,7 +41,7 @@ def test_summed_taps_lie_as_the_weight_does() -> None:
 @pytest.mark.parametrize("made", [subpixel_weight, enlarging_taps])
 @pytest.mark.parametrize("shape", [(700, 300, 3, 3), (3, 1200, 3, 3), (1, 1, 3, 3)], ids=str)
 def test_kernels_are_summed_in_little_memory(made: Any, shape: tuple[int, ...]) -> None:
-    """No plan counts what the steps take: of Wan 2.2's weights it was 250 MiB."""
+    """No plan counts what the steps take: of 1024 channels it was 196 MiB beside the result."""
     weight = torch.randn(shape).bfloat16()
     sizes: list[int] = []
 
@@ -54,7 +54,7 @@ def test_kernels_are_summed_in_little_memory(made: Any, shape: tuple[int, ...]) 
     with Sizes():
         found = made(None, weight)
     result = weight.shape[0] * weight.shape[1] * 16 * 2
-    assert all(n <= 13 << 20 or n == result for n in sizes)
+    assert all(n <= 3 << 20 or n == result for n in sizes)
     ones = torch.ones(weight.shape[1], 1, 2, 2, dtype=torch.float64)
     expected = F.conv_transpose2d(weight.double().flip(2, 3), ones, groups=weight.shape[1])
     expected = expected.transpose(0, 1) if made is subpixel_weight else expected
