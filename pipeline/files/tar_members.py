@@ -8,6 +8,7 @@ from a whole one.
 from __future__ import annotations
 
 import math
+import os
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -69,9 +70,8 @@ def tar_members(path: Path) -> Iterator[Member]:
         with open_regular(path) as raw:
             if raw.peek(6).startswith(_PACKED):
                 raise InputError(f"{path}: is a packed archive, whose files cannot be read one by one; unpack it")
-            size, ends = raw.seek(0, 2), list[tarfile.HeaderError]()
-            raw.seek(0)
-            archive = Archive(path, size, path.stat().st_mtime_ns)
+            opened, ends = os.fstat(raw.fileno()), list[tarfile.HeaderError]()
+            size, archive = opened.st_size, Archive(path, opened.st_size, opened.st_mtime_ns)
             for info in _headers(raw, ends):
                 if info.isreg() and info.offset_data + info.size > size:
                     raise InputError(f"{path}: is cut off in its file {info.name!r}; fetch it again")

@@ -56,6 +56,7 @@ class Vaes:
     """Opens VAEs as the job wants them. ``given`` stands in for all of them. Imports PyTorch when it is first asked.
 
     kind_of: is told the name of each that is opened to compute, and gives what is made of it; see ``open_model``.
+    opened: shared with other runs, whose VAEs are of the usual kind.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Vaes:
         kind_of: KindOf | None = None,
         opened: OpenVaes | None = None,
     ) -> None:
+        assert kind_of is None or opened is None
         self._job, self._given, self._kind_of = job, given, kind_of
         self._shared = opened or OpenVaes()
         self._known: dict[str, Model] = {}

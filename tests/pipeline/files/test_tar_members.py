@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+import os
 import random
+import sys
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.files import tar_members as listing
+from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.files.tar_members import Member, tar_members
 
 
@@ -146,3 +151,21 @@ def test_any_bytes_fail_as_an_input(tmp_path: Path) -> None:
             content[draw.randrange(len(content))] = draw.randrange(256)
         (tmp_path / "b.tar").write_bytes(content)
         collected(tmp_path / "b.tar")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a file that is open cannot be replaced")
+def test_an_archive_is_the_file_that_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever takes its place meanwhile: members would be read from that."""
+    path, right = write_tar(tmp_path / "a.tar", {"a.png": b"old"}), open_regular
+    before = path.stat()
+
+    def opened(where: Path) -> Any:
+        file = right(where)
+        other = write_tar(tmp_path / "b.tar", {"a.png": b"new"})
+        os.utime(other, ns=(1, 1))
+        other.replace(path)
+        return file
+
+    monkeypatch.setattr(listing, "open_regular", opened)
+    (member,) = tar_members(path)
+    assert (member.archive.size, member.archive.mtime_ns) == (before.st_size, before.st_mtime_ns)
