@@ -7,6 +7,7 @@ is the model's own, become ``Graph.guards``: a shape that fails them is captured
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import re
@@ -88,7 +89,9 @@ def _captured(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Se
         raise UnsupportedOp("torch.export", type(module).__name__, why, whole=False) from failed[0]
     finally:
         del entry.model, entry._fn  # the exporter leaves reference cycles, which would keep them alive for a while
-        failed.clear()
+        if failed:
+            failed.clear()
+            gc.collect()  # PyTorch 2.11 leaves their frames in reference cycles
 
 
 def _exported(entry: nn.Module, inputs: Sequence[Tensor], shapes: Any, shortcuts: bool) -> Any:
