@@ -49,6 +49,10 @@ _TYPES = (torch.bfloat16, torch.float16, torch.float32)
 _MOST_CHANNELS = 128
 """Of a tile: one kernel serves 128, 256 and 512 channels, and reads them as fast as kernels for all of a pixel's do. It
 masks what goes beyond, which costs nothing where 16 divides the channels."""
+_WIDTH, _DIVIDED, _VALUE = range(3)
+"""What a kernel is specialised for in an integer: its width; also whether it is one and whether 16 divides it; all."""
+_I32, _I64 = 2**31, 2**63
+"""Numbers that no longer fit into so many bits."""
 FURTHEST = 2**31 - 2**20
 """Offsets inside a tile and numbers of pixels stay below this: they are int32 in the kernels, tile bases are int64."""
 
@@ -190,15 +194,27 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
 
 
 def _looks(kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Hashable:
-    """All that a kernel could be specialised for; of numbers it is the value."""
+    """All that a kernel could be specialised for. Of an integer that is its width, and mostly whether it is one and
+    whether 16 divides it: a picture of another size is launched as quickly. Of other numbers it is the value."""
     looks = [kernel, torch.cuda.current_device(), *map(type, args), *options, *options.values()]
-    for value in args:
+    for value, told in zip(args, _told(kernel), strict=False):
         if isinstance(value, Tensor):
             looks.append(value.dtype)
             looks.append(value.data_ptr() % 16 == 0)
+        elif isinstance(value, TensorDescriptor):
+            looks.append(_form(value, False))
+        elif told == _VALUE or type(value) is not int or not -_I64 <= value < _I64:
+            looks.append(value)
         else:
-            looks.append(_form(value, False) if isinstance(value, TensorDescriptor) else value)
+            looks.append(-_I32 <= value < _I32)
+            looks.append(None if told == _WIDTH else value == 1 or -(value % 16 == 0))
     return tuple(looks)
+
+
+@cache
+def _told(kernel: Any) -> tuple[int, ...]:
+    """``_WIDTH`` and so on, by parameter."""
+    return tuple(_VALUE if p.is_constexpr else _WIDTH if p.do_not_specialize else _DIVIDED for p in kernel.params)
 
 
 def _key(kernel: Any, device: int, args: tuple[Any, ...], options: dict[str, Any]) -> Hashable:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from tvae.kernels.library_convolutions import made_by
 from tvae.pipeline.memory.allocator import allocator_share
+from tvae.pipeline.memory.allocator_bytes import allocator_bytes
 from tvae.pipeline.memory.convolved_shapes import CONVOLUTIONS
 
 __all__ = ["SmallWorkspaces"]
@@ -62,7 +63,8 @@ class SmallWorkspaces:
             torch.cuda.empty_cache()
         elif not self._looked:
             self._looked = True
-            spare = torch.cuda.memory_reserved(x.device) - torch.cuda.memory_allocated(x.device)
+            has = allocator_bytes(x.device)
+            spare = has.reserved - has.allocated
             if spare > _ROOM and spare > self._planned() + _ROOM:
                 torch.cuda.empty_cache()
 
@@ -83,7 +85,7 @@ def _convolved(
         result = prod(CONVOLUTIONS[func](*args, **kwargs)) * x.element_size()
         laid_out = sum(t.nbytes for t in (x, weight) if not t.is_contiguous(memory_format=_layout(x, weight)))
         tensors, room = _taken(result) + _taken(laid_out), _ROOM
-        while (share := (torch.cuda.memory_reserved(x.device) + tensors + room) / _total(x.device)) < 1.0:
+        while (share := (allocator_bytes(x.device).reserved + tensors + room) / _total(x.device)) < 1.0:
             try:
                 with allocator_share(x.device).borrowed(share):
                     return func(*args, **kwargs)

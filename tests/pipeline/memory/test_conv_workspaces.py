@@ -47,6 +47,10 @@ class Card:
     def empty(self) -> None:
         self.emptied += 1
 
+    def statistics(self) -> dict[str, Any]:
+        now = {"reserved_bytes": RESERVED, "allocated_bytes": RESERVED - self.spare}
+        return {kind: {"all": {"current": size, "peak": 2 * size}} for kind, size in now.items()}
+
 
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> Card:
@@ -55,8 +59,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
         "device": lambda _: nullcontext(),
         "empty_cache": found.empty,
         "is_current_stream_capturing": lambda: False,
-        "memory_reserved": lambda _: RESERVED,
-        "memory_allocated": lambda _: RESERVED - found.spare,
+        "memory_stats_as_nested_dict": lambda _: found.statistics(),
         "mem_get_info": lambda _: (TOTAL - RESERVED, TOTAL),
     }.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
