@@ -49,10 +49,6 @@ _TYPES = (torch.bfloat16, torch.float16, torch.float32)
 _MOST_CHANNELS = 128
 """Of a tile: one kernel serves 128, 256 and 512 channels, and reads them as fast as kernels for all of a pixel's do. It
 masks what goes beyond, which costs nothing where 16 divides the channels."""
-_WIDTH, _DIVIDED, _VALUE = range(3)
-"""What a kernel is specialised for in an integer: its width; also whether it is one and whether 16 divides it; all."""
-_I32, _I64 = 2**31, 2**63
-"""Numbers that no longer fit into so many bits."""
 FURTHEST = 2**31 - 2**20
 """Offsets inside a tile and numbers of pixels stay below this: they are int32 in the kernels, tile bases are int64."""
 
@@ -173,7 +169,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
     if builds is None:
         same: Hashable = None
         if not INTERPRETED:
-            same = _looks(kernel, args, options)
+            same = _key(kernel, torch.cuda.current_device(), args, options)
             made = _MADE.get(same)
             if made is not None:
                 made[(*grid, 1, 1)[:3]](*args, *[options[name] for name in kernel.arg_names[len(args) :]])
@@ -193,35 +189,16 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
     builds.want(_key(kernel, device, args, options), partial(_build, kernel, device, likes, options))
 
 
-def _looks(kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Hashable:
-    """All that a kernel could be specialised for. Of an integer that is its width, and mostly whether it is one and
-    whether 16 divides it: a picture of another size is launched as quickly. Of other numbers it is the value."""
-    looks = [kernel, torch.cuda.current_device(), *map(type, args), *options, *options.values()]
-    for value, told in zip(args, _told(kernel), strict=False):
-        if isinstance(value, Tensor):
-            looks.append(value.dtype)
-            looks.append(value.data_ptr() % 16 == 0)
-        elif isinstance(value, TensorDescriptor):
-            looks.append(_form(value, False))
-        elif told == _VALUE or type(value) is not int or not -_I64 <= value < _I64:
-            looks.append(value)
-        else:
-            looks.append(-_I32 <= value < _I32)
-            looks.append(None if told == _WIDTH else value == 1 or -(value % 16 == 0))
-    return tuple(looks)
+def _key(kernel: Any, device: int, args: tuple[Any, ...], options: dict[str, Any]) -> Hashable:
+    """A specialisation of a kernel."""
+    forms = tuple(_form(value, fixed) for value, fixed in zip(args, _fixed(kernel), strict=False))
+    return (kernel, device, forms, *options.items())
 
 
 @cache
-def _told(kernel: Any) -> tuple[int, ...]:
-    """``_WIDTH`` and so on, by parameter."""
-    return tuple(_VALUE if p.is_constexpr else _WIDTH if p.do_not_specialize else _DIVIDED for p in kernel.params)
-
-
-def _key(kernel: Any, device: int, args: tuple[Any, ...], options: dict[str, Any]) -> Hashable:
-    """A specialisation of a kernel."""
-    fixed = [p.do_not_specialize for p in kernel.params]
-    forms = tuple(_form(value, same) for value, same in zip(args, fixed, strict=False))
-    return (kernel, device, forms, *options.items())
+def _fixed(kernel: Any) -> tuple[bool, ...]:
+    """Of each parameter: is an integer there specialised for nothing but its width?"""
+    return tuple(p.do_not_specialize for p in kernel.params)
 
 
 def _form(value: Any, fixed: bool) -> Hashable:
@@ -232,7 +209,7 @@ def _form(value: Any, fixed: bool) -> Hashable:
         return value.base.dtype, tuple(value.block_shape)
     if isinstance(value, bool) or not isinstance(value, int):
         return "float" if isinstance(value, float) else value
-    return value.bit_length() > 31, fixed or (value == 1, value % 16 == 0)
+    return value.bit_length() > 31, value >= 2**63, fixed or (value == 1, value % 16 == 0)
 
 
 def _like(value: Any) -> Any:

@@ -13,6 +13,7 @@ import torch
 from tvae.pipeline.engine.run.host_memory import available_bytes
 from tvae.pipeline.engine.run.pinned_memory import POOL
 from tvae.pipeline.errors import PlanError
+from tvae.pipeline.memory.allocator_bytes import allocator_bytes
 
 __all__ = [
     "CUDA_LATER",
@@ -176,8 +177,8 @@ def check_budget(device: torch.device, named: int) -> None:
 def free_bytes(device: torch.device) -> int | None:
     """What new tensors can take, where it is known."""
     if device.type == "cuda":
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + unused - _kept_by_recordings(device)
+        has = allocator_bytes(device)
+        return torch.cuda.mem_get_info(device)[0] + has.reserved - has.allocated - _kept_by_recordings(device)
     return available_bytes() if device.type == "cpu" else None
 
 

@@ -1,4 +1,4 @@
-"""Told from PyTorch's statistics as its own functions tell it. On a card: tests/gpu/test_workspaces.py."""
+"""Told from PyTorch's statistics as its own functions tell it. On a card: used by tests/gpu/test_workspaces.py."""
 
 from __future__ import annotations
 

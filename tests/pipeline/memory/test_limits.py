@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tvae.pipeline.errors import PlanError, UsageError
 from tvae.pipeline.memory import limits as budget
+from tvae.pipeline.memory.allocator_bytes import AllocatorBytes
 from tvae.pipeline.memory.amount import parse_size
 from tvae.pipeline.memory.limits import Limits, activation_budget, check_budget, overhead, tells_segments
 
@@ -225,6 +226,7 @@ def test_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, said in (("mem_get_info", card.memory), ("memory_reserved", card.reserved), ("empty_cache", card.empty)):
         monkeypatch.setattr(torch.cuda, name, said)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _device: card.tensors)
+    monkeypatch.setattr(budget, "allocator_bytes", lambda device: AllocatorBytes(card.reserved(device), card.tensors))
     monkeypatch.setattr(torch.cuda, "memory_snapshot", card.segments)
     assert activation_budget(CUDA, None, 0.5, overhead(OTHER, 0)) == 6 * GIB
     left = left_of(8 * GIB, CUDA, GIB)
@@ -256,8 +258,7 @@ def test_an_allocator_that_tells_no_segments(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(torch.cuda, "memory_snapshot", snapshot)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (10 * GIB, 24 * GIB))
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _device: 5 * GIB)
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _device: 3 * GIB)
+    monkeypatch.setattr(budget, "allocator_bytes", lambda _device: AllocatorBytes(5 * GIB, 3 * GIB))
     for backend, told in (("native", True), ("cudaMallocAsync", False), ("pluggable", False)):
         monkeypatch.setattr(torch._C, "_cuda_getAllocatorBackend", lambda name=backend: name, raising=False)
         assert tells_segments() is told
