@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._prims_common import suggest_memory_format
 from torch.overrides import TorchFunctionMode
 
 from tvae.kernels import Kernels, why_missing
@@ -167,6 +166,12 @@ class _Unconvolved(TorchFunctionMode):
 def _made(x: Tensor, weight: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Channels lie innermost where those of x or of the weight do."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.ndim)
-    if last is not None and last in (suggest_memory_format(x), suggest_memory_format(weight)):
+    if last is not None and (channels_innermost(x) or channels_innermost(weight)):
         return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=last)
     return torch.empty(shape, dtype=x.dtype, device=x.device)
+
+
+def channels_innermost(x: Tensor) -> bool:
+    """As PyTorch's ``suggest_memory_format`` has it for more than one channel, whose first call imports SymPy, which
+    takes a second."""
+    return x.stride(1) < x.stride(-1)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny_vaes import TINY
 from torch import Tensor, nn
+from torch._prims_common import suggest_memory_format
 
 from tvae.kernels import Kernels
 from tvae.kernels.prebuild import wait_for_all
@@ -20,7 +25,14 @@ from tvae.pipeline.engine.plan.schedule import schedule
 from tvae.pipeline.models.reference import call_reference, reference_mode
 from tvae.pipeline.session import load_libraries as loading
 from tvae.pipeline.session.outputs.taken_apart import flatten
-from tvae.pipeline.session.warmup import _ask_for_attention, _small_plan, _Unconvolved, prepared, small_shapes
+from tvae.pipeline.session.warmup import (
+    _ask_for_attention,
+    _small_plan,
+    _Unconvolved,
+    channels_innermost,
+    prepared,
+    small_shapes,
+)
 
 
 @pytest.mark.parametrize(
@@ -157,6 +169,30 @@ def test_convolutions_give_their_shapes_alone(dims: int, last: bool, device: str
         assert (ours.shape, ours.dtype, ours.device) == (theirs.shape, theirs.dtype, theirs.device)
         if device == "cuda" or last:
             assert ours.stride() == theirs.stride()
+
+
+@given(
+    shape=st.tuples(st.integers(1, 3), st.integers(2, 9), st.integers(1, 9), st.integers(1, 9)),
+    last=st.booleans(),
+    cut=st.integers(0, 4),
+)
+def test_layouts_are_told_as_pytorch_tells_them(shape: tuple[int, ...], last: bool, cut: int) -> None:
+    x = torch.empty(shape).to(memory_format=torch.channels_last if last else torch.contiguous_format)
+    x = x[:, :, min(cut, shape[2] - 1) :]  # a strip's rows
+    assert channels_innermost(x) == (suggest_memory_format(x) == torch.channels_last)
+
+
+def test_convolutions_of_a_rehearsal_do_without_sympy() -> None:
+    """Whose import takes a second of a command's first call."""
+    code = (
+        "import sys, torch; from tvae.pipeline.session.warmup import _Unconvolved\n"
+        "had = 'sympy' in sys.modules\n"
+        "x, weight = torch.ones(1, 2, 4, 4), torch.ones(2, 2, 1, 1)\n"
+        "with _Unconvolved(): torch.conv2d(x, weight)\n"
+        "print(had, 'sympy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.split() == ["False", "False"]
 
 
 def test_attention_is_asked_for_by_itself() -> None:
