@@ -35,7 +35,7 @@ FROM = Tuning(tile_bytes=64 * 64 * 2, warps=4, per_sm=4, stages=1)
 TO = Tuning(tile_bytes=64 * 128 * 2, warps=4, per_sm=10**6, stages=1)
 GATHER = 1024
 """Pixels of one program that adds taps."""
-MOST = 64
+MOST_FROM, MOST_TO = 64, 128
 """Taps times channels of the few, at most."""
 LONGEST = 1024
 
@@ -45,7 +45,7 @@ def conv_from_few(
 ) -> tuple[Tensor, Tensor | None]:
     """See ``operations.conv_from_few``: bfloat16 and float16, up to 64 products a value; rounded once."""
     (n, few, rows, columns), (channels, _, kh, kw) = x.shape, weight.shape
-    _check(x, weight, kh * kw * few)
+    _check(x, weight, kh * kw * few, MOST_FROM)
     shape = (n, channels, rows + pads[2] + pads[3] - kh + 1, columns + pads[0] + pads[1] - kw + 1)
     if out is not None and (out.shape != shape or out.dtype != x.dtype or (channels > 1 and out.stride(1) != 1)):
         raise Unsupported("a target of another shape or type, or without its channels innermost")
@@ -87,11 +87,11 @@ def conv_from_few(
 def conv_to_few(
     x: Tensor, weight: Tensor, bias: Tensor | None, pads: Sequence[int], affine: Tensor | None, act: str | None
 ) -> Tensor:
-    """See ``operations.conv_to_few``: bfloat16, float16, up to 64 products a value; summed in float32, rounded once."""
+    """See ``operations.conv_to_few``: 16 bits, up to 128 products a value; summed in float32, rounded once."""
     (n, channels, rows, columns), (few, _, kh, kw) = x.shape, weight.shape
     if act not in (None, "silu"):
         raise ValueError(f"the activations are None and 'silu', not '{act}'")
-    _check(x, weight, kh * kw * few)
+    _check(x, weight, kh * kw * few, MOST_TO)
     if affine is not None and (affine.shape != (2, n, channels) or affine.device != x.device):
         raise Unsupported(f"an affine map {list(affine.shape)} on {affine.device}")
     shape = (n, few, rows + pads[2] + pads[3] - kh + 1, columns + pads[0] + pads[1] - kw + 1)
@@ -149,11 +149,11 @@ def conv_to_few(
     return y
 
 
-def _check(x: Tensor, weight: Tensor, products: int) -> None:
+def _check(x: Tensor, weight: Tensor, products: int, most: int) -> None:
     check_place(x)
     if x.dtype == torch.float32:
         raise Unsupported("float32, of which tensor cores keep 10 bits")
     if weight.dtype != x.dtype or weight.device != x.device:
         raise Unsupported(f"weights of {weight.dtype} on {weight.device}")
-    if products > MOST:
+    if products > most:
         raise Unsupported(f"{products} products a value")

@@ -74,6 +74,13 @@ def test_to_few_in_strips(pads: tuple[int, ...], act: str | None) -> None:
     assert error(narrow.conv_to_few(x, weight, bias, pads, affine.float(), act), wanted) < 2**-10
 
 
+def test_to_the_mean_and_the_spread_of_four_channels() -> None:
+    """As an encoder ends: 72 products a value."""
+    x, weight, bias = half(1, 40, 9, 7), half(8, 40, 3, 3), half(8, last=False)
+    wanted = conv_to_few(x.double(), weight.double(), bias.double(), (1, 1, 1, 1), None, None)
+    assert error(narrow.conv_to_few(x, weight, bias, (1, 1, 1, 1), None, None), wanted) < 2**-10
+
+
 def test_rows_of_a_larger_map() -> None:
     big, weight = half(1, 32, 12, 6), half(3, 32, 3, 3)
     x = big[:, :, 3:9]

@@ -12,7 +12,7 @@ from tvae.pipeline.engine.passes.same_size import same_size
 
 __all__ = ["fuse_narrow_conv"]
 
-_MOST = 64
+_MOST_FROM, _MOST_TO = 64, 128
 """Taps times channels of the few: what the kernels take."""
 _MANY = 32
 """Channels of the other side from which on it pays."""
@@ -31,7 +31,7 @@ def fuse_narrow_conv(graph: Graph) -> Graph:
         weight = r.renamed(node.args[1])
         if _few_inside(inner * kernel * kernel, out):
             r.replace(id_, "conv_from_few", r.renamed(node.args[0]), weight, bias)
-        elif out * kernel * kernel <= _MOST and inner >= _MANY and _joins(r, node, norm):
+        elif out * kernel * kernel <= _MOST_TO and inner >= _MANY and _joins(r, node, norm):
             assert norm is not None
             r.replace(id_, "conv_to_few", *r.renamed(norm.args), weight, bias)
         else:
@@ -40,7 +40,7 @@ def fuse_narrow_conv(graph: Graph) -> Graph:
 
 
 def _few_inside(products: int, out: int) -> bool:
-    return products <= _MOST and out >= _MANY
+    return products <= _MOST_FROM and out >= _MANY
 
 
 def _joins(r: Rewriter, node: Node, norm: Node | None) -> bool:

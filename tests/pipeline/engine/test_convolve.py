@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tvae.pipeline.engine.rules.convolve import CONV_T, _phases
+from tvae.pipeline.engine.rules.convolve import CONV_T, _phases, as_product
 
 
 def pair(low: int, high: int) -> st.SearchStrategy[list[int]]:
@@ -34,6 +34,26 @@ def test_phases_are_a_transposed_convolution(data: Any) -> None:
     found = _phases(x, weight, given_bias, stride, padding, extra)
     torch.testing.assert_close(found, want, rtol=0, atol=1e-13)
     assert x.stride(1) != 1 or size == [1, 1] or found.stride(1) == 1
+
+
+@given(
+    shape=st.tuples(*(st.integers(1, 5) for _ in range(4))),
+    cut=st.integers(0, 3),
+    last=st.booleans(),
+    bias=st.booleans(),
+)
+def test_single_taps_are_a_matrix_product(shape: tuple[int, ...], cut: int, last: bool, bias: bool) -> None:
+    random = torch.Generator().manual_seed(sum(shape))
+    x = torch.randn(shape, generator=random).double()
+    x = x.contiguous(memory_format=torch.channels_last) if last else x
+    x = x[:, :, min(cut, shape[2] - 1) :]  # a strip's rows
+    weight, shift = torch.randn(6, shape[1], 1, 1, generator=random).double(), torch.arange(6.0).double()
+    given_bias = shift if bias else None
+    y = as_product(x, weight, given_bias)
+    assert (y is not None) or not last or shape[1] == 1 or shape[0] > 1, "rows of one picture need no copy"
+    if y is not None:
+        torch.testing.assert_close(y, F.conv2d(x, weight, given_bias), rtol=0, atol=1e-13)
+        assert y.stride(1) == 1
 
 
 @pytest.mark.gpu

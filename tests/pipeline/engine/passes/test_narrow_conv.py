@@ -53,7 +53,7 @@ def to_few_without_activation(m: Layers, x: Tensor) -> Outputs:
 
 @pytest.mark.parametrize("fn", [to_few, to_few_without_activation], ids=name)
 def test_convolutions_to_a_few_channels_take_the_norm(fn: Fn, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(narrow_conv, "_MOST", 36)
+    monkeypatch.setattr(narrow_conv, "_MOST_TO", 36)
     done = rewritten(fn, lambda graph: _to_few_alone(graph, monkeypatch))
     expect(done, {"conv2d": 0, "conv_to_few": 1, "norm_act": 0})
 
@@ -83,5 +83,6 @@ def test_others_stay(fn: Fn) -> None:
 
 
 def test_many_channels_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(narrow_conv, "_MOST", 35)
+    monkeypatch.setattr(narrow_conv, "_MOST_FROM", 35)
+    monkeypatch.setattr(narrow_conv, "_MOST_TO", 35)
     expect(rewritten(to_few, rewrite), {"conv2d": 1, "norm_act": 1})
