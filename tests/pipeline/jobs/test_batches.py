@@ -55,10 +55,25 @@ def test_nobody_waits_for_ever() -> None:
     assert taken == [*[64] * PATIENCE, 256]
 
 
+def test_two_share_a_call_where_no_other_size_waits() -> None:
+    waiting = Waiting(Batches(None, "cuda"))
+    for side in (1024, 1024, 1088, 1024, 1024):
+        waiting.add(of_size(side))
+    assert [[p.pixels for p in waiting.take()] for _ in range(3)] == [[1024**2]] * 3
+    assert [len(waiting.take()) for _ in range(2)] == [1, 1]
+    for _ in range(3):
+        waiting.add(of_size(1024))
+    assert [len(waiting.take()) for _ in range(2)] == [2, 1]
+
+
 def test_how_many_pay() -> None:
     cuda = Batches(None, "cuda")
     assert [cuda.most(of_size(side)) for side in (64, 512, 1024, 4096)] == [64, 8, 2, 1]
     assert [*cuda.sizes(of_size(512))] == [8, 2, 1]
+    assert [*cuda.sizes(of_size(1024))] == [2, 1]
+    assert [*cuda.sizes(of_size(1024), mixed=True)] == [1]
+    assert [*cuda.sizes(of_size(512), mixed=True)] == [8, 2, 1]
+    assert [*Batches(2, "cuda").sizes(of_size(1024), mixed=True)] == [2, 1], "as the user wants it"
     assert cuda.most(of_size(512, alone=True)) == 1
     cuda.too_large(8, of_size(512))
     assert [cuda.most(of_size(side)) for side in (512, 1024)] == [4, 1]
