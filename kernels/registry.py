@@ -27,6 +27,7 @@ from tvae.kernels.operations.conv3d import conv3d
 from tvae.kernels.operations.conv_add import conv_add
 from tvae.kernels.operations.conv_from_few import conv_from_few
 from tvae.kernels.operations.conv_to_few import conv_to_few
+from tvae.kernels.operations.down_conv import down_conv
 from tvae.kernels.operations.enlarge import enlarge
 from tvae.kernels.operations.enlarge_conv import enlarge_conv
 from tvae.kernels.operations.finish_stats import finish_stats
@@ -132,8 +133,8 @@ class Kernels:
         return not levels.isdisjoint(("triton", "cuda")) and levels.isdisjoint(("script", "compile"))
 
     def sums(self, operation: str, outer: int, inner: int, kernel: int) -> bool:
-        """Does the level of ``conv_add`` or ``enlarge_conv`` take the statistics of such a convolution's result
-        (channels out, in, kernel) as it is made, so that it pays with nothing to add, too?"""
+        """Does the level of ``conv_add``, ``down_conv`` or ``enlarge_conv`` take the statistics of such a convolution's
+        result (channels out, in, kernel) as it is made, so that it pays with nothing to add, too?"""
         level = self.levels[operation]
         if why_missing(level, operation):
             return False
@@ -157,6 +158,7 @@ class Kernels:
     conv_add = _method(conv_add)
     conv_from_few = _method(conv_from_few)
     conv_to_few = _method(conv_to_few)
+    down_conv = _method(down_conv)
     enlarge = _method(enlarge)
     enlarge_conv = _method(enlarge_conv)
     finish_stats = _method(finish_stats)

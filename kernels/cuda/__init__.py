@@ -20,6 +20,7 @@ from tvae.kernels import cudnn_frontend
 from tvae.kernels.cuda import hopper_conv, norm, program
 from tvae.kernels.cuda.conv3d import conv3d
 from tvae.kernels.cuda.conv_add import conv_add
+from tvae.kernels.cuda.down_conv import down_conv
 from tvae.kernels.cuda.enlarge_conv import enlarge_conv
 from tvae.kernels.cuda.launch import no_card
 from tvae.kernels.cuda.norm import add_stats, group_stats, norm_act
@@ -27,7 +28,7 @@ from tvae.kernels.cuda.norm import add_stats, group_stats, norm_act
 __all__ = ["IMPLEMENTATIONS", "NEEDS", "missing", "prepare", "sums"]
 
 IMPLEMENTATIONS: dict[str, Callable[..., Any]] = {
-    fn.__name__: fn for fn in (group_stats, norm_act, add_stats, conv_add, conv3d, enlarge_conv)
+    fn.__name__: fn for fn in (group_stats, norm_act, add_stats, conv_add, conv3d, down_conv, enlarge_conv)
 }
 """Operation -> function, those that this level has."""
 
@@ -37,8 +38,11 @@ def _no_convolutions() -> str | None:
 
 
 _log = logging.getLogger("tvae")
-_CONVOLUTIONS = ("conv_add", "conv3d", "enlarge_conv")
-NEEDS = {"conv_add": _no_convolutions, "conv3d": _no_convolutions, "enlarge_conv": hopper_conv.missing}
+_CONVOLUTIONS = ("conv_add", "conv3d", "down_conv", "enlarge_conv")
+NEEDS = {
+    **dict.fromkeys(("conv_add", "conv3d"), _no_convolutions),
+    **dict.fromkeys(("down_conv", "enlarge_conv"), hopper_conv.missing),
+}
 """Operation -> why it cannot run here, where that is another matter than NVRTC."""
 
 
@@ -49,8 +53,8 @@ def missing() -> str | None:
 
 
 def sums(outer: int, inner: int, kernel: int) -> bool:
-    """Do ``conv_add`` and ``enlarge_conv`` take the statistics of the result of such a convolution (channels out, in,
-    kernel) as it is made?"""
+    """Do the operations that have the kernel for Hopper take the statistics of the result of such a convolution
+    (channels out, in, kernel) as it is made?"""
     return hopper_conv.missing() is None and hopper_conv.takes(outer, inner, kernel)
 
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from tvae.kernels.cuda import hopper_conv
-from tvae.kernels.prebuild import asked
-from tvae.kernels.registry import implementation
+from tvae.kernels.cuda.statistics_below import want_statistics_below
 
 __all__ = ["enlarge_conv"]
 
@@ -18,8 +17,6 @@ def enlarge_conv(
 ) -> tuple[Tensor, Tensor | None]:
     """See ``operations.enlarge_conv``; the result has channels innermost."""
     made = hopper_conv.enlarge_conv(x, taps, bias, pads, out, stats)
-    if stats and asked() is not None:  # what the run computes may be too small: the level below builds but this
-        group_stats = implementation("group_stats", "triton")
-        if group_stats is not None:
-            group_stats(made[0])
+    if stats:
+        want_statistics_below(made[0])
     return made

@@ -1,11 +1,15 @@
 // A 3x3 convolution of pictures, or one of clips with 3x3 taps in space, with channels innermost on Hopper's tensor
 // cores: y = conv(x) + residual + bias, rounded once, and the statistics of y.
 //
-// Set from outside: ELEMENT (1 bfloat16, 2 half), RESIDUAL, STATS, ENLARGE (0 or 1).
+// Set from outside: ELEMENT (1 bfloat16, 2 half), RESIDUAL, STATS, ENLARGE, DOWN (0 or 1).
 //
 // ENLARGE: of a picture enlarged twice, from its own pixels and the weight's 4x4 sums of taps. A pixel of the small
 // picture becomes two rows of two pixels, and each of these four sees 2x2 pixels by taps of its own. To what follows, y
 // is a clip: its frames are the upper and the lower rows, and its channels those of a left and of a right pixel.
+//
+// DOWN: in steps of two. A pixel of y sees pixels of a square of 2x2 and of its neighbours: each of a square's four
+// places is a picture of its own here, of which a pixel of y sees 2x2, 2x1, 1x2 pixels or one. x is a clip: its frames
+// are the upper and the lower rows, and its channels those of a left and of a right pixel.
 //
 // A block computes tiles of 16x16 pixels and 128 channels. Of 64 channels of x it loads the pixels that a tile sees,
 // 18x18, once, and multiplies them by the nine taps of the weight: a tap's pixels are the same lines of shared memory
@@ -17,7 +21,7 @@
 // there, y takes its place and goes out from it.
 
 constexpr int TILE = 16, HALO = TILE + 2, LINE = 128, DEEP = 64, WIDE = 128;
-constexpr int ACROSS = ENLARGE ? 2 : 3, TAPS = ACROSS * ACROSS;
+constexpr int ACROSS = ENLARGE || DOWN ? 2 : 3, TAPS = ACROSS * ACROSS, PLACES = DOWN ? 4 : 1;
 constexpr int CONSUMERS = 256, WARPS = CONSUMERS / 32, ROWS = TILE / WARPS;
 constexpr int PITCH = HALO * LINE, SEEN_BYTES = HALO * PITCH, TAP_BYTES = WIDE * LINE, ROWS_BYTES = ROWS * TILE * LINE;
 constexpr int SEEN_STAGES = 2, TAP_STAGES = 5, SEEN_STAGE = (SEEN_BYTES + 1023) / 1024 * 1024;
@@ -92,27 +96,35 @@ struct Stages {  // a ring, as one side of it sees it
 
 __device__ __forceinline__ void all_consumers() { asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory"); }
 
+// DOWN: does the tap fall beyond the nine?
+__device__ constexpr bool beyond(int place, int tap) {
+  return DOWN && ((place / 2 && tap / 2) || (place % 2 && tap % 2));
+}
+
 __device__ void produce(const Tensor& x, const Tensor& weight, const Work& work, Stages seen, Stages taps) {
   const Tiles tiles(work);
   for (int i = tiles.first(); i >= 0; i -= tiles.slots) {
     const Tile tile(work, i);
-    for (int k = 0; k < work.times * work.deep; ++k) {
-      const int time = k / work.deep, channel = k % work.deep * DEEP;
-      const int from = ENLARGE ? 0 : tile.frame + time - work.front;
-      barrier_wait(seen.is_empty(), seen.phase);
-      barrier_arrive_expecting(seen.is_full(), SEEN_BYTES);
-      load_box(seen.here(), x, seen.is_full(), channel, tile.column - work.left, tile.row - work.top, from,
-               tile.sample);
-      seen.next();
-      for (int tap = 0; tap < TAPS; ++tap) {
-        barrier_wait(taps.is_empty(), taps.phase);
-        barrier_arrive_expecting(taps.is_full(), TAP_BYTES);
-        const int which =
-            ENLARGE ? (3 - tile.frame - tap / 2 * 2) * 4 + 3 - tiles.right - tap % 2 * 2 : time * TAPS + tap;
-        load_box(taps.here(), weight, taps.is_full(), channel, which, tiles.channel);
-        taps.next();
+    for (int place = 0; place < PLACES; ++place)
+      for (int k = 0; k < work.times * work.deep; ++k) {
+        const int time = k / work.deep, channel = k % work.deep * DEEP;
+        const int from = ENLARGE ? 0 : DOWN ? place / 2 : tile.frame + time - work.front;
+        barrier_wait(seen.is_empty(), seen.phase);
+        barrier_arrive_expecting(seen.is_full(), SEEN_BYTES);
+        load_box(seen.here(), x, seen.is_full(), channel + place % 2 * work.deep * DEEP, tile.column - work.left,
+                 tile.row - work.top, from, tile.sample);
+        seen.next();
+        for (int tap = 0; tap < TAPS; ++tap) {
+          if (beyond(place, tap)) continue;
+          barrier_wait(taps.is_empty(), taps.phase);
+          barrier_arrive_expecting(taps.is_full(), TAP_BYTES);
+          const int which = ENLARGE ? (3 - tile.frame - tap / 2 * 2) * 4 + 3 - tiles.right - tap % 2 * 2
+                            : DOWN  ? (tap / 2 * 2 + place / 2) * 3 + tap % 2 * 2 + place % 2
+                                    : time * TAPS + tap;
+          load_box(taps.here(), weight, taps.is_full(), channel, which, tiles.channel);
+          taps.next();
+        }
       }
-    }
   }
 }
 
@@ -195,28 +207,31 @@ __device__ __forceinline__ void multiply_tile(float (&d)[2][64], const Work& wor
   const int group = threadIdx.x / 128;
   const bool one_of_group = threadIdx.x % 128 == 0, one_of_warp = threadIdx.x % 32 == 0;
   bool add = false;
-  for (int k = 0; k < work.times * work.deep; ++k) {
-    barrier_wait(seen.is_full(), seen.phase);
 #pragma unroll
-    for (int tap = 0; tap < TAPS; ++tap) {
-      barrier_wait(taps.is_full(), taps.phase);
-      const u32 pixels = seen.here() + begin + (group * 8 + tap / ACROSS) * PITCH + tap % ACROSS * LINE;
-      products_begin();
+  for (int place = 0; place < PLACES; ++place)
+    for (int k = 0; k < work.times * work.deep; ++k) {
+      barrier_wait(seen.is_full(), seen.phase);
 #pragma unroll
-      for (int inner = 0; inner < LINE; inner += 32) {
-        const u64 b = matrix(taps.here() + inner, 8 * LINE);
-        multiply(d[0], matrix(pixels + inner, PITCH), b, add);
-        multiply(d[1], matrix(pixels + 8 * LINE + inner, PITCH), b, add);
-        add = true;
+      for (int tap = 0; tap < TAPS; ++tap) {
+        if (beyond(place, tap)) continue;
+        barrier_wait(taps.is_full(), taps.phase);
+        const u32 pixels = seen.here() + begin + (group * 8 + tap / ACROSS) * PITCH + tap % ACROSS * LINE;
+        products_begin();
+#pragma unroll
+        for (int inner = 0; inner < LINE; inner += 32) {
+          const u64 b = matrix(taps.here() + inner, 8 * LINE);
+          multiply(d[0], matrix(pixels + inner, PITCH), b, add);
+          multiply(d[1], matrix(pixels + 8 * LINE + inner, PITCH), b, add);
+          add = true;
+        }
+        products_end();
+        products_done<1>();  // those of the tap before
+        if (place + k + tap > 0 && one_of_group) barrier_arrive(taps.before_is_empty());
+        if (tap == 0 && place + k > 0 && one_of_warp) barrier_arrive(seen.before_is_empty());
+        taps.next();
       }
-      products_end();
-      products_done<1>();  // those of the tap before
-      if (k + tap > 0 && one_of_group) barrier_arrive(taps.before_is_empty());
-      if (tap == 0 && k > 0 && one_of_warp) barrier_arrive(seen.before_is_empty());
-      taps.next();
+      seen.next();
     }
-    seen.next();
-  }
   products_done<0>();
   settled(d[0]);
   settled(d[1]);

@@ -10,7 +10,7 @@ import ctypes
 import math
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from tvae.kernels.cuda.maps import ELEMENTS, channels_last
 from tvae.kernels.prebuild import asked, wait_for
 from tvae.kernels.registry import Failed, Unsupported
 
-__all__ = ["conv3d", "conv_add", "enlarge_conv", "missing", "takes"]
+__all__ = ["conv3d", "conv_add", "down_conv", "enlarge_conv", "missing", "takes"]
 
 _HOPPER = (9, 0)
 _TILE = 16
@@ -35,6 +35,10 @@ _THREADS = 384
 _BUSY, _BUSY_CLIP = 0.63, 0.85
 """Shares of the multiprocessors' time that the tiles of a picture, and of a clip, must fill: with less, cuDNN's smaller
 tiles are faster (H200)."""
+
+
+Form = Literal["same", "down", "enlarge"]
+"""Of a convolution: in steps of one, of two, or of a picture enlarged twice."""
 
 
 class _Work(ctypes.Structure):
@@ -98,7 +102,22 @@ def enlarge_conv(
         shape = x.shape[0], taps.shape[0], *size
         y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     places = _by_place(y)
-    return y, _convolve(x.unsqueeze(2), taps.unsqueeze(2), None, bias, (*pads, 0, 0), places, stats, _BUSY, True)[1]
+    given = x.unsqueeze(2), taps.unsqueeze(2), None, bias, (*pads, 0, 0), places, stats, _BUSY
+    return y, _convolve(*given, "enlarge")[1]
+
+
+def down_conv(
+    x: Tensor, weight: Tensor, bias: Tensor | None, pads: Sequence[int], out: Tensor | None, stats: bool
+) -> tuple[Tensor, Tensor | None]:
+    """See ``operations.down_conv``; summed in float32 and rounded once. The result has channels innermost.
+
+    Raises Unsupported before anything is written.
+    """
+    into = None if out is None else out.unsqueeze(2)
+    right, bottom = pads
+    given = _by_place(x), weight.unsqueeze(2), None, bias, (0, right, 0, bottom, 0, 0), into, stats, _BUSY
+    y, parts = _convolve(*given, "down")
+    return y.squeeze(2) if out is None else out, parts
 
 
 def _by_place(y: Tensor) -> Tensor:
@@ -108,7 +127,7 @@ def _by_place(y: Tensor) -> Tensor:
     try:
         return y.movedim(1, 3).view(n, h // 2, 2, w // 2, 2 * c).permute(0, 4, 2, 1, 3)
     except RuntimeError:
-        raise Unsupported("a place for the result that is odd, or whose columns lie apart") from None
+        raise Unsupported("a map whose sides are odd, or whose columns lie apart") from None
 
 
 def conv3d(x: Tensor, weight: Tensor, bias: Tensor | None, padding: Sequence[int]) -> Tensor:
@@ -128,11 +147,11 @@ def _convolve(
     out: Tensor | None,
     stats: bool,
     busy: float,
-    enlarge: bool = False,
+    form: Form = "same",
 ) -> tuple[Tensor, Tensor | None]:
     """conv_add of maps [N, C, T, H, W] which fill so much of the multiprocessors' time; or enlarge_conv, ``out`` being
-    given by place."""
-    shape = _check(x, weight, residual, bias, pads, out, enlarge)
+    given by place; or down_conv, x being given by place."""
+    shape = _check(x, weight, residual, bias, pads, out, form)
     samples, _, frames, height, width = shape
     channels, wide = weight.shape[0], shape[1] // _WIDE
     tiles = samples * frames * -(-height // _TILE) * -(-width // _TILE)
@@ -145,7 +164,8 @@ def _convolve(
     y = out
     if y is None:
         y = torch.empty_strided(shape, channels_last(shape), dtype=x.dtype, device=x.device)
-    flags = ("RESIDUAL", residual is not None), ("STATS", stats), ("ENLARGE", enlarge)
+    forms = ("ENLARGE", form == "enlarge"), ("DOWN", form == "down")
+    flags = ("RESIDUAL", residual is not None), ("STATS", stats), *forms
     macros = (("ELEMENT", ELEMENTS[x.dtype]), *((name, int(is_so)) for name, is_so in flags))
     blocks = slots * shape[1] // channels
     parts = torch.empty((samples, blocks, 3, channels), dtype=torch.float64, device=x.device) if stats else None
@@ -164,7 +184,7 @@ def _convolve(
     )
     addresses = [None if t is None else t.data_ptr() for t in (shift, parts)]
     left, _, top, _, front, _ = pads
-    cut = wide, x.shape[1] // _DEEP, weight.shape[2]
+    cut = wide, weight.shape[1] // _DEEP, weight.shape[2]
     work = _Work(*addresses, samples, frames, height, width, channels, *cut, left, top, front, wide_bias)
     arguments = [*(t.getPtr() for t in tensors), ctypes.addressof(work)]
     launch(kernel, slots * wide, _THREADS, has.shared_block, x.device.index, arguments)
@@ -178,7 +198,7 @@ def _check(
     bias: Tensor | None,
     pads: Sequence[int],
     out: Tensor | None,
-    enlarge: bool,
+    form: Form,
 ) -> tuple[int, ...]:
     """The result's shape, by place where it is enlarged. Raises Unsupported for what the kernel does not take, whatever
     the size of the picture."""
@@ -188,6 +208,7 @@ def _check(
     maps = [t for t in (x, weight, residual, out) if t is not None]
     if x.dtype not in (torch.bfloat16, torch.float16) or any(t.dtype != x.dtype or t.device != x.device for t in maps):
         raise Unsupported(f"maps of {x.dtype}, or of unlike type or device")
+    enlarge, step = form == "enlarge", 2 if form == "down" else 1
     kernel = weight.shape[3] - enlarge  # of whose taps 4x4 sums were made
     if weight.shape[3] != weight.shape[4] or not takes(weight.shape[0], weight.shape[1], kernel):
         raise Unsupported(f"a weight {list(weight.shape)}")
@@ -200,10 +221,13 @@ def _check(
     if torch.is_grad_enabled() and any(t.requires_grad for t in maps):
         raise Unsupported("no gradients at this level")
     left, right, top, bottom, front, back = pads
-    sizes = zip(x.shape[2:], (front + back, top + bottom, left + right), (weight.shape[2], kernel, kernel), strict=True)
-    shape: tuple[int, ...] = x.shape[0], weight.shape[0], *(size + more - taps + 1 for size, more, taps in sizes)
-    if min(shape) < 1 or x.shape[1] != weight.shape[1]:
-        raise Unsupported(f"a map {list(x.shape)} for a weight {list(weight.shape)}")
+    samples, channels, *seen = x.shape
+    if form == "down":  # squares of pixels
+        channels, seen = channels // 2, [1, 2 * seen[1], 2 * seen[2]]
+    each = zip(seen, (front + back, top + bottom, left + right), (weight.shape[2], kernel, kernel), strict=True)
+    shape: tuple[int, ...] = samples, weight.shape[0], *((n + more - taps) // step + 1 for n, more, taps in each)
+    if min(shape) < 1 or channels != weight.shape[1]:
+        raise Unsupported(f"a map {[samples, channels, *seen]} for a weight {list(weight.shape)}")
     if enlarge:
         shape = shape[0], 2 * shape[1], 2, *shape[3:]
     if any(t is not None and t.shape != shape for t in (residual, out)):

@@ -19,6 +19,7 @@ from triton.errors import TritonError
 from tvae.kernels.registry import Failed
 from tvae.kernels.triton.attention import wide_attention
 from tvae.kernels.triton.conv_add import conv_add
+from tvae.kernels.triton.down_conv import down_conv
 from tvae.kernels.triton.enlarge_conv import enlarge_conv
 from tvae.kernels.triton.finish import finish_stats
 from tvae.kernels.triton.launch import INTERPRETED
@@ -52,7 +53,7 @@ IMPLEMENTATIONS = {
     fn.__name__: _built(fn)
     for fn in (
         *(group_stats, finish_stats, norm_act, add_stats),
-        *(rms_norm_act, pad, enlarge, conv_add, enlarge_conv, conv_from_few, conv_to_few, wide_attention),
+        *(rms_norm_act, pad, enlarge, conv_add, down_conv, enlarge_conv, conv_from_few, conv_to_few, wide_attention),
     )
 }
 """Operation -> its kernel."""

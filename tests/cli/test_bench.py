@@ -37,7 +37,7 @@ def test_kernels_as_json(tvae: Tvae) -> None:
     for row in rows.values():
         assert (row["status"], row["level"], row["chosen"]) == ("ok", "native", True)
         assert row["seconds"] > 0
-        products = row["operation"] in ("conv3d", "conv_add", "enlarge_conv", "wide_attention")
+        products = row["operation"] in ("conv3d", "conv_add", "down_conv", "enlarge_conv", "wide_attention")
         of = ceilings["matrix" if products else "copy"]
         assert row["share"] == pytest.approx(row["rate"] / of["rate"])
 

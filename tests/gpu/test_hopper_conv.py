@@ -13,8 +13,10 @@ from tvae.kernels import Unsupported
 from tvae.kernels.check import deviation
 from tvae.kernels.cuda import hopper_conv
 from tvae.kernels.cuda.conv_add import conv_add
+from tvae.kernels.cuda.down_conv import down_conv
 from tvae.kernels.cuda.enlarge_conv import enlarge_conv
 from tvae.kernels.operations.conv_add import case as conv_add_case
+from tvae.kernels.operations.down_conv import case as down_conv_case
 from tvae.kernels.operations.enlarge_conv import case as enlarge_conv_case
 from tvae.kernels.oracle import Oracle
 
@@ -90,6 +92,41 @@ def test_random_enlarged_pictures(dtype: torch.dtype) -> None:
         )
         found = deviation(case, enlarge_conv)
         assert found.passed, f"{case.label}: {found}"
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_random_halved_pictures(dtype: torch.dtype) -> None:
+    pick = random.Random(f"halved {dtype}")
+    oracle = Oracle(dtype, torch.device("cuda"))
+    for _ in range(60):
+        n, inner, outer = pick.choice((1, 1, 2, 5)), 64 * pick.randint(1, 5), 128 * pick.randint(1, 4)
+        h, w = (2 * pick.choice((2, 16, 17, pick.randint(2, 90))) for _ in range(2))
+        pads = pick.randint(0, 1), pick.randint(0, 1)
+        more = {name: pick.random() < 0.5 for name in ("bias", "stats", "into")}
+        case = down_conv_case(
+            oracle, f"{[n, inner, outer, h, w]} {pads} {more}", n, inner, outer, h, w, pads=pads, **more
+        )
+        found = deviation(case, down_conv)
+        assert found.passed, f"{case.label}: {found}"
+
+
+def test_bands_of_a_halved_picture_have_the_same_bits() -> None:
+    """Of a map in whose place other values lie behind the band."""
+    x, weight, _ = maps(192, 256, 300, 100, n=2)
+    whole, parts = down_conv(x, weight, None, (1, 1), None, True)
+    for _ in range(5):
+        again, same = down_conv(x, weight, None, (1, 1), None, True)
+        assert torch.equal(again, whole)
+        assert parts is not None
+        assert same is not None
+        assert torch.equal(same, parts)
+    for a, b in ((0, 50), (50, 93), (93, 150)):
+        last = min(2 * b + 2, 300)
+        around = torch.full_like(whole, 7.0)
+        down_conv(x[:, :, 2 * a : last], weight, None, (1, int(last == 2 * b)), around[:, :, a:b], True)
+        assert torch.equal(around[:, :, a:b], whole[:, :, a:b])
+        around[:, :, a:b] = 7.0
+        assert bool((around == 7).all())
 
 
 def test_bands_of_an_enlarged_picture_have_the_same_bits() -> None:

@@ -22,6 +22,7 @@ from tvae.kernels.operations import (
     conv_add,
     conv_from_few,
     conv_to_few,
+    down_conv,
     enlarge,
     enlarge_conv,
     finish_stats,
@@ -41,7 +42,7 @@ pytestmark = [
 
 NORMS = (
     *("group_stats", "finish_stats", "norm_act", "add_stats", "rms_norm_act"),
-    *("pad", "enlarge", "conv_add", "enlarge_conv", "conv_from_few", "conv_to_few"),
+    *("pad", "enlarge", "conv_add", "down_conv", "enlarge_conv", "conv_from_few", "conv_to_few"),
 )
 CASES = {"compile": 6}
 """Random cases of a level where not 40: every new shape is compiled."""
@@ -104,6 +105,7 @@ def test_plain_channels_last_is_taken_and_captured(level: str, operation: str, d
         "pad": lambda: pad.case(oracle, "", x, (0, 1, 0, 1), "constant", "silu"),
         "enlarge": lambda: enlarge.case(oracle, "", x, (2, 2)),
         "conv_add": lambda: conv_add.case(oracle, "", 1, 64, 128, 96, 80),
+        "down_conv": lambda: down_conv.case(oracle, "", 1, 64, 128, 192, 160),
         "enlarge_conv": lambda: enlarge_conv.case(oracle, "", 1, 64, 128, 96, 80),
         "conv_from_few": lambda: conv_from_few.case(oracle, "", 1, 3, 128, 96, 80),
         "conv_to_few": lambda: conv_to_few.case(oracle, "", 1, 128, 3, 96, 80),

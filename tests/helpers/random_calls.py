@@ -12,6 +12,7 @@ from tvae.kernels.operations import (
     conv_add,
     conv_from_few,
     conv_to_few,
+    down_conv,
     enlarge,
     enlarge_conv,
     finish_stats,
@@ -80,6 +81,13 @@ def random_case(operation: str, pick: random.Random) -> Case:
             more = {name: yes[name] for name in ("residual", "bias", "stats", "into", "aliased")}
             inner = pick.choice([n for n in CHANNELS if n <= 256])
             return conv_add.case(oracle, f"{label} {inner} {pads} {more}", n, inner, c, h + 1, w, pads=pads, **more)
+        if operation == "down_conv":
+            pads = pick.randint(0, 1), pick.randint(0, 1)
+            more = {name: yes[name] for name in ("bias", "stats", "into")}
+            inner = pick.choice([n for n in CHANNELS if n <= 256])
+            return down_conv.case(
+                oracle, f"{label} {inner} {pads} {more}", n, inner, c, h + 2, w + 2, pads=pads, **more
+            )
         if operation == "enlarge_conv":
             pads = pick.randint(0, 1), 1, pick.randint(0, 1), 1
             more = {name: yes[name] for name in ("bias", "stats", "into")}

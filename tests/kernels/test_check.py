@@ -167,6 +167,16 @@ def sees_the_nearest(x: Tensor, taps: Tensor, bias: Any, pads: Any, out: Any, st
     return (y if out is None else out.copy_(y)), parts
 
 
+def a_step_late(x: Tensor, weight: Tensor, bias: Any, pads: Any, out: Any, stats: bool) -> Any:
+    return native("down_conv")(x.roll(-1, 3), weight, bias, pads, out, stats)
+
+
+def zeros_on_both_sides(x: Tensor, weight: Tensor, bias: Any, pads: Any, out: Any, stats: bool) -> Any:
+    y, parts = native("down_conv")(x, weight, bias, pads, None, stats)
+    y = torch.nn.functional.conv2d(x, weight, bias, 2, 1)[:, :, : y.shape[2], : y.shape[3]]
+    return (y if out is None else out.copy_(y)), parts
+
+
 def a_frame_late(x: Tensor, weight: Tensor, *more: Any) -> Tensor:
     return native("conv3d")(x.roll(1, 2), weight, *more)
 
@@ -189,6 +199,7 @@ WRONG = {
     "enlarge": [by_blocks],
     "conv3d": [a_frame_late],
     "conv_add": [forgets_the_border, adds_nothing, needs_a_residual],
+    "down_conv": [a_step_late, zeros_on_both_sides],
     "enlarge_conv": [enlarges_first, sees_the_nearest],
     "conv_from_few": [keeps_the_bias],
     "conv_to_few": [turned],

@@ -26,7 +26,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-CONVOLUTIONS = {"default": "triton", "conv_add": "cuda", "conv3d": "cuda", "enlarge_conv": "cuda"}
+CONVOLUTIONS = {"default": "triton", "conv_add": "cuda", "conv3d": "cuda", "down_conv": "cuda", "enlarge_conv": "cuda"}
 SHIPPED = {
     "cpu": ("float32", "channels_last", False, False, 16, 0.5, 4, 4, {"default": "native"}),
     "rtx30": ("bfloat16", "channels_last", "steps", True, 32, 0.8, 4, 8, {"default": "triton"}),

@@ -148,6 +148,11 @@ def even_zeros(before: Sequence[int], after: Sequence[int], stride: Sequence[int
     return [b + max(0, -(-(a - b) // s)) * s for b, a, s in zip(before, after, stride, strict=True)]
 
 
+def down_conv(kernels: Kernels, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """conv2d, 3x3 in steps of two, of x_nchw with a row and a column of zeros at its end."""
+    return kernels.down_conv(x, weight, bias, (1, 1), None, False)[0]
+
+
 def enlarge_conv(kernels: Kernels, x: Tensor, taps: Tensor, bias: Tensor | None) -> Tensor:
     """conv2d, 3x3, of x_nchw enlarged twice, from ``enlarging_taps``."""
     return kernels.enlarge_conv(x, taps, bias, (1, 1, 1, 1), None, False)[0]
@@ -228,7 +233,7 @@ _FUSED: dict[str, Callable[..., Tensor]] = {
     fn.__name__: fn
     for fn in (
         *(norm_act, norm_pad, residual, subpixel_weight, enlarging_taps, last_taps, sum_of, passed_on),
-        *(rms_norm_act, wide_attention, conv_add, uneven_conv, enlarge_conv, conv_from_few, conv_to_few),
+        *(rms_norm_act, wide_attention, conv_add, uneven_conv, down_conv, enlarge_conv, conv_from_few, conv_to_few),
     )
 }
 

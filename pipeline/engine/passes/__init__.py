@@ -8,6 +8,7 @@ from tvae.pipeline.engine.passes.bias import move_bias
 from tvae.pipeline.engine.passes.borders import fuse_norm_pad, leave_zeros_to_convolutions
 from tvae.pipeline.engine.passes.casts import drop_casts
 from tvae.pipeline.engine.passes.conv_add import fuse_conv_add, fuse_conv_stats
+from tvae.pipeline.engine.passes.down_conv import fuse_down_conv
 from tvae.pipeline.engine.passes.frames_before import join_frames_before
 from tvae.pipeline.engine.passes.functionalise import functionalise
 from tvae.pipeline.engine.passes.identities import remove_identities
@@ -59,5 +60,6 @@ def optimise(
         graph = fuse_conv_add(graph)
     if summed is not None:
         graph = fuse_conv_stats(graph, partial(summed, "conv_add"))
+        graph = fuse_down_conv(graph, partial(summed, "down_conv"))
         graph = fuse_enlarge_conv(graph, partial(summed, "enlarge_conv"))
     return remove_unused(fuse_norm_pad(join_frames_before(graph)))

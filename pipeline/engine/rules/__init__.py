@@ -2,6 +2,7 @@
 
 from tvae.pipeline.engine.rules import (
     attention,
+    down,
     einsum,
     enlarge,
     factory,
@@ -29,6 +30,7 @@ __all__ = [
     "Context",
     "NoRule",
     "attention",
+    "down",
     "einsum",
     "enlarge",
     "factory",

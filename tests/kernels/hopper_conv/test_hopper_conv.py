@@ -77,7 +77,36 @@ def test_an_enlarged_picture(n: int, deep: int, wide: int, h: int, w: int, data:
         assert slots == min(132 // (2 * wide), 2 * n * -(-rows // 16) * -(-w // 16))
         assert (parts is not None) == stats
         assert parts is None or parts.shape == (n, 2 * slots, 3, c)
-        assert machine.built[0][2] == (("ELEMENT", 1), ("RESIDUAL", 0), ("STATS", int(stats)), ("ENLARGE", 1))
+        macros = {"ELEMENT": 1, "RESIDUAL": 0, "STATS": int(stats), "ENLARGE": 1, "DOWN": 0}
+        assert dict(machine.built[0][2]) == macros
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 2), st.integers(2, 40), st.integers(2, 40), st.data())
+def test_a_picture_of_half_the_size(n: int, deep: int, wide: int, h: int, w: int, data: st.DataObject) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        machine = machine_of(patch)
+        pads, stats = (1, data.draw(st.integers(0, 1))), data.draw(st.booleans())
+        above, rows, c = data.draw(st.integers(0, 3)), h - 1 + pads[1], 128 * wide
+        x, weight = last(n, 64 * deep, 2 * h + above, 2 * w)[:, :, above:], last(c, 64 * deep, 3, 3)
+        out = last(n, c, rows + 7, w)[:, :, 3:-4] if data.draw(st.booleans()) else None
+        y, parts = hopper_conv.down_conv(x, weight, None, pads, out, stats)
+        assert y.shape == (n, c, rows, w)
+        assert y.shape == F.conv2d(F.pad(x.to("meta"), (0, 1, 0, pads[1])), weight.to("meta"), stride=2).shape
+        assert y.stride(1) == 1
+        assert out is None or y is out
+        of_x, of_weight, _, of_y = machine.boxes
+        assert torch.equal(behind(of_x, x), by_place(x))
+        assert torch.equal(behind(of_weight, weight), weight.permute(0, 2, 3, 1).flatten(1, 2))
+        assert torch.equal(behind(of_y, y.normal_()).squeeze(1), y.permute(0, 2, 3, 1))
+        assert [of[4] for of in machine.boxes] == [(64, 18, 18, 1, 1), (64, 1, 128), *[(64, 16, 2, 1, 1)] * 2]
+        told = {"samples": n, "frames": 1, "height": rows, "width": w, "channels": c, "wide": wide, "deep": deep}
+        told |= {"times": 1, "left": 0, "top": 0, "front": 0}
+        assert {name: machine.work[name] for name in told} == told
+        slots = machine.blocks // wide
+        assert parts is None or parts.shape == (n, slots, 3, c)
+        macros = {"ELEMENT": 1, "RESIDUAL": 0, "STATS": int(stats), "ENLARGE": 0, "DOWN": 1}
+        assert dict(machine.built[0][2]) == macros
 
 
 @pytest.mark.parametrize("padding", [(0, 1, 1), (1, 0, 2), (2, 1, 0)])
@@ -120,7 +149,7 @@ def test_blocks_and_statistics(shape: tuple[int, ...], blocks: int, slots: int, 
     assert machine.work["parts"] == parts.data_ptr()
     assert machine.work["bias"] not in (None, bias.data_ptr())  # it is read in float32, where it is not of x's type
     assert machine.work["float_bias"] == 1
-    macros = (("ELEMENT", 1), ("RESIDUAL", 0), ("STATS", 1), ("ENLARGE", 0))
+    macros = (("ELEMENT", 1), ("RESIDUAL", 0), ("STATS", 1), ("ENLARGE", 0), ("DOWN", 0))
     assert machine.built == [("conv", "hopper_conv", macros, None)]
 
 
@@ -134,4 +163,4 @@ def test_without_statistics_or_bias_there_is_nothing_to_point_to(machine: Machin
     y = last(1, 128, 40, 40)
     assert hopper_conv.conv_add(last(1, 64, 40, 40), last(128, 64, 3, 3), y, None, ALL, y, False)[1] is None
     assert (machine.work["bias"], machine.work["parts"]) == (None, None)
-    assert machine.built[0][2] == (("ELEMENT", 1), ("RESIDUAL", 1), ("STATS", 0), ("ENLARGE", 0))
+    assert machine.built[0][2] == (("ELEMENT", 1), ("RESIDUAL", 1), ("STATS", 0), ("ENLARGE", 0), ("DOWN", 0))

@@ -34,10 +34,30 @@ def test_what_is_not_enlarged(case: str, machine: Machine) -> None:
     assert not machine.boxes
 
 
+HALVED = {
+    "odd rows": ({"x": last(1, 64, 9, 8)}, "sides are odd"),
+    "odd columns": ({"x": last(1, 64, 8, 9)}, "sides are odd"),
+    "planes": ({"x": last(1, 64, 8, 8).contiguous()}, "columns lie apart"),
+    "single taps": ({"weight": last(128, 64, 1, 1)}, r"a weight \[128, 64, 1, 1, 1\]"),
+    "channels": ({"weight": last(128, 128, 3, 3)}, r"a map \[1, 64, 1, 8, 8\]"),
+    "a larger place": ({"out": last(1, 128, 8, 8)}, "a place for it"),
+}
+
+
+@pytest.mark.parametrize("case", HALVED)
+def test_what_is_not_halved(case: str, machine: Machine) -> None:
+    changed, words = HALVED[case]
+    call = {"x": last(1, 64, 8, 8), "weight": last(128, 64, 3, 3), "bias": None, "pads": (1, 1)}
+    with pytest.raises(Unsupported, match=words):
+        hopper_conv.down_conv(**{**call, "out": None, "stats": True, **changed})
+    assert not machine.boxes
+
+
 def test_small_pictures_are_left_to_the_level_below(monkeypatch: pytest.MonkeyPatch) -> None:
     module, below = import_module("tvae.kernels.cuda.enlarge_conv"), []
+    statistics = import_module("tvae.kernels.cuda.statistics_below")
     machine = machine_of(monkeypatch, busy=2.0)
-    monkeypatch.setattr(module, "implementation", lambda *of: lambda y: below.append((of, y)))
+    monkeypatch.setattr(statistics, "implementation", lambda *of: lambda y: below.append((of, y)))
     given = last(1, 64, 8, 8), last(128, 64, 4, 4), None, ALL, None, True
     with pytest.raises(Unsupported, match="idle"):
         module.enlarge_conv(*given)
@@ -59,7 +79,8 @@ def test_small_pictures_are_left_to_the_level_below(monkeypatch: pytest.MonkeyPa
 
 def test_a_run_asks_nothing_of_the_level_below(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     module = import_module("tvae.kernels.cuda.enlarge_conv")
-    monkeypatch.setattr(module, "implementation", lambda *_: pytest.fail("asked"))
+    below = import_module("tvae.kernels.cuda.statistics_below")
+    monkeypatch.setattr(below, "implementation", lambda *_: pytest.fail("asked"))
     module.enlarge_conv(last(1, 64, 8, 8), last(128, 64, 4, 4), None, ALL, None, True)
     assert machine.blocks > 0
 

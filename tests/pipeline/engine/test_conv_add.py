@@ -41,6 +41,15 @@ class Larger(Block):
         return self.last(F.silu(self.norm2(h)))
 
 
+class Smaller(Block):
+    """A picture that is halved, with a block behind."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.conv2d(F.pad(self.first(x), (0, 1, 0, 1)), self.mix.weight, self.mix.bias, stride=2)
+        h = h + self.mix(F.silu(self.norm(h)))
+        return self.last(F.silu(self.norm2(h)))
+
+
 def fused(alone: bool = False, model: type[Block] = Blocks) -> Graph:
     """alone: with convolutions that add nothing as operations of their own, too."""
     summed = (lambda _operation, _outer, _inner, kernel: kernel == 3) if alone else None
@@ -82,6 +91,17 @@ def test_strips_of_an_enlarged_picture_are_the_model(strip: int, last: bool) -> 
     (got,) = execute(planned(graph, strip), [x], weights, channels_last=last)
     assert got is not None
     torch.testing.assert_close(got, built(Larger)(x), rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["plain", "channels-last"])
+@pytest.mark.parametrize("strip", [1, 3, 7, HEIGHT])
+def test_strips_of_a_halved_picture_are_the_model(strip: int, last: bool) -> None:
+    graph, x = fused(alone=True, model=Smaller), image(HEIGHT, WIDTH)
+    assert sum(node.op == "down_conv" for node in graph.nodes) == 1
+    weights = dict(built(Smaller).named_parameters()) | graph.constants
+    (got,) = execute(planned(graph, strip), [x], weights, channels_last=last)
+    assert got is not None
+    torch.testing.assert_close(got, built(Smaller)(x), rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["sums", "alone"])

@@ -53,7 +53,7 @@ def test_convolutions_are_pytorchs_where_memory_is_named() -> None:
     differ = {
         operation: (level, bounded[operation]) for operation, level in free.items() if level != bounded[operation]
     }
-    assert differ == dict.fromkeys(("conv_add", "conv3d", "enlarge_conv"), ("cuda", "native"))
+    assert differ == dict.fromkeys(("conv_add", "conv3d", "down_conv", "enlarge_conv"), ("cuda", "native"))
 
 
 def test_steps_of_a_clip_search_and_whole_clips_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

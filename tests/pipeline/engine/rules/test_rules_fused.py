@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from one_op import (
     LAYOUTS,
@@ -195,6 +195,20 @@ def conv_add(draw: Draw, op: str) -> OneOp:
     return g.gives(*outputs, tolerance=8 * tolerance, channels_last=draw(st.booleans()))
 
 
+def down_conv(draw: Draw, op: str) -> OneOp:
+    """A picture of half the size, odd sides too, with a normalisation behind."""
+    g, tolerance = started(draw)
+    shape, inner = size_kept(draw), draw(st.integers(1, 5))
+    x, weight, bias = g.input(*shape(inner)), g.param(4, inner, 3, 3), maybe_param(draw, g, 4)
+    assume(min(g.value(x).shape[2:]) > 3)
+    y = F.conv2d(F.pad(g.wide(x), (0, 1, 0, 1)), g.wide(weight), g.wide(bias), stride=2)
+    n, _, h, w = shape(4)
+    smaller = n, 4, 3 if h == 6 else f"{h}//2", f"{w}//2"
+    made = g.fused("down_conv", x, weight, bias, value=y, shape=smaller)
+    outputs = [made, normed(draw, g, made)] if draw(st.booleans()) else [made]
+    return g.gives(*outputs, tolerance=8 * tolerance, channels_last=draw(st.booleans()))
+
+
 def enlarge_conv(draw: Draw, op: str) -> OneOp:
     """A picture enlarged twice, with a normalisation behind."""
     g, tolerance = started(draw)
@@ -239,7 +253,7 @@ CASES: dict[str, Case] = {
     f.__name__: f
     for f in (
         *(norm_act, residual, rms_norm_act, wide_attention),
-        *(norm_pad, conv_add, enlarge_conv, conv_from_few, conv_to_few),
+        *(norm_pad, conv_add, down_conv, enlarge_conv, conv_from_few, conv_to_few),
     )
 }
 

@@ -1,0 +1,22 @@
+"""down_conv: the kernel for Hopper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from tvae.kernels.cuda import hopper_conv
+from tvae.kernels.cuda.statistics_below import want_statistics_below
+
+__all__ = ["down_conv"]
+
+
+def down_conv(
+    x: Tensor, weight: Tensor, bias: Tensor | None, pads: Sequence[int], out: Tensor | None, stats: bool
+) -> tuple[Tensor, Tensor | None]:
+    """See ``operations.down_conv``; the result has channels innermost."""
+    made = hopper_conv.down_conv(x, weight, bias, pads, out, stats)
+    if stats:
+        want_statistics_below(made[0])
+    return made
