@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("cli", "kernels", "pipeline", "presets")
 MOST = 300
 """Lines of a file."""
-LONG = {"pipeline/engine/run/execute.py", "cli/options.py"}
+LONG = {"pipeline/engine/run/execute.py"}
 """Those that have more: one loop with its state; the declarations of all options, which are data."""
 
 
