@@ -10,19 +10,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
 
+from tvae.cli.dashboard import Dashboard
 from tvae.cli.reporting import one_line, printable, printable_lines, tell
+from tvae.cli.screen import Screen
 from tvae.pipeline import jobs
 from tvae.pipeline.jobs.busy import bottleneck
 from tvae.pipeline.jobs.events import ItemVerified
@@ -39,44 +30,30 @@ class Display:
     def __init__(self, *, as_json: bool, quiet: bool, verbose: bool, progress: bool) -> None:
         self._json, self._quiet, self._verbose = as_json, quiet, verbose
         self._console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            _Rate(),
-            TimeRemainingColumn(),
-        )
-        # Redirecting stdout would send our results to stderr while a bar is shown.
-        self._progress = Progress(
-            *columns,
-            console=self._console,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=True,
-            disable=quiet or not progress or not self._console.is_terminal,
-        )
-        self._run: TaskID | None = None
-        self._items: dict[int, TaskID] = {}
+        self._dashboard = Dashboard(self._console)
+        shown = progress and not quiet and self._console.is_terminal
+        self._screen = Screen(self._console, self._dashboard, shown=shown)
         self._told = 0.0
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        self._screen.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._progress.stop()
+        self._screen.__exit__(kind, error, trace)
 
     def show(self, event: jobs.Event) -> None:
         """Shows one event. Called from one thread."""
         if self._json and not self._too_soon(event):
             self._result(json.dumps(event.to_json(), allow_nan=False))
-        self._move_bars(event)
+        if self._screen.shown:
+            self._dashboard.show(event)
         match event:
             case jobs.ItemFailed():
                 if self._verbose and event.cause is not None:
-                    self._console.print(printable_lines("".join(traceback.format_exception(event.cause)).rstrip()))
+                    self._screen.line(printable_lines("".join(traceback.format_exception(event.cause)).rstrip()))
                 self._complain("error", event.input, event.error)
             case jobs.DeviceLost():
                 self._warn(f"{event.device} is lost ({event.error}); others do what it had not begun")
@@ -105,22 +82,22 @@ class Display:
         if isinstance(event, jobs.RunDone):
             counts = {name: getattr(event, name) for name in ("done", "planned", "skipped", "failed")}
             told = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
-            self._console.print(f"{told or 'nothing done'} in {event.seconds:.1f} s")
+            self._screen.line(f"{told or 'nothing done'} in {event.seconds:.1f} s")
             if self._verbose and event.stages is not None:
-                self._console.print(bottleneck(event.stages))
+                self._screen.line(bottleneck(event.stages))
 
     def _warn(self, message: str) -> None:
-        self._console.print(f"tvae: warning: {one_line(message)}")
+        self._screen.line(f"tvae: warning: {one_line(message)}")
 
     def _complain(self, word: str, source: Any, message: str) -> None:
         """One line that names the item once, whether or not the message does."""
         where = "" if source.name and source.name in message else printable(f"{source}: ")
-        self._console.print(f"tvae: {word}: {where}{one_line(message)}")
+        self._screen.line(f"tvae: {word}: {where}{one_line(message)}")
 
     def _result(self, line: str) -> None:
-        """On stdout; over a bar on the same screen it must go through the console that draws the bar."""
-        if not self._progress.disable and sys.stdout.isatty():
-            self._console.print(line)
+        """On stdout; above a region on the same screen it must go the way of the region."""
+        if self._screen.shown and sys.stdout.isatty():
+            self._screen.line(line)
         else:
             tell(line)
 
@@ -133,28 +110,3 @@ class Display:
             return True
         self._told = now
         return False
-
-    def _move_bars(self, event: jobs.Event) -> None:
-        match event:
-            case jobs.RunStarted() if event.items > 1:
-                self._run = self._progress.add_task(event.operation, total=event.items, unit="items")
-            case jobs.ItemStarted() if event.kind == "video":
-                self._items[event.index] = self._progress.add_task(
-                    printable(event.input.name), total=event.frames, unit="frames"
-                )
-            case jobs.Retried() if event.index in self._items:
-                self._progress.remove_task(self._items.pop(event.index))
-            case jobs.Progress() if event.index in self._items:
-                self._progress.update(self._items[event.index], completed=event.done)
-            case jobs.ItemDone() | jobs.ItemFailed() | jobs.ItemSkipped() | jobs.ItemPlanned():
-                if event.index in self._items:
-                    self._progress.remove_task(self._items.pop(event.index))
-                if self._run is not None:
-                    self._progress.advance(self._run)
-
-
-class _Rate(ProgressColumn):
-    """How many a second."""
-
-    def render(self, task: Task) -> Text:
-        return Text("" if task.speed is None else f"{task.speed:.1f} {task.fields['unit']}/s")

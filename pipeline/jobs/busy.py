@@ -4,24 +4,50 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-__all__ = ["BUSY", "Busy", "bottleneck"]
+__all__ = ["BUSY", "CLIP", "Busy", "Load", "bottleneck", "limiting", "listed"]
 
 STAGES = ("read", "compute", "write")
+CLIP = "clip"
+"""Computing of clips, which is no stage: what reads and writes them is not counted."""
 BUSY = 0.7
 """Share of the time from which on a stage holds the others up."""
 _DOING = {"read": "reading", "compute": "computing", "write": "writing"}
 
 
-class Busy:
-    """Seconds of work by stage. ``threads`` read, and as many write, and so many devices compute."""
+@dataclass(frozen=True)
+class Load:
+    """Seconds of work so far. devices: that each has computed, by its name; stages: of all threads and devices, by
+    stage; threads: that read, and as many that write."""
 
-    def __init__(self, threads: int, devices: int = 1) -> None:
-        self.threads = threads
-        self._devices = devices
-        self._seconds = dict.fromkeys(STAGES, 0.0)
+    devices: Mapping[str, float]
+    stages: Mapping[str, float]
+    threads: int
+
+    def busy_since(self, before: Load, seconds: float) -> dict[str, float]:
+        """Share of the seconds between two looks that each device was at work; 0 to 1."""
+        return {name: _share(spent - before.devices.get(name, 0.0), seconds) for name, spent in self.devices.items()}
+
+    def stages_since(self, before: Load, seconds: float) -> dict[str, float]:
+        """The same of each stage, on average over what does it."""
+        workers = {"compute": max(1, len(self.devices))}
+        return {
+            stage: _share(self.stages[stage] - before.stages[stage], seconds * workers.get(stage, max(1, self.threads)))
+            for stage in STAGES
+        }
+
+
+class Busy:
+    """Seconds of work by stage. ``threads`` read, and as many write, and ``device`` computes, if this process does.
+    Other processes tell theirs."""
+
+    def __init__(self, threads: int, device: str | None = None) -> None:
+        self._threads, self._device = threads, device
+        self._seconds = dict.fromkeys((*STAGES, CLIP), 0.0)
+        self._others: dict[object, tuple[str, int, dict[str, float]]] = {}
         self._lock = threading.Lock()
 
     def add(self, stage: str, seconds: float) -> None:
@@ -40,30 +66,63 @@ class Busy:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """So far."""
+        """Of this process so far."""
         with self._lock:
             return dict(self._seconds)
 
-    def join(self, threads: int, seconds: dict[str, float]) -> None:
-        """One more device, and the threads that have read and written for it: how long they were at work."""
-        self.threads += threads
-        self._devices += 1
-        for stage, spent in seconds.items():
-            self.add(stage, spent)
+    @property
+    def threads(self) -> int:
+        """That read, and as many that write, of all processes."""
+        with self._lock:
+            return self._threads + sum(threads for _, threads, _ in self._others.values())
+
+    def told(self, process: object, device: str, threads: int, seconds: dict[str, float]) -> None:
+        """How long another process's device, and the threads that read and write for it, were at work so far."""
+        with self._lock:
+            self._others[process] = device, threads, seconds
+
+    def forget(self, process: object) -> None:
+        """It is lost, and what it did may be done again."""
+        with self._lock:
+            self._others.pop(process, None)
+
+    def load(self) -> Load:
+        """As it is now; may be asked by any thread."""
+        with self._lock:
+            others = [*self._others.values()]
+            own = dict(self._seconds)
+        threads, devices = self._threads, {} if self._device is None else {self._device: own["compute"] + own[CLIP]}
+        stages = {stage: own[stage] for stage in STAGES}
+        for name, more, seconds in others:
+            threads += more
+            devices[name] = devices.get(name, 0.0) + seconds.get("compute", 0.0) + seconds.get(CLIP, 0.0)
+            for stage in STAGES:
+                stages[stage] += seconds.get(stage, 0.0)
+        return Load(devices, stages, threads)
 
     def shares(self, seconds: float) -> dict[str, float]:
         """Share of a run of so long that each device, and each thread of the others on average, was at work; 0 to 1."""
-        workers, threads = {"compute": max(1, self._devices)}, max(1, self.threads)
-        return {
-            stage: round(min(1.0, spent / (seconds * workers.get(stage, threads))), 3) if seconds else 0.0
-            for stage, spent in self._seconds.items()
-        }
+        now = self.load()
+        before = Load({}, dict.fromkeys(STAGES, 0.0), 0)
+        return {stage: round(share, 3) for stage, share in now.stages_since(before, seconds).items()}
+
+
+def _share(spent: float, seconds: float) -> float:
+    return max(0.0, min(1.0, spent / seconds)) if seconds else 0.0
 
 
 def bottleneck(shares: dict[str, float]) -> str:
     """One line: how busy the stages are, and which one is the limit."""
-    told = ", ".join(f"{_DOING[stage]} {100 * share:.0f} %" for stage, share in shares.items())
+    limit = limiting(shares) or "none of the stages; starting up, or Python between them"
+    return f"bottleneck: {limit} (busy: {listed(shares)})"
+
+
+def limiting(shares: dict[str, float]) -> str | None:
+    """What the busiest stage does, if the others wait for it."""
     most = max(shares, key=lambda stage: shares[stage])
-    if shares[most] >= BUSY:
-        return f"bottleneck: {_DOING[most]} (busy: {told})"
-    return f"bottleneck: none of the stages; starting up, or Python between them (busy: {told})"
+    return _DOING[most] if shares[most] >= BUSY else None
+
+
+def listed(shares: dict[str, float]) -> str:
+    """How busy each stage is, in words."""
+    return ", ".join(f"{_DOING[stage]} {100 * share:.0f} %" for stage, share in shares.items())

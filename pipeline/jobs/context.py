@@ -60,5 +60,5 @@ def context_for(
 ) -> Context:
     """Of a run. computes: does this process? Otherwise it has no threads, and no device is asked for."""
     threads, queued = (vaes.threads, vaes.queue_frames) if computes else (0, 0)
-    busy = Busy(threads, devices=int(computes))
+    busy = Busy(threads, str(vaes.device) if computes else None)
     return Context(job, vaes.get, vaes.facts, claims, emit, threads, queued, busy, sandbox)

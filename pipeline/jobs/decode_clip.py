@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tvae.pipeline import latents
 from tvae.pipeline.errors import InputError, UsageError
+from tvae.pipeline.jobs.busy import CLIP
 from tvae.pipeline.jobs.checkpoint import Checkpoint, goes_on
 from tvae.pipeline.jobs.clip_modes import ClipMode, Passage, passage
 from tvae.pipeline.jobs.compute import decode_clip, decode_step, enough_memory, latents_to_decode
@@ -118,7 +119,7 @@ def _decode_chunks(
                     writer.pass_over(*times.popleft())
                     done += 1
                 continue
-            with enough_memory(model):
+            with context.busy.at(CLIP), enough_memory(model):
                 frames = _decoded(model, way, clip.latents)
             for rgb in frames[: len(times)]:  # copies of the last frame, which filled the clip up, have no times
                 put(partial(writer.write, Frame(restore(rgb, reader.meta.geometry), *times.popleft())))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline import latents
+from tvae.pipeline.jobs.busy import CLIP
 from tvae.pipeline.jobs.checkpoint import Checkpoint, Checkpoints, goes_on
 from tvae.pipeline.jobs.clip_modes import ClipMode, passage
 from tvae.pipeline.jobs.compute import encode_clip, enough_memory, kept_of
@@ -147,7 +148,7 @@ def _encode_steps(clip: _Clip, stream: ClipStream, model: Model, context: Contex
     with prefetched(clip.source.frames(), context.queue_frames) as read:
         steps = in_steps(clip.fit.through(read), stream.cuts.sizes(count))
         for number, chunk in enumerate(islice(steps, start, None), start + 1):
-            with enough_memory(model):
+            with context.busy.at(CLIP), enough_memory(model):
                 pixels = frames_to_tensor(chunk.frames, model.device, model.dtype)
                 moments = stream.step(pixels.transpose(0, 1).unsqueeze(0))
                 kept = kept_of(model, Posterior.from_moments(moments), job.posterior, job.space, clip.generator)
@@ -202,7 +203,7 @@ def _encode_whole(clip: _Clip, model: Model, context: Context) -> None:
 
 def _encoded(chunk: Chunk, model: Model, context: Context, generator: torch.Generator) -> dict[str, Tensor]:
     job = context.job
-    with enough_memory(model):
+    with context.busy.at(CLIP), enough_memory(model):
         return encode_clip(model, chunk.frames, job.posterior, job.space, generator)
 
 

@@ -10,10 +10,12 @@ Items are in work at the same time: events of one may come between those of anot
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tvae.pipeline.jobs.busy import Load
 from tvae.pipeline.jobs.metrics import Quality
 from tvae.pipeline.media.formats import Kind
 
@@ -57,6 +59,8 @@ class RunStarted(Event):
     vae: str | None = None
     dtype: str | None = None
     device: str | None = None
+    load: Callable[[], Load] | None = field(default=None, compare=False, repr=False, metadata={"json": False})
+    """How busy the run's devices and threads are whenever it is asked, by any thread."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tvae.pipeline.errors import PlanError, UsageError
 from tvae.pipeline.files.leftovers import remove_leftovers
+from tvae.pipeline.jobs.busy import Load
 from tvae.pipeline.jobs.cache_names import cached_folders
 from tvae.pipeline.jobs.context import Context, context_for
 from tvae.pipeline.jobs.devices.split import shares_rows
@@ -132,7 +133,7 @@ def _run(
     cached = _cache_plan(job, vaes) if computes or job.dry_run else None
     context = context_for(job, vaes, listed.claims, on_event, sandbox, computes=computes)
     tally = _Tally(context, alone=len(items) == 1 and part is None)
-    context.emit = _told_first(done, on_event, tally.end)
+    context.emit = _told_first(done, on_event, tally.end, context.busy.load)
     if job.dry_run or not items:
         context.emit(RunStarted(job.operation, len(items)))
         for item in items:
@@ -214,15 +215,15 @@ def _work(items: Sequence[Item], context: Context, vaes: Vaes, end: End) -> None
 
 
 def _told_first(
-    known: Sequence[tuple[Item, Event]], emit: Callable[[Event], None], end: End
+    known: Sequence[tuple[Item, Event]], emit: Callable[[Event], None], end: End, load: Callable[[], Load]
 ) -> Callable[[Event], None]:
-    """The same, and ends items as soon as the run has started, which counts them."""
+    """The same, and ends items as soon as the run has started, which counts them, and tells its load."""
     left = deque(known)
 
     def told(event: Event) -> None:
         if not isinstance(event, RunStarted):
             return emit(event)
-        emit(replace(event, items=event.items + len(left)))
+        emit(replace(event, items=event.items + len(left), load=load))
         while left:
             end(*left.popleft())
 

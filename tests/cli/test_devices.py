@@ -154,6 +154,6 @@ def test_a_clip_that_is_done_again_has_one_bar(capsys: pytest.CaptureFixture[str
         for _ in range(2):
             display.show(ItemStarted(Path("clip.mp4"), 3, Path("out"), "video", 9))
             display.show(Retried(Path("clip.mp4"), 3, "its worker was lost"))
-        assert display._progress.tasks == []
+        assert display._dashboard._bars.tasks == []
     told = json.loads(capsys.readouterr().out.splitlines()[1])
     assert told == {"type": "warning", "input": "clip.mp4", "index": 3, "message": "its worker was lost"}

@@ -233,6 +233,7 @@ class _ClusterRun(DevicesRun):
     def _lose(self, number: int, cause: str, *, silently: bool = False) -> None:
         process, loss = self._alive.pop(number), self._shares.lost(number, silently=silently, again=True)
         self._ready.pop(number, None)
+        self._context.busy.forget(process)
         process.kill()
         if number not in self._placed:
             return  # its node went before it was there

@@ -3,7 +3,7 @@
 ::
 
     run       Begin             Give*                 (ClaimAnswer)  NoMore
-    process          Ready  (Took | Told | Ended | Claim | Logged | Alive)*  Finished  |  Failed
+    process          Ready  (Took | Told | Ended | Claim | Logged | Worked | Alive)*  Finished  |  Failed
 
 Where processes share items, the first says ``Ordered`` besides, which the run hands to the others; they answer each
 with ``Followed``.
@@ -48,6 +48,7 @@ __all__ = [
     "Ready",
     "Told",
     "Took",
+    "Worked",
     "receive",
     "send",
 ]
@@ -133,6 +134,14 @@ class Alive:
 
 
 @dataclass(frozen=True)
+class Worked:
+    """So far: seconds of work by stage; threads that read, and as many that write."""
+
+    threads: int
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
 class Took:
     """A thread of this number has begun to look at the item, and is done with the one that it took before."""
 
@@ -183,7 +192,7 @@ class Logged:
 
 @dataclass(frozen=True)
 class Finished:
-    """The last message where all went well: seconds of work by stage; threads that read, and as many that wrote."""
+    """The last message where all went well. The fields are those of ``Worked``."""
 
     threads: int
     seconds: dict[str, float]

@@ -31,6 +31,7 @@ from tvae.pipeline.jobs.devices.messages import (
     Ready,
     Told,
     Took,
+    Worked,
 )
 from tvae.pipeline.jobs.devices.process import DeviceProcess, Inbox, Process
 from tvae.pipeline.jobs.devices.shares import Loss, Shares
@@ -154,7 +155,7 @@ class DevicesRun:
         while self._alive:
             number, message = self._next(self._alive)
             if isinstance(message, Finished):
-                self._context.busy.join(message.threads, message.seconds)
+                self._tell_busy(number, message)
             if isinstance(message, Silence):
                 self._processes[number].kill()
             if message is None or isinstance(message, Finished | Failed | Silence):
@@ -212,6 +213,8 @@ class DevicesRun:
             self._processes[number].tell(ClaimAnswer(message.number, self._claimed(message)))
         elif isinstance(message, Alive | Logged):
             return
+        elif isinstance(message, Worked):
+            self._tell_busy(number, message)
         elif isinstance(message, Took):
             self._shares.took(number, message.index, message.thread)
         elif isinstance(message, Failed) and not message.lost:
@@ -220,6 +223,10 @@ class DevicesRun:
             self._lose(number, _first_line(message.raised.message))
         else:
             self._lose(number, self._gone(number, message), silently=True)
+
+    def _tell_busy(self, number: int, message: Worked | Finished) -> None:
+        process = self._processes[number]
+        self._context.busy.told(process, process.device, message.threads, message.seconds)
 
     def _gone(self, number: int, silence: Silence | None) -> str:
         """Why a process that said nothing is no more."""
@@ -237,6 +244,7 @@ class DevicesRun:
     def _lose(self, number: int, cause: str, *, silently: bool = False) -> None:
         process, loss = self._alive.pop(number), self._shares.lost(number, silently=silently)
         device = process.device
+        self._context.busy.forget(process)
         process.wait()
         self._context.emit(DeviceLost(device, cause))
         self._fail_all(loss, device, cause)

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import IO, TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ from tvae.pipeline.jobs.devices.messages import (
     Ready,
     Told,
     Took,
+    Worked,
     receive,
     send,
 )
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+WORKED_SECONDS = 1.0
+"""After which the run is told again how busy the device is, as soon as an item ends."""
 _LATER = 60.0
 """Seconds after which a process ends that was told to end and cannot."""
 
@@ -157,8 +161,14 @@ class _Worker:
             else:
                 self._ready(vaes.get(job.vae or BUILTIN))
 
+            told = time.monotonic()
+
             def end(item: Item, outcome: Outcome) -> None:
+                nonlocal told
                 self._end(item, outcome, vaes)
+                if time.monotonic() - told >= WORKED_SECONDS:
+                    told = time.monotonic()
+                    self._tell(Worked(context.busy.threads, context.busy.seconds))
 
             batches = Batches(job.batch, vaes.device.type)
             run_items(self._items, operation, context, batches, end, self._items.more)

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clips import write_clip
+from stand_in import StandIn
 
-from tvae.pipeline.jobs import RunDone
-from tvae.pipeline.jobs.busy import Busy, bottleneck
+from tvae.pipeline.jobs import Job, RunDone, RunStarted, run_job
+from tvae.pipeline.jobs.busy import Busy, Load, bottleneck
 
 Run = Callable[..., Any]
 
@@ -51,6 +53,73 @@ def test_what_is_said_of_it() -> None:
     assert shares == {"read": 0.1, "compute": 0.95, "write": 0.0}
     assert bottleneck(shares) == "bottleneck: computing (busy: reading 10 %, computing 95 %, writing 0 %)"
     assert bottleneck({**shares, "compute": 0.3}).startswith("bottleneck: none of the stages")
+
+
+def test_other_processes() -> None:
+    """Each tells sums, again and again; what a lost one did does not count."""
+    busy = Busy(0)
+    busy.told("first", "cuda:0", 4, {"read": 1.0, "compute": 2.0, "write": 0.5, "clip": 1.0})
+    busy.told("second", "cuda:1", 2, {"compute": 1.0})
+    busy.told("second", "cuda:1", 2, {"read": 5.0, "compute": 4.0, "write": 0.1})
+    assert busy.threads == 6
+    assert busy.load() == Load({"cuda:0": 3.0, "cuda:1": 4.0}, {"read": 6.0, "compute": 6.0, "write": 0.6}, 6)
+    assert busy.shares(10.0) == {"read": 0.1, "compute": 0.3, "write": 0.01}
+    busy.forget("second")
+    assert busy.load() == Load({"cuda:0": 3.0}, {"read": 1.0, "compute": 2.0, "write": 0.5}, 4)
+    assert busy.shares(0.0) == {"read": 0.0, "compute": 0.0, "write": 0.0}
+
+
+def test_since_an_earlier_look() -> None:
+    busy = Busy(2, "cpu")
+    busy.add("compute", 100.0)
+    busy.told("other", "cuda:0", 2, {"compute": 50.0})
+    before = busy.load()
+    busy.add("compute", 1.0)
+    busy.add("clip", 0.5)
+    busy.add("read", 6.0)
+    busy.told("other", "cuda:0", 2, {"compute": 52.0, "write": 2.0})
+    assert busy.load().busy_since(before, 2.0) == {"cpu": 0.75, "cuda:0": 1.0}
+    assert busy.load().stages_since(before, 2.0) == {"read": 0.75, "compute": 0.75, "write": 0.25}
+    busy.forget("other")
+    assert busy.load().stages_since(before, 2.0)["compute"] == 0.0, "not less than nothing"
+
+
+def test_a_run_tells_it_while_it_goes_on(picture: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tvae.pipeline.jobs import compute
+
+    before, seen = compute.levels_to_device, []
+
+    def slow(*args: Any) -> Any:
+        time.sleep(0.05)
+        seen.append(load())
+        return before(*args)
+
+    def load() -> Load:
+        return next(event for event in heard if isinstance(event, RunStarted)).load()
+
+    monkeypatch.setattr(compute, "levels_to_device", slow)
+    sources = [picture(f"in/{n}.png", seed=n) for n in range(8)]
+    heard: list[Any] = []
+    begin = time.monotonic()
+    done = run_job(
+        Job("encode", tuple(map(str, sources)), output=str(tmp_path / "out"), batch=1), heard.append, StandIn("builtin")
+    )
+    spent = [found.devices["cpu"] for found in seen]
+    assert spent == sorted(spent)
+    assert spent[0] == 0.0
+    assert 0.05 * 5 <= spent[-1] <= time.monotonic() - begin
+    assert done.stages is not None
+    assert "load" not in heard[0].to_json()
+
+
+def test_clips_are_work_of_the_device(run: Run, tmp_path: Path) -> None:
+    """And of no stage: what reads and writes them is not counted."""
+    write_clip(tmp_path / "clip.mkv", 5, sound=False)
+    for operation, source in (("encode", tmp_path / "clip.mkv"), ("decode", tmp_path / "out" / "clip.mkv.latents")):
+        _, events = run(operation, source, output=tmp_path / "out")
+        (load,) = (event.load() for event in events if isinstance(event, RunStarted))
+        assert load.devices["cpu"] > 0
+        assert (load.stages["compute"], load.stages["write"]) == (0.0, 0.0)
 
 
 def test_without_threads_there_is_none(run: Run, picture: Run, tmp_path: Path) -> None:

@@ -48,13 +48,19 @@ def shared(cpus: Callable[..., Any], heard: list[Event]) -> Shared:
     """Runs a job over two CPUs, and gives its last event and all events. Nothing of its processes is left."""
 
     def shared(
-        operation: Any, *inputs: Path, output: Path, mode: str = "as-it-is", count: int = 2, **fields: Any
+        operation: Any,
+        *inputs: Path,
+        output: Path,
+        mode: str = "as-it-is",
+        count: int = 2,
+        to: list[Event] | None = None,
+        **fields: Any,
     ) -> tuple[RunDone, list[Event]]:
         started = cpus(count, mode)
         heard.clear()
         job = Job(operation, tuple(map(str, inputs)), output=str(output), devices=str(count), **fields)
         try:
-            return run_job(job, heard.append), [*heard]
+            return run_job(job, (heard if to is None else to).append), [*heard]
         finally:
             for one in started:
                 assert one._process.poll() is not None

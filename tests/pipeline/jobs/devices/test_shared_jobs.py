@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from stand_in import StandIn
 from tvae.pipeline.errors import RankError, UnsupportedOp, UsageError
 from tvae.pipeline.files.lock import one_writer
 from tvae.pipeline.jobs import DeviceLost, Event, ItemDone, ItemFailed, Job, Notice, RunDone, RunStarted, run_job
+from tvae.pipeline.jobs.busy import Load
 
 Run = Callable[..., Any]
 GRAMMAR = {
@@ -69,6 +71,29 @@ def test_the_same_as_on_one_device(shared: Run, picture: Run, tmp_path: Path) ->
     assert "2b.png" in bad.error
     assert done.stages is not None
     json.dumps([event.to_json() for event in events])
+
+
+@pytest.mark.slow
+def test_each_device_tells_how_busy_it_is(shared: Run, picture: Run, heard: list[Event], tmp_path: Path) -> None:
+    """While the run goes on: a call sleeps 0.3 s."""
+    for n in range(24):
+        picture(f"in/{n:02d}.png", seed=n)
+    loads: list[Load] = []
+
+    class Hearing(list[Event]):
+        def append(self, event: Event) -> None:
+            heard.append(event)
+            if isinstance(event, ItemDone) and isinstance(heard[0], RunStarted) and heard[0].load is not None:
+                loads.append(heard[0].load())
+
+    started = shared("encode", tmp_path / "in", output=tmp_path / "out", mode="slow", batch=1, to=Hearing())[1][0]
+    assert {*loads[-1].devices} == {"cpu:0", "cpu:1"}
+    assert all(2.0 < spent < 8.0 for spent in loads[-1].devices.values()), "of 3.6 s that each sleeps"
+    assert loads[0].devices == {}
+    assert all(before.threads <= after.threads for before, after in pairwise(loads))
+    assert isinstance(started, RunStarted)
+    assert started.load is not None
+    assert sum(started.load().devices.values()) >= 24 * 0.3
 
 
 @pytest.mark.slow
