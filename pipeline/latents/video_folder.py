@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from tvae.pipeline.errors import InputError, OutputError, TvaeError
-from tvae.pipeline.files.atomic import is_temporary, write_error
+from tvae.pipeline.files.atomic import discard, is_temporary, write_error
 from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.files.flushing import flush_file, flush_folder
 from tvae.pipeline.files.lock import OutputHeld, one_writer
@@ -53,6 +53,7 @@ class VideoLatentsWriter:
     def __init__(self, folder: Path, meta: LatentsMeta, *, overwrite: bool = False) -> None:
         self.folder, self.meta = folder, meta
         self._parts: list[PartEntry] = []
+        self._streams: set[str] = set()
         self._open = True
         self._created = not folder.exists()
         if is_link(folder):
@@ -134,6 +135,7 @@ class VideoLatentsWriter:
             self.abort()
             raise OutputError(f"cannot write {self.folder}: other programs changed its parts; run again")
         try:
+            self._streams = {path.name for path in self._work.iterdir() if _STREAMS.fullmatch(path.name)}
             entry = None if streams is None else StreamsEntry(tuple(self._stream_files()), dict(streams))
             index = Index(self.meta, tuple(self._parts), entry, dropped)
             names = {file.file for file in index.files}
@@ -151,8 +153,8 @@ class VideoLatentsWriter:
         self._open = False
         try:
             _clear(self.folder, keep=names | {INDEX_NAME})
-        except OSError as error:  # the clip is complete; the next run tries again
-            _log.debug("left behind: %s", error)
+        except OSError:  # the clip is complete; of all else the next run tries again
+            _remove_by_name(self.folder, {STATE})
 
     def abort(self) -> None:
         """Take back what this writer wrote; an older complete clip in the folder stays as it was."""
@@ -181,16 +183,19 @@ class VideoLatentsWriter:
 
     def _drop_streams(self) -> None:
         """The next run copies them again; where a disk is full, their room is wanted."""
-        with suppress(OSError):
-            for folder in (self._work, self.folder):
-                if not (folder / INDEX_NAME).exists():
-                    clear_folder(folder, lambda name: _STREAMS.fullmatch(name) is not None)
+        for folder in (self._work, self.folder):
+            if (folder / INDEX_NAME).exists():
+                continue
+            try:
+                clear_folder(folder, lambda name: _STREAMS.fullmatch(name) is not None)
+            except OSError:
+                _remove_by_name(folder, self._streams)
 
     def _stream_files(self) -> Iterator[FileEntry]:
-        for path in sorted(self._work.iterdir()):
-            if _STREAMS.fullmatch(path.name):
-                flush_file(path)
-                yield FileEntry(path.name, path.stat().st_size, of_file(path))
+        for name in sorted(self._streams):
+            path = self._work / name
+            flush_file(path)
+            yield FileEntry(name, path.stat().st_size, of_file(path))
 
     def __enter__(self) -> Self:
         return self
@@ -201,6 +206,8 @@ class VideoLatentsWriter:
         damaged = isinstance(error, TvaeError) and not isinstance(error, OutputError)
         if not self._parts or error is None or damaged:
             self.abort()
+        elif self._open:
+            self._drop_streams()
 
 
 def tidy_done(folder: Path) -> None:
@@ -224,6 +231,12 @@ def _clear(folder: Path, keep: Collection[str] = ()) -> None:
     clear_folder(folder, lambda name: _is_ours(name) and name not in keep)
 
 
+def _remove_by_name(folder: Path, names: Collection[str]) -> None:
+    """Where a folder cannot be opened, for want of rights or of descriptors: to remove a file takes neither."""
+    for name in names if not is_link(folder) else ():
+        discard(folder / name)
+
+
 def _is_ours(name: str) -> bool:
     """Whether a file of this name in a folder of latents was made here."""
     known = any(pattern.fullmatch(name) for pattern in (_PART, _STREAMS))
@@ -245,7 +258,7 @@ def _check_ours(folder: Path) -> None:
         return
     for name in parts:
         read_header(folder / name)
-    for name in names:
+    for name in names if not is_link(folder) else ():
         ours = _is_ours(name) and (folder / name).is_file()
         if not (ours or name == PENDING or name.lower() in _CLUTTER):
             raise InputError(f"'{folder}' holds something that tvae did not write ('{name}'); move it away")

@@ -221,6 +221,13 @@ class TestOneItemFails:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("model", ["image", "whole"])
+@pytest.mark.parametrize("number", range(1, 41))
+def test_rights_that_are_lost_at_any_time(strike: Run, number: int, model: str, tmp_path: Path) -> None:
+    strike(Cell("encode", "clip", "denied", 1, number, model=model), tmp_path)
+
+
+@pytest.mark.slow
 @POSIX
 @pytest.mark.parametrize("seed", range(400))
 def test_sweep(strike: Run, request: pytest.FixtureRequest, seed: int, tmp_path: Path) -> None:
