@@ -258,7 +258,7 @@ def _check_ours(folder: Path) -> None:
         return
     for name in parts:
         read_header(folder / name)
-    for name in names if not is_link(folder) else ():
+    for name in names:
         ours = _is_ours(name) and (folder / name).is_file()
         if not (ours or name == PENDING or name.lower() in _CLUTTER):
             raise InputError(f"'{folder}' holds something that tvae did not write ('{name}'); move it away")
