@@ -86,6 +86,7 @@ def test_the_expected_end(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> 
     watched.show(RunStarted("encode", 100_000))
     watched.show(*map(done, range(11)), seconds=2.0)
     assert "ends about Sat 19:32" in watched.lines()  # 55 h 32 min 58 s
+    assert sum("items/s" in line for line in watched.lines()) == 1, "the run before was left, and has no bar any more"
     watched.show(RunStarted("encode", 20))
     watched.show(*map(done, range(11)), seconds=2.0)
     assert not any("ends" in line for line in watched.lines())
