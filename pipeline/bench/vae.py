@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from tvae.kernels.prebuild import wait_for_all
 from tvae.pipeline.bench.first_use import FirstUseModel, first_use
 from tvae.pipeline.bench.memory import Peak
 from tvae.pipeline.bench.rivals import opened, tensor_of
@@ -179,6 +180,7 @@ def _row(
 
             peak.restart()
             first, second = call_seconds(call, device), call_seconds(call, device)
+            wait_for_all()  # no run is recorded before, and small calls would all be over by then
             call()
             first_peak = peak.allocated()
             peak.restart()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from tiny_vaes import TINY, relative_l2
 from torch import nn
 
 from tvae import presets
+from tvae.kernels.prebuild import beside, under_way
 from tvae.pipeline.bench import rivals, vae
 from tvae.pipeline.bench.rivals import RIVALS, channels_last, opened, tensor_of
 from tvae.pipeline.bench.vae import VaeCase, VaeRow, bench_vae, geometry, input_of, make_case
@@ -61,6 +63,35 @@ def test_a_video_vae_in_a_lower_type() -> None:
 def test_no_reference_no_error_no_baseline(image: nn.Module) -> None:
     row = rows(image, ["tiled"], VaeCase("decode", 16, 16), torch.float32, reference=None)["tiled"]
     assert (row.status, row.error, row.speedup) == ("ok", None, None)
+
+
+def test_no_call_counts_while_kernels_are_built(image: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are not recorded before: a small model's calls would all be over, and their time would be another."""
+    built: list[bool] = []
+    waited, wait = threading.Event(), vae.wait_for_all
+
+    def wait_for_all() -> None:
+        waited.set()  # what is built takes until then, on a machine of any speed
+        wait()
+
+    @contextmanager
+    def slow_to_build(*_args: Any, **_more: Any) -> Iterator[Any]:
+        def run(x: torch.Tensor) -> Any:
+            if len(built) == 1:
+                beside(lambda: waited.wait(60))
+            built.append(not under_way())
+            return image.decode(x)
+
+        yield run
+
+    monkeypatch.setattr(vae, "opened", slow_to_build)
+    monkeypatch.setattr(vae, "wait_for_all", wait_for_all)
+    (row,) = bench_vae(
+        image, [VaeCase("decode", 64, 64)], ["tvae"], presets.load("cpu"), torch.device("cpu"), torch.float32, repeat=3
+    )
+    waited.set()
+    assert row.status == "ok"
+    assert built == [True, False, True, True, True, True]
 
 
 def test_what_fails_is_an_entry(image: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
