@@ -104,6 +104,17 @@ TargetFps = Annotated[
     ),
 ]
 
+Shards = Annotated[
+    str | None,
+    typer.Option(
+        "--shards",
+        metavar="SIZE",
+        help="With --for webdataset and mds: size of a shard at most, such as 1GB.",
+        show_default="1GB; mds: 64MiB",
+        rich_help_panel=CACHE,
+    ),
+]
+
 
 def cache(
     trainer: For,
@@ -126,6 +137,7 @@ def cache(
     stride: Stride = None,
     start: Start = 0,
     target_fps: TargetFps = None,
+    shards: Shards = None,
     vae: options.Vae = None,
     vae_of: options.VaeOf = None,
     allow_pickle: options.AllowPickle = False,
@@ -193,6 +205,7 @@ def cache(
                 stride,
                 start,
                 target_fps,
+                shards,
             ),
         )
         if print_config:

@@ -49,14 +49,15 @@ def kin(incomplete: str) -> list[str]:
 
 
 def trainers(incomplete: str) -> list[str]:
-    """What ``--for`` takes: the names of files, which torch need not be loaded for."""
+    """What ``--for`` takes: the names of trainers' files, and of containers; torch need not be loaded for them."""
     from importlib.util import find_spec
     from pathlib import Path
 
     found = find_spec("tvae.pipeline.caches")
     assert found is not None, "the package is installed whole"
     files = (file for place in found.submodule_search_locations or () for file in Path(place).glob("trainers/*.py"))
-    return _beginning(sorted(file.stem.replace("_", "-") for file in files if file.stem != "__init__"), incomplete)
+    names = {file.stem.replace("_", "-") for file in files if file.stem != "__init__"} | {"mds", "webdataset"}
+    return _beginning(sorted(names), incomplete)
 
 
 def vaes(incomplete: str) -> list[str]:

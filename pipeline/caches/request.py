@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tvae.pipeline.errors import UsageError
+from tvae.pipeline.memory.amount import parse_size
 
 __all__ = ["Buckets", "CacheRequest"]
 
@@ -66,6 +67,8 @@ class CacheRequest:
     """The frame that the first piece begins with."""
     target_fps: float | None = None
     """Frames a second that are kept of a faster video; None: all."""
+    shards: str | None = None
+    """Size of a shard at most, such as ``1GB``; None: as the form has it."""
 
     def __post_init__(self) -> None:
         if self.posterior not in (None, "mean", "sample"):
@@ -80,6 +83,9 @@ class CacheRequest:
             raise UsageError("--stride cuts videos into pieces; say how long they are with --frames")
         if self.target_fps is not None and not 0 < self.target_fps < 1e4:
             raise UsageError(f"--target-fps {self.target_fps} is not a frame rate; it must be above 0")
+
+        if self.shards is not None:
+            parse_size(self.shards)
 
     @property
     def cuts_clips(self) -> bool:

@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
 from tvae.pipeline.caches.request import Buckets
+from tvae.pipeline.caches.shards.form import ShardForm
 from tvae.pipeline.files.stored import Stored
 from tvae.pipeline.media.formats import Kind
 
@@ -29,12 +30,12 @@ class Architecture:
     """A diffusion model as a trainer knows it, and what that wants of its VAE's latents."""
 
     name: str
-    classes: tuple[str, ...]
-    """Of VAEs, in diffusers."""
+    classes: tuple[str, ...] | None
+    """Of VAEs, in diffusers; None: any."""
     channels: int | None
     """Of raw latents; None: any number."""
-    factor: int
-    """Pixels of a raw latent, along each side."""
+    factor: int | None
+    """Pixels of a raw latent, along each side; None: any number."""
     space: Literal["raw", "model"]
     posterior: Literal["mean", "sample"]
     resolution: Size
@@ -143,5 +144,7 @@ class Trainer:
     """A video is one file; it cannot tell pieces apart."""
     apart: bool = False
     """Images and videos have cache folders of their own."""
+    form: ShardForm | None = None
+    """It reads no files of single sources, but shards of this form; None: it reads files."""
     notes: tuple[str, ...] = ()
     """What a user should know of these caches; a line each."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Protocol
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.atomic import write_error
@@ -19,7 +19,7 @@ from tvae.pipeline.files.leftovers import is_left
 from tvae.pipeline.files.names import PREFIX, SUFFIX, owned_name
 from tvae.pipeline.files.tar_members import Member
 
-__all__ = ["copy_member", "staged"]
+__all__ = ["Sink", "copy_member", "pass_member", "staged"]
 
 _PIECE = 1 << 20
 
@@ -46,6 +46,13 @@ def staged(member: Member, parent: str | None) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+class Sink(Protocol):
+    """Takes bytes, piece by piece."""
+
+    def write(self, piece: bytes, /) -> object:
+        """The next ones."""
+
+
 def copy_member(member: Member, target: Path) -> None:
     """The member's bytes as a new file. Raises as ``staged`` does."""
     with open_regular(member.archive.path) as archive:
@@ -58,7 +65,15 @@ def copy_member(member: Member, target: Path) -> None:
         _check_unchanged(archive, member)
 
 
-def _copy(archive: IO[bytes], member: Member, file: IO[bytes]) -> None:
+def pass_member(member: Member, sink: Sink) -> None:
+    """Give a member's bytes to a sink. InputError as ``staged``; `OSError`."""
+    with open_regular(member.archive.path) as archive:
+        _check_unchanged(archive, member)
+        _copy(archive, member, sink)
+        _check_unchanged(archive, member)
+
+
+def _copy(archive: IO[bytes], member: Member, file: Sink) -> None:
     archive.seek(member.offset)
     left = member.size
     while left:

@@ -27,7 +27,7 @@ from tvae.pipeline.jobs.on_demand import FrameRows, LatentSink
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.queues import prefetched
 from tvae.pipeline.jobs.reading import Source, open_source
-from tvae.pipeline.media import frames_to_tensor
+from tvae.pipeline.media import PixelRows, frames_to_tensor
 from tvae.pipeline.models.load import BUILTIN
 from tvae.pipeline.session.outputs.taken_apart import Posterior
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tvae.pipeline.caches import CacheRequest
     from tvae.pipeline.session.model import Model
 
-__all__ = ["cache_clip_item", "kept_frames", "pieces_of"]
+__all__ = ["cache_clip_item", "encoded", "kept_frames", "pieces", "pieces_of", "stored"]
 
 
 def cache_clip_item(item: Item, context: Context, plan: CachePlan) -> Event:
@@ -57,7 +57,7 @@ def cache_clip_item(item: Item, context: Context, plan: CachePlan) -> Event:
         info = source.reader.info
         context.emit(ItemStarted(item.source, item.index, plan.shown(item.record), info.kind, info.frames))
         done = _Done(item, context, plan)
-        for piece, frames in _pieces(source, item, context, plan):
+        for piece, frames in pieces(source, item, context, plan):
             done.add(model, source, piece, frames)
         if not done.files:
             wanted = plan.request.start + (plan.request.frames or 1)
@@ -89,7 +89,7 @@ class _Done:
             self.files += [self._there[name] for name in names]
         else:
             posterior = encoded(model, frames)
-            latents = _stored(posterior, model, self._plan, generator_of(subject, self._context.job.seed))
+            latents = stored(posterior, model, self._plan, generator_of(subject, self._context.job.seed))
             staged = self._plan.stage(subject, [latents], self._item.record)
             self.files += [one.record for one in staged]
             self._plan.commit(self._item.record, self.record.with_files(tuple(self.files), complete=False), staged)
@@ -101,6 +101,11 @@ def encoded(model: Model, frames: list[np.ndarray]) -> Posterior:
     """The posterior [1, C, t, h, w] of a clip, uint8 [H, W, 3] each, of a length that the VAE takes. OutOfMemory."""
     way = passage(model, "encode", "video")
     with enough_memory(model):
+        if way.mode is ClipMode.FRAME_BY_FRAME:
+            each = [model.encode(PixelRows(frame, model.device, model.dtype)) for frame in frames]
+            logvars = [one.logvar for one in each if one.logvar is not None]
+            means = torch.stack([one.mean for one in each], 2)
+            return Posterior(means, torch.stack(logvars, 2) if logvars else None)
         if way.mode is ClipMode.IN_STEPS:
             assert way.stream is not None
             left, parts = iter(frames), []
@@ -119,7 +124,7 @@ def encoded(model: Model, frames: list[np.ndarray]) -> Posterior:
         return model.encode(pixels.transpose(0, 1).unsqueeze(0))
 
 
-def _stored(posterior: Posterior, model: Model, plan: CachePlan, generator: torch.Generator) -> Tensor:
+def stored(posterior: Posterior, model: Model, plan: CachePlan, generator: torch.Generator) -> Tensor:
     """[C, t, h, w] on the CPU, as the trainer wants it."""
     space = model.info.space if plan.architecture.space == "model" else None
     mean = posterior.mean if space is None else space.to_model(posterior.mean)
@@ -129,7 +134,7 @@ def _stored(posterior: Posterior, model: Model, plan: CachePlan, generator: torc
     return drawn(mean[0].cpu(), logvar[0].cpu(), generator)
 
 
-def _pieces(source: Source, item: Item, context: Context, plan: CachePlan) -> Iterator[tuple[Piece, list[np.ndarray]]]:
+def pieces(source: Source, item: Item, context: Context, plan: CachePlan) -> Iterator[tuple[Piece, list[np.ndarray]]]:
     """Pieces of the video, and their frames as the encoder sees them."""
     info, request, model = source.reader.info, plan.request, plan.model
     assert item.below is not None, "an item of a cache has a place"

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tvae.pipeline.caches import trainer_named
+from tvae.pipeline.caches.shards import key_of
+from tvae.pipeline.caches.shards.record import FOLDER
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemPlanned, ItemSkipped
@@ -27,6 +29,9 @@ def check_cache(items: Sequence[Item], job: Job) -> None:
     if job.cache is None:
         return
     trainer, known = trainer_named(job.cache.trainer), dict[tuple[str, ...], Item]()
+    if trainer.form is not None:
+        _check_shards(items, job)
+        return
     kinds = {kind for item in items if item.below is not None and len(item.kinds) == 1 for kind in item.kinds}
     if trainer.apart and len(kinds) > 1:
         raise UsageError(f"{trainer.name} caches images and videos in folders of their own; run them apart")
@@ -39,6 +44,19 @@ def check_cache(items: Sequence[Item], job: Job) -> None:
                 f"{trainer.name} cannot tell {first.source} from {item.source}: their names differ in nothing but the "
                 "suffix; rename one"
             )
+
+
+def _check_shards(items: Sequence[Item], job: Job) -> None:
+    if job.claim:
+        raise UsageError("shards are filled in the order of the inputs by one process; leave --claim out")
+    known: dict[str, Item] = {}
+    for item in items:
+        if item.below is None:
+            continue
+        key = key_of(item.below)
+        first = known.setdefault(key.casefold(), item)
+        if first is not item:
+            raise UsageError(f"{first.source} and {item.source} would both have the key '{key}' in shards; rename one")
 
 
 def advice(job: Job) -> list[str]:
@@ -57,6 +75,8 @@ def cached_folders(items: Iterable[Item], job: Job) -> set[Path]:
     if job.cache is None:
         return set()
     root, trainer = Path(job.output or "."), trainer_named(job.cache.trainer)
+    if trainer.form is not None:
+        return {root, root / FOLDER}
     return {root / trainer.folder(item.below) for item in items if item.below is not None}
 
 

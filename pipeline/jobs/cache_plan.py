@@ -64,6 +64,8 @@ class CachePlan:
                 f"{trainer.name} caches images alone for {self.architecture.name}; leave --frames, --stride, --start "
                 "and --target-fps out"
             )
+        if request.shards is not None and trainer.form is None:
+            raise UsageError(f"{trainer.name} reads a file of each source, and no shards; leave --shards out")
         width, height = self.wish.resolution
         if trainer.square and width != height:
             raise UsageError(f"the resolution of {trainer.name} is one number: --size {width}x{width}")
@@ -152,7 +154,7 @@ class CachePlan:
             identity(self.model),
             SourceRecord.of(source),
             of_file(source),
-            self._options,
+            self.options,
             tool=tool(),
         )
 
@@ -168,7 +170,7 @@ class CachePlan:
         except InputError:
             return None
         wanted = CacheRecord(
-            self.trainer.name, self.architecture.name, identity(self.model), found.source, "", self._options
+            self.trainer.name, self.architecture.name, identity(self.model), found.source, "", self.options
         )
         fits = found.made_of == wanted.made_of and all(file.stands(self.root) for file in found.files)
         return found if fits and found.of_source(source) else None
@@ -243,7 +245,8 @@ class CachePlan:
             return set()
 
     @cached_property
-    def _options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
+        """All that was asked for and changes latents."""
         request, wish = self.request, self.wish
         return {
             "size": list(wish.resolution),

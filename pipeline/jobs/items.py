@@ -16,7 +16,7 @@ from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.tar_members import SUFFIX
 from tvae.pipeline.jobs.archives import Archives, is_archive, no_media
 from tvae.pipeline.jobs.found import Found
-from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.job import Job, fills_shards
 from tvae.pipeline.jobs.places import RealNames
 from tvae.pipeline.latents.foreign import SUFFIXES
 from tvae.pipeline.media import formats
@@ -93,7 +93,8 @@ def _sought(job: Job) -> Sought:
 
 def _archives(job: Job) -> Archives | None:
     """None: trainers read no pictures out of archives, and latents in one are not looked for."""
-    return Archives() if job.operation in ("encode", "roundtrip") else None
+    goes_into = job.operation in ("encode", "roundtrip") or fills_shards(job)
+    return Archives() if goes_into else None
 
 
 def _is_sought(path: Path, sought: Sought) -> bool:
@@ -129,7 +130,11 @@ def _expand_path(path: Path, below: Path | None, search: _Search) -> Iterator[Fo
         if archived and search.archives is not None:
             yield from search.archives.members(path, lies)
         else:
-            problem = f"{path}: archives are inputs of encode and roundtrip alone; unpack it" if archived else None
+            problem = (
+                f"{path}: archives are inputs of encode, roundtrip and cache --for webdataset or mds; unpack it"
+                if archived
+                else None
+            )
             yield Found(path, lies.parent, lies.name, named=below is None, problem=problem)
         return
     prefix = below or Path()

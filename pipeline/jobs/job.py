@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from tvae.pipeline.caches.request import CacheRequest
+from tvae.pipeline.caches.shards import FORMS
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.devices.names import check_devices
 from tvae.pipeline.jobs.geometry import ALIGNS, FITS, Align, Fit, Size
@@ -31,6 +32,7 @@ __all__ = [
     "PosteriorKind",
     "Space",
     "Split",
+    "fills_shards",
 ]
 
 Operation = Literal["encode", "decode", "roundtrip", "cache"]
@@ -49,6 +51,11 @@ SPACES: tuple[Space, ...] = get_args(Space)
 AUDIOS: tuple[Audio, ...] = get_args(Audio)
 EXISTINGS: tuple[Existing, ...] = get_args(Existing)
 SPLITS: tuple[Split, ...] = get_args(Split)
+
+
+def fills_shards(job: Job) -> bool:
+    """Does it cache into shards, whatever else may be wrong with it?"""
+    return job.cache is not None and job.cache.trainer in FORMS
 
 
 @dataclass(frozen=True)

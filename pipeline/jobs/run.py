@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tvae.pipeline.errors import PlanError, UsageError
@@ -25,7 +26,7 @@ from tvae.pipeline.jobs.events import (
     RunDone,
     RunStarted,
 )
-from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.job import Job, fills_shards
 from tvae.pipeline.jobs.listing import Listing, listing
 from tvae.pipeline.jobs.metrics import Quality
 from tvae.pipeline.jobs.outcome import End, Finished, Outcome, failure, is_fault
@@ -109,6 +110,10 @@ def _run(
     listed = listing(job, vaes) if part is None else part
     items = listed.items
     check_writing(job, items)
+    if fills_shards(job) and (devices or elsewhere):
+        raise UsageError(
+            "shards are filled in the order of the inputs by one process; leave --devices and --engine out"
+        )
     if not job.dry_run:
         for folder in {item.folder for item in items if item.problem is None}:
             remove_leftovers(folder)
@@ -136,8 +141,9 @@ def _run(
     context.emit = _told_first(done, on_event, tally.end, context.busy.load)
     if job.dry_run or not items:
         context.emit(RunStarted(job.operation, len(items)))
+        look = _planning(items, context, cached)
         for item in items:
-            tally.end(item, planned(item, context, cached))
+            tally.end(item, look(item))
     elif elsewhere is not None:
         elsewhere(items, context, tally.end)
     elif rows:
@@ -186,6 +192,15 @@ def _cache_plan(job: Job, vaes: Vaes) -> CachePlan | None:
     return CachePlan(job, vaes.facts(job.vae or BUILTIN))
 
 
+def _planning(items: Sequence[Item], context: Context, cached: CachePlan | None) -> Callable[[Item], Outcome]:
+    """What a dry run does with each item."""
+    if cached is not None and fills_shards(context.job):
+        from tvae.pipeline.jobs.shards.planned import planned_in_shards
+
+        return planned_in_shards(items, context, cached)
+    return partial(planned, context=context, cached=cached)
+
+
 def _names_hardware(job: Job) -> bool:
     """That may not be there."""
     return job.device not in (None, "cpu") or job.preset != "auto" or job.vram is not None
@@ -200,13 +215,18 @@ def _work(items: Sequence[Item], context: Context, vaes: Vaes, end: End) -> None
     from tvae.pipeline.models.load import BUILTIN
 
     job = context.job
-    if job.operation == "decode" and job.vae is None:
-        context.emit(RunStarted(job.operation, len(items)))
-    else:
+    started, batches = RunStarted(job.operation, len(items)), Batches(job.batch, vaes.device.type)
+    if job.operation != "decode" or job.vae is not None:
         opened = vaes.get(job.vae or BUILTIN)
         dtype = str(opened.dtype).removeprefix("torch.")
-        context.emit(RunStarted(job.operation, len(items), opened.info.id, dtype, str(opened.device)))
-    operation, batches = operation_for(context), Batches(job.batch, vaes.device.type)
+        started = replace(started, vae=opened.info.id, dtype=dtype, device=str(opened.device))
+    if fills_shards(job):
+        from tvae.pipeline.jobs.shards.run import fill_shards
+
+        fill_shards(items, context, batches, end, started)
+        return
+    context.emit(started)
+    operation = operation_for(context)
     if not job.claim:
         run_items(items, operation, context, batches, end)
         return

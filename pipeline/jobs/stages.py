@@ -73,7 +73,8 @@ def looked_up(operation: Operation, item: Item, context: Context, hold: Hold) ->
     """See ``Operation.look_up``; InputError, too, for an item that is known to be no use."""
     if item.problem is not None:
         raise InputError(item.problem)
-    write_beside(item, context.job.existing)
+    if item.below is None:  # shards have texts in them
+        write_beside(item, context.job.existing)
     return operation.look_up(item, hold)
 
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from tvae.cli.app import app
 from tvae.cli.completion import trainers
 from tvae.pipeline.caches import TRAINERS
+from tvae.pipeline.caches.shards.containers import CONTAINERS
 
 
 @pytest.fixture(autouse=True)
@@ -104,5 +105,5 @@ def test_refused_in_one_line(words: list[str], told: str) -> None:
 
 
 def test_the_shell_knows_the_trainers() -> None:
-    assert trainers("") == sorted(TRAINERS)
+    assert trainers("") == sorted([*TRAINERS, *CONTAINERS])
     assert trainers("mu") == ["musubi"]

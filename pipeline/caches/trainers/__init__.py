@@ -6,6 +6,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
+from tvae.pipeline.caches.shards.containers import CONTAINERS
 from tvae.pipeline.caches.spec import Architecture, Trainer
 from tvae.pipeline.errors import UsageError
 
@@ -24,19 +25,18 @@ LEFT_OUT = {
     "diffusion-pipe": "its cache is valid for a fingerprint that another library makes of its whole data set",
     "finetrainers": "it takes latents only beside text embeddings of the same numbers, which chance gives out",
     "onetrainer": "its cache is found by a checksum of a random seed and settings, and numbered in order of files",
-    "webdataset": "what a shard holds is not fixed; cache for a trainer, and pack its files with tar",
-    "mds": "what a shard holds is not fixed",
 }
 """Whose caches cannot be written from outside, and why; more in the folder's README."""
 
 
 def trainer_named(name: str) -> Trainer:
-    """Raises UsageError for one that there is no file for."""
+    """One of the trainers, or of the containers (``shards``). Raises UsageError for any other name."""
     if name in LEFT_OUT:
         raise UsageError(f"tvae writes no cache for {name}: {LEFT_OUT[name]}")
-    if name not in TRAINERS:
-        raise UsageError(f"--for {name} is no trainer that tvae writes caches for; one of {', '.join(TRAINERS)}")
-    return TRAINERS[name]
+    known = {**TRAINERS, **CONTAINERS}
+    if name not in known:
+        raise UsageError(f"--for {name} is no trainer that tvae writes caches for; one of {', '.join(known)}")
+    return known[name]
 
 
 def architecture_of(trainer: Trainer, name: str | None, info: ModelInfo) -> Architecture:
@@ -50,6 +50,8 @@ def architecture_of(trainer: Trainer, name: str | None, info: ModelInfo) -> Arch
         if name not in suited:
             raise UsageError(f"{vae} is not {trainer.name}'s for {name}: {_differs(known[name], info)}")
         return suited[name]
+    if trainer.form is not None:  # where any VAE suits, raw latents are the plain ones
+        return trainer.architectures[0]
     if not suited:
         raise UsageError(f"{trainer.name} trains nothing on latents of {vae} that tvae knows of; it has {_all(known)}")
     exact = {name: one for name, one in suited.items() if one.constants is None or _has(one.constants, info)}
@@ -60,11 +62,11 @@ def architecture_of(trainer: Trainer, name: str | None, info: ModelInfo) -> Arch
 
 def _differs(one: Architecture, info: ModelInfo) -> str:
     """What of the VAE does not suit an architecture; empty where it does."""
-    if info.class_name not in one.classes:
+    if one.classes is not None and info.class_name not in one.classes:
         return f"that has {' or '.join(one.classes)}"
     if one.channels not in (None, info.latent_channels):
         return f"that has {one.channels} channels"
-    if info.spatial_factor != one.factor:
+    if one.factor not in (None, info.spatial_factor):
         return f"that has {one.factor} pixels a latent, this {info.spatial_factor}"
     return ""
 

@@ -1,0 +1,47 @@
+"""Fills shards with the samples of a run's items."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvae.pipeline.caches.shards.record import FOLDER
+from tvae.pipeline.errors import UsageError
+from tvae.pipeline.files.lock import OutputHeld, one_writer
+from tvae.pipeline.jobs.batches import Batches
+from tvae.pipeline.jobs.cache_plan import CachePlan
+from tvae.pipeline.jobs.context import Context
+from tvae.pipeline.jobs.events import RunStarted
+from tvae.pipeline.jobs.outcome import End
+from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.overlap import run_items
+from tvae.pipeline.jobs.shards.operation import Shards
+from tvae.pipeline.jobs.shards.origins import TextsBeside
+from tvae.pipeline.jobs.shards.packing import Packing
+from tvae.pipeline.jobs.shards.standing import Standing
+from tvae.pipeline.models.load import BUILTIN
+
+__all__ = ["fill_shards"]
+
+_PATIENCE = 0.2
+"""Seconds to wait for another run."""
+
+
+def fill_shards(items: Sequence[Item], context: Context, batches: Batches, end: End, started: RunStarted) -> None:
+    """As ``run_items``; an item ends when the shard of its last sample is complete. started: is told once nothing
+    is left that could be refused.
+
+    Raises UsageError for a folder that another run fills, or that holds shards of another kind.
+    """
+    plan = CachePlan(context.job, context.facts_for(context.job.vae or BUILTIN))
+    try:
+        with one_writer(plan.root / FOLDER / "shards", _PATIENCE):
+            beside = TextsBeside()
+            standing = Standing(plan, items, beside)
+            with Packing(plan, standing, items, end) as packing:
+                context.emit(started)
+                operation = Shards(context, plan, standing, packing, beside)
+                run_items(items, operation, context, batches, packing.ending)
+    except OutputHeld:
+        raise UsageError(
+            f"another run writes shards to {plan.root}; wait for it, or name another folder with -o"
+        ) from None

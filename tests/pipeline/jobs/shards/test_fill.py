@@ -1,0 +1,177 @@
+"""Shards from whole runs: order, numbers, sizes, what is skipped, stale, failed, and made again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from shard_files import photo
+
+from tvae.pipeline.errors import UsageError
+from tvae.pipeline.jobs import ItemDone, ItemFailed, ItemSkipped
+
+
+def of(events: list[Any], kind: type[Any]) -> list[int]:
+    return sorted(event.index for event in events if isinstance(event, kind))
+
+
+def keys(found: list[dict[str, Any]]) -> list[str]:
+    return [one["key"] for one in found]
+
+
+def test_every_sample_once_in_order_with_the_models_numbers(
+    fill: Any, photos: Any, samples: Any, expected: Any, tmp_path: Path
+) -> None:
+    folder, out = photos(), tmp_path / "out"
+    events = fill(posterior="mean")
+    found = samples(out)
+    assert keys(found) == [f"{n:03}" for n in range(12)]
+    for n, one in enumerate(found):
+        assert np.abs(one["latent.npy"] - expected(folder / f"{n:03}.png")).max() < 1e-6
+        assert one["txt"] == f"caption {n}".encode()
+        assert {name: one["json"][name] for name in ("source", "original_size", "crop", "space")} == {
+            "source": f"{n:03}.png",
+            "original_size": [64, 64],
+            "crop": [0, 0, 64, 64],
+            "space": "raw",
+        }
+    done = {event.index: event.output.name for event in events if isinstance(event, ItemDone)}
+    assert done == {n: one["shard"] for n, one in enumerate(found)}
+    sizes = [path.stat().st_size for path in sorted(out.glob("*.tar"))]
+    assert len(sizes) == 3
+    assert max(sizes) <= 25000
+    assert {path.name for path in out.iterdir()} == {".tvae-shards", *(f"{n:05}.tar" for n in range(3))}
+
+
+def test_a_second_run_skips_and_new_sources_come_into_new_shards(
+    fill: Any, photos: Any, samples: Any, bytes_of: Any, tmp_path: Path
+) -> None:
+    folder, out = photos(7), tmp_path / "out"
+    fill()
+    before = bytes_of(out)
+    os.utime(folder / "003.png", (1, 1))  # a copy: the same bytes
+    events = fill()
+    assert (of(events, ItemSkipped), of(events, ItemDone)) == ([*range(7)], [])
+    assert bytes_of(out) == before
+    photo(folder / "0005.png", 50)  # comes before all others but five
+    assert len(of(fill(), ItemDone)) == 1
+    after = bytes_of(out)
+    assert {name: after[name] for name in before} == before
+    assert keys(samples(out)) == [*(f"{n:03}" for n in range(7)), "0005"]
+
+
+def test_what_changed_leaves_its_shard_and_comes_into_a_new_one(
+    fill: Any, photos: Any, samples: Any, expected: Any, bytes_of: Any, tmp_path: Path
+) -> None:
+    folder, out = photos(9), tmp_path / "out"
+    fill(posterior="mean")
+    before = bytes_of(out)
+    photo(folder / "005.png", 77)
+    (folder / "008.txt").write_text("another caption")
+    events = fill(posterior="mean")
+    assert of(events, ItemDone) == [5, 8]
+    found = samples(out)
+    assert keys(found) == ["000", "001", "002", "003", "004", "006", "007", "005", "008"]
+    assert np.abs(found[7]["latent.npy"] - expected(folder / "005.png")).max() < 1e-6
+    assert found[8]["txt"] == b"another caption"
+    assert bytes_of(out)["00000.tar"] == before["00000.tar"]
+    assert of(fill(posterior="mean"), ItemSkipped) == [*range(9)]
+
+
+def test_a_source_that_fails_is_left_out_and_can_come_later(
+    fill: Any, photos: Any, samples: Any, tmp_path: Path
+) -> None:
+    folder, out = photos(5), tmp_path / "out"
+    whole = (folder / "001.png").read_bytes()
+    (folder / "001.png").write_bytes(whole[:60])
+    events = fill()
+    assert (of(events, ItemFailed), of(events, ItemDone)) == ([1], [0, 2, 3, 4])
+    assert keys(samples(out)) == ["000", "002", "003", "004"]
+    (folder / "001.png").write_bytes(whole)
+    assert of(fill(), ItemDone) == [1]
+    assert keys(samples(out)) == ["000", "002", "003", "004", "001"]
+
+
+def test_shards_that_go_or_lose_bytes_are_made_again(fill: Any, photos: Any, bytes_of: Any, tmp_path: Path) -> None:
+    photos(12)
+    out = tmp_path / "out"
+    fill()
+    before = bytes_of(out)
+    (out / "00001.tar").unlink()
+    (out / "00002.tar").write_bytes(before["00002.tar"][:-512])
+    assert of(fill(), ItemDone) == [*range(5, 12)]
+    assert bytes_of(out) == before
+
+
+def test_overwrite_replaces_these_samples_and_keeps_others(
+    fill: Any, photos: Any, samples: Any, bytes_of: Any, tmp_path: Path
+) -> None:
+    folder, out = photos(4), tmp_path / "out"
+    fill()
+    before = bytes_of(out)
+    assert of(fill(existing="overwrite"), ItemDone) == [0, 1, 2, 3]
+    assert bytes_of(out) == before
+    fill(folder / "000.png", existing="overwrite")
+    assert keys(samples(out)) == ["001", "002", "003", "000"]
+    photo(folder / "002.png", 9)
+    assert of(fill(existing="keep"), ItemSkipped) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"size": (32, 32)}, "made with other options"),
+        ({"flip": True}, "made with other options"),
+        ({"trainer": "mds"}, "of webdataset, raw"),
+        ({"architecture": "model"}, "of webdataset, raw"),
+    ],
+)
+def test_shards_of_another_kind_are_not_mixed(
+    fill: Any, photos: Any, bytes_of: Any, tmp_path: Path, fields: Any, told: str
+) -> None:
+    folder = photos(3)
+    fill()
+    before = bytes_of(tmp_path / "out")
+    with pytest.raises(UsageError, match=told):
+        fill(**fields)
+    with pytest.raises(UsageError, match=told):
+        fill(folder / "000.png", existing="overwrite", **fields)  # two others would stay beside it
+    assert bytes_of(tmp_path / "out") == before
+    if "trainer" not in fields:
+        assert of(fill(existing="overwrite", **fields), ItemDone) == [0, 1, 2]
+
+
+def test_files_of_the_user_are_left_alone(fill: Any, photos: Any, tmp_path: Path) -> None:
+    photos(2)
+    mine = tmp_path / "out" / "00001.tar"
+    mine.parent.mkdir()
+    mine.write_bytes(b"mine")
+    for existing in ("skip", "overwrite"):
+        with pytest.raises(UsageError, match=r"00001\.tar exists and tvae did not write it"):
+            fill(existing=existing)
+    mine.rename(mine.with_name("index.json"))
+    with pytest.raises(UsageError, match=r"index\.json exists"):
+        fill(trainer="mds")
+    fill()
+    assert mine.with_name("index.json").read_bytes() == b"mine"
+
+
+def test_keys_that_would_be_the_same_are_refused(fill: Any, photos: Any, tmp_path: Path) -> None:
+    photos(1)
+    photo(tmp_path / "in" / "000.jpg.png", 1)
+    photo(tmp_path / "in" / "000_jpg.png", 1)
+    with pytest.raises(UsageError, match="would both have the key '000_jpg'"):
+        fill()
+
+
+def test_what_cannot_work_is_refused(fill: Any, photos: Any) -> None:
+    photos(2)
+    for fields, told in (
+        ({"claim": True}, "leave --claim out"),
+        ({"trainer": "mds", "shards": "5GB"}, "at most 4294967295 bytes"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            fill(**fields)
