@@ -22,7 +22,7 @@ from tvae.pipeline.batch.shared_manifest import SharedManifest
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemPlanned, ItemSkipped, run_job
 from tvae.pipeline.jobs.events import ItemVerified, Notice, Retried
-from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.job import Job, fills_shards
 from tvae.pipeline.jobs.listing import Listing, listing
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.run import Elsewhere
@@ -289,8 +289,8 @@ class _Step:
         return self._manifest.knows(event.output)
 
     def _recorded(self, event: ItemDone | ItemSkipped, facts: dict[str, Any]) -> None:
-        """A line in the manifest."""
-        if self._manifest is None:
+        """A line in the manifest; shards have records of their own."""
+        if self._manifest is None or fills_shards(self._step.job):
             return
         known = {"operation": self._step.job.operation, "source": str(event.input.absolute())}
         notices = self._notices.pop(event.index, [])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from tvae.pipeline.batch.manifest_lines import read_manifest
-from tvae.pipeline.caches.shards.verify import verify_shards
+from tvae.pipeline.caches.shards.verify import shard_folders, verify_shards
 from tvae.pipeline.caches.verify import recorded_files, records_below, verify_record
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.content_checksum import of_file
@@ -28,7 +28,7 @@ def made_by(vae: str, allow_pickle: bool) -> MadeBy:
 def verdicts(named: Path, sources: Path | None = None, vae: MadeBy | None = None) -> Iterator[Verdict]:
     """Of a file or a folder. sources: the folder of the sources, which are to be as they were. Raises InputError for
     what is neither latents nor a folder."""
-    recorded, seen = recorded_files(named), set[Path]()
+    recorded, seen = recorded_files(named) | {*shard_folders(named)}, set[Path]()
     for path in found_below(named):
         if path not in recorded:
             seen.add(path)

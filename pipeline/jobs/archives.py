@@ -29,9 +29,13 @@ def no_media(path: Path) -> str:
 
 
 class Archives:
-    """Lists archives; knows the last one, for a list that names its files one by one."""
+    """Lists archives; knows the last one, for a list that names its files one by one.
 
-    def __init__(self) -> None:
+    shared: texts belong to all pictures and clips of their key; otherwise to the first of them, which writes them.
+    """
+
+    def __init__(self, *, shared: bool = False) -> None:
+        self._shared = shared
         self._path: Path | None = None
         self._found: dict[str, Found] = {}
 
@@ -54,7 +58,7 @@ class Archives:
                 problem = f"{path}: its file {member.name!r} is left out: {problem}"
                 found.append(Found(path, folder, member.name, named=False, problem=problem))
             else:
-                beside = tuple(texts.pop(_key(member), ()))
+                beside = tuple((texts.get if self._shared else texts.pop)(_key(member), ()))
                 found.append(
                     Found(path / place, folder / place.parent, place.name, named=False, member=member, beside=beside)
                 )

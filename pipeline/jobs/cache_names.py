@@ -30,7 +30,7 @@ def check_cache(items: Sequence[Item], job: Job) -> None:
         return
     trainer, known = trainer_named(job.cache.trainer), dict[tuple[str, ...], Item]()
     if trainer.form is not None:
-        _check_shards(items, job)
+        _check_keys(items)
         return
     kinds = {kind for item in items if item.below is not None and len(item.kinds) == 1 for kind in item.kinds}
     if trainer.apart and len(kinds) > 1:
@@ -46,9 +46,7 @@ def check_cache(items: Sequence[Item], job: Job) -> None:
             )
 
 
-def _check_shards(items: Sequence[Item], job: Job) -> None:
-    if job.claim:
-        raise UsageError("shards are filled in the order of the inputs by one process; leave --claim out")
+def _check_keys(items: Sequence[Item]) -> None:
     known: dict[str, Item] = {}
     for item in items:
         if item.below is None:

@@ -93,8 +93,9 @@ def _sought(job: Job) -> Sought:
 
 def _archives(job: Job) -> Archives | None:
     """None: trainers read no pictures out of archives, and latents in one are not looked for."""
-    goes_into = job.operation in ("encode", "roundtrip") or fills_shards(job)
-    return Archives() if goes_into else None
+    if fills_shards(job):
+        return Archives(shared=True)
+    return Archives() if job.operation in ("encode", "roundtrip") else None
 
 
 def _is_sought(path: Path, sought: Sought) -> bool:

@@ -53,6 +53,11 @@ EXISTINGS: tuple[Existing, ...] = get_args(Existing)
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 
+_ONE_PROCESS = (
+    "shards are filled in the order of the inputs by one process: leave --devices and --claim out (--device names one)"
+)
+
+
 def fills_shards(job: Job) -> bool:
     """Does it cache into shards, whatever else may be wrong with it?"""
     return job.cache is not None and job.cache.trainer in FORMS
@@ -201,6 +206,8 @@ class Job:
             raise UsageError("a cache is made of whole items; leave --split rows out")
         if self.devices is not None and self.claim:
             raise UsageError("--claim and --devices cannot be used together; run one command for each device")
+        if fills_shards(self) and (self.devices is not None or self.claim):
+            raise UsageError(_ONE_PROCESS)
         if self.existing == "overwrite" and self.claim:
             raise UsageError("with --claim each process would overwrite what another has made; set existing to skip")
         if self.devices is not None:

@@ -110,10 +110,8 @@ def _run(
     listed = listing(job, vaes) if part is None else part
     items = listed.items
     check_writing(job, items)
-    if fills_shards(job) and (devices or elsewhere):
-        raise UsageError(
-            "shards are filled in the order of the inputs by one process; leave --devices and --engine out"
-        )
+    if fills_shards(job) and elsewhere is not None:
+        raise UsageError("shards are filled in the order of the inputs by one process: leave --engine out")
     if not job.dry_run:
         for folder in {item.folder for item in items if item.problem is None}:
             remove_leftovers(folder)

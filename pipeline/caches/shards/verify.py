@@ -22,16 +22,23 @@ from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.files.tar_members import SUFFIX, Member, tar_members
 from tvae.pipeline.latents.verify import MadeBy, Verdict
 
-__all__ = ["verify_shards"]
+__all__ = ["shard_folders", "verify_shards"]
 
 
 def verify_shards(folder: Path, sources: Path | None = None, made_by: MadeBy | None = None) -> Iterator[Verdict]:
     """Of all shards in a folder and below it, in order. Links are not followed. sources: the folder of the sources,
     which are to be as they were; made_by: the VAE that the shards should be of."""
+    for root in shard_folders(folder):
+        yield from _verify(root, None if sources is None else _Sources(sources), made_by)
+
+
+def shard_folders(folder: Path) -> Iterator[Path]:
+    """Those among a folder and the ones below it that hold shards. An index of shards has the name of one of latents:
+    that these are no latents is for the caller to know."""
     for here, folders, _ in os.walk(folder):
         folders.sort()
         if FOLDER in folders:
-            yield from _verify(Path(here), None if sources is None else _Sources(sources), made_by)
+            yield Path(here)
         folders[:] = [name for name in folders if not name.startswith(".")]
 
 

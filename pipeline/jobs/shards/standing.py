@@ -15,6 +15,7 @@ from tvae.pipeline.caches.shards.record import (
     drop_record,
     read_record,
     record_places,
+    write_record,
 )
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.jobs.cache_plan import CachePlan
@@ -62,6 +63,8 @@ class Standing:
         self._stale: dict[str, set[int]] = {}
         self._gone: list[str] = []
         self._replaced: set[str] = set()
+        self._unsettled: dict[str, ShardRecord] = {}
+        """Records that a run which was killed has left with two shards each."""
         self._fresh: dict[str, bool] = {}
         for place in record_places(self.root):
             self._take(place)
@@ -87,16 +90,18 @@ class Standing:
             (self.root / self.form.index_name).unlink(missing_ok=True)  # or it would list what is not there
         for file in self._gone:
             drop_record(self.root, file)
+        for record in self._unsettled.values():
+            write_record(self.root, record)
         for place in record_places(self.root):
             file = place.name.removesuffix(".json")
             if file in self._stale:
-                record = read_record(place).now(self.root)
+                record = read_record(place)
                 if len(self._stale[file]) == len(record.samples):
                     drop_record(self.root, file)
                     del self.shards[file]
                 else:
                     self.add(without(self.root, self.form, record, self._stale[file]))
-        self._stale, self._gone = {}, []
+        self._stale, self._gone, self._unsettled = {}, [], {}
 
     def add(self, record: ShardRecord) -> None:
         """One more shard stands, or another in its place."""
@@ -113,13 +118,15 @@ class Standing:
         except InputError as error:
             raise UsageError(f"{error}; remove it and its shard, or name another folder") from None
         try:
-            record = record.now(self.root)
+            known, record = record, record.now(self.root)
         except OSError:
             self._gone.append(record.file.file)
             return
         if not record.file.stands(self.root):
             self._gone.append(record.file.file)
             return
+        if known.was is not None:
+            self._unsettled[record.file.file] = record
         self._check_alike(record)
         stale = {number for number, one in enumerate(record.samples) if not self._keeps(record.file.file, one)}
         if stale:

@@ -170,7 +170,8 @@ def test_keys_that_would_be_the_same_are_refused(fill: Any, photos: Any, tmp_pat
 def test_what_cannot_work_is_refused(fill: Any, photos: Any) -> None:
     photos(2)
     for fields, told in (
-        ({"claim": True}, "leave --claim out"),
+        ({"claim": True}, "leave --devices and --claim out"),
+        ({"devices": "2"}, "leave --devices and --claim out"),
         ({"trainer": "mds", "shards": "5GB"}, "at most 4294967295 bytes"),
     ):
         with pytest.raises(UsageError, match=told):
