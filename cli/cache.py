@@ -18,8 +18,8 @@ For = Annotated[
     typer.Option(
         "--for",
         metavar="TRAINER",
-        help="The program that reads the cache: kohya (sd-scripts), musubi (musubi-tuner) and others; tvae names them "
-        "all where it does not know one.",
+        help="The program that reads the cache: kohya (sd-scripts), musubi (musubi-tuner) and others, or shards for "
+        "webdataset or mds (MosaicML Streaming); tvae names them all where it does not know one.",
         autocompletion=completion.trainers,
         rich_help_panel=CACHE,
     ),
@@ -29,7 +29,8 @@ Arch = Annotated[
     typer.Option(
         "--arch",
         metavar="NAME",
-        help="The diffusion model, as the trainer calls it: sdxl, flux, wan and so on.",
+        help="The diffusion model, as the trainer calls it: sdxl, flux, wan and so on; for shards raw or model, the "
+        "space of the latents.",
         show_default="the only one that the VAE suits",
         rich_help_panel=CACHE,
     ),
@@ -162,6 +163,12 @@ def cache(
 
     Captions stay where they are; they are the trainer's business.
     What is there already and still right is skipped: after a change of image, VAE or options its files are made again.
+
+    With --for webdataset or mds, latents of any VAE (--arch raw or model says in which space) and the texts beside the
+    images (.txt, .json and others) come into shards, in the order of the inputs, which may be .tar archives.
+    A run that was interrupted keeps its complete shards and continues with the next. An image that has changed leaves
+    its shard for a new one; another VAE or other options are refused (--overwrite replaces). Images that fail are left
+    out, and the next run puts them into a new shard.
     """
     with reporting(verbose, json, resumable=True):
         from tvae.cli import arguments

@@ -1,8 +1,8 @@
 """Runs that fill shards and are killed at a file operation, each in a process forked from this one, which imports once.
 
-``python shard_worker.py FORM IN OUT MOST`` caches IN into OUT-0, then into OUT-NUMBER for so many numbers of operations
-below the folder, one after another: a run that is killed at that operation, and one to the end. Where a folder OUT-BEFORE
-is there, each begins as a copy of it. Prints the numbers.
+``python shard_worker.py FORM IN OUT MOST`` caches IN into OUT-0, then, for so many numbers of operations below the
+folder, into OUT-NUMBER: a run that is killed at that operation, and one to the end. Where a folder OUT-before is there,
+each begins as a copy of it. Prints the numbers.
 """
 
 from __future__ import annotations

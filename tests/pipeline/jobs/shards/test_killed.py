@@ -45,8 +45,8 @@ def keys(form: str, out: Path) -> list[str]:
     ("form", "most"),
     [
         ("webdataset", 4),
-        pytest.param("webdataset", 200, marks=pytest.mark.slow),
-        pytest.param("mds", 200, marks=pytest.mark.slow),
+        pytest.param("webdataset", 60, marks=pytest.mark.slow),
+        pytest.param("mds", 60, marks=pytest.mark.slow),
     ],
 )
 def test_killed_at_an_operation_and_run_again(photos: Any, tmp_path: Path, form: str, most: int) -> None:
@@ -60,8 +60,8 @@ def test_killed_at_an_operation_and_run_again(photos: Any, tmp_path: Path, form:
     ("form", "most"),
     [
         ("mds", 3),
-        pytest.param("webdataset", 100, marks=pytest.mark.slow),
-        pytest.param("mds", 100, marks=pytest.mark.slow),
+        pytest.param("webdataset", 60, marks=pytest.mark.slow),
+        pytest.param("mds", 60, marks=pytest.mark.slow),
     ],
 )
 def test_killed_while_stale_samples_leave_their_shards(photos: Any, tmp_path: Path, form: str, most: int) -> None:
