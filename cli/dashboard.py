@@ -52,6 +52,7 @@ class Dashboard:
         self._bars = Progress(console=console, auto_refresh=False, get_time=clock)  # drawn as a part of this
         self._run: TaskID | None = None
         self._items: dict[int, TaskID] = {}
+        self._computed: set[int] = set()
         self._failures: deque[str] = deque(maxlen=FAILURES)
         self._failed = 0
         self._load: Callable[[], Load] | None = None
@@ -69,12 +70,16 @@ class Dashboard:
                 self._drop(event.index)
             case jobs.Progress() if event.index in self._items:
                 self._bars.update(self._items[event.index], completed=event.done)
+            case jobs.Progress() if self._run is not None and event.done == event.total:
+                self._computed.add(event.index)  # it may wait long for the others of its shard
+                self._bars.advance(self._run)
             case jobs.ItemDone() | jobs.ItemFailed() | jobs.ItemSkipped() | jobs.ItemPlanned() | ItemVerified():
                 self._drop(event.index)
                 if isinstance(event, jobs.ItemFailed):
                     self._fail(event.input, event.error)
-                if self._run is not None:
+                if self._run is not None and event.index not in self._computed:
                     self._bars.advance(self._run)
+                self._computed.discard(event.index)
             case jobs.RunDone():
                 self._end()
 

@@ -26,6 +26,7 @@ from tvae.pipeline.latents import SourceRecord
 from tvae.pipeline.latents.tensor_file import check_finite, own_memory
 from tvae.pipeline.media.orientation import Orientation
 from tvae.pipeline.media.spec import MediaInfo
+from tvae.pipeline.memory.amount import parse_size
 
 if TYPE_CHECKING:
     from tvae.pipeline.session.model import Model
@@ -66,6 +67,10 @@ class CachePlan:
             )
         if request.shards is not None and trainer.form is None:
             raise UsageError(f"{trainer.name} reads a file of each source, and no shards; leave --shards out")
+        if trainer.form is not None and self.shard_bytes > trainer.form.most:
+            raise UsageError(
+                f"--shards {request.shards}: a shard of {trainer.name} has at most {trainer.form.most} bytes"
+            )
         width, height = self.wish.resolution
         if trainer.square and width != height:
             raise UsageError(f"the resolution of {trainer.name} is one number: --size {width}x{width}")
@@ -119,6 +124,12 @@ class CachePlan:
         """What buckets are made from."""
         size = self.job.size or self.architecture.resolution
         return Wish(self.architecture, size, self.request.buckets, self.request.upscale)
+
+    @property
+    def shard_bytes(self) -> int:
+        """Of a shard at most, where shards are filled."""
+        assert self.trainer.form is not None, "shards are of a form"
+        return self.trainer.form.limit if self.request.shards is None else parse_size(self.request.shards)
 
     @property
     def root(self) -> Path:

@@ -13,26 +13,16 @@ from tvae.pipeline.caches import Subject
 from tvae.pipeline.caches.record import FileRecord
 from tvae.pipeline.caches.shards import Sample, key_of
 from tvae.pipeline.caches.shards.record import ShardRecord
-from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.cache_plan import CachePlan
 from tvae.pipeline.jobs.describe import identity, tool
-from tvae.pipeline.memory.amount import parse_size
 
 __all__ = ["sample_of", "shard_facts"]
 
 
 def shard_facts(plan: CachePlan) -> ShardRecord:
-    """Of a shard that this job fills, without its file and its samples. Raises UsageError for a size that the form has
-    no room for."""
-    form, wanted = plan.trainer.form, plan.request.shards
-    assert form is not None, "shards are of a form"
-    limit = form.limit if wanted is None else parse_size(wanted)
-    if limit > form.most:
-        raise UsageError(f"--shards {wanted}: a shard of {form.name} has at most {form.most} bytes")
-    nothing = FileRecord("", 0, "")
-    return ShardRecord(
-        form.name, plan.architecture.name, identity(plan.model), plan.options, limit, nothing, (), tool()
-    )
+    """Of a shard that this job fills, without its file and its samples."""
+    what = plan.trainer.name, plan.architecture.name, identity(plan.model), plan.options
+    return ShardRecord(*what, plan.shard_bytes, FileRecord("", 0, ""), (), tool())
 
 
 def sample_of(plan: CachePlan, subject: Subject, latents: Sequence[Tensor], texts: Mapping[str, bytes]) -> Sample:
