@@ -1,13 +1,14 @@
 """Shards as trainers: whatever VAE there is, in raw or model space, in buckets of one area.
 
 Nobody's code says what the latents in a shard are, so all of it stands in each sample's facts. Buckets: every side a
-multiple of 64 pixels from 256 to 1024 (or as ``--buckets`` says), the other one as long as the area allows; images are
-scaled to cover the bucket of the nearest proportions, and cut in the middle.
+multiple of 64 pixels, from half to twice the side of a square of that area (or as ``--buckets`` says), the other one as
+long as the area allows. Images are scaled to cover the bucket of the nearest proportions, and cut in the middle.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from math import isqrt
 from pathlib import PurePosixPath
 
 from tvae.pipeline.caches.buckets import covering, floored, nearest
@@ -18,14 +19,12 @@ from tvae.pipeline.caches.spec import Architecture, Framing, Size, Subject, Trai
 
 __all__ = ["CONTAINERS"]
 
-_SMALLEST, _LARGEST = 256, 1024
-
 
 def _sizes(wish: Wish) -> list[Size]:
     """In order of width."""
     step, area = wish.step, wish.resolution[0] * wish.resolution[1]
-    smallest = -(-(wish.buckets.smallest or _SMALLEST) // step) * step
-    largest = floored(wish.buckets.largest or max(_LARGEST, *wish.resolution), step)
+    smallest = -(-(wish.buckets.smallest or isqrt(area) // 2) // step) * step
+    largest = floored(wish.buckets.largest or 2 * isqrt(area), step)
     sides = range(smallest, largest + 1, step)
     wide = {(width, min(largest, floored(area // width, step))) for width in sides}
     found = {size for size in wide if min(size) >= smallest}

@@ -16,6 +16,7 @@ from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.atomic import replacing
 from tvae.pipeline.files.checked import is_name, read_json
 from tvae.pipeline.files.content_checksum import CHECKSUM, of_file, of_json
+from tvae.pipeline.files.flushing import flush_folder
 from tvae.pipeline.files.record import Count, Within, from_json, to_json
 from tvae.pipeline.latents.meta import SourceRecord, VaeIdentity
 
@@ -111,6 +112,7 @@ def write_record(root: Path, record: ShardRecord) -> None:
 def drop_record(root: Path, file: str) -> None:
     """Removes a shard, by its name, then its record. `OSError` where that cannot be."""
     (root / file).unlink(missing_ok=True)
+    flush_folder(root)  # or after a power cut it might be there without the record
     _place(root, file).unlink(missing_ok=True)
 
 

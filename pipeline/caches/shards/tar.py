@@ -6,7 +6,7 @@ for each by its name:
 - *KEY.latent.npy*: the latents (decoder *npy*), and with --flip *KEY.flipped.npy*;
 - *KEY.json*: source, sizes, crop, VAE (decoder *json*);
 - texts from beside the source under their own suffix, such as *KEY.txt*. A *KEY.json* among them becomes
-  *KEY.source.json*.
+  *KEY.source.json*, and that, if it is one of them, *KEY.source.source.json*.
 
 Headers say nothing of the machine and the time of writing, so that the same samples make the same bytes.
 """
@@ -34,7 +34,8 @@ def _members(sample: Sample) -> Iterator[tuple[str, bytes]]:
         yield "flipped.npy", _npy(sample.flipped)
     yield "json", json.dumps(sample.facts, sort_keys=True).encode()
     for suffix, content in sorted(sample.texts.items()):
-        yield (f"source.{suffix}" if suffix in _OURS else suffix), content
+        taken = suffix in _OURS or suffix.startswith("source.")
+        yield (f"source.{suffix}" if taken else suffix), content
 
 
 def _npy(value: np.ndarray) -> bytes:

@@ -18,6 +18,7 @@ from tvae.pipeline.caches.shards.record import (
     write_record,
 )
 from tvae.pipeline.errors import InputError, UsageError
+from tvae.pipeline.files.flushing import flush_folder
 from tvae.pipeline.jobs.cache_plan import CachePlan
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.shards.facts import shard_facts
@@ -88,6 +89,7 @@ class Standing:
         """Takes stale samples out of their shards, and forgets shards that have gone. `OSError`."""
         if self.form.index_name is not None and (self._stale or self._gone):
             (self.root / self.form.index_name).unlink(missing_ok=True)  # or it would list what is not there
+            flush_folder(self.root)
         for file in self._gone:
             drop_record(self.root, file)
         for record in self._unsettled.values():

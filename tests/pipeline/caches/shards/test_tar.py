@@ -52,6 +52,17 @@ def test_members_by_tarfile(tmp_path: Path) -> None:
     assert (source, caption) == (b'{"of": "the source"}', b"a caption")
 
 
+def test_texts_keep_apart_from_tvaes_members(tmp_path: Path) -> None:
+    texts = {name: name.encode() for name in ("json", "source.json", "left.txt", "flipped.npy", "cls")}
+    with tarfile.open(written(tmp_path / "0.tar", sample("k", texts=texts))) as archive:
+        found = {m.name: archive.extractfile(m).read() for m in archive}  # type: ignore[union-attr]
+        assert len(found) == len(archive.getmembers()) == 8
+    assert found["k.source.json"] == b"json"
+    assert found["k.source.source.json"] == b"source.json"
+    assert found["k.source.flipped.npy"] == b"flipped.npy"
+    assert (found["k.left.txt"], found["k.cls"]) == (b"left.txt", b"cls")
+
+
 def test_the_bytes_are_always_the_same(tmp_path: Path) -> None:
     content = written(tmp_path / "0.tar", sample()).read_bytes()
     assert len(content) % tarfile.RECORDSIZE == 0

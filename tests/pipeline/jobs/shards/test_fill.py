@@ -8,10 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from durable import Disk
 from shard_files import photo
 
+from tvae.pipeline.caches import Buckets, CacheRequest
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.jobs import ItemDone, ItemFailed, ItemSkipped
+from tvae.pipeline.jobs import ItemDone, ItemFailed, ItemSkipped, Job, run_job
+from tvae.pipeline.jobs.shards import packing
+from tvae.pipeline.jobs.shards.write import write_shard
 
 
 def of(events: list[Any], kind: type[Any]) -> list[int]:
@@ -165,6 +169,50 @@ def test_keys_that_would_be_the_same_are_refused(fill: Any, photos: Any, tmp_pat
     photo(tmp_path / "in" / "000_jpg.png", 1)
     with pytest.raises(UsageError, match="would both have the key '000_jpg'"):
         fill()
+
+
+def test_a_shard_that_cannot_be_written_fails_its_items_alone(
+    fill: Any, photos: Any, samples: Any, bytes_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photos(12)
+    out = tmp_path / "out"
+    fill(output=tmp_path / "whole")
+
+    def full(root: Path, form: Any, facts: Any, stored: Any) -> Any:
+        if facts.file.file == "00001.tar":
+            raise OSError(28, "No space left on device")
+        return write_shard(root, form, facts, stored)
+
+    monkeypatch.setattr(packing, "write_shard", full)
+    events = fill()
+    assert (of(events, ItemDone), of(events, ItemFailed)) == ([0, 1, 2, 3, 4, 10, 11], [5, 6, 7, 8, 9])
+    (error,) = {event.error for event in events if isinstance(event, ItemFailed)}
+    assert "00001.tar: No space left on device" in error
+    assert not [path for path in out.rglob(".tvae-*") if path.is_file()]
+    monkeypatch.undo()
+    assert of(fill(), ItemDone) == [5, 6, 7, 8, 9]
+    assert bytes_of(out) == bytes_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("form", ["webdataset", "mds"])
+def test_shards_outlive_a_power_cut(
+    fill: Any, photos: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    folder, out = photos(12), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        disk = Disk(patch)
+        for n in range(2):
+            fill(trainer=form, shards="25KB" if form == "webdataset" else "5KB")
+            disk.check(out)
+            assert len(disk.named) > 4 + n
+            photo(folder / "003.png", 88)  # for the second run: its shard is written again
+
+
+def test_workers_elsewhere_are_refused(photos: Any, stand_in: Any, tmp_path: Path) -> None:
+    request = CacheRequest("webdataset", buckets=Buckets(False))
+    job = Job("cache", (str(photos(1)),), output=str(tmp_path / "out"), size=(64, 64), cache=request)
+    with pytest.raises(UsageError, match="leave --engine out"):
+        run_job(job, lambda event: None, model=stand_in(), elsewhere=lambda *_: pytest.fail("it is asked"))
 
 
 def test_what_cannot_work_is_refused(fill: Any, photos: Any) -> None:
