@@ -39,7 +39,7 @@ def verify(
 ) -> None:
     """Read latents whole and compare them with their checksums.
 
-    Of caches for trainers: all files that tvae wrote, by its records beside them.
+    Of caches for trainers and of shards: all files that tvae wrote, by its records beside them.
     Of a folder that tvae batch wrote to: everything that its manifest has a line of.
     Prints those that are not fine: damaged, incomplete, stale (source or VAE changed), or without checksums.
     The exit code is 4 if any are damaged or incomplete.

@@ -67,5 +67,5 @@ def _no_files(subject: Subject) -> list[PurePosixPath]:
 
 CONTAINERS: dict[str, Trainer] = {
     "webdataset": _container(WEBDATASET, "webdataset 1.0.2"),
-    "mds": _container(MDS, "mosaicml-streaming"),
+    "mds": _container(MDS, "mosaicml-streaming 0.13.0"),
 }

@@ -1,6 +1,6 @@
 """MosaicML Streaming's shards (MDS): ``shard.00000.mds`` and so on, and ``index.json``, which lists them.
 
-Read in mosaicml-streaming's ``base/format/mds`` and ``base/format/base``. All numbers are little-endian. A shard:
+Read in mosaicml-streaming 0.13.0 (``base/format/mds``, ``base/format/base``). All numbers are little-endian. A shard:
 
 - the number of samples, uint32; where each begins, and where the last ends, uint32 from the beginning of the file;
 - the shard's settings as JSON: version 2, names and encodings of the columns in alphabetical order;

@@ -132,6 +132,8 @@ class Packing:
         if ended is None:
             return
         owner, samples = ended
+        if not samples:  # its pieces stand already, but they are fewer than were recorded
+            self._tell(owner)
         form = self._standing.form
         for one in samples:
             payload = self._open.payload + one.record.bytes
