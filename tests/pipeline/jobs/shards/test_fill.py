@@ -208,6 +208,13 @@ def test_shards_outlive_a_power_cut(
             photo(folder / "003.png", 88)  # for the second run: its shard is written again
 
 
+def test_on_a_cpu_no_picture_shares_a_call(fill: Any, photos: Any, stand_in: Any) -> None:
+    photos(20)
+    model = stand_in()
+    fill(model=model)
+    assert [shape[0] for shape in model.shapes] == [1] * 20
+
+
 def test_workers_elsewhere_are_refused(photos: Any, stand_in: Any, tmp_path: Path) -> None:
     request = CacheRequest("webdataset", buckets=Buckets(False))
     job = Job("cache", (str(photos(1)),), output=str(tmp_path / "out"), size=(64, 64), cache=request)
