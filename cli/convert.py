@@ -62,8 +62,10 @@ def convert(
         from tvae.pipeline.errors import UsageError
         from tvae.pipeline.jobs import Job
         from tvae.pipeline.jobs.convert import convert as convert_latents
+        from tvae.pipeline.jobs.remote.refusals import refuse_urls
         from tvae.pipeline.jobs.vaes import Vaes
 
+        refuse_urls([source, target], "tvae convert")
         if not Path(source).exists():
             raise UsageError(f"{source} does not exist")
         wanted = arguments.parse_size(size)

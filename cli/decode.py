@@ -10,7 +10,7 @@ __all__ = ["decode"]
 
 def decode(
     inputs: options.LatentInputs = None,
-    output: options.Output = None,
+    output: options.UrlOutput = None,
     batch_file: options.BatchFile = None,
     recursive: options.Recursive = False,
     overwrite: options.Overwrite = False,

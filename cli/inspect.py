@@ -39,7 +39,9 @@ def inspect(
         from tvae.cli.summary import summary
         from tvae.cli.table import emit, lines
         from tvae.pipeline.errors import InputError, UsageError
+        from tvae.pipeline.jobs.remote.refusals import refuse_urls
 
+        refuse_urls(things, "tvae inspect")
         for thing in things:
             if thing != "builtin" and not Path(thing).exists():
                 raise UsageError(f"{thing} does not exist")

@@ -154,8 +154,10 @@ def _shape_of(name: str, max_pixels: int, mode: SandboxMode) -> tuple[str | None
     from tvae.pipeline import latents
     from tvae.pipeline.errors import UsageError
     from tvae.pipeline.jobs.input_shape import Extent
+    from tvae.pipeline.jobs.remote.refusals import refuse_urls
     from tvae.pipeline.media.sandbox import Sandbox
 
+    refuse_urls([name], "tvae plan")
     path = Path(name)
     if not path.exists():
         raise UsageError(f"{name} does not exist")

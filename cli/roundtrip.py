@@ -9,8 +9,8 @@ __all__ = ["roundtrip"]
 
 
 def roundtrip(
-    inputs: options.Inputs = None,
-    output: options.Output = None,
+    inputs: options.UrlInputs = None,
+    output: options.UrlOutput = None,
     batch_file: options.BatchFile = None,
     recursive: options.Recursive = False,
     overwrite: options.Overwrite = False,

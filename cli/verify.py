@@ -50,7 +50,9 @@ def verify(
         from tvae.cli.table import emit
         from tvae.pipeline.batch.verdicts import made_by, verdicts
         from tvae.pipeline.errors import UsageError
+        from tvae.pipeline.jobs.remote.refusals import refuse_urls
 
+        refuse_urls([*paths, *([source] if source else [])], "tvae verify")
         for name in paths:
             if not Path(name).exists():
                 raise UsageError(f"{name} does not exist")

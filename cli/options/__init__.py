@@ -13,6 +13,8 @@ from tvae.cli.options.files import (
     Overwrite,
     PrintConfig,
     Recursive,
+    UrlInputs,
+    UrlOutput,
 )
 from tvae.cli.options.latents import (
     LATENTS,
@@ -94,6 +96,8 @@ __all__ = [
     "Strip",
     "Threads",
     "TokensSize",
+    "UrlInputs",
+    "UrlOutput",
     "Vae",
     "VaeOf",
     "Verbose",

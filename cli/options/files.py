@@ -16,6 +16,8 @@ __all__ = [
     "Overwrite",
     "PrintConfig",
     "Recursive",
+    "UrlInputs",
+    "UrlOutput",
 ]
 
 FILES = "Files"
@@ -26,12 +28,22 @@ Inputs = Annotated[
         metavar="INPUT...", help="Files, folders and patterns (*, ?, **).", show_default=False, rich_help_panel=FILES
     ),
 ]
+UrlInputs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="INPUT...",
+        help="Files, folders and patterns (*, ?, **), or URLs of them: s3://, gs://, hf://; https:// of single files.",
+        show_default=False,
+        rich_help_panel=FILES,
+    ),
+]
 LatentInputs = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="INPUT...",
-        help="Latents: .safetensors files, .latents folders, folders and patterns of them. With --vae and --space also "
-        "those of other programs: .latent (ComfyUI), .safetensors, .npz, .npy, .pt.",
+        help="Latents: .safetensors files, .latents folders, folders and patterns of them, or URLs (s3://, gs://, "
+        "hf://, https://). With --vae and --space also those of other programs: .latent (ComfyUI), .safetensors, .npz, "
+        ".npy, .pt.",
         show_default=False,
         rich_help_panel=FILES,
     ),
@@ -43,6 +55,17 @@ Output = Annotated[
         "--output",
         metavar="PATH",
         help="Folder for the results, or, for one input, their file. Default: the current folder.",
+        rich_help_panel=FILES,
+    ),
+]
+UrlOutput = Annotated[
+    str | None,
+    typer.Option(
+        "-o",
+        "--output",
+        metavar="PATH",
+        help="Folder for the results, or, for one input, their file; or a URL (s3://, gs://, hf://). Default: the "
+        "current folder.",
         rich_help_panel=FILES,
     ),
 ]

@@ -21,6 +21,7 @@ from tvae.pipeline.files.checked import read_bytes
 from tvae.pipeline.jobs.items import names_in
 from tvae.pipeline.jobs.job import OPERATIONS, Job, Listed
 from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.remote.refusals import refuse_urls
 from tvae.presets import builtin
 
 __all__ = ["Override", "Step", "read_job_file"]
@@ -168,6 +169,7 @@ class _Reader:
         output = data.get(name, ".")
         if not _is_name(output):
             raise self.wrong(where, f"{name} must be a text, found {shown(output)}")
+        refuse_urls([output], "tvae batch")
         return str(self._from(output)) + ("" if name == "output_file" else os.sep)
 
     def _override_tables(self, data: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
@@ -256,6 +258,7 @@ class _Reader:
         texts = [value] if isinstance(value, str) else value
         if not isinstance(texts, list) or not all(map(_is_name, texts)):
             raise self.wrong(where, f"{name} must be a text or a list of texts, found {shown(value)}")
+        refuse_urls(texts, "tvae batch")
         return tuple(texts)
 
     def _from(self, name: str) -> Path:
@@ -264,6 +267,7 @@ class _Reader:
 
 def _below(folder: Path, name: str) -> str:
     """An input that a file in a folder names. In a pattern the folder's own name stands for itself."""
+    refuse_urls([name], "tvae batch")
     whole = folder / Path(name).expanduser()
     if not glob.has_magic(name) or not glob.has_magic(str(folder)) or os.path.lexists(whole):
         return str(whole)

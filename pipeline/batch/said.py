@@ -11,6 +11,7 @@ from typing import Any
 from tvae.pipeline.batch.keys import Key, cache_keys, keys
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import names_a_file
+from tvae.pipeline.jobs.remote.refusals import refuse_urls, urls_of
 from tvae.presets import builtin
 
 __all__ = ["said_of"]
@@ -19,8 +20,9 @@ __all__ = ["said_of"]
 def said_of(job: Job) -> dict[str, Any]:
     """What differs from the defaults, as TOML has it. Names are from the root, so that the file may be kept anywhere.
 
-    Raises UsageError for an output that the operation does not write.
+    Raises UsageError for an output that the operation does not write, and for URLs, which job files do not have.
     """
+    refuse_urls(urls_of(job), "--print-config")
     said: dict[str, Any] = {"operation": job.operation}
     if job.inputs:
         said["inputs"] = [_input(name) for name in job.inputs]

@@ -1,4 +1,4 @@
-"""A member of an archive as a file of its own: for as long as it is read, or to stay."""
+"""Copies of what is no file of its own, such as a member of an archive: for as long as they are read, or to stay."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -19,28 +19,36 @@ from tvae.pipeline.files.leftovers import is_left
 from tvae.pipeline.files.names import PREFIX, SUFFIX, owned_name
 from tvae.pipeline.files.tar_members import Member
 
-__all__ = ["Sink", "copy_member", "pass_member", "staged"]
+__all__ = ["Sink", "copy_member", "own_copy", "pass_member", "staged"]
 
 _PIECE = 1 << 20
 
 
 @contextmanager
 def staged(member: Member, parent: str | None) -> Iterator[Path]:
-    """A copy of the member, under its own name, in a folder for its owner alone below ``parent`` (None: the system's
-    for temporary files). What a killed process left there is removed by the next.
+    """A copy of the member, as ``own_copy`` has it. Raises InputError, too, for an archive that has changed since it
+    was listed."""
+    with own_copy(PurePosixPath(member.name).name, parent, lambda copy: copy_member(member, copy)) as copy:
+        yield copy
 
-    Raises InputError for an archive that has changed since it was listed, OutputError where nothing can be written.
+
+@contextmanager
+def own_copy(name: str, parent: str | None, fill: Callable[[Path], None]) -> Iterator[Path]:
+    """A file or folder of this name that ``fill`` makes, in a folder for its owner alone below ``parent`` (None: the
+    system's for temporary files). What a killed process left there is removed by the next.
+
+    Raises OutputError where nothing can be written, and what ``fill`` raises.
     """
     where = Path(parent or tempfile.gettempdir()).absolute()
     _remove_left(where)
     folder = where / owned_name(secrets.token_hex(6))
-    copy = folder / PurePosixPath(member.name).name
+    copy = folder / name
     try:
         try:
             folder.mkdir(mode=0o700)
         except OSError as error:
             raise write_error(copy, error) from error
-        copy_member(member, copy)
+        fill(copy)
         yield copy
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ from tvae.pipeline.jobs.busy import Busy
 from tvae.pipeline.jobs.events import Event, Notice
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Claims, Item
+from tvae.pipeline.jobs.remote.refusals import urls_of
+from tvae.pipeline.jobs.remote.uploads import Uploads
 from tvae.pipeline.media.formats import Kind
 from tvae.pipeline.media.sandbox import Sandbox
 
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
     from tvae.pipeline.session.model import Model
 
 __all__ = ["Context", "context_for"]
+
+REMOTE_THREADS = 16
+"""That read items, and as many that write them, where they are elsewhere."""
 
 
 @dataclass
@@ -40,6 +46,8 @@ class Context:
     busy: Busy
     sandbox: Sandbox
     """Ended with the run."""
+    uploads: Uploads | None = None
+    """Where results go that are not for this machine."""
     held: set[int] = field(default_factory=set)
     """Items that have waited, or wait, for another run that is writing their output."""
 
@@ -50,15 +58,28 @@ class Context:
         except UsageError as error:
             raise InputError(str(error)) from error
 
+    def standing(self, output: Path) -> AbstractContextManager[Path]:
+        """A path to ask what there is of a result; see ``Uploads.standing``."""
+        return nullcontext(output) if self.uploads is None else self.uploads.standing(output)
+
     def notify(self, item: Item, warnings: Iterable[str]) -> None:
         for message in warnings:
             self.emit(Notice(item.source, item.index, message))
 
 
 def context_for(
-    job: Job, vaes: Vaes, claims: Claims, emit: Callable[[Event], None], sandbox: Sandbox, *, computes: bool = True
+    job: Job,
+    vaes: Vaes,
+    claims: Claims,
+    emit: Callable[[Event], None],
+    sandbox: Sandbox,
+    *,
+    computes: bool = True,
+    uploads: Uploads | None = None,
 ) -> Context:
     """Of a run. computes: does this process? Otherwise it has no threads, and no device is asked for."""
     threads, queued = (vaes.threads, vaes.queue_frames) if computes else (0, 0)
+    if threads and urls_of(job):  # which wait for answers, and take no core meanwhile
+        threads = max(threads, REMOTE_THREADS)
     busy = Busy(threads, str(vaes.device) if computes else None)
-    return Context(job, vaes.get, vaes.facts, claims, emit, threads, queued, busy, sandbox)
+    return Context(job, vaes.get, vaes.facts, claims, emit, threads, queued, busy, sandbox, uploads)

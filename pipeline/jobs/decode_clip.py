@@ -31,9 +31,9 @@ from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.lengths import frame_count
 from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.on_demand import LatentRows, PictureSink
-from tvae.pipeline.jobs.other_programs import opened_latents
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.queues import prefetched, written_in_thread
+from tvae.pipeline.jobs.remote.opening import latents_to_read
 from tvae.pipeline.jobs.steps import latents_in_steps
 from tvae.pipeline.jobs.writing import open_output
 from tvae.pipeline.latents import LatentsReader
@@ -59,9 +59,13 @@ class _Clip:
 
 def decode_clip_item(item: Item, context: Context) -> Event:
     """Writes the clip, unless it is there, and returns the item's last event."""
-    job, begin = context.job, time.monotonic()
-    reader = opened_latents(item, context)
-    meta = reader.meta
+    begin = time.monotonic()
+    with latents_to_read(item, context, waits=False) as reader:
+        return _decode(item, reader, context, begin)
+
+
+def _decode(item: Item, reader: LatentsReader, context: Context, begin: float) -> Event:
+    job, meta = context.job, reader.meta
     output = context.claim(item, meta.kind)
 
     def up_to_date() -> str | None:

@@ -13,6 +13,8 @@ from tvae.pipeline.jobs.other_programs import opened_latents
 from tvae.pipeline.jobs.outcome import Outcome
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.reading import kind_of
+from tvae.pipeline.media.formats import Kind
+from tvae.pipeline.stores import RemoteFile
 
 if TYPE_CHECKING:
     from tvae.pipeline.jobs.cache_plan import CachePlan
@@ -34,15 +36,26 @@ def planned(item: Item, context: Context, cached: CachePlan | None = None) -> Ou
         return error
 
 
+def _kind_of_latents(item: Item, context: Context) -> Kind:
+    if isinstance(item.member, RemoteFile):
+        from tvae.pipeline.jobs.remote.opening import head_of_latents
+
+        with head_of_latents(item, item.member, context) as reader:
+            return reader.meta.kind
+    return opened_latents(item, context).meta.kind
+
+
 def _plan(item: Item, context: Context) -> Event:
     if context.job.operation == "decode":
-        kind = opened_latents(item, context).meta.kind
+        kind = _kind_of_latents(item, context)
     elif len(item.kinds) == 1:
         item.origin()
         (kind,) = item.kinds
     else:
         kind = kind_of(item.source, context.job, context.sandbox, item.member)
     output = context.claim(item, kind)
-    if context.job.existing == "keep" and is_there(output):
+    with context.standing(output) as there:
+        exists = is_there(there)
+    if context.job.existing == "keep" and exists:
         return ItemSkipped(item.source, item.index, output, "exists")
-    return ItemPlanned(item.source, item.index, output, is_there(output))
+    return ItemPlanned(item.source, item.index, output, exists)

@@ -36,7 +36,8 @@ def skipped(
     for one in sorted(item.kinds) if kind is None else [kind]:
         try:
             output = context.claim(item, one)
-            reason = reason_to_skip(output, existing, lambda: up_to_date(output, one))  # noqa: B023, called here
+            with context.standing(output) as there:
+                reason = reason_to_skip(there, existing, lambda: up_to_date(there, one))  # noqa: B023, called here
         except (InputError, OSError):  # which is told when the source is opened
             continue
         if reason:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tvae.pipeline.files.tar_members import Member
 from tvae.pipeline.latents.foreign import ForeignLatents
+from tvae.pipeline.stores import RemoteFile
 
 __all__ = ["Found"]
 
@@ -27,8 +28,9 @@ class Found:
     """What of the file it is, where another program wrote that."""
     own: int | None = None
     """See ``Listed``."""
-    member: Member | None = None
-    """What it is of an archive; ``path`` is then that of the archive and the member's name in it."""
+    member: Member | RemoteFile | None = None
+    """What it is of an archive; ``path`` is then that of the archive and the member's name in it. Or what it is of a
+    store elsewhere; ``path`` is then its URL."""
     beside: tuple[Member, ...] = ()
     """Texts of the archive that belong to it."""
 

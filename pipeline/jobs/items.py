@@ -18,8 +18,11 @@ from tvae.pipeline.jobs.archives import Archives, is_archive, no_media
 from tvae.pipeline.jobs.found import Found
 from tvae.pipeline.jobs.job import Job, fills_shards
 from tvae.pipeline.jobs.places import RealNames
+from tvae.pipeline.jobs.remote.sources import Sources
+from tvae.pipeline.jobs.remote.uploads import Uploads
 from tvae.pipeline.latents.foreign import SUFFIXES
 from tvae.pipeline.media import formats
+from tvae.pipeline.stores import RemoteFile, is_url, shown_path
 
 __all__ = ["expand", "names_in", "read_list"]
 
@@ -36,34 +39,41 @@ class _Search:
     output: Path | None
     archives: Archives | None
     """None: they are not gone into."""
+    sources: Sources
+    """What URLs lead to."""
 
 
-def expand(job: Job) -> list[Found]:
+def expand(job: Job, uploads: Uploads | None = None) -> list[Found]:
     """What the job's inputs lead to, in the order named, folders sorted by name, each once; for decode, latents.
 
-    The output folder is not searched, so that a run does not take its own results for inputs. Raises
+    The output folder is not searched, so that a run does not take its own results for inputs; uploads: where it is
+    elsewhere. Raises
     :class:`UsageError` for an input that does not exist and a pattern that nothing matches; in a list they are problems
     of their own.
     """
-    search = _Search(_sought(job), job.recursive, Path(job.output) if job.output else None, _archives(job))
+    sources = Sources(_sought(job), job.recursive, uploads)
+    output = Path(job.output) if job.output else None
+    search = _Search(_sought(job), job.recursive, output, _archives(job), sources)
     if len(job.inputs) == 1 and not job.listed and not glob.has_magic(job.inputs[0]):  # whose members are there once
         return [*_expand_one(job.inputs[0], search)]
-    found: dict[tuple[str, Path, str, int | None], Found] = {}
+    found: dict[tuple[str, Path, str, int | None, str | None], Found] = {}
     real = RealNames()
     for one in _all(job, search):
-        found.setdefault((real(one.path), one.below, one.name, one.own), one)
+        url = one.member.place.key if isinstance(one.member, RemoteFile) else None
+        found.setdefault((real(one.path), one.below, one.name, one.own, url), one)
     return list(found.values())
 
 
 def _all(job: Job, search: _Search) -> Iterator[Found]:
     for name in job.inputs:
         yield from _expand_one(name, search)
+    search.sources.prefetch(one.name for one in job.listed if is_url(one.name))
     for listed in job.listed:
         try:
             for one in _expand_one(listed.name, search):
                 yield one if listed.own is None else replace(one, own=listed.own)
         except UsageError as error:
-            path = Path(listed.name)
+            path = shown_path(listed.name) if is_url(listed.name) else Path(listed.name)
             yield Found(path, Path(), path.name or listed.name, named=True, problem=str(error), own=listed.own)
 
 
@@ -105,6 +115,9 @@ def _is_sought(path: Path, sought: Sought) -> bool:
 
 
 def _expand_one(name: str, search: _Search) -> Iterator[Found]:
+    if is_url(name):
+        yield from search.sources.found(name)
+        return
     path = Path(name)
     if os.path.exists(path):
         if search.sought != "media" and path.name == "index.json":

@@ -13,6 +13,7 @@ from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.devices.names import check_devices
 from tvae.pipeline.jobs.geometry import ALIGNS, FITS, Align, Fit, Size
 from tvae.pipeline.jobs.naming import check_naming
+from tvae.pipeline.jobs.remote.refusals import check_urls
 from tvae.pipeline.media.room import MAX_PIXELS
 from tvae.pipeline.media.sandbox import SANDBOXES, SandboxMode
 from tvae.pipeline.memory.amount import parse_size
@@ -224,6 +225,7 @@ class Job:
             parse_size(self.vram)
         if self.spill is not None and not Path(self.spill).is_dir():
             raise UsageError(f"the folder of --spill, {self.spill}, does not exist")
+        check_urls(self)
         if self.fps is not None and self.fps <= 0:
             raise UsageError(f"fps {self.fps} is not a frame rate; it must be above 0")
         if not 0 <= self.seed < 2**63:

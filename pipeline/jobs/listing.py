@@ -10,6 +10,7 @@ from tvae.pipeline.jobs.items import expand
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.other_programs import told_apart
 from tvae.pipeline.jobs.outputs import Claims, Item, assign
+from tvae.pipeline.jobs.remote.uploads import Uploads
 from tvae.pipeline.jobs.vaes import Vaes
 
 __all__ = ["Listing", "listing"]
@@ -24,12 +25,12 @@ class Listing:
     claims: Claims
 
 
-def listing(job: Job, vaes: Vaes) -> Listing:
-    """All items of a job. vaes: asked where other programs' latents are read.
+def listing(job: Job, vaes: Vaes, uploads: Uploads | None = None) -> Listing:
+    """All items of a job. vaes: asked where other programs' latents are read. uploads: where its output is elsewhere.
 
     Raises :class:`UsageError` for inputs that there are not, and for outputs that cannot be written or clash.
     """
-    found = expand(job)
+    found = expand(job, uploads)
     if job.latents_space is not None:
         vaes.check()
         found = told_apart(found, job, vaes.facts)

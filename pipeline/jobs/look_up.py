@@ -15,6 +15,7 @@ from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.pictures import Finish, Hold, Picture, on_host
 from tvae.pipeline.jobs.reading import Source, gathered, open_source
 from tvae.pipeline.media.formats import Kind
+from tvae.pipeline.stores import RemoteFile
 
 __all__ = ["look_up"]
 
@@ -36,6 +37,8 @@ def look_up(
     job, model = context.job, context.facts_for(vae)
     if (skip := skipped(item, context, serves)) is not None:
         return skip
+    if isinstance(item.member, RemoteFile) and item.kinds == {"video"}:
+        return None  # it is fetched once, when its turn comes
     with open_source(item.source, job, model.info.spatial_factor, context.sandbox, hold, item.member) as source:
         kind = source.reader.info.kind
         if kind == "video":

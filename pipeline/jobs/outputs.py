@@ -27,6 +27,7 @@ from tvae.pipeline.jobs.other_programs import name_of_foreign
 from tvae.pipeline.jobs.places import RealNames
 from tvae.pipeline.latents.foreign import WRITTEN, ForeignLatents
 from tvae.pipeline.media.formats import DEFAULT_SUFFIXES, WRITTEN_SUFFIXES, Kind, kinds_of, listed
+from tvae.pipeline.stores import RemoteFile
 
 __all__ = ["Claims", "Item", "assign", "names_a_file"]
 
@@ -57,7 +58,7 @@ class Item:
     """The source's folder, from the folder or pattern on that it was found by."""
     own: int | None = None
     """See ``Listed``."""
-    member: Member | None = None
+    member: Member | RemoteFile | None = None
     """See ``Found``."""
     beside: tuple[Member, ...] = ()
     """Texts that go to its folder as they are."""
@@ -66,7 +67,8 @@ class Item:
         """What its results say that they were made from. `OSError` for a file that is not there."""
         if self.member is None:
             return latents.SourceRecord.of(self.source)
-        return latents.SourceRecord(self.source.name, self.member.size, self.member.mtime_ns)
+        version = self.member.identity if isinstance(self.member, RemoteFile) else None
+        return latents.SourceRecord(self.source.name, self.member.size, self.member.mtime_ns, version)
 
     def output(self, kind: Kind) -> Path:
         """The result's path, now that ``kind`` is known; :class:`InputError` when the name given does not suit it."""
@@ -202,6 +204,8 @@ def _source_of(found: Found) -> tuple[str, frozenset[Kind]]:
     looks: frozenset[Kind] = frozenset({"video" if found.path.is_dir() else "image"})
     if found.problem is not None:
         return found.name, looks
+    if isinstance(found.member, RemoteFile):  # which is not fetched for its name: it is that, as encode gives it
+        return found.stem, frozenset({"video"} if found.member.is_folder else {"image", "video"})
     if found.foreign is not None:
         return name_of_foreign(found.foreign), frozenset({"image", "video"})
     try:

@@ -11,16 +11,17 @@ import av.error
 import numpy as np
 
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.files.staging import staged
 from tvae.pipeline.files.tar_members import Member
 from tvae.pipeline.jobs.geometry import plan_geometry, prepare, told
 from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.remote.fetching import local_copy
 from tvae.pipeline.latents import Geometry
 from tvae.pipeline.media import Reader
 from tvae.pipeline.media.container import reason
 from tvae.pipeline.media.formats import Kind
 from tvae.pipeline.media.sandbox import Sandbox
 from tvae.pipeline.memory.amount import parse_size
+from tvae.pipeline.stores import RemoteFile
 
 __all__ = ["Chunk", "Source", "gathered", "kind_of", "open_source"]
 
@@ -95,12 +96,12 @@ def open_source(
     factor: int,
     sandbox: Sandbox,
     hold: Callable[[int], None] | None = None,
-    member: Member | None = None,
+    member: Member | RemoteFile | None = None,
 ) -> Iterator[Source]:
     """Opens an image or a video for a VAE whose sides are multiples of ``factor``. hold: see ``open_reader``. member:
     see ``Found``."""
     if member is not None:
-        with _out_of_archive(path, member, job) as copy:
+        with _copied(path, member, job, waits=hold is not None) as copy:
             if sandbox.distrusts(path):
                 sandbox.distrust(copy)
             with open_source(copy, job, factor, sandbox, hold) as source:
@@ -129,21 +130,21 @@ def _memory(job: Job) -> int | None:
 
 
 @contextmanager
-def _out_of_archive(path: Path, member: Member, job: Job) -> Iterator[Path]:
-    """A copy of a member for as long as it is read; what is wrong with it is said of ``path``."""
+def _copied(path: Path, member: Member | RemoteFile, job: Job, *, waits: bool) -> Iterator[Path]:
+    """A copy for as long as it is read; what is wrong with it is said of ``path``. waits: see ``local_copy``."""
     with ExitStack() as stack:
         with blame_input():
-            copy = stack.enter_context(staged(member, job.spill))
+            copy = stack.enter_context(local_copy(member, job.spill, waits=waits))
         try:
             yield copy
         except InputError as error:
             raise InputError(str(error).replace(str(copy), str(path))) from error
 
 
-def kind_of(path: Path, job: Job, sandbox: Sandbox, member: Member | None = None) -> Kind:
+def kind_of(path: Path, job: Job, sandbox: Sandbox, member: Member | RemoteFile | None = None) -> Kind:
     """By content. InputError for what is no media. member: see ``Found``."""
     if member is not None:
-        with _out_of_archive(path, member, job) as copy:
+        with _copied(path, member, job, waits=True) as copy:
             return kind_of(copy, job, sandbox)
     with blame_input(), sandbox.open_reader(path, job.max_pixels) as reader:
         return reader.info.kind

@@ -130,7 +130,7 @@ def _on_demand(item: Item, source: Source, fit: LengthFit, model: Model, context
     encode_on_demand(source, fit, model, context.queue_frames, take)
     factor, depth = model.info.spatial_factor, context.queue_frames
     with (
-        open_source(item.source, context.job, factor, context.sandbox, member=item.member) as reopened,
+        open_source(source.path, context.job, factor, context.sandbox) as reopened,
         prefetched(reopened.frames(), depth) as read,
     ):
         references = LengthFit(model.info, context.job.align).through(read)

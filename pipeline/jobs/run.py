@@ -31,6 +31,8 @@ from tvae.pipeline.jobs.listing import Listing, listing
 from tvae.pipeline.jobs.metrics import Quality
 from tvae.pipeline.jobs.outcome import End, Finished, Outcome, failure, is_fault
 from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.remote.run import placed
+from tvae.pipeline.jobs.remote.uploads import Uploads
 from tvae.pipeline.jobs.vaes import OpenVaes, Vaes
 from tvae.pipeline.jobs.writing import check_writing
 from tvae.pipeline.media.part_folders import remove_parts_of_done
@@ -70,8 +72,8 @@ def run_job(
     Ctrl-C or one of ``on_event`` included, it leaves complete outputs only.
     """
     try:
-        with Sandbox(job.sandbox) as sandbox:
-            return _run(job, _checked(on_event), model, sandbox, part, opened or OpenVaes(), settled, elsewhere)
+        with Sandbox(job.sandbox) as sandbox, placed(job, _checked(on_event)) as (job, told, uploads):
+            return _run(job, told, model, sandbox, part, opened or OpenVaes(), settled, elsewhere, uploads)
     except _Unheard as unheard:
         raise unheard.error from None
 
@@ -102,13 +104,16 @@ def _run(
     opened: OpenVaes,
     settled: Settled | None,
     elsewhere: Elsewhere | None,
+    uploads: Uploads | None,
 ) -> RunDone:
     begin = time.monotonic()
     job, devices = _placed(job, model)
     elsewhere = None if job.dry_run else elsewhere
     vaes = Vaes(_aside(job) if devices or elsewhere else job, model, opened=opened)
-    listed = listing(job, vaes) if part is None else part
+    listed = listing(job, vaes, uploads) if part is None else part
     items = listed.items
+    if uploads is not None:
+        uploads.begin(items)
     check_writing(job, items)
     if fills_shards(job) and elsewhere is not None:
         raise UsageError("shards are filled in the order of the inputs by one process: leave --engine out")
@@ -134,7 +139,7 @@ def _run(
         vaes.check()
     computes = not (job.dry_run or devices or elsewhere) and bool(items)
     cached = _cache_plan(job, vaes) if computes or job.dry_run else None
-    context = context_for(job, vaes, listed.claims, on_event, sandbox, computes=computes)
+    context = context_for(job, vaes, listed.claims, on_event, sandbox, computes=computes, uploads=uploads)
     tally = _Tally(context, alone=len(items) == 1 and part is None)
     context.emit = _told_first(done, on_event, tally.end, context.busy.load)
     if job.dry_run or not items:
@@ -225,6 +230,10 @@ def _work(items: Sequence[Item], context: Context, vaes: Vaes, end: End) -> None
         return
     context.emit(started)
     operation = operation_for(context)
+    if context.uploads is not None:
+        from tvae.pipeline.jobs.remote.operation import Uploading
+
+        operation = Uploading(operation, context.uploads)
     if not job.claim:
         run_items(items, operation, context, batches, end)
         return

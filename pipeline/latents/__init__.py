@@ -35,7 +35,7 @@ from tvae.pipeline.latents.reader import (
     open_latents,
     source_of,
 )
-from tvae.pipeline.latents.video_folder import VIDEO_SUFFIX, VideoLatentsWriter, tidy_done
+from tvae.pipeline.latents.video_folder import VIDEO_SUFFIX, VideoLatentsWriter, is_part_name, tidy_done
 
 __all__ = [
     "IMAGE_SUFFIX",
@@ -53,6 +53,7 @@ __all__ = [
     "check_vae",
     "fingerprint",
     "is_latents",
+    "is_part_name",
     "latents_done",
     "open_latents",
     "source_of",

@@ -88,6 +88,9 @@ class SourceRecord:
     name: str
     size: int
     mtime_ns: int
+    version: str | None = None
+    """Of a file that was not on this machine: its URL, without credentials, and what its store tells its contents apart
+    by, such as an ETag. Left out of files where there is none."""
 
     @classmethod
     def of(cls, path: Path) -> SourceRecord:
@@ -181,7 +184,8 @@ class LatentsMeta:
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able; :meth:`from_json` is its inverse."""
-        return {"format": FORMAT, "version": VERSION, **to_json(self), "fingerprint": self.fingerprint}
+        said = {**to_json(self), "source": _source(self.source)}
+        return {"format": FORMAT, "version": VERSION, **said, "fingerprint": self.fingerprint}
 
     @classmethod
     def from_json(cls, data: Any) -> LatentsMeta:
@@ -209,7 +213,7 @@ def fingerprint(
     """
     content = {
         "version": VERSION,
-        "source": to_json(source),
+        "source": _source(source),
         "vae": [vae.class_name, vae.config_sha256, vae.weights_sha256],
         "space": space,
         "posterior": to_json(posterior),
@@ -217,6 +221,11 @@ def fingerprint(
         "options": to_json(options),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
+def _source(source: SourceRecord) -> dict[str, Any]:
+    """As JSON has it: what is left out has not changed what was written before there was any."""
+    return {name: value for name, value in to_json(source).items() if name != "version" or value is not None}
 
 
 def check_format(data: Any) -> None:

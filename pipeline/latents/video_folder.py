@@ -218,6 +218,11 @@ def tidy_done(folder: Path) -> None:
             clear_folder(folder, lambda name: name == STATE and (folder / INDEX_NAME).exists())
 
 
+def is_part_name(name: str) -> bool:
+    """Whether a file of this name in a folder of latents is a part, or one of the source's other streams."""
+    return any(pattern.fullmatch(name) for pattern in (_PART, _STREAMS))
+
+
 def _name(part: int) -> str:
     return f"{part:06d}.safetensors"
 
@@ -239,8 +244,7 @@ def _remove_by_name(folder: Path, names: Collection[str]) -> None:
 
 def _is_ours(name: str) -> bool:
     """Whether a file of this name in a folder of latents was made here."""
-    known = any(pattern.fullmatch(name) for pattern in (_PART, _STREAMS))
-    return known or name in (INDEX_NAME, STATE) or is_temporary(name)
+    return is_part_name(name) or name in (INDEX_NAME, STATE) or is_temporary(name)
 
 
 def _check_ours(folder: Path) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
 from mds_files import read_mds
+from rich.console import Console
 from shard_files import photo, samples_in
 from typer.testing import CliRunner
 
 from tvae.cli.app import app
-from tvae.cli.render import Display
+from tvae.cli.dashboard import Dashboard
 from tvae.pipeline.jobs import ItemDone, ItemFailed, Progress, RunStarted
 
 
@@ -88,13 +90,13 @@ def test_other_options_are_refused_and_overwrite_replaces() -> None:
 
 def test_the_bar_counts_an_item_once() -> None:
     """Which may be computed long before its shard is complete."""
-    with Display(as_json=False, quiet=True, verbose=False, progress=False) as display:
-        display.show(RunStarted("cache", 3))
-        bar = display._progress.tasks[0]
-        for n in range(2):
-            display.show(Progress(Path("a"), n, 1, 1))
-        assert bar.completed == 2
-        display.show(ItemDone(Path("a"), 0, Path("b"), 1, 0.1))
-        display.show(ItemFailed(Path("a"), 1, "lost"))
-        display.show(ItemDone(Path("a"), 2, Path("b"), 1, 0.1))
-        assert bar.completed == 3
+    dashboard = Dashboard(Console(file=io.StringIO()))
+    dashboard.show(RunStarted("cache", 3))
+    bar = dashboard._bars.tasks[0]
+    for n in range(2):
+        dashboard.show(Progress(Path("a"), n, 1, 1))
+    assert bar.completed == 2
+    dashboard.show(ItemDone(Path("a"), 0, Path("b"), 1, 0.1))
+    dashboard.show(ItemFailed(Path("a"), 1, "lost"))
+    dashboard.show(ItemDone(Path("a"), 2, Path("b"), 1, 0.1))
+    assert bar.completed == 3

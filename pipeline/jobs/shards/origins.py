@@ -8,12 +8,14 @@ from pathlib import Path, PurePosixPath
 from tvae.pipeline.caches.shards.origin import Origin
 from tvae.pipeline.jobs.archives import TEXTS
 from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.stores import RemoteFile
 
 __all__ = ["TextsBeside", "origin_of"]
 
 
 def origin_of(item: Item) -> Origin:
-    """Of an item's source."""
+    """Of an item's source, which lies on this machine: shards take no URLs."""
+    assert not isinstance(item.member, RemoteFile)
     return Origin(item.source, item.member)
 
 

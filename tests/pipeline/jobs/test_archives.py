@@ -81,7 +81,7 @@ def test_what_is_done_is_skipped_without_a_copy(
     run: Run, shard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("encode", shard, output=tmp_path / "out")
-    monkeypatch.setattr("tvae.pipeline.jobs.reading.staged", None)
+    monkeypatch.setattr("tvae.pipeline.jobs.remote.fetching.staged", None)
     again, events = run("encode", shard, output=tmp_path / "out")
     assert (again.done, again.skipped, again.failed) == (0, 4, 0)
     assert sum(isinstance(event, ItemSkipped) for event in events) == 4

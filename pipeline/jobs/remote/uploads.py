@@ -1,0 +1,212 @@
+"""Results that go elsewhere: written to a folder of this machine, sent when they are complete, and dropped.
+
+That folder has a name made from the output's URL, in tvae's cache or below ``--spill``. What an interrupted run has
+left there, parts of a clip above all, is continued by the next run of the same command, as in an output folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import chain, count
+from pathlib import Path
+
+from tvae.kernels.cache import cache_folder
+from tvae.pipeline import latents
+from tvae.pipeline.errors import InputError, OutputError, UsageError
+from tvae.pipeline.files.atomic import discard
+from tvae.pipeline.files.lock import OutputHeld, one_writer
+from tvae.pipeline.files.own_folder import make_own_folder
+from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.remote.stand_ins import stand_in
+from tvae.pipeline.latents.index import INDEX_NAME
+from tvae.pipeline.latents.tensor_file import is_ours
+from tvae.pipeline.stores import Place, RemoteFile, RemotePath, Store, StoreError, parse_url
+
+__all__ = ["Uploads", "uploading"]
+
+_IS_INPUT = "is an input of this run; choose another output with -o"
+
+
+@contextmanager
+def uploading(job: Job) -> Iterator[Uploads]:
+    """For a job whose output is a URL. Raises UsageError where nothing can be written to it."""
+    assert job.output is not None
+    place = parse_url(job.output)
+    if not place.kind.is_written:
+        raise UsageError(f"cannot write to {place.shown}: web servers are only read; choose another output with -o")
+    store = Store(place.kind)
+    _check_root(store, place)
+    with ExitStack() as stack:
+        folder = stack.enter_context(_own_folder(place.shown, job.spill))
+        uploads = Uploads(job, store, place, folder)
+        stack.callback(uploads.tidy)
+        yield uploads
+
+
+class Uploads:
+    """The results of a run. folder: theirs on this machine. Any thread may ask, look and send."""
+
+    def __init__(self, job: Job, store: Store, place: Place, folder: Path) -> None:
+        self.store, self.place = store, place
+        self._job, self._folder = job, folder
+        root = place.kind.root(place.key)
+        self._above = root if place.key == root else place.key.rpartition("/")[0]
+        name = place.key.removeprefix(self._above).strip("/")
+        self.output = f"{folder}{os.sep}{name}{os.sep if name == '' or (job.output or '').endswith('/') else ''}"
+        """Of the job, in the place of the URL."""
+        self._there: dict[str, RemoteFile] = {}
+        self._inputs: frozenset[str] = frozenset()
+        self._strange: set[str] = set()
+
+    def begin(self, items: Iterable[Item]) -> None:
+        """Looks once what is there. items: of the run; no result may replace an input. Raises UsageError where one
+        would, and where it may not be looked."""
+        self._inputs = frozenset(str(item.source) for item in items)
+        for item in items:
+            for kind in item.kinds if item.problem is None else ():
+                with suppress(InputError):  # a name that suits another kind
+                    if self.is_input(output := item.output(kind)):
+                        raise UsageError(f"the output {self.path(output)} {_IS_INPUT}")
+        if self._job.existing == "overwrite":
+            return
+        try:
+            if (found := self.store.look(self.place.key)) is not None and not found.is_folder:
+                files = [found]
+            else:
+                files = self.store.inside(self.place.key, recursive=True)
+        except StoreError as error:
+            raise UsageError(f"{error}; --overwrite does without looking for what is done") from error
+        self._there = {file.place.key: file for file in files}
+
+    def path(self, output: Path) -> RemotePath:
+        """Where a result goes."""
+        return Place(self.place.kind, self._key(output)).path
+
+    def told(self, text: str) -> str:
+        """A message, with the URLs of results in the place of their files."""
+        return text.replace(f"{self._folder}{os.sep}", f"{Place(self.place.kind, self._above).shown}/")
+
+    def holds(self, output: Path) -> bool:
+        """Whether this is the path of a result, on this machine."""
+        return output.is_relative_to(self._folder)
+
+    def is_input(self, output: Path) -> bool:
+        """Whether the URL of a result is that of an input."""
+        return str(self.path(output)) in self._inputs
+
+    @contextmanager
+    def standing(self, output: Path) -> Iterator[Path]:
+        """What is there of a result, to be asked what it is: a file that begins, and for pictures ends, as the one in
+        the store does. What is not there leads to ``output``, which an interrupted run may have left."""
+        key = self._key(output)
+        files = [self._there[key]] if key in self._there else self._parts(key)
+        is_clip = output.suffix == latents.VIDEO_SUFFIX
+        if not files or (is_clip and f"{key}/{INDEX_NAME}" not in self._there):
+            yield output
+            return
+        with tempfile.TemporaryDirectory(prefix="tvae-", dir=self._job.spill) as folder:
+            found = Path(folder) / output.name
+            stand_in(files, found)
+            if output.suffix == latents.IMAGE_SUFFIX and not is_ours(found):
+                self._strange.add(key)
+            yield found
+
+    def send(self, output: Path) -> None:
+        """A complete result: a file, or the folder of a clip's latents, whose index goes last. OutputError where the
+        store does not take it: then an image is dropped, and a clip stays for the next run."""
+        key = self._key(output)
+        try:
+            self._check(key, output)
+            if output.is_dir():
+                self._send_folder(output, key)
+            else:
+                self.store.send(output, key)
+        except StoreError as error:
+            raise OutputError(str(error)) from error
+        finally:
+            if not output.is_dir():
+                discard(output)
+        shutil.rmtree(output, ignore_errors=True)
+
+    def drop(self, output: Path) -> None:
+        """What an interrupted run has left of a result that is there by now."""
+        if output.is_dir():
+            shutil.rmtree(output, ignore_errors=True)
+        else:
+            discard(output)
+
+    def is_there(self, output: Path) -> bool:
+        """Whether a result of this name was in the store when the run began."""
+        key = self._key(output)
+        return key in self._there or f"{key}/{INDEX_NAME}" in self._there
+
+    def tidy(self) -> None:
+        """Removes folders that hold nothing."""
+        for folder, _, _ in sorted(os.walk(self._folder), reverse=True):
+            try:
+                os.rmdir(folder)
+            except OSError:  # it holds what the next run continues
+                continue
+
+    def _check(self, key: str, output: Path) -> None:
+        if self.is_input(output):
+            raise OutputError(f"the output {self.path(output)} {_IS_INPUT}")
+        if key in self._strange:
+            raise OutputError(
+                f"{self.path(output)} exists and is not latents of tvae; move it away, or pass --overwrite"
+            )
+
+    def _send_folder(self, folder: Path, key: str) -> None:
+        """The old clip ends with its index, before a part of the new one is there."""
+        old = self._parts(key)
+        names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+        index = f"{key}/{INDEX_NAME}"
+        if any(file.place.key == index for file in old):
+            self.store.remove([index])
+        for name in names:
+            if name != INDEX_NAME:
+                self.store.send(folder / name, f"{key}/{name}")
+        self.store.remove(file.place.key for file in old if file.name not in names and latents.is_part_name(file.name))
+        self.store.send(folder / INDEX_NAME, index)
+
+    def _parts(self, key: str) -> list[RemoteFile]:
+        return [file for name, file in self._there.items() if name.startswith(f"{key}/")]
+
+    def _key(self, output: Path) -> str:
+        return f"{self._above}/{output.relative_to(self._folder).as_posix()}"
+
+
+def _check_root(store: Store, place: Place) -> None:
+    """A bucket that is not there is known before any work. Who may not look may still write."""
+    root = Place(place.kind, place.kind.root(place.key))
+    try:
+        found = store.look(root.key)
+    except StoreError as error:
+        if error.denied:
+            return
+        raise UsageError(str(error)) from error
+    if found is None:
+        raise UsageError(f"cannot write to {place.shown}: {root.shown} does not exist")
+
+
+@contextmanager
+def _own_folder(url: str, spill: str | None) -> Iterator[Path]:
+    """A folder for a URL's results that no other run has: one in which something is left, or else a new one."""
+    home = Path(spill).absolute() / ".tvae-uploads" if spill is not None else cache_folder("uploads").absolute()
+    name = hashlib.sha256(url.encode()).hexdigest()[:16]
+    left = sorted(home.glob(f"{name}-*"))
+    for folder in chain(left, (home / f"{name}-{number}" for number in count())):
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(one_writer(folder, patience=0))
+            except OutputHeld:
+                continue
+            make_own_folder(folder)
+            yield folder
+            return

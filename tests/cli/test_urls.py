@@ -1,0 +1,73 @@
+"""URLs on the command line: one line and the right exit code where they cannot be used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tvae.cli.app import app
+
+ELSEWHERE = "works with files of this machine only, not with s3://b/x; download it first, or use tvae encode, decode or"
+URL = "s3://b/x"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["inspect", URL], f"tvae inspect {ELSEWHERE} roundtrip"),
+        (["verify", URL], f"tvae verify {ELSEWHERE} roundtrip"),
+        (["verify", ".", "--source", URL], f"tvae verify {ELSEWHERE} roundtrip"),
+        (["convert", URL, "a.latent"], f"tvae convert {ELSEWHERE} roundtrip"),
+        (["convert", "a.latent", URL], f"tvae convert {ELSEWHERE} roundtrip"),
+        (["plan", URL], f"tvae plan {ELSEWHERE} roundtrip"),
+        (["cache", URL, "--for", "kohya", "--arch", "sdxl", "-o", "."], f"tvae cache {ELSEWHERE} roundtrip"),
+        (["encode", URL, "--print-config"], f"--print-config {ELSEWHERE} roundtrip"),
+        (["decode", URL, "--vae", "x", "--space", "raw"], f"--space of other programs' latents {ELSEWHERE} roundtrip"),
+        (["encode", URL, "--devices", "2"], "--devices cannot be used with s3://b/x"),
+        (["encode", "a.png", "-o", URL, "--devices", "2"], "--devices cannot be used with s3://b/x"),
+        (["encode", "ftp://me:secret@h/a.png?k=secret"], "ftp:// is not supported; use one of s3://, gs://, hf://"),
+        (["encode", "a.png", "-o", "https://me:secret@h/o?k=secret"], "cannot write to https://h/o: web servers are"),
+        (["encode", "a.png", "-o", "nfs://me:secret@h/o?k=secret"], "nfs:// is not supported"),
+    ],
+)
+def test_where_they_cannot_be_used(arguments: list[str], message: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert "secret" not in result.output
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        'operation = "encode"\ninputs = "s3://b/x"\noutput = "out"',
+        'operation = "encode"\ninputs = "a.png"\noutput = "s3://b/x"',
+        'operation = "encode"\nlist = "list.txt"\noutput = "out"',
+        'operation = "encode"\njsonl = "list.jsonl"\noutput = "out"',
+    ],
+)
+def test_job_files(job: str, tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text(f"{URL}\n")
+    (tmp_path / "list.jsonl").write_text('{"file": "s3://b/x"}\n')
+    (tmp_path / "job.toml").write_text(f"[[step]]\n{job}\n")
+    result = CliRunner().invoke(app, ["batch", str(tmp_path / "job.toml")])
+    assert result.exit_code == 2, result.output
+    assert f"tvae batch {ELSEWHERE}" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_files_alone_import_no_store(tmp_path: Path) -> None:
+    """What a store needs is imported when a URL is there."""
+    code = (
+        "import sys\n"
+        "from tvae.pipeline.jobs import Job, run_job\n"
+        f"run_job(Job('encode', ({str(Path(__file__))!r},), output={str(tmp_path)!r}, dry_run=True), lambda _: None)\n"
+        "print([name for name in ('s3fs', 'gcsfs', 'aiohttp', 'botocore', 'fsspec') if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
