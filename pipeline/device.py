@@ -15,7 +15,7 @@ from tvae.kernels.operations import operation_of
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.settings.known_levels import with_known_levels
 from tvae.pipeline.settings.precision import exact_float32
-from tvae.pipeline.settings.shared import cudnn_search
+from tvae.pipeline.settings.shared import cudnn_deterministic, cudnn_search
 from tvae.presets import Preset
 
 __all__ = ["backend_settings", "choose_preset", "kernels_of", "pick_device", "uses_channels_last"]
@@ -44,14 +44,16 @@ def pick_device(name: str | None) -> torch.device:
     return device
 
 
-def choose_preset(name: str, device: torch.device) -> Preset:
-    """The preset of this name; ``auto`` goes by the device's kind and its free memory. Raises UsageError."""
+def choose_preset(name: str, device: torch.device, *, bitwise: bool = False) -> Preset:
+    """The preset of this name; ``auto`` goes by the device's kind and its free memory, or (``bitwise``) by all that it
+    has. Raises UsageError."""
     try:
         if name != "auto":
             return with_known_levels(presets.load(name))
         if device.type == "cuda":
-            free, _ = torch.cuda.mem_get_info(device)
-            chosen = presets.choose("cuda", torch.cuda.get_device_capability(device), free)
+            free, total = torch.cuda.mem_get_info(device)
+            room = total if bitwise else free
+            chosen = presets.choose("cuda", torch.cuda.get_device_capability(device), room)
             return _fused(with_known_levels(chosen))
         return with_known_levels(presets.choose(device.type))
     except ValueError as error:
@@ -75,11 +77,15 @@ def uses_channels_last(preset: Preset, dtype: torch.dtype, device: torch.device)
     return preset.memory_layout == "channels_last" and not (device.type == "cuda" and dtype == torch.float32)
 
 
-def kernels_of(preset: Preset, *, bounded: bool) -> Kernels:
+def kernels_of(preset: Preset, *, bounded: bool, bitwise: bool = False) -> Kernels:
     """The operations at the preset's levels. Where memory was named (``bounded``), those that may take memory which no
-    plan knows are PyTorch's own."""
-    own = {name: "native" for name in OPERATIONS if bounded and operation_of(name).unplanned}
-    return Kernels({**preset.levels, **own})
+    plan knows are PyTorch's own. So they are where results are to have the same bits (``bitwise``), and those whose
+    kernels depend on the calls before: of levels ``script`` and ``compile``."""
+    levels = dict(preset.levels)
+    if bitwise:
+        levels = {name: "native" if level in ("script", "compile") else level for name, level in levels.items()}
+    own = {name: "native" for name in OPERATIONS if (bounded or bitwise) and operation_of(name).unplanned}
+    return Kernels({**levels, **own})
 
 
 @contextmanager
@@ -89,6 +95,7 @@ def backend_settings(
     *,
     bounded: bool = False,
     steps: bool = False,
+    bitwise: bool = False,
     device: torch.device | None = None,
 ) -> Iterator[None]:
     """cuDNN as the preset wants it, and exact float32 (no TF32), for the length of a call that computes in ``dtype``.
@@ -96,17 +103,19 @@ def backend_settings(
     steps: the call is one of many alike, the steps of a clip. Where the preset wants cuDNN's search for the fastest
     algorithm, there is none all the same in float32, where it lasts (H200, SDXL at 2048x2048: 139 s until the first
     result, 11 s without, and then as fast), nor where memory was named (``bounded``): it tries algorithms that take
-    gigabytes (measured: up to 3 GiB). device: where the call computes; None: anywhere. Settings of other devices are
-    left alone, and precision is in the lower types: their products have operands of their own type, and how a GPU adds
-    those up (``allow_bf16_reduced_precision_reduction`` and the like) is the caller's choice, as it is in the model's
-    own call.
+    gigabytes (measured: up to 3 GiB). bitwise: nor is there one then, as it may find another algorithm every time, and
+    cuDNN takes none that adds in any order. device: where the call computes; None: anywhere. Settings of other devices
+    are left alone, and precision is in the lower types: their products have operands of their own type, and how a GPU
+    adds those up (``allow_bf16_reduced_precision_reduction`` and the like) is the caller's choice, as it is in the
+    model's own call.
     """
     kinds = ("cuda", "cpu", "xpu") if device is None else (device.type,)
     wanted = steps if preset.cudnn_benchmark == "steps" else bool(preset.cudnn_benchmark)
     lower = dtype in (torch.bfloat16, torch.float16)
     with ExitStack() as settings:
         if "cuda" in kinds:
-            settings.enter_context(cudnn_search.borrowed(wanted and lower and not bounded))
+            settings.enter_context(cudnn_search.borrowed(wanted and lower and not (bounded or bitwise)))
+            settings.enter_context(cudnn_deterministic.borrowed(bitwise))
         if dtype == torch.float32:
             for kind in kinds:
                 settings.enter_context(exact_float32.borrowed(kind))

@@ -80,6 +80,7 @@ class TiledVAE(InPlaceOf):
         devices: Sequence[DeviceName] | None = None,
         group: torch.distributed.ProcessGroup | None = None,
         gather: bool = True,
+        bitwise: bool = False,
     ) -> None:
         """Wrap a model. Nothing is captured or computed before the first call.
 
@@ -96,6 +97,7 @@ class TiledVAE(InPlaceOf):
           first of them; the others get copies of the weights. It pays from about 4096x4096 pixels on, frames included.
         - group: processes of ``torch.distributed`` that share each call, all with the same input, one device each.
         - gather: each process of a group gets the whole result, else its own rows of it, in the order of the ranks.
+        - bitwise: the same bits in every budget and on any number of devices of one kind, in more time and memory.
 
         Raises UsageError for a module without ``encode`` or ``decode``, an unknown preset, or a value out of range.
         """
@@ -111,6 +113,7 @@ class TiledVAE(InPlaceOf):
             raise UsageError("gather=False is for the processes of a group; pass group, too")
         super().__init__(vae)
         self._preset_name, self._strip, self._rows, self._allow_whole = preset, strip, rows, allow_whole
+        self._bitwise = bitwise
         self._vram, self._spill = None if vram is None else parse_size(vram), None if spill is None else Path(spill)
         self._devices = () if devices is None else devices_of_call(devices)
         self._peers = None if group is None else Peers(group, gather=gather)
@@ -124,7 +127,7 @@ class TiledVAE(InPlaceOf):
 
     def __reduce__(self) -> tuple[Any, ...]:
         options: dict[str, Any] = {"strip": self._strip, "vram": self._vram, "spill": self._spill, "rows": self._rows}
-        options |= {"allow_whole": self._allow_whole, "devices": self._devices or None}
+        options |= {"allow_whole": self._allow_whole, "devices": self._devices or None, "bitwise": self._bitwise}
         return partial(TiledVAE, **options), (self.vae, self._preset_name)
 
     def extra_repr(self) -> str:
@@ -257,16 +260,13 @@ class TiledVAE(InPlaceOf):
         if self._identity is None or not self._identity.unchanged():
             self.release()
             self._identity = identity_of(self.vae)
-        identity = self._identity
-        key = self._key(identity, device, dtype)
-        stored = key[-1]
+        key = self._key(identity := self._identity, device, dtype)
         if key not in self._sessions:
-            vae, this = self.vae, weakref.ref(self)  # not self: no cycle
-            family = family_of(vae)
+            vae, this, family = self.vae, weakref.ref(self), family_of(self.vae)  # not self: no cycle
             subject = Subject(
                 family,
                 identity.digest if identity.portable else None,
-                lambda: skeleton(vae, dtype) if stored != dtype or made_for_inference(vae) else vae,
+                lambda: skeleton(vae, dtype) if key[-1] != dtype or made_for_inference(vae) else vae,
                 lambda _names: weights_of(vae) if (it := this()) is None else it._weights(),
                 borrowed=True,
                 geometry=lambda: FAMILIES[str(family)].geometry(config_of(vae)),
@@ -275,8 +275,8 @@ class TiledVAE(InPlaceOf):
                 lock=self._lock,
             )
             preset = self._preset(device)
-            strip = self._strip or preset.strip_rows
-            limits = Limits(strip, self._strip is not None, self._vram, preset.memory_share, self._spill, self._rows)
+            strip, fixed, share = self._strip or preset.strip_rows, self._strip is not None, preset.memory_share
+            limits = Limits(strip, fixed, self._vram, share, self._spill, self._rows, bitwise=self._bitwise)
             more: dict[str, Any] = {"allow_whole": self._allow_whole}
             if len(self._devices) > 1:
                 self._sessions[key] = SeveralDevices(subject, preset, dtype, self._devices, limits, **more)
@@ -296,5 +296,5 @@ class TiledVAE(InPlaceOf):
     def _preset(self, device: torch.device) -> Preset:
         """The preset for a device, chosen once: free memory changes while it is used, and a file takes time to read."""
         if device not in self._presets:
-            self._presets[device] = choose_preset(self._preset_name, device)
+            self._presets[device] = choose_preset(self._preset_name, device, bitwise=self._bitwise)
         return self._presets[device]

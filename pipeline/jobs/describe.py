@@ -20,7 +20,7 @@ from tvae.pipeline.media.formats import Kind
 if TYPE_CHECKING:
     from tvae.pipeline.session.model import Model
 
-__all__ = ["describe", "encode_options", "framing", "identity", "kept_posterior", "tool"]
+__all__ = ["bits", "describe", "encode_options", "framing", "identity", "kept_posterior", "tool"]
 
 
 def describe(origin: SourceRecord, source: Source, job: Job, model: Model) -> LatentsMeta:
@@ -53,7 +53,12 @@ def kept_posterior(job: Job, model: Model) -> PosteriorRecord:
 
 def encode_options(job: Job, kind: Kind) -> dict[str, object]:
     """What else was asked for that changes latents."""
-    return framing(job) | ({"audio": job.audio} if kind == "video" else {})
+    return framing(job) | bits(job) | ({"audio": job.audio} if kind == "video" else {})
+
+
+def bits(job: Job) -> dict[str, object]:
+    """Bits that are asked for; nothing where any do, so that results of earlier versions still count."""
+    return {"bitwise": True} if job.bitwise else {}
 
 
 def framing(job: Job) -> dict[str, object]:

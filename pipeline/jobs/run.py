@@ -218,7 +218,8 @@ def _work(items: Sequence[Item], context: Context, vaes: Vaes, end: End) -> None
     from tvae.pipeline.models.load import BUILTIN
 
     job = context.job
-    started, batches = RunStarted(job.operation, len(items)), Batches(job.batch, vaes.device.type)
+    started = RunStarted(job.operation, len(items))
+    batches = Batches(1 if job.bitwise else job.batch, vaes.device.type)
     if job.operation != "decode" or job.vae is not None:
         opened = vaes.get(job.vae or BUILTIN)
         dtype = str(opened.dtype).removeprefix("torch.")

@@ -59,7 +59,8 @@ class SmallWorkspaces:
 
     def _give_back(self, x: Tensor) -> None:
         """What the allocator has to spare is not refused to a workspace: give back what the block has no use for."""
-        if x.dtype in (torch.float32, torch.float64):  # of these some algorithms take more than that
+        same = torch._C._get_cudnn_deterministic()  # what is chosen must not go by what the allocator happens to have
+        if same or x.dtype in (torch.float32, torch.float64):  # of these some algorithms take more than that
             torch.cuda.empty_cache()
         elif not self._looked:
             self._looked = True
@@ -73,7 +74,7 @@ def _convolved(
     func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any], give_back: Callable[[Tensor], None]
 ) -> Tensor:
     known = _thread.__dict__.setdefault("known", set[Hashable]())
-    key = func, *(_told(arg) for arg in (*args, *kwargs.values()))
+    key = func, torch._C._get_cudnn_deterministic(), *(_told(arg) for arg in (*args, *kwargs.values()))
     if key in known or torch.cuda.is_current_stream_capturing():
         return func(*args, **kwargs)
     if len(known) >= _KNOWN:

@@ -12,14 +12,16 @@ from torch import Tensor
 
 from tvae.pipeline.engine.ir.constants import bytes_from_weights
 from tvae.pipeline.engine.ir.program import Op, Program
+from tvae.pipeline.engine.plan.bitwise import fixed_schedule, height_in_latent_rows, smallest_fixed
 from tvae.pipeline.engine.plan.footprint import Footprint, at_most, footprint, known_of
 from tvae.pipeline.engine.plan.height_bands import HeightBands
 from tvae.pipeline.engine.plan.machine import CPU, CUDA, Machine, bound, seconds
-from tvae.pipeline.engine.plan.planner import fitting, least
+from tvae.pipeline.engine.plan.planner import fitting, least, too_small
 from tvae.pipeline.engine.plan.report import Plan, explain
 from tvae.pipeline.engine.plan.schedule import Place, Schedule, by_rows
 from tvae.pipeline.engine.plan.ways import Prior
 from tvae.pipeline.engine.run.storage import ROWS, OwnRows, Pending, RowSink, RowSource
+from tvae.pipeline.errors import PlanError
 from tvae.pipeline.memory.limits import (
     Limits,
     Overhead,
@@ -30,7 +32,7 @@ from tvae.pipeline.memory.limits import (
     unused_bytes,
 )
 
-__all__ = ["ChosenPlan", "Example", "Room", "at_callers", "choose_plan", "described", "rows_dim", "rows_of_latent"]
+__all__ = ["ChosenPlan", "Example", "Room", "at_callers", "choose_plan", "described", "rows_dim", "unit_of_bands"]
 
 
 _CLIP_BYTES = 768 << 20
@@ -147,6 +149,8 @@ def choose_plan(
     machine = replace(_machine(device), host=host)
 
     def fit(heights: Sequence[int]) -> Schedule:
+        if program.bitwise:
+            return fixed_schedule(program, heights[0], budget, machine, places, refused)
         return fitting(program, heights, budget, machine, named, places, height_bands, enough=enough, prior=prior)
 
     def named(left: int) -> int:
@@ -155,6 +159,9 @@ def choose_plan(
     def enough(left: int) -> int:
         """As of a refusal: planning takes memory of its own."""
         return _overhead(program, device, limits, to_come, there).enough(left)
+
+    def refused(smallest: int) -> PlanError:
+        return too_small(named(budget or 0), enough(smallest))
 
     found = told(fit(strips), strips)
     for frames in (n for n in _LONGER if n <= limits.longest):
@@ -173,7 +180,11 @@ def described(found: ChosenPlan, limits: Limits, device: torch.device, side: str
     plan = found.schedule
     given = {i: place for i, place in plan.places.items() if place == "caller"}
     machine = _machine(device)
-    most_modest = least(plan.program, _strips(plan.program, limits), machine, given, found.height_bands)
+    strips = _strips(plan.program, limits)
+    if plan.program.bitwise:
+        most_modest = smallest_fixed(plan.program, strips[0], machine, given)
+    else:
+        most_modest = least(plan.program, strips, machine, given, found.height_bands)
     there = _given(plan.program, given) if found.there is None else found.there
     budget = _overhead(plan.program, device, limits, found.to_come, there).enough(most_modest)
     most = bound(plan, found.cost, machine)
@@ -244,7 +255,7 @@ def _rates(device: torch.device) -> Machine:
 
 
 def _strips(program: Program, limits: Limits) -> list[int]:
-    heights = list(dict.fromkeys(_in_input_rows(program, n) for n in limits.strips()))
+    heights = list(dict.fromkeys(_in_input_rows(program, n) for n in _latent_rows(program, limits)))
     if limits.fixed:
         return heights
     widest = max((math.prod(op.shape) for op in program.ops if op.axis is not None), default=1)
@@ -253,7 +264,19 @@ def _strips(program: Program, limits: Limits) -> list[int]:
     return low_enough or [min(highest, heights[-1])]
 
 
-def rows_of_latent(program: Program) -> int:
+def _latent_rows(program: Program, limits: Limits) -> list[int]:
+    """Heights of strips to try; a fixed one where results are to have the same bits."""
+    if program.bitwise and not limits.fixed:
+        return [height_in_latent_rows(program.rows // _rows_of_latent(program), limits.strip)]
+    return limits.strips()
+
+
+def unit_of_bands(program: Program, limits: Limits) -> int:
+    """Rows of the input that bands of ranks are multiples of."""
+    return _strips(program, limits)[0] if program.bitwise else _rows_of_latent(program)
+
+
+def _rows_of_latent(program: Program) -> int:
     """Rows of the input that a latent row is."""
     return _in_input_rows(program, 1)
 

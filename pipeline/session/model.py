@@ -65,6 +65,7 @@ def open_model(
     spill: str | Path | None = None,
     allow_whole: bool = False,
     threads: int | None = None,
+    bitwise: bool = False,
     kind: Callable[..., Model] | None = None,
 ) -> Model:
     """Open ``builtin``, a diffusers folder, a safetensors file or a hub id for computing. UsageError before any work.
@@ -72,10 +73,10 @@ def open_model(
     dtype: float32, bfloat16, float16 (or fp32, bf16, fp16); None: the preset's. strip: latent rows. vram: memory that
     the process may hold on the device, such as ``8GiB``; None: the preset's share of what is free. spill: folder for
     what goes to disk. threads: that compute on a CPU, at most; None: PyTorch's number. vae_of, allow_pickle: see
-    ``locate_vae``. kind: what is made of it, None: a ``Model``.
+    ``locate_vae``. bitwise: see ``TiledVAE``. kind: what is made of it, None: a ``Model``.
     """
     where = pick_device(device)
-    chosen = choose_preset(preset, where)
+    chosen = choose_preset(preset, where, bitwise=bitwise)
     name = _SHORT.get(dtype or "", dtype or chosen.dtype)
     if name not in DTYPES:
         raise UsageError(f"unknown dtype '{dtype}'; one of {', '.join((*DTYPES, *_SHORT))}")
@@ -86,7 +87,7 @@ def open_model(
     if numbers == torch.float16 and source.config.get("force_upcast", False):
         numbers = torch.float32  # the checkpoint overflows in float16 and says so
     budget, folder = None if vram is None else parse_size(vram), None if spill is None else Path(spill)
-    limits = Limits(strip or chosen.strip_rows, strip is not None, budget, chosen.memory_share, folder)
+    limits = Limits(strip or chosen.strip_rows, strip is not None, budget, chosen.memory_share, folder, bitwise=bitwise)
     more = allow_whole, threads or torch.get_num_threads()
     return (kind or Model)(source, chosen, numbers, where, limits, *more)
 
@@ -183,15 +184,16 @@ class Model:
     @property
     def whole_pixels(self) -> int:
         """Pictures up to here go through the model as one tensor; of larger ones, or where memory was named, floats
-        exist for the rows of a strip only."""
-        if self.limits.vram is not None:
+        exist for the rows of a strip only. For the same bits all go the same way."""
+        if self.limits.vram is not None or self.limits.bitwise:
             return 0
         return _RECORDED_PIXELS if self.preset.cuda_graphs else _WHOLE_PIXELS
 
     @property
     def goes_by_frames(self) -> bool:
-        """Can ``run_frames`` take clips of this model?"""
-        return goes_by_frames(self.source.class_name)
+        """Can ``run_frames`` take clips of this model? Ranks share rows, and so all strips are of rows for the same
+        bits."""
+        return goes_by_frames(self.source.class_name) and not self.limits.bitwise
 
     def run_frames(self, side: Side, clip: RowSource, sink: RowSink) -> None:
         """A clip that comes and goes by frames, in memory that does not grow with it.

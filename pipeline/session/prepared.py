@@ -28,6 +28,7 @@ from tvae.pipeline.engine.run.storage import RowSource
 from tvae.pipeline.errors import PlanError, TvaeError, UnsupportedOp
 from tvae.pipeline.memory.limits import Limits, Rows
 from tvae.pipeline.models.calls import Call, Frames, Side, Step
+from tvae.pipeline.session.any_order import check_order
 from tvae.pipeline.session.captures import Captured, Captures, Fits, Written
 from tvae.pipeline.session.choose_plan import ChosenPlan, at_callers, choose_plan, described
 from tvae.pipeline.session.peers import Peers
@@ -50,8 +51,7 @@ class Compiled:
     only when no graph serves. key: identity of the model, for the graphs on disk; None keeps graphs in memory only.
     step: a chunk of a clip with its caches in the place of the whole call. frames: where those of a clip are, None for
     a side whose strips divide the height only. fits: of graphs from disk, those that can be this model's. kernels: None
-    for the definitions. channels_last: memory layout of maps. peers: ranks that
-    compute together.
+    for the definitions. channels_last: memory layout of maps. peers: ranks that compute together. bitwise: see Limits.
     """
 
     def __init__(
@@ -69,11 +69,12 @@ class Compiled:
         channels_last: bool = False,
         written: Written | None = None,
         peers: Peers | None = None,
+        bitwise: bool = False,
     ) -> None:
         self._side: Side = side
         self._shared = None if peers is None else SharedPlans(peers, side, steps=step is not None)
         self._frames, self._step, self._allow_whole = frames, step is not None, allow_whole
-        self._kernels, self._channels_last = kernels or Kernels(), channels_last
+        self._kernels, self._channels_last, self._bitwise = kernels or Kernels(), channels_last, bitwise
         self.captures = Captures(side, module, key, self._kernels, step, frames, fits, still, written)
         self._planning = threading.RLock()
         self._programs: OrderedDict[Any, Program] = OrderedDict()
@@ -102,8 +103,7 @@ class Compiled:
         for repeated shapes. Raises UnsupportedOp, PlanError.
         """
         captured, found = self._prepare(inputs, limits, call, sinks, weights)
-        runner = self._runner(inputs, weights, limits, captured, found, record=record)
-        return Ready(runner, found, captured.spec)
+        return Ready(self._runner(inputs, weights, limits, captured, found, record=record), found, captured.spec)
 
     def _runner(
         self,
@@ -124,9 +124,8 @@ class Compiled:
             rehearse(captured.graph, plan, given, self._kernels, channels_last=self._channels_last)
         last, bounded, spill = self._channels_last, limits.vram is not None, limits.spill
         shared = None if self._shared is None else self._shared.run(plan.program, channels_last=last)
-        how: dict[str, Any] = {"channels_last": last, "record": record and shared is None, "shared": shared}
-        how["bounded"] = bounded
-        return Runner(plan, given, weights.made, planned=lambda: found.bytes, spill=spill, **how)
+        how: dict[str, Any] = {"channels_last": last, "record": record and shared is None, "bounded": bounded}
+        return Runner(plan, given, weights.made, planned=lambda: found.bytes, spill=spill, shared=shared, **how)
 
     def plan(
         self,
@@ -188,11 +187,13 @@ class Compiled:
                     with self._planning:
                         way = self._divided(rows, inputs, limits, call, sinks, weights)
                 except (PlanError, UnsupportedOp) as error:  # of strips of time alone, or of the height
+                    if self._bitwise and isinstance(error, PlanError):
+                        raise  # what strips divide must not be a matter of memory
                     refused.append(error)
                     continue
                 if way[1].divides or rows == "height":
                     found.append(way)
-                    if way[1].at_ease:
+                    if way[1].at_ease or self._bitwise:
                         break
             if not found:
                 raise min(refused, key=lambda error: getattr(error, "enough", None) or math.inf)
@@ -240,16 +241,12 @@ class Compiled:
                 weights([*params])
         if wanted in self._plans and not self._plans[wanted].fits(limits, device):
             del self._plans[wanted]
-        to_come = None if weights is None else 0
         cut = (id(captured.graph), rows, device, call.last, limits.strip, limits.longest, limits.fixed, *places)
         # a budget that is named may want every way there is
-        prior = self._priors.setdefault(cut, Prior()) if limits.vram is None else None
+        prior = self._priors.setdefault(cut, Prior()) if limits.vram is None and not self._bitwise else None
+        how: Any = {"to_come": None if weights is None else 0, "there": there, "prior": prior}
         found: ChosenPlan = _recall(
-            self._plans,
-            wanted,
-            lambda: choose_plan(
-                program, limits, device, places, height_bands, to_come=to_come, there=there, prior=prior
-            ),
+            self._plans, wanted, lambda: choose_plan(program, limits, device, places, height_bands, **how)
         )
         return captured, found
 
@@ -263,6 +260,8 @@ class Compiled:
         def lowered(graph: Graph, at: Mapping[str, int]) -> Program:
             like = self._latest.get((id(graph), device)) if graph is captured.graph else None
             whole, last = self._allow_whole, self._channels_last
+            if self._bitwise:
+                check_order(graph, device.type)
             found = lower(graph, at, device, self._kernels, allow_whole=whole, channels_last=last, like=like)
             if graph is captured.graph:
                 self._latest[id(graph), device] = found
@@ -275,8 +274,8 @@ class Compiled:
     def _of_step(self, program: Program, call: Call) -> Program:
         """A step's caches are no longer wanted when it is done; those that it would leave are not if it is the last."""
         outputs = program.outputs[:1] if call.last else program.outputs
-        handed_over = frozenset(program.inputs[1:])
-        return replace(program, outputs=outputs, handed_over=handed_over) if self._step else program
+        found = replace(program, bitwise=True) if self._bitwise else program
+        return replace(found, outputs=outputs, handed_over=frozenset(program.inputs[1:])) if self._step else found
 
 
 def _there(program: Program, inputs: Sequence[Tensor | RowSource], places: Collection[int]) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,14 +76,15 @@ class Session:
         self._fresh = borrowed and not self._watched
         to = None if subject.shared is None else device
         self._weights = PreparedWeights(subject.weights, dtype, self._last, subject.there, to)
-        kernels = kernels_of(preset, bounded=limits.vram is not None)
-        self._sides = Sides(subject, kernels, allow_whole=allow_whole, channels_last=self._last, peers=peers)
+        how: Any = {"bounded": limits.vram is not None, "bitwise": limits.bitwise}
+        self._settings = partial(backend_settings, preset, dtype, device=device, **how)
+        of_sides: Any = {"channels_last": self._last, "peers": peers, "bitwise": limits.bitwise}
+        self._sides = Sides(subject, kernels_of(preset, **how), allow_whole=allow_whole, **of_sides)
         self._steps: dict[Side, ClipSteps | None] = {}
         self._runs = KeptRuns(device)
         self._records = preset.cuda_graphs and limits.vram is None and device.type == "cuda" and tells_segments()
         clips = self._records and peers is None and self._watched
-        steps = partial(backend_settings, preset, dtype, bounded=False, steps=True, device=device)
-        self._clips = ClipRecorder(self._runs, self._weights, steps) if clips else None
+        self._clips = ClipRecorder(self._runs, self._weights, partial(self._settings, steps=True)) if clips else None
         self._within_clip = False
 
     @property
@@ -99,8 +101,7 @@ class Session:
         generator: torch.Generator | None = None,
     ) -> tuple[list[Tensor], Spec]:
         """The tensors that a side or a step of it gives, and what they make."""
-        bounded = self.limits.vram is not None
-        settings = backend_settings(self.preset, self.dtype, bounded=bounded, steps=task.step, device=self.device)
+        settings, bounded = self._settings(steps=task.step), self.limits.vram is not None
         by_rows = bool(sinks) and not isinstance(inputs[0], Tensor)  # a clip that comes and goes
         if bounded:
             self._take_stock(inputs)
@@ -215,10 +216,9 @@ class Session:
         self, task: Task, inputs: Sequence[Tensor | RowSource], call: Call, *, running: bool
     ) -> Iterator[tuple[Compiled, PreparedWeights | None]]:
         """A side, and the weights that take their place now; under the settings and the limit of a run."""
-        bounded = self.limits.vram is not None
-        settings = backend_settings(self.preset, self.dtype, bounded=bounded, steps=task.step, device=self.device)
-        side, weights = self._sides[task], self._weights if running or self._subject.borrowed else None
-        if bounded:
+        settings, side = self._settings(steps=task.step), self._sides[task]
+        weights = self._weights if running or self._subject.borrowed else None
+        if self.limits.vram is not None:
             self._take_stock(inputs)
         with self.lock, settings:
             side.capture(inputs, call)  # what it traces may be as large as the input: a budget would not have it
@@ -295,6 +295,5 @@ class Session:
         cuts = self._subject.cuts(side)
         if cuts is None:
             return None
-        runs = StepRuns(self, Task(side, step=True))
-        what = side, cuts, runs, self.preset, self.limits, self.dtype, self.device
+        what = side, cuts, StepRuns(self, Task(side, step=True)), self.preset, self.limits, self.dtype, self.device
         return ClipSteps(*what, shared=self._peers is not None)

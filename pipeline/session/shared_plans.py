@@ -14,7 +14,7 @@ from tvae.pipeline.engine.ir.program import Program
 from tvae.pipeline.engine.run.storage import RowSource
 from tvae.pipeline.memory.limits import Limits
 from tvae.pipeline.models.calls import Call
-from tvae.pipeline.session.choose_plan import ChosenPlan, choose_plan
+from tvae.pipeline.session.choose_plan import ChosenPlan, choose_plan, unit_of_bands
 from tvae.pipeline.session.identity.library import versions
 from tvae.pipeline.session.identity.sources import own_digest
 from tvae.pipeline.session.peers import Peers
@@ -58,7 +58,8 @@ class SharedPlans:
                 least = self._peers.least
                 return choose_plan(shared, beside, device, {}, to_come=to_come, there=there, agreed=least)
 
-            self._plans[key] = shared_plan(program, self._peers, choose, steps=self._steps)
+            unit = unit_of_bands(program, limits)
+            self._plans[key] = shared_plan(program, self._peers, choose, unit=unit, steps=self._steps)
         return self._plans[key]
 
     def run(self, program: Program, *, channels_last: bool) -> SharedRun:

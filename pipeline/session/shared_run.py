@@ -18,7 +18,7 @@ from tvae.pipeline.engine.plan.shard import thin
 from tvae.pipeline.engine.run.exchange import Exchange
 from tvae.pipeline.engine.run.storage import OwnRows
 from tvae.pipeline.errors import UsageError, in_module
-from tvae.pipeline.session.choose_plan import ChosenPlan, rows_of_latent
+from tvae.pipeline.session.choose_plan import ChosenPlan
 from tvae.pipeline.session.peers import Peers
 
 __all__ = ["SharedRun", "shared_plan"]
@@ -28,14 +28,14 @@ _FEW_ROWS = "it has too few rows for more"
 
 
 def shared_plan(
-    program: Program, peers: Peers, choose: Callable[[Program], ChosenPlan], *, steps: bool = False
+    program: Program, peers: Peers, choose: Callable[[Program], ChosenPlan], *, unit: int, steps: bool = False
 ) -> ChosenPlan:
     """The plan as this rank runs it; a rank for which no rows are left has that of another, and runs nothing.
 
-    choose: the plan of a program, the same on all ranks. There are fewer ranks where bands of all would be thinner than
-    the rows that they read of each other; and one alone, which is every rank for itself, where nothing can be divided,
-    or where a statistic over all rows cannot be joined from those of ranks (UsageError for steps, and where ranks must
-    share).
+    choose: the plan of a program, the same on all ranks. unit: rows of the input that bands are multiples of. There are
+    fewer ranks where bands of all would be thinner than the rows that they read of each other; and one alone, which is
+    every rank for itself, where nothing can be divided, or where a statistic over all rows cannot be joined from those
+    of ranks (UsageError for steps, and where ranks must share).
     steps: all steps of a clip have the same bands, however thin, since caches lie where the step before left them.
     """
     apart = [op for op in program.ops if op.reduction is not None and op.reduction.join is None]
@@ -47,7 +47,7 @@ def shared_plan(
     if not divisible and not single and peers.must_share:
         raise UsageError("this VAE has neither rows nor frames that several devices could share; use one")
     for count in range(peers.count if divisible else 1, 1, -1):
-        bands = even(program.rows, rows_of_latent(program), count)
+        bands = even(program.rows, unit, count)
         if len(bands) < count:
             continue
         ranks = Ranks(bands, 0)

@@ -21,10 +21,17 @@ class Sides:
     """See the module's docstring; ``Session`` and ``Compiled`` tell of the arguments."""
 
     def __init__(
-        self, subject: Subject, kernels: Kernels, *, allow_whole: bool, channels_last: bool, peers: Peers | None
+        self,
+        subject: Subject,
+        kernels: Kernels,
+        *,
+        allow_whole: bool,
+        channels_last: bool,
+        peers: Peers | None,
+        bitwise: bool = False,
     ) -> None:
         self._subject, self._kernels, self._allow_whole = subject, kernels, allow_whole
-        self._channels_last, self._peers = channels_last, peers
+        self._channels_last, self._peers, self._bitwise = channels_last, peers, bitwise
         self._made: dict[Task, Compiled] = {}
 
     def __getitem__(self, task: Task) -> Compiled:
@@ -44,6 +51,7 @@ class Sides:
                 channels_last=self._channels_last,
                 written=subject.written,
                 peers=self._peers,
+                bitwise=self._bitwise,
             )
             if subject.shared is not None:
                 with _FOR_ALL:

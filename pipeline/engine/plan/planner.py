@@ -26,7 +26,7 @@ from tvae.pipeline.engine.plan.smaller import chains, ever_smaller
 from tvae.pipeline.engine.plan.ways import Prior, built, ways
 from tvae.pipeline.errors import PlanError
 
-__all__ = ["fitting", "least"]
+__all__ = ["fitting", "least", "too_small"]
 
 
 _MOST_HALVINGS = 6
@@ -89,12 +89,16 @@ def fitting(
                 break
             smallest = min(smallest, *(cost.device for _, cost in in_bands)) if not room else smallest
     if not found:
-        would_do = -(-(enough or named)(smallest) // 2**20)
-        raise PlanError(
-            f"a budget of {_size(named(budget))} is too small; the smallest that works is {would_do} MiB",
-            would_do << 20,
-        )
+        raise too_small(named(budget), (enough or named)(smallest))
     return min(found, key=lambda one: seconds(one[0], one[1], machine))[0]
+
+
+def too_small(budget: int, smallest: int) -> PlanError:
+    """The refusal of a budget. smallest: the one that would do. Both in bytes, as they are named."""
+    would_do = -(-smallest // 2**20)
+    return PlanError(
+        f"a budget of {_size(budget)} is too small; the smallest that works is {would_do} MiB", would_do << 20
+    )
 
 
 def least(

@@ -29,6 +29,7 @@ __all__ = [
     "Segment",
     "all_strips",
     "by_rows",
+    "divided",
     "movable",
     "placed",
     "schedule",
@@ -181,18 +182,18 @@ def schedule(
 
 def strips_of(program: Program, height: int) -> tuple[Rows, ...]:
     """Ranges of input rows, in order: of all, or of those that this rank owns."""
-    return _strips(*program.own, height)
+    return divided(*program.own, height)
 
 
 def all_strips(segment: Segment, total: int) -> tuple[Rows, ...]:
     """Of all ranks together, where several share a program of so many rows: as high as this rank's."""
     (first, _), (_, last) = segment.strips[0], segment.strips[-1]
-    return segment.strips if (first, last) == (0, total) else _strips(0, total, segment.strips[0][1] - first)
+    return segment.strips if (first, last) == (0, total) else divided(0, total, segment.strips[0][1] - first)
 
 
 @lru_cache(maxsize=64)
-def _strips(first: int, last: int, height: int) -> tuple[Rows, ...]:
-    """Cached: a planner asks for the same few many times, and there may be thousands of strips."""
+def divided(first: int, last: int, height: int) -> tuple[Rows, ...]:
+    """Rows in strips. Cached: a planner asks for the same few many times, and there may be thousands of strips."""
     return tuple((lo, min(lo + height, last)) for lo in range(first, last, height))
 
 
@@ -228,7 +229,8 @@ def movable(plan: Schedule) -> list[int]:
     """Buffers that may live anywhere, because every reader needs only some rows at a time."""
     program = plan.program
     made = {i for segment in plan.segments for i in segment.sinks if not program.ops[i].reduction}
-    return sorted((made & by_rows(program, program.chunkable)) - {*program.inputs, *program.outputs})
+    chunkable = () if program.bitwise else program.chunkable  # chunks of keys and values give other bits
+    return sorted((made & by_rows(program, chunkable)) - {*program.inputs, *program.outputs})
 
 
 def by_rows(program: Program, chunkable: Collection[int] = ()) -> set[int]:

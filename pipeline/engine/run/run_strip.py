@@ -32,6 +32,7 @@ class StripRun:
         self.ops, self.total, self.segment = schedule.program.ops, schedule.program.rows, segment
         self.buffers, self.store, self.away = buffers, buffers.store, buffers.away
         self.sinks, self.single, self.overwritten = set(segment.sinks), segment.single, False
+        self.bitwise = schedule.program.bitwise
         # the values of a single strip became the buffers and may share memory: they are not overwritten
         self.reuse: Mapping[int, int] = {} if self.single else segment.reuse
         self.deferred = DeferredWrites({i: self.reuse[i] for i in segment.deferred & self.reuse.keys()}, self.ops)
@@ -73,7 +74,9 @@ class StripRun:
         def over(of: StripOp) -> Any:
             """The rows of an input that the op may write over."""
             id_ = of.over
-            return None if id_ is None or id_ not in values or id_ in self.kept.rows else read(id_, *of.rows)
+            if id_ is None or id_ not in values or id_ in self.kept.rows or (self.bitwise and id_ in segment.reads):
+                return None
+            return read(id_, *of.rows)
 
         def enter(id_: int, value: Any) -> None:
             """Set all rows of a value in the strip; save those that later strips need."""
@@ -84,6 +87,8 @@ class StripRun:
                 kept[id_] = rows, copy_of(crop(value, axis, *(r - present[id_][0] for r in rows)))
 
         fetched = ring.take()
+        if self.bitwise:
+            fetched = self._alike(share, fetched)
         for id_ in tuple(fetched):
             enter(id_, self.kept.join(id_, share, fetched.pop(id_)))
         for id_ in self.slid & segment.reads & share.wanted.keys() - values.keys():
@@ -128,6 +133,14 @@ class StripRun:
                     self.overwritten |= self.store.pop(i, None) is not None
         return folded, kept
 
+    def _alike(self, share: Share, fetched: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """All rows that a strip reads of buffers, wherever those are, laid out alike; without what is read whole."""
+        ops, segment = self.ops, self.segment
+        whole = {i for b in segment.body for i in ops[b].whole_reads}
+        here = {i for i in segment.reads & share.wanted.keys() if ops[i].axis is not None} - fetched.keys() - whole
+        found = {i: self.buffers.alike(rows) for i, rows in fetched.items()}
+        return found | {i: self.buffers.read(i, *share.wanted[i]) for i in sorted(here)}
+
     def _ranges(self, chunked: Chunked) -> list[Rows]:
         """Rows of what an op reads in chunks, as many at a time as the strips own."""
         axis, strips = self.ops[chunked.sources[0]].axis, all_strips(self.segment, self.total)
@@ -154,7 +167,8 @@ class StripRun:
         elif single:
             value, statistics = op.produce(read, lo, hi, over, bool(self.statistics[op.id]))
         else:
-            inside = made_in_buffer(op, self.away, self.deferred.over, exact=exact, single=single)
+            in_place = exact and not self.bitwise
+            inside = made_in_buffer(op, self.away, self.deferred.over, exact=in_place, single=single)
             place_in = self.buffers.rows(op.id, lo, hi) if inside else over
             value, statistics = op.produce(read, lo, hi, place_in, bool(self.statistics[op.id]))
             if inside:

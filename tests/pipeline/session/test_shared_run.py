@@ -46,14 +46,14 @@ def test_a_statistic_that_cannot_be_joined_is_computed_by_each_rank_for_itself(
         seen.append(given)
         return "plan"
 
-    assert shared_plan(program, PEERS, choose) == "plan"
+    assert shared_plan(program, PEERS, choose, unit=1) == "plan"
     assert seen == [program]
     assert program.ranks is None
     assert "only 1 of 3 devices share this: operation 'std'" in caplog.text
     with pytest.raises(UsageError, match=r"operation 'std' .* cannot be shared by several devices"):
-        shared_plan(program, PEERS, choose, steps=True)
+        shared_plan(program, PEERS, choose, unit=1, steps=True)
     with pytest.raises(UsageError, match=r"operation 'std' .* cannot be shared by several devices"):
-        shared_plan(program, SimpleNamespace(count=2, rank=1, must_share=True), choose)  # type: ignore[arg-type]
+        shared_plan(program, SimpleNamespace(count=2, rank=1, must_share=True), choose, unit=1)  # type: ignore[arg-type]
 
 
 def test_what_has_no_rows_is_refused_where_ranks_must_share(caplog: pytest.LogCaptureFixture) -> None:
@@ -63,8 +63,8 @@ def test_what_has_no_rows_is_refused_where_ranks_must_share(caplog: pytest.LogCa
     ops = tuple(replace(op, axis=None) if op.id == first else op for op in program.ops)
     peers: Any = SimpleNamespace(count=2, rank=1, must_share=True)
     with pytest.raises(UsageError, match="neither rows nor frames that several devices could share"):
-        shared_plan(replace(program, ops=ops), peers, lambda _: None)  # type: ignore[arg-type,return-value]
-    assert shared_plan(replace(program, ops=ops), PEERS, lambda _: "plan") == "plan"  # type: ignore[arg-type,return-value]
+        shared_plan(replace(program, ops=ops), peers, lambda _: None, unit=1)  # type: ignore[arg-type,return-value]
+    assert shared_plan(replace(program, ops=ops), PEERS, lambda _: "plan", unit=1) == "plan"  # type: ignore[arg-type,return-value]
     assert "only 1 of 3 devices share this: it has neither rows nor frames" in caplog.text
 
 
@@ -76,6 +76,6 @@ def test_one_that_can_be_is_shared() -> None:
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        shared_plan(program_of(product), PEERS, choose)
+        shared_plan(program_of(product), PEERS, choose, unit=1)
     assert seen[0].ranks is not None
     assert len(seen[0].ranks.bands) == 3
