@@ -19,6 +19,7 @@ from tvae.pipeline.engine.ir.layout import repeated
 from tvae.pipeline.engine.rules import attention
 
 CPU = torch.device("cpu")
+LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 @pytest.mark.parametrize(("name", "batch"), [("hunyuan", 2), ("hunyuan15", 1)])
@@ -59,7 +60,8 @@ def test_repeated_elements_keep_the_layout(shape: list[int], times: int, dim: in
 
 
 class _Layouts(TorchFunctionMode):
-    """The layouts of what is convolved: are the channels inside?"""
+    """The layouts of what is convolved: are the channels inside? Results have them where inputs do, as on a GPU; a
+    processor without 16-bit kernels has them outside."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,6 +70,8 @@ class _Layouts(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (F.conv2d, F.conv3d) and args[0].shape[1] > 1 and isinstance(args[0].stride(1), int):
             self.inside.append(args[0].stride(1) == 1)
+            y = func(*args, **(kwargs or {}))
+            return y.contiguous(memory_format=LAST[y.ndim]) if self.inside[-1] else y
         return func(*args, **(kwargs or {}))
 
 
