@@ -172,6 +172,6 @@ def _made(x: Tensor, weight: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def channels_innermost(x: Tensor) -> bool:
-    """As PyTorch's ``suggest_memory_format`` has it for more than one channel, whose first call imports SymPy, which
-    takes a second."""
+    """What PyTorch's ``suggest_memory_format`` says of more than one channel. That function imports SymPy, which takes
+    0.7 s."""
     return x.stride(1) < x.stride(-1)

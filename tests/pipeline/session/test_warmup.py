@@ -183,7 +183,7 @@ def test_layouts_are_told_as_pytorch_tells_them(shape: tuple[int, ...], last: bo
 
 
 def test_convolutions_of_a_rehearsal_do_without_sympy() -> None:
-    """Whose import takes a second of a command's first call."""
+    """Whose import takes 0.7 s of a command's first call."""
     code = (
         "import sys, torch; from tvae.pipeline.session.warmup import _Unconvolved\n"
         "had = 'sympy' in sys.modules\n"
