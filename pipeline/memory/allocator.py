@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from tvae.pipeline.engine.run.give_back import give_back
 from tvae.pipeline.memory.limits import CUDA_LATER, outside
 from tvae.pipeline.settings.shared import Shared, Value
 
@@ -48,7 +49,7 @@ def capped(device: torch.device, named: int | None, *, by_rows: bool = False) ->
             left = max(0, named - outside(device) - CUDA_LATER)
             change(left / total)
             if torch.cuda.memory_reserved(device) > left:
-                torch.cuda.empty_cache()  # the allocator would reuse what it has already
+                give_back()  # the allocator would reuse what it has already
 
         limit()
         yield limit

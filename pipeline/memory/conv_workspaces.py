@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from tvae.kernels.library_convolutions import made_by
+from tvae.pipeline.engine.run.give_back import give_back
 from tvae.pipeline.memory.allocator import allocator_share
 from tvae.pipeline.memory.allocator_bytes import allocator_bytes
 from tvae.pipeline.memory.convolved_shapes import CONVOLUTIONS
@@ -61,13 +62,13 @@ class SmallWorkspaces:
         """What the allocator has to spare is not refused to a workspace: give back what the block has no use for."""
         same = torch._C._get_cudnn_deterministic()  # what is chosen must not go by what the allocator happens to have
         if same or x.dtype in (torch.float32, torch.float64):  # of these some algorithms take more than that
-            torch.cuda.empty_cache()
+            give_back()
         elif not self._looked:
             self._looked = True
             has = allocator_bytes(x.device)
             spare = has.reserved - has.allocated
             if spare > _ROOM and spare > self._planned() + _ROOM:
-                torch.cuda.empty_cache()
+                give_back()
 
 
 def _convolved(

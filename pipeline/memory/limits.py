@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 
+from tvae.pipeline.engine.run.give_back import give_back
 from tvae.pipeline.engine.run.host_memory import available_bytes
 from tvae.pipeline.engine.run.pinned_memory import POOL
 from tvae.pipeline.errors import PlanError
@@ -138,7 +139,7 @@ def overhead(device: torch.device, weights: int, inputs: int = 0, *, to_come: in
     """As of now. weights: bytes of the weights; to_come: of those that have no place yet, None where that is not known.
     inputs: bytes of tensors that may be there, and are counted elsewhere."""
     if device.type == "cuda":
-        torch.cuda.empty_cache()  # what is left then are tensors, whoever's, what recordings keep, and holes
+        give_back()  # what is left then are tensors, whoever's, what recordings keep, and holes
         held = torch.cuda.memory_reserved(device) - inputs
         held = max(weights, held) if to_come is None else held + _in_pages(to_come)
         return Overhead(max(_CUDA_OWN, outside(device) + _CUDA_WORK) + held, _CUDA_ROOM, _CUDA_SPARE)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.run.cuda_graph import Recording, RecordingPool
+from tvae.pipeline.engine.run.give_back import give_back
 from tvae.pipeline.engine.run.storage import RowSource
 from tvae.pipeline.memory.allocator import allocator_share, without_holes
 from tvae.pipeline.memory.limits import recorded_segments
@@ -140,7 +141,7 @@ class KeptRuns:
                     raise RuntimeError("it would keep more memory than recordings may")
             pool = self._pool = self._pool or RecordingPool(self._device)
         if free < size:
-            torch.cuda.empty_cache()  # what is not in use can be had, but not while a run is recorded
+            give_back()  # what is not in use can be had, but not while a run is recorded
         before, failure = self._bytes_of(pool), ""
         recording = None
         with without_holes(), self._at_most(most):
@@ -158,7 +159,7 @@ class KeptRuns:
         del recording, pool
         drop_recordings(self._device)
         self._pool = None
-        torch.cuda.empty_cache()
+        give_back()
         raise RuntimeError(failure)
 
     def _at_most(self, more: float) -> AbstractContextManager[Any]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import cache, partial
 from typing import TypeVar
 
 import torch
 
+from tvae.pipeline.engine.run.give_back import beside
 from tvae.pipeline.engine.run.thread_exchange import Meeting
 from tvae.pipeline.settings.modes import plain_modes
 
@@ -23,7 +24,7 @@ class RankThreads:
     """See the module's docstring. They end with the object; what libraries keep for a thread is kept from call to call.
 
     The first device's stream that the caller has chosen is the one that its inputs come on and its results go to; other
-    threads use their own.
+    threads use their own, which are not the default ones (see ``give_back``).
     """
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
@@ -86,7 +87,8 @@ class RankThreads:
 
         def its() -> torch.cuda.Event | None:
             with ExitStack() as modes:
-                modes.enter_context(_on(self._devices[rank]))
+                modes.enter_context(beside(self._devices[0]))
+                modes.enter_context(_on_its_stream(self._devices[rank]))  # and so on the device
                 modes.enter_context(plain_modes(self._devices[rank]))
                 if torch.get_default_device() != default:
                     modes.enter_context(default)
@@ -111,3 +113,13 @@ def _on(device: torch.device) -> Iterator[None]:
         return
     with torch.cuda.device(device):
         yield
+
+
+def _on_its_stream(device: torch.device) -> AbstractContextManager[object]:
+    return torch.cuda.stream(_stream_of(device)) if device.type == "cuda" else nullcontext()
+
+
+@cache
+def _stream_of(device: torch.device) -> torch.cuda.Stream:
+    """The same for all that share calls, so that they use each other's memory again."""
+    return torch.cuda.Stream(device)

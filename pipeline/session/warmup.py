@@ -25,6 +25,7 @@ from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan.report import explain
 from tvae.pipeline.engine.plan.schedule import Schedule, schedule
 from tvae.pipeline.engine.run.execute import execute
+from tvae.pipeline.engine.run.give_back import give_back
 from tvae.pipeline.errors import TvaeError
 from tvae.pipeline.memory.convolved_shapes import CONVOLUTIONS
 from tvae.pipeline.session.load_libraries import load_libraries
@@ -93,7 +94,7 @@ def rehearse(
         _log.debug("no rehearsal", exc_info=True)
     else:
         _log.debug("%d kernels asked for ahead", len(builds))
-    torch.cuda.empty_cache()
+    give_back()
 
 
 def _ask_for_attention(program: Program, device: torch.device) -> None:

@@ -19,6 +19,7 @@ from tvae.pipeline.engine.plan.strip_ways import StripOp, strip_ops
 from tvae.pipeline.engine.plan.whole_values import last_uses
 from tvae.pipeline.engine.run.buffers import Buffers
 from tvae.pipeline.engine.run.exchange import Exchange
+from tvae.pipeline.engine.run.give_back import give_back
 from tvae.pipeline.engine.run.rank_rows import RankRows
 from tvae.pipeline.engine.run.ring import Ring
 from tvae.pipeline.engine.run.run_bands import reads_by_bands
@@ -205,7 +206,7 @@ class _Run:
             strips.extendleft([((lo + hi) // 2, hi), (lo, (lo + hi) // 2)])
             _log.info("out of memory in a strip of %d rows: going on with half of that", hi - lo)
             if self.buffers.device.type == "cuda":
-                torch.cuda.empty_cache()
+                give_back()
             if self.strip.single:
                 self.strip.single = False
                 self._allocate()
