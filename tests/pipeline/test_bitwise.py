@@ -93,10 +93,11 @@ def test_budgets_differ_in_places_alone(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("family", ["AutoencoderKL", "AutoencoderKLWan"])
 def test_devices_of_one_process(family: str) -> None:
-    """1, 2 and 3 of them, and without it not. The last band is not a multiple of the strips."""
+    """1, 2 and 3 of them. Without it not, where statistics of all rows are joined; whether a convolution's sums differ
+    goes by the processor. The last band is not a multiple of the strips."""
     tiny = TINY[family]
     model, x = tiny.build(), tiny.input("decode", 28, 4)
-    for bitwise in (True, False):
+    for bitwise in (True, False) if family == "AutoencoderKL" else (True,):
         one = computed(TiledVAE(model, bitwise=bitwise), "decode", x)
         for devices in (2, 3):
             vae = TiledVAE(model, bitwise=bitwise, devices=["cpu"] * devices)
