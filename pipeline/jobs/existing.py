@@ -47,6 +47,8 @@ def skipped(
 
 def reason_to_skip(output: Path, existing: Existing, up_to_date: Callable[[], str | None]) -> str | None:
     """Why the item need not be done, None if it must be. ``up_to_date`` says why an output serves, if it does."""
+    if existing == "skip" and output.suffix == latents.IMAGE_SUFFIX:  # asked of very many files, one answer is enough
+        return up_to_date()
     if existing == "overwrite" or not is_there(output):
         return None
     return "exists" if existing == "keep" else up_to_date()
@@ -73,7 +75,8 @@ def latents_serve(output: Path, fingerprint: str) -> str | None:
     """Latents say what they were made from, of which VAE, with which options."""
     if not latents.latents_done(output, fingerprint):
         return None
-    latents.tidy_done(output)
+    if output.suffix == latents.VIDEO_SUFFIX:
+        latents.tidy_done(output)
     return DONE_ALREADY
 
 

@@ -19,18 +19,19 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from operator import length_hint
 
-from tvae.pipeline.errors import OutOfMemory, UnsupportedOp
+from tvae.pipeline.errors import OutOfMemory
 from tvae.pipeline.files.bell import Bell, join, surely
 from tvae.pipeline.jobs.batches import Batches, Waiting
-from tvae.pipeline.jobs.compute import enough_memory
+from tvae.pipeline.jobs.calls import Calls
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import ItemSkipped
 from tvae.pipeline.jobs.outcome import End, Outcome
 from tvae.pipeline.jobs.outputs import Item
-from tvae.pipeline.jobs.pictures import Operation, Picture, Results, moment
+from tvae.pipeline.jobs.pictures import Operation, Picture, Results
 from tvae.pipeline.jobs.room import Room, Stopped
 from tvae.pipeline.jobs.stages import clip_outcome, looked_up, one_by_one, tell_progress, tell_started
 from tvae.pipeline.jobs.supply import PENDING, Items, Pending
+from tvae.pipeline.jobs.turns import Turn
 from tvae.pipeline.memory.amount import parse_size
 
 __all__ = ["run_items"]
@@ -41,7 +42,6 @@ LEAST_BYTES = 256 << 10  # that an item counts, however small: a bound of their 
 CLIP_BYTES = 32 << 20  # that a clip counts while it waits for its turn: it is not open
 UNTOLD = 1000  # items that have ended and of which the caller has not been told: no others are looked up before
 EARLY = 64  # items that are open before the first result: reading many small ones would hold it up
-CALLS_AHEAD = 2  # that a device has before it: the one that runs, and the next
 
 
 def run_items(
@@ -68,13 +68,13 @@ class _Overlap:
         self._operation, self._context, self._batches, self._end = operation, context, batches, end
         vram = context.job.vram
         self._room = Room(ROOM_BYTES if vram is None else min(ROOM_BYTES, parse_size(vram) // BUDGET_PART))
-        self._lock = threading.Lock()
+        self._lock, self._turns = threading.Lock(), threading.Lock()
         self._for_caller, self._for_readers, self._for_writers = Bell(), more or Bell(), Bell()
         self._waiting = Waiting(batches)
         self._clips: deque[Item] = deque()
         self._writes: deque[tuple[Picture, Results, int]] = deque()
         self._ended: deque[tuple[Item, Outcome]] = deque()
-        self._calls: deque[Results] = deque()
+        self._calls = Calls(operation, context)
         self._open = 0  # items that were looked up, or are, and have not ended
         self._threads = self._readers_left = min(context.threads, length_hint(items, context.threads))
         self._begun = False  # is there a result, or a clip under way?
@@ -114,25 +114,29 @@ class _Overlap:
             self._for_writers.ring(self._threads)
 
     def _read(self) -> None:
+        turn = Turn(self._turns)
         try:
-            while (item := self._next()) is not None:
-                self._read_one(item)
+            while (item := self._next(turn)) is not None:
+                self._read_one(item, turn)
         finally:
+            self._hand_on(turn)
             with self._lock:
                 self._readers_left -= 1
                 self._for_caller.ring()
 
-    def _read_one(self, item: Item) -> None:
+    def _read_one(self, item: Item, turn: Turn) -> None:
         held = 0
 
         def hold(size: int) -> None:
             nonlocal held
+            self._hand_on(turn)
             size, begin = max(size, LEAST_BYTES), time.perf_counter()
             self._room.take(size)
             held += size
             self._context.busy.add("read", begin - time.perf_counter())  # waiting is no work
 
         try:
+            turn.take()
             with self._context.busy.at("read"):
                 found: Outcome | Picture | None = looked_up(self._operation, item, self._context, hold)
                 if found is None:
@@ -143,9 +147,13 @@ class _Overlap:
             raise
         except Exception as error:  # the caller knows whose failure it is
             found = error
+        if isinstance(found, ItemSkipped) and not held:
+            if turn.skips(item, found):
+                self._hand_on(turn)
+            return
         self._found(item, found, held)
 
-    def _next(self) -> Item | None:
+    def _next(self, turn: Turn) -> Item | None:
         while True:
             with self._lock:
                 if self._stopped:
@@ -155,7 +163,18 @@ class _Overlap:
                     if item is not PENDING:
                         self._open += item is not None
                         return item
-            self._for_readers.wait()
+            if not self._hand_on(turn):
+                self._for_readers.wait()
+
+    def _hand_on(self, turn: Turn) -> bool:
+        """Another reader may look items up. Was there anything to tell of those that are done?"""
+        turn.give()
+        told = turn.told()
+        if told:
+            with self._lock:
+                self._ended += told
+                self._for_caller.ring()
+        return bool(told)
 
     def _found(self, item: Item, found: Outcome | Picture | None, held: int) -> None:
         if found is not None and not isinstance(found, Picture):
@@ -200,7 +219,7 @@ class _Overlap:
             self._tell()
             self._do(*self._take())
         self._tell()
-        self._await_calls(0)
+        self._calls.wait()
 
     def _do(self, pictures: list[Picture], clip: Item | None) -> None:
         for picture in pictures:
@@ -246,10 +265,8 @@ class _Overlap:
 
     def _call(self, pictures: list[Picture]) -> None:
         """One call for all of them, or, where that is refused, one for each half."""
-        self._await_calls(CALLS_AHEAD - 1)
-        found = self._computed(pictures)
+        found = self._calls.make(pictures)
         if isinstance(found, Results):
-            self._calls.append(found)
             for picture in pictures:
                 tell_progress(picture, self._context)
             with self._lock:
@@ -266,26 +283,6 @@ class _Overlap:
             half = len(pictures) // 2
             self._call(pictures[:half])
             self._call(pictures[half:])
-
-    def _await_calls(self, most: int) -> None:
-        """Until the device has no more calls than so many before it."""
-        while len(self._calls) > most:
-            call = self._calls.popleft()
-            call.wait()
-            self._context.busy.add("compute", call.seconds)
-
-    def _computed(self, pictures: list[Picture]) -> Results | Exception:
-        """The error is given back: while it is handled, what it was raised among keeps its memory."""
-        try:
-            with enough_memory(self._context.model_for(pictures[0].vae)) as model:
-                began = moment(model.device)
-                return Results(self._operation.compute(model, [picture.values for picture in pictures]), began)
-        except UnsupportedOp:
-            raise
-        except Exception as error:  # the caller knows whose failure it is
-            if len(pictures) > 1:
-                error.__traceback__ = error.__cause__ = error.__context__ = None
-            return error
 
     def _do_clip(self, item: Item) -> None:
         outcome = clip_outcome(self._operation, item, self._context)

@@ -196,6 +196,9 @@ class LatentsMeta:
         return meta
 
 
+_SORTED = json.JSONEncoder(sort_keys=True, allow_nan=False)
+
+
 def fingerprint(
     *,
     source: SourceRecord,
@@ -216,16 +219,16 @@ def fingerprint(
         "source": _source(source),
         "vae": [vae.class_name, vae.config_sha256, vae.weights_sha256],
         "space": space,
-        "posterior": to_json(posterior),
+        "posterior": vars(posterior),
         "dtype": dtype,
         "options": to_json(options),
     }
-    return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
+    return hashlib.sha256(_SORTED.encode(content).encode()).hexdigest()
 
 
 def _source(source: SourceRecord) -> dict[str, Any]:
     """As JSON has it: what is left out has not changed what was written before there was any."""
-    return {name: value for name, value in to_json(source).items() if name != "version" or value is not None}
+    return {name: value for name, value in vars(source).items() if name != "version" or value is not None}
 
 
 def check_format(data: Any) -> None:

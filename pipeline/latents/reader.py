@@ -158,8 +158,9 @@ def is_latents(path: Path) -> bool:
 def latents_done(path: Path, fingerprint: str) -> bool:
     """Whether complete latents of this source, VAE and options are here already (see `meta.fingerprint`)."""
     try:
-        if path.suffix == IMAGE_SUFFIX and not path.is_dir():
-            return read_texts(path).get("fingerprint") == fingerprint
+        if path.suffix == IMAGE_SUFFIX:
+            with suppress(IsADirectoryError, PermissionError):  # a folder, on Windows too
+                return read_texts(path).get("fingerprint") == fingerprint
         return open_latents(path).meta.fingerprint == fingerprint
     except (InputError, OSError, ValueError):
         return False
