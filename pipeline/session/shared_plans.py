@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.graph import Graph
@@ -46,7 +47,7 @@ class SharedPlans:
         device, shapes = inputs[0].device, [tuple(x.shape) for x in inputs]
         key = (id(graph), *shapes, device, call.last, limits)
         if key not in self._plans:
-            self._check(graph, shapes, limits, call)
+            self._check(graph, shapes, limits, call, on_cpu=device.type == "cpu")
             if weights is not None:
                 self._check_weights(program, graph, weights)
             whole = sum(program.ops[i].bytes for i in program.outputs) if self._peers.gather and not self._steps else 0
@@ -66,7 +67,9 @@ class SharedPlans:
         """How a program of these plans is run."""
         return SharedRun(program, self._peers, self._steps, channels_last)
 
-    def _check(self, graph: Graph, shapes: Sequence[tuple[int, ...]], limits: Limits, call: Call) -> None:
+    def _check(
+        self, graph: Graph, shapes: Sequence[tuple[int, ...]], limits: Limits, call: Call, *, on_cpu: bool
+    ) -> None:
         text = json.dumps(graph.to_json(), sort_keys=True, default=str)
         self._peers.check_alike([
             ("version of tvae", own_digest()),
@@ -75,6 +78,7 @@ class SharedPlans:
             ("input size", shapes),
             ("limit of memory", replace(limits, spill=None)),
             ("VAE", text),
+            ("number of threads (OMP_NUM_THREADS)", torch.get_num_threads() if limits.bitwise and on_cpu else 0),
         ])  # fmt: skip
 
     def _check_weights(self, program: Program, graph: Graph, weights: PreparedWeights) -> None:

@@ -143,6 +143,24 @@ def test_ten_sizes_in_processes(family: str, side: str, ranks: int, monkeypatch:
         assert all(torch.equal(found[height], one[height]) for height in one)
 
 
+def with_threads(rank: int) -> list[str]:
+    """What is said where one of the processes has more threads, which may add in another order."""
+    torch.set_num_threads(1 + rank)
+    said = []
+    for bitwise in (True, False):
+        vae = TiledVAE(TINY["AutoencoderKL"].build(), bitwise=bitwise, group=dist.group.WORLD)
+        try:
+            vae.decode(TINY["AutoencoderKL"].input("decode", HEIGHT, WIDTH))
+        except UsageError as error:
+            said.append(str(error))
+    return said
+
+
+def test_processes_with_other_numbers_of_threads_are_refused() -> None:
+    for (said,) in in_ranks(2, with_threads):
+        assert "another number of threads (OMP_NUM_THREADS) than rank 0" in said
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("family", TINY)
