@@ -92,10 +92,12 @@ class OneOp:
         return self._add(node, value, self.shape_of(like) if like else shape)
 
     def fused(self, name: str, *args: Any, value: Tensor, shape: Shape | None = None) -> Ref:
-        """A call of a fused operation. ``value`` is what it must give, in any type; ``shape`` as for ``call``."""
+        """A call of a fused operation. ``value`` is what it must give, fractions in any type; ``shape`` as for
+        ``call``."""
         first = next(a for a in args if isinstance(a, Ref))
         node = Node("call", f"tvae.{name}.default", args, module="block.0")
-        return self._add(node, value.to(self.dtype), self.shape_of(first) if shape is None else shape)
+        value = value.to(self.dtype) if value.is_floating_point() else value
+        return self._add(node, value, self.shape_of(first) if shape is None else shape)
 
     def wide(self, arg: Any) -> Any:
         """A node's value in float64 for an oracle; anything but a Ref as it is."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from tvae.kernels import Kernels
 from tvae.kernels.library_convolutions import conv1d, conv2d, conv3d
 from tvae.pipeline.engine.ir.layout import dense, with_frames
+from tvae.pipeline.engine.ir.nearest import nearest_code
 
 __all__ = ["enlarging_taps", "even_zeros", "fused", "norm_affine", "subpixel_weight"]
 
@@ -234,6 +235,7 @@ _FUSED: dict[str, Callable[..., Tensor]] = {
     for fn in (
         *(norm_act, norm_pad, residual, subpixel_weight, enlarging_taps, last_taps, sum_of, passed_on),
         *(rms_norm_act, wide_attention, conv_add, uneven_conv, down_conv, enlarge_conv, conv_from_few, conv_to_few),
+        nearest_code,
     )
 }
 

@@ -13,6 +13,7 @@ from tvae.pipeline.engine.passes.frames_before import join_frames_before
 from tvae.pipeline.engine.passes.functionalise import functionalise
 from tvae.pipeline.engine.passes.identities import remove_identities
 from tvae.pipeline.engine.passes.narrow_conv import fuse_narrow_conv
+from tvae.pipeline.engine.passes.nearest_code import fuse_nearest_code
 from tvae.pipeline.engine.passes.norm_act import fuse_norm_act
 from tvae.pipeline.engine.passes.residual import fuse_residual
 from tvae.pipeline.engine.passes.rms_norm import fuse_rms_norm
@@ -46,7 +47,7 @@ def optimise(
     epilogue: where a convolution adds in its epilogue what is added to its result. summed: for which convolutions, by
     (operation, channels out, channels in, kernel), there is a kernel that takes the statistics of its result, too.
     """
-    for rewrite in (drop_casts, leave_zeros_to_convolutions, leave_out_zero_frames):
+    for rewrite in (drop_casts, leave_zeros_to_convolutions, leave_out_zero_frames, fuse_nearest_code):
         graph = rewrite(graph)
     if subpixel:
         graph = fuse_upsample_conv(graph)

@@ -1,0 +1,52 @@
+"""The rule of the nearest code: every row's vectors for themselves, in any strips."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from one_op import Case, Draw, OneOp, check, heights
+
+from tvae.pipeline.engine.lower import lower
+from tvae.pipeline.errors import UnsupportedOp
+
+
+def nearest_code(draw: Draw, op: str) -> OneOp:
+    """Of pictures, one or more in turn, in whatever type."""
+    dtype = draw(st.sampled_from([torch.float64, torch.float32, torch.bfloat16]))
+    g = OneOp(draw(heights), draw(st.integers(2, 4)), dtype)
+    n = draw(st.integers(1, 2))
+    x = g.call("view.default", g.input(n, "h", "w", 4), [-1, 4], shape=(f"{n}*h*w", 4))
+    codes = g.param(9, 4)
+    distances = (g.wide(x)[:, None] - g.wide(codes)).square().sum(-1)
+    return g.gives(g.fused(op, x, codes, value=distances.argmin(1), shape=(f"{n}*h*w",)), tolerance=0)
+
+
+CASES: dict[str, Case] = {"nearest_code": nearest_code}
+
+
+@pytest.mark.parametrize("op", CASES)
+@given(data=st.data())
+def test_rows_of_what_was_asked_for_equal_the_op_on_everything(op: str, data: Any) -> None:
+    check(CASES[op], op, data)
+
+
+def test_distances_are_never_all_there() -> None:
+    g = OneOp(64, 64)
+    x = g.call("view.default", g.input("h", "w", 4), [-1, 4], shape=("h*w", 4))
+    g.gives(g.fused("nearest_code", x, g.param(300, 4), value=torch.zeros(4096, dtype=torch.int64), shape=("h*w",)))
+    (op,) = (op for op in lower(g.graph, g.sizes, torch.device("cuda")).ops if op.name == "nearest_code")
+    vectors = (1 << 20) // 300
+    assert op.workspace(1) == 8 * (300 * 4 + 64 * (4 + 3 * 300))
+    assert op.workspace(64) == 8 * (300 * 4 + vectors * (4 + 3 * 300)) < 4096 * 300 * 4 * 6
+
+
+def test_codes_with_rows_are_refused() -> None:
+    g = OneOp(6, 5)
+    x = g.call("view.default", g.input("h", "w", 4), [-1, 4], shape=("h*w", 4))
+    g.gives(g.fused("nearest_code", x, x, value=torch.arange(30), shape=("h*w",)))
+    with pytest.raises(UnsupportedOp, match="none in its codes"):
+        lower(g.graph, g.sizes, torch.device("cpu"))
