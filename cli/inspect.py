@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,16 +12,20 @@ from tvae.cli.exit_codes import ExitCode
 from tvae.cli.reporting import printable, reporting, say, tell
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from tvae.pipeline.media.sandbox import SandboxMode
     from tvae.pipeline.models.source import VaeSource
+    from tvae.pipeline.stores import RemoteFile
 
 __all__ = ["inspect"]
 
 Things = Annotated[
     list[str],
-    typer.Argument(metavar="THING...", help="Latents, images, videos, VAEs (files or folders), or builtin."),
+    typer.Argument(
+        metavar="THING...", help="Latents, images, videos, VAEs (files, folders or URLs of files), or builtin."
+    ),
 ]
 
 
@@ -33,23 +38,28 @@ def inspect(
 ) -> None:
     """Say what a file or folder is (latents, an image, a video or a VAE): first the main facts, then all details."""
     with reporting(verbose, json):
+        from contextlib import nullcontext
         from pathlib import Path
 
         from tvae.cli import arguments
         from tvae.cli.summary import summary
         from tvae.cli.table import emit, lines
         from tvae.pipeline.errors import InputError, UsageError
-        from tvae.pipeline.jobs.remote.refusals import refuse_urls
 
-        refuse_urls(things, "tvae inspect")
+        remote = _remote_files(things)
         for thing in things:
-            if thing != "builtin" and not Path(thing).exists():
+            if thing != "builtin" and thing not in remote and not Path(thing).exists():
                 raise UsageError(f"{thing} does not exist")
         failed = False
         for thing in things:
             try:
-                kind, values = _look(thing, arguments.pixel_limit(max_megapixels), sandbox)
+                with nullcontext(thing) if thing not in remote else _copied(remote[thing]) as here:
+                    kind, values = _look(here, arguments.pixel_limit(max_megapixels), sandbox)
+                if thing in remote:
+                    thing = remote[thing].place.shown  # without what is secret of it
+                    values = {name: thing if value == here else value for name, value in values.items()}
             except InputError as error:
+                thing = remote[thing].place.shown if thing in remote else thing
                 say(str(error) if thing in str(error) else f"{thing}: {error}")
                 failed = True
                 continue
@@ -61,6 +71,25 @@ def inspect(
             tell("\n".join(map(printable, told)))
         if failed:
             raise typer.Exit(ExitCode.SOME_FAILED)
+
+
+def _remote_files(things: Sequence[str]) -> dict[str, RemoteFile]:
+    """Those that are URLs; one that leads to nothing is told before anything is looked at."""
+    from tvae.pipeline.stores import is_url
+
+    if not any(map(is_url, things)):
+        return {}
+    from tvae.pipeline.batch.looked_at import remote_file
+
+    return {thing: remote_file(thing) for thing in things if is_url(thing)}
+
+
+@contextmanager
+def _copied(file: RemoteFile) -> Iterator[str]:
+    from tvae.pipeline.batch.looked_at import fetched
+
+    with fetched(file) as copy:
+        yield str(copy)
 
 
 def _look(thing: str, max_pixels: int, mode: SandboxMode) -> tuple[str, dict[str, Any]]:

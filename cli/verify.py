@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["verify"]
 
 Paths = Annotated[
-    list[str], typer.Argument(metavar="PATH...", help="Latents, or folders of them or of caches for trainers.")
+    list[str],
+    typer.Argument(metavar="PATH...", help="Latents, or folders of them or of caches for trainers; URLs of latents."),
 ]
 Sources = Annotated[
     str | None,
@@ -51,10 +52,12 @@ def verify(
         from tvae.pipeline.batch.verdicts import made_by, verdicts
         from tvae.pipeline.errors import UsageError
         from tvae.pipeline.jobs.remote.refusals import refuse_urls
+        from tvae.pipeline.stores import is_url
 
-        refuse_urls([*paths, *([source] if source else [])], "tvae verify")
+        if source is not None:
+            refuse_urls([*paths, source], "tvae verify --source")
         for name in paths:
-            if not Path(name).exists():
+            if not is_url(name) and not Path(name).exists():
                 raise UsageError(f"{name} does not exist")
         if source is not None and not Path(source).is_dir():
             raise UsageError(f"the folder of --source, {source}, does not exist")
@@ -70,7 +73,13 @@ def verify(
                 tell(printable(f"{verdict.path}: {verdict.state}: {verdict.reason}"))
 
         for name in paths:
-            for verdict in verdicts(Path(name), None if source is None else Path(source), of):
+            if is_url(name):
+                from tvae.pipeline.batch.looked_at import remote_verdicts
+
+                found = remote_verdicts(name, of)
+            else:
+                found = verdicts(Path(name), None if source is None else Path(source), of)
+            for verdict in found:
                 told(verdict)
         if not json:
             tell(", ".join(f"{count} {state}" for state, count in counts.items()) or "no latents here")

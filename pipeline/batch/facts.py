@@ -9,8 +9,14 @@ from tvae.pipeline.errors import InputError
 from tvae.pipeline.latents import LatentsMeta, is_latents, open_latents
 from tvae.pipeline.latents.tensor_file import read_header
 from tvae.pipeline.media import read_fingerprint
+from tvae.pipeline.stores import RemotePath
 
-__all__ = ["facts_of"]
+__all__ = ["facts_of", "whole_name"]
+
+
+def whole_name(source: Path) -> str:
+    """A source's path, whatever folder one is in, or its URL."""
+    return str(source if isinstance(source, RemotePath) else source.absolute())
 
 
 def facts_of(output: Path) -> dict[str, Any]:

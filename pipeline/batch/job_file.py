@@ -22,6 +22,7 @@ from tvae.pipeline.jobs.items import names_in
 from tvae.pipeline.jobs.job import OPERATIONS, Job, Listed
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.remote.refusals import refuse_urls
+from tvae.pipeline.stores import is_url, shown_path
 from tvae.presets import builtin
 
 __all__ = ["Override", "Step", "read_job_file"]
@@ -129,7 +130,9 @@ class _Reader:
         """Of what the file has for all steps it leaves out what it has no use for."""
         known = {name: value for name, value in data.items() if name not in self.defaults or name in _OF_A_CHECK}
         self.check_names(known, _OF_A_CHECK, where)
-        inputs = tuple(str(self._from(name)) for name in self._texts(known, "inputs", where))
+        named = self._texts(known, "inputs", where)
+        refuse_urls(named, "a step that verifies")
+        inputs = tuple(str(self._from(name)) for name in named)
         if not inputs:
             raise self.wrong(where, "inputs is missing; name latents, or folders of outputs")
         values = self._values(known, {name: keys()[name] for name in ("vae", "allow_pickle")}, where)
@@ -146,7 +149,7 @@ class _Reader:
             found = f"found {shown(operation)}" if "operation" in data else "it is missing"
             raise self.wrong(where, f"operation must be one of {', '.join((*OPERATIONS, VERIFY))}; {found}")
         inputs = tuple(_below(self._folder, name) for name in self._texts(data, "inputs", where))
-        names = [one for name in self._texts(data, "list", where) for one in self._listed(name, where)]
+        names = [one for name in self._lists(data, "list", where) for one in self._listed(name, where)]
         names += [_below(self._folder, name) for name in self._texts(data, "listed", where)]
         tables = self._override_tables(data, where)
         items, own = self._with_options(data, len(tables), where)
@@ -169,7 +172,12 @@ class _Reader:
         output = data.get(name, ".")
         if not _is_name(output):
             raise self.wrong(where, f"{name} must be a text, found {shown(output)}")
-        refuse_urls([output], "tvae batch")
+        if is_url(output):
+            raise self.wrong(
+                where,
+                f"{name} must be on this machine, where the manifest is, not {shown_path(output)}; tvae encode, decode "
+                "and roundtrip write to URLs",
+            )
         return str(self._from(output)) + ("" if name == "output_file" else os.sep)
 
     def _override_tables(self, data: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
@@ -197,7 +205,7 @@ class _Reader:
     ) -> tuple[list[Listed], list[tuple[str, dict[str, Any]]]]:
         """Items of lists of JSON objects, and sets of options, numbered from ``first``, with where each is said."""
         items, sets, numbers = list[Listed](), list[tuple[str, dict[str, Any]]](), OwnOptions(first)
-        for name in self._texts(data, "jsonl", where):
+        for name in self._lists(data, "jsonl", where):
             path = self._from(name)
             try:
                 for line, (file, options) in items_in(path, MOST_LISTED):
@@ -253,12 +261,16 @@ class _Reader:
         except ValueError as error:
             raise self.wrong(where, f"cannot read the list {name}: {error}") from error
 
+    def _lists(self, data: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
+        names = self._texts(data, name, where)
+        refuse_urls(names, f"{name} of a job")
+        return names
+
     def _texts(self, data: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
         value = data.get(name, [])
         texts = [value] if isinstance(value, str) else value
         if not isinstance(texts, list) or not all(map(_is_name, texts)):
             raise self.wrong(where, f"{name} must be a text or a list of texts, found {shown(value)}")
-        refuse_urls(texts, "tvae batch")
         return tuple(texts)
 
     def _from(self, name: str) -> Path:
@@ -267,7 +279,8 @@ class _Reader:
 
 def _below(folder: Path, name: str) -> str:
     """An input that a file in a folder names. In a pattern the folder's own name stands for itself."""
-    refuse_urls([name], "tvae batch")
+    if is_url(name):
+        return name
     whole = folder / Path(name).expanduser()
     if not glob.has_magic(name) or not glob.has_magic(str(folder)) or os.path.lexists(whole):
         return str(whole)

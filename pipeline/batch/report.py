@@ -20,6 +20,7 @@ from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.atomic import replacing, write_error
 from tvae.pipeline.files.checked import read_json
+from tvae.pipeline.stores import is_url
 
 __all__ = ["Ended", "check_places", "expect", "write_failed_list", "write_reports"]
 
@@ -83,7 +84,7 @@ def _rate(result: StepResult, shard: Shard | None) -> float | None:
 def write_failed_list(path: Path, results: Sequence[StepResult]) -> None:
     """The sources that failed, one a line, as ``tvae encode -a`` and a step's ``list`` read them."""
     names = dict.fromkeys(failure["source"] for result in results for failure in result.failures)
-    _write(path, "".join(f"{Path(name).absolute()}\n" for name in names))
+    _write(path, "".join(f"{name if is_url(name) else Path(name).absolute()}\n" for name in names))
 
 
 def _tidy(folder: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tvae.pipeline.batch.check import VERIFY, CheckStep, run_check
-from tvae.pipeline.batch.facts import facts_of
+from tvae.pipeline.batch.facts import facts_of, whole_name
 from tvae.pipeline.batch.foresight import bytes_of
 from tvae.pipeline.batch.job_file import Step
 from tvae.pipeline.batch.manifest import Manifest
@@ -19,12 +19,14 @@ from tvae.pipeline.batch.retries import may_pass, waits
 from tvae.pipeline.batch.settled import Settled
 from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.batch.shared_manifest import SharedManifest
+from tvae.pipeline.batch.to_come import without_what_is_to_come
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemPlanned, ItemSkipped, run_job
 from tvae.pipeline.jobs.events import ItemVerified, Notice, Retried
 from tvae.pipeline.jobs.job import Job, fills_shards
 from tvae.pipeline.jobs.listing import Listing, listing
 from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.remote.refusals import refuse_urls, urls_of
 from tvae.pipeline.jobs.run import Elsewhere
 from tvae.pipeline.jobs.vaes import OpenVaes, Vaes
 
@@ -101,7 +103,7 @@ def run_batch(
             continue
         result = StepResult(step.job.operation, str(step.folder))
         results.append(result)
-        here = _without_what_is_not_there_yet(step, made) if options.dry_run else step
+        here = without_what_is_to_come(step, made) if options.dry_run else step
         made.add(step.folder)
         result.waits = here is not step
         if here is None:
@@ -127,7 +129,10 @@ def _check_shared(steps: Sequence[Step | CheckStep], options: Options) -> None:
             job = step.job_with(override)
             if options.claim:
                 replaced(job, claim=True)
-            if options.elsewhere is not None and job.devices is not None:
+            if options.elsewhere is None:
+                continue
+            refuse_urls(urls_of(job), "--engine ray")
+            if job.devices is not None:
                 raise UsageError("devices are of one machine; leave them out of the job, workers have one each")
 
 
@@ -163,21 +168,6 @@ def _count_failure(result: StepResult, event: ItemFailed) -> None:
     result.failures.append({"source": str(event.input), "error": event.error})
 
 
-def _without_what_is_not_there_yet(step: Step, made: set[Path]) -> Step | None:
-    """Of a dry run, in which no earlier step has made its outputs. None: nothing is left."""
-    job = step.job
-    inputs = tuple(name for name in job.inputs if not _is_to_come(Path(name), made))
-    listed = tuple(one for one in job.listed if not _is_to_come(Path(one.name), made))
-    if (inputs, listed) == (job.inputs, job.listed):
-        return step
-    return replaced(step, job=replaced(job, inputs=inputs, listed=listed)) if inputs or listed else None
-
-
-def _is_to_come(path: Path, made: set[Path]) -> bool:
-    """Is it in one of these folders, and not there yet?"""
-    return any(folder in made for folder in (path, *path.parents)) and not path.exists()
-
-
 class _Step:
     def __init__(
         self,
@@ -194,16 +184,13 @@ class _Step:
         self._notices: dict[int, list[str]] = {}
         self._manifest: Manifest | None = None
         self._settled: Settled | None = None
-        self._member_bytes: dict[int, int] = {}
+        self._items: Sequence[Item] = ()
 
     def run(self) -> None:
         """All groups: items that are done alike, for which the VAE is opened once."""
         whole = self._listing(self._step.job)
-        self._member_bytes = {item.index: item.member.size for item in whole.items if item.member is not None}
-        groups: dict[tuple[int, ...], list[Item]] = {}
-        for item in whole.items:
-            if self._is_here(item):
-                groups.setdefault(self._step.overrides_of(item), []).append(item)
+        self._items = whole.items
+        groups: dict[tuple[int, ...], Sequence[Item]] = {(): whole.items} if self._all_alike() else self._groups()
         with self._writing() as self._manifest:
             for group, items in groups.items():
                 job = self._step.job_with(group)
@@ -213,6 +200,16 @@ class _Step:
                     self._group(job, Listing(items, anew.claims))
                 else:
                     self._group(job, Listing(items, whole.claims))
+
+    def _all_alike(self) -> bool:
+        return self._options.shard is None and not self._step.overrides
+
+    def _groups(self) -> dict[tuple[int, ...], Sequence[Item]]:
+        found: dict[tuple[int, ...], list[Item]] = {}
+        for item in self._items:
+            if self._is_here(item):
+                found.setdefault(self._step.overrides_of(item), []).append(item)
+        return {**found}
 
     def _listing(self, job: Job) -> Listing:
         return listing(job, Vaes(job, opened=self._opened))
@@ -229,8 +226,9 @@ class _Step:
     def _group(self, job: Job, part: Listing) -> None:
         options = self._options
         job = replaced(job, dry_run=options.dry_run, exact=options.dry_run, claim=options.claim)
-        if self._manifest is not None:
-            self._settled = Settled(job, self._manifest, Vaes(job, opened=self._opened).facts)
+        manifest, self._settled = self._manifest, None
+        if manifest is not None and manifest.had_lines:
+            self._settled = Settled(job, manifest, Vaes(job, opened=self._opened).facts)
         for wait in (*waits(options.retries), None):
             failed: set[int] = set()
 
@@ -280,7 +278,8 @@ class _Step:
             raise TooManyFailures
 
     def _bytes_read(self, event: ItemDone | ItemPlanned) -> int:
-        return self._member_bytes.get(event.index) or bytes_of(event.input)
+        member = self._items[event.index].member
+        return bytes_of(event.input) if member is None else member.size
 
     def _is_known(self, event: ItemSkipped) -> bool:
         """Has it a line, or is none wanted?"""
@@ -292,7 +291,7 @@ class _Step:
         """A line in the manifest; shards have records of their own."""
         if self._manifest is None or fills_shards(self._step.job):
             return
-        known = {"operation": self._step.job.operation, "source": str(event.input.absolute())}
+        known = {"operation": self._step.job.operation, "source": whole_name(event.input)}
         notices = self._notices.pop(event.index, [])
         told: dict[str, Any] = {"warnings": notices} if notices else {}
         told |= {"all_bytes": bytes_of(event.output)} if event.output.is_dir() else {}

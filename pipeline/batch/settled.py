@@ -34,7 +34,7 @@ class Settled:
     def __init__(self, job: Job, manifest: Manifest, facts: Callable[[str], Model]) -> None:
         self._job, self._manifest, self._facts = job, manifest, facts
         lines_tell = job.operation != "cache" and job.latents_space is None
-        self._trusts = job.existing == "skip" and lines_tell and manifest.had_lines
+        self._trusts = job.existing == "skip" and lines_tell
         self.indices: set[int] = set()
         """Of the items that were done."""
 

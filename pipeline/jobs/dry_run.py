@@ -9,12 +9,10 @@ from tvae.pipeline.jobs.cache_names import planned_cache
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemPlanned, ItemSkipped
 from tvae.pipeline.jobs.existing import is_there
-from tvae.pipeline.jobs.other_programs import opened_latents
 from tvae.pipeline.jobs.outcome import Outcome
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.reading import kind_of
 from tvae.pipeline.media.formats import Kind
-from tvae.pipeline.stores import RemoteFile
 
 if TYPE_CHECKING:
     from tvae.pipeline.jobs.cache_plan import CachePlan
@@ -37,12 +35,10 @@ def planned(item: Item, context: Context, cached: CachePlan | None = None) -> Ou
 
 
 def _kind_of_latents(item: Item, context: Context) -> Kind:
-    if isinstance(item.member, RemoteFile):
-        from tvae.pipeline.jobs.remote.opening import head_of_latents
+    from tvae.pipeline.jobs.remote.opening import head_of_any_latents
 
-        with head_of_latents(item, item.member, context) as reader:
-            return reader.meta.kind
-    return opened_latents(item, context).meta.kind
+    with head_of_any_latents(item, context) as reader:
+        return reader.meta.kind
 
 
 def _plan(item: Item, context: Context) -> Event:

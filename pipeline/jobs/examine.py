@@ -15,13 +15,14 @@ from tvae.pipeline.jobs.events import Event, ItemPlanned
 from tvae.pipeline.jobs.existing import DONE_ALREADY, is_there, picture_serves, skipped
 from tvae.pipeline.jobs.fingerprints import of_decoded, of_encoded, of_reconstructed
 from tvae.pipeline.jobs.job import Job
-from tvae.pipeline.jobs.other_programs import opened_latents
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.reading import blame_input, kind_of
+from tvae.pipeline.jobs.remote.opening import head_of_any_latents
 from tvae.pipeline.latents import SourceRecord
 from tvae.pipeline.media.formats import Kind
 from tvae.pipeline.media.probe import check_file
 from tvae.pipeline.models.load import BUILTIN
+from tvae.pipeline.stores import RemoteFile
 
 if TYPE_CHECKING:
     from tvae.pipeline.jobs.cache_plan import CachePlan
@@ -65,6 +66,9 @@ def _made_of_media(item: Item, context: Context) -> Event:
 
 def _kind(item: Item, context: Context) -> Kind:
     """By content; of what is no image for Pillow FFmpeg is asked, which takes longer."""
+    if isinstance(item.member, RemoteFile) and len(item.kinds) == 1:
+        (kind,) = item.kinds  # which is not fetched for it
+        return kind
     path = item.source.absolute()
     if item.member is None and not context.sandbox.takes(path) and check_file(path, context.job.max_pixels):
         return "image"
@@ -72,10 +76,11 @@ def _kind(item: Item, context: Context) -> Kind:
 
 
 def _decoded(item: Item, context: Context) -> Event:
-    job, reader = context.job, opened_latents(item, context)
-    kind = reader.meta.kind
-    output = context.claim(item, kind)
-    fingerprint = of_decoded(reader, job, model_of(reader, job, context.facts_for))
+    job = context.job
+    with head_of_any_latents(item, context) as reader:
+        kind = reader.meta.kind
+        output = context.claim(item, kind)
+        fingerprint = of_decoded(reader, job, model_of(reader, job, context.facts_for))
     skip = skipped(item, context, lambda output, _kind: picture_serves(output, fingerprint), kind)
     return _planned(item, output, _why(output, job)) if skip is None else skip
 

@@ -11,6 +11,7 @@ from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.other_programs import told_apart
 from tvae.pipeline.jobs.outputs import Claims, Item, assign
 from tvae.pipeline.jobs.remote.uploads import Uploads
+from tvae.pipeline.jobs.scanned import DistinctOutputs, scanned
 from tvae.pipeline.jobs.vaes import Vaes
 
 __all__ = ["Listing", "listing"]
@@ -30,6 +31,8 @@ def listing(job: Job, vaes: Vaes, uploads: Uploads | None = None) -> Listing:
 
     Raises :class:`UsageError` for inputs that there are not, and for outputs that cannot be written or clash.
     """
+    if uploads is None and (files := scanned(job)) is not None:
+        return Listing(files, DistinctOutputs())
     found = expand(job, uploads)
     if job.latents_space is not None:
         vaes.check()

@@ -29,7 +29,7 @@ from tvae.pipeline.latents.foreign import WRITTEN, ForeignLatents
 from tvae.pipeline.media.formats import DEFAULT_SUFFIXES, WRITTEN_SUFFIXES, Kind, kinds_of, listed
 from tvae.pipeline.stores import RemoteFile
 
-__all__ = ["Claims", "Item", "assign", "names_a_file"]
+__all__ = ["Claims", "Item", "assign", "names_a_file", "why_closed"]
 
 LATENTS_ENDINGS: dict[Kind, str] = {"image": latents.IMAGE_SUFFIX, "video": latents.VIDEO_SUFFIX}
 
@@ -175,7 +175,7 @@ def assign(found: Iterable[Found], job: Job) -> list[Item]:
         end = (one.problem, one.foreign, below, one.below, one.own, one.member, beside)
         items.append(Item(one.path, index, kinds, folder, name, one_file, to_latents, *end))
     used = sorted({item.folder for item in items if item.problem is None})
-    closed = {folder: problem for folder in used if (problem := _why_closed(folder)) is not None}
+    closed = {folder: problem for folder in used if (problem := why_closed(folder)) is not None}
     if closed and len(closed) == len(used):
         raise UsageError(closed[used[0]])
     return [
@@ -238,7 +238,7 @@ def names_a_file(output: str, to_latents: bool) -> bool:
     return False
 
 
-def _why_closed(folder: Path) -> str | None:
+def why_closed(folder: Path) -> str | None:
     """Why nothing can be written to a folder, None if something can. It is tried, on the nearest folder that exists:
     neither permission bits (read-only mounts, root) nor the making of a file (full disks) tell alone."""
     existing = folder

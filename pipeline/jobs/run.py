@@ -33,6 +33,7 @@ from tvae.pipeline.jobs.outcome import End, Finished, Outcome, failure, is_fault
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.remote.run import placed
 from tvae.pipeline.jobs.remote.uploads import Uploads
+from tvae.pipeline.jobs.scanned import folders_of
 from tvae.pipeline.jobs.vaes import OpenVaes, Vaes
 from tvae.pipeline.jobs.writing import check_writing
 from tvae.pipeline.media.part_folders import remove_parts_of_done
@@ -118,7 +119,7 @@ def _run(
     if fills_shards(job) and elsewhere is not None:
         raise UsageError("shards are filled in the order of the inputs by one process: leave --engine out")
     if not job.dry_run:
-        for folder in {item.folder for item in items if item.problem is None}:
+        for folder in folders_of(items):
             remove_leftovers(folder)
             remove_parts_of_done(folder)
         for folder in cached_folders(items, job):

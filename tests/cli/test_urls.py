@@ -18,9 +18,8 @@ URL = "s3://b/x"
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["inspect", URL], f"tvae inspect {ELSEWHERE} roundtrip"),
-        (["verify", URL], f"tvae verify {ELSEWHERE} roundtrip"),
-        (["verify", ".", "--source", URL], f"tvae verify {ELSEWHERE} roundtrip"),
+        (["verify", ".", "--source", URL], f"tvae verify --source {ELSEWHERE} roundtrip"),
+        (["verify", URL, "--source", "."], f"tvae verify --source {ELSEWHERE} roundtrip"),
         (["convert", URL, "a.latent"], f"tvae convert {ELSEWHERE} roundtrip"),
         (["convert", "a.latent", URL], f"tvae convert {ELSEWHERE} roundtrip"),
         (["plan", URL], f"tvae plan {ELSEWHERE} roundtrip"),
@@ -43,22 +42,35 @@ def test_where_they_cannot_be_used(arguments: list[str], message: str, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "job",
+    ("job", "options", "message"),
     [
-        'operation = "encode"\ninputs = "s3://b/x"\noutput = "out"',
-        'operation = "encode"\ninputs = "a.png"\noutput = "s3://b/x"',
-        'operation = "encode"\nlist = "list.txt"\noutput = "out"',
-        'operation = "encode"\njsonl = "list.jsonl"\noutput = "out"',
+        (
+            'operation = "encode"\ninputs = "a.png"\noutput = "s3://b/x"',
+            [],
+            "output must be on this machine, where the",
+        ),
+        ('operation = "encode"\ninputs = "a.png"\noutput_file = "s3://b/x"', [], "output_file must be on this machine"),
+        ('operation = "encode"\nlist = "s3://b/x"\noutput = "out"', [], f"list of a job {ELSEWHERE}"),
+        ('operation = "encode"\njsonl = "s3://b/x"\noutput = "out"', [], f"jsonl of a job {ELSEWHERE}"),
+        ('operation = "verify"\ninputs = "s3://b/x"', [], f"a step that verifies {ELSEWHERE}"),
+        ('operation = "cache"\ninputs = "s3://b/x"\ncache = {trainer = "kohya"}', [], f"tvae cache {ELSEWHERE}"),
+        ('operation = "encode"\ninputs = "s3://b/x"\noutput = "out"', ["--claim"], f"--claim {ELSEWHERE}"),
+        (
+            'operation = "encode"\ninputs = "s3://b/x"\noutput = "out"\ndevices = "2"',
+            [],
+            "--devices cannot be used with",
+        ),
+        ('operation = "encode"\nlist = "list.txt"\noutput = "out"', ["--claim"], f"--claim {ELSEWHERE}"),
     ],
 )
-def test_job_files(job: str, tmp_path: Path) -> None:
+def test_job_files(job: str, options: list[str], message: str, tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text(f"{URL}\n")
-    (tmp_path / "list.jsonl").write_text('{"file": "s3://b/x"}\n')
     (tmp_path / "job.toml").write_text(f"[[step]]\n{job}\n")
-    result = CliRunner().invoke(app, ["batch", str(tmp_path / "job.toml")])
+    result = CliRunner().invoke(app, ["batch", str(tmp_path / "job.toml"), *options])
     assert result.exit_code == 2, result.output
-    assert f"tvae batch {ELSEWHERE}" in result.stderr
-    assert not (tmp_path / "out").exists()
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert not [path for path in tmp_path.rglob("*") if path.suffix == ".safetensors"]
 
 
 def test_files_alone_import_no_store(tmp_path: Path) -> None:

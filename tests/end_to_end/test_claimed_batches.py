@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import random
 import shutil
 import signal
@@ -19,6 +20,7 @@ from means import Means
 
 from tvae.pipeline.batch.job_file import read_job_file
 from tvae.pipeline.batch.run import Options, run_batch
+from tvae.pipeline.files import names
 from tvae.pipeline.jobs import Event, ItemDone
 
 pytestmark = [
@@ -27,6 +29,7 @@ pytestmark = [
 ]
 
 PHOTOS = 60
+NUMBER = (1 << 22) + 1  # beyond those of Linux
 JOB = ENCODE + DECODE
 
 
@@ -48,12 +51,22 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("job.toml").write_text(JOB)
 
 
-def begun(number: int) -> int:
-    """A process that notes what it has done."""
+def on_machine(name: str) -> None:
+    """From now on this process is the only one of a machine of this name. All have the same number, which no process
+    has here: who takes another's for one of this machine takes it for dead."""
+    names.here.cache_clear()
+    platform.node = lambda: name
+    os.getpid = lambda: NUMBER
+
+
+def begun(number: int, machine: str | None = None) -> int:
+    """A process that notes what it has done. machine: see ``on_machine``."""
     process = os.fork()
     if process == 0:
         code = 1
         try:
+            if machine is not None:
+                on_machine(machine)
             with open(f"done-{number}.txt", "a") as notes:
 
                 def note(event: Event) -> None:
@@ -78,8 +91,9 @@ def outputs() -> dict[str, bytes]:
     return {name: data for name, data in found.items() if "/." not in name}
 
 
+@pytest.mark.parametrize("machines", [1, 3])
 @pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.slow)])
-def test_each_item_is_done_once(rounds: int) -> None:
+def test_each_item_is_done_once(rounds: int, machines: int) -> None:
     begin = time.monotonic()
     assert os.waitpid(begun(0), 0)[1] == 0
     longest = time.monotonic() - begin
@@ -90,7 +104,7 @@ def test_each_item_is_done_once(rounds: int) -> None:
             shutil.rmtree(name)
         for path in Path().glob("done-*.txt"):
             path.unlink()
-        processes = [begun(number) for number in range(3)]
+        processes = [begun(number, f"machine-{number}" if machines > 1 else None) for number in range(3)]
         if turn % 2:
             for process in processes[:2]:
                 time.sleep(rng.uniform(0, longest / 2))

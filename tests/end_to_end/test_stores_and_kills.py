@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from safetensors.torch import load
 from stores import Bucket, S3Server, s3_server
@@ -23,6 +22,8 @@ from tvae.pipeline.latents import open_latents
 
 pytestmark = pytest.mark.slow
 PHOTOS, KILLS = 12, 4
+ALONE = ("--batch", "1")
+"""A picture that shares its call with others, which after a kill are other ones, has other last bits."""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def make_clip() -> Callable[[Path], Path]:
 
 
 def command(bucket: Bucket, output: str) -> list[str]:
-    return [sys.executable, "-m", "tvae.cli", "encode", bucket.url("in"), "-o", bucket.url(output), "-q"]
+    return [sys.executable, "-m", "tvae.cli", "encode", bucket.url("in"), "-o", bucket.url(output), "-q", *ALONE]
 
 
 def check(bucket: Bucket, folder: Path) -> None:
@@ -91,6 +92,5 @@ def test_kills(bucket: Bucket, tmp_path: Path) -> None:
     assert [name.removeprefix("out/") for name in bucket.names("out")] == names
     assert len(names) > PHOTOS + 1
     for name in names:
-        once, again = (bucket.get(f"{folder}/{name}") for folder in ("whole", "out"))
-        if name.endswith(".safetensors"):  # a picture shares its call with others, which may be other ones
-            torch.testing.assert_close(load(again), load(once), rtol=1e-5, atol=1e-5)
+        if name.endswith(".safetensors"):
+            assert bucket.get(f"out/{name}") == bucket.get(f"whole/{name}"), name

@@ -17,7 +17,7 @@ from tvae.pipeline.jobs.remote.stand_ins import stand_in
 from tvae.pipeline.latents import LatentsReader
 from tvae.pipeline.stores import RemoteFile, StoreError
 
-__all__ = ["head_of_latents", "latents_to_read"]
+__all__ = ["head_of_any_latents", "head_of_latents", "latents_to_read"]
 
 
 @contextmanager
@@ -30,6 +30,16 @@ def latents_to_read(item: Item, context: Context, *, waits: bool) -> Iterator[La
         copy = stack.enter_context(local_copy(item.member, context.job.spill, waits=waits))
         with _said_of(item, copy):
             yield latents.open_latents(copy)
+
+
+@contextmanager
+def head_of_any_latents(item: Item, context: Context) -> Iterator[LatentsReader]:
+    """What an item's latents say of themselves, wherever they are. Raises InputError."""
+    if isinstance(item.member, RemoteFile):
+        with head_of_latents(item, item.member, context) as reader:
+            yield reader
+    else:
+        yield opened_latents(item, context)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from job_files import DECODE, ENCODE, checksums
 
-from tvae.pipeline.jobs import items
+from tvae.pipeline.jobs import scanned
 from tvae.pipeline.session import model
 
 Batch = Callable[..., Any]
@@ -52,12 +52,12 @@ def test_another_type_is_another_opening(batch: Batch, photos: Path, opened: lis
 
 def test_items_are_looked_for_once(batch: Batch, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[str] = []
-    members = items._members
+    scan = scanned._scan
 
     def noted(folder: Path, *more: Any) -> Any:
         looks.append(folder.name)
-        return members(folder, *more)
+        return scan(folder, *more)
 
-    monkeypatch.setattr(items, "_members", noted)
+    monkeypatch.setattr(scanned, "_scan", noted)
     batch(ENCODE + SIZES)
     assert looks == ["in", "sub"]
