@@ -21,7 +21,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is imported: workers and
 # The default run draws the same examples every time, so that it fails for a change and never by chance;
 # HYPOTHESIS_PROFILE=explore (as .ci/slow has it) draws others, and more of them.
 _common = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}  # a first example may compile something
-settings.register_profile("repeat", max_examples=25, derandomize=True, **_common)
+settings.register_profile("repeat", max_examples=12, derandomize=True, **_common)
 settings.register_profile("explore", max_examples=100, **_common)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
@@ -44,6 +44,16 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         del os.environ["XDG_CACHE_HOME"]
     else:
         os.environ["XDG_CACHE_HOME"] = before
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _settled_heap() -> None:
+    """What is there when a file begins is left out of collections.
+
+    A million objects of imports made each take a second, and tests, and captures that fail, collect often.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -133,6 +133,7 @@ def test_a_task_in_a_process_of_its_own() -> None:
         runner.run("whole", {**request, "size": (17, 16, None)}, seconds=120)
 
 
+@pytest.mark.slow
 def test_a_cap_that_is_too_low_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     card = card_of("cpu")
     held: list[int] = []
@@ -153,6 +154,7 @@ def test_a_cap_that_is_too_low_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not found.capped
 
 
+@pytest.mark.slow
 def test_a_copied_process_that_cannot_have_a_device_is_started_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 

@@ -62,6 +62,7 @@ def test_a_wrong_level_is_exit_code_4(tvae: Tvae, monkeypatch: pytest.MonkeyPatc
     assert "WRONG" in tvae(*KERNELS, "--ops", "sample").stdout
 
 
+@pytest.mark.slow
 def test_vae_as_json(tvae: Tvae, tiny: str) -> None:
     rows = objects(tvae(*VAE, "--vae", tiny, "--batch", "1,2", "--dtype", "bf16", "--json"))
     assert [(row["rival"], row["batch"]) for row in rows] == [
@@ -87,6 +88,7 @@ def test_vae_as_a_table(tvae: Tvae, tiny: str) -> None:
     assert names == ["diffusers", "tvae"]
 
 
+@pytest.mark.slow
 def test_first_use_has_columns_of_its_own(tvae: Tvae, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from tvae.pipeline.bench import vae
     from tvae.pipeline.bench.first_use import FirstUse, FirstUseModel
@@ -152,6 +154,7 @@ def test_a_chart_needs_matplotlib(tvae: Tvae, tmp_path: Path, monkeypatch: pytes
     assert result.stderr == "tvae: --plot needs matplotlib: pip install 'tvae[bench]', or leave --plot out\n"
 
 
+@pytest.mark.slow
 def test_charts(tvae: Tvae, tiny: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     for name, arguments in (("kernels.png", (*KERNELS, "--ops", "sample")), ("vae.png", (*VAE, "--vae", tiny))):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from slow_but import slow_but
 from typer.testing import CliRunner, Result
 
 from tvae.cli.app import app
@@ -42,7 +43,7 @@ def smallest(result: Result) -> int:
     return int(found[1])
 
 
-@pytest.mark.parametrize("command", ["encode", "decode"])
+@pytest.mark.parametrize("command", slow_but(["encode"], ["encode", "decode"]))
 def test_files_are_the_same_bytes(real: Callable[..., Result], spilled: list[Path], command: str) -> None:
     assert real("encode", "p.png", "-o", "given", "--bitwise").exit_code == 0
     source = {"encode": "p.png", "decode": "given/p.png.safetensors"}[command]

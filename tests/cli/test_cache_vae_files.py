@@ -10,6 +10,7 @@ import torch
 from cache_vaes import reference
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from slow_but import slow_but
 from tiny_vaes import TinyVAE, relative_l2
 from typer.testing import CliRunner
 
@@ -57,7 +58,7 @@ def test_model_space_is_asked_for() -> None:
     assert not [*Path("out").rglob("*.safetensors")]
 
 
-@pytest.mark.parametrize("sandbox", ["on", "off"])
+@pytest.mark.parametrize("sandbox", slow_but(["off"], ["on", "off"]))
 def test_the_model_is_named(model: torch.nn.Module, sandbox: str) -> None:
     assert call(*CACHE, *MORE, "--vae-of", "flux", "--dry-run", "--sandbox", sandbox)[0] == 0
     assert call(*CACHE, *MORE, "--vae-of", "flux", "--sandbox", sandbox)[0] == 0

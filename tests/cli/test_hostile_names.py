@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from slow_but import slow_but
 from typer.testing import Result
 
 from tvae.cli.columns import show_table
@@ -43,6 +44,7 @@ def test_names_in_every_line(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
     assert "\x1b" not in shown.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="such names cannot be there")
 def test_names_in_what_other_commands_tell(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
     own = tmp_path / "p\x1b[31m.toml"
@@ -109,13 +111,13 @@ def test_a_loop_of_links_and_a_closed_folder(
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_full_stdout(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", slow_but([[]], [[], ["--json"]]))
+def test_a_full_stdout(more: list[str], tmp_path: Path) -> None:
     Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(tmp_path / "a.png")
-    for arguments in ["inspect", "a.png"], ["inspect", "a.png", "--json"]:
-        with open("/dev/full", "w") as full:
-            done = subprocess.run(
-                [sys.executable, "-m", "tvae.cli", *arguments],
-                **{"cwd": tmp_path, "stdout": full, "stderr": subprocess.PIPE, "text": True},
-            )
-        assert done.returncode == 3, done.stderr
-        assert done.stderr == "tvae: cannot write to standard output: No space left on device; check where it goes\n"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tvae.cli", "inspect", "a.png", *more],
+            **{"cwd": tmp_path, "stdout": full, "stderr": subprocess.PIPE, "text": True},
+        )
+    assert done.returncode == 3, done.stderr
+    assert done.stderr == "tvae: cannot write to standard output: No space left on device; check where it goes\n"

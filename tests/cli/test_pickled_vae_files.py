@@ -14,6 +14,7 @@ from PIL import Image
 from published_names import in_checkpoint, latent_diffusion, weights_of
 from safetensors.torch import load_file, save_file
 from single_files import kl
+from slow_but import slow_but
 from typer.testing import CliRunner
 
 from tvae.cli.app import app
@@ -40,7 +41,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 32, 3), np.uint8)).save("photo.png")
 
 
-@pytest.mark.parametrize("vae", ["vae.pt", "model.ckpt"])
+@pytest.mark.parametrize("vae", slow_but(["vae.pt"], ["vae.pt", "model.ckpt"]))
 def test_there_and_back(vae: str) -> None:
     words = ("encode", "photo.png", "-o", "out", "--vae", vae, *OPTIONS)
     code, _, told = call(*words)
@@ -62,6 +63,7 @@ def test_there_and_back(vae: str) -> None:
         assert call("verify", "out", "plain", "--vae", *made_by)[1] == "2 fine\n"
 
 
+@pytest.mark.slow
 def test_every_command_that_takes_a_vae() -> None:
     torch.save(torch.randn(4, 4, 4), "z.pt")
     blocks = {"down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4}
@@ -115,6 +117,7 @@ def test_inspect_of_other_files_of_torch_save() -> None:
     assert not Path("ran").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -139,6 +142,7 @@ def test_what_measures_a_vae_takes_it_too(words: tuple[str, ...], monkeypatch: p
         assert call(*asked[:-1], "--config", "sdxl", "--allow-pickle")[0] == 2
 
 
+@pytest.mark.slow
 def test_first_use_is_measured_of_the_same_file(monkeypatch: pytest.MonkeyPatch) -> None:
     from tvae.pipeline.bench import vae
     from tvae.pipeline.bench.first_use import FirstUse, FirstUseModel, first_seconds

@@ -32,6 +32,7 @@ def test_rows_by_device(cpus: None) -> None:
     assert [one and one.groups() for one in rows] == [("0", "0", "7"), ("1", "8", "16"), ("2", "17", "24")]
 
 
+@pytest.mark.slow
 def test_bytes_are_those_of_the_plan(cpus: None) -> None:
     """What comes to one device goes from another: SD-like convolutions read one or two rows of each neighbour."""
     told = call("--shape", "128x200", "--devices", "2", "--json").stdout.splitlines()
@@ -46,6 +47,7 @@ def test_bytes_are_those_of_the_plan(cpus: None) -> None:
         assert (plan["split"], plan["seconds_alone"] < plan["seconds_together"] + 4.5) == ("items", True)
 
 
+@pytest.mark.slow
 def test_a_long_clip_frame_by_frame(cpus: None) -> None:
     """What 900 frames gain pays for the start, what one of them gains does not."""
     for frames, split in ((1, "items"), (900, "rows")):

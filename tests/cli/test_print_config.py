@@ -55,6 +55,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 SAME = ("--device", "cpu", "--batch", "1", "-q")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

@@ -98,6 +98,7 @@ def test_lines_stand_above_the_region_and_then_alone(file: Blocked) -> None:
     assert found.cursor_shown
 
 
+@pytest.mark.slow
 def test_another_thread_draws_a_few_times_a_second(file: Blocked) -> None:
     region = Region()
     before = {*threading.enumerate()}

@@ -38,7 +38,9 @@ main()
 """
 
 
-SIGNALS = pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+SIGNALS = pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 POSIX = pytest.mark.skipif(os.name == "nt", reason="signals of this kind do not exist there")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -69,20 +70,25 @@ def test_completion_imports_nothing_heavy() -> None:
 def test_a_dry_run_needs_no_torch(tmp_path: Path) -> None:
     """Its import takes longer than a dry run of 20,000 files."""
     code = (
-        "import sys\nfrom tvae.cli.app import main\n"
-        "try:\n    main()\nexcept SystemExit as end:\n    print('code:', end.code)\n"
-        "print('torch:', 'torch' in sys.modules)"
+        "import json, sys\nfrom tvae.cli.app import main\n"
+        "for sys.argv[1:] in json.loads(sys.argv[1]):\n"
+        "    try:\n        main()\n    except SystemExit as end:\n        print('code:', end.code)\n"
+        "    print('torch:', 'torch' in sys.modules)"
     )
     (tmp_path / "in").mkdir()
     for name in ("p.png", "q.jpg"):
         Image.new("RGB", (16, 16), (200, 100, 50)).save(tmp_path / "in" / name)
     folder, made, out = (str(tmp_path / name) for name in ("in", "latents", "out"))
     assert run("encode", folder, "-o", made, "--device", "cpu", "-q").returncode == 0
-    for operation, where in (("encode", folder), ("roundtrip", folder), ("decode", made)):
-        for more in ([], ["--device", "cpu", "--json"]):
-            told = run(operation, where, "-o", out, "--dry-run", *more, code=code)
-            assert told.stdout.splitlines()[-2:] == ["code: 0", "torch: False"], told.stderr
-    refused = run("encode", folder, "-o", out, "--dry-run", "--device", "cuda:99", code=code)
+    runs = [
+        [operation, where, "-o", out, "--dry-run", *more]
+        for operation, where in (("encode", folder), ("roundtrip", folder), ("decode", made))
+        for more in ([], ["--device", "cpu", "--json"])
+    ]
+    told = run(json.dumps(runs), code=code)
+    ends = [line for line in told.stdout.splitlines() if line.startswith(("code: ", "torch: "))]
+    assert ends == ["code: 0", "torch: False"] * len(runs), told.stderr
+    refused = run("encode", folder, "-o", out, "--dry-run", "--device", "cuda:99")
     assert "device 'cuda:99' cannot be used here" in refused.stderr
 
 

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from published_names import in_checkpoint, latent_diffusion, weights_of
 from safetensors.torch import load_file, save_file
+from slow_but import slow_but
 from tiny_vaes import TinyVAE, relative_l2
 from typer.testing import CliRunner
 
@@ -58,7 +59,7 @@ def mean_of(model: torch.nn.Module) -> torch.Tensor:
 OPTIONS = ("--device", "cpu", "--dtype", "fp32")
 
 
-@pytest.mark.parametrize("vae", ["sdxl_vae.safetensors", "model.safetensors"])
+@pytest.mark.parametrize("vae", slow_but(["model.safetensors"], ["sdxl_vae.safetensors", "model.safetensors"]))
 def test_there_and_back(vae: str, here: torch.nn.Module) -> None:
     assert call("encode", "photo.png", "--vae", vae, "-o", "out", *OPTIONS)[0] == 0
     latents = load_file("out/photo.png.safetensors")["latents"]
@@ -90,6 +91,7 @@ def test_model_space_is_asked_for(here: torch.nn.Module) -> None:
         assert relative_l2(latents, mean_of(here) * scale) < 1e-5
 
 
+@pytest.mark.slow
 def test_latents_in_model_space_say_how_they_came_there(here: torch.nn.Module) -> None:
     """The VAE alone does not know; its file of latents does."""
     words = ("encode", "photo.png", "--vae", "sdxl_vae.safetensors", *OPTIONS)
@@ -116,6 +118,7 @@ def test_latents_in_model_space_say_how_they_came_there(here: torch.nn.Module) -
     assert np.abs(raw - np.asarray(Image.open("o.png")).astype(int)).max() <= 1
 
 
+@pytest.mark.slow
 def test_the_way_into_model_space_is_the_way_back(here: torch.nn.Module) -> None:
     """Whatever else the VAE is said to be of when it decodes."""
     words = ("encode", "photo.png", "--vae", "sdxl_vae.safetensors", "--vae-of", "sdxl", *OPTIONS)
@@ -127,9 +130,16 @@ def test_the_way_into_model_space_is_the_way_back(here: torch.nn.Module) -> None
     assert np.abs(raw - model).max() <= 1
 
 
-@pytest.mark.parametrize(
-    "damage", [{"scale": [0.0]}, {"scale": [1.0] * 3}, {"shift": ["x"]}, {"frames": 0}, {"shift": []}]
-)
+DAMAGES: list[dict[str, object]] = [
+    {"scale": [0.0]},
+    {"scale": [1.0] * 3},
+    {"shift": ["x"]},
+    {"frames": 0},
+    {"shift": []},
+]
+
+
+@pytest.mark.parametrize("damage", slow_but(DAMAGES[1:3], DAMAGES))
 def test_constants_of_latents_that_lead_nowhere_are_one_line(damage: dict[str, object]) -> None:
     from safetensors import safe_open
 
@@ -185,6 +195,7 @@ def test_vae_of_needs_a_file() -> None:
     assert "leave --vae-of out" in told
 
 
+@pytest.mark.slow
 def test_a_float16_copy_is_the_same_vae(caplog: pytest.LogCaptureFixture) -> None:
     assert call("encode", "photo.png", "--vae", "sdxl_vae.safetensors", "-o", "out", *OPTIONS)[0] == 0
     weights = load_file("sdxl_vae.safetensors")
@@ -201,7 +212,7 @@ def test_a_float16_copy_is_the_same_vae(caplog: pytest.LogCaptureFixture) -> Non
     assert "was made by another VAE" in told
 
 
-@pytest.mark.parametrize("space", ["raw", "model"])
+@pytest.mark.parametrize("space", slow_but(["model"], ["raw", "model"]))
 def test_the_vae_that_made_latents_is_known_however_it_is_named(space: str, here: torch.nn.Module) -> None:
     """By the same file, with and without ``--vae-of``; and as a folder, in float16, renamed and in a checkpoint."""
     here.save_pretrained("folder")  # type: ignore[operator]

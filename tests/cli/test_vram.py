@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from slow_but import slow_but
 from typer.testing import CliRunner, Result
 
 from tvae.cli.app import app
@@ -70,7 +71,7 @@ def picture(path: Path) -> Any:
         ("8TB", "a budget of 7450.58 GiB is more than cpu has (4.00 GiB)"),
     ],
 )
-@pytest.mark.parametrize("command", ["encode", "decode", "roundtrip", "plan"])
+@pytest.mark.parametrize("command", slow_but(["encode", "plan"], ["encode", "decode", "roundtrip", "plan"]))
 def test_what_is_no_budget_is_refused(real: Tvae, latents: Path, command: str, size: str, message: str) -> None:
     """Before anything is looked at, one input or several."""
     source = latents if command == "decode" else latents.with_suffix("")
@@ -92,7 +93,7 @@ def test_a_folder_for_spilling_that_is_not_there(real: Tvae, latents: Path) -> N
         assert list(Path().iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["encode", "decode"])
+@pytest.mark.parametrize("command", slow_but(["decode"], ["encode", "decode"]))
 def test_too_small_a_budget_names_the_smallest_which_then_works(
     real: Tvae, latents: Path, spilled: list[Path], command: str
 ) -> None:
@@ -107,6 +108,7 @@ def test_too_small_a_budget_names_the_smallest_which_then_works(
     assert spilled, "the smallest budget needs no disk?"
 
 
+@pytest.mark.slow
 def test_a_decode_that_spills_is_the_same_picture(real: Tvae, latents: Path, spilled: list[Path]) -> None:
     """Another plan may round otherwise in the last place of a float; the same plan gives the same bytes."""
     Path("spill").mkdir()
@@ -140,6 +142,7 @@ def test_one_of_several_does_not_fit(real: Tvae, latents: Path) -> None:
     assert [path.name for path in Path("out").iterdir()] == ["small.png.safetensors"]
 
 
+@pytest.mark.slow
 def test_a_plan_shows_what_goes_where(real: Tvae, latents: Path) -> None:
     arguments = ("plan", latents, "--side", "decode")
     free = json.loads(real(*arguments, "--json").stdout)
@@ -167,6 +170,7 @@ def test_a_plan_shows_what_goes_where(real: Tvae, latents: Path) -> None:
     assert "█" in text
 
 
+@pytest.mark.slow
 def test_a_plan_that_wants_more_disk_than_there_is_says_so(
     real: Tvae, latents: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

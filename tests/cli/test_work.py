@@ -162,6 +162,7 @@ sandbox_worker.main()
 """
 
 
+@pytest.mark.slow
 def test_a_decoder_that_crashes_costs_its_file(
     tvae: Tvae, photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,8 +91,9 @@ def outputs() -> dict[str, bytes]:
     return {name: data for name, data in found.items() if "/." not in name}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machines", [1, 3])
-@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [2, 20])
 def test_each_item_is_done_once(rounds: int, machines: int) -> None:
     begin = time.monotonic()
     assert os.waitpid(begun(0), 0)[1] == 0

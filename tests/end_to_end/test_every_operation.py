@@ -28,6 +28,7 @@ pytestmark = [
 ]
 RUNS = [("encode", "skip"), ("decode", "skip"), ("roundtrip", "skip"), ("encode", "overwrite"), ("decode", "overwrite")]
 """Where all is overwritten, results are there."""
+QUICK = [("encode", "skip"), ("decode", "overwrite")]
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +96,9 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("share", [19, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("run", RUNS, ids=" ".join)
+@pytest.mark.parametrize(
+    "run", [pytest.param(r, marks=() if r in QUICK else pytest.mark.slow) for r in RUNS], ids=" ".join
+)
 def test_the_next_run_does_the_rest(
     run: tuple[str, str], share: int, sources: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from means import Means
 from PIL import Image
+from slow_but import slow_but
 
 from tvae.pipeline.jobs import Job, run_job
 
@@ -62,7 +63,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("rounds", [6, pytest.param(100, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("operation", ["encode", "roundtrip"])
+@pytest.mark.parametrize("operation", slow_but(["encode"], ["encode", "roundtrip"]))
 def test_the_next_run_does_the_rest(operation: str, rounds: int, photos: Path, tmp_path: Path) -> None:
     work(operation, photos, tmp_path / "first")
     begin = time.monotonic()

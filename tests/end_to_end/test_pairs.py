@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from clips import write_clip
 from PIL import Image
+from slow_but import slow_but
 from stand_in import StandIn
 
 from tvae.pipeline.jobs import Event, ItemFailed, Job, run_job
@@ -102,7 +103,7 @@ def content(folder: Path) -> dict[str, dict[str, bytes]]:
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("operation", list(OPTIONS))
+@pytest.mark.parametrize("operation", slow_but(["encode"], OPTIONS))
 def test_each_result_is_of_one_run(
     operation: str, rounds: int, sources: dict[str, Path], place: Path, tmp_path: Path
 ) -> None:

@@ -51,6 +51,7 @@ def test_the_latents_are_the_untiled_models(tvae: Tvae, tmp_path: Path) -> None:
     assert np.abs(out - exact).max() < 0.51
 
 
+@pytest.mark.slow
 def test_unusual_pictures_work(tvae: Tvae, tmp_path: Path) -> None:
     """One pixel, odd sizes, grey, palette, alpha, 16 bits, two names that differ in suffix, a tree of folders."""
     folder = tmp_path / "in"
@@ -80,6 +81,7 @@ def test_unusual_pictures_work(tvae: Tvae, tmp_path: Path) -> None:
     assert (tmp_path / "d" / "deep" / "er" / "leaf.png").is_file()
 
 
+@pytest.mark.slow
 def test_bad_inputs_fail_alone_and_leave_nothing(tvae: Tvae, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
@@ -96,6 +98,7 @@ def test_bad_inputs_fail_alone_and_leave_nothing(tvae: Tvae, tmp_path: Path) -> 
     assert [p.name for p in (tmp_path / "l").iterdir()] == ["good.png.safetensors"]
 
 
+@pytest.mark.slow
 def test_bad_latents_fail_alone(tvae: Tvae, tmp_path: Path) -> None:
     _photo(40, 40).save(tmp_path / "p.png")
     tvae("encode", tmp_path / "p.png", "-o", tmp_path / "l", "--device", "cpu")
@@ -166,6 +169,7 @@ def test_wrong_usage_is_told_before_any_work(tmp_path: Path, monkeypatch: Any) -
     assert Path("p.png").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_roundtrip_quality_of_the_builtin(tvae: Tvae, shared_media: Path, tmp_path: Path) -> None:
     photo = tmp_path / "photo.png"
     with Image.open(shared_media / "kodak" / "kodim23.png") as whole:

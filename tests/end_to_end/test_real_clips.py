@@ -26,6 +26,7 @@ CLIPS = [
 QUICK = {"decord_rot90_3frames.mov"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [c if c in QUICK else pytest.param(c, marks=pytest.mark.slow) for c in CLIPS])
 def test_a_clip_comes_back(
     name: str, shared_media: Path, tvae: Callable[..., Any], demux: Callable[[Path], dict[str, Any]], tmp_path: Path

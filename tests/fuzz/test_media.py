@@ -21,7 +21,7 @@ from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, Job, run_job
 
 PICTURES = ("png", "jpeg", "webp", "gif", "tiff", "bmp", "deep.png", *(["avif"] if features.check("avif") else []))
 VIDEOS = {"mp4": "mpeg4", "mkv": "mpeg4", "mov": "mpeg4", "avi": "mpeg4", "ts": "mpeg2video", "webm": "libvpx-vp9"}
-SEEDS = [pytest.param(range(12), id="short"), pytest.param(range(100, 400), id="long", marks=pytest.mark.slow)]
+SEEDS = [pytest.param(range(6), id="short"), pytest.param(range(100, 400), id="long", marks=pytest.mark.slow)]
 MIB = 1 << 20
 ROOM = 400 * MIB
 """That a run may take beside what the process has."""

@@ -139,7 +139,7 @@ class OneOp:
             return self.values[node.args[0].id][node.args[1]]
         target = resolve(node.target)
         if node.op in ("randn", "rand", "randn_like", "rand_like"):
-            torch.manual_seed(SEED)
+            torch.default_generator.manual_seed(SEED)
         return target(*map_refs(node.args, leaf), **map_refs(node.kwargs, leaf))
 
     def _add(self, node: Node, value: Any, *shapes: Any) -> Ref:
@@ -223,7 +223,7 @@ def definitions(g: OneOp) -> None:
 
 def execute_strips(program: Program, g: OneOp, strip: int) -> None:
     """The program over strips of this height gives the outputs that the operations give on everything."""
-    torch.manual_seed(SEED)
+    torch.default_generator.manual_seed(SEED)
     inputs = g.inputs()
     before = [x.clone() for x in inputs]
     results = execute(schedule(program, strip), inputs, g.weights, channels_last=g.channels_last)
@@ -240,7 +240,7 @@ def whole_values(program: Program, g: OneOp, draw: Draw) -> dict[int, Tensor]:
     for op in ops:
         assert op.axis is None or op.axis.outer * op.axis.rows * op.axis.inner == op.shape[op.axis.dim]
         if op.kind == "noise":
-            torch.manual_seed(SEED)
+            torch.default_generator.manual_seed(SEED)
             full[op.id] = getattr(torch, op.name.removesuffix("_like"))(op.shape, dtype=op.dtype)
         elif op.kind != "call":
             full[op.id] = g.weights[program.params[op.id]] if op.kind == "param" else given[op.id]

@@ -45,7 +45,7 @@ class Layers(nn.Module):
 def layers() -> Layers:
     """The layers, far from the identity."""
     with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(11)
+        torch.default_generator.manual_seed(11)
         module = Layers().double().eval()
         for weight in module.parameters():
             weight.copy_(torch.randn_like(weight) / 3)

@@ -163,7 +163,7 @@ SMALL = (Residual, TwoNorms, Attention, LinearAttention, Convolutions, Several)
 def built(kind: type[Block]) -> Block:
     """The model, its weights drawn with one seed, its norms far from the identity."""
     with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(5)
+        torch.default_generator.manual_seed(5)
         module = kind().double().eval()
         for name, weight in module.named_parameters():
             if "norm" in name or name == "scale":

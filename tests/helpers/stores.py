@@ -113,7 +113,7 @@ def s3_server() -> Iterator[S3Server]:
         return [body]
 
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Quiet)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=[0.01], daemon=True)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (
             ("AWS_ACCESS_KEY_ID", "test"),
@@ -149,7 +149,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 def web_server(folder: Path, handler: type[SimpleHTTPRequestHandler] = _Quiet) -> Iterator[str]:
     """Python's own, of a folder; its address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=[0.01], daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

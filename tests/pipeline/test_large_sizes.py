@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from slow_but import slow_but
 from tiny_vaes import TINY
 
 from tvae.pipeline import TiledVAE
@@ -16,10 +17,10 @@ from tvae.pipeline.memory import limits
 
 SIZES = ((6, 5), (300, 250), (500, 700))
 """Height and width in latents, in the order in which one object meets them."""
-QUICK = {"AutoencoderKL", "AutoencoderKLMochi"}
+QUICK = {"AutoencoderKL"}
 
 
-@pytest.mark.parametrize("side", ["encode", "decode"])
+@pytest.mark.parametrize("side", slow_but(["decode"], ["encode", "decode"]))
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in TINY])
 def test_large_sizes_are_planned(name: str, side: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "available_bytes", lambda: 1 << 40)

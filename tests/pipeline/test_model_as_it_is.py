@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 import pickle
+import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from changes import CHANGES, lora, patched
+from slow_but import slow_but
 from tiny_vaes import TINY, relative_l2, result
 from torch import Tensor, nn
 
@@ -22,8 +25,20 @@ SIDES = ("decode", "encode")
 CLOSE = 1e-5
 
 
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unchanged model's graphs."""
+    folder = tmp_path_factory.mktemp("captured")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        for side in SIDES:
+            getattr(TiledVAE(KL.build(), "cpu", strip=4), side)(KL.input(side, 9, 6))
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, captured: Path) -> None:
+    shutil.copytree(captured, tmp_path, dirs_exist_ok=True)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
@@ -41,8 +56,14 @@ def agrees(tiled: Any, model: Any, side: str, x: Tensor) -> None:
     assert relative_l2(result(getattr(tiled, side)(x)), own(model, side, x)) <= CLOSE
 
 
-@pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("name", CHANGES)
+QUICK = [
+    *((name, "decode") for name in ("epsilon", "hook", "layer_exchanged", "method_patched")),
+    *((name, "encode") for name in ("data_copied", "written", "tiling", "there_and_back")),
+]
+"""Every change is told from the model before in tests/pipeline/session/identity, too."""
+
+
+@pytest.mark.parametrize(("name", "side"), slow_but(QUICK, product(CHANGES, SIDES)))
 def test_a_change_is_seen(name: str, side: str) -> None:
     """By the object that was used before, and by a new one beside what the first left on disk."""
     model, x = KL.build(), KL.input(side, 9, 6)
@@ -59,7 +80,7 @@ def test_a_change_is_seen(name: str, side: str) -> None:
     agrees(TiledVAE(untouched, "cpu", strip=4), untouched, side, x)
 
 
-@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("side", slow_but(["decode"], SIDES))
 def test_patched_classes_and_helpers_are_seen(side: str) -> None:
     from diffusers.models import resnet
     from diffusers.models.autoencoders import vae
@@ -82,6 +103,7 @@ def test_patched_classes_and_helpers_are_seen(side: str) -> None:
         agrees(tiled, model, side, x)
 
 
+@pytest.mark.slow
 def test_low_rank_adapters() -> None:
     """peft's own: their scale, on and off, merged and not, another alpha."""
     x = KL.input("decode", 9, 6)

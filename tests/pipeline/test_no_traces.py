@@ -41,6 +41,12 @@ def thread_sees() -> dict[str, Any]:
     }
 
 
+@pytest.fixture(autouse=True, scope="module")
+def nothing_frozen(_settled_heap: None) -> None:
+    """Else the number of frozen objects falls whenever one of them goes."""
+    gc.unfreeze()
+
+
 def process() -> dict[str, Any]:
     """What everybody shares, and no call needs otherwise."""
     import torch._dynamo.config

@@ -23,9 +23,9 @@ from tvae.pipeline.models.reference import reference_mode
     ("name", "lengths"),
     [
         ("wan", (1,)),
-        ("hunyuan", (5,)),
+        pytest.param("hunyuan", (5,), marks=pytest.mark.slow),
         ("cogvideox", (9,)),
-        ("ltx", (9,)),
+        pytest.param("ltx", (9,), marks=pytest.mark.slow),
         *[
             pytest.param(name, lengths, marks=pytest.mark.slow)
             for name, lengths in (("wan", (5, 13)), ("hunyuan", (9, 21)), ("cogvideox", (9, 17)), ("ltx", (9, 25)))

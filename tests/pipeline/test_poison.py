@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from changes import LASTING
+from slow_but import slow_but
 
 HELPERS = Path(__file__).parents[1] / "helpers"
 _PROCESS = """
@@ -56,11 +57,13 @@ def pairs(count: int, seed: int) -> list[tuple[Cell, Cell]]:
     ]
 
 
-def test_models_before_and_behind_others(tmp_path: Path) -> None:
-    """All changes in one process, an untouched model in the next, and the other way round."""
-    changed = [pair[0] for pair in pairs(len(LASTING), 0)]
+@pytest.mark.parametrize("changes", slow_but([2], [2, len(LASTING)]))
+def test_models_before_and_behind_others(changes: int, tmp_path: Path) -> None:
+    """So many changes in one process, an untouched model in the next; all changes: and the other way round."""
+    changed = [pair[0] for pair in pairs(changes, 0)]
     untouched: list[Cell] = [("", "decode", 9, 6), ("", "encode", 9, 6)]
-    for cells in (changed, untouched, untouched[::-1], changed[::-1]):
+    runs = (changed, untouched, untouched[::-1], changed[::-1])
+    for cells in runs[: 2 if changes == 2 else 4]:
         assert max(errors(cells, tmp_path)) <= 1e-5
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from slow_but import slow_but
 from sweeping.cells import Cell
 from sweeping.check import Bench, Limits
 from sweeping.families import swept
@@ -65,7 +66,7 @@ def test_a_sound_cell_does_not_fall_short() -> None:
     json.dumps(result.to_json())
 
 
-@pytest.mark.parametrize("call", [0, 1])
+@pytest.mark.parametrize("call", slow_but([1], [0, 1]))
 def test_wrong_numbers_of_any_call(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = itertools.count()
     right = TiledVAE.decode
@@ -80,6 +81,7 @@ def test_wrong_numbers_of_any_call(call: int, monkeypatch: pytest.MonkeyPatch) -
     assert "an error of" in fallen(bench(), replace(CELL, calls=2))
 
 
+@pytest.mark.slow
 def test_wrong_numbers_in_a_lower_type(monkeypatch: pytest.MonkeyPatch) -> None:
     cell = replace(CELL, dtype="bfloat16")
     assert fallen(bench(), cell) == ""
@@ -94,6 +96,7 @@ def test_wrong_numbers_in_a_lower_type(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "times the untiled model's error" in fallen(bench(), cell)
 
 
+@pytest.mark.slow
 def test_what_falls_short_by_chance_is_tried_again_with_other_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """One model and input by which ours errs more, of many by which it does not; in the same budget."""
     cell, right = replace(CELL, dtype="bfloat16", budget="least*1.5"), TiledVAE.decode
@@ -123,6 +126,7 @@ def test_what_falls_short_by_chance_is_tried_again_with_other_weights(monkeypatc
     assert "times the untiled model's error" in fallen(bench(), cell)
 
 
+@pytest.mark.slow
 def test_a_peak_beyond_the_plan_and_a_plan_beyond_the_peak() -> None:
     of = bench(room=0)
     said = bench().run(CELL).facts["said"]
@@ -137,10 +141,12 @@ def test_a_peak_beyond_the_plan_and_a_plan_beyond_the_peak() -> None:
     assert of.run(CELL).facts["again"] is False, "what was recorded went with the weights"
 
 
+@pytest.mark.slow
 def test_what_stays_behind() -> None:
     assert "stay behind" in fallen(bench(), meter=Metered(kept=1 << 30))
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_not_kept() -> None:
     cell = replace(CELL, budget="6GiB")
     assert fallen(bench(), cell, Metered(held=6 << 30)) == ""
@@ -150,11 +156,13 @@ def test_a_budget_that_is_not_kept() -> None:
     assert fallen(bench(), cell, beyond) == ""
 
 
+@pytest.mark.slow
 def test_budgets_are_multiples_of_what_is_named() -> None:
     one, two = (bench().run(replace(CELL, budget=f"least*{factor}")).facts["named"] for factor in (1, 2))
     assert two / one == pytest.approx(2, rel=0.15)
 
 
+@pytest.mark.slow
 def test_a_slow_first_call() -> None:
     assert "a first call of" in fallen(bench(seconds=0.0, times=0.0))
 
@@ -169,6 +177,7 @@ def test_an_exception_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_a_refusal_names_has_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """None named, one that is refused again, and one that was planned for and is refused."""
     cell = replace(CELL, budget="least*1.000")
@@ -197,6 +206,7 @@ def test_a_budget_that_holds_nothing_has_to_be_refused(monkeypatch: pytest.Monke
     assert "1 MiB was not refused" in fallen(bench(), replace(CELL, budget="least*1.500"))
 
 
+@pytest.mark.slow
 def test_where_the_untiled_model_does_not_fit_another_plan_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     strips: list[int | None] = []
 

@@ -10,19 +10,26 @@ from typing import Any
 
 import pytest
 import torch
+from slow_but import slow_but
 from tiny_vaes import TINY, relative_l2, result
 from torch import Tensor
 
 from tvae.pipeline import TiledVAE
 
 KL, LITTLE = TINY["AutoencoderKL"], TINY["AutoencoderTiny"]
-THREADS, CALLS = 6, 40
+THREADS = 6
 SIZES = ((6, 5), (9, 6), (7, 8), (4, 4))
 
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.fixture(params=slow_but([6], [6, 40]))
+def many(request: pytest.FixtureRequest) -> int:
+    """Calls of each thread."""
+    return int(request.param)
 
 
 def flags() -> tuple[Any, ...]:
@@ -57,9 +64,9 @@ def together(tasks: list[Callable[[], None]]) -> list[BaseException]:
     return wrong
 
 
-def calls(tiled: Any, inputs: list[Tensor], expected: list[Tensor], close: float, first: int) -> Callable[[], None]:
+def calls(tiled: Any, inputs: list[Tensor], expected: list[Tensor], close: float, numbers: range) -> Callable[[], None]:
     def run() -> None:
-        for n in range(first, first + CALLS):
+        for n in numbers:
             at = n % len(inputs)
             assert relative_l2(result(tiled.decode(inputs[at])), expected[at]) <= close
 
@@ -73,26 +80,28 @@ def prepared(tiny: Any, dtype: torch.dtype = torch.float32) -> tuple[Any, list[T
         return model, inputs, [result(model.decode(z)) for z in inputs]
 
 
-def test_one_object() -> None:
+def test_one_object(many: int) -> None:
     """From its first call on, which captures."""
     model, inputs, expected = prepared(KL)
     tiled, before = TiledVAE(model, "cpu", strip=3), flags()
-    assert together([calls(tiled, inputs, expected, 1e-5, n) for n in range(THREADS)]) == []
+    assert together([calls(tiled, inputs, expected, 1e-5, range(n, n + many)) for n in range(THREADS)]) == []
     assert flags() == before
 
 
-def test_two_objects_of_one_model_and_two_of_other_types() -> None:
+@pytest.mark.slow
+def test_two_objects_of_one_model_and_two_of_other_types(many: int) -> None:
     model, inputs, expected = prepared(KL)
     low, low_inputs, low_expected = prepared(LITTLE, torch.bfloat16)
     objects = [TiledVAE(model, "cpu", strip=3), TiledVAE(model, "cpu", strip=2)]
     other, before = TiledVAE(low, "cpu", strip=3), flags()
-    tasks = [calls(objects[n % 2], inputs, expected, 1e-5, n) for n in range(4)]
-    tasks += [calls(other, low_inputs, low_expected, 0.05, n) for n in range(2)]
+    tasks = [calls(objects[n % 2], inputs, expected, 1e-5, range(n, n + many)) for n in range(4)]
+    tasks += [calls(other, low_inputs, low_expected, 0.05, range(n, n + many)) for n in range(2)]
     assert together(tasks) == []
     assert flags() == before
 
 
-def test_while_a_third_is_captured() -> None:
+@pytest.mark.slow
+def test_while_a_third_is_captured(many: int) -> None:
     model, inputs, expected = prepared(KL)
     tiled = TiledVAE(model, "cpu", strip=3)
     tiled.decode(inputs[0])
@@ -104,7 +113,9 @@ def test_while_a_third_is_captured() -> None:
     def capture() -> None:
         assert relative_l2(result(TiledVAE(third, "cpu", strip=2).decode(z)), wanted) <= 1e-5
 
-    assert together([*(calls(tiled, inputs, expected, 1e-5, n) for n in range(THREADS)), capture]) == []
+    assert (
+        together([*(calls(tiled, inputs, expected, 1e-5, range(n, n + many)) for n in range(THREADS)), capture]) == []
+    )
     assert flags() == before
 
 
@@ -126,7 +137,7 @@ def test_a_model_that_changes_meanwhile_ends_no_process() -> None:
 
     def call() -> None:
         try:
-            for n in range(CALLS // 4):
+            for n in range(10):
                 tiled.decode(inputs[n % len(inputs)])
         finally:
             stop.set()

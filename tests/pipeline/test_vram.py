@@ -72,6 +72,7 @@ def test_law_one_holds_in_any_budget(
         getattr(TiledVAE(model, vram=f"{enough - 2}MiB"), side)(x)
 
 
+@pytest.mark.slow
 def test_the_plan_is_what_runs(model: Any, memory: dict[str, int], spilled: list[Path]) -> None:
     x = KL.input("decode", *SIZE)
     enough = smallest(model, "decode")
@@ -108,6 +109,7 @@ def test_weights_that_find_no_memory_are_a_refusal_too(
         TiledVAE(model).decode(KL.input("decode", *SIZE))
 
 
+@pytest.mark.slow
 def test_a_height_that_is_asked_for_is_kept_in_a_budget(
     model: Any, memory: dict[str, int], spilled: list[Path]
 ) -> None:

@@ -91,6 +91,7 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_one_thread")
 def test_training_learns_resumes_and_writes_a_model(
     train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from clips import write_clip
 from job_files import DECODE, ENCODE, checksums, photo
 from PIL import Image
+from slow_but import slow_but
 
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemPlanned, ItemSkipped
 from tvae.pipeline.jobs.describe import identity
@@ -84,6 +86,7 @@ def test_states_of_items(
         assert dry(ENCODE)["0.png"] == ("outdated", told)
 
 
+@pytest.mark.slow
 def test_what_is_planned_is_what_is_done(batch: Batch, photos: Path, tmp_path: Path) -> None:
     batch(ENCODE + DECODE)
     photo(photos / "1.png", 78)
@@ -107,8 +110,10 @@ def outcomes(events: list[Event]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-@pytest.mark.parametrize("sandbox", ["off", "on"])
-@pytest.mark.parametrize("operation", ["encode", "roundtrip"])
+@pytest.mark.parametrize(
+    ("operation", "sandbox"),
+    slow_but([("encode", "on"), ("roundtrip", "off")], product(("encode", "roundtrip"), ("off", "on"))),
+)
 def test_what_is_said_is_what_happens(operation: str, sandbox: str, batch: Batch, photos: Path, tmp_path: Path) -> None:
     """Of files whose names say too little or the wrong kind, and of what is in the way."""
     for path in photos.iterdir():

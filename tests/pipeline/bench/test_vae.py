@@ -49,6 +49,7 @@ def test_all_rivals_of_an_image_vae(image: nn.Module) -> None:
     assert found["tvae"].peak_bytes is None
 
 
+@pytest.mark.slow
 def test_a_video_vae_in_a_lower_type() -> None:
     model = TINY["AutoencoderKLHunyuanVideo"].build()
     case = make_case(geometry(model), "encode", 32, 32, 1, 3)
@@ -156,6 +157,7 @@ def test_tiling_is_on_only_while_it_is_measured(image: nn.Module) -> None:
     assert not image.use_tiling
 
 
+@pytest.mark.slow
 def test_ours_finds_no_graph_of_an_earlier_run(image: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the time of the first call has the capture in it."""
     import tvae.pipeline.session.captures as capturing

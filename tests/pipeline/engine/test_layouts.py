@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slow_but import slow_but
 from sweeping.families import build, swept
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -22,7 +23,7 @@ CPU = torch.device("cpu")
 LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
-@pytest.mark.parametrize(("name", "batch"), [("hunyuan", 2), ("hunyuan15", 1)])
+@pytest.mark.parametrize(("name", "batch"), slow_but([], [("hunyuan", 2), ("hunyuan15", 1)]))
 def test_tokens_of_an_attention_lie_in_rows(name: str, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those of a buffer: one head of it had a step of one, which PyTorch's kernels for GPUs refuse."""
     of, steps = swept(True)[name], []
@@ -75,7 +76,10 @@ class _Layouts(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(("side", "frames"), [("decode", 1), ("decode", 2), ("encode", 1), ("encode", 9)])
+LENGTHS = [("decode", 1), ("decode", 2), ("encode", 1), ("encode", 9)]
+
+
+@pytest.mark.parametrize(("side", "frames"), slow_but([("decode", 2)], LENGTHS))
 def test_channels_stay_inside_of_a_clips_frames(side: str, frames: int) -> None:
     """The views that make a batch of one frame gave it a step that told PyTorch of another layout, and means of pairs
     of frames lay frame by frame within each pixel."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from clips import write_clip
+from slow_but import slow_but
 from stand_in import StandIn
 
 from tvae.pipeline.jobs import Job, RunDone, RunStarted, run_job
@@ -23,7 +24,7 @@ SLOW = {
 }
 
 
-@pytest.mark.parametrize("stage", SLOW)
+@pytest.mark.parametrize("stage", slow_but(["compute"], SLOW))
 def test_the_slow_stage_is_the_bottleneck(
     stage: str, run: Run, picture: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

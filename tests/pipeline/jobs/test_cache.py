@@ -89,6 +89,7 @@ def test_the_numbers_are_the_models_own(sdxl: Any, flux: Any, tmp_path: Path) ->
             assert relative_l2(found[key], wanted) < 1e-5
 
 
+@pytest.mark.slow
 def test_samples_have_the_posteriors_spread(sdxl: Any, tmp_path: Path) -> None:
     found = []
     for n in range(24):
@@ -196,6 +197,7 @@ def test_refused_before_any_work(sdxl: Any, tmp_path: Path, fields: dict[str, An
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_turned_photo_is_seen_as_the_trainer_sees_it(sdxl: Any, tmp_path: Path) -> None:
     plain = photo(tmp_path / "plain.png")
     turned = tmp_path / "turned.png"

@@ -11,6 +11,7 @@ import torch
 from cache_vaes import reference, saved
 from PIL import Image
 from safetensors.torch import load_file
+from slow_but import slow_but
 from tiny_vaes import relative_l2
 from torch import Tensor
 
@@ -37,7 +38,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_but(["hv", "k5"], CASES))
 def test_musubi(tmp_path: Path, name: str) -> None:
     vae, wanted, most = CASES[name]
     model = saved(vae, tmp_path / "vae")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slow_but import slow_but
 from tiny_vaes import TINY
 
 from tvae import presets
@@ -119,7 +120,7 @@ def test_jobs_go_that_way(mode: ClipMode, run: Run, clip: Run, model_of: Run, tm
 
 
 @pytest.mark.parametrize("mode", ClipMode)
-@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("workers", slow_but([3], [0, 1, 3]))
 def test_threads_are_those_of_the_preset(
     mode: ClipMode,
     workers: int,

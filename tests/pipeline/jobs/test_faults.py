@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from clips import write_clip
 from faults import Denied, Fault, FullDisk, Removed, ShortFiles, mounted
 from PIL import Image
+from slow_but import slow_but
 
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemSkipped, Job, checkpoint, run_job
 from tvae.pipeline.latents import open_latents
@@ -198,8 +200,11 @@ def strike(
 POSIX = pytest.mark.skipif(os.name == "nt", reason="needs limits of processes")
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("kind", KINDS)
+LONG = [("long", "decode"), ("long", "roundtrip")]
+EACH = list(product(KINDS, OPERATIONS))
+
+
+@pytest.mark.parametrize(("kind", "operation"), slow_but([one for one in EACH if one not in LONG], EACH))
 class TestOneItemFails:
     """Faults that no item survives, of the one in the middle."""
 

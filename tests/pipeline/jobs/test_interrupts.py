@@ -23,7 +23,7 @@ from tvae.pipeline.jobs.room import Room
 HELPERS = Path(__file__).parents[2] / "helpers"
 
 
-@pytest.mark.parametrize("rounds", [40, pytest.param(600, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [15, pytest.param(600, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("operation", ["encode", "roundtrip"])
 def test_a_folder_job_ends(operation: str, rounds: int, tmp_path: Path) -> None:
     source = tmp_path / "photos"

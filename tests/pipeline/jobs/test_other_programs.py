@@ -136,6 +136,7 @@ def test_made_again_where_the_file_or_the_wish_has_changed(model: Any, tmp_path:
     assert_shows(out, own_picture(model, latents_of(model, 2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["wan"])
 def test_what_a_sampler_leaves_is_the_clip_that_it_decodes(family: str, tmp_path: Path) -> None:
     pipeline, call = PIPELINES[family]()

@@ -52,6 +52,7 @@ def test_from_another_directory(here: Path, tmp_path: Path, monkeypatch: pytest.
     assert open_latents(here / "out" / "a.png.safetensors").meta.vae.id == "models/vae"
 
 
+@pytest.mark.slow
 def test_a_folder_that_moved(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     moved = tmp_path / "moved"
     shutil.move(here, moved)

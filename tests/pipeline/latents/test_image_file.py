@@ -71,10 +71,10 @@ write_image_latents(Path(sys.argv[1]), {"mean": torch.ones(4, 2, 3), "logvar": t
 def test_equal_work_gives_equal_bytes(tmp_path: Path, image_meta: LatentsMeta) -> None:
     """In every process: safetensors' own writer orders texts at random."""
     meta = json.dumps(replace(image_meta, posterior=PosteriorRecord("moments")).to_json())
-    for seed in ("1", "2", "3"):
+    for seed in ("1", "2"):
         command = [sys.executable, "-c", "import json\n" + WRITE, str(tmp_path / seed), meta]
         subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": seed})
-    assert len({(tmp_path / seed).read_bytes() for seed in ("1", "2", "3")}) == 1
+    assert len({(tmp_path / seed).read_bytes() for seed in ("1", "2")}) == 1
 
 
 def test_moments_that_share_memory(tmp_path: Path, image_meta: LatentsMeta) -> None:

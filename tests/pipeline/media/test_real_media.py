@@ -23,9 +23,9 @@ FAST = {"preset": "ultrafast"}
         ("derived_dog_720p_vfr_aac.mp4", 123, [0, 1001, 2002, 5005], 0),
         ("phone_1080p_vfrgap_aac.mp4", 41, [0, 16610, 19609, 22608], 0),
         ("decord_rot90_3frames.mov", 3, [0, 640, 1280], 270),
-        ("bbb_1080p_5s_aac6ch.mp4", 120, [0, 512, 1024, 1536], 0),
-        ("cockatoo_720p_yuv444.mp4", 280, [0, 512, 1024, 1536], 0),
-        ("vtest_pedestrians_768x576.avi", 795, [0, 1, 2, 3], 0),
+        pytest.param("bbb_1080p_5s_aac6ch.mp4", 120, [0, 512, 1024, 1536], 0, marks=pytest.mark.slow),
+        pytest.param("cockatoo_720p_yuv444.mp4", 280, [0, 512, 1024, 1536], 0, marks=pytest.mark.slow),
+        pytest.param("vtest_pedestrians_768x576.avi", 795, [0, 1, 2, 3], 0, marks=pytest.mark.slow),
     ],
 )
 def test_clip(

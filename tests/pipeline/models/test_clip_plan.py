@@ -34,6 +34,7 @@ def planned(model: Model, frames: int) -> ClipPlan:
     return found
 
 
+@pytest.mark.slow
 def test_steps_are_those_of_the_stream(folder: Path) -> None:
     model = opened(folder)
     plan, stream = planned(model, 5), model.stream("decode")
@@ -96,6 +97,7 @@ def test_a_program_reads_the_same(folder: Path) -> None:
         assert found[name] == getattr(plan, name)
 
 
+@pytest.mark.slow
 def test_the_side_without_steps_is_planned_whole(folder: Path) -> None:
     assert isinstance(opened(folder).plan((1, 3, 1, 32, 32), "encode"), Plan)
     with torch.no_grad():

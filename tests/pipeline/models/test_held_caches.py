@@ -102,6 +102,7 @@ def test_the_same_results_in_less_memory(folder: Path, side: str, monkeypatch: p
         torch.testing.assert_close(cache.cpu(), other.cpu(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_caches_have_left_the_device_when_a_step_begins(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that the first step left there: nobody holds on to them while the second computes."""
     limit(monkeypatch, None)

@@ -47,6 +47,7 @@ def test_a_folder_gives_the_modules_numbers(family: str, tmp_path: Path) -> None
     assert relative_l2(model.decode(z), pixels) < 1e-5
 
 
+@pytest.mark.slow
 def test_frames_in_the_batch_are_the_models_own_matter(tmp_path: Path) -> None:
     """Stable Video Diffusion takes a clip as a batch; jobs see a clip like any other."""
     tiny = TINY["AutoencoderKLTemporalDecoder"]

@@ -165,6 +165,7 @@ def test_it_runs_in_strips(name: str, side: Side) -> None:
         assert (got.double() - want).norm() / want.norm() < 1e-5
 
 
+@pytest.mark.slow
 def test_a_decoder_whose_steps_depend_on_values_is_refused_by_name() -> None:
     model = built("ConsistencyDecoderVAE")
     with reference_mode(model), pytest.raises(UnsupportedOp, match="ConsistencyDecoderVAE"):

@@ -146,7 +146,7 @@ def test_diffusers_convention(model: Any) -> None:
     ("side", "frames", "strip"),
     [
         ("encode", 1, 3),
-        ("decode", 9, 1),
+        pytest.param("decode", 9, 1, marks=pytest.mark.slow),
         pytest.param("encode", 9, 1, marks=pytest.mark.slow),
         pytest.param("decode", 1, 3, marks=pytest.mark.slow),
     ],

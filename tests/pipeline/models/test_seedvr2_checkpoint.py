@@ -100,6 +100,7 @@ def test_an_opened_model_computes(file: Path, module: SeedVR2VAE) -> None:
         assert relative_l2(model.decode(expected.mean), module.decode(expected.mean).sample) < 1e-5
 
 
+@pytest.mark.slow
 def test_from_the_shell_with_a_clip_of_ten_frames(file: Path, tmp_path: Path) -> None:
     """10 frames become 13 for the VAE (4k + 1) and 10 again behind it."""
     source = tmp_path / "clip.mp4"

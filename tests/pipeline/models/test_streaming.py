@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from slow_but import slow_but
 from tiny_vaes import TINY, relative_l2, waves
 from torch import Tensor
 
@@ -63,12 +64,12 @@ FIVE: dict[str, dict[Side, tuple[int, ...]]] = {
     "AutoencoderKLMagvit": {"encode": (1, 5, 9, 13, 17), "decode": (1, 2, 3, 4, 5)},
     "AutoencoderKLMochi": {"decode": (1, 2, 3, 4, 5)},
 }
-SHORT = {("AutoencoderKLWan", 2)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "strip"),
-    [pytest.param(f, n, marks=() if (f, n) in SHORT else pytest.mark.slow) for f in FIVE for n in (2, 40)],
+    [pytest.param(f, n) for f in FIVE for n in (2, 40)],
 )
 def test_steps_of_diffusers_models_are_their_reference(family: str, strip: int, tmp_path: Path) -> None:
     """Their own ``encode`` and ``decode`` of the whole clip: five lengths, and sizes other than the capture's."""
@@ -107,7 +108,7 @@ def test_one_capture_of_a_step_serves_every_size(tmp_path: Path, monkeypatch: py
     assert len(made) == 2
 
 
-@pytest.mark.parametrize("strip", [2, 40])
+@pytest.mark.parametrize("strip", slow_but([2], [2, 40]))
 def test_steps_are_the_whole_clip(file: Path, module: SeedVR2VAE, strip: int) -> None:
     """One capture of each step serves a second, odd size."""
     model = opened(file, strip)

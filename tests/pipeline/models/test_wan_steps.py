@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from slow_but import slow_but
 from tiny_vaes import TINY, TinyVAE, relative_l2, waves
 from torch import Tensor, nn
 
@@ -66,7 +67,10 @@ def in_steps(step: Step, vae: Any, x: Tensor, chunk: int) -> tuple[list[Tensor],
     return made, kept
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 1e-6)])
+TYPES = [(torch.float64, 1e-13), (torch.float32, 1e-6)]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), slow_but(TYPES[:1], TYPES))
 @pytest.mark.parametrize(("frames", "samples"), [(1, 2), (5, 1), (9, 1), (13, 2)])
 @pytest.mark.parametrize("name", MODELS)
 def test_steps_of_encode_are_the_whole_clip(
@@ -80,7 +84,7 @@ def test_steps_of_encode_are_the_whole_clip(
     assert relative_l2(torch.cat(made, dim=2), whole) < tolerance
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 1e-6)])
+@pytest.mark.parametrize(("dtype", "tolerance"), slow_but(TYPES[:1], TYPES))
 @pytest.mark.parametrize(("frames", "samples"), [(1, 2), (2, 2), (3, 1), (4, 1)])
 @pytest.mark.parametrize("name", MODELS)
 def test_steps_of_decode_are_the_whole_clip(

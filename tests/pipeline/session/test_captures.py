@@ -66,6 +66,7 @@ def test_a_level_without_such_a_kernel_sums_nothing(monkeypatch: pytest.MonkeyPa
     assert not Kernels({"conv_add": "cuda"}).sums("conv_add", 128, 64, 3)
 
 
+@pytest.mark.slow
 def test_what_is_traced_takes_no_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The exporter's reference cycles keep its examples: the caches of a step of a large clip are gigabytes."""
     seen: list[int] = []

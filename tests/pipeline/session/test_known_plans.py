@@ -25,9 +25,9 @@ from tvae.pipeline.session.task import Task
 
 CASES: list[Any] = [
     ("AutoencoderKL", "encode"),
-    ("AutoencoderKL", "decode"),
+    pytest.param("AutoencoderKL", "decode", marks=pytest.mark.slow),
     ("AutoencoderTiny", "decode"),
-    ("AutoencoderKLWan", "encode"),
+    pytest.param("AutoencoderKLWan", "encode", marks=pytest.mark.slow),
     pytest.param("AutoencoderKLLTXVideo", "decode", marks=pytest.mark.slow),
     pytest.param("AutoencoderKLHunyuanVideo", "decode", marks=pytest.mark.slow),
 ]

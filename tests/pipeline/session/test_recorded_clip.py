@@ -10,6 +10,7 @@ from unittest import mock
 
 import pytest
 import torch
+from slow_but import slow_but
 from tiny_vaes import TINY, relative_l2, result
 from torch import Tensor
 
@@ -91,6 +92,7 @@ def test_a_clip_that_comes_often_is_recorded_and_replayed(recordings: list[Recor
     assert recordings[0].replays == 3
 
 
+@pytest.mark.slow
 def test_each_length_and_size_has_its_own(recordings: list[Recording]) -> None:
     model = WAN.build()
     tiled = TiledVAE(model, "cpu")
@@ -100,6 +102,7 @@ def test_each_length_and_size_has_its_own(recordings: list[Recording]) -> None:
     assert [r.replays for r in recordings] == [2, 2, 2]
 
 
+@pytest.mark.slow
 def test_both_sides_are_recorded(recordings: list[Recording]) -> None:
     model = WAN.build()
     tiled, x = TiledVAE(model, "cpu"), torch.rand(1, 3, 9, 32, 24)
@@ -110,6 +113,7 @@ def test_both_sides_are_recorded(recordings: list[Recording]) -> None:
     assert [r.replays for r in recordings] == [2]
 
 
+@pytest.mark.slow
 def test_a_long_clip_is_not(recordings: list[Recording]) -> None:
     tiled = TiledVAE(WAN.build(), "cpu")
     for frames, recorded in ((MOST_STEPS + 1, 0), (MOST_STEPS, 1)):
@@ -118,7 +122,7 @@ def test_a_long_clip_is_not(recordings: list[Recording]) -> None:
         assert len(recordings) == recorded
 
 
-@pytest.mark.parametrize("how", ["data", "in place", "exchanged"])
+@pytest.mark.parametrize("how", slow_but(["in place"], ["data", "in place", "exchanged"]))
 def test_changed_weights_are_never_replayed(how: str, recordings: list[Recording]) -> None:
     model, z = WAN.build(), clip_of(3)
     tiled = TiledVAE(model, "cpu")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from slow_but import slow_but
 from sweeping.families import build, swept
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -40,7 +41,7 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.mark.parametrize("name", ["sdxl", "wan21", "cogvideox", "ltx"])
+@pytest.mark.parametrize("name", slow_but(["sdxl"], ["sdxl", "wan21", "cogvideox", "ltx"]))
 @torch.no_grad()
 def test_what_a_session_holds_goes_with_it(name: str, no_collector: None) -> None:
     """Copies of weights are gigabytes: they do not wait until Python looks for cycles."""
@@ -60,7 +61,8 @@ def test_what_a_session_holds_goes_with_it(name: str, no_collector: None) -> Non
     assert [one() for one in left] == [None] * len(left)
 
 
-@pytest.mark.parametrize("name", ["wan21", "cogvideox"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", slow_but(["wan21"], ["wan21", "cogvideox"]))
 def test_a_whole_clip_and_its_result_are_in_the_plan(name: str) -> None:
     module, x = model_and_input(name, "decode", 17)
     short = model_and_input(name, "decode", 9)[1].shape
@@ -78,7 +80,8 @@ def test_a_whole_clip_and_its_result_are_in_the_plan(name: str) -> None:
         assert steps[0] > steps[1], "of one step no caches are made"
 
 
-@pytest.mark.parametrize("name", ["wan21", pytest.param("cogvideox", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["wan21", "cogvideox"])
 @torch.no_grad()
 def test_a_refusal_names_what_does_for_every_step_and_the_result(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from tvae.pipeline.memory import limits as budget
@@ -124,6 +127,7 @@ def test_sizes_alike_are_cut_alike_without_comparing_again(monkeypatch: pytest.M
     assert math.isfinite(tiled.plan((1, x.shape[1], 64, 88), "encode").peak_bytes)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_collector")
 def test_a_refused_way_to_divide_a_clip_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The refusal held the frames of all callers, and so the result, until the collector came by."""

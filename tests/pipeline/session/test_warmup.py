@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from slow_but import slow_but
 from tiny_vaes import TINY
 from torch import Tensor, nn
 from torch._prims_common import suggest_memory_format
@@ -55,7 +56,7 @@ def test_small_shapes(inputs: Any, outputs: Any, small: Any) -> None:
     assert small_shapes(inputs, outputs) == small
 
 
-@pytest.mark.parametrize(("rows", "strips"), [(80, 1), (79, 2), (8, 2)])
+@pytest.mark.parametrize(("rows", "strips"), slow_but([(79, 2)], [(80, 1), (79, 2), (8, 2)]))
 def test_it_has_strips_where_the_run_has(rows: int, strips: int) -> None:
     tiny = TINY["AutoencoderKL"]
     module, z = tiny.build(), tiny.input("decode", 80, 96)

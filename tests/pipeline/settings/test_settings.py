@@ -56,6 +56,7 @@ def test_convolutions_are_pytorchs_where_memory_is_named() -> None:
     assert differ == dict.fromkeys(("conv_add", "conv3d", "down_conv", "enlarge_conv"), ("cuda", "native"))
 
 
+@pytest.mark.slow
 def test_steps_of_a_clip_search_and_whole_clips_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = TINY["AutoencoderKLWan"].build()
     module.save_pretrained(tmp_path / "vae")

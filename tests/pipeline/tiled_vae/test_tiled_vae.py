@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from slow_but import slow_but
 from tiny_vaes import TINY, TinyVAE, relative_l2, result
 from torch import Tensor, nn
 
@@ -99,7 +100,7 @@ def kept_by(session: Session) -> list[Any]:
     return [session, session._weights, session._runs, *session._sides._made.values()]
 
 
-@pytest.mark.parametrize("name", ["AutoencoderKL", "AutoencoderKLLTXVideo"])
+@pytest.mark.parametrize("name", slow_but(["AutoencoderKL"], ["AutoencoderKL", "AutoencoderKLLTXVideo"]))
 def test_what_is_deleted_is_gone(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """At once, captures and all: recordings hold gigabytes of a GPU, which knows nothing of a cycle that lives on."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from slow_but import slow_but
 from tiny_vaes import TINY
 from torch import Tensor, nn
 from torch.utils._traceback import CapturedTraceback
@@ -166,7 +167,7 @@ def test_lines_of_source_are_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> N
     assert "proxy.py" in askers
 
 
-QUICK = {("AutoencoderKL", "encode"), ("AutoencoderKL", "decode"), ("AutoencoderKLMochi", "decode")}
+QUICK = {("AutoencoderKL", "decode")}
 """The others are tried in the slow run."""
 
 
@@ -194,7 +195,7 @@ def test_every_family(family: str, side: Side, monkeypatch: pytest.MonkeyPatch) 
         assert all(map(torch.equal, _computed(ours, module, x), _computed(theirs, module, x)))
 
 
-@pytest.mark.parametrize("side", ["encode", "decode"])
+@pytest.mark.parametrize("side", slow_but(["decode"], ["encode", "decode"]))
 def test_switched_off_it_gives_the_same_graph_and_numbers(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = TINY["AutoencoderKL"]
     module = tiny.build()

@@ -8,6 +8,7 @@ import pytest
 import torch
 from one_op import CPU, OneOp, image
 from resnet import convolved, normed, resnet_block, summed
+from slow_but import slow_but
 from small_models import SMALL, Block, built, eager, graph_of
 from small_models import image as picture
 
@@ -21,7 +22,7 @@ from tvae.pipeline.engine.run.execute import execute
 
 @pytest.mark.parametrize("kind", SMALL, ids=lambda k: k.__name__)
 @pytest.mark.parametrize("strip", [1, 4, 13])
-@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("deep", slow_but([True], [False, True]))
 def test_small_models(kind: type[Block], strip: int, deep: bool) -> None:
     x = picture(13)
     graph = graph_of(kind)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slow_but import slow_but
 from small_models import (
     SMALL,
     Attention,
@@ -134,7 +135,7 @@ def test_channels_last_gives_the_same_numbers(kind: Kind) -> None:
         torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", slow_but([torch.bfloat16], [torch.bfloat16, torch.float16]), ids=str)
 @pytest.mark.parametrize("kind", [TwoNorms, Attention, LinearAttention], ids=lambda k: k.__name__)
 def test_lower_types_are_as_near_to_float64_as_the_untiled_model(kind: Kind, dtype: torch.dtype) -> None:
     for strip in (1, 4):

@@ -12,6 +12,7 @@ import pytest
 import torch
 from one_op import CPU, OneOp, image
 from resnet import convolved, normed, resnet_block, summed
+from slow_but import slow_but
 from small_models import SMALL, Attention, Block, LinearAttention, built, graph_of
 from small_models import image as picture
 from torch import Tensor
@@ -85,7 +86,7 @@ def test_small_models(kind: type[Block], strip: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [Attention, LinearAttention], ids=lambda k: k.__name__)
-@pytest.mark.parametrize("place", ["host", "disk"])
+@pytest.mark.parametrize("place", slow_but(["host"], ["host", "disk"]))
 def test_buffers_elsewhere(kind: type[Block], place: str, tmp_path: Path) -> None:
     """Keys and values among them."""
     graph = graph_of(kind)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from slow_but import slow_but
 from stores import Bucket
 
 from tvae.pipeline.errors import UsageError
@@ -32,9 +33,7 @@ def test_images_there_and_back(run: Run, picture: Callable[..., Path], bucket: B
         assert np.array_equal(before, after)
 
 
-@pytest.mark.parametrize(
-    "suffix", [".png", ".webp", *(pytest.param(suffix, marks=pytest.mark.slow) for suffix in (".jpg", ".tiff", ".bmp"))]
-)
+@pytest.mark.parametrize("suffix", slow_but([".webp"], [".png", ".webp", ".jpg", ".tiff", ".bmp"]))
 def test_what_is_decoded_is_not_fetched_again(
     run: Run, picture: Callable[..., Path], bucket: Bucket, suffix: str
 ) -> None:

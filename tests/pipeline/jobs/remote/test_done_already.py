@@ -56,6 +56,7 @@ def test_other_options(run: Run, done: str, bucket: Bucket) -> None:
     assert run("encode", done, output=bucket.url("out"), space="model")[0].done == 3
 
 
+@pytest.mark.slow
 def test_no_clobber_and_overwrite(run: Run, done: str, bucket: Bucket) -> None:
     bucket.put("out/1.png.safetensors", b"mine")
     finished, _ = run("encode", done, output=bucket.url("out"), existing="keep")
@@ -117,6 +118,7 @@ def test_the_output_is_not_searched(run: Run, photos: str, bucket: Bucket) -> No
     assert finished.done == 6
 
 
+@pytest.mark.slow
 def test_pictures_of_other_programs_are_left_alone(run: Run, photos: str, bucket: Bucket) -> None:
     mine = bucket.get("in/0.png")
     bucket.put("out/1.png", mine)

@@ -46,7 +46,12 @@ def failures(events: list[Any]) -> list[str]:
         pytest.param(
             "GET {b}/in/1.png", "404 NoSuchKey", "cannot read {u}/in/1.png: it does not exist", marks=pytest.mark.slow
         ),
-        ("GET {b}/in/1.png", "403 AccessDenied", "cannot read {u}/in/1.png: no permission; check AWS_ACCESS_KEY_ID"),
+        pytest.param(
+            "GET {b}/in/1.png",
+            "403 AccessDenied",
+            "cannot read {u}/in/1.png: no permission; check AWS_ACCESS_KEY_ID",
+            marks=pytest.mark.slow,
+        ),
         ("PUT {b}/out/1.png", "403 AccessDenied", "cannot write {u}/out/1.png.safetensors: no permission; check AWS"),
         ("PUT {b}/out/1.png", "507 QuotaExceeded", "cannot write {u}/out/1.png.safetensors: there is no room left"),
         pytest.param(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slow_but import slow_but
 from stores import Bucket, web_server
 
 from tvae.pipeline.errors import UsageError
@@ -43,7 +44,7 @@ def tree(bucket: Bucket, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("operation", ["encode", pytest.param("decode", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("recursive", [False, True])
+@pytest.mark.parametrize("recursive", slow_but([True], [False, True]))
 @pytest.mark.parametrize(
     "names",
     [

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slow_but import slow_but
 
 from tvae.pipeline.jobs import Event, Job, Progress, checkpoint, run_job
 
@@ -33,7 +34,7 @@ raise AssertionError("not killed")
 NUMBER = "SIGKILL" if os.name != "nt" else "SIGTERM"
 
 
-@pytest.fixture(params=["image", "steps"])
+@pytest.fixture(params=slow_but(["steps"], ["image", "steps"]))
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -13,6 +13,7 @@ import av
 import pytest
 from clips import write_clip
 from resumed import first_frame, went_on
+from slow_but import slow_but
 
 from tvae.pipeline.jobs import Event, ItemFailed, Job, Progress, checkpoint, run_job
 from tvae.pipeline.jobs.decode_parts import PART_FRAMES
@@ -74,7 +75,7 @@ def test_a_killed_decode_goes_on(
         assert len(second.shapes) <= (600 - parts * PART_FRAMES) // (4 if kind == "steps" else 1) + 1
 
 
-@pytest.mark.parametrize("change", ["options", "latents", "overwrite", "part"])
+@pytest.mark.parametrize("change", slow_but(["options", "part"], ["options", "latents", "overwrite", "part"]))
 def test_a_decode_of_something_else_is_begun_anew(
     run: Run, model: Run, interrupted: Run, latents: Path, tmp_path: Path, change: str
 ) -> None:
@@ -111,7 +112,7 @@ def test_damaged_latents_leave_no_parts(run: Run, model: Run, latents: Path, tmp
     assert list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.parametrize("operation", ["encode", "decode"])
+@pytest.mark.parametrize("operation", slow_but(["decode"], ["encode", "decode"]))
 def test_a_full_disk_costs_no_progress(
     operation: Any, model: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

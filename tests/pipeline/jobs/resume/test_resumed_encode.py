@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from resumed import contents, first_frame, same, went_on
+from slow_but import slow_but
 
 from tvae.pipeline.jobs import checkpoint
 from tvae.pipeline.latents import open_latents
@@ -79,7 +80,10 @@ def test_copies_of_the_last_frame_are_passed_over_too(
     assert same(tmp_path / "whole" / "c.mkv.latents", tmp_path / "out" / "c.mkv.latents")
 
 
-@pytest.mark.parametrize("change", ["options", "source", "overwrite", "part", "checkpoint", "no checkpoint"])
+CHANGED = ["options", "source", "overwrite", "part", "checkpoint", "no checkpoint"]
+
+
+@pytest.mark.parametrize("change", slow_but(["source", "part", "checkpoint"], CHANGED))
 def test_what_does_not_match_is_begun_anew(
     run: Run, model: Run, interrupted: Run, source: Path, tmp_path: Path, change: str
 ) -> None:

@@ -44,7 +44,7 @@ def keys(form: str, out: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("form", "most"),
     [
-        ("webdataset", 4),
+        pytest.param("webdataset", 4, marks=pytest.mark.slow),
         pytest.param("webdataset", 60, marks=pytest.mark.slow),
         pytest.param("mds", 60, marks=pytest.mark.slow),
     ],
@@ -59,7 +59,7 @@ def test_killed_at_an_operation_and_run_again(photos: Any, tmp_path: Path, form:
 @pytest.mark.parametrize(
     ("form", "most"),
     [
-        ("mds", 3),
+        pytest.param("mds", 3, marks=pytest.mark.slow),
         pytest.param("webdataset", 60, marks=pytest.mark.slow),
         pytest.param("mds", 60, marks=pytest.mark.slow),
     ],

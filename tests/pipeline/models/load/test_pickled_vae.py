@@ -11,6 +11,7 @@ import pytest
 import torch
 from published_names import Weights, in_checkpoint, latent_diffusion, weights_of
 from single_files import kl, written
+from slow_but import slow_but
 from torch import Tensor
 
 from tvae.pipeline import load_latents, load_vae, save_latents
@@ -65,7 +66,7 @@ WRAPPED: dict[str, Callable[[Weights], Any]] = {
 }
 
 
-@pytest.mark.parametrize("how", WRAPPED)
+@pytest.mark.parametrize("how", slow_but(["bare", "checkpoint", "views"], WRAPPED))
 def test_it_is_the_vae_of_a_safetensors_file(how: str, weights: Weights, tmp_path: Path) -> None:
     path = pickled(WRAPPED[how](weights), tmp_path)
     with pytest.raises(UsageError, match=r"vae\.pt' is a pickled file, .* as safetensors, or pass --allow-pickle"):
@@ -84,7 +85,10 @@ def test_it_is_the_vae_of_a_safetensors_file(how: str, weights: Weights, tmp_pat
     assert len(found.weights_sha256) == 64
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2])
+STORED = [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
+
+
+@pytest.mark.parametrize("dtype", slow_but([torch.float16, torch.float8_e4m3fn], STORED))
 def test_types(dtype: torch.dtype, weights: Weights, tmp_path: Path) -> None:
     stored = {name: value.to(dtype) for name, value in weights.items()}
     found = locate_vae(pickled(stored, tmp_path), allow_pickle=True)

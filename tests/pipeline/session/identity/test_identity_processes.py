@@ -74,6 +74,7 @@ def written(folder: Path, change: Callable[[str], str] = str) -> str:
     return str(folder)
 
 
+@pytest.mark.slow
 def test_a_model_of_ones_own_in_several_processes(tmp_path: Path) -> None:
     here, elsewhere = written(tmp_path / "a"), written(tmp_path / "b")
     edited = written(tmp_path / "c", lambda text: text + "\ndef unused(): return 5\n")

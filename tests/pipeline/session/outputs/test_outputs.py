@@ -173,6 +173,7 @@ def test_a_number_that_follows_the_size_is_never_an_old_one(number: Callable[[Te
         both(lambda h, _: holder(h=h, number=number(h)))
 
 
+@pytest.mark.slow
 def test_a_number_that_the_model_makes_of_the_size_is_right_at_each() -> None:
     for ours, theirs in both(lambda h, x: holder(h=h, rows=int(x.shape[2]) * 3 + 1), (28, 20), (36, 20)):
         alike(ours, theirs)
