@@ -169,7 +169,7 @@ class Stateful(nn.Module):
         super().__init__()
         self.conv, self.kind = nn.Conv2d(4, 3, 3, padding=1), kind
         self.prev: Tensor | None = None
-        self.count, self.seen = 0, list[int]()
+        self.count, self.seen, self.rows = 0, list[int](), 0
         self.register_buffer("total", torch.zeros(()))
 
     def encode(self, x: Tensor) -> Tensor:
@@ -186,18 +186,21 @@ class Stateful(nn.Module):
         if self.kind == "list":
             self.seen.append(1)
             return y * len(self.seen)
+        if self.kind == "size":
+            self.rows = self.rows + y.shape[2]
+            return y * self.rows
         self.total += 1.0
         return y + self.total
 
 
 @pytest.mark.parametrize(
-    ("kind", "named"), [("tensor", "prev"), ("count", "count"), ("list", "seen"), ("buffer", "total")]
+    ("kind", "named"), [("tensor", "prev"), ("count", "count"), ("list", "seen"), ("size", "rows"), ("buffer", "total")]
 )
 def test_state_between_calls_is_refused_by_name(kind: str, named: str) -> None:
     model, z = Stateful(kind).eval(), torch.randn(1, 4, 8, 8)
     with pytest.raises(TvaeError, match=named):
         TiledVAE(model, "cpu").decode(z)
-    assert (model.prev, model.count, model.seen, float(model.total)) == (None, 0, [], 0.0)
+    assert (model.prev, model.count, model.seen, model.rows, float(model.total)) == (None, 0, [], 0, 0.0)
 
 
 class Scratch(nn.Module):
@@ -213,7 +216,8 @@ class Scratch(nn.Module):
     def decode(self, z: Tensor) -> Tensor:
         self.sizes = [1, 2]
         self.last = self.conv(z)
-        return self.last * self.sizes[1]
+        self.last_shape = self.last.shape
+        return self.last * self.sizes[1] + torch.tensor([[[[0.5, -1.0]]]]).sum()
 
 
 def test_scratch_attributes_are_no_state() -> None:

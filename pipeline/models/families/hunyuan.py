@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from tvae.pipeline.engine.capture.in_thread import instead
 from tvae.pipeline.models.families.family import CLIP, Checkpoint, Family, causal, given
 from tvae.pipeline.models.layout import LDM_RULES, Kin, Layout, only
 
@@ -18,9 +21,9 @@ __all__ = ["FAMILIES"]
 def _frame_causal_mask(
     n_frame: int, n_hw: int, dtype: torch.dtype, device: torch.device, batch_size: int | None = None
 ) -> Tensor:
-    """HunyuanVideo-1.5's mask, a token sees its own frame and those before, without the loop over all tokens.
+    """HunyuanVideo's mask, a token sees its own frame and those before, without the loop over all tokens.
 
-    The class fills the same values row by row in Python, which bakes the number of tokens into a capture.
+    The models fill the same values row by row in Python, which bakes the number of tokens into a capture.
     """
     frame = torch.arange(n_frame, device=device).repeat_interleave(n_hw)
     queries, keys = torch.meshgrid(frame, frame, indexing="ij")
@@ -28,22 +31,44 @@ def _frame_causal_mask(
     return mask if batch_size is None else mask.unsqueeze(0).expand(batch_size, -1, -1)
 
 
+_MAKER = "prepare_causal_attention_mask"
+_PARAMETERS = ["n_frame", "n_hw", "dtype", "device", "batch_size"]
+
+
 @contextmanager
 def masks_without_loops(module: nn.Module) -> Iterator[None]:
-    """HunyuanVideo-1.5's attention with that mask, in whatever model has such blocks."""
-    owners = {
-        type(block)
-        for block in module.modules()
-        if type(block).__name__ == "HunyuanVideo15AttnBlock" and "prepare_causal_attention_mask" in vars(type(block))
-    }
-    before = {cls: inspect.getattr_static(cls, "prepare_causal_attention_mask") for cls in owners}
+    """The attention of HunyuanVideo and HunyuanVideo-1.5 with that mask, in whatever model has such blocks: diffusers'
+    classes have a method that makes it; the models' own code, and what was copied from it, a function."""
+    kinds = {kind for block in module.modules() for kind in type(block).__mro__}
+    owners = {kind for kind in kinds if kind.__name__ == "HunyuanVideo15AttnBlock" and _MAKER in vars(kind)}
+    before = {cls: inspect.getattr_static(cls, _MAKER) for cls in owners}
+    files = {kind.__module__: sys.modules.get(kind.__module__) for kind in kinds}
     try:
         for cls in owners:
-            cls.prepare_causal_attention_mask = staticmethod(_frame_causal_mask)  # type: ignore[attr-defined]
-        yield
+            setattr(cls, _MAKER, staticmethod(_frame_causal_mask))
+        with ExitStack() as functions:
+            for file in files.values():
+                if _makes_that_mask(vars(file).get(_MAKER) if file else None):
+                    functions.enter_context(instead(file, _MAKER, _frame_causal_mask))
+            yield
     finally:
         for cls, method in before.items():
-            cls.prepare_causal_attention_mask = method  # type: ignore[attr-defined]
+            setattr(cls, _MAKER, method)
+
+
+def _makes_that_mask(function: Any) -> bool:
+    """Is it a function that gives the same mask? It is asked for a small one."""
+    if not inspect.isfunction(function) or [*inspect.signature(function).parameters] != _PARAMETERS:
+        return False
+    for frames, size, batch in ((3, 2, None), (2, 3, 2)):
+        small = (frames, size, torch.float32, torch.device("cpu"), batch)
+        try:
+            made = function(*small)
+        except Exception:  # whatever it is, it is no such function
+            return False
+        if not (isinstance(made, Tensor) and torch.equal(made, _frame_causal_mask(*small))):
+            return False
+    return True
 
 
 _RULES_15 = (

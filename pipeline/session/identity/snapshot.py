@@ -136,6 +136,8 @@ class Snapshot:
             return text == plain(now)
         if isinstance(before, FakeTensor) and isinstance(now, FakeTensor):  # left by two calls in a trace
             return (before.shape, before.dtype) == (now.shape, now.dtype)
+        if isinstance(before, torch.SymInt) and isinstance(now, torch.SymInt):  # sizes that a call noted down
+            return bool(before.node.expr == now.node.expr)
         if type(before) is not type(now) or not isinstance(before, (tuple, *_CONTAINERS)):
             return False
         return self._alike(before, now)

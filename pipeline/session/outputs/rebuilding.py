@@ -9,6 +9,7 @@ where mean and log variance are, so that a posterior is read without its class.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -162,7 +163,9 @@ class SameComputations:
                 self._numbers.append(self._numbers[node.args[0].id])
                 continue
             what: Any = id_
-            if node.kind == "param" or (node.kind == "call" and node.op not in _DRAWING):
+            if node.kind == "param" and node.target in graph.constants:
+                what = _digest(graph.constants[node.target])
+            elif node.kind == "param" or (node.kind == "call" and node.op not in _DRAWING):
                 kwargs = sorted(node.kwargs.items())
                 what = node.kind, node.target, self._frozen(node.args), self._frozen(kwargs), node.outputs
             self._numbers.append(first.setdefault(what, id_))
@@ -187,6 +190,18 @@ class SameComputations:
         if isinstance(arg, (tuple, list)):
             return tuple(self._frozen(a) for a in arg)
         return arg if isinstance(arg, Size) else (type(arg).__name__, repr(arg))
+
+
+def _digest(constant: Tensor) -> tuple[Any, ...]:
+    """What a tensor that the model's code makes of numbers holds: each call makes one of its own."""
+    data = constant.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return (
+        "constant",
+        constant.dtype,
+        tuple(constant.shape),
+        str(constant.device),
+        hashlib.sha256(data.numpy().tobytes()).digest(),
+    )
 
 
 def _decided(spec: Spec, proof: SameComputations) -> Spec:
