@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,6 +17,9 @@ from tvae.pipeline.models.families.family import CLIP, Checkpoint, Family, causa
 from tvae.pipeline.models.layout import LDM_RULES, Kin, Layout, only
 
 __all__ = ["FAMILIES"]
+
+
+_log = logging.getLogger("tvae")
 
 
 def _frame_causal_mask(
@@ -65,6 +69,7 @@ def _makes_that_mask(function: Any) -> bool:
         try:
             made = function(*small)
         except Exception:  # whatever it is, it is no such function
+            _log.debug("%s makes another mask", function.__qualname__, exc_info=True)
             return False
         if not (isinstance(made, Tensor) and torch.equal(made, _frame_causal_mask(*small))):
             return False

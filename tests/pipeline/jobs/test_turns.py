@@ -67,7 +67,7 @@ def test_one_at_a_time(run: Run, done: Path, tmp_path: Path, monkeypatch: pytest
     assert sorted(event.index for event in events if isinstance(event, ItemSkipped)) == [*range(MANY)]
     assert seen.most == 1
     changes = sum(one != other for one, other in zip(seen.threads, seen.threads[1:], strict=False))
-    assert changes < READERS, "the one who has the turn keeps it"
+    assert changes < MANY // 4, "the one who has the turn keeps it"
 
 
 @pytest.mark.usefixtures("readers")
