@@ -14,6 +14,7 @@ from typing import Any
 
 from tvae.pipeline.engine.capture.in_thread import instead, replaced_in
 from tvae.pipeline.engine.capture.quiet import quiet
+from tvae.pipeline.engine.capture.quotients import whole_quotients
 from tvae.pipeline.engine.capture.shortcuts.fewer_notes import fewer_notes
 from tvae.pipeline.engine.capture.shortcuts.known_shapes import known_shapes
 
@@ -40,6 +41,7 @@ def exporting(*, shortcuts: bool = True) -> Iterator[None]:
         settings.enter_context(_backends_as_they_are())
         settings.enter_context(_own_modules_alone())
         settings.enter_context(_own_modes())
+        settings.enter_context(whole_quotients())
         if shortcuts:
             settings.enter_context(fewer_notes())
             settings.enter_context(known_shapes())

@@ -23,7 +23,7 @@ from tvae.pipeline.engine.ir.op_facts import is_view
 from tvae.pipeline.engine.ir.program import Demand, More, Op, Read, Reduction
 from tvae.pipeline.engine.ir.resolve import resolve
 from tvae.pipeline.engine.ir.sizes import Size, evaluate
-from tvae.pipeline.engine.rules.node_call import node_call
+from tvae.pipeline.engine.rules.node_call import in_order, node_call
 from tvae.pipeline.engine.rules.probe import grows, probe_sizes
 from tvae.pipeline.engine.rules.registry import NoRule
 
@@ -213,8 +213,9 @@ class Context:
         """The op on whole values: no operand is tiled, or (``barrier``) all that are get read in full."""
         inputs = self.operands(node)
         reads = tuple(i.id for i in inputs if i.axis) if barrier else ()
-        invoke = self.call(node)
+        invoke = in_order(node, self.call(node))
         others = sum(math.prod(self.shape(meta)) * meta.dtype.itemsize for meta in node.outputs[1:])
+
         return self.emit(
             node,
             inputs,

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+
 from tvae.pipeline.engine.ir.graph import Node, Ref, map_refs, refs_in
+from tvae.pipeline.engine.ir.resolve import resolve
 
-__all__ = ["node_call"]
+__all__ = ["in_order", "node_call"]
+
+Invoke = Callable[[Callable[[int], Any]], Any]
 
 
-def node_call(
-    target: Callable[..., Any], node: Node, ids: Mapping[int, int], value: Callable[[Any], Any]
-) -> Callable[[Callable[[int], Any]], Any]:
+def node_call(target: Callable[..., Any], node: Node, ids: Mapping[int, int], value: Callable[[Any], Any]) -> Invoke:
     """``target`` with the node's arguments, as a function of a reader of operand ids.
 
     ids: of ops by node. value: gives an argument with its sizes resolved; asked in the first call, for all.
@@ -33,3 +36,12 @@ def node_call(
         return target(*args, **kwargs)
 
     return invoke
+
+
+def in_order(node: Node, invoke: Invoke) -> Invoke:
+    """The same call. Numbers that it draws come in the order in which its operand lies in memory, which is to be that
+    of its dimensions: the engine's maps have channels last."""
+    target = None if node.target.startswith("tvae.") or node.kind != "call" else resolve(node.target)
+    if torch.Tag.nondeterministic_seeded not in getattr(target, "tags", ()):
+        return invoke
+    return lambda read: invoke(lambda id_: read(id_).contiguous())

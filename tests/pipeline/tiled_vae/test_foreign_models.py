@@ -77,6 +77,24 @@ class Sorting(Foreign):
         return self.up(torch.sort(self.norm(torch.cat([z, z], 1)), 2)[0][:, :4] * 2)
 
 
+class Gumbel(Sorting):
+    """Numbers of another distribution, drawn where a map lies."""
+
+    def decode(self, z: Tensor) -> Tensor:
+        h = self.norm(torch.cat([z, z], 1))
+        drawn = torch.empty_like(h, memory_format=torch.legacy_contiguous_format).exponential_()
+        return self.up((h - drawn.log())[:, :4])
+
+
+@torch.no_grad()
+def test_numbers_without_a_rule_are_drawn_whole_in_the_order_of_the_model() -> None:
+    model, z = Gumbel().eval(), TINY["AutoencoderKL"].input("decode", 9, 5)
+    torch.manual_seed(0)
+    want = model.decode(z)
+    torch.manual_seed(0)
+    assert relative_l2(TiledVAE(model, strip=2, allow_whole=True).decode(z), want) < 1e-5
+
+
 def test_an_operation_without_a_rule_is_named_or_runs_whole() -> None:
     torch.manual_seed(0)
     model = Sorting()
