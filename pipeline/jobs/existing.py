@@ -47,8 +47,6 @@ def skipped(
 
 def reason_to_skip(output: Path, existing: Existing, up_to_date: Callable[[], str | None]) -> str | None:
     """Why the item need not be done, None if it must be. ``up_to_date`` says why an output serves, if it does."""
-    if existing == "skip" and output.suffix == latents.IMAGE_SUFFIX:  # asked of very many files, one answer is enough
-        return up_to_date()
     if existing == "overwrite" or not is_there(output):
         return None
     return "exists" if existing == "keep" else up_to_date()

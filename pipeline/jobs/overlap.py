@@ -149,7 +149,7 @@ class _Overlap:
             found = error
         if isinstance(found, ItemSkipped) and not held:
             if turn.skips(item, found):
-                self._hand_on(turn)
+                self._tell_skipped(turn)
             return
         self._found(item, found, held)
 
@@ -163,18 +163,23 @@ class _Overlap:
                     if item is not PENDING:
                         self._open += item is not None
                         return item
-            if not self._hand_on(turn):
+            if not self._tell_skipped(turn):
+                turn.give()
                 self._for_readers.wait()
 
-    def _hand_on(self, turn: Turn) -> bool:
-        """Another reader may look items up. Was there anything to tell of those that are done?"""
+    def _hand_on(self, turn: Turn) -> None:
+        """Another reader may look items up."""
         turn.give()
-        told = turn.told()
-        if told:
+        self._tell_skipped(turn)
+
+    def _tell_skipped(self, turn: Turn) -> bool:
+        """Of the items that this reader found done; were there any?"""
+        skipped = turn.taken()
+        if skipped:
             with self._lock:
-                self._ended += told
+                self._ended += skipped
                 self._for_caller.ring()
-        return bool(told)
+        return bool(skipped)
 
     def _found(self, item: Item, found: Outcome | Picture | None, held: int) -> None:
         if found is not None and not isinstance(found, Picture):

@@ -1,8 +1,8 @@
 """Which reader looks items up, of many that could.
 
-To see that an item is done already takes a few short calls of the system. Each of them lets another thread of Python's
-go on, and threads that look items up side by side wait for one another most of the time. So one reader has the turn. It
-keeps it from item to item that is done, and hands it on when it has one to read. Where files answer slowly, the others
+To see that an item is done takes a few short calls of the system. At each of them Python lets another thread run, and
+threads that look items up side by side keep waiting for one another. So one reader has the turn. It keeps it for as
+long as the items that it looks up are done, and gives it away before it reads one. Where files answer slowly, others
 do not wait for it.
 """
 
@@ -18,7 +18,7 @@ __all__ = ["Turn"]
 PATIENCE = 0.005
 """Seconds that a reader waits for its turn."""
 SKIPPED = 32
-"""Items that a reader finds done before it tells: each time that it does another thread wakes up."""
+"""Items that a reader finds done before it tells of them, which wakes another thread."""
 
 
 class Turn:
@@ -39,11 +39,11 @@ class Turn:
             self._turns.release()
 
     def skips(self, item: Item, last: ItemSkipped) -> bool:
-        """An item is done. Are there many by now of which nobody has been told?"""
+        """Note an item that is done. Are there so many now that somebody should be told?"""
         self._skipped.append((item, last))
         return len(self._skipped) >= SKIPPED
 
-    def told(self) -> list[tuple[Item, ItemSkipped]]:
-        """Of which nobody has been told; now they are."""
+    def taken(self) -> list[tuple[Item, ItemSkipped]]:
+        """The items that were noted since it was asked last."""
         skipped, self._skipped = self._skipped, []
         return skipped

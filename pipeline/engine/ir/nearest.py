@@ -1,7 +1,7 @@
-"""The nearest code of a table for every vector: a quantiser's decision, of which the nearest number is not enough.
+"""The nearest code of a table for every vector, as quantisers look it up.
 
-PyTorch's distances in float32 are off by some 1e-3 for vectors that lie close together beside what they measure, and
-codes are often closer than that: another one is taken than in float64. Here distances are float64.
+Codes often lie closer together than distances in float32 can tell, so that a model takes other codes in float32 than in
+float64, and its result differs by whole codes. Here distances are computed in float64.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ __all__ = ["nearest_code", "nearest_code_bytes"]
 
 _PIECE = 1 << 20
 """Distances that exist at a time, at most. A piece has one vector at least."""
-_COPIES = 3
-"""Of these, in float64, that PyTorch makes on the way."""
+_PADDED = 2
+"""Numbers that PyTorch puts beside each vector and each code, in a copy, to have distances as a matrix product."""
 
 
 def nearest_code(_kernels: object, x: Tensor, codes: Tensor) -> Tensor:
@@ -25,7 +25,8 @@ def nearest_code(_kernels: object, x: Tensor, codes: Tensor) -> Tensor:
 
 def nearest_code_bytes(vectors: int, channels: int, codes: int) -> int:
     """What that takes beside its operands and its result."""
-    return 8 * (channels * codes + min(vectors, _vectors(codes)) * (channels + _COPIES * codes))
+    piece = min(vectors, _vectors(codes))
+    return 8 * ((2 * channels + _PADDED) * (codes + piece) + piece * codes)
 
 
 def _vectors(codes: int) -> int:

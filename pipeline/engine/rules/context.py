@@ -215,7 +215,6 @@ class Context:
         reads = tuple(i.id for i in inputs if i.axis) if barrier else ()
         invoke = in_order(node, self.call(node))
         others = sum(math.prod(self.shape(meta)) * meta.dtype.itemsize for meta in node.outputs[1:])
-
         return self.emit(
             node,
             inputs,

@@ -1,9 +1,8 @@
 """What PyTorch's allocator keeps for later, back to the driver.
 
-PyTorch gives back that of all devices at once. Memory that work on a device may still use must not go. PyTorch waits
-for that work by the stream that asked for the memory. The default stream has no name of its own, and so PyTorch (2.9 to
-2.13) waits for the default stream of the current device, wherever the memory is: what a thread gives back while it is
-on one device may be in use on another. Nor does the driver wait for copies that come from another device.
+PyTorch gives back that of all devices at once, and first waits for the streams that asked for it. But every device has
+a default stream, and PyTorch 2.11 waits for the current device's, also where the memory is another device's, whose work
+may still use it. Nor does the driver wait for copies that come from another device.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ are met; sets and names are sorted: the text is the same in every process.
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -29,6 +28,7 @@ from tvae.pipeline.session.identity.tree import (
     moved_by_accelerate,
 )
 from tvae.pipeline.session.identity.watchlist import Watchlist
+from tvae.pipeline.session.tensor_digest import tensor_digest
 
 __all__ = ["Walk"]
 
@@ -134,8 +134,7 @@ class Walk:
         text = self.tensor(value, path)
         if value.is_meta or text.startswith("object"):
             return text
-        flat = value.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1).view(torch.uint8)
-        return f"{text} {hashlib.sha256(flat.numpy().tobytes()).hexdigest()}"
+        return f"{text} {tensor_digest(value)}"
 
     def _module(self, part: nn.Module, path: str) -> str:
         if isinstance(part, torch.jit.ScriptModule):

@@ -9,7 +9,6 @@ where mean and log variance are, so that a posterior is read without its class.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +24,7 @@ from tvae.pipeline.engine.passes import remove_unused
 from tvae.pipeline.session.outputs.classes import class_of, constructor_arguments, has_method
 from tvae.pipeline.session.outputs.spec import Spec, can_be_called, nodes_of
 from tvae.pipeline.session.outputs.taken_apart import Posterior, flatten, is_plain_tensor, rebuild
+from tvae.pipeline.session.tensor_digest import tensor_digest
 
 __all__ = ["SameComputations", "proposed", "settled"]
 
@@ -164,7 +164,8 @@ class SameComputations:
                 continue
             what: Any = id_
             if node.kind == "param" and node.target in graph.constants:
-                what = _digest(graph.constants[node.target])
+                value = graph.constants[node.target]  # each call makes one of its own
+                what = "constant", value.dtype, value.shape, value.device, tensor_digest(value)
             elif node.kind == "param" or (node.kind == "call" and node.op not in _DRAWING):
                 kwargs = sorted(node.kwargs.items())
                 what = node.kind, node.target, self._frozen(node.args), self._frozen(kwargs), node.outputs
@@ -190,18 +191,6 @@ class SameComputations:
         if isinstance(arg, (tuple, list)):
             return tuple(self._frozen(a) for a in arg)
         return arg if isinstance(arg, Size) else (type(arg).__name__, repr(arg))
-
-
-def _digest(constant: Tensor) -> tuple[Any, ...]:
-    """What a tensor that the model's code makes of numbers holds: each call makes one of its own."""
-    data = constant.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return (
-        "constant",
-        constant.dtype,
-        tuple(constant.shape),
-        str(constant.device),
-        hashlib.sha256(data.numpy().tobytes()).digest(),
-    )
 
 
 def _decided(spec: Spec, proof: SameComputations) -> Spec:

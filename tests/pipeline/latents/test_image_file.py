@@ -222,6 +222,19 @@ def test_is_latents(tmp_path: Path, image_meta: LatentsMeta) -> None:
     assert not is_latents(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "header",
+    ['{"a": {"data_offsets": [0, 1e999]}}', '{"__metadata__": {"a": ' + "[" * 900 + "]" * 900 + "}}", "[" * 100_000],
+    ids=["endless", "deep", "deeper"],
+)
+def test_no_header_makes_a_look_at_latents_fail(tmp_path: Path, header: str) -> None:
+    place = tmp_path / "a.safetensors"
+    place.write_bytes(len(header).to_bytes(8, "little") + header.encode())
+    assert not latents_done(place, "f")
+    with pytest.raises(ValueError):  # noqa: PT011, of many kinds
+        read_texts(place)
+
+
 def test_texts_are_those_of_the_whole_header(tmp_path: Path) -> None:
     """Read without safetensors, and refused wherever it refuses."""
     place = tmp_path / "a.safetensors"
