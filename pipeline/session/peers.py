@@ -18,7 +18,8 @@ from tvae.kernels.checksum import WeightChecksums
 from tvae.kernels.checksum_on_host import HostChecksums
 from tvae.pipeline.engine.ir.axis import Axis, shape_of_rows
 from tvae.pipeline.engine.plan.bounds import Rows
-from tvae.pipeline.engine.run.exchange import Exchange, GroupExchange
+from tvae.pipeline.engine.run.exchange import Exchange
+from tvae.pipeline.engine.run.nccl_exchange import exchange_of
 from tvae.pipeline.engine.run.swap_rows import PartOfRows, swap_rows, widened
 from tvae.pipeline.errors import PlanError, TvaeError, UsageError
 from tvae.pipeline.session.choose_plan import Room
@@ -47,7 +48,7 @@ class Peers:
         self, group: dist.ProcessGroup, *, gather: bool = True, must_share: bool = False, first_only: bool = False
     ) -> None:
         self.gather, self.must_share, self.first_only, self._group = gather, must_share, first_only, group
-        self._all = GroupExchange(group)
+        self._all = exchange_of(group)
         self.rank, self.count = self._all.rank, self._all.ranks
         self._fewer = {self.count: self._all}
         self._models: WeakKeyDictionary[object, int] = WeakKeyDictionary()
@@ -60,7 +61,7 @@ class Peers:
             if self.rank < count:
                 members = [dist.get_global_rank(self._group, n) for n in range(count)]
                 group = dist.new_group(members, use_local_synchronization=True)
-            self._fewer[count] = None if group is None else GroupExchange(group)
+            self._fewer[count] = None if group is None else exchange_of(group)
         return self._fewer[count]
 
     def least(self, found: Callable[[], Room]) -> Room:

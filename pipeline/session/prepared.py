@@ -124,7 +124,7 @@ class Compiled:
             rehearse(captured.graph, plan, given, self._kernels, channels_last=self._channels_last)
         last, bounded, spill = self._channels_last, limits.vram is not None, limits.spill
         shared = None if self._shared is None else self._shared.run(plan.program, channels_last=last)
-        how: dict[str, Any] = {"channels_last": last, "record": record and shared is None, "bounded": bounded}
+        how: dict[str, Any] = {"channels_last": last, "record": record, "bounded": bounded}
         return Runner(plan, given, weights.made, planned=lambda: found.bytes, spill=spill, shared=shared, **how)
 
     def plan(

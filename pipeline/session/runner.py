@@ -105,7 +105,7 @@ class Runner:
     @property
     def repeats(self) -> bool:
         """Does every run start the same operations, on the device alone?"""
-        return not self.noisy and not self._plan.places and self._shared is None
+        return not self.noisy and not self._plan.places and (self._shared is None or self._shared.recordable)
 
     @property
     def warm(self) -> bool:
@@ -150,33 +150,49 @@ class Runner:
             inputs.clear()
         sinks = sinks or {}
         if self._shared is not None:
-            return self._together(self._shared, given, generator)
+            return self._together(self._shared, given, generator, recorder)
         by_rows = {program.outputs[n]: sink for n, sink in sinks.items() if program.outputs[n] in places}
         results: list[Tensor | None]
         if by_rows or not all(isinstance(x, Tensor) for x in given):
             results = self._executed(given, generator, by_rows)
         else:
-            tensors = cast(list[Tensor], given)
-            if recorder is not None and self._recording is not None:
-                recorder.used(self)
-            elif recorder is not None and self._is_due():  # before the run, so that its results are not there as well
-                self._recording = self._recorded(tensors, recorder)
-                self._record = self._recording is not None
-            recording = self._recording
-            results = [*recording.replay(tensors)] if recording is not None else self._executed(given, generator)
+            results = self._repeated(cast(list[Tensor], given), generator, recorder)
         for n, sink in sinks.items():
             result, dim = results[n], rows_dim(sink)
             if result is not None:
                 sink.keep(0, result.shape[dim], result).result()
         return [t for n, t in enumerate(results) if n not in sinks and t is not None]
 
+    def _repeated(
+        self, given: Sequence[Tensor], generator: torch.Generator | None, recorder: Recorder | None
+    ) -> list[Tensor | None]:
+        """A replay where that is due."""
+        if recorder is not None and self._recording is not None:
+            recorder.used(self)
+        elif recorder is not None and self._is_due():  # before the run, so that its results are not there as well
+            self._recording = self._recorded(given, recorder)
+            self._record = self._recording is not None
+        recording = self._recording
+        return self._executed(given, generator) if recording is None else [*recording.replay(given)]
+
     def _together(
-        self, shared: SharedRun, given: Sequence[Tensor | RowSource], generator: torch.Generator | None
+        self,
+        shared: SharedRun,
+        given: Sequence[Tensor | RowSource],
+        generator: torch.Generator | None,
+        recorder: Recorder | None,
     ) -> list[Any]:
-        """With the other ranks: results as the session's caller wants them, or those of a step."""
+        """With the other ranks: results as the session's caller wants them, or those of a step. Each rank may record
+        when it likes: to another it makes no difference what starts its messages."""
         found: list[Tensor | None] = [None] * len(self._plan.program.outputs)
         device = given[0].device
-        if not shared.idle:
+        if self.recorded and not self.weights_in_place():
+            self._recording, self._record = None, False
+        if shared.idle:
+            pass
+        elif self.repeats and all(isinstance(x, Tensor) for x in given):
+            found = self._repeated(cast(list[Tensor], given), generator, recorder)
+        else:
             found = self._executed(given, generator)
         return [value for value in shared.results(found, device) if value is not None]
 

@@ -131,11 +131,11 @@ class Session:
 
     def replay(self, task: Task, inputs: Sequence[Tensor], call: Call) -> tuple[list[Tensor], Spec] | None:
         """What ``compute`` gives, by a recorded run that begins before the model is looked at: that is done while the
-        device computes. None where no run is recorded for such inputs, and where the model has changed."""
+        device computes. None where no run is recorded for such inputs, or the model has changed."""
         with self.lock:
             ready = self._runs.recorded(run_key(task, inputs, call, NO_SINKS))
-            if ready is None or not ready.runner.weights_in_place():
-                return None
+            if ready is None or self._peers is not None or not ready.runner.weights_in_place():
+                return None  # ranks compare their calls first
             start = self._weights.start()
             tensors = ready.runner.run(inputs, recorder=self._runs)
             written = self._weights.look(start)
@@ -248,7 +248,7 @@ class Session:
         return ClipStream(run, steps.cuts)
 
     def steps(self, side: Side) -> ClipSteps | None:
-        """The steps of a side, None where the model has none."""
+        """Of a side, None where the model has none."""
         if side not in self._steps:
             self._steps[side] = self._made_steps(side)
         return self._steps[side]

@@ -85,6 +85,12 @@ class SharedRun:
         return self.peers.exchange(self._count) if self.program.ranks else None
 
     @property
+    def recordable(self) -> bool:
+        """Can this rank's part be a CUDA graph, messages included? Not a step: its caches would be copied."""
+        exchange = self.exchange
+        return not self.steps and (exchange is None or exchange.recordable)
+
+    @property
     def idle(self) -> bool:
         """Has this rank no rows, or, of what is not shared, no use for the result?"""
         if self.program.ranks is None:

@@ -3,9 +3,11 @@
 ``python tests/gpu/measure_devices.py --devices 2`` starts a process for each GPU (NCCL) and prints one line for every
 model, side and size. ``--one-process`` shares among threads instead (``TiledVAE(vae, devices=[...])``), with no figure
 for exchanges. ``--cpu --tiny`` does the same between CPUs (gloo) with small models and sizes. Columns: median
-seconds of a call on one device (whose runs are recorded as CUDA graphs where the preset wants it) and on all; the
-speed-up; the share of the shared call that the first rank's stream waits for or copies in exchanges; the most bytes a
-device has in tensors on one and on all; the relative L2 distance between the two results.
+seconds of a call on one device and on all (with NCCL both are recorded as CUDA graphs where the preset wants it); the
+speed-up; how long the first rank's messages take, as a share of the shared call; how long everything else takes, on
+the device with the least of it and on that with the most; the most bytes a device has in tensors on one and on all
+(memory of recordings is not among them); the relative L2 distance between the two results (of the first rank's rows,
+where each keeps its own).
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ import socket
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -27,7 +29,13 @@ from torch import Tensor, multiprocessing, nn
 
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.engine.run.exchange import GroupExchange
+from tvae.pipeline.engine.run.nccl_exchange import REGISTERS
+from tvae.pipeline.session.load_libraries import load_libraries
 
+SLOW = 2.0
+"""Seconds of a call that is measured fewer times."""
+Agreed = Callable[[float], float]
+"""The same number on all ranks, from one of each."""
 Case = tuple[str, str, tuple[int, ...]]
 """(model, side, shape of the input)."""
 SDXL = {
@@ -39,10 +47,17 @@ SDXL = {
 TINY_KL = {**SDXL, "block_out_channels": (16, 16, 32, 32), "norm_num_groups": 8, "layers_per_block": 1}
 TINY_WAN = {"base_dim": 8, "z_dim": 4, "dim_mult": [1, 2, 2, 2], "num_res_blocks": 1, "latents_mean": [0.0] * 4}
 TINY_HUNYUAN = {"block_out_channels": (8, 8, 16, 16), "layers_per_block": 1, "norm_num_groups": 4}
+FOLDED = {"in_channels": 12, "out_channels": 12, "patch_size": 2, "is_residual": True, "scale_factor_spatial": 16}
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "sdxl": ("AutoencoderKL", SDXL, TINY_KL),
     "hunyuan": ("AutoencoderKLHunyuanVideo", {}, TINY_HUNYUAN),
     "wan": ("AutoencoderKLWan", {}, {**TINY_WAN, "latents_std": [1.0] * 4}),
+    "wan22": (
+        "AutoencoderKLWan",
+        {**FOLDED, "base_dim": 160, "decoder_base_dim": 256, "z_dim": 48, "latents_mean": [0.0] * 48}
+        | {"latents_std": [1.0] * 48},
+        {**TINY_WAN, **FOLDED, "latents_std": [1.0] * 4},
+    ),
 }
 """Name: class, its configuration, and that of a small one."""
 CASES: list[Case] = [
@@ -51,12 +66,14 @@ CASES: list[Case] = [
     ("hunyuan", "decode", (1, 16, 33, 90, 160)),
     ("wan", "decode", (1, 16, 21, 90, 160)),
     ("wan", "encode", (1, 3, 81, 720, 1280)),
+    ("wan22", "decode", (1, 48, 31, 44, 80)),
 ]
 TINY_CASES: list[Case] = [
     ("sdxl", "decode", (1, 4, 12, 8)),
     ("sdxl", "encode", (1, 3, 96, 64)),
     ("hunyuan", "decode", (1, 16, 2, 8, 4)),
     ("wan", "decode", (1, 4, 2, 8, 4)),
+    ("wan22", "decode", (1, 4, 2, 8, 4)),
 ]
 
 
@@ -70,36 +87,31 @@ def built(name: str, tiny: bool, device: torch.device, dtype: torch.dtype) -> nn
     return model.eval().to(device, dtype)
 
 
-@contextmanager
-def exchange_seconds(device: torch.device) -> Iterator[list[Callable[[], float]]]:
-    """Of every exchange inside, a function that says how long it took, on the device's own clock."""
-    found: list[Callable[[], float]] = []
-    plain = {name: getattr(GroupExchange, name) for name in ("swap", "gather", "broadcast")}
+def spent(call: Callable[[], Any], device: torch.device) -> tuple[float, float]:
+    """Seconds of a call in exchanges, and in everything else: on a GPU those of kernels, as the profiler sees them."""
+    if device.type == "cuda":
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+            call()
+            torch.cuda.synchronize(device)
+        rows = [(each.key, each.self_device_time_total / 1e6) for each in found.key_averages()]
+        exchange = sum(took for name, took in rows if "nccl" in name.lower())
+        return exchange, sum(took for name, took in rows if not name.startswith("cuda")) - exchange
+    took, start = 0.0, time.perf_counter()
 
-    def timed(call: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(plain: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(*args: Any) -> Any:
-            if device.type == "cuda":
-                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                begin.record()
-                result = call(*args)
-                end.record()
-                found.append(lambda: begin.elapsed_time(end) / 1e3)
-                return result
+            nonlocal took
             at = time.perf_counter()
-            result = call(*args)
-            took = time.perf_counter() - at
-            found.append(lambda: took)
+            result = plain(*args)
+            took += time.perf_counter() - at
             return result
 
         return wrapped
 
-    for name, call in plain.items():
-        setattr(GroupExchange, name, timed(call))
-    try:
-        yield found
-    finally:
-        for name, call in plain.items():
-            setattr(GroupExchange, name, call)
+    names = ("swap", "gather", "broadcast")
+    with mock.patch.multiple(GroupExchange, **{name: timed(getattr(GroupExchange, name)) for name in names}):
+        call()
+    return took, time.perf_counter() - start - took
 
 
 def tensor_of(output: Any) -> Tensor:
@@ -109,25 +121,31 @@ def tensor_of(output: Any) -> Tensor:
     return found
 
 
-def measured(call: Callable[[], Any], device: torch.device, warm: int, times: int) -> tuple[float, float, int, Tensor]:
-    """Median seconds, seconds in exchanges, most bytes of tensors (0 on a CPU), and the result."""
-    for _ in range(warm):
+def measured(call: Callable[[], Any], device: torch.device, times: int, agreed: Agreed) -> tuple[float, int, Tensor]:
+    """Median seconds of calls after the first six (fewer where a call takes long), most bytes of tensors (0 on a CPU),
+    and the result."""
+    call()
+    at = time.perf_counter()
+    result = tensor_of(call())
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    slow = agreed(time.perf_counter() - at) > SLOW
+    for _ in range(0 if slow else 4):
+        del result
         result = tensor_of(call())
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
-    seconds, exchanged = [], []
-    for _ in range(times):
+    seconds = []
+    for _ in range(min(times, 2) if slow else times):
         del result
-        with exchange_seconds(device) as found:
-            at = time.perf_counter()
-            result = tensor_of(call())
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            seconds.append(time.perf_counter() - at)
-        exchanged.append(sum(took() for took in found))
+        at = time.perf_counter()
+        result = tensor_of(call())
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - at)
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
-    return statistics.median(seconds), statistics.median(exchanged), peak, result
+    return statistics.median(seconds), peak, result
 
 
 def rank_of(rank: int, options: argparse.Namespace, port: int) -> None:
@@ -136,9 +154,13 @@ def rank_of(rank: int, options: argparse.Namespace, port: int) -> None:
     device = torch.device("cpu") if options.cpu else torch.device("cuda", rank)
     if not options.cpu:
         torch.cuda.set_device(device)
+    os.environ.setdefault(REGISTERS, "0")  # so that shared calls are recorded
     backend = "gloo" if options.cpu else "nccl"
     dist.init_process_group(backend, rank=rank, world_size=options.devices)
     dtype = torch.float32 if options.cpu else torch.bfloat16
+    if not options.cpu:
+        load_libraries(dtype, device, 2)
+        load_libraries(dtype, device, 3)
     try:
         for name, side, shape in TINY_CASES if options.tiny else CASES:
             if options.only and name not in options.only:
@@ -148,31 +170,61 @@ def rank_of(rank: int, options: argparse.Namespace, port: int) -> None:
         dist.destroy_process_group()
 
 
+def most(device: torch.device, seconds: float) -> float:
+    """Of all ranks."""
+    found = torch.tensor(seconds, device=device, dtype=torch.float64)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return float(found)
+
+
+def distance(mine: Tensor, want: Tensor) -> float:
+    """Relative L2."""
+    wide = want.double()
+    return float((mine.cpu().double() - wide).norm() / wide.norm())
+
+
+def exactly(model: nn.Module, side: str, x: Tensor) -> Tensor:
+    """What the same weights give in a wider type."""
+    narrow, wide = x.dtype, torch.float64 if x.dtype == torch.float32 else torch.float32
+    with torch.no_grad():
+        found = tensor_of(getattr(TiledVAE(model.to(wide)), side)(x.to(wide))).cpu()
+    model.to(narrow)
+    return found
+
+
 def one_case(rank: int, options: argparse.Namespace, case: Case, device: torch.device, dtype: torch.dtype) -> None:
     """Measure one line of the table, and print it."""
     name, side, shape = case
     model = built(name, options.tiny, device, dtype)
     x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(device, dtype)
-    alone: tuple[float, float, int, Tensor | None] = (0.0, 0.0, 0, None)
+    alone: tuple[float, int, Tensor | None] = (0.0, 0, None)
+    exact = None
     if rank == 0:
         plain = TiledVAE(model)
-        seconds, exchanged, peak, result = measured(lambda: getattr(plain, side)(x), device, 4, options.times)
-        alone = seconds, exchanged, peak, result.cpu()
+        seconds, peak, result = measured(partial(getattr(plain, side), x), device, options.times, float)
+        alone = seconds, peak, result.cpu()
         del plain, result
+        if options.law and seconds < SLOW:
+            exact = exactly(model, side, x)
     if device.type == "cuda":
         torch.cuda.empty_cache()
     dist.barrier()
     together = TiledVAE(model, group=dist.group.WORLD, gather=options.gather)
-    seconds, exchanged, peak, result = measured(lambda: getattr(together, side)(x), device, 2, options.times)
-    if rank == 0 and alone[3] is not None:
-        want = alone[3].double()
-        mine = result.cpu().double()
-        want = want[..., : mine.shape[-2], :]  # the first rank's rows, where they are not gathered
-        error = float((mine - want).norm() / want.norm())
+    call = partial(getattr(together, side), x)
+    seconds, peak, result = measured(call, device, options.times, partial(most, device))
+    exchange, busy = spent(call, device)
+    least, greatest = -most(device, -busy), most(device, busy)
+    if rank == 0 and alone[2] is not None:
+        want = alone[2][..., : result.shape[-2], :]  # the first rank's rows, where they are not gathered
+        law = ""
+        if exact is not None:
+            exact = exact[..., : result.shape[-2], :]
+            law = f"  of the exact result {distance(want, exact):.2e} -> {distance(result, exact):.2e}"
         print(
             f"{name:8} {side:6} {'x'.join(map(str, shape)):>18}  one {alone[0]:9.4f} s  {options.devices} devices "
-            f"{seconds:9.4f} s  {alone[0] / seconds:5.2f} x  exchange {exchanged / seconds:6.1%}  "
-            f"peak {alone[2] / 2**30:6.2f} -> {peak / 2**30:6.2f} GiB  error {error:.1e}",
+            f"{seconds:9.4f} s  {alone[0] / seconds:5.2f} x  exchange {exchange / seconds:6.1%}  "
+            f"busy {least:.4f} to {greatest:.4f} s  "
+            f"peak {alone[1] / 2**30:6.2f} -> {peak / 2**30:6.2f} GiB  apart {distance(result, want):.1e}{law}",
             flush=True,
         )
     dist.barrier()
@@ -190,9 +242,9 @@ def threads_of(options: argparse.Namespace) -> None:
         model = built(name, options.tiny, first, dtype)
         x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(first, dtype)
         found = []
-        for vae, warm in ((TiledVAE(model), 4), (TiledVAE(model, devices=devices), 2)):
-            seconds, _, peak, result = measured(partial(getattr(vae, side), x), first, warm, options.times)
-            found.append((seconds, peak, result.cpu().double()))
+        for vae in (TiledVAE(model), TiledVAE(model, devices=devices)):
+            seconds, peak, result = measured(partial(getattr(vae, side), x), first, options.times, float)
+            found.append((seconds, peak, result.cpu()))
             vae.release()
             if first.type == "cuda":
                 torch.cuda.empty_cache()
@@ -200,7 +252,7 @@ def threads_of(options: argparse.Namespace) -> None:
         print(
             f"{name:8} {side:6} {'x'.join(map(str, shape)):>18}  one {alone:9.4f} s  {options.devices} devices "
             f"{shared:9.4f} s  {alone / shared:5.2f} x  first's peak {most / 2**30:6.2f} -> {less / 2**30:6.2f} GiB  "
-            f"error {float((mine - want).norm() / want.norm()):.1e}",
+            f"apart {distance(mine, want):.1e}",
             flush=True,
         )
 
@@ -214,6 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--times", type=int, default=5, help="measured calls of each")
     parser.add_argument("--only", nargs="*", choices=sorted(MODELS), help="these models")
     parser.add_argument("--gather", action="store_true", help="every device gets the whole result")
+    parser.add_argument("--law", action="store_true", help="errors from the model in a wider type, too")
     parser.add_argument("--one-process", action="store_true", help="threads of one process")
     options = parser.parse_args(arguments)
     if options.one_process:

@@ -1,4 +1,4 @@
-"""Ranks that are processes of this machine, with gloo between them."""
+"""Ranks that are processes of this machine, with gloo between them, or NCCL."""
 
 from __future__ import annotations
 
@@ -17,18 +17,23 @@ import torch
 import torch.distributed as dist
 from torch import multiprocessing
 
+from tvae.pipeline.engine.run.nccl_exchange import REGISTERS
+
 __all__ = ["in_ranks"]
 
 _ROOT = str(Path(__file__).parents[2])
 """Where processes find the modules of tests, however pytest was started."""
 
 
-def in_ranks(ranks: int, do: Callable[..., Any], *args: Any, seconds: float = 120, gone: float = 0) -> list[Any]:
+def in_ranks(
+    ranks: int, do: Callable[..., Any], *args: Any, seconds: float = 120, gone: float = 0, backend: str = "gloo"
+) -> list[Any]:
     """What ``do(rank, *args)`` gives in each process, in order. It must be a module's function, and its results such
-    that ``torch.save`` takes. Raises what the first to fail raises; gone: seconds that the others then have."""
+    that ``torch.save`` takes. Raises what the first to fail raises; gone: seconds that the others then have. backend:
+    with nccl each process has the GPU of its number, and its messages can be recorded."""
     with tempfile.TemporaryDirectory() as folder:
         with mock.patch.object(sys, "path", [*sys.path, _ROOT]):
-            context = multiprocessing.spawn(_rank, (ranks, folder, do, args), ranks, join=False)
+            context = multiprocessing.spawn(_rank, (ranks, folder, backend, do, args), ranks, join=False)
         assert context is not None
         end = time.monotonic() + seconds
         try:
@@ -40,11 +45,14 @@ def in_ranks(ranks: int, do: Callable[..., Any], *args: Any, seconds: float = 12
         return [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(ranks)]
 
 
-def _rank(rank: int, ranks: int, folder: str, do: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _rank(rank: int, ranks: int, folder: str, backend: str, do: Callable[..., Any], args: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
     store = dist.FileStore(f"{folder}/store", ranks)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=60))
+    if backend == "nccl":
+        os.environ[REGISTERS] = "0"
+        torch.cuda.set_device(rank)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=60))
     try:
         torch.save(do(rank, *args), f"{folder}/{rank}.pt")
     finally:

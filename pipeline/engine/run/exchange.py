@@ -1,7 +1,7 @@
 """How ranks that share a program talk: rows of buffers, parts of statistics, and noise. Nothing else travels.
 
-Every rank makes the same calls in the same order. ``GroupExchange`` is a process group of PyTorch: gloo between CPUs,
-NCCL between GPUs.
+Every rank makes the same calls in the same order. ``GroupExchange`` is a process group of PyTorch, gloo between CPUs;
+``NcclExchange``, in the file beside, one between GPUs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tvae.pipeline.errors import RankError
 
-__all__ = ["Exchange", "GroupExchange", "Message"]
+__all__ = ["Exchange", "GroupExchange", "Message", "in_bytes", "in_time"]
 
 Message = tuple[int, Tensor]
 """(rank, tensor): to or from that rank. The tensor is contiguous."""
@@ -29,6 +29,8 @@ class Exchange(Protocol):
     """Of this process, from 0."""
     ranks: int
     """How many there are."""
+    recordable: bool
+    """Can messages be part of a CUDA graph? Then it is the device that waits for them."""
 
     def swap(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
         """Send tensors, and fill others with what is received. Between two ranks, messages keep their order."""
@@ -43,6 +45,8 @@ class Exchange(Protocol):
 class GroupExchange:
     """Between the processes of a group."""
 
+    recordable = False
+
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         self._group = group
@@ -50,27 +54,27 @@ class GroupExchange:
 
     def swap(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
         """See ``Exchange``."""
-        wanted = [dist.P2POp(dist.irecv, _bytes(t), self._world[peer], self._group) for peer, t in receives]
-        wanted += [dist.P2POp(dist.isend, _bytes(t), self._world[peer], self._group) for peer, t in sends]
-        with _in_time():
+        wanted = [dist.P2POp(dist.irecv, in_bytes(t), self._world[peer], self._group) for peer, t in receives]
+        wanted += [dist.P2POp(dist.isend, in_bytes(t), self._world[peer], self._group) for peer, t in sends]
+        with in_time():
             for work in dist.batch_isend_irecv(wanted) if wanted else ():
                 work.wait()
 
     def gather(self, part: Tensor) -> list[Tensor]:
         """See ``Exchange``."""
         found = [torch.empty_like(part) for _ in range(self.ranks)]
-        with _in_time():
+        with in_time():
             dist.all_gather(found, part, self._group)
         return found
 
     def broadcast(self, value: Tensor) -> None:
         """See ``Exchange``."""
-        with _in_time():
+        with in_time():
             dist.broadcast(value, self._world[0], self._group)
 
 
 @contextmanager
-def _in_time() -> Iterator[None]:
+def in_time() -> Iterator[None]:
     """What the group says of a process that died, or did not answer within the group's time-out, in one line."""
     try:
         yield
@@ -82,6 +86,6 @@ def _in_time() -> Iterator[None]:
         raise RankError(said) from error
 
 
-def _bytes(plain: Tensor) -> Tensor:
+def in_bytes(plain: Tensor) -> Tensor:
     """Types are no matter of the group: not all know all of them."""
     return plain.view(-1).view(torch.uint8)

@@ -104,6 +104,8 @@ class Meeting:
 class ThreadExchange:
     """Of the thread that is ``rank`` among the first ``ranks`` of a meeting. See ``Exchange``."""
 
+    recordable = False
+
     def __init__(self, meeting: Meeting, rank: int, ranks: int) -> None:
         self.rank, self.ranks, self._meeting = rank, ranks, meeting
         self._streams: dict[torch.device, torch.cuda.Stream] = {}

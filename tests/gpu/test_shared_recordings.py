@@ -1,0 +1,63 @@
+"""Calls that two cards share by NCCL are recorded as CUDA graphs, messages included."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from gloo_ranks import in_ranks
+from tiny_vaes import TinyVAE, relative_l2, result
+from torch import Tensor
+from torch import distributed as dist
+
+from tvae.pipeline import TiledVAE
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs"),
+]
+
+SHAPE = TinyVAE(
+    "AutoencoderKL",
+    {
+        "down_block_types": ("DownEncoderBlock2D",) * 3,
+        "up_block_types": ("UpDecoderBlock2D",) * 3,
+        "block_out_channels": (128, 256, 256),
+        "layers_per_block": 1,
+        "norm_num_groups": 32,
+    },
+    (4, None),
+    4,
+)
+CALLS = 5
+
+
+def inputs(side: str) -> list[Tensor]:
+    x = SHAPE.input(side, 46, 30)
+    return [x * (1 + n / 4) for n in range(CALLS)] + [x]
+
+
+def shared(rank: int, side: str, gather: bool) -> list[Tensor]:
+    """Results, and how many runs are recorded."""
+    model = SHAPE.build().cuda().bfloat16()
+    vae = TiledVAE(model, group=dist.group.WORLD, gather=gather)
+    found = [result(getattr(vae, side)(x.cuda().bfloat16())).cpu() for x in inputs(side)]
+    recorded = sum(len(session._runs._recorded) for session in vae._sessions.values())
+    return [*found, torch.tensor(recorded)]
+
+
+@pytest.mark.parametrize("gather", [True, False])
+@pytest.mark.parametrize("side", ["decode", "encode"])
+def test_two_cards(side: str, gather: bool) -> None:
+    model = SHAPE.build()
+    with torch.no_grad():
+        exact = [result(getattr(model.double(), side)(x.double())) for x in inputs(side)]
+    ranks = in_ranks(2, shared, side, gather, backend="nccl")
+    assert [int(found[-1]) for found in ranks] == [1, 1]
+    for n, want in enumerate(exact):
+        parts = [found[n] for found in ranks]
+        got = parts[0] if gather else torch.cat(parts, -2)
+        assert relative_l2(got, want) < 0.05
+        assert not gather or torch.equal(*parts)
+    for *found, _ in ranks:
+        assert torch.equal(found[0], found[-1]), "started and replayed"
+        assert not torch.equal(found[0], found[1])

@@ -1,0 +1,100 @@
+"""Runs that ranks share are recorded, too. The ranks are processes with gloo between them, and a recording is a run on
+memory of its own, since a CUDA graph needs GPUs and NCCL (``tests/gpu/test_shared_recordings.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from gloo_ranks import in_ranks
+from sharing_vae import SharingVAE, Z
+from tiny_vaes import relative_l2, result
+from torch import Tensor
+from torch import distributed as dist
+
+from tvae.pipeline import TiledVAE
+from tvae.pipeline.engine.run.exchange import GroupExchange
+from tvae.pipeline.session.kept_runs import KeptRuns
+from tvae.pipeline.session.runner import Runner
+
+CALLS = 6
+
+
+class Recordings:
+    """Puts a stand-in in the place of recordings, in this process. refused: none can be made."""
+
+    def __init__(self, *, refused: bool = False) -> None:
+        self.made = self.replayed = 0
+        self._refused, begin = refused, Runner.__init__
+        GroupExchange.recordable = property(lambda _: True, lambda *_: None)  # type: ignore[assignment, method-assign]
+        KeptRuns.record = self._record  # type: ignore[assignment, method-assign]
+        KeptRuns.used = lambda *_: None  # type: ignore[method-assign]
+
+        def recording(runner: Runner, *args: Any, **how: Any) -> None:
+            begin(runner, *args, **{**how, "record": True})
+
+        Runner.__init__ = recording  # type: ignore[method-assign]
+
+    def _record(
+        self, _owner: Any, run: Callable[[Sequence[Tensor]], list[Tensor]], inputs: Sequence[Tensor], *_: int
+    ) -> Any:
+        if self._refused:
+            raise RuntimeError("no room")
+        self.made += 1
+        fixed = [torch.empty_like(x) for x in inputs]
+
+        def replay(given: Sequence[Tensor]) -> list[Tensor]:
+            self.replayed += 1
+            for ours, theirs in zip(fixed, given, strict=True):
+                ours.copy_(theirs)
+            return run(fixed)
+
+        return SimpleNamespace(replay=replay)
+
+
+def in_group(rank: int, refuses: int) -> list[Tensor]:
+    """Of calls with inputs of their own, of which the last has other weights; and how many were recorded, replayed."""
+    recordings = Recordings(refused=rank == refuses)
+    model = SharingVAE()
+    vae = TiledVAE(model, group=dist.group.WORLD, strip=2)
+    with torch.no_grad():
+        found = [result(vae.decode(Z * (n + 1))) for n in range(CALLS)]
+        model.last.weight.mul_(2.0)
+        found.append(result(vae.decode(Z)))
+    return [*found, torch.tensor([recordings.made, recordings.replayed])]
+
+
+@pytest.mark.parametrize("refuses", [-1, 1], ids=["all record", "one does not"])
+def test_ranks_record_what_they_share(refuses: int) -> None:
+    model = SharingVAE().double()
+    with torch.no_grad():
+        want = [model.decode(Z.double() * (n + 1)) for n in range(CALLS)]
+        model.last.weight.mul_(2.0)
+        want.append(model.decode(Z.double()))
+    for rank, (*found, counted) in enumerate(in_ranks(2, in_group, refuses)):
+        assert all(relative_l2(mine, exact) <= 1e-5 for mine, exact in zip(found, want, strict=True))
+        assert counted.tolist() == ([0, 0] if rank == refuses else [1, CALLS - 2]), "from the third call on"
+
+
+def freed(_rank: int) -> list[Tensor]:
+    """Memory that is no longer the weights': a recording would read it in silence."""
+    recordings = Recordings()
+    model = SharingVAE()
+    vae = TiledVAE(model, group=dist.group.WORLD, strip=2)
+    with torch.no_grad():
+        for _ in range(3):
+            vae.decode(Z)
+        before = recordings.replayed
+        Runner.weights_in_place = lambda _: False  # type: ignore[method-assign]
+        return [result(vae.decode(Z)), torch.tensor([before, recordings.replayed])]
+
+
+def test_a_recording_goes_with_the_memory_of_the_weights() -> None:
+    with torch.no_grad():
+        want = SharingVAE().double().decode(Z.double())
+    for found, counted in in_ranks(2, freed):
+        assert relative_l2(found, want) <= 1e-5
+        assert counted.tolist() == [1, 1]
