@@ -102,9 +102,12 @@ class Peers:
             ("input", sums().tolist()),
         ])  # fmt: skip
 
-    def whole(self, part: Tensor, axis: Axis, own: Sequence[Rows], *, channels_last: bool) -> Tensor:
-        """A result of which each rank has its own rows, on every rank that wants it; on others their own rows."""
-        held = self._held(own, axis.rows)
+    def whole(
+        self, part: Tensor, axis: Axis, own: Sequence[Rows], *, channels_last: bool, everywhere: bool = False
+    ) -> Tensor:
+        """A value of which each rank has its own rows, on every rank that wants results, or everywhere; on others their
+        own rows."""
+        held = [(0, axis.rows)] * len(own) if everywhere else self._held(own, axis.rows)
         buffer = widened(part, axis, own[self.rank], held[self.rank], channels_last=channels_last)
         whole = PartOfRows(buffer, axis, held[self.rank][0], own, held)
         swap_rows(self._all, [whole], channels_last=channels_last)

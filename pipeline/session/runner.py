@@ -22,6 +22,7 @@ from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.engine.plan.schedule import Schedule
 from tvae.pipeline.engine.run.cuda_graph import Recording
 from tvae.pipeline.engine.run.execute import execute
+from tvae.pipeline.engine.run.rank_rows import held
 from tvae.pipeline.engine.run.storage import OwnRows, RowSink, RowSource
 from tvae.pipeline.files.pulse import beat
 from tvae.pipeline.memory.conv_workspaces import SmallWorkspaces
@@ -89,8 +90,7 @@ class Runner:
         self._plan, self._weights, self._channels_last, self._spill = plan, weights, channels_last, spill
         self._constants = from_weights(plan.program, weights, made)
         self.noisy = any(op.kind == "noise" for op in plan.program.ops)
-        ops = plan.program.ops
-        self._carried = sum(ops[i].bytes for i in (*plan.program.inputs, *plan.program.outputs))
+        self._carried = sum(_bytes_here(plan, i) for i in (*plan.program.inputs, *plan.program.outputs))
         self._record = record and self.repeats and self._carried <= MOST_CARRIED
         self._places = places_of(weights)
         self._thread = threading.local()
@@ -178,7 +178,7 @@ class Runner:
     def _together(
         self,
         shared: SharedRun,
-        given: Sequence[Tensor | RowSource],
+        given: list[Any],
         generator: torch.Generator | None,
         recorder: Recorder | None,
     ) -> list[Any]:
@@ -188,9 +188,13 @@ class Runner:
         device = given[0].device
         if self.recorded and not self.weights_in_place():
             self._recording, self._record = None, False
+        if self._plan.program.ranks is None:  # a step that ranks cannot share may follow one that they did
+            given[:] = [shared.put_together(x) if isinstance(x, OwnRows) else x for x in given]
         if shared.idle:
             pass
         elif self.repeats and all(isinstance(x, Tensor) for x in given):
+            if self._plan.program.ranks is not None:  # so that a recording has no others' rows
+                given[:] = [held(self._plan, *each) for each in zip(self._plan.program.inputs, given, strict=True)]
             found = self._repeated(cast(list[Tensor], given), generator, recorder)
         else:
             found = self._executed(given, generator)
@@ -234,6 +238,15 @@ class Runner:
         except RuntimeError as error:
             _log.info("not recorded as a CUDA graph: %s", str(error).splitlines()[0])
             return None
+
+
+def _bytes_here(plan: Schedule, id_: int) -> int:
+    """Of an input or output, those that this rank has."""
+    op = plan.program.ops[id_]
+    if op.axis is None or id_ not in plan.rooms:
+        return op.bytes
+    first, last = plan.rooms[id_]
+    return op.bytes * (last - first) // op.axis.rows
 
 
 def _whole(x: Tensor | RowSource) -> Tensor | OwnRows:

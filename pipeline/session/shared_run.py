@@ -101,6 +101,10 @@ class SharedRun:
     def _count(self) -> int:
         return 1 if self.program.ranks is None else len(self.program.ranks.bands)
 
+    def put_together(self, value: OwnRows) -> Tensor:
+        """All rows of what an earlier step left, on every rank."""
+        return self.peers.whole(value.rows, value.axis, value.own, channels_last=self.channels_last, everywhere=True)
+
     def own(self, rows: int) -> list[Rows]:
         """The rows of every rank of a value with so many; of those without a band none."""
         ranks, idle = self.program.ranks, (rows, rows)

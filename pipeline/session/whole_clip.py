@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tvae.pipeline.engine.ir.axis import crop
 from tvae.pipeline.engine.run.storage import OwnRows
 from tvae.pipeline.models.streaming import Cache
 from tvae.pipeline.session.clip_steps import ClipSteps, last_is_alone
@@ -30,12 +31,12 @@ def whole_clip(
         last = n == len(sizes) - 1 and last_is_alone(sizes)
         given, caches = caches, []  # a step lets go of each as soon as it has done with it
         part, *caches = run(x[:, :, at : at + size], given, last)
-        rows = part.rows if isinstance(part, OwnRows) else part
-        assert isinstance(rows, Tensor)
+        if n == 0:
+            own = part if isinstance(part, OwnRows) else None
+        rows = _as_first(part, own, peers, channels_last)
         if result is None:
             result = torch.empty((*shape[:3], *rows.shape[3:]), dtype=like.dtype, device=like.device)
         result[:, :, to : to + rows.shape[2]] = rows
-        own = part if isinstance(part, OwnRows) else None
         at, to = at + size, to + rows.shape[2]
         del part, rows  # the next step is computed without them
     assert result is not None
@@ -47,3 +48,16 @@ def whole_clip(
     elif peers is not None and not peers.gather and peers.rank:
         return result[:, :, :, :0]  # nothing was divided: the first rank has all
     return result
+
+
+def _as_first(part: Cache, first: OwnRows | None, peers: Peers | None, channels_last: bool) -> Tensor:
+    """Of a step's result those rows that this rank has of the first step's: not every step can be shared."""
+    if isinstance(part, OwnRows) and first is None:
+        assert peers is not None
+        return peers.whole(part.rows, part.axis, part.own, channels_last=channels_last, everywhere=True)
+    rows = part.rows if isinstance(part, OwnRows) else part
+    assert isinstance(rows, Tensor)
+    if first is None or isinstance(part, OwnRows):
+        return rows
+    assert peers is not None
+    return crop(rows, first.axis, *first.own[peers.rank])

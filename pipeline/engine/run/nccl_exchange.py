@@ -17,7 +17,7 @@ REGISTERS = "NCCL_GRAPH_REGISTER"
 """The variable of NCCL's that is 0 where it does not register the memory of messages of a CUDA graph with the other
 GPUs. It takes that memory for one allocation, which segments that grow are not: a replay then waits for ever
 (pytorch/pytorch#158029). NCCL reads it once."""
-_AT_ONCE = 32 << 20
+_AT_ONCE = 8 << 20
 """Bytes of messages that are copied so that they travel together."""
 
 

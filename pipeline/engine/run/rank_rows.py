@@ -74,14 +74,13 @@ class RankRows:
             axis = self._ops[id_].axis
             if axis is None or id_ not in self._store:
                 continue
-            value, (first, last) = self._store[id_], self._schedule.rooms[id_]
+            value = self._store[id_]
             if id_ in left:
                 mine, how = self._own[id_][self._exchange.rank], self._channels_last
-                self._store[id_] = widened(value, axis, mine, (first, last), channels_last=how)
-            elif rows_of(value.shape, axis) != last - first:
-                assert rows_of(value.shape, axis) == axis.rows, "an input is given whole, or as the rows that are held"
-                part = crop(value, axis, first, last)
-                self._store[id_] = part.clone() if id_ in noise else part
+                self._store[id_] = widened(value, axis, mine, self._schedule.rooms[id_], channels_last=how)
+            else:
+                part = held(self._schedule, id_, value)
+                self._store[id_] = part.clone() if id_ in noise and part is not value else part
         self._complete([i for i in left if self._ops[i].axis is not None])
 
     def end_segment(self, sinks: Collection[int], folded: Mapping[int, Any]) -> dict[int, Any]:
@@ -165,6 +164,15 @@ class RankRows:
             swap(self._exchange, sends, receives)
             for (_, lo, hi), (_, rows) in zip(into, receives, strict=True):
                 away.keep(lo, hi, arrived(rows, last)).result()
+
+
+def held(schedule: Schedule, id_: int, value: Tensor) -> Tensor:
+    """Of an input that is given whole, or as those rows, the rows that this rank holds."""
+    axis, (first, last) = schedule.program.ops[id_].axis, schedule.rooms[id_]
+    if axis is None or rows_of(value.shape, axis) == last - first:
+        return value
+    assert rows_of(value.shape, axis) == axis.rows, "an input is given whole, or as the rows that are held"
+    return crop(value, axis, first, last)
 
 
 def _by_id(

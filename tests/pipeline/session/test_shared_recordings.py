@@ -27,7 +27,7 @@ class Recordings:
     """Puts a stand-in in the place of recordings, in this process. refused: none can be made."""
 
     def __init__(self, *, refused: bool = False) -> None:
-        self.made = self.replayed = 0
+        self.made = self.replayed = self.rows = 0
         self._refused, begin = refused, Runner.__init__
         GroupExchange.recordable = property(lambda _: True, lambda *_: None)  # type: ignore[assignment, method-assign]
         KeptRuns.record = self._record  # type: ignore[assignment, method-assign]
@@ -44,6 +44,7 @@ class Recordings:
         if self._refused:
             raise RuntimeError("no room")
         self.made += 1
+        self.rows = inputs[0].shape[-2]
         fixed = [torch.empty_like(x) for x in inputs]
 
         def replay(given: Sequence[Tensor]) -> list[Tensor]:
@@ -64,7 +65,7 @@ def in_group(rank: int, refuses: int) -> list[Tensor]:
         found = [result(vae.decode(Z * (n + 1))) for n in range(CALLS)]
         model.last.weight.mul_(2.0)
         found.append(result(vae.decode(Z)))
-    return [*found, torch.tensor([recordings.made, recordings.replayed])]
+    return [*found, torch.tensor([recordings.made, recordings.replayed, recordings.rows])]
 
 
 @pytest.mark.parametrize("refuses", [-1, 1], ids=["all record", "one does not"])
@@ -76,7 +77,9 @@ def test_ranks_record_what_they_share(refuses: int) -> None:
         want.append(model.decode(Z.double()))
     for rank, (*found, counted) in enumerate(in_ranks(2, in_group, refuses)):
         assert all(relative_l2(mine, exact) <= 1e-5 for mine, exact in zip(found, want, strict=True))
-        assert counted.tolist() == ([0, 0] if rank == refuses else [1, CALLS - 2]), "from the third call on"
+        *counts, rows = counted.tolist()
+        assert counts == ([0, 0] if rank == refuses else [1, CALLS - 2]), "from the third call on"
+        assert rows < Z.shape[-2], "a recording has no rows that this rank does not read"
 
 
 def freed(_rank: int) -> list[Tensor]:
