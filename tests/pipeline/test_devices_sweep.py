@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -30,6 +31,16 @@ def inputs(name: str, draw: random.Random, seed: int) -> list[tuple[str, Tensor]
     return found
 
 
+def taken(model: Any, side: str, x: Tensor, **extra: Any) -> bool:
+    """Does the model itself take this? Some fail for one column, or for several clips at once."""
+    try:
+        with torch.no_grad():
+            getattr(model, side)(x, **extra)
+    except RuntimeError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("seed", slow_but(range(4), range(80)))
 def test_calls_in_turn(seed: int) -> None:
     draw = random.Random(f"devices/{seed}")
@@ -37,6 +48,8 @@ def test_calls_in_turn(seed: int) -> None:
     model = TINY[name].build(seed)
     vae = tiled(model, devices, strip=strip)
     for side, x in inputs(name, draw, seed):
+        if not taken(model, side, x, **TINY[name].extra(side)):
+            continue
         agrees(vae, model, side, x, **TINY[name].extra(side))
 
 
