@@ -8,9 +8,11 @@ from functools import cache, partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from tvae.pipeline.comfyui.in_steps import InSteps
 from tvae.pipeline.comfyui.trees import cleaned, own_weights
+from tvae.pipeline.comfyui.wan import as_diffusers
 from tvae.pipeline.errors import PlanError, TvaeError, UsageError
 from tvae.pipeline.models.calls import Side
 from tvae.pipeline.tiled_vae import TiledVAE
@@ -37,11 +39,8 @@ def exact_vae(vae: Any, vram: str | int | None = None, *, allow_whole: bool = Fa
         raise UsageError("this VAE has patches (a LoRA), which its weights do not show: use ComfyUI's own nodes for it")
     from comfy.model_patcher import ModelPatcher
 
-    stage = vae.first_stage_model
-    model = own_weights(stage.vae if isinstance(stage, TiledVAE) else stage).to(vae.patcher.offload_device)
-    tiled = TiledVAE(cleaned(model), vram=vram, allow_whole=allow_whole)
-    for hook in _HOOKS:
-        setattr(tiled, hook, False)
+    model = own_weights(vae.patcher.model if is_exact(vae) else vae.first_stage_model).to(vae.patcher.offload_device)
+    tiled = _tiled(model, vae, vram=vram, allow_whole=allow_whole)
     exact = copy.copy(vae)
     kind: Any = type(vae)
     exact.__class__ = _exact(kind)
@@ -56,6 +55,18 @@ def exact_vae(vae: Any, vram: str | int | None = None, *, allow_whole: bool = Fa
 def is_exact(vae: Any) -> bool:
     """Did ``exact_vae`` make this one?"""
     return isinstance(vae.first_stage_model, TiledVAE)
+
+
+def _tiled(model: nn.Module, vae: Any, **options: Any) -> TiledVAE:
+    """What stands in the place of ComfyUI's module."""
+    theirs = cleaned(model)
+    steps = as_diffusers(theirs)
+    if steps is not None:
+        return InSteps(steps, theirs, vae.output_device, **options)
+    tiled = TiledVAE(theirs, **options)
+    for hook in _HOOKS:
+        setattr(tiled, hook, False)
+    return tiled
 
 
 def _asked(tiled: TiledVAE, device: Any, side: Side, theirs: Asked, shape: Sequence[int], dtype: torch.dtype) -> float:
@@ -86,14 +97,34 @@ def _exact(base: Any) -> Any:
             finally:
                 self.first_stage_model.release()
 
+        def frame_count(self, latents: Tensor) -> int:
+            """How many ``frames`` gives; of clips that are decoded whole, how many clips."""
+            stage, count = self.first_stage_model, latents.shape[0]
+            return count * stage.decode_output_shape(latents.shape)[2] if isinstance(stage, InSteps) else count
+
         def frames(self, latents: Tensor) -> Iterator[Tensor]:
             """Of latents [N, C, h, w] one picture [H, W, 3] in [0, 1] after the other; of a clip [1, C, t, h, w] its
-            frames, when all are decoded."""
+            frames, as its steps decode them, or when all are decoded where its VAE has no steps."""
+            stage = self.first_stage_model
             try:
-                for one in latents.split(1):
-                    yield from super().decode(one).flatten(0, -4)
+                if isinstance(stage, InSteps):
+                    yield from self._in_steps(stage, latents)
+                else:
+                    for one in latents.split(1):
+                        yield from super().decode(one).flatten(0, -4)
+            except torch.OutOfMemoryError as error:
+                raise _no_memory() from error
             finally:
-                self.first_stage_model.release()
+                stage.release()
+
+        def _in_steps(self, stage: InSteps, latents: Tensor) -> Iterator[Tensor]:
+            from comfy.model_management import load_models_gpu
+
+            asked = self.memory_used_decode(latents.shape, self.vae_dtype)
+            load_models_gpu([self.patcher], memory_required=asked, force_full_load=self.disable_offload)
+            for clip in latents.to(self.vae_dtype).split(1):
+                for part in stage.parts("decode", clip):
+                    yield from self.process_output(part.to(self.output_device).float()).movedim(1, -1).flatten(0, -4)
 
         def decode_tiled(self, samples: Tensor, *_tiles: Any, **_sizes: Any) -> Tensor:
             return self.decode(samples)

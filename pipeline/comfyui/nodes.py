@@ -106,8 +106,9 @@ class SaveVideo(io.ComfyNode):
             node_id="tvae_SaveVideo",
             display_name="Save video, streamed (tvae)",
             category=_CATEGORY,
-            description="Decodes latents into an MP4. An image VAE decodes frame by frame, and each frame is written "
-            "as it comes, so that a long clip takes no more memory. A video VAE decodes the clip first.",
+            description="Decodes latents into an MP4. Image VAEs and those of Wan and Qwen-Image decode step by step, "
+            "and each frame is written as it comes, so that a long clip takes no more memory. Other video VAEs decode "
+            "the clip first.",
             inputs=[
                 io.Latent.Input("samples"),
                 io.Vae.Input("vae"),
@@ -121,7 +122,8 @@ class SaveVideo(io.ComfyNode):
     @classmethod
     def execute(cls, samples: dict[str, Any], vae: Any, fps: float, filename_prefix: str, crf: float) -> Any:
         latents = _latents(samples)
-        progress = ProgressBar(latents.shape[0] if latents.ndim == 4 else 1)
+        exact = _exact(vae)
+        progress = ProgressBar(exact.frame_count(latents))
         subfolder = ""
 
         def named(width: int, height: int) -> Path:
@@ -130,7 +132,7 @@ class SaveVideo(io.ComfyNode):
             folder, name, count, subfolder, _ = folder_paths.get_save_image_path(filename_prefix, output, width, height)
             return Path(folder) / f"{name}_{count:05}_.mp4"
 
-        frames: Iterator[Tensor] = _exact(vae).frames(latents)
+        frames: Iterator[Tensor] = exact.frames(latents)
         path = write_video(frames, named, fps, crf, lambda: progress.update(1))
         return io.NodeOutput(ui=ui.PreviewVideo([ui.SavedResult(path.name, subfolder, io.FolderType.output)]))
 

@@ -24,6 +24,9 @@ from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, PartRecord, from_str
 if TYPE_CHECKING:
     from torch import Tensor
 
+_OF_OTHERS = (".npy", ".npz", ".pt", ".pth")
+"""Ends of files that are never of tvae: arrays of NumPy and of PyTorch."""
+
 
 class StoredTensors(NamedTuple):
     """All that a file holds. ``checksum``: of its content; None in a file of a program that writes none."""
@@ -86,6 +89,8 @@ def read_header(path: Path) -> tuple[LatentsMeta, PartRecord, dict[str, TensorSp
     except OSError as error:
         raise InputError(f"cannot read latents '{path}': {error.strerror or error}") from error
     except ValueError as error:
+        if path.suffix.lower() in _OF_OTHERS:
+            raise InputError(f"'{path}': not latents of tvae; pass --vae and --space for another program's") from error
         raise InputError(f"'{path}': {error}") from error
 
 

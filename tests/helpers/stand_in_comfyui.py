@@ -60,9 +60,13 @@ class ModelPatcher:
     def __init__(self, model: nn.Module, load_device: Any, offload_device: Any) -> None:
         self.model, self.load_device, self.offload_device = model, load_device, offload_device
         self.patches: dict[str, Any] = {}
+        self.loads = 0
         model.device = offload_device
         for part in model.modules():
             part.weight_comfy_model_dtype, part.comfy_patched_weights = torch.float32, True
+
+    def load(self) -> None:
+        self.loads += 1
 
 
 class Vae:
@@ -150,6 +154,7 @@ def _modules(output: Path) -> Iterator[ModuleType]:
 
     yield module("comfy")
     yield module("comfy.model_patcher", ModelPatcher=ModelPatcher)
+    yield module("comfy.model_management", load_models_gpu=lambda models, **_: [one.load() for one in models])
     yield module("comfy.utils", ProgressBar=ProgressBar)
     yield module("comfy_api")
     yield module("comfy_api.latest", ComfyExtension=object, io=io, ui=ui)

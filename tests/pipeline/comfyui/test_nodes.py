@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from stand_in_comfyui import Interrupted, ProgressBar, Vae, comfyui
+from stand_in_comfyui_clips import ClipVae
 
 from tvae.pipeline.comfyui.install import install
 from tvae.pipeline.errors import UsageError
@@ -140,6 +141,25 @@ def test_a_video(nodes: dict[str, Any], tmp_path: Path, fps: float, rate: str) -
     want = vae.decode(z).numpy() * 255
     assert frames.shape == want.shape
     assert abs(frames - want).mean() < 12  # colour at half the size
+
+
+def test_a_video_in_steps(nodes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bars: list[ProgressBar] = []
+    start = ProgressBar.__init__
+
+    def started(self: ProgressBar, total: int) -> None:
+        bars.append(self)
+        start(self, total)
+
+    monkeypatch.setattr(ProgressBar, "__init__", started)
+    vae, z = ClipVae(), torch.randn(1, 4, 3, 16, 16, generator=torch.Generator().manual_seed(3))
+    nodes["tvae_SaveVideo"].execute({"samples": z}, vae, 24.0, "mine", 1.0)
+    assert (bars[0].total, bars[0].current) == (5, 5)
+    with av.open(str(tmp_path / "output" / "mine_00001_.mp4")) as container:
+        frames = np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+    want = vae.decode(z)[0].numpy() * 255
+    assert frames.shape == want.shape
+    assert abs(frames - want).mean() < 20  # colour at half the size
 
 
 def test_a_video_that_was_cancelled(nodes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,10 +85,12 @@ def test_what_is_not_said_is_not_guessed(fields: dict[str, Any]) -> None:
         Job("decode", ("a.npy",), **fields)
 
 
-def test_without_a_space_the_line_says_what_to_do(model: Any, tmp_path: Path) -> None:
-    WRITERS["comfy.latent"](tmp_path / "a.latent", latents_of(model))
-    (failed,) = [e for e in decode(model, tmp_path / "a.latent", out=tmp_path, space=None) if isinstance(e, ItemFailed)]
+@pytest.mark.parametrize("name", ["comfy.latent", "array.npy", "kohya.npz", "UPPER.PT"])
+def test_without_a_space_the_line_says_what_to_do(name: str, model: Any, tmp_path: Path) -> None:
+    WRITERS[name](tmp_path / name, latents_of(model))
+    (failed,) = [e for e in decode(model, tmp_path / name, out=tmp_path, space=None) if isinstance(e, ItemFailed)]
     assert "pass --vae and --space" in failed.error
+    assert "truncated" not in failed.error
 
 
 def test_a_dry_run_names_all_outputs(model: Any, tmp_path: Path) -> None:
