@@ -12,6 +12,8 @@ from tvae.cli.exit_codes import ExitCode
 from tvae.cli.reporting import printable, reporting, tell
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tvae.pipeline.latents.verify import Verdict
 
 __all__ = ["verify"]
@@ -43,9 +45,10 @@ def verify(
     Of caches for trainers and of shards: all files that tvae wrote, by its records beside them.
     Of a folder that tvae batch wrote to: everything that its manifest has a line of.
     Prints those that are not fine: damaged, incomplete, stale (source or VAE changed), or without checksums.
-    The exit code is 4 if any are damaged or incomplete.
+    The exit code is 4 if any are damaged or incomplete, else 3 if any URL could not be read.
     """
     with reporting(verbose, json):
+        from itertools import chain
         from pathlib import Path
 
         from tvae.cli.table import emit
@@ -72,16 +75,19 @@ def verify(
             elif verdict.state != "fine":
                 tell(printable(f"{verdict.path}: {verdict.state}: {verdict.reason}"))
 
+        found: list[Iterator[Verdict]] = []
         for name in paths:
             if is_url(name):
                 from tvae.pipeline.batch.looked_at import remote_verdicts
 
-                found = remote_verdicts(name, of)
+                found.append(remote_verdicts(name, of))
             else:
-                found = verdicts(Path(name), None if source is None else Path(source), of)
-            for verdict in found:
-                told(verdict)
+                found.append(verdicts(Path(name), None if source is None else Path(source), of))
+        for verdict in chain.from_iterable(found):
+            told(verdict)
         if not json:
             tell(", ".join(f"{count} {state}" for state, count in counts.items()) or "no latents here")
         if counts["damaged"] or counts["incomplete"]:
             raise typer.Exit(ExitCode.VERIFICATION_FAILED)
+        if counts["unreadable"]:
+            raise typer.Exit(ExitCode.SOME_FAILED)

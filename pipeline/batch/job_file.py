@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import glob
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,7 @@ from typing import Any
 from tvae.pipeline.batch.check import VERIFY, CheckStep
 from tvae.pipeline.batch.json_lines import OwnOptions, items_in
 from tvae.pipeline.batch.keys import Key, cache_keys, keys, override_keys, shown
+from tvae.pipeline.batch.names_below import names_below
 from tvae.pipeline.caches.request import CacheRequest
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.checked import read_bytes
@@ -139,7 +139,9 @@ class _Reader:
         source = known.get("source")
         if source is not None and not _is_name(source):
             raise self.wrong(where, f"source must be a text, found {shown(source)}")
-        source = None if source is None else str(self._from(source))
+        if source is not None:
+            refuse_urls([source], "source of a step that verifies")
+            source = str(self._from(source))
         return CheckStep(inputs, source, values.get("vae"), values.get("allow_pickle", False), known)
 
     def _step(self, data: Mapping[str, Any], where: str) -> Step:
@@ -148,9 +150,9 @@ class _Reader:
         if operation not in OPERATIONS:
             found = f"found {shown(operation)}" if "operation" in data else "it is missing"
             raise self.wrong(where, f"operation must be one of {', '.join((*OPERATIONS, VERIFY))}; {found}")
-        inputs = tuple(_below(self._folder, name) for name in self._texts(data, "inputs", where))
+        inputs = tuple(names_below(self._folder, self._texts(data, "inputs", where)))
         names = [one for name in self._lists(data, "list", where) for one in self._listed(name, where)]
-        names += [_below(self._folder, name) for name in self._texts(data, "listed", where)]
+        names += names_below(self._folder, self._texts(data, "listed", where))
         tables = self._override_tables(data, where)
         items, own = self._with_options(data, len(tables), where)
         output = self._output(data, where)
@@ -214,7 +216,7 @@ class _Reader:
                         here = f"{where}{name}, line {line}: "
                         self.check_names(options, override_keys(), here)
                         sets.append((here, self._values(options, override_keys(), here)))
-                    items.append(Listed(_below(path.parent, file), number))
+                    items.append(Listed(next(names_below(path.parent, [file])), number))
             except OSError as error:
                 raise self.wrong(where, f"cannot read the list {name}: {error.strerror or error}") from error
             except ValueError as error:
@@ -255,7 +257,7 @@ class _Reader:
         path = self._from(name)
         try:
             names = names_in(read_bytes(path, MOST_LISTED).decode("utf-8-sig"))
-            return [_below(path.parent, each) for each in names]
+            return [*names_below(path.parent, names)]
         except OSError as error:
             raise self.wrong(where, f"cannot read the list {name}: {error.strerror or error}") from error
         except ValueError as error:
@@ -275,16 +277,6 @@ class _Reader:
 
     def _from(self, name: str) -> Path:
         return self._folder / Path(name).expanduser()
-
-
-def _below(folder: Path, name: str) -> str:
-    """An input that a file in a folder names. In a pattern the folder's own name stands for itself."""
-    if is_url(name):
-        return name
-    whole = folder / Path(name).expanduser()
-    if not glob.has_magic(name) or not glob.has_magic(str(folder)) or os.path.lexists(whole):
-        return str(whole)
-    return str(Path(glob.escape(str(folder))) / Path(name).expanduser())
 
 
 def _is_name(value: Any) -> bool:

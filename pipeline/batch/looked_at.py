@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tvae.pipeline.batch.verdicts import verdicts
 from tvae.pipeline.errors import InputError, UsageError
-from tvae.pipeline.jobs.remote.fetching import local_copy
+from tvae.pipeline.jobs.remote.fetching import Interrupted, local_copy
 from tvae.pipeline.jobs.remote.sources import Sources
 from tvae.pipeline.latents import VIDEO_SUFFIX
 from tvae.pipeline.latents.verify import MadeBy, Verdict
@@ -44,13 +44,24 @@ def fetched(file: RemoteFile) -> Iterator[Path]:
 
 def remote_verdicts(url: str, vae: MadeBy | None) -> Iterator[Verdict]:
     """Of latents, and of all latents in a folder and below it: each is fetched, read whole, and deleted. Raises
-    UsageError for what is not there."""
+    UsageError for what is not there, or cannot be listed, before any is fetched."""
+    files = []
     for found in Sources("latents", recursive=True, uploads=None).found(url):
         if not isinstance(found.member, RemoteFile):
             raise UsageError(found.problem or f"{found.path} cannot be verified")
+        files.append((found.path, found.member))
+    return _of_files(files, vae)
+
+
+def _of_files(files: Iterable[tuple[Path, RemoteFile]], vae: MadeBy | None) -> Iterator[Verdict]:
+    for path, file in files:
         try:
-            with fetched(found.member) as copy:
+            with fetched(file) as copy:
                 for verdict in verdicts(copy, None, vae):
-                    yield dataclasses.replace(verdict, path=found.path)
+                    reason = verdict.reason and verdict.reason.replace(str(copy), file.place.shown)
+                    yield dataclasses.replace(verdict, path=path, reason=reason)
+        except Interrupted as error:
+            yield Verdict(path, "incomplete", str(error))
         except InputError as error:
-            yield Verdict(found.path, "damaged", str(error))
+            unread = isinstance(error.__cause__, StoreError)
+            yield Verdict(path, "unreadable" if unread else "damaged", str(error))

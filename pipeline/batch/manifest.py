@@ -26,6 +26,7 @@ from tvae.pipeline.batch.manifest_lines import (
     state_of,
     write_anew,
 )
+from tvae.pipeline.batch.seen import Seen
 from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.atomic import write_error
@@ -57,8 +58,8 @@ class Manifest:
         self._held = ExitStack()
         self._known: dict[str, bytes] = {}
         """Of each output that had a line when this run came: what ``_digest_of`` makes of it."""
-        self._written: set[int] = set()
-        """Hashes of the names that this run has added: of many, the names themselves would fill the memory."""
+        self._written = Seen()
+        """Names that this run has added. One that only seems to have been costs a look through the file at the end."""
         self._start = os.path.join(folder, "")
         self._file: Any = None
         self._again = False
@@ -140,8 +141,8 @@ class Manifest:
 
     def _add(self, name: str) -> None:
         """Note a line of this run's, of which it will not ask."""
-        self._again |= self._known.pop(name, None) is not None or hash(name) in self._written
-        self._written.add(hash(name))
+        again = self._written.add(name)
+        self._again |= self._known.pop(name, None) is not None or again
 
     def _read(self) -> None:
         if not os.path.lexists(self._path):

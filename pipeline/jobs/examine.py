@@ -1,4 +1,7 @@
-"""What an item is in for, exactly: its output is new, outdated (and why) or done already, or it cannot be read."""
+"""What an item is in for, exactly: its output is new, outdated (and why) or done already, or it cannot be read.
+
+PyTorch is imported for the first output that is there to be compared, or decoded from, and not for what is new.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from tvae.pipeline import latents
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs.cache_names import planned_cache
 from tvae.pipeline.jobs.context import Context
-from tvae.pipeline.jobs.decode_clip import model_of
 from tvae.pipeline.jobs.describe import encode_options, identity, kept_posterior
 from tvae.pipeline.jobs.events import Event, ItemPlanned
 from tvae.pipeline.jobs.existing import DONE_ALREADY, is_there, picture_serves, skipped
@@ -21,8 +23,8 @@ from tvae.pipeline.jobs.remote.opening import head_of_any_latents
 from tvae.pipeline.latents import SourceRecord
 from tvae.pipeline.media.formats import Kind
 from tvae.pipeline.media.probe import check_file
-from tvae.pipeline.models.load import BUILTIN
 from tvae.pipeline.stores import RemoteFile
+from tvae.presets import builtin
 
 if TYPE_CHECKING:
     from tvae.pipeline.jobs.cache_plan import CachePlan
@@ -46,9 +48,10 @@ def examined(item: Item, context: Context, cached: CachePlan | None = None) -> E
 
 def _made_of_media(item: Item, context: Context) -> Event:
     """In the order of ``look_up``, so that the same items are skipped, for the same reasons."""
-    job, model = context.job, context.facts_for(context.job.vae or BUILTIN)
+    job, vae = context.job, context.job.vae or builtin.NAME
 
     def serves(output: Path, kind: Kind) -> str | None:
+        model = context.facts_for(vae)
         if job.operation == "encode":
             return DONE_ALREADY if latents.latents_done(output, of_encoded(item.origin(), kind, job, model)) else None
         return picture_serves(output, of_reconstructed(item.origin(), kind, job, model))
@@ -60,7 +63,7 @@ def _made_of_media(item: Item, context: Context) -> Event:
     if item.kinds != {kind} and (skip := skipped(item, context, serves, kind)) is not None:
         return skip
     if job.operation == "encode" and job.existing == "skip" and is_there(output):
-        return _planned(item, output, _why_latents(output, item.origin(), kind, context, model))
+        return _planned(item, output, _why_latents(output, item.origin(), kind, context, context.facts_for(vae)))
     return _planned(item, output, _why(output, job))
 
 
@@ -76,6 +79,8 @@ def _kind(item: Item, context: Context) -> Kind:
 
 
 def _decoded(item: Item, context: Context) -> Event:
+    from tvae.pipeline.jobs.decode_clip import model_of
+
     job = context.job
     with head_of_any_latents(item, context) as reader:
         kind = reader.meta.kind

@@ -24,7 +24,7 @@ from tvae.pipeline.latents.foreign import SUFFIXES
 from tvae.pipeline.media import formats
 from tvae.pipeline.stores import RemoteFile, is_url, shown_path
 
-__all__ = ["expand", "names_in", "read_list"]
+__all__ = ["expand", "fixed_part", "names_in", "read_list"]
 
 Sought = Literal["media", "latents", "all latents"]
 """What is looked for in folders. All latents: those of other programs, too."""
@@ -129,7 +129,7 @@ def _expand_one(name: str, search: _Search) -> Iterator[Found]:
         matches = sorted(glob.glob(name, recursive=True))
         if not matches:
             raise UsageError(f"no file matches {name}")
-        start = _fixed_part(path)
+        start = fixed_part(path)
         for match in matches:
             below = Path(match).relative_to(start)
             yield from _expand_path(Path(match), below, search)
@@ -199,7 +199,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _fixed_part(pattern: Path) -> Path:
+def fixed_part(pattern: Path) -> Path:
     """The leading folders of a pattern that hold no wildcard."""
     fixed = Path()
     for folder in pattern.parts[:-1]:

@@ -162,8 +162,8 @@ class Job:
     them."""
     dry_run: bool = False
     exact: bool = False
-    """A dry run also tells which outputs are outdated, and why, and which inputs cannot be read. It takes PyTorch's
-    import and, for each item, a look at its first bytes and its output's."""
+    """A dry run also tells which outputs are outdated, and why, and which inputs cannot be read. It takes, for
+    each item, a look at its first bytes and its output's, and PyTorch's import where there is an output to compare."""
 
     def __post_init__(self) -> None:
         for name, allowed in (

@@ -136,7 +136,7 @@ def _run(
         rows = shares_rows(job, items, devices, context)
         if len(items) == 1 and not rows:
             job, devices, vaes = alone, [], first
-    if elsewhere is None and (not job.dry_run or _names_hardware(job)):
+    if elsewhere is None:
         vaes.check()
     computes = not (job.dry_run or devices or elsewhere) and bool(items)
     cached = _cache_plan(job, vaes) if computes or job.dry_run else None
@@ -203,11 +203,6 @@ def _planning(items: Sequence[Item], context: Context, cached: CachePlan | None)
 
         return planned_in_shards(items, context, cached)
     return partial(planned, context=context, cached=cached)
-
-
-def _names_hardware(job: Job) -> bool:
-    """That may not be there."""
-    return job.device not in (None, "cpu") or job.preset != "auto" or job.vram is not None
 
 
 def _work(items: Sequence[Item], context: Context, vaes: Vaes, end: End) -> None:

@@ -1,8 +1,9 @@
-"""Items of a folder of very many files: its names are read at once, items are made of them as they are asked for.
+"""Items of a folder, a list or a pattern of very many files: names are read at once, items are made of them as they are
+asked for.
 
 ``expand``, ``assign`` and ``Claims`` look at each item before the first is begun, to refuse what clashes. Where latents
 go beside one another under their sources' whole names, in folders without links, nothing can: two files of a folder
-have two names, and latents are no inputs of ``encode``.
+have two names, and latents are no inputs of ``encode``. Of what lists and patterns name, see ``plain_files``.
 """
 
 from __future__ import annotations
@@ -10,32 +11,23 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import SupportsIndex, overload
 
 from tvae.pipeline.files.tar_members import SUFFIX as ARCHIVE
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Claims, Item, why_closed
+from tvae.pipeline.jobs.plain_files import Files, named_files
 from tvae.pipeline.latents import VIDEO_SUFFIX
 from tvae.pipeline.media.formats import Kind, kinds_of, listed
 
 __all__ = ["DistinctOutputs", "ScannedItems", "folders_of", "scanned"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """Files of one folder that follow one another. below: the folder, from the one that was named on."""
-
-    folder: Path
-    below: Path
-    names: Sequence[str]
-
-
 class ScannedItems(Sequence[Item]):
     """What ``assign`` would give; each is made anew when it is asked for."""
 
-    def __init__(self, files: Sequence[_Files], output: Path) -> None:
+    def __init__(self, files: Sequence[Files], output: Path) -> None:
         self._files = files
         self._outputs = [output / each.below for each in files]
         self._first = [0]
@@ -72,8 +64,8 @@ class ScannedItems(Sequence[Item]):
         files = self._files[run]
         name = files.names[number - self._first[run]]
         kinds = kinds_of(os.path.splitext(name)[1])
-        source, output = files.folder / name, self._outputs[run]
-        return Item(source, number, kinds, output, name, exact=False, to_latents=True, within=files.below)
+        source, output, own = files.folder / name, self._outputs[run], os.path.basename(name)
+        return Item(source, number, kinds, output, own, exact=False, to_latents=True, within=files.below)
 
 
 class DistinctOutputs(Claims):
@@ -94,17 +86,18 @@ def folders_of(items: Sequence[Item]) -> set[Path]:
 
 
 def scanned(job: Job) -> ScannedItems | None:
-    """The items of a job that encodes a folder; None where there is more to it (links, archives, folders that cannot be
-    read or written, names by a template), which is for ``expand``."""
-    plain = job.operation == "encode" and job.naming is None and len(job.inputs) == 1 and not job.listed
-    if not plain or os.name == "nt" or not os.path.isdir(job.inputs[0]):  # nt: letter case tells no names apart
+    """The items of a job that encodes a folder, or files and patterns; None where there is more to it (links, archives,
+    folders that cannot be read or written, names by a template), which is for ``expand``."""
+    if job.operation != "encode" or job.naming is not None or os.name == "nt":  # where letter case tells no names apart
         return None
-    folder, output = Path(job.inputs[0]), Path(job.output or ".")
-    files = list[_Files]()
+    output = Path(job.output or ".")
     try:
-        whole = _scan(folder, Path(), job.recursive, os.path.realpath(output), files)
-        items = ScannedItems(files, output)
-        if not whole or not items or not all(map(_is_plain, items.folders)):
+        if len(job.inputs) == 1 and not job.listed and os.path.isdir(job.inputs[0]):
+            files = _in_folder(Path(job.inputs[0]), job.recursive, os.path.realpath(output))
+        else:
+            files = named_files(job)
+        items = ScannedItems(files or (), output)
+        if not items or not all(map(_is_plain, items.folders)):
             return None
     except OSError:
         return None
@@ -112,7 +105,12 @@ def scanned(job: Job) -> ScannedItems | None:
     return items if len(real) == len(items.folders) else None
 
 
-def _scan(folder: Path, below: Path, recursive: bool, output: str, files: list[_Files]) -> bool:
+def _in_folder(folder: Path, recursive: bool, output: str) -> list[Files] | None:
+    files = list[Files]()
+    return files if _scan(folder, Path(), recursive, output, files) else None
+
+
+def _scan(folder: Path, below: Path, recursive: bool, output: str, files: list[Files]) -> bool:
     """Adds the files of a folder in the order of ``expand``; False where that has to look at them."""
     with os.scandir(folder) as entries:
         visible = sorted((one for one in entries if not one.name.startswith(".")), key=lambda entry: entry.name)
@@ -125,7 +123,7 @@ def _scan(folder: Path, below: Path, recursive: bool, output: str, files: list[_
         if entry.is_dir():
             if recursive and suffix != VIDEO_SUFFIX and os.path.realpath(entry.path) != output:
                 if names:
-                    files.append(_Files(folder, below, names))
+                    files.append(Files(folder, below, names))
                     names = []
                 if not _scan(folder / name, below / name, recursive, output, files):
                     return False
@@ -137,7 +135,7 @@ def _scan(folder: Path, below: Path, recursive: bool, output: str, files: list[_
         if suffixes[suffix]:
             names.append(name)
     if names:
-        files.append(_Files(folder, below, names))
+        files.append(Files(folder, below, names))
     return True
 
 

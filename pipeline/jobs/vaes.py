@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.memory.amount import parse_size
+from tvae.presets import builtin
 
 if TYPE_CHECKING:
     import torch
@@ -74,12 +75,25 @@ class Vaes:
 
     def check(self) -> None:
         """Raises :class:`UsageError` for a device or preset there is not, and :class:`PlanError` for a budget of more
-        memory than the device has, before any VAE is looked for."""
+        memory than the device has, before any VAE is looked for. An exact dry run also raises as ``get`` does for the
+        job's own VAE. A dry run imports nothing to know what is there on every machine."""
+        job = self._job
+        if not job.dry_run or job.device not in (None, "cpu") or job.preset != "auto" or job.vram is not None:
+            self._check_hardware()
+        if job.exact and job.operation in ("encode", "roundtrip") and not self._is_builtin():
+            self.facts(job.vae or builtin.NAME)
+
+    def _check_hardware(self) -> None:
         from tvae.pipeline.memory.limits import check_budget
 
         if self._job.vram is not None:
             check_budget(self.device, parse_size(self._job.vram))
         assert self._preset
+
+    def _is_builtin(self) -> bool:
+        """The VAE that comes with tvae, in the preset's type: it can be opened, and fits every job."""
+        job = self._job
+        return self._given is None and job.vae in (None, builtin.NAME) and job.dtype is None and job.vae_of is None
 
     @cached_property
     def device(self) -> torch.device:

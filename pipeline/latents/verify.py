@@ -48,10 +48,11 @@ class MadeBy:
 @dataclass(frozen=True)
 class Verdict:
     """*stale*: whole, but the source or the VAE is another by now. *unchecked*: whole as far as can be seen, but a file
-    of it has no checksum: another program wrote it, or tvae before there were any."""
+    of it has no checksum: another program wrote it, or tvae before there were any. *unreadable*: a store does not give
+    it, which says nothing of what it is."""
 
     path: Path
-    state: Literal["fine", "unchecked", "stale", "incomplete", "damaged"]
+    state: Literal["fine", "unchecked", "stale", "incomplete", "damaged", "unreadable"]
     reason: str | None = None
 
 

@@ -67,14 +67,17 @@ def test_completion_imports_nothing_heavy() -> None:
         assert told[-1] == "heavy: []"
 
 
+SEVERAL = (
+    "import json, sys\nfrom tvae.cli.app import main\n"
+    "for sys.argv[1:] in json.loads(sys.argv[1]):\n"
+    "    try:\n        main()\n    except SystemExit as end:\n        print('code:', end.code)\n"
+    "    print('torch:', 'torch' in sys.modules)"
+)
+"""Runs of the program, one after the other in one process."""
+
+
 def test_a_dry_run_needs_no_torch(tmp_path: Path) -> None:
     """Its import takes longer than a dry run of 20,000 files."""
-    code = (
-        "import json, sys\nfrom tvae.cli.app import main\n"
-        "for sys.argv[1:] in json.loads(sys.argv[1]):\n"
-        "    try:\n        main()\n    except SystemExit as end:\n        print('code:', end.code)\n"
-        "    print('torch:', 'torch' in sys.modules)"
-    )
     (tmp_path / "in").mkdir()
     for name in ("p.png", "q.jpg"):
         Image.new("RGB", (16, 16), (200, 100, 50)).save(tmp_path / "in" / name)
@@ -85,11 +88,40 @@ def test_a_dry_run_needs_no_torch(tmp_path: Path) -> None:
         for operation, where in (("encode", folder), ("roundtrip", folder), ("decode", made))
         for more in ([], ["--device", "cpu", "--json"])
     ]
-    told = run(json.dumps(runs), code=code)
+    told = run(json.dumps(runs), code=SEVERAL)
     ends = [line for line in told.stdout.splitlines() if line.startswith(("code: ", "torch: "))]
     assert ends == ["code: 0", "torch: False"] * len(runs), told.stderr
     refused = run("encode", folder, "-o", out, "--dry-run", "--device", "cuda:99")
     assert "device 'cuda:99' cannot be used here" in refused.stderr
+
+
+def test_an_exact_dry_run_of_what_is_new_needs_no_torch(tmp_path: Path) -> None:
+    """What has no output yet is looked at without the VAE; where one is there, it is compared."""
+    (tmp_path / "in").mkdir()
+    for name in ("p.png", "q.jpg"):
+        Image.new("RGB", (16, 16), (200, 100, 50)).save(tmp_path / "in" / name)
+    (tmp_path / "in" / "bad.png").write_bytes(b"no picture")
+    runs = []
+    for operation in ("encode", "roundtrip"):
+        job = tmp_path / f"{operation}.toml"
+        job.write_text(f'operation = "{operation}"\ninputs = "in"\noutput = "out-{operation}"\n')
+        runs.append(["batch", str(job), "--dry-run", "--json"])
+    told = run(json.dumps(runs), code=SEVERAL)
+    assert [line for line in told.stdout.splitlines() if line.startswith("torch: ")] == ["torch: False"] * 2, (
+        told.stderr
+    )
+    counts = [json.loads(line)["steps"][0] for line in told.stdout.splitlines() if '"batch_done"' in line]
+    assert [(one["planned"], one["failed"]) for one in counts] == [(2, 1)] * 2
+    made = run("encode", str(tmp_path / "in" / "p.png"), "-o", str(tmp_path / "out-encode"), "--device", "cpu", "-q")
+    assert made.returncode == 0
+    again = run(json.dumps(runs[:1]), code=SEVERAL).stdout
+    assert "torch: True" in again
+    assert [line for line in again.splitlines() if '"item_skipped"' in line and "p.png" in line]
+    for line, why in (('vae = "no-such-vae"', "no VAE 'no-such-vae'"), ('dtype = "int3"', "unknown dtype 'int3'")):
+        job.write_text(f'operation = "encode"\ninputs = "in"\noutput = "out"\n{line}\n')
+        refused = run("batch", str(job), "--dry-run")
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+        assert why in refused.stderr
 
 
 def test_a_traceback_is_never_the_answer() -> None:

@@ -53,6 +53,7 @@ def test_where_they_cannot_be_used(arguments: list[str], message: str, tmp_path:
         ('operation = "encode"\nlist = "s3://b/x"\noutput = "out"', [], f"list of a job {ELSEWHERE}"),
         ('operation = "encode"\njsonl = "s3://b/x"\noutput = "out"', [], f"jsonl of a job {ELSEWHERE}"),
         ('operation = "verify"\ninputs = "s3://b/x"', [], f"a step that verifies {ELSEWHERE}"),
+        ('operation = "verify"\ninputs = "."\nsource = "s3://b/x"', [], f"source of a step that verifies {ELSEWHERE}"),
         ('operation = "cache"\ninputs = "s3://b/x"\ncache = {trainer = "kohya"}', [], f"tvae cache {ELSEWHERE}"),
         ('operation = "encode"\ninputs = "s3://b/x"\noutput = "out"', ["--claim"], f"--claim {ELSEWHERE}"),
         (

@@ -16,7 +16,7 @@ from tvae.pipeline.jobs.room import Room
 from tvae.pipeline.latents.index import INDEX_NAME, read_index
 from tvae.pipeline.stores import RemoteFile, StoreError
 
-__all__ = ["SPILL_BYTES", "fetch_one", "give_time", "local_copy"]
+__all__ = ["SPILL_BYTES", "Interrupted", "fetch_one", "give_time", "local_copy"]
 
 SPILL_BYTES = 4 << 30
 """That fetched images may take on the disk together, beside one clip and one image that has more."""
@@ -26,12 +26,17 @@ _TICK = 100
 """Nanoseconds: what file systems keep of a time, on Windows."""
 
 
+class Interrupted(InputError):
+    """A clip's latents that have no index: their encode has not ended."""
+
+
 @contextmanager
 def local_copy(member: Member | RemoteFile, parent: str | None, *, waits: bool) -> Iterator[Path]:
     """A file or, of a clip's latents, a folder below ``parent`` (None: the system's for temporary files).
 
     waits: until there is room beside others that are read. Who computes must not: they may wait for it. Raises
-    InputError for what cannot be read, or is not what was listed, and OutputError where nothing can be written.
+    InputError for what cannot be read, or is not what was listed (its cause is the StoreError), and OutputError where
+    nothing can be written.
     """
     if isinstance(member, Member):
         with staged(member, parent) as copy:
@@ -55,7 +60,7 @@ def _fetch(file: RemoteFile, target: Path) -> None:
         target.mkdir()
         inside = {one.name: one for one in file.store.inside(file.place.key) if not one.is_folder}
         if INDEX_NAME not in inside:
-            raise InputError(f"{file.place.shown} has no {INDEX_NAME}: its encode was interrupted; run it again")
+            raise Interrupted(f"{file.place.shown} has no {INDEX_NAME}: its encode was interrupted; run it again")
         fetch_one(inside[INDEX_NAME], target / INDEX_NAME)
         for entry in read_index(target).files:
             if entry.file in inside:  # or the reader tells that it is missing

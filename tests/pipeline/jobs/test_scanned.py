@@ -15,6 +15,7 @@ from tvae.pipeline.batch.run import Options, run_batch
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs import Event, ItemDone, Job, scanned
 from tvae.pipeline.jobs.items import expand
+from tvae.pipeline.jobs.job import Listed
 from tvae.pipeline.jobs.outputs import Claims, Item, assign
 
 SUFFIXES = (".png", ".JPG", ".gif", ".mp4", ".txt", ".safetensors", "", ".webp", ".latents")
@@ -56,6 +57,68 @@ def test_the_same_items(tmp_path: Path, seed: int) -> None:
             for item in careful:
                 for kind in item.kinds:
                     assert distinct.claim(item, kind) == claims.claim(item, kind)
+
+
+def named(folder: Path, seed: int) -> Job:
+    """A few files and patterns, and a list of files and one pattern, in any order; of names that differ."""
+    rng = random.Random(seed)
+    names = [f"{n}{rng.choice(('.png', '.JPG', '.gif', '.mp4', '.webp'))}" for n in range(10, 150)]
+    rng.shuffle(names)
+    paths = [Path(rng.choice(("a", "a/b", "c")), name) for name in names]
+    for path in (*paths, Path("p/1.png"), Path("p/q/2.png"), Path("p/q/1.png"), Path("r/1.png"), Path("r/s/3.mp4")):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).touch()
+    (folder / "p/q/no.txt").touch()
+    lines = [f"{folder}/{rng.choice(('', './', 'a/../'))}{path}" for path in paths[5:]]
+    lines.insert(rng.randrange(100), f"{folder}/?/[s]/3.*")
+    inputs = (str(folder / paths[0]), f"{folder}/p/**/*.png", *(str(folder / path) for path in paths[1:5]))
+    return Job("encode", inputs, str(folder / "out"), listed=tuple(map(Listed, lines)))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_same_items_of_lists_and_patterns(tmp_path: Path, seed: int) -> None:
+    wanted = named(tmp_path, seed)
+    items, careful = scanned.scanned(wanted), assign(expand(wanted), wanted)
+    assert items is not None
+    assert len(careful) == 144
+    assert [*items] == careful
+    assert [items[n] for n in range(len(items))] == careful
+    assert scanned.folders_of(items) == {item.folder for item in careful}
+    claims, distinct = Claims(careful), scanned.DistinctOutputs()
+    assert all(distinct.claim(item, kind) == claims.claim(item, kind) for item in careful for kind in item.kinds)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("in/a.png", "in/sub/a.png", "in/gone.png", "in/link.png", "in/sub", "in/b.tar", "in/x.tar/c.png"),
+        *("in/none*.png", "in/s*", "in/*.txt", "in/**/a.png", "https://localhost/a.png", "in/c.png/", "in/sub/."),
+        *("in/notes.txt", "in/a.png/", "in/./."),
+    ],
+)
+@pytest.mark.parametrize("others", [2, 50])
+def test_lists_that_have_to_be_looked_at(tmp_path: Path, line: str, others: int) -> None:
+    """Of few files of a folder each is asked for, of many the folder is."""
+    names = ["in/a.png", "in/b.png", "in/c.png", "in/sub/a.png", "in/notes.txt", "in/b.tar"]
+    for name in (*names, *(f"in/more/{n}.png" for n in range(others))):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "in/link.png").symlink_to("more/1.png")
+    lines = ["in/a.png", "in/b.png", *(f"in/more/{n}.png" for n in range(others))]
+    whole = [one if "://" in one else f"{tmp_path}/{one}" for one in (*lines, line)]
+    out = str(tmp_path / "out")
+    assert scanned.scanned(Job("encode", (), out, listed=tuple(map(Listed, whole[:-1])))) is not None
+    assert scanned.scanned(Job("encode", (), out, listed=tuple(map(Listed, whole)))) is None
+    assert scanned.scanned(Job("encode", tuple(whole), out)) is None
+
+
+def test_options_of_their_own_are_looked_at(tmp_path: Path) -> None:
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).touch()
+    one, other = (Listed(str(tmp_path / name)) for name in ("a.png", "b.png"))
+    assert scanned.scanned(Job("encode", (), str(tmp_path / "out"), listed=(one, other))) is not None
+    assert scanned.scanned(Job("encode", (), str(tmp_path / "out"), listed=(one, Listed(other.name, 0)))) is None
+    assert scanned.scanned(Job("encode", (one.name,), str(tmp_path / "a.safetensors"))) is None, "which names a file"
 
 
 def linked_file(folder: Path) -> None:
@@ -132,7 +195,10 @@ def test_other_jobs(tmp_path: Path) -> None:
     assert scanned.scanned(Job("encode", (str(tmp_path / "in"),) * 2, str(tmp_path / "out"))) is None
 
 
-def test_the_first_is_done_before_all_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("inputs", ['inputs = "in"\nrecursive = true', 'inputs = "in/*/*.png"', 'list = "list.txt"'])
+def test_the_first_is_done_before_all_are_looked_at(
+    inputs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a batch, whatever is done with all items before it would make each of them."""
     count, made, at_first = 3000, list[int](), list[int]()
     one = photo(tmp_path / "one.png", 0)
@@ -151,7 +217,8 @@ def test_the_first_is_done_before_all_are_looked_at(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(scanned, "Item", noted)
     monkeypatch.setattr("tvae.pipeline.session.model.open_model", lambda *_arguments, **_options: Means())
     job_file = tmp_path / "job.toml"
-    job_file.write_text('operation = "encode"\ninputs = "in"\nrecursive = true\noutput = "out"\nthreads = 2\n')
+    job_file.write_text(f'operation = "encode"\n{inputs}\noutput = "out"\nthreads = 2\n')
+    (tmp_path / "list.txt").write_text("\n".join(f"in/{n % 7}/{n}.png" for n in range(count)))
     (result,) = run_batch(read_job_file(job_file), Options(), hear)
     assert result.done == count
     assert at_first[0] < count / 2

@@ -112,6 +112,30 @@ def test_lists_overrides_and_decode(photos: str, bucket: Bucket) -> None:
 
 
 @pytest.mark.parametrize(
+    "last",
+    [
+        'operation = "encode"\ninputs = "photos"\noutput = "{}"',
+        'operation = "decode"\ninputs = "latents"\noutput = "{}"',
+        'operation = "roundtrip"\ninputs = "photos"\noutput_file = "{}/a.png"',
+        'operation = "cache"\ninputs = "photos"\noutput = "{}"\ncache = {{trainer = "kohya", architecture = "sdxl"}}',
+        'operation = "verify"\ninputs = "{}"',
+        'operation = "verify"\ninputs = "latents"\nsource = "{}"',
+    ],
+)
+@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--claim"]])
+def test_results_in_a_store_are_refused_before_any_step(bucket: Bucket, here: Path, last: str, more: list[str]) -> None:
+    """The manifest is on this machine, and so are the files that its lines are of."""
+    photo(here / "photos/a.png", 1)
+    Path("job.toml").write_text(f"{JOB}inputs = 'photos'\n[[step]]\n{last.format(bucket.url('prefix'))}\n")
+    asked = [*bucket.server.requests]
+    done = run("batch", "job.toml", *more, code=2)
+    assert (done.stdout, done.stderr.count("\n")) == ("", 1)
+    assert bucket.url("prefix") in done.stderr
+    assert not Path("latents").exists(), "the first step was not begun"
+    assert bucket.server.requests == asked
+
+
+@pytest.mark.parametrize(
     ("fault", "message"), [("404 NoSuchKey", "it does not exist"), ("cut", "the connection was lost")]
 )
 def test_a_source_that_disappears(photos: str, bucket: Bucket, fault: str, message: str) -> None:
@@ -171,7 +195,49 @@ def test_verify(bucket: Bucket, here: Path) -> None:
     assert f"{url}/c.mkv.latents: " in told
     assert str(here) not in told
     assert run("verify", f"{url}/gone.safetensors", code=2).stderr.count("\n") == 1
-    bucket.server.fault = lambda request: (
-        "403 AccessDenied" if request.startswith(f"GET /{bucket.name}/latents/a") else None
-    )
-    assert f"{url}/a.png.safetensors: damaged: cannot read" in run("verify", url, code=4).stdout
+    assert f"{url}/b.png.safetensors' is damaged" in told, "the reason names the URL, and no copy"
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [("403 AccessDenied", "no permission"), ("404 NoSuchKey", "it does not exist"), ("cut", "the connection was lost")],
+)
+def test_what_cannot_be_fetched_is_not_damaged(bucket: Bucket, here: Path, fault: str, why: str) -> None:
+    photo(here / "in/a.png", 1)
+    photo(here / "in/b.png", 2)
+    run("encode", "in", "-o", "latents", "-q")
+    url = bucket.put_folder(here / "latents", "latents")
+    bucket.server.fault = lambda one: fault if one.startswith(f"GET /{bucket.name}/latents/a") else None
+    told, counts = run("verify", url, code=3).stdout.splitlines()
+    assert told.startswith(f"{url}/a.png.safetensors: unreadable: cannot read {url}/a.png.safetensors: {why}")
+    assert sorted(counts.split(", ")) == ["1 fine", "1 unreadable"]
+    states = [json.loads(line)["state"] for line in run("verify", url, "--json", code=3).stdout.splitlines()]
+    assert states == ["unreadable", "fine"]
+    bucket.put("latents/b.png.safetensors", b"")
+    counts = run("verify", url, code=4).stdout.splitlines()[-1]
+    assert sorted(counts.split(", ")) == ["1 damaged", "1 unreadable"]
+
+
+def test_what_is_not_there_is_told_before_anything_is_read(bucket: Bucket, here: Path) -> None:
+    photo(here / "in/a.png", 1)
+    run("encode", "in", "-o", "latents", "-q")
+    url = bucket.put_folder(here / "latents", "latents")
+    with web_server(here) as address:
+        gone = f"{address}/gone.safetensors"
+        for other in (gone, bucket.url("latents/gone.safetensors")):
+            done = run("verify", url, other, code=2)
+            assert (done.stdout, done.stderr.count("\n")) == ("", 1)
+            assert f"{other} does not exist" in done.stderr
+    done = run("verify", url, gone, code=2)
+    assert (done.stdout, done.stderr.count("\n")) == ("", 1)
+    assert f"cannot read {gone}: the server cannot be reached" in done.stderr
+    assert bucket.asked("GET", "latents/") == []
+
+
+def test_latents_of_an_interrupted_encode_are_incomplete(bucket: Bucket, here: Path) -> None:
+    Path("in").mkdir()
+    write_clip(here / "in/c.mkv", 12, sound=False)
+    run("encode", "in", "-o", "latents", "-q")
+    Path("latents/c.mkv.latents/index.json").unlink()
+    url = bucket.put_folder(here / "latents", "latents")
+    assert f"{url}/c.mkv.latents: incomplete: " in run("verify", url, code=4).stdout

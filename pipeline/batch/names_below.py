@@ -1,0 +1,35 @@
+"""What a file in a folder names, as names that do not depend on the current folder."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tvae.pipeline.stores import is_url
+
+__all__ = ["names_below"]
+
+
+def names_below(folder: Path, names: Iterable[str]) -> Iterator[str]:
+    """The names of inputs, below ``folder`` where they are not whole. In a pattern the folder's own name stands for
+    itself. Of very many in a few folders, ``Path`` is asked for the folders alone."""
+    whole: dict[str, str] = {}
+    for name in names:
+        inside, last = os.path.split(name)
+        if last in ("", os.curdir) or name.startswith("~") or glob.has_magic(name) or is_url(name):
+            yield _below(folder, name)
+            continue
+        if inside not in whole:
+            whole[inside] = _below(folder, os.path.join(inside, "x"))[:-1]
+        yield whole[inside] + last
+
+
+def _below(folder: Path, name: str) -> str:
+    if is_url(name):
+        return name
+    whole = folder / Path(name).expanduser()
+    if not glob.has_magic(name) or not glob.has_magic(str(folder)) or os.path.lexists(whole):
+        return str(whole)
+    return str(Path(glob.escape(str(folder))) / Path(name).expanduser())
