@@ -34,12 +34,17 @@ class NcclExchange(GroupExchange):
         self.recordable = os.environ.get(REGISTERS) == "0"
 
     def swap(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
-        """See ``Exchange``. One call on the current stream. Messages with streams of their own take longer to start,
-        and PyTorch lets nobody use their memory again for as long as a CUDA graph is recorded."""
+        """See ``Exchange``."""
         size = max(sum(t.nbytes for _, t in messages) for messages in (sends, receives))
-        if size > _AT_ONCE and not torch.cuda.is_current_stream_capturing():
+        on_gpu = all(t.is_cuda for _, t in (*sends, *receives))  # a group may have gloo for what lies on CPUs
+        if on_gpu and (size <= _AT_ONCE or torch.cuda.is_current_stream_capturing()):
+            self.at_once(sends, receives)
+        else:
             super().swap(sends, receives)  # without copies
-            return
+
+    def at_once(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
+        """``swap`` by one call on the current stream. Messages with streams of their own take longer to start, and
+        PyTorch lets nobody use their memory again for as long as a CUDA graph is recorded."""
         outgoing, incoming = _by_peer(sends), _by_peer(receives)
         given = _in_one_piece(outgoing, (*sends, *receives)[0][1].device)
         sizes = [t.nbytes for _, t in incoming]
