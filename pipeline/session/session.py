@@ -248,7 +248,7 @@ class Session:
         return ClipStream(run, steps.cuts)
 
     def steps(self, side: Side) -> ClipSteps | None:
-        """Of a side, None where the model has none."""
+        """The steps of a side, None where the model has none."""
         if side not in self._steps:
             self._steps[side] = self._made_steps(side)
         return self._steps[side]

@@ -167,9 +167,12 @@ class RankRows:
 
 
 def held(schedule: Schedule, id_: int, value: Tensor) -> Tensor:
-    """Of an input that is given whole, or as those rows, the rows that this rank holds."""
-    axis, (first, last) = schedule.program.ops[id_].axis, schedule.rooms[id_]
-    if axis is None or rows_of(value.shape, axis) == last - first:
+    """Of an input that is given whole, or as those rows, the rows that this rank holds; all of one without rows."""
+    axis = schedule.program.ops[id_].axis
+    if axis is None:
+        return value
+    first, last = schedule.rooms[id_]
+    if rows_of(value.shape, axis) == last - first:
         return value
     assert rows_of(value.shape, axis) == axis.rows, "an input is given whole, or as the rows that are held"
     return crop(value, axis, first, last)

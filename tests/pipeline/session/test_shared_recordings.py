@@ -3,6 +3,7 @@ memory of its own, since a CUDA graph needs GPUs and NCCL (``tests/gpu/test_shar
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +12,14 @@ import pytest
 import torch
 from gloo_ranks import in_ranks
 from sharing_vae import SharingVAE, Z
-from tiny_vaes import relative_l2, result
+from tiny_vaes import TINY, relative_l2, result
 from torch import Tensor
 from torch import distributed as dist
 
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.engine.run.exchange import GroupExchange
+from tvae.pipeline.models.calls import SIDES
+from tvae.pipeline.models.reference import call_reference, reference_mode
 from tvae.pipeline.session.kept_runs import KeptRuns
 from tvae.pipeline.session.runner import Runner
 
@@ -80,6 +83,53 @@ def test_ranks_record_what_they_share(refuses: int) -> None:
         *counts, rows = counted.tolist()
         assert counts == ([0, 0] if rank == refuses else [1, CALLS - 2]), "from the third call on"
         assert rows < Z.shape[-2], "a recording has no rows that this rank does not read"
+
+
+class Timed(SharingVAE):
+    """With a second input, which has no rows."""
+
+    def decode(self, z: Tensor, temb: Tensor) -> Tensor:  # type: ignore[override]
+        return super().decode(z * temb.view(-1, 1, 1, 1))
+
+
+def timed(_rank: int) -> list[Tensor]:
+    recordings = Recordings()
+    vae = TiledVAE(Timed(), group=dist.group.WORLD, strip=2)
+    with torch.no_grad():
+        found = [result(vae.decode(Z, temb=torch.tensor([float(n)]))) for n in (1, 2, 3, 4)]
+    return [*found, torch.tensor(recordings.replayed)]
+
+
+def test_an_input_without_rows() -> None:
+    model = Timed().double()
+    with torch.no_grad():
+        want = [model.decode(Z.double(), torch.tensor([float(n)]).double()) for n in (1, 2, 3, 4)]
+    for *found, replayed in in_ranks(2, timed):
+        assert all(relative_l2(mine, exact) <= 1e-5 for mine, exact in zip(found, want, strict=True))
+        assert int(replayed) == 2
+
+
+def of_family(_rank: int, name: str) -> list[Tensor]:
+    """Distances from the model in float64 of four calls of each side, of which the last two may be replays."""
+    Recordings()
+    tiny = TINY[name]
+    model = tiny.build()
+    wide, vae = copy.deepcopy(model).double(), TiledVAE(model, group=dist.group.WORLD, strip=2)
+    found = []
+    for side in SIDES:
+        for seed in range(4):
+            x, extra = tiny.input(side, 11, 5, seed), tiny.extra(side)
+            with torch.no_grad(), reference_mode(wide):
+                want = result(call_reference(wide, side, x.double(), **extra))
+            found.append(torch.tensor(relative_l2(result(getattr(vae, side)(x, **extra)), want)))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TINY)
+def test_every_family(name: str) -> None:
+    for found in in_ranks(2, of_family, name, seconds=300):
+        assert max(found) <= 1e-5
 
 
 def freed(_rank: int) -> list[Tensor]:
