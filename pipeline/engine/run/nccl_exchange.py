@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from itertools import zip_longest
 
 import torch
 import torch.distributed as dist
@@ -17,8 +18,6 @@ REGISTERS = "NCCL_GRAPH_REGISTER"
 """The variable of NCCL's that is 0 where it does not register the memory of messages of a CUDA graph with the other
 GPUs. It takes that memory for one allocation, which segments that grow are not: a replay then waits for ever
 (pytorch/pytorch#158029). NCCL reads it once."""
-_AT_ONCE = 8 << 20
-"""Bytes of messages that are copied so that they travel together."""
 
 
 def exchange_of(group: dist.ProcessGroup) -> Exchange:
@@ -35,41 +34,26 @@ class NcclExchange(GroupExchange):
 
     def swap(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
         """See ``Exchange``."""
-        size = max(sum(t.nbytes for _, t in messages) for messages in (sends, receives))
-        on_gpu = all(t.is_cuda for _, t in (*sends, *receives))  # a group may have gloo for what lies on CPUs
-        if on_gpu and (size <= _AT_ONCE or torch.cuda.is_current_stream_capturing()):
-            self.at_once(sends, receives)
-        else:
-            super().swap(sends, receives)  # without copies
+        if all(t.is_cuda for _, t in (*sends, *receives)):
+            self.in_rounds(sends, receives)
+        else:  # a group may have gloo for what lies on CPUs
+            super().swap(sends, receives)
 
-    def at_once(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
-        """``swap`` by one call on the current stream. Messages with streams of their own take longer to start, and
-        PyTorch lets nobody use their memory again for as long as a CUDA graph is recorded."""
-        outgoing, incoming = _by_peer(sends), _by_peer(receives)
-        given = _in_one_piece(outgoing, (*sends, *receives)[0][1].device)
-        sizes = [t.nbytes for _, t in incoming]
-        direct = len(incoming) == 1
-        room = in_bytes(incoming[0][1]) if direct else given.new_empty(sum(sizes))
-        with in_time():
-            dist.all_to_all_single(room, given, self._counts(incoming), self._counts(outgoing), self._group)
-        if not direct:
-            for (_, t), part in zip(incoming, room.split(sizes), strict=True):
-                in_bytes(t).copy_(part)
+    def in_rounds(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
+        """``swap`` in calls on the current stream, each with one message from and to each rank: the first ones, then
+        the second ones. Messages with streams of their own take longer to start, and PyTorch lets nobody use their
+        memory again for as long as a CUDA graph is recorded. What a rank calls depends on nothing that another does
+        not know: ranks whose calls differ wait for each other for ever."""
+        nothing = torch.empty(0, dtype=torch.uint8, device=(*sends, *receives)[0][1].device)
+        outgoing, incoming = (
+            zip_longest(*self._by_peer(messages), fillvalue=nothing) for messages in (sends, receives)
+        )
+        for given, room in zip_longest(outgoing, incoming, fillvalue=(nothing,) * self.ranks):
+            with in_time():
+                dist.all_to_all([*room], [*given], self._group)
 
-    def _counts(self, messages: Sequence[Message]) -> list[int]:
-        """Bytes from or to each rank."""
-        counts = [0] * self.ranks
+    def _by_peer(self, messages: Sequence[Message]) -> list[list[Tensor]]:
+        found: list[list[Tensor]] = [[] for _ in range(self.ranks)]
         for peer, t in messages:
-            counts[peer] += t.nbytes
-        return counts
-
-
-def _by_peer(messages: Sequence[Message]) -> list[Message]:
-    return sorted(messages, key=lambda message: message[0])
-
-
-def _in_one_piece(messages: Sequence[Message], device: torch.device) -> Tensor:
-    parts = [in_bytes(t) for _, t in messages]
-    if len(parts) == 1:
-        return parts[0]
-    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8, device=device)
+            found[peer].append(in_bytes(t))
+        return found
