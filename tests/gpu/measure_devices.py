@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, multiprocessing, nn
 
-from tvae.kernels.prebuild import under_way
+from tvae.kernels.prebuild import wait_for_all
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.engine.run.exchange import GroupExchange
 from tvae.pipeline.engine.run.nccl_exchange import REGISTERS
@@ -131,8 +131,8 @@ def measured(call: Callable[[], Any], device: torch.device, times: int, agreed: 
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     slow = agreed(time.perf_counter() - at) > SLOW
-    while agreed(float(under_way())):  # on any of them: nothing is recorded while kernels are built
-        time.sleep(0.1)
+    wait_for_all()  # nothing is recorded while kernels are built, on any of them
+    agreed(0.0)
     for _ in range(0 if slow else 4):
         del result
         result = tensor_of(call())

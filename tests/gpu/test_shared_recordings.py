@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import torch
 from gloo_ranks import in_ranks
@@ -11,7 +9,7 @@ from tiny_vaes import TinyVAE, relative_l2, result
 from torch import Tensor
 from torch import distributed as dist
 
-from tvae.kernels.prebuild import under_way
+from tvae.kernels.prebuild import wait_for_all
 from tvae.pipeline import TiledVAE
 
 pytestmark = [
@@ -39,12 +37,6 @@ def inputs(side: str) -> list[Tensor]:
     return [x * (1 + n / 4) for n in range(CALLS)] + [x]
 
 
-def built() -> None:
-    """Wait for kernels: nothing is recorded while they are built."""
-    while under_way():
-        time.sleep(0.1)
-
-
 def shared(rank: int, side: str, gather: bool) -> list[Tensor]:
     """Results, and how many runs are recorded."""
     model = SHAPE.build().cuda().bfloat16()
@@ -52,7 +44,7 @@ def shared(rank: int, side: str, gather: bool) -> list[Tensor]:
     found = []
     for x in inputs(side):
         found.append(result(getattr(vae, side)(x.cuda().bfloat16())).cpu())
-        built()
+        wait_for_all()  # nothing is recorded while kernels are built
     recorded = sum(len(session._runs._recorded) for session in vae._sessions.values())
     return [*found, torch.tensor(recorded)]
 
