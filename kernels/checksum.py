@@ -22,7 +22,7 @@ from tvae.kernels.registry import Failed, why_missing
 if TYPE_CHECKING:
     from tvae.kernels.triton.checksum import FusedSums
 
-__all__ = ["FIRST", "SECOND", "SHIFT", "STEP", "WORD", "WeightChecksums", "bytes_of", "keys_of"]
+__all__ = ["FIRST", "SECOND", "SHIFT", "STEP", "WORD", "WeightChecksums", "bytes_of", "first_key"]
 
 WORD = 8
 """Bytes."""
@@ -90,10 +90,9 @@ class WeightChecksums:
         return copy.view(-1)
 
 
-def keys_of(number: int, words: Tensor) -> Tensor:
-    """The keys of words of a tensor, by their numbers (int64, written over)."""
-    seed = _mixed(torch.tensor(number + 1, device="cpu")).item()
-    return words.mul_(_signed(STEP)).add_(seed)
+def first_key(number: int) -> int:
+    """That of a tensor's first word."""
+    return int(_mixed(torch.tensor(number + 1, device="cpu")).item())
 
 
 def _signed(word: int) -> int:
@@ -104,7 +103,7 @@ def _sum_of(data: Tensor, number: int) -> Tensor:
     """The definition, for one tensor's bytes in one run."""
     total = torch.zeros((), dtype=torch.int64, device=data.device)
     for first, words in _words(data):
-        keys = keys_of(number, torch.arange(first, first + len(words), device=data.device))
+        keys = torch.arange(first, first + len(words), device=data.device).mul_(_signed(STEP)).add_(first_key(number))
         total += _mixed(keys.bitwise_xor_(words)).sum()
     return total
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.errors import TritonError
 
-from tvae.kernels.checksum import FIRST, SECOND, SHIFT, STEP, WORD, keys_of
+from tvae.kernels.checksum import FIRST, SECOND, SHIFT, STEP, WORD, first_key
 from tvae.kernels.registry import Failed
 from tvae.kernels.triton.launch import INTERPRETED, device_of, launch
 
@@ -68,11 +69,11 @@ class FusedSums:
     def __init__(self, data: Sequence[Tensor]) -> None:
         self._words, self._warps = TUNING
         with torch.inference_mode(False):
-            rows = torch.cat(
-                [torch.empty(0, 4, dtype=torch.int64, device="cpu"), *(self._blocks(*each) for each in enumerate(data))]
-            )
-            rows = rows[rows[:, 1].argsort(stable=True)]  # what is read by bytes takes longest: it comes first
-            self._table = rows.to(data[0].device) if data else rows
+            # by NumPy: PyTorch would wake its threads, which are busy where other processes run
+            rows = np.concatenate([np.empty((0, 4), np.int64), *(self._blocks(*each) for each in enumerate(data))])
+            rows = rows[rows[:, 1].argsort(kind="stable")]  # what is read by bytes takes longest: it comes first
+            table = torch.from_numpy(rows)
+            self._table = table.to(data[0].device) if data else table
         self._grid = (len(rows),)
         self.memory = [self._table]
         """Of its own, on the device."""
@@ -98,8 +99,9 @@ class FusedSums:
                 raise
             raise Failed(f"Triton cannot build it: {str(error).strip().splitlines()[0]}") from error
 
-    def _blocks(self, number: int, data: Tensor) -> Tensor:
+    def _blocks(self, number: int, data: Tensor) -> np.ndarray:
         """(address, bytes, number of the tensor, key of the first word) of each block of a tensor."""
-        at = torch.arange(0, len(data), self._words * WORD, device="cpu")
-        sizes = (len(data) - at).clamp_(max=self._words * WORD)
-        return torch.stack([data.data_ptr() + at, sizes, torch.full_like(at, number), keys_of(number, at // WORD)], 1)
+        at = np.arange(0, len(data), self._words * WORD, dtype=np.int64)
+        sizes = np.minimum(len(data) - at, self._words * WORD)
+        keys = (at // WORD).view(np.uint64) * np.uint64(STEP) + np.array([first_key(number)]).view(np.uint64)
+        return np.stack([data.data_ptr() + at, sizes, np.full_like(at, number), keys.view(np.int64)], 1)

@@ -80,12 +80,7 @@ class Peers:
 
     def check_alike(self, facts: Sequence[tuple[str, object]]) -> None:
         """Are these facts (name, what it is) the same on all ranks? Raises UsageError on all where they are not."""
-        digests = [hashlib.sha256(repr(what).encode()).digest()[:8] for _, what in facts]
-        every = self._numbers([int.from_bytes(digest, "little", signed=True) for digest in digests])
-        for rank, its in enumerate(every):
-            other = [name for (name, _), a, b in zip(facts, its, every[0], strict=True) if a != b]
-            if other:
-                raise UsageError(f"rank {rank} has another {other[0]} than rank 0: all ranks make the same calls")
+        self._compare([name for name, _ in facts], _digests([what for _, what in facts]))
 
     def check_call(self, model: object, call: object, inputs: Sequence[Tensor]) -> None:
         """Before a call: do all ranks make the same one? Raises UsageError on all where they do not. model: another
@@ -95,12 +90,9 @@ class Peers:
             number = self._models[model] = next(self._numbers_of_models)
         first = [x.contiguous() for x in inputs if x.device == inputs[0].device]
         sums = WeightChecksums(first) if first[0].is_cuda else HostChecksums([x.cpu() for x in first])
-        self.check_alike([
-            ("VAE", number),
-            ("call", call),
-            ("input size", [tuple(x.shape) for x in inputs]),
-            ("input", sums().tolist()),
-        ])  # fmt: skip
+        said = _digests([number, call, [tuple(x.shape) for x in inputs]])
+        content = sums().sum(0, keepdim=True)  # it stays on its device: a rank waits once, for what all have said
+        self._compare(["VAE", "call", "input size", "input"], torch.cat([said.to(content.device), content]))
 
     def whole(
         self, part: Tensor, axis: Axis, own: Sequence[Rows], *, channels_last: bool, everywhere: bool = False
@@ -132,9 +124,27 @@ class Peers:
         """The rows that each rank is to have of a result."""
         return [(0, rows), *own[1:]] if self.first_only else [(0, rows)] * len(own)
 
+    def _compare(self, names: Sequence[str], mine: Tensor) -> None:
+        every = self._said(mine)
+        for rank, its in enumerate(every):
+            other = [name for name, a, b in zip(names, its, every[0], strict=True) if a != b]
+            if other:
+                raise UsageError(f"rank {rank} has another {other[0]} than rank 0: all ranks make the same calls")
+
     def _numbers(self, mine: Sequence[int]) -> list[list[int]]:
         """Those of every rank."""
-        return [part.tolist() for part in self._gathered(torch.tensor(mine, dtype=torch.int64, device="cpu"))]
+        return self._said(torch.tensor(mine, dtype=torch.int64, device="cpu"))
+
+    def _said(self, mine: Tensor) -> list[list[int]]:
+        found: list[list[int]] = torch.stack(self._gathered(mine)).tolist()
+        return found
 
     def _gathered(self, numbers: Tensor) -> list[Tensor]:
-        return self._all.gather(numbers.cuda() if "nccl" in dist.get_backend(self._group) else numbers)
+        return self._all.gather(numbers.cuda() if "nccl" in dist.get_backend(self._group) else numbers.cpu())
+
+
+def _digests(facts: Sequence[object]) -> Tensor:
+    """[facts] int64 on the CPU."""
+    digests = [hashlib.sha256(repr(what).encode()).digest()[:8] for what in facts]
+    numbers = [int.from_bytes(digest, "little", signed=True) for digest in digests]
+    return torch.tensor(numbers, dtype=torch.int64, device="cpu")

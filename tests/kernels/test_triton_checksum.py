@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 if find_spec("triton") is None:
     pytest.skip("needs Triton", allow_module_level=True)
@@ -84,6 +86,28 @@ def test_blocks_read_by_bytes_come_first() -> None:
     table = FusedSums([random_bytes(2 * size + 5), random_bytes(size), random_bytes(9)])._table
     assert table[:, 1].tolist() == [5, 9, size, size, size]
     assert table[:, 2].tolist() == [0, 2, 0, 0, 1]
+
+
+class Sizes(TorchDispatchMode):
+    """Numbers of elements that operations give."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.found += [t.numel() for t in tree_leaves(result) if isinstance(t, Tensor)]
+        return result
+
+
+def test_a_table_of_many_blocks_takes_none_of_pytorchs_threads() -> None:
+    """It is made at each call that processes share: their threads would wait for each other."""
+    data = torch.empty(64 << 20, dtype=torch.uint8)
+    with Sizes() as sizes:
+        table = FusedSums([data])._table
+    assert len(table) == (64 << 20) // (checksum.TUNING.words * 8)
+    assert sum(n > 1000 for n in sizes.found) <= 2, "the table itself, and its copy to a GPU"
 
 
 def test_a_kernel_that_cannot_be_built_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
