@@ -46,6 +46,11 @@ def group_stats(x: Tensor) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
+def merge_stats(parts: Tensor) -> Tensor:
+    """See ``operations.merge_stats``."""
+    return _run(DEFINITIONS["merge_stats"], parts)
+
+
 def finish_stats(
     parts: Tensor, groups: int, eps: float, weight: Tensor | None, bias: Tensor | None, offset: Tensor | None
 ) -> Tensor:
@@ -142,5 +147,7 @@ def _lacking(device_type: str) -> str | None:
     return None if shutil.which(compiler) else f"torch.compile needs a C++ compiler, and there is no {compiler}"
 
 
-IMPLEMENTATIONS = {fn.__name__: fn for fn in (group_stats, finish_stats, norm_act, add_stats, rms_norm_act)}
+IMPLEMENTATIONS = {
+    fn.__name__: fn for fn in (group_stats, merge_stats, finish_stats, norm_act, add_stats, rms_norm_act)
+}
 """Operation -> what this level has for it."""

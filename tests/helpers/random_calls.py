@@ -17,6 +17,7 @@ from tvae.kernels.operations import (
     enlarge_conv,
     finish_stats,
     group_stats,
+    merge_stats,
     norm_act,
     pad,
     rms_norm_act,
@@ -73,6 +74,9 @@ def random_case(operation: str, pick: random.Random) -> Case:
         return finish_stats.case(
             oracle, label, n, c, blocks, weights=yes["weights"], offset=yes["offset"], groups=groups
         )
+    if operation == "merge_stats":
+        n, blocks = pick.randint(1, 4), pick.choice((1, 2, 3, 100, 264, pick.randint(1, 700)))
+        return merge_stats.case(oracle, f"{blocks} blocks, {c}", n, c, blocks)
     if "conv" in operation:
         n, few, h, w = pick.randint(1, 3), pick.choice((1, 3, 4)), pick.randint(2, 90), pick.randint(2, 90)
         label = f"{[n, few, c, h, w]} {oracle.dtype}"

@@ -16,8 +16,9 @@ from torch import Tensor
 from tvae.kernels import statistics
 from tvae.kernels.operations.finish_stats import finish_stats
 from tvae.kernels.operations.group_stats import group_stats
+from tvae.kernels.operations.merge_stats import merge_stats
 from tvae.kernels.operations.norm_act import norm_act
-from tvae.kernels.statistics import blocks, merge_stats
+from tvae.kernels.statistics import blocks
 
 few = settings(max_examples=40, deadline=None)
 EPS = 1e-2  # far above the rounding of a variance of one element, which is zero
@@ -59,7 +60,7 @@ def test_statistics_taken_in_blocks(x: Tensor, block: int) -> None:
     if x.numel() > block and max(x.shape[2:]) > 1:
         assert parts.shape[1] > 1
     check_stats(parts, x)
-    merged = merge_stats(parts.split(3, 1))
+    merged = merge_stats(parts)
     assert merged.shape[1] == 1
     check_stats(merged, x)
 
@@ -192,7 +193,7 @@ def test_blocks_of_any_layout_and_of_crops(shape: tuple[int, ...], last: bool, k
         found = blocks(cropped)
         assert all(block.numel() <= 1 << 18 for block in found)
         assert len(found) > 1
-        count, mean, m2 = merge_stats([group_stats(cropped)])[:, 0].unbind(1)
+        count, mean, m2 = merge_stats(group_stats(cropped))[:, 0].unbind(1)
         wide, dims = cropped.double(), tuple(range(2, x.ndim))
         close = 1e-6 if kind == torch.float32 else 1e-12
         assert (count == cropped[0, 0].numel()).all()

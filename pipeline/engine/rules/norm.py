@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tvae.kernels import Kernels
-from tvae.kernels.statistics import merge_stats, stats_bytes
+from tvae.kernels.statistics import stats_bytes
 from tvae.pipeline.engine.ir.fused_ops import norm_affine
 from tvae.pipeline.engine.ir.graph import Node
 from tvae.pipeline.engine.ir.program import Op, Produce, Read, Reduction
@@ -118,10 +118,10 @@ def norm_map(ctx: Context, node: Node, source: Op, groups: int, w: Any, b: Any, 
 
     def take(acc: Any, parts: Tensor) -> Any:
         found = [*(acc or []), parts]
-        return [merge_stats(found)] if len(found) > 1 and sum(p.nbytes for p in found) > _MOST_BYTES else found
+        return [part(found)] if len(found) > 1 and sum(p.nbytes for p in found) > _MOST_BYTES else found
 
     def part(acc: list[Tensor]) -> Tensor:
-        return merge_stats(acc)
+        return kernels.merge_stats(finish(acc))
 
     def finish(acc: list[Tensor]) -> Tensor:
         return acc[0] if len(acc) == 1 else torch.cat(acc, 1)

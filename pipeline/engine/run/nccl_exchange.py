@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from itertools import zip_longest
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,8 @@ REGISTERS = "NCCL_GRAPH_REGISTER"
 """The variable of NCCL's that is 0 where it does not register the memory of messages of a CUDA graph with the other
 GPUs. It takes that memory for one allocation, which segments that grow are not: a replay then waits for ever
 (pytorch/pytorch#158029). NCCL reads it once."""
+
+_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before PyTorch 2.13
 
 
 def exchange_of(group: dist.ProcessGroup) -> Exchange:
@@ -51,6 +54,13 @@ class NcclExchange(GroupExchange):
         for given, room in zip_longest(outgoing, incoming, fillvalue=(nothing,) * self.ranks):
             with in_time():
                 dist.all_to_all([*room], [*given], self._group)
+
+    def gather(self, part: Tensor) -> list[Tensor]:
+        """See ``Exchange``. What arrives lies one after the other: no copy of each follows."""
+        found = torch.empty(self.ranks * part.numel(), dtype=part.dtype, device=part.device)
+        with in_time():
+            _gather(found, part.reshape(-1), self._group)
+        return [*found.view(self.ranks, *part.shape)]
 
     def _by_peer(self, messages: Sequence[Message]) -> list[list[Tensor]]:
         found: list[list[Tensor]] = [[] for _ in range(self.ranks)]

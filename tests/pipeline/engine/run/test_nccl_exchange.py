@@ -43,6 +43,20 @@ def every_way(rank: int) -> list[Tensor]:
     return found
 
 
+def gathered(rank: int) -> list[Tensor]:
+    assert dist.group.WORLD is not None
+    part = torch.arange(6, dtype=torch.float64).view(2, 3).t() + 10 * rank  # not in one piece
+    found = [*NcclExchange(dist.group.WORLD).gather(part), *GroupExchange(dist.group.WORLD).gather(part.contiguous())]
+    return [t.clone() for t in found]
+
+
+def test_what_is_gathered_comes_in_the_order_of_ranks() -> None:
+    for found in in_ranks(RANKS, gathered):
+        for rank, (mine, plain) in enumerate(zip(found[:RANKS], found[RANKS:], strict=True)):
+            assert torch.equal(mine, plain)
+            assert mine[0, 0] == 10 * rank
+
+
 def test_the_same_arrives_in_rounds() -> None:
     for found in in_ranks(RANKS, every_way):
         for together, on_cpu, apart in zip(found[::3], found[1::3], found[2::3], strict=True):
