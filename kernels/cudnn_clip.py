@@ -18,6 +18,7 @@ from torch import Tensor
 from tvae.kernels import library_convolutions
 from tvae.kernels.cudnn_frontend import MOST, Map, handle, kind_of, new_graph
 from tvae.kernels.prebuild import asked
+from tvae.kernels.trial import milliseconds
 
 __all__ = ["conv3d"]
 
@@ -29,7 +30,6 @@ _WANTED = "eng62_k2=0_k13=0_"
 else in another release, a trial shows whether it is faster."""
 _ENOUGH = 5e10
 """Operations of a convolution that are worth a trial."""
-_TRIALS = 3
 _KEPT = 1024
 """Sizes whose plans are remembered."""
 _WORKSPACE = 1 << 20
@@ -96,24 +96,13 @@ def _found(wanted: _Clip, x: Tensor, weight: Tensor) -> Callable[[Tensor, Tensor
         run = _built(wanted)
         if run is None:
             return None
-        theirs = _milliseconds(lambda: library_convolutions.conv3d(x, weight, None, 1, list(wanted.padding)))
-        ours = _milliseconds(lambda: run(x, weight))
+        theirs = milliseconds(lambda: library_convolutions.conv3d(x, weight, None, 1, list(wanted.padding)))
+        ours = milliseconds(lambda: run(x, weight))
     except Exception:  # the library looks for others while it is imported, and has exceptions of its own
         _log.debug("conv3d: not by cuDNN's frontend", exc_info=True)
         return None
     _log.debug("conv3d of %s: %.2f ms, PyTorch's %.2f ms", list(x.shape), ours, theirs)
     return run if ours < theirs else None
-
-
-def _milliseconds(call: Callable[[], Tensor]) -> float:
-    call()
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    for _ in range(_TRIALS):
-        call()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) / _TRIALS
 
 
 def _built(wanted: _Clip) -> Callable[[Tensor, Tensor], Tensor] | None:
