@@ -3,12 +3,12 @@ is sent by a stand-in: gloo's own wants one size for all."""
 
 from __future__ import annotations
 
-from typing import Any
 from unittest import mock
 
 import torch
 from drawn_messages import drawn, sent
 from gloo_ranks import in_ranks
+from gloo_rounds import one_round
 from torch import Tensor
 from torch import distributed as dist
 
@@ -16,15 +16,6 @@ from tvae.pipeline.engine.run.exchange import GroupExchange
 from tvae.pipeline.engine.run.nccl_exchange import NcclExchange
 
 RANKS = 3
-
-
-def one_round(room: list[Tensor], given: list[Tensor], group: Any) -> None:
-    """As NCCL does it: a pair of ranks with nothing to say does nothing."""
-    receiving = [dist.irecv(t, peer, group) for peer, t in enumerate(room) if t.numel()]
-    sending = [dist.isend(t, peer, group) for peer, t in enumerate(given) if t.numel()]
-    for work in (*receiving, *sending):
-        assert work is not None
-        work.wait()
 
 
 def every_way(rank: int) -> list[Tensor]:
