@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tvae.kernels import padded_channels
+from tvae.kernels.cuda.conv3d import conv3d as cuda_conv3d
 from tvae.kernels.padded_channels import conv3d, suits
 from tvae.kernels.prebuild import rehearsal
 
@@ -120,6 +121,13 @@ def test_what_is_tried(times: list[float]) -> None:
     assert not suits(x.contiguous(memory_format=torch.contiguous_format), weight, 1)
     with rehearsal():
         assert not suits(x, weight, 1)
+
+
+def test_the_level_for_gpus_asks_for_it(times: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight, _ = clip(12)
+    monkeypatch.setattr(padded_channels, "conv3d", lambda *_: "padded")
+    assert cuda_conv3d(x, weight, None, *WAYS[0]) == "padded"
+    assert cuda_conv3d(x.as_subclass(Tensor), weight, None, *WAYS[0]).shape == (2, 12, 4, 9, 7)
 
 
 def test_small_ones_are_not_worth_a_trial() -> None:

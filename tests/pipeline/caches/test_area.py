@@ -60,6 +60,8 @@ def ramp(width: int, height: int) -> np.ndarray:
         ((50, 40), (1, 1), 390932523),
         ((90, 33), (89, 33), 477768282),
         ((640, 427), (288, 192), 462259432),
+        ((1001, 5), (1000, 5), 1236243363),
+        ((6, 2003), (6, 2000), 1800120432),
     ],
 )
 def test_the_bits_of_opencv(size: tuple[int, int], wanted: tuple[int, int], crc: int) -> None:
