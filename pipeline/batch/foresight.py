@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Any
 
 from tvae.pipeline.batch.manifest_lines import manifest_name, read_manifest
@@ -16,8 +17,9 @@ __all__ = ["bytes_of", "measured_rate", "written_for_read"]
 def bytes_of(path: Path) -> int:
     """Of a file, or of all files in a folder and below it; 0 where it cannot be read."""
     try:
-        if not path.is_dir():
-            return path.stat().st_size
+        status = path.stat()
+        if not S_ISDIR(status.st_mode):
+            return status.st_size
         return sum(one.stat().st_size for one in path.rglob("*") if one.is_file())
     except OSError:
         return 0

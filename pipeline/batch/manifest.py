@@ -8,8 +8,8 @@ counts; the others go when a run ends.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
@@ -28,10 +28,11 @@ from tvae.pipeline.batch.manifest_lines import (
 )
 from tvae.pipeline.batch.seen import Seen
 from tvae.pipeline.batch.shards import Shard
-from tvae.pipeline.errors import UsageError
+from tvae.pipeline.errors import OutputError, UsageError
 from tvae.pipeline.files.atomic import write_error
 from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.files.lock import OutputHeld, one_writer
+from tvae.pipeline.files.written import WrittenFile
 
 __all__ = ["Manifest", "alone"]
 
@@ -62,6 +63,9 @@ class Manifest:
         """Names that this run has added. One that only seems to have been costs a look through the file at the end."""
         self._start = os.path.join(folder, "")
         self._file: Any = None
+        self._lines: list[bytes] = []
+        self._grouped = False
+        """Are lines kept until more have come?"""
         self._again = False
         """Is there a line that does not count?"""
 
@@ -90,26 +94,49 @@ class Manifest:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            self._write()
             if self._file is not None:
-                self._file.flush()
                 os.fsync(self._file.fileno())
                 self._file.close()
             self._tidy()
+        except OutputError:
+            if error is None:
+                raise
         except OSError as failure:
             if error is None:
                 raise write_error(self._path, failure) from failure
         finally:
             self._held.close()
 
-    def done(self, output: Path, facts: Mapping[str, Any]) -> None:
-        """Add a line for a complete output. facts: what to say of it besides its name, size and checksum."""
+    def done(self, output: Path, facts: Mapping[str, Any], file: WrittenFile | None = None) -> None:
+        """Add a line for a complete output. facts: what to say of it besides its name, size and checksum. file: what
+        its maker knows of it; without it, it is read."""
         name = self._name(output)
-        line = line_for(name, {**facts_on_disk(output), **facts})
+        self._lines.append(line_for(name, {**facts_on_disk(output, file), **facts}))
         self._add(name)
+        if not self._grouped:
+            self._write()
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """The lines of what is done meanwhile are written at its end, at once; those that an exception ends, when the
+        manifest is left."""
+        self._grouped = True
+        try:
+            yield
+        finally:
+            self._grouped = False
+        self._write()
+
+    def _write(self) -> None:
+        """What was added; half a line is left by a kill alone."""
+        lines, self._lines = self._lines, []
+        if not lines:
+            return
         try:
             if self._file is None:  # a run that makes nothing leaves none
                 self._file = self._path.open("ab")
-            self._file.write(line)
+            self._file.write(b"".join(lines))
             self._file.flush()
         except OSError as error:
             raise write_error(self._path, error) from error

@@ -14,6 +14,7 @@ from tvae.pipeline.errors import InputError, OutputError, UsageError
 from tvae.pipeline.files.atomic import replacing, write_error
 from tvae.pipeline.files.checked import open_regular, parse_json
 from tvae.pipeline.files.content_checksum import CHECKSUM, of_file, of_json
+from tvae.pipeline.files.written import WrittenFile
 from tvae.pipeline.latents.index import INDEX_NAME
 
 __all__ = [
@@ -86,9 +87,11 @@ def write_anew(path: Path) -> None:
         new.writelines(data for n, data in enumerate(_pieces(old)) if n in kept)
 
 
-def facts_on_disk(output: Path) -> dict[str, Any]:
+def facts_on_disk(output: Path, file: WrittenFile | None = None) -> dict[str, Any]:
     """What is known of an output without its makers; the checksum in a clip's index stands for all of its files, as it
-    has theirs. OutputError where it cannot be read."""
+    has theirs. file: what it was when it was written; then nothing is read. OutputError where it cannot be read."""
+    if file is not None:
+        return {"bytes": file.size, "time": file.mtime_ns, "sha256": file.sha256}
     try:
         size, time = state_of(output)
         return {"bytes": size, "time": time, "sha256": of_file(_content(output))}

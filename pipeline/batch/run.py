@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from tvae.pipeline.batch.check import VERIFY, CheckStep, run_check
-from tvae.pipeline.batch.facts import facts_of, whole_name
 from tvae.pipeline.batch.foresight import bytes_of
 from tvae.pipeline.batch.job_file import Step
 from tvae.pipeline.batch.manifest import Manifest
+from tvae.pipeline.batch.recorded import record
 from tvae.pipeline.batch.retries import may_pass, waits
 from tvae.pipeline.batch.settled import Settled
 from tvae.pipeline.batch.shards import Shard
@@ -225,8 +225,8 @@ class _Step:
 
     def _group(self, job: Job, part: Listing) -> None:
         options = self._options
-        job = replaced(job, dry_run=options.dry_run, exact=options.dry_run, claim=options.claim)
         manifest, self._settled = self._manifest, None
+        job = replaced(job, dry_run=options.dry_run, exact=options.dry_run, claim=options.claim, recorded=True)
         if manifest is not None and manifest.had_lines:
             self._settled = Settled(job, manifest, Vaes(job, opened=self._opened).facts)
         for wait in (*waits(options.retries), None):
@@ -245,6 +245,7 @@ class _Step:
                 opened=self._opened,
                 settled=self._settled,
                 elsewhere=self._options.elsewhere,
+                together=nullcontext if manifest is None else manifest.together,
             )
             if not failed or wait is None:
                 return
@@ -278,6 +279,8 @@ class _Step:
             raise TooManyFailures
 
     def _bytes_read(self, event: ItemDone | ItemPlanned) -> int:
+        if isinstance(event, ItemDone) and event.made is not None and event.made.source_bytes is not None:
+            return event.made.source_bytes
         member = self._items[event.index].member
         return bytes_of(event.input) if member is None else member.size
 
@@ -291,8 +294,4 @@ class _Step:
         """A line in the manifest; shards have records of their own."""
         if self._manifest is None or fills_shards(self._step.job):
             return
-        known = {"operation": self._step.job.operation, "source": whole_name(event.input)}
-        notices = self._notices.pop(event.index, [])
-        told: dict[str, Any] = {"warnings": notices} if notices else {}
-        told |= {"all_bytes": bytes_of(event.output)} if event.output.is_dir() else {}
-        self._manifest.done(event.output, {**known, **facts, **facts_of(event.output), **told})
+        record(self._manifest, event, self._step.job.operation, facts, self._notices.pop(event.index, []))

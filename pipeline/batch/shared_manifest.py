@@ -17,6 +17,7 @@ from tvae.pipeline.files.atomic import write_error
 from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.files.flushing import flush_file
 from tvae.pipeline.files.lock import OutputHeld, one_writer
+from tvae.pipeline.files.written import WrittenFile
 
 __all__ = ["SharedManifest"]
 
@@ -50,14 +51,15 @@ class SharedManifest(Manifest):
                 self._tidy()
                 flush_file(self._path)
 
-    def done(self, output: Path, facts: Mapping[str, Any]) -> None:
-        """See ``Manifest``. Adds nothing where another run has told of the same output."""
-        name, said = self._name(output), {**facts_on_disk(output), **facts}
+    def done(self, output: Path, facts: Mapping[str, Any], file: WrittenFile | None = None) -> None:
+        """See ``Manifest``. Adds nothing where another run has told of the same output. It waits for no others: who
+        takes the item next looks for its line."""
+        name, said = self._name(output), {**facts_on_disk(output, file), **facts}
         line = line_for(name, said)
         with self._turn():
             if not super().knows(output):
-                with self._path.open("ab") as file:
-                    file.write(line)
+                with self._path.open("ab") as end:
+                    end.write(line)
                 self._took(line)
                 self._note(name, said)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tvae.pipeline.files.content_checksum import CHECKSUM, TYPES, of_tensors, type_name
 from tvae.pipeline.files.tensor_header import TensorSpec
@@ -14,11 +14,18 @@ from tvae.pipeline.files.tensor_header import TensorSpec
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["FLOATING", "save_file", "save_plain", "spec_of"]
+__all__ = ["FLOATING", "Digest", "save_file", "save_plain", "spec_of"]
 
 FLOATING = {name: ours for name, ours in TYPES.items() if "float" in ours}
 """Types of values of latents: torch's names, by safetensors' names."""
 _ALIGNED = 8
+
+
+class Digest(Protocol):
+    """Of ``hashlib``."""
+
+    def update(self, data: Any, /) -> None:
+        """The next bytes."""
 
 
 def spec_of(tensor: Tensor) -> TensorSpec:
@@ -26,17 +33,22 @@ def spec_of(tensor: Tensor) -> TensorSpec:
     return TensorSpec(type_name(tensor.dtype) or str(tensor.dtype), tuple(tensor.shape))
 
 
-def save_file(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str]) -> str:
-    """Contiguous tensors on the CPU, and texts in the order given; returns the checksum, which follows them.
+def save_file(
+    tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str], digest: Digest | None = None
+) -> str:
+    """Contiguous tensors on the CPU, and texts in the order given; returns the checksum, which follows them. digest:
+    takes all bytes of the file.
 
     `OSError` where it cannot be written.
     """
     checksum = of_tensors(tensors, metadata)
-    save_plain(tensors, path, {**metadata, CHECKSUM: checksum})
+    save_plain(tensors, path, {**metadata, CHECKSUM: checksum}, digest)
     return checksum
 
 
-def save_plain(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str]) -> None:
+def save_plain(
+    tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str], digest: Digest | None = None
+) -> None:
     """The same without a checksum, for other programs. `OSError` where it cannot be written."""
     import torch
 
@@ -52,6 +64,10 @@ def save_plain(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str,
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNED)
     with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(head := len(text).to_bytes(8, "little") + text)
+        if digest is not None:
+            digest.update(head)
         for tensor in tensors.values():
-            file.write(tensor.detach().reshape(-1).view(torch.uint8).numpy().data)
+            file.write(values := tensor.detach().reshape(-1).view(torch.uint8).numpy().data)
+            if digest is not None:
+                digest.update(values)

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from tvae.pipeline.jobs.vaes import Vaes
     from tvae.pipeline.session.model import Model
 
-__all__ = ["Context", "context_for"]
+__all__ = ["Context", "Together", "context_for"]
 
+Together = Callable[[], AbstractContextManager[None]]
 REMOTE_THREADS = 16
 """That read items, and as many that write them, where they are elsewhere."""
 
@@ -48,6 +49,8 @@ class Context:
     """Ended with the run."""
     uploads: Uploads | None = None
     """Where results go that are not for this machine."""
+    together: Together = nullcontext
+    """What is told within it may be written down at once, at its end."""
     held: set[int] = field(default_factory=set)
     """Items that have waited, or wait, for another run that is writing their output."""
 

@@ -22,7 +22,7 @@ from tvae.pipeline.jobs.outcome import Finished
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.pictures import Hold, Picture, on_host
 from tvae.pipeline.jobs.remote.opening import head_of_latents, latents_to_read
-from tvae.pipeline.jobs.writing import open_output
+from tvae.pipeline.jobs.writing import made_picture, open_output
 from tvae.pipeline.latents import LatentsMeta, LatentsReader
 from tvae.pipeline.media import Frame, check_finite
 from tvae.pipeline.stores import RemoteFile
@@ -105,4 +105,4 @@ class Decode:
         with open_output(picture.output, meta.picture, "image", self._context.job, None, fingerprint) as writer:
             writer.write(frame)
             writer.commit()
-        return picture.finished(writer.warnings)
+        return picture.finished(writer.warnings, made=made_picture(picture.output, fingerprint, self._context.job))

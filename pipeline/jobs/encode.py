@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from tvae.pipeline import latents
+from tvae.pipeline.files.written import WrittenFile
 from tvae.pipeline.jobs.compute import encode_pictures, expect_pictures, kept_names
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.describe import describe
 from tvae.pipeline.jobs.encode_clip import encode_clip_item
-from tvae.pipeline.jobs.events import Event
+from tvae.pipeline.jobs.events import Event, Made
 from tvae.pipeline.jobs.existing import latents_serve
 from tvae.pipeline.jobs.fingerprints import of_encoded
 from tvae.pipeline.jobs.lengths import LengthFit
@@ -65,6 +66,13 @@ class Encode:
         self, picture: Picture, results: list[Tensor], *, meta: LatentsMeta, repeated: int, notices: Sequence[str]
     ) -> Finished:
         tensors = dict(zip(kept_names(meta.posterior.kind), results, strict=True))
-        overwrite = self._context.job.existing == "overwrite"
-        latents.write_image_latents(picture.output, tensors, meta, repeated=repeated, overwrite=overwrite)
-        return picture.finished(notices)
+        job = self._context.job
+        overwrite = job.existing == "overwrite"
+        written = latents.write_image_latents(
+            picture.output, tensors, meta, repeated=repeated, overwrite=overwrite, whole=job.recorded
+        )
+        if written.sha256 is None:
+            return picture.finished(notices)
+        file = WrittenFile(written.size, written.mtime_ns, written.sha256)
+        said = latents.said_of_latents(meta, 1, {name: tensor.shape for name, tensor in tensors.items()})
+        return picture.finished(notices, made=Made(file, said, meta.source.size))

@@ -10,11 +10,12 @@ Items are in work at the same time: events of one may come between those of anot
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tvae.pipeline.files.written import WrittenFile
 from tvae.pipeline.jobs.busy import Load
 from tvae.pipeline.jobs.metrics import Quality
 from tvae.pipeline.media.formats import Kind
@@ -29,6 +30,7 @@ __all__ = [
     "ItemSkipped",
     "ItemStarted",
     "ItemVerified",
+    "Made",
     "Notice",
     "Progress",
     "Retried",
@@ -104,6 +106,16 @@ class Retried(Notice):
 
 
 @dataclass(frozen=True)
+class Made:
+    """An output as its maker knows it. said: what its own header says of it, as JSON; source_bytes: None where they
+    are to be asked for."""
+
+    file: WrittenFile
+    said: Mapping[str, Any]
+    source_bytes: int | None = None
+
+
+@dataclass(frozen=True)
 class ItemDone(ItemEvent):
     """``output`` is complete under its final name."""
 
@@ -112,6 +124,8 @@ class ItemDone(ItemEvent):
     frames: int
     seconds: float
     quality: Quality | None = None
+    made: Made | None = field(default=None, compare=False, repr=False, metadata={"json": False})
+    """Of an image, in a job that is ``recorded``."""
 
 
 @dataclass(frozen=True)

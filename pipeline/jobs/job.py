@@ -165,6 +165,9 @@ class Job:
     """A dry run also tells which outputs are outdated, and why, and which inputs cannot be read. It takes, for
     each item, a look at its first bytes and its output's, and PyTorch's import where there is an output to compare."""
 
+    recorded: bool = False
+    """Events of images that are done say what a manifest says of their outputs (see ``Made``)."""
+
     def __post_init__(self) -> None:
         for name, allowed in (
             ("operation", OPERATIONS),

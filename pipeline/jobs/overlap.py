@@ -237,17 +237,18 @@ class _Overlap:
 
     def _tell(self) -> None:
         """Of the items that have ended since."""
-        while True:
-            with self._lock:
-                if self._fault is not None:
-                    raise self._fault
-                if not self._ended:
-                    return
-                item, outcome = self._ended.popleft()
-                self._open -= 1
-                self._begun |= not isinstance(outcome, ItemSkipped)
-                self._for_readers.ring()
-            self._end(item, outcome)
+        with self._context.together():
+            while True:
+                with self._lock:
+                    if self._fault is not None:
+                        raise self._fault
+                    if not self._ended:
+                        return
+                    item, outcome = self._ended.popleft()
+                    self._open -= 1
+                    self._begun |= not isinstance(outcome, ItemSkipped)
+                    self._for_readers.ring()
+                self._end(item, outcome)
 
     def _take(self) -> tuple[list[Picture], Item | None]:
         """What is to be computed next; nothing where items have ended before."""

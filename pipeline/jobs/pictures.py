@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tvae.pipeline.jobs.events import Event, ItemDone
+from tvae.pipeline.jobs.events import Event, ItemDone, Made
 from tvae.pipeline.jobs.metrics import Quality
 from tvae.pipeline.jobs.outcome import Finished
 from tvae.pipeline.jobs.outputs import Item
@@ -53,10 +53,10 @@ class Picture:
         """Pictures of one key can share a call."""
         return self.vae, tuple(self.values.shape), self.values.dtype
 
-    def finished(self, notices: Sequence[str], quality: Quality | None = None) -> Finished:
+    def finished(self, notices: Sequence[str], quality: Quality | None = None, made: Made | None = None) -> Finished:
         """Its output is complete."""
         seconds = time.monotonic() - self.begin
-        return Finished(notices, ItemDone(self.item.source, self.item.index, self.output, 1, seconds, quality))
+        return Finished(notices, ItemDone(self.item.source, self.item.index, self.output, 1, seconds, quality, made))
 
 
 def on_host(values: np.ndarray | Tensor, device: torch.device) -> Tensor:

@@ -24,7 +24,7 @@ from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.pictures import Finish, Hold, Picture
 from tvae.pipeline.jobs.reading import Source
 from tvae.pipeline.jobs.roundtrip_clip import roundtrip_clip_item
-from tvae.pipeline.jobs.writing import open_output
+from tvae.pipeline.jobs.writing import made_picture, open_output
 from tvae.pipeline.latents import Geometry
 from tvae.pipeline.media import Frame, PictureSpec, check_finite
 from tvae.pipeline.media.formats import Kind
@@ -83,4 +83,5 @@ class Roundtrip:
         with open_output(picture.output, spec, "image", self._context.job, None, fingerprint) as writer:
             writer.write(Frame(frame))
             writer.commit()
-        return picture.finished([*notices, *writer.warnings], meter.result())
+        made = made_picture(picture.output, fingerprint, self._context.job)
+        return picture.finished([*notices, *writer.warnings], meter.result(), made)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from tvae.pipeline.errors import PlanError, UsageError
 from tvae.pipeline.files.leftovers import remove_leftovers
 from tvae.pipeline.jobs.busy import Load
 from tvae.pipeline.jobs.cache_names import cached_folders
-from tvae.pipeline.jobs.context import Context, context_for
+from tvae.pipeline.jobs.context import Context, Together, context_for
 from tvae.pipeline.jobs.devices.split import shares_rows
 from tvae.pipeline.jobs.dry_run import planned
 from tvae.pipeline.jobs.events import (
@@ -60,21 +60,22 @@ def run_job(
     opened: OpenVaes | None = None,
     settled: Settled | None = None,
     elsewhere: Elsewhere | None = None,
+    together: Together = nullcontext,
 ) -> RunDone:
     """Does the whole job in the caller's thread and returns the last event.
 
     ``model`` takes the place of the job's own VAE. part: those of its items that this run does, where others do the
     rest. opened: VAEs that runs one after the other share. settled: gives the last event of an item that is known to be
     done already; it is asked of all items before any is begun. elsewhere: does the items in the place of this process,
-    which then computes nothing; not asked in a dry run. A bad input, and an output that cannot be written, fail
-    their item alone. What is wrong with the request as a whole raises, before any work where it
+    which then computes nothing; not asked in a dry run. together: see ``Context``. A bad input, and an output that
+    cannot be written, fail their item alone. What is wrong with the request as a whole raises, before any work where it
     can be known before: :class:`UsageError`, for outputs none of which can be written too; :class:`PlanError` and
     :class:`UsageError` when the only item cannot be planned or written; ``UnsupportedOp``. Interrupted by an exception,
     Ctrl-C or one of ``on_event`` included, it leaves complete outputs only.
     """
     try:
         with Sandbox(job.sandbox) as sandbox, placed(job, _checked(on_event)) as (job, told, uploads):
-            return _run(job, told, model, sandbox, part, opened or OpenVaes(), settled, elsewhere, uploads)
+            return _run(job, told, model, sandbox, part, opened or OpenVaes(), settled, elsewhere, uploads, together)
     except _Unheard as unheard:
         raise unheard.error from None
 
@@ -106,6 +107,7 @@ def _run(
     settled: Settled | None,
     elsewhere: Elsewhere | None,
     uploads: Uploads | None,
+    together: Together,
 ) -> RunDone:
     begin = time.monotonic()
     job, devices = _placed(job, model)
@@ -141,6 +143,7 @@ def _run(
     computes = not (job.dry_run or devices or elsewhere) and bool(items)
     cached = _cache_plan(job, vaes) if computes or job.dry_run else None
     context = context_for(job, vaes, listed.claims, on_event, sandbox, computes=computes, uploads=uploads)
+    context.together = together
     tally = _Tally(context, alone=len(items) == 1 and part is None)
     context.emit = _told_first(done, on_event, tally.end, context.busy.load)
     if job.dry_run or not items:

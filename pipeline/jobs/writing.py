@@ -9,6 +9,8 @@ from pathlib import Path
 
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.atomic import write_error
+from tvae.pipeline.files.written import WrittenFile
+from tvae.pipeline.jobs.events import Made
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.media import (
@@ -24,7 +26,7 @@ from tvae.pipeline.media import (
 )
 from tvae.pipeline.media.formats import VIDEO_OPTIONS, Kind
 
-__all__ = ["check_writing", "open_output", "write_options"]
+__all__ = ["check_writing", "made_picture", "open_output", "write_options"]
 
 _OF_VIDEOS = (*VIDEO_OPTIONS, "color")
 """Fields of a job that mean nothing to an image."""
@@ -83,3 +85,11 @@ def open_output(
         raise write_error(path, error) from error
     with opened as writer:
         yield writer
+
+
+def made_picture(output: Path, fingerprint: str, job: Job) -> Made | None:
+    """Of a picture that is complete: it is read once, in the thread that has written it. None: nobody records it.
+
+    `OSError` where it has gone.
+    """
+    return Made(WrittenFile.of(output), {"fingerprint": fingerprint}) if job.recorded else None

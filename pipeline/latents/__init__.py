@@ -35,6 +35,7 @@ from tvae.pipeline.latents.reader import (
     open_latents,
     source_of,
 )
+from tvae.pipeline.latents.said import said_of_latents
 from tvae.pipeline.latents.video_folder import VIDEO_SUFFIX, VideoLatentsWriter, is_part_name, tidy_done
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "is_part_name",
     "latents_done",
     "open_latents",
+    "said_of_latents",
     "source_of",
     "tidy_done",
     "write_image_latents",

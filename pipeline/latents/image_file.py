@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.atomic import write_error
 from tvae.pipeline.latents.meta import LatentsMeta, PartRecord
-from tvae.pipeline.latents.tensor_file import is_ours, write_tensors
+from tvae.pipeline.latents.tensor_file import WrittenTensors, is_ours, write_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,12 +18,19 @@ IMAGE_SUFFIX = ".safetensors"
 
 
 def write_image_latents(
-    path: Path, tensors: Mapping[str, Tensor], meta: LatentsMeta, *, repeated: int = 0, overwrite: bool = False
-) -> None:
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    meta: LatentsMeta,
+    *,
+    repeated: int = 0,
+    overwrite: bool = False,
+    whole: bool = False,
+) -> WrittenTensors:
     """Write [C, h, w] latents under `path` in one step; latents of tvae that are there already are replaced.
 
     Any other file of that name is the user's: `InputError`, unless `overwrite`. `InputError` also for values
-    that are not finite, `OutputError` where it cannot be written. Creates the folder. `repeated`: see `PartRecord`.
+    that are not finite, `OutputError` where it cannot be written. Creates the folder. `repeated`: see `PartRecord`;
+    `whole`: see `write_tensors`.
     """
     if not overwrite and path.exists() and not is_ours(path):
         raise InputError(f"'{path}' exists and is not latents of tvae; move it away, or pass --overwrite")
@@ -31,4 +38,4 @@ def write_image_latents(
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise write_error(path, error) from error
-    write_tensors(path, tensors, meta, PartRecord(repeated=repeated))
+    return write_tensors(path, tensors, meta, PartRecord(repeated=repeated), whole=whole)

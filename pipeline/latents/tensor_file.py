@@ -6,6 +6,7 @@ and `logvar`; [C, t, h, w] for a part of a clip, [C, h, w] for an image (a video
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from io import BufferedReader
@@ -28,6 +29,15 @@ _OF_OTHERS = (".npy", ".npz", ".pt", ".pth")
 """Ends of files that are never of tvae: arrays of NumPy and of PyTorch."""
 
 
+class WrittenTensors(NamedTuple):
+    """A file as it was written. ``checksum``: of its content; ``sha256``: of its bytes, where that was asked for."""
+
+    size: int
+    mtime_ns: int
+    checksum: str
+    sha256: str | None
+
+
 class StoredTensors(NamedTuple):
     """All that a file holds. ``checksum``: of its content; None in a file of a program that writes none."""
 
@@ -37,8 +47,10 @@ class StoredTensors(NamedTuple):
     checksum: str | None
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: LatentsMeta, part: PartRecord) -> tuple[int, str]:
-    """Write the file under its final name in one step and return its size in bytes and its checksum.
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], meta: LatentsMeta, part: PartRecord, *, whole: bool = False
+) -> WrittenTensors:
+    """Write the file under its final name in one step. whole: give the SHA-256 of all its bytes, too.
 
     `InputError` when a value is not finite: it would decode to garbage, and zeroing it would hide that.
     `OutputError` when the file cannot be written.
@@ -47,13 +59,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: LatentsMeta, 
     _check_shapes({name: spec_of(tensor) for name, tensor in tensors.items()}, meta, part)
     check_finite(tensors, meta.source.name)
     stored = {name: own_memory(tensor) for name, tensor in tensors.items()}
+    digest = hashlib.sha256() if whole else None
     try:
         with replacing(path) as temporary:
-            checksum = save_file(stored, temporary, to_strings(meta, part))
-            size = temporary.stat().st_size
+            checksum = save_file(stored, temporary, to_strings(meta, part), digest)
+            status = temporary.stat()
     except OSError as error:
         raise write_error(path, error) from error
-    return size, checksum
+    return WrittenTensors(status.st_size, status.st_mtime_ns, checksum, None if digest is None else digest.hexdigest())
 
 
 def read_tensors(path: Path) -> StoredTensors:

@@ -119,8 +119,8 @@ class VideoLatentsWriter:
         first = self.frames
         part = PartRecord(len(self._parts), first, tuple(pts), tuple(durations), repeated)
         name = _name(part.index)
-        size, checksum = write_tensors(self._work / name, tensors, self.meta, part)
-        self._parts.append(PartEntry(name, first, len(pts), size, checksum))
+        written = write_tensors(self._work / name, tensors, self.meta, part)
+        self._parts.append(PartEntry(name, first, len(pts), written.size, written.checksum))
 
     def commit(self, streams: Mapping[str, Any] | None = None, dropped: int = 0) -> None:
         """Make the folder complete. `InputError` for a clip without frames. `OutputError` where a part is gone, and

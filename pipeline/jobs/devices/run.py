@@ -143,9 +143,11 @@ class DevicesRun:
         """Until every item has ended."""
         self._share_out()
         while self._shares.left and self._alive:
-            self._hear(*self._next(self._watched))
-            while not self._inbox.empty():  # items are given together that can be
-                self._hear(*self._next(()))
+            first = self._next(self._watched)
+            with self._context.together():
+                self._hear(*first)
+                while not self._inbox.empty():  # items are given together that can be
+                    self._hear(*self._next(()))
             self._share_out()
 
     def _finish(self) -> None:

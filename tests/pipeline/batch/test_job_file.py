@@ -217,7 +217,7 @@ def test_rates(said: str, rate: Any, tmp_path: Path) -> None:
 
 def test_every_field_of_a_job_is_a_key_and_reaches_it(tmp_path: Path) -> None:
     """A field that is added to ``Job`` is one here, too, or is named as none."""
-    own = {"operation", "inputs", "output", "listed", "cache", "dry_run", "exact", "claim"}
+    own = {"operation", "inputs", "output", "listed", "cache", "dry_run", "exact", "claim", "recorded"}
     assert {*keys()} == {f.name for f in fields(Job)} - own
     for name, key in keys().items():
         kind = key.schema.get("type")
