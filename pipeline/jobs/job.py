@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -54,6 +55,8 @@ EXISTINGS: tuple[Existing, ...] = get_args(Existing)
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 
+_URL = re.compile(r"[a-z][a-z0-9+.-]+:[/\\]", re.IGNORECASE)
+"""How a URL begins once it has been taken for a path. A drive has one letter."""
 _ONE_PROCESS = (
     "shards are filled in the order of the inputs by one process: leave --devices and --claim out (--device names one)"
 )
@@ -233,6 +236,8 @@ class Job:
         if self.vram is not None:
             parse_size(self.vram)
         if self.spill is not None and not Path(self.spill).is_dir():
+            if _URL.match(str(self.spill)):
+                raise UsageError("--spill must be a folder of this machine, not a URL")
             raise UsageError(f"the folder of --spill, {self.spill}, does not exist")
         check_urls(self)
         if self.fps is not None and self.fps <= 0:

@@ -91,6 +91,9 @@ def test_a_folder_for_spilling_that_is_not_there(real: Tvae, latents: Path) -> N
         assert (result.exit_code, result.stdout) == (2, "")
         assert result.stderr == "tvae: the folder of --spill, nowhere, does not exist\n"
         assert list(Path().iterdir()) == []
+        result = real(command, source, "-o", "out", "--vram", "2GiB", "--spill", "s3://bucket/folder")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr == "tvae: --spill must be a folder of this machine, not a URL\n"
 
 
 @pytest.mark.parametrize("command", slow_but(["decode"], ["encode", "decode"]))
