@@ -53,7 +53,7 @@ def run_check(step: CheckStep, takes: Callable[[str], bool], on_event: Callable[
                 if not takes(below):
                     continue
                 number = fine + failed
-                if verdict.state in ("damaged", "incomplete"):
+                if verdict.state in ("damaged", "incomplete", "unreadable"):
                     failed += 1
                     on_event(ItemFailed(verdict.path, number, f"{verdict.path} is {verdict.state}: {verdict.reason}"))
                 else:

@@ -11,7 +11,7 @@ from tvae.pipeline.caches.verify import recorded_files, records_below, verify_re
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.latents import source_of
-from tvae.pipeline.latents.verify import MadeBy, Verdict, found_below, verify_latents
+from tvae.pipeline.latents.verify import MadeBy, Verdict, found_below, not_read, verify_latents
 
 __all__ = ["made_by", "verdicts"]
 
@@ -56,7 +56,7 @@ def _of_manifests(folder: Path, known: set[Path]) -> Iterator[Verdict]:
         try:
             lines = read_manifest(manifest)
         except OSError as error:
-            yield Verdict(manifest, "damaged", f"it cannot be read ({error.strerror or error})")
+            yield Verdict(manifest, "unreadable", f"it cannot be read ({error.strerror or error})")
             continue
         for name, line in lines.items():
             path = folder / name
@@ -73,7 +73,7 @@ def _of_line(path: Path, checksum: object, source: str) -> Verdict:
     except FileNotFoundError:
         return Verdict(path, "incomplete", f"it has gone, which was made of {source}; run the same job again")
     except OSError as error:
-        return Verdict(path, "incomplete", f"it cannot be read ({error.strerror or error})")
+        return not_read(path, error)
     return Verdict(path, "fine")
 
 

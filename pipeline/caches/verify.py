@@ -10,7 +10,7 @@ from pathlib import Path
 from tvae.pipeline.caches.record import FOLDER, CacheRecord, place_of_source, read_record
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.content_checksum import of_file
-from tvae.pipeline.latents.verify import MadeBy, Verdict
+from tvae.pipeline.latents.verify import MadeBy, Verdict, not_read
 
 __all__ = ["recorded_files", "records_below", "verify_record"]
 
@@ -50,7 +50,7 @@ def verify_record(root: Path, place: Path, sources: Path | None = None, made_by:
             if of_file(path) != file.checksum:
                 return Verdict(path, "damaged", "its content is not what was written; run the same command again")
         except OSError as error:
-            return Verdict(path, "incomplete", f"it cannot be read ({error.strerror or error}); run again")
+            return not_read(path, error, "; run again")
     if not record.complete:
         return Verdict(shown, "incomplete", "pieces are missing: the run was interrupted, or is running; run it again")
     changed = _changed(record, None if sources is None else sources / place_of_source(root, place), made_by)

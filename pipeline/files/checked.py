@@ -16,7 +16,7 @@ from io import BufferedReader
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-__all__ = ["DEEPEST", "is_name", "open_regular", "parse_json", "read_bytes", "read_json"]
+__all__ = ["DEEPEST", "is_name", "is_refused", "open_regular", "parse_json", "read_bytes", "read_json"]
 
 DEEPEST = 32
 """Most levels of lists and objects inside one another."""
@@ -26,6 +26,15 @@ LONGEST_NAME = 255
 """In bytes."""
 JSON_BYTES = 64 << 20
 """Most of a JSON file."""
+
+
+_REFUSED = ("EACCES", "EPERM", "EIO", "ESTALE", "ETIMEDOUT", "EMFILE", "ENFILE", "ENOTCONN", "EHOSTDOWN", "EREMOTEIO")
+"""Names of errors that say nothing of a file but that it is not to be had now."""
+
+
+def is_refused(error: BaseException | None) -> bool:
+    """Does an error say that a file may not, or cannot, be read, and nothing of what is in it?"""
+    return isinstance(error, OSError) and errno.errorcode.get(error.errno or 0) in _REFUSED
 
 
 def open_regular(path: Path) -> BufferedReader:

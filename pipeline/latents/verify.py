@@ -10,13 +10,14 @@ from typing import Any, Literal
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files import tensor_header
+from tvae.pipeline.files.checked import is_refused
 from tvae.pipeline.latents.image_file import IMAGE_SUFFIX
 from tvae.pipeline.latents.index import INDEX_NAME
 from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, SourceRecord, SpaceRecord, VaeIdentity
 from tvae.pipeline.latents.reader import is_latents, open_latents
 from tvae.pipeline.models.same_values import same_values
 
-__all__ = ["MadeBy", "Verdict", "found_below", "verify_latents"]
+__all__ = ["MadeBy", "Verdict", "found_below", "not_read", "verify_latents"]
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,18 @@ class MadeBy:
 @dataclass(frozen=True)
 class Verdict:
     """*stale*: whole, but the source or the VAE is another by now. *unchecked*: whole as far as can be seen, but a file
-    of it has no checksum: another program wrote it, or tvae before there were any. *unreadable*: a store does not give
-    it, which says nothing of what it is."""
+    of it has no checksum: another program wrote it, or tvae before there were any. *unreadable*: this machine, or a
+    store, does not give it, which says nothing of what it is."""
 
     path: Path
     state: Literal["fine", "unchecked", "stale", "incomplete", "damaged", "unreadable"]
     reason: str | None = None
+
+
+def not_read(path: Path, error: OSError, then: str = "") -> Verdict:
+    """Of a file that was written and cannot be read. then: what to do where it has gone."""
+    state: Literal["unreadable", "incomplete"] = "unreadable" if is_refused(error) else "incomplete"
+    return Verdict(path, state, f"it cannot be read ({error.strerror or error}){then if state == 'incomplete' else ''}")
 
 
 def found_below(path: Path) -> Iterator[Path]:
@@ -87,7 +94,7 @@ def verify_latents(path: Path, source: Path | None = None, made_by: MadeBy | Non
         for part in reader:
             checked = checked and part.checksum is not None
     except InputError as error:
-        return Verdict(path, "damaged", str(error))
+        return Verdict(path, "unreadable" if is_refused(error.__cause__) else "damaged", str(error))
     changed = _changed(reader.meta, source, made_by)
     if changed is not None:
         return Verdict(path, "stale", changed)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clips import write_clip
@@ -67,3 +69,32 @@ def test_what_cannot_be_verified(tvae: Tvae, photo: Path, tmp_path: Path) -> Non
         assert (result.exit_code, len(result.stderr.splitlines())) == (code, 1)
     (tmp_path / "empty").mkdir()
     assert tvae("verify", tmp_path / "empty").stdout == "no latents here\n"
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+@pytest.mark.parametrize("what", ["image", "part", "index", "manifest's"])
+def test_what_this_machine_does_not_give(
+    tvae: Tvae, photo: Path, clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, number: int
+) -> None:
+    """It may be whole: nothing is said of it, but that it was not read."""
+    job = tmp_path / "job.toml"
+    job.write_text(f"operation = 'roundtrip'\ninputs = ['{photo.as_posix()}']\noutput = 'latents'\n")
+    assert tvae("batch", job).exit_code == 0
+    assert tvae("encode", photo, clip, "-o", tmp_path / "latents").exit_code == 0
+    names = {"image": f"{photo.name}.safetensors", "part": "000000.safetensors", "index": "index.json"}
+    refused, opened = names.get(what, photo.name), os.open
+
+    def fails(path: Any, *more: Any, **how: Any) -> int:
+        if Path(path).name == refused and Path(path).is_relative_to(tmp_path / "latents"):
+            raise OSError(number, os.strerror(number), str(path))
+        return opened(path, *more, **how)
+
+    monkeypatch.setattr(os, "open", fails)
+    result = tvae("verify", tmp_path / "latents", "--json")
+    assert result.exit_code == 3
+    assert sorted(states(result).values()) == ["fine", "fine", "unreadable"]
+    told = next(line["reason"] for line in map(json.loads, result.stdout.splitlines()) if line["state"] == "unreadable")
+    assert os.strerror(number) in told
+    step = tmp_path / "verify.toml"
+    step.write_text("operation = 'verify'\ninputs = ['latents']\n")
+    assert tvae("batch", step).exit_code == 4

@@ -20,7 +20,7 @@ from tvae.pipeline.caches.shards.record import (
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.files.tar_members import SUFFIX, Member, tar_members
-from tvae.pipeline.latents.verify import MadeBy, Verdict
+from tvae.pipeline.latents.verify import MadeBy, Verdict, not_read
 
 __all__ = ["shard_folders", "verify_shards"]
 
@@ -58,7 +58,7 @@ def _verify(root: Path, sources: _Sources | None, made_by: MadeBy | None) -> Ite
                 yield Verdict(path, "damaged", "its content is not what was written; remove it, and run again")
                 continue
         except OSError as error:
-            yield Verdict(path, "incomplete", f"it cannot be read ({error.strerror or error}); run again")
+            yield not_read(path, error, "; run again")
             continue
         listed.append(record)
         changed = _changed(record, sources, made_by)
@@ -80,7 +80,7 @@ def _verify_index(root: Path, listed: list[ShardRecord]) -> Iterator[Verdict]:
         if path.read_bytes() != wanted:
             yield Verdict(path, "damaged", "it does not list the shards that are there; run the same command again")
     except OSError as error:
-        yield Verdict(path, "incomplete", f"it cannot be read ({error.strerror or error}); run again")
+        yield not_read(path, error, "; run again")
 
 
 def _changed(record: ShardRecord, sources: _Sources | None, made_by: MadeBy | None) -> str | None:

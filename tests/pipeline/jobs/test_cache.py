@@ -66,10 +66,12 @@ def ends(events: list[Event], kind: type[Any]) -> list[Any]:
 
 
 def pixels(path: Path, resized: Size, crop: tuple[int, int, int, int]) -> torch.Tensor:
-    """[1, 3, H, W] of an image that was shrunk by whole numbers: means of squares, then cut."""
+    """[1, 3, H, W] of an image that was shrunk by whole numbers: means of squares, then cut. Halves of four pixels are
+    rounded up, as OpenCV has it."""
     rgb = np.asarray(Image.open(path).convert("RGB")).astype(np.float64)
     down, across = rgb.shape[0] // resized[1], rgb.shape[1] // resized[0]
-    small = np.rint(rgb.reshape(resized[1], down, resized[0], across, 3).mean((1, 3)))
+    means = rgb.reshape(resized[1], down, resized[0], across, 3).mean((1, 3))
+    small = np.floor(means + 0.5) if down == across == 2 else np.rint(means)
     left, top, width, height = crop
     return torch.from_numpy(small[top : top + height, left : left + width]).permute(2, 0, 1).unsqueeze(0)
 
