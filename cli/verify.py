@@ -45,7 +45,7 @@ def verify(
     Of caches for trainers and of shards: all files that tvae wrote, by its records beside them.
     Of a folder that tvae batch wrote to: everything that its manifest has a line of.
     Prints those that are not fine: damaged, incomplete, stale (source or VAE changed), or without checksums.
-    The exit code is 4 if any are damaged or incomplete, else 3 if any URL could not be read.
+    The exit code is 4 if any are damaged or incomplete, else 3 if any could not be read.
     """
     with reporting(verbose, json):
         from itertools import chain

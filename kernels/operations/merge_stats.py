@@ -13,8 +13,7 @@ __all__ = ["OPERATION", "case", "merge_stats"]
 
 
 def merge_stats(parts: Tensor) -> Tensor:
-    """parts_nb3c as statistics of all their pixels in one block (Chan, Golub and LeVeque 1979): [N, 1, 3, C] float64.
-    Blocks without a pixel count for nothing."""
+    """parts_nb3c as those of all their pixels in one block (Chan, Golub and LeVeque 1979): [N, 1, 3, C] float64."""
     count, mean, m2 = parts.unbind(2)
     return torch.stack(merged(count, mean, m2, (1,)), 2)
 

@@ -8,7 +8,7 @@ import triton.language as tl
 
 from tvae.kernels.triton.launch import INTERPRETED
 
-__all__ = ["exp2", "median", "silu", "sqrt_wide", "store_part", "tile_count"]
+__all__ = ["exp2", "median", "silu", "sqrt_wide", "store_part", "three_sums", "tile_count"]
 
 PTX = tl.constexpr(not INTERPRETED and torch.version.hip is None)
 """Whether one instruction of NVIDIA's stands for a function that Triton takes from a library of CUDA's, which it links
@@ -79,3 +79,11 @@ def store_part(
     tl.store(at + c, tl.zeros_like(mean) + n, mask=keep)
     tl.store(at + channels + c, mean, mask=keep)
     tl.store(at + 2 * channels + c, m2, mask=keep)
+
+
+@triton.jit
+def three_sums(
+    a: tl.tensor, b: tl.tensor, c: tl.tensor, d: tl.tensor, e: tl.tensor, f: tl.tensor
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Three sums at once."""
+    return a + d, b + e, c + f

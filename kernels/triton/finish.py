@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tvae.kernels.registry import Unsupported
-from tvae.kernels.triton.device import sqrt_wide
+from tvae.kernels.triton.device import sqrt_wide, three_sums
 from tvae.kernels.triton.launch import INTERPRETED, check_vector, device_of, launch
 from tvae.kernels.triton.sizes import power_of_2
 
@@ -19,14 +19,6 @@ TILE = 4096
 NARROWEST = 16
 """Channels of a group: narrower ones share a kernel with these, which takes a microsecond longer for them."""
 WARPS = 8
-
-
-@triton.jit
-def _three(
-    a: tl.tensor, b: tl.tensor, c: tl.tensor, d: tl.tensor, e: tl.tensor, f: tl.tensor
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Three sums at once."""
-    return a + d, b + e, c + f
 
 
 @triton.jit(do_not_specialize=["samples", "blocks"])
@@ -82,7 +74,7 @@ def _finish(
         total += count
         first += count * d
         second += m2 + count * d * d
-    totals, firsts, seconds = tl.reduce((total, first, second), 0, _three)
+    totals, firsts, seconds = tl.reduce((total, first, second), 0, three_sums)
     n = tl.sum(totals, 0)
     off_centre = tl.sum(firsts, 0) / n
     var = tl.sum(seconds, 0) / n - off_centre * off_centre

@@ -8,20 +8,13 @@ import triton.language as tl
 from torch import Tensor
 
 from tvae.kernels.registry import Unsupported
+from tvae.kernels.triton.device import three_sums
 from tvae.kernels.triton.launch import INTERPRETED, device_of, launch
 
 __all__ = ["merge_stats"]
 
 BLOCKS, CHANNELS, WARPS = 256, 16, 8
 """What a program takes at a time."""
-
-
-@triton.jit
-def _three(
-    a: tl.tensor, b: tl.tensor, c: tl.tensor, d: tl.tensor, e: tl.tensor, f: tl.tensor
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Three sums at once."""
-    return a + d, b + e, c + f
 
 
 @triton.jit(do_not_specialize=["blocks"])
@@ -47,7 +40,7 @@ def _merge(
         total += count
         first += count * d
         second += m2 + count * d * d
-    n, off, squares = tl.reduce((total, first, second), 0, _three)
+    n, off, squares = tl.reduce((total, first, second), 0, three_sums)
     off = off / tl.where(keep_c, n, 1.0)
     squares -= n * off * off
     squares = tl.where(squares < 0.0, 0.0, squares)  # of rounding; not a number stays not a number

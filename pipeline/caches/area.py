@@ -28,7 +28,7 @@ def shrunk_by_area(rgb: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     columns = [(first[:, None] * channels + np.arange(channels)).reshape(-1) for first in across.places]
     weights = [one.repeat(channels) for one in across.weights]
     flat = rgb.reshape(height, width * channels)
-    whole = across.whole * down.whole  # pixels in an area, if each is inside or not
+    whole = across.whole * down.whole  # pixels of every area; 0 where some are divided
     found = np.empty((size[1], size[0] * channels), np.uint8)
     rows = max(1, int(_BLOCK * size[1] // (height * width * channels)))
     for top in range(0, size[1], rows):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from tvae.pipeline import latents
-from tvae.pipeline.files.written import WrittenFile
 from tvae.pipeline.jobs.compute import encode_pictures, expect_pictures, kept_names
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.describe import describe
@@ -71,8 +70,7 @@ class Encode:
         written = latents.write_image_latents(
             picture.output, tensors, meta, repeated=repeated, overwrite=overwrite, whole=job.recorded
         )
-        if written.sha256 is None:
+        if written.file is None:
             return picture.finished(notices)
-        file = WrittenFile(written.size, written.mtime_ns, written.sha256)
         said = latents.said_of_latents(meta, 1, {name: tensor.shape for name, tensor in tensors.items()})
-        return picture.finished(notices, made=Made(file, said, meta.source.size))
+        return picture.finished(notices, made=Made(written.file, said, meta.source.size))

@@ -20,6 +20,7 @@ from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.files.content_checksum import CHECKSUM, of_tensors
 from tvae.pipeline.files.tensor_header import BITS, Header, TensorSpec
 from tvae.pipeline.files.tensor_write import FLOATING, save_file, spec_of
+from tvae.pipeline.files.written import WrittenFile
 from tvae.pipeline.latents.meta import FORMAT, LatentsMeta, PartRecord, from_strings, to_strings
 
 if TYPE_CHECKING:
@@ -30,12 +31,11 @@ _OF_OTHERS = (".npy", ".npz", ".pt", ".pth")
 
 
 class WrittenTensors(NamedTuple):
-    """A file as it was written. ``checksum``: of its content; ``sha256``: of its bytes, where that was asked for."""
+    """A file as it was written. ``checksum``: of its content; ``file``: where that was asked for."""
 
     size: int
-    mtime_ns: int
     checksum: str
-    sha256: str | None
+    file: WrittenFile | None
 
 
 class StoredTensors(NamedTuple):
@@ -66,7 +66,8 @@ def write_tensors(
             status = temporary.stat()
     except OSError as error:
         raise write_error(path, error) from error
-    return WrittenTensors(status.st_size, status.st_mtime_ns, checksum, None if digest is None else digest.hexdigest())
+    file = None if digest is None else WrittenFile(status.st_size, status.st_mtime_ns, digest.hexdigest())
+    return WrittenTensors(status.st_size, checksum, file)
 
 
 def read_tensors(path: Path) -> StoredTensors:
