@@ -209,16 +209,18 @@ def rms_norm_act(
     act: str | None,
     offset: Tensor | None = None,
     before: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """See ``tvae.kernels.operations.rms_norm_act``; weight and bias may have trailing dimensions of one.
 
-    before: frames [N, C, t, H, W] of x's type that the result begins with; the normalised ones follow.
+    before: frames [N, C, t, H, W] of x's type that the result begins with; the normalised ones follow. out: memory for
+    the result, which has nothing in common with x.
     """
     weight, bias = (t if t is None or t.ndim == 1 else t.flatten() for t in (weight, bias))
     if before is None:
-        return kernels.rms_norm_act(x, weight, bias, eps, form, act, offset)
+        return kernels.rms_norm_act(x, weight, bias, eps, form, act, offset, out)
     first, more = before.shape[2], x.shape[2]
-    y = with_frames(x, first + more)
+    y = with_frames(x, first + more) if out is None else out
     y.narrow(2, 0, first).copy_(before)
     kernels.rms_norm_act(x, weight, bias, eps, form, act, offset, y.narrow(2, first, more))
     return y

@@ -9,7 +9,10 @@ from functools import lru_cache, reduce
 import torch
 from torch import Tensor
 
-__all__ = ["dense", "joined", "memory_format", "repeated", "reshaped", "settled", "with_frames"]
+__all__ = ["CLIP", "dense", "joined", "memory_format", "repeated", "reshaped", "room_like", "settled", "with_frames"]
+
+CLIP = 5
+"""Dimensions of a clip."""
 
 
 def memory_format(ndim: int, channels_last: bool) -> torch.memory_format:
@@ -67,9 +70,14 @@ def reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
 
 def with_frames(x: Tensor, frames: int) -> Tensor:
     """Memory for so many frames like those of x_ncthw, without gaps, in x's layout."""
-    shape = (*x.shape[:2], frames, *x.shape[3:])
-    order = (0, 2, 3, 4, 1) if _channels_inside(x) else (0, 1, 2, 3, 4)
-    return torch.empty_permuted(shape, order, dtype=x.dtype, device=x.device)
+    return room_like(x, (*x.shape[:2], frames, *x.shape[3:]))
+
+
+def room_like(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """Memory of this shape, of as many dimensions as x_nc* has, without gaps, in x's layout."""
+    inside = _channels_inside(x)
+    order = [0, *range(2, x.ndim), 1] if inside else [*range(x.ndim)]
+    return torch.empty_permuted([*shape], order, dtype=x.dtype, device=x.device)
 
 
 def repeated(x: Tensor, times: int, dim: int) -> Tensor:

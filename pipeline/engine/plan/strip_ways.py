@@ -6,11 +6,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from tvae.pipeline.engine.ir.layout import CLIP
 from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.engine.plan.bounds import Rows
 from tvae.pipeline.engine.plan.sliding import Share
 
-__all__ = ["StripOp", "StripWay", "made_in_buffer", "strip_ops", "way_of", "written_over"]
+__all__ = ["StripOp", "StripWay", "fills_memory", "made_in_buffer", "strip_ops", "way_of", "written_over"]
 
 
 class StripWay(Enum):
@@ -47,9 +48,15 @@ def way_of(op: Op, share: Share, sinks: Collection[int], away: Collection[int]) 
 def made_in_buffer(op: Op, away: Collection[int], deferred: Collection[int], *, exact: bool, single: bool) -> bool:
     """Are the rows of a stored value computed right in its buffer? exact: they are the strip's own and no others.
     single: of one strip, whose value becomes the buffer. deferred: values that are written a strip later."""
-    if not exact or single or op.produce is None or op.axis is None:
+    if not exact or single or not fills_memory(op) or op.axis is None:
         return False
     return op.axis.outer == 1 and op.id not in away and op.id not in deferred
+
+
+def fills_memory(op: Op) -> bool:
+    """Can rows of a value be computed right in a buffer that is there before them? The layout of one with more
+    dimensions than a clip has is known only when some are computed."""
+    return op.produce is not None or (op.into is not None and len(op.shape) <= CLIP)
 
 
 def written_over(

@@ -23,7 +23,7 @@ from tvae.pipeline.engine.ir.op_facts import is_view
 from tvae.pipeline.engine.ir.program import Demand, More, Op, Read, Reduction
 from tvae.pipeline.engine.ir.resolve import resolve
 from tvae.pipeline.engine.ir.sizes import Size, evaluate
-from tvae.pipeline.engine.rules.node_call import in_order, node_call
+from tvae.pipeline.engine.rules.node_call import Invoke, in_order, node_call
 from tvae.pipeline.engine.rules.probe import grows, probe_sizes
 from tvae.pipeline.engine.rules.registry import NoRule
 
@@ -158,7 +158,7 @@ class Context:
         """The ops a node reads, each once."""
         return [self.ops[i] for i in dict.fromkeys(self.ids[r] for r in node.reads)]
 
-    def call(self, node: Node) -> Callable[[Callable[[int], Any]], Any]:
+    def call(self, node: Node) -> Invoke:
         """The node's own operation on whole values, as a function of a reader of operand ids."""
         target = fused(node.op, self.kernels) if node.target.startswith("tvae.") else resolve(node.target)
         return node_call(target, node, self.ids, self.value)
@@ -233,12 +233,14 @@ class Context:
         *,
         cheap: bool = False,
         run: Run | None = None,
-        call: Callable[[Callable[[int], Any]], Any] | None = None,
+        call: Callable[..., Any] | None = None,
+        takes_out: bool = False,
         **more: Unpack[More],
     ) -> Op:
         """An op whose rows [a, b) need rows [a, b) of every tiled operand. Operands of one row are broadcast.
 
-        run: in place of the node's own operation. call: likewise, of a reader of operand ids.
+        run: in place of the node's own operation. call: likewise, of a reader of operand ids. takes_out: can the call
+        be given ``out``, the memory for its result?
         """
         inputs = self.operands(node)
         tiled: set[int] = set()
@@ -264,6 +266,8 @@ class Context:
 
         if run is None:
             invoke = call or self.call(node)
+            if takes_out:
+                more["into"] = lambda read, a, b, out: invoke(rows(read, a, b), out=out)
             return self.emit(
                 node, inputs, axis, demand, lambda read, a, b: invoke(rows(read, a, b)), cheap=cheap, **more
             )

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from tvae.pipeline.engine.ir.graph import Node, Ref, map_refs, refs_in
 from tvae.pipeline.engine.ir.resolve import resolve
 
-__all__ = ["in_order", "node_call"]
+__all__ = ["Invoke", "in_order", "node_call"]
 
-Invoke = Callable[[Callable[[int], Any]], Any]
+
+class Invoke(Protocol):
+    """A call with operands from a reader of their ids. more: arguments that the node does not have."""
+
+    def __call__(self, read: Callable[[int], Any], /, **more: Any) -> Any: ...
 
 
 def node_call(target: Callable[..., Any], node: Node, ids: Mapping[int, int], value: Callable[[Any], Any]) -> Invoke:
@@ -26,14 +30,14 @@ def node_call(target: Callable[..., Any], node: Node, ids: Mapping[int, int], va
         args, kwargs = map_refs([node.args, node.kwargs], lambda a: a if type(a) is Ref else value(a))
         return args, kwargs, not refs_in([[a for a in args if type(a) is not Ref], kwargs])
 
-    def invoke(read: Callable[[int], Any]) -> Any:
+    def invoke(read: Callable[[int], Any], /, **more: Any) -> Any:
         if not known:
             known.append(prepare())
         args, kwargs, flat = known[0]
         if flat:  # no list of values, mostly: looking into every argument would take as long as a launch
-            return target(*[read(ids[a.id]) if type(a) is Ref else a for a in args], **kwargs)
+            return target(*[read(ids[a.id]) if type(a) is Ref else a for a in args], **kwargs, **more)
         args, kwargs = map_refs((args, kwargs), lambda ref: read(ids[ref.id]))
-        return target(*args, **kwargs)
+        return target(*args, **kwargs, **more)
 
     return invoke
 
@@ -44,4 +48,8 @@ def in_order(node: Node, invoke: Invoke) -> Invoke:
     target = None if node.target.startswith("tvae.") or node.kind != "call" else resolve(node.target)
     if torch.Tag.nondeterministic_seeded not in getattr(target, "tags", ()):
         return invoke
-    return lambda read: invoke(lambda id_: read(id_).contiguous())
+
+    def ordered(read: Callable[[int], Any], /, **more: Any) -> Any:
+        return invoke(lambda id_: read(id_).contiguous(), **more)
+
+    return ordered

@@ -17,7 +17,7 @@ from tvae.kernels import Kernels
 from tvae.kernels.statistics import stats_bytes
 from tvae.pipeline.engine.ir.fused_ops import norm_affine
 from tvae.pipeline.engine.ir.graph import Node
-from tvae.pipeline.engine.ir.program import Op, Produce, Read, Reduction
+from tvae.pipeline.engine.ir.program import More, Op, Produce, Read, Reduction
 from tvae.pipeline.engine.rules.context import Context, no_demand, no_rows
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 from tvae.pipeline.engine.rules.window import padded
@@ -81,11 +81,12 @@ def rms_norm_act(ctx: Context, node: Node) -> Op:
         raise NoRule("its rows are merged with the channels")
     before = ctx.maybe(node.args[7]) if len(node.args) > 7 else None
     if before is None:
-        return ctx.local(node, source.axis, cheap=True)
+        return ctx.local(node, source.axis, cheap=True, takes_out=True)
     if source.axis.dim == 2:
         raise NoRule("its rows are the frames that others come before")
     copied = ctx.is_plain("rms_norm_act")  # the frames are made, and then put after the others
-    return ctx.local(node, source.axis, workspace=lambda rows: int(rows * source.row_bytes) if copied else 0)
+    more: More = {"workspace": lambda rows: int(rows * source.row_bytes) if copied else 0}
+    return ctx.local(node, source.axis, takes_out=True, **more)
 
 
 def _normalised(

@@ -28,9 +28,7 @@ _LOGIC = (
     "lt le gt ge eq ne where logical_and logical_or logical_xor logical_not masked_fill "
     "bitwise_and bitwise_or bitwise_xor bitwise_not __and__ __or__ __xor__ __lshift__ __rshift__"
 )
-_COPIES = (
-    "to _to_copy clone alias detach dropout feature_dropout expand_as zeros_like ones_like full_like lift_fresh_copy"
-)
+_COPIES = "to _to_copy alias detach dropout feature_dropout expand_as zeros_like ones_like full_like lift_fresh_copy"
 
 
 def broadcast_axis(ctx: Context, node: Node) -> Axis:
@@ -50,6 +48,14 @@ def pointwise(ctx: Context, node: Node) -> Op:
     if axis.rows > 1 and any(o.axis is None and len(o.shape) >= place and o.shape[-place] != 1 for o in operands):
         raise NoRule("one operand has the height and is not divided into strips")
     return ctx.local(node, axis, cheap=sum(not o.constant for o in operands) == 1)
+
+
+@rule("clone")
+def clone(ctx: Context, node: Node) -> Op:
+    """A copy, which is made where it is to be kept."""
+    source = ctx.op(node.args[0])
+    assert source.axis is not None
+    return ctx.local(node, source.axis, cheap=True, into=lambda read, a, b, out: out.copy_(read(source.id, a, b)))
 
 
 def _place(op: Op, axis: Axis) -> int | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -159,7 +162,11 @@ def concatenate(ctx: Context, node: Node) -> Op:
         if any(p.axis is None and p.shape[axis.dim] != 1 for p in operands if p.shape != (0,)):
             raise NoRule("it joins a value that is divided into strips with one that is not")
         ids = [p.id for p in operands if p.shape != (0,)]
-        return ctx.local(node, axis, call=lambda read: joined([read(i) for i in ids], dim))
+
+        def call(read: Callable[[int], Any], /, out: Tensor | None = None) -> Tensor:
+            return joined([read(i) for i in ids], dim, out)
+
+        return ctx.local(node, axis, call=call, takes_out=True)
     if any(p.axis and not p.axis.plain for p in operands) and _alike(operands):
         return _side_by_side(ctx, node, operands, axis)
     if any(p.axis and p.axis.rows != 1 and not p.axis.plain for p in operands):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import crop, shape_of_rows
-from tvae.pipeline.engine.ir.layout import memory_format
+from tvae.pipeline.engine.ir.layout import CLIP, memory_format, room_like
 from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.engine.plan.schedule import Schedule
 from tvae.pipeline.engine.run.band_storage import elsewhere
@@ -39,10 +39,12 @@ class Buffers:
         self._channels_last, self._spill, self._bitwise = channels_last, spill, schedule.program.bitwise
         self._heights = heights(schedule)
 
-    def made(self, op: Op, rows: int | None = None) -> Tensor:
-        """Memory for a value, or for so many rows of it."""
+    def made(self, op: Op, rows: int | None = None, like: Tensor | None = None) -> Tensor:
+        """Memory for a value, or for so many rows of it. like: rows whose layout it has."""
         layout = memory_format(len(op.shape), self._channels_last)
         shape = op.shape if rows is None or op.axis is None else shape_of_rows(op.shape, op.axis, rows)
+        if like is not None and len(op.shape) > CLIP:
+            return room_like(like, shape)
         return torch.empty(shape, dtype=op.dtype, device=self.device, memory_format=layout)
 
     def made_elsewhere(self, op: Op) -> Boundary:

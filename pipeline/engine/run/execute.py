@@ -15,7 +15,7 @@ from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.engine.plan.bounds import Rows
 from tvae.pipeline.engine.plan.schedule import PREFETCH, STAGES, Schedule, Segment
 from tvae.pipeline.engine.plan.sliding import Share, shares
-from tvae.pipeline.engine.plan.strip_ways import StripOp, strip_ops
+from tvae.pipeline.engine.plan.strip_ways import StripOp, fills_memory, strip_ops
 from tvae.pipeline.engine.plan.whole_values import last_uses
 from tvae.pipeline.engine.run.buffers import Buffers
 from tvae.pipeline.engine.run.exchange import Exchange
@@ -142,6 +142,8 @@ class _Run:
         while strips:
             self._run_strips(strips, folded)
         if self.together is not None:
+            for id_ in self.strip.sinks - self.places.keys() - store.keys():
+                self._allocate_one(id_)  # no strip of this rank's has any row of it
             folded = self.together.end_segment(self.strip.sinks, folded)
         for id_, acc in folded.items():
             reduction = ops[id_].reduction
@@ -149,13 +151,20 @@ class _Run:
             store[id_] = reduction.finish(acc)
 
     def _allocate(self) -> None:
-        """Buffers for the sinks; a single strip's values need none, they become the buffers."""
+        """Buffers for the sinks that are computed right in them, or by bands, or take those of others. A single strip's
+        values need none, they become the buffers; for the rest they are made when there is something to put in."""
         for id_ in self.strip.sinks - self.places.keys():
             if id_ in self.strip.reuse:
                 self.store[id_] = self.store[self.strip.reuse[id_]]
-            elif not self.ops[id_].reduction:
-                first, last = self.buffers.rooms.get(id_, (0, None))
-                self.store[id_] = self.buffers.made(self.ops[id_], None if last is None else last - first)
+            elif self.segment.bands or fills_memory(self.ops[id_]):
+                self._allocate_one(id_)
+            else:
+                self.store.pop(id_, None)  # of a strip that failed
+
+    def _allocate_one(self, id_: int) -> None:
+        if not self.ops[id_].reduction:
+            first, last = self.buffers.rooms.get(id_, (0, None))
+            self.store[id_] = self.buffers.made(self.ops[id_], None if last is None else last - first)
 
     def _run_strips(self, strips: deque[Rows], folded: dict[int, Any]) -> None:
         """Run strips until none is left, or until one runs out of memory: it is then replaced by its two halves."""

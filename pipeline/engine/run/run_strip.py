@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tvae.pipeline.engine.ir.axis import crop, place
+from tvae.pipeline.engine.ir.axis import crop, place, rows_of
 from tvae.pipeline.engine.ir.program import Chunked, Op, Read
 from tvae.pipeline.engine.plan.bounds import Rows, owned
 from tvae.pipeline.engine.plan.schedule import Schedule, Segment, all_strips
@@ -162,19 +162,23 @@ class StripRun:
         assert op.axis is not None
         (lo, hi), single = rows, self.single
         exact = rows == owned(op.axis.rows, strip, self.total)
-        if not exact or op.produce is None:
-            value, statistics = op.run(read, lo, hi), None
-        elif single:
-            value, statistics = op.produce(read, lo, hi, over, bool(self.statistics[op.id]))
-        else:
-            in_place = exact and not self.bitwise
-            inside = made_in_buffer(op, self.away, self.deferred.over, exact=in_place, single=single)
-            place_in = self.buffers.rows(op.id, lo, hi) if inside else over
+        in_place = exact and not self.bitwise
+        inside = made_in_buffer(op, self.away, self.deferred.over, exact=in_place, single=single)
+        place_in = self.buffers.rows(op.id, lo, hi) if inside else over
+        statistics = None
+        if exact and op.produce is not None:
             value, statistics = op.produce(read, lo, hi, place_in, bool(self.statistics[op.id]))
-            if inside:
-                self.overwritten |= op.id in self.reuse
-                return value, statistics
-        self._keep(op, value, lo, strip, ring)
+        elif inside:
+            assert op.into is not None
+            assert place_in is not None
+            op.into(read, lo, hi, place_in)
+            value = place_in
+        else:
+            value = op.run(read, lo, hi)
+        if inside:
+            self.overwritten |= op.id in self.reuse
+        else:
+            self._keep(op, value, lo, strip, ring)
         return value, statistics
 
     def _keep(self, op: Op, value: Tensor, lo: int, strip: Rows, ring: Ring) -> None:
@@ -189,5 +193,10 @@ class StripRun:
             self.deferred.add(op.id, first, last, crop(value, op.axis, first - lo, last - lo))
         else:
             self.overwritten |= op.id in self.reuse
-            at = self.buffers.rooms[op.id][0] if op.id in self.buffers.rooms else 0
+            at, end = self.buffers.rooms.get(op.id, (0, op.axis.rows))
+            if op.id not in self.store:
+                if op.work and (lo, lo + rows_of(value.shape, op.axis)) == (at, end) == (first, last):
+                    self.store[op.id] = value  # all of it, in memory that a convolution or a product has just made
+                    return
+                self.store[op.id] = self.buffers.made(op, end - at, value)
             place(self.store[op.id], op.axis, first - at, last - at, crop(value, op.axis, first - lo, last - lo))
