@@ -40,7 +40,7 @@ from tvae.pipeline.session.graph_cache import fits_weights
 from tvae.pipeline.session.identity.module_identity import Identity, identity_of
 from tvae.pipeline.session.outputs.spec import resolvable
 from tvae.pipeline.session.outputs.taken_apart import rebuild
-from tvae.pipeline.session.peers import Peers
+from tvae.pipeline.session.peers import Peers, same_call
 from tvae.pipeline.session.session import Session, Task
 from tvae.pipeline.session.several_devices import SeveralDevices
 from tvae.pipeline.session.subject import Subject
@@ -238,11 +238,10 @@ class TiledVAE(InPlaceOf):
             found = known.replay(Task(side), inputs, call)
         if found is None:
             session = self._session(device, inputs[0].dtype)
-            if self._peers is not None:
-                self._peers.check_call(session, (side, call), inputs)
-            if self._in_steps(session, side, call, inputs[0].ndim):
-                return clip_output(side, session.clip(side, inputs[0]).to(dtype))
-            found = session.compute(Task(side), inputs, call, generator=generator)
+            with same_call(self._peers, session, (side, call), inputs):
+                if self._in_steps(session, side, call, inputs[0].ndim):
+                    return clip_output(side, session.clip(side, inputs[0]).to(dtype))
+                found = session.compute(Task(side), inputs, call, generator=generator)
         tensors, spec = found
         if inputs[0].dtype != dtype:
             tensors = [t.to(dtype) if t.is_floating_point() else t for t in tensors]

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tvae.kernels.checksum import WeightChecksums
-from tvae.kernels.checksum_on_host import HostChecksums
 from tvae.pipeline.engine.ir.axis import Axis, shape_of_rows
 from tvae.pipeline.engine.plan.bounds import Rows
 from tvae.pipeline.engine.run.exchange import Exchange
@@ -23,12 +22,14 @@ from tvae.pipeline.engine.run.nccl_exchange import exchange_of
 from tvae.pipeline.engine.run.swap_rows import PartOfRows, swap_rows, widened
 from tvae.pipeline.errors import PlanError, TvaeError, UsageError
 from tvae.pipeline.session.choose_plan import Room
+from tvae.pipeline.session.input_sums import SumsLater, sums_of
 
-__all__ = ["Peers"]
+__all__ = ["Peers", "same_call"]
 
 _UNKNOWN = 1 << 62
 """Bytes of memory of which nothing is known."""
 _FAILED = -(1 << 62)
+_FACTS, _INPUT = ("VAE", "call", "input size"), "input"
 
 
 class Peers:
@@ -49,6 +50,7 @@ class Peers:
     ) -> None:
         self.gather, self.must_share, self.first_only, self._group = gather, must_share, first_only, group
         self._all = exchange_of(group)
+        self._on_host = "cpu:" in dist.get_backend_config(group)
         self.rank, self.count = self._all.rank, self._all.ranks
         self._fewer = {self.count: self._all}
         self._models: WeakKeyDictionary[object, int] = WeakKeyDictionary()
@@ -82,17 +84,19 @@ class Peers:
         """Are these facts (name, what it is) the same on all ranks? Raises UsageError on all where they are not."""
         self._compare([name for name, _ in facts], _digests([what for _, what in facts]))
 
-    def check_call(self, model: object, call: object, inputs: Sequence[Tensor]) -> None:
-        """Before a call: do all ranks make the same one? Raises UsageError on all where they do not. model: another
-        object when anything about the VAE has changed but the values of its weights. inputs: compared by checksums."""
+    def check_call(self, model: object, call: object, inputs: Sequence[Tensor]) -> Callable[[], None] | None:
+        """See ``same_call``. Gives what compares inputs; None where that is done."""
         number = self._models.get(model)
         if number is None:
             number = self._models[model] = next(self._numbers_of_models)
-        first = [x.contiguous() for x in inputs if x.device == inputs[0].device]
-        sums = WeightChecksums(first) if first[0].is_cuda else HostChecksums([x.cpu() for x in first])
-        said = _digests([number, call, [tuple(x.shape) for x in inputs]])
-        content = sums().sum(0, keepdim=True)  # it stays on its device: a rank waits once, for what all have said
-        self._compare(["VAE", "call", "input size", "input"], torch.cat([said.to(content.device), content]))
+        facts = _digests([number, call, [tuple(x.shape) for x in inputs]])
+        if self._on_host:
+            self._compare(_FACTS, facts)
+            later = SumsLater(inputs)
+            return lambda: self._compare([_INPUT], later())
+        sums = sums_of(inputs)  # they stay on their device: a rank waits once, for what all have said
+        self._compare([*_FACTS, _INPUT], torch.cat([facts.to(sums.device), sums]))
+        return None
 
     def whole(
         self, part: Tensor, axis: Axis, own: Sequence[Rows], *, channels_last: bool, everywhere: bool = False
@@ -140,7 +144,21 @@ class Peers:
         return found
 
     def _gathered(self, numbers: Tensor) -> list[Tensor]:
-        return self._all.gather(numbers.cuda() if "nccl" in dist.get_backend(self._group) else numbers.cpu())
+        return self._all.gather(numbers.cpu() if self._on_host else numbers.cuda())
+
+
+@contextmanager
+def same_call(peers: Peers | None, model: object, call: object, inputs: Sequence[Tensor]) -> Iterator[None]:
+    """Around a call: do all ranks make the same one? Raises UsageError on all where they do not. model: another object
+    when anything about the VAE has changed but the values of its weights.
+
+    Inputs are compared by checksums: once the device has its work, or before where the group has no way for numbers on
+    CPUs.
+    """
+    compare_inputs = None if peers is None else peers.check_call(model, call, inputs)
+    yield
+    if compare_inputs is not None:
+        compare_inputs()
 
 
 def _digests(facts: Sequence[object]) -> Tensor:

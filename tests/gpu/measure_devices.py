@@ -158,7 +158,7 @@ def rank_of(rank: int, options: argparse.Namespace, port: int) -> None:
     if not options.cpu:
         torch.cuda.set_device(device)
     os.environ.setdefault(REGISTERS, "0")  # so that shared calls are recorded
-    backend = "gloo" if options.cpu else "nccl"
+    backend = "gloo" if options.cpu else "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, rank=rank, world_size=options.devices)
     dtype = torch.float32 if options.cpu else torch.bfloat16
     if not options.cpu:

@@ -25,7 +25,7 @@ _gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_
 
 def exchange_of(group: dist.ProcessGroup) -> Exchange:
     """Between the processes of a group."""
-    return NcclExchange(group) if "nccl" in dist.get_backend(group) else GroupExchange(group)
+    return NcclExchange(group) if "cuda:nccl" in dist.get_backend_config(group) else GroupExchange(group)
 
 
 class NcclExchange(GroupExchange):
@@ -57,6 +57,8 @@ class NcclExchange(GroupExchange):
 
     def gather(self, part: Tensor) -> list[Tensor]:
         """See ``Exchange``. What arrives lies one after the other: no copy of each follows."""
+        if not part.is_cuda:
+            return super().gather(part)
         found = torch.empty(self.ranks * part.numel(), dtype=part.dtype, device=part.device)
         with in_time():
             _gather(found, part.reshape(-1), self._group)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 import torch
+from torch import distributed as dist
 
 from tvae.pipeline.engine.ir.axis import Axis
+from tvae.pipeline.engine.run.exchange import GroupExchange
+from tvae.pipeline.engine.run.nccl_exchange import NcclExchange, exchange_of
 from tvae.pipeline.engine.run.thread_exchange import Meeting
 from tvae.pipeline.errors import PlanError, TvaeError, UsageError
 from tvae.pipeline.session.choose_plan import Room
-from tvae.pipeline.session.peers import Peers
+from tvae.pipeline.session.peers import Peers, same_call
 from tvae.pipeline.session.thread_peers import ThreadPeers
 
 
@@ -76,3 +81,41 @@ def test_who_has_the_whole(first_only: bool) -> None:
     assert torch.equal(first, x)
     wanted = [x[:, :, slice(*rows)] if first_only else x for rows in own[1:]]
     assert all(map(torch.equal, others, wanted))
+
+
+class OneRank(Peers):
+    """Of a group that is not there. said: what was compared."""
+
+    def __init__(self, on_host: bool) -> None:
+        self._models, self._numbers_of_models = WeakKeyDictionary(), itertools.count()
+        self._on_host, self.said = on_host, list[list[str]]()
+
+    def _compare(self, names: Any, mine: torch.Tensor) -> None:
+        assert len(mine) == len(names)
+        self.said.append([*names])
+
+
+@pytest.mark.parametrize(("on_host", "before", "after"), [(True, 3, 1), (False, 4, 0)])
+def test_inputs_are_compared_beside_the_run(on_host: bool, before: int, after: int) -> None:
+    peers, session = OneRank(on_host), torch.nn.Identity()
+    with same_call(peers, session, "decode", [torch.randn(2, 3)]):
+        assert sum(map(len, peers.said)) == before
+    assert sum(map(len, peers.said)) == before + after
+
+
+def test_a_call_that_fails_waits_for_nobody() -> None:
+    peers, session = OneRank(True), torch.nn.Identity()
+    with pytest.raises(PlanError), same_call(peers, session, "decode", [torch.randn(2, 3)]):
+        raise PlanError("too little", 9)
+    assert len(peers.said) == 1
+
+
+@pytest.mark.parametrize(("config", "kind"), [("cpu:gloo,cuda:nccl", NcclExchange), ("cpu:gloo", GroupExchange)])
+def test_groups_whose_backend_nobody_named(config: str, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a group has NCCL for GPUs, and its backend's name is 'undefined'."""
+    found = {"get_backend_config": config, "get_backend": "undefined", "get_rank": 0, "get_world_size": 1}
+    for name, value in found.items():
+        monkeypatch.setattr(dist, name, lambda _, value=value: value)
+    monkeypatch.setattr(dist, "get_global_rank", lambda _, n: n)
+    group: Any = object()
+    assert type(exchange_of(group)) is kind
