@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -28,6 +29,7 @@ from tvae.pipeline.files.pulse import beat
 from tvae.pipeline.memory.conv_workspaces import SmallWorkspaces
 from tvae.pipeline.memory.heap import return_what_is_free
 from tvae.pipeline.session.choose_plan import rows_dim
+from tvae.pipeline.session.recorded_step import RecordedStep
 from tvae.pipeline.session.shared_run import SharedRun
 from tvae.pipeline.session.weights import places_of
 
@@ -60,9 +62,10 @@ class Recorder(Protocol):
         inputs: Sequence[Tensor],
         size: int,
         carried: int,
+        kept: int = 0,
     ) -> Recording:
-        """Record a run that takes so many bytes, ``carried`` of them inputs and outputs. Raises RuntimeError where that
-        cannot be."""
+        """Record a run that takes so many bytes, ``carried`` of them inputs and outputs that a replay copies. kept:
+        those of inputs that stay in the recording. Raises RuntimeError where that cannot be."""
 
     def used(self, owner: Recorded) -> None:
         """Its recording is wanted again."""
@@ -90,11 +93,18 @@ class Runner:
         self._plan, self._weights, self._channels_last, self._spill = plan, weights, channels_last, spill
         self._constants = from_weights(plan.program, weights, made)
         self.noisy = any(op.kind == "noise" for op in plan.program.ops)
-        self._carried = sum(_bytes_here(plan, i) for i in (*plan.program.inputs, *plan.program.outputs))
+        program = plan.program
+        (first, *taken), (result, *left) = program.inputs, program.outputs
+        alike = RecordedStep.fits(
+            *([(program.ops[i].shape, program.ops[i].dtype) for i in ids] for ids in (taken, left))
+        )
+        self._keeps = shared is not None and shared.steps and alike
+        copied = (first, result) if self._keeps else (*program.inputs, *program.outputs)
+        self._carried = sum(_bytes_here(plan, i) for i in copied)
         self._record = record and self.repeats and self._carried <= MOST_CARRIED
         self._places = places_of(weights)
         self._thread = threading.local()
-        self._recording: Recording | None = None
+        self._recording: Recording | RecordedStep | None = None
         self._times = 0
 
     @property
@@ -156,7 +166,7 @@ class Runner:
         if by_rows or not all(isinstance(x, Tensor) for x in given):
             results = self._executed(given, generator, by_rows)
         else:
-            results = self._repeated(cast(list[Tensor], given), generator, recorder)
+            results = self._repeated(cast(list[Tensor | OwnRows], given), generator, recorder)
         for n, sink in sinks.items():
             result, dim = results[n], rows_dim(sink)
             if result is not None:
@@ -164,16 +174,18 @@ class Runner:
         return [t for n, t in enumerate(results) if n not in sinks and t is not None]
 
     def _repeated(
-        self, given: Sequence[Tensor], generator: torch.Generator | None, recorder: Recorder | None
+        self, given: Sequence[Tensor | OwnRows], generator: torch.Generator | None, recorder: Recorder | None
     ) -> list[Tensor | None]:
-        """A replay where that is due."""
+        """A replay where that is due and can be."""
         if recorder is not None and self._recording is not None:
             recorder.used(self)
         elif recorder is not None and self._is_due():  # before the run, so that its results are not there as well
             self._recording = self._recorded(given, recorder)
             self._record = self._recording is not None
         recording = self._recording
-        return self._executed(given, generator) if recording is None else [*recording.replay(given)]
+        if recording is None or (isinstance(recording, RecordedStep) and not recording.takes(_plain(given))):
+            return self._executed(given, generator)
+        return [*recording.replay(_plain(given))]
 
     def _together(
         self,
@@ -192,20 +204,23 @@ class Runner:
             given[:] = [shared.put_together(x) if isinstance(x, OwnRows) else x for x in given]
         if shared.idle:
             pass
-        elif self.repeats and all(isinstance(x, Tensor) for x in given):
+        elif self.repeats:  # and so nothing is given by rows
             if self._plan.program.ranks is not None:  # so that a recording has no others' rows
-                given[:] = [held(self._plan, *each) for each in zip(self._plan.program.inputs, given, strict=True)]
-            found = self._repeated(cast(list[Tensor], given), generator, recorder)
+                given[:] = [self._held(*each) for each in zip(self._plan.program.inputs, given, strict=True)]
+            found = self._repeated(cast(list[Tensor | OwnRows], given), generator, recorder)
         else:
             found = self._executed(given, generator)
         return [value for value in shared.results(found, device) if value is not None]
+
+    def _held(self, id_: int, x: Tensor | OwnRows) -> Tensor | OwnRows:
+        return held(self._plan, id_, x) if isinstance(x, Tensor) else x
 
     def _is_due(self) -> bool:
         """Is this run to be recorded?"""
         self._times += 1
         return self._record and self._times >= RECORDED_AT and self.warm
 
-    def _whole(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+    def _whole(self, inputs: Sequence[Tensor | OwnRows]) -> list[Tensor]:
         return [t for t in self._executed(tuple(inputs)) if t is not None]  # a recording's inputs stay
 
     def _executed(
@@ -232,9 +247,20 @@ class Runner:
         self._thread.convolved = True
         return results
 
-    def _recorded(self, inputs: Sequence[Tensor], recorder: Recorder) -> Recording | None:
+    def _recorded(self, given: Sequence[Tensor | OwnRows], recorder: Recorder) -> Recording | RecordedStep | None:
+        inputs, planned = _plain(given), self._planned()
+
+        def run(fixed: Sequence[Tensor]) -> list[Tensor]:
+            return self._whole(
+                [replace(x, rows=t) if isinstance(x, OwnRows) else t for x, t in zip(given, fixed, strict=True)]
+            )
+
+        def record(run: Callable[[Sequence[Tensor]], list[Tensor]]) -> Recording:
+            kept = sum(x.nbytes for x in inputs[1:]) if self._keeps else 0
+            return recorder.record(self, run, inputs, planned, self._carried, kept)
+
         try:
-            return recorder.record(self, self._whole, inputs, self._planned(), self._carried)
+            return RecordedStep(run, record, [tuple(x.shape) for x in inputs[1:]]) if self._keeps else record(run)
         except RuntimeError as error:
             _log.info("not recorded as a CUDA graph: %s", str(error).splitlines()[0])
             return None
@@ -247,6 +273,10 @@ def _bytes_here(plan: Schedule, id_: int) -> int:
         return op.bytes
     first, last = plan.rooms[id_]
     return op.bytes * (last - first) // op.axis.rows
+
+
+def _plain(given: Sequence[Tensor | OwnRows]) -> list[Tensor]:
+    return [x.rows if isinstance(x, OwnRows) else x for x in given]
 
 
 def _whole(x: Tensor | RowSource) -> Tensor | OwnRows:

@@ -86,9 +86,9 @@ class SharedRun:
 
     @property
     def recordable(self) -> bool:
-        """Can this rank's part be a CUDA graph, messages included? Not a step: its caches would be copied."""
+        """Can this rank's part be a CUDA graph, messages included?"""
         exchange = self.exchange
-        return not self.steps and (exchange is None or exchange.recordable)
+        return exchange is None or exchange.recordable
 
     @property
     def idle(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from gloo_ranks import in_ranks
-from tiny_vaes import TinyVAE, relative_l2, result
+from tiny_vaes import TINY, TinyVAE, relative_l2, result, waves
 from torch import Tensor
 from torch import distributed as dist
 
@@ -64,3 +64,33 @@ def test_two_cards(side: str, gather: bool) -> None:
     for *found, _ in ranks:
         assert torch.equal(found[0], found[-1]), "started and replayed"
         assert not torch.equal(found[0], found[1])
+
+
+def clips(side: str) -> list[Tensor]:
+    wan = TINY["AutoencoderKLWan"]
+    like = wan.input(side, 32, 24)
+    frames = 9 if side == "decode" else 29
+    return [waves((*like.shape[:2], frames, *like.shape[3:]), seed) for seed in (1, 2)]
+
+
+def shared_clips(_rank: int, side: str) -> list[Tensor]:
+    """Results, and how many runs are recorded."""
+    model = TINY["AutoencoderKLWan"].build().cuda().bfloat16()
+    vae = TiledVAE(model, group=dist.group.WORLD)
+    found = []
+    for x in (*clips(side), clips(side)[0]):
+        found.append(result(getattr(vae, side)(x.cuda().bfloat16())).cpu())
+        wait_for_all()
+    recorded = sum(len(session._runs._recorded) for session in vae._sessions.values())
+    return [*found, torch.tensor(recorded)]
+
+
+@pytest.mark.parametrize("side", ["decode", "encode"])
+def test_steps_on_two_cards(side: str) -> None:
+    model = TINY["AutoencoderKLWan"].build().double()
+    with torch.no_grad():
+        exact = [result(getattr(model, side)(x.double())) for x in clips(side)]
+    for *found, recorded in in_ranks(2, shared_clips, side, backend="nccl"):
+        assert int(recorded) >= 1
+        assert all(relative_l2(got, want) < 0.05 for got, want in zip(found, exact, strict=False))
+        assert relative_l2(found[0], found[-1]) < 0.02, "started and replayed"

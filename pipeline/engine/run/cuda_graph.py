@@ -68,11 +68,12 @@ class Recording:
 
     @torch.no_grad()
     def replay(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The run's outputs for these inputs, in memory of their own."""
+        """The run's outputs for these inputs, in memory of their own. What the run left in its inputs may be given."""
         with torch.cuda.device(self._pool.device):
             self._pool.enter()
             for ours, given in zip(self._inputs, inputs, strict=True):
-                ours.copy_(given)
+                if given.data_ptr() != ours.data_ptr():
+                    ours.copy_(given)
             self._graph.replay()
             outputs = [t.clone() for t in self._outputs]
             self._pool.leave()
