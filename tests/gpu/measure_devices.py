@@ -59,6 +59,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         | {"latents_std": [1.0] * 48},
         {**TINY_WAN, **FOLDED, "latents_std": [1.0] * 4},
     ),
+    "seedvr2": ("SeedVR2VAE", {}, {"block_out_channels": (8, 8, 16, 16), "layers_per_block": 1, "norm_num_groups": 4}),
 }
 """Name: class, its configuration, and that of a small one."""
 CASES: list[Case] = [
@@ -68,6 +69,7 @@ CASES: list[Case] = [
     ("wan", "decode", (1, 16, 21, 90, 160)),
     ("wan", "encode", (1, 3, 81, 720, 1280)),
     ("wan22", "decode", (1, 48, 31, 44, 80)),
+    ("seedvr2", "decode", (1, 16, 17, 135, 240)),
 ]
 TINY_CASES: list[Case] = [
     ("sdxl", "decode", (1, 4, 12, 8)),
@@ -75,16 +77,17 @@ TINY_CASES: list[Case] = [
     ("hunyuan", "decode", (1, 16, 2, 8, 4)),
     ("wan", "decode", (1, 4, 2, 8, 4)),
     ("wan22", "decode", (1, 4, 2, 8, 4)),
+    ("seedvr2", "decode", (1, 16, 2, 8, 4)),
 ]
 
 
 def built(name: str, tiny: bool, device: torch.device, dtype: torch.dtype) -> nn.Module:
     """The model, with the same random weights in every process."""
-    from diffusers.models import autoencoders
+    from tvae.pipeline.models.own_classes import class_named
 
     kind, large, small = MODELS[name]
     torch.manual_seed(0)
-    model: nn.Module = getattr(autoencoders, kind)(**(small if tiny else large))
+    model: nn.Module = class_named(kind)(**(small if tiny else large))  # type: ignore[misc]
     return model.eval().to(device, dtype)
 
 
