@@ -32,6 +32,17 @@ class InPlaceOf(nn.Module):
         except AttributeError:
             return getattr(self.__dict__["vae"], name)
 
+    def __delattr__(self, name: str) -> None:
+        """The other's attributes go from the other. accelerate takes its hooks off so: what has the hook gets back the
+        ``forward`` that it had before."""
+        vae = self.__dict__["vae"]
+        if name in self.__dict__ or not hasattr(vae, name):
+            super().__delattr__(name)
+            return
+        if name == "_hf_hook" and "_old_forward" in vae.__dict__:
+            vae.forward = vae.__dict__.pop("_old_forward")
+        delattr(vae, name)
+
     def __reduce_ex__(self, _protocol: Any) -> Any:
         return self.__reduce__()  # Python would look for that in the other's class
 

@@ -19,7 +19,7 @@ from tvae.pipeline.models.calls import Side
 from tvae.pipeline.models.families import FAMILIES
 from tvae.pipeline.models.recognise import family_of
 
-__all__ = ["BLENDED", "call_reference", "reference_mode", "skeleton"]
+__all__ = ["BLENDED", "call_reference", "reference_mode", "skeleton", "unhooked"]
 
 BLENDED = ("use_tiling", "use_slicing", "use_framewise_encoding", "use_framewise_decoding")
 
@@ -43,6 +43,18 @@ def reference_mode(module: nn.Module) -> Iterator[None]:
             setattr(module, name, value)
         for submodule in training:
             submodule.training = True
+
+
+@contextmanager
+def unhooked(module: nn.Module) -> Iterator[None]:
+    """Without the hook by which accelerate brings the model to its device before each call: the exporter makes that
+    call with weights that cannot be moved."""
+    hook = module.__dict__.pop("_hf_hook", None)
+    try:
+        yield
+    finally:
+        if hook is not None:
+            module.__dict__["_hf_hook"] = hook
 
 
 def call_reference(module: nn.Module, side: Side, *args: Any, **kwargs: Any) -> Any:

@@ -24,7 +24,7 @@ from tvae.pipeline.errors import UnsupportedOp
 from tvae.pipeline.memory.limits import Rows
 from tvae.pipeline.models.calls import Call, Frames, Side, Step
 from tvae.pipeline.models.nested import together
-from tvae.pipeline.models.reference import call_reference, reference_mode
+from tvae.pipeline.models.reference import call_reference, reference_mode, unhooked
 from tvae.pipeline.session.graph_cache import GraphStore, graph_key
 from tvae.pipeline.session.identity.statefulness import StateWatch
 from tvae.pipeline.session.outputs.rebuilding import proposed, settled
@@ -216,7 +216,7 @@ class Captures:
         rows = -2 if frames is None else frames.dim
         with _ONE_AT_A_TIME:
             try:
-                with reference_mode(module):
+                with reference_mode(module), unhooked(module):
                     graph = simplify(capture(module, traced, examples, rows))
             finally:
                 touched = not self._still()

@@ -1,4 +1,4 @@
-"""diffusers' own video pipelines with tiny random weights and no text encoders: prompts come as embeddings."""
+"""diffusers' own pipelines with tiny random weights and no text encoders: prompts come as embeddings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from tiny_vaes import TINY, TinyVAE
 from torch import Tensor
 
-__all__ = ["PIPELINES", "clip_of"]
+__all__ = ["IMAGES", "PIPELINES", "clip_of", "image_of"]
 
 Made = tuple[Any, dict[str, Any]]
 """A pipeline, and what it is called with beside size, length and seed."""
@@ -23,6 +23,14 @@ def clip_of(pipeline: Any, call: dict[str, Any], frames: int = 9, height: int = 
     size = {"height": height, "width": width, "num_frames": frames}
     clip: Tensor = pipeline(**call, **size, generator=torch.Generator().manual_seed(7), **_STEPS)[0]
     return clip
+
+
+def image_of(pipeline: Any, call: dict[str, Any], height: int = 64, width: int = 96) -> Tensor:
+    """[1, 3, H, W] of one seed."""
+    pipeline.set_progress_bar_config(disable=True)
+    size = {"height": height, "width": width}
+    image: Tensor = pipeline(**call, **size, generator=torch.Generator().manual_seed(7), **_STEPS)[0]
+    return image
 
 
 def _vae(family: str, **config: Any) -> Any:
@@ -132,5 +140,55 @@ def _ltx() -> Made:
     return pipeline, {"prompt_embeds": _text(16), "prompt_attention_mask": torch.ones(1, 6)}
 
 
-PIPELINES: dict[str, Callable[[], Made]] = {"wan": _wan, "hunyuan": _hunyuan, "cogvideox": _cogvideox, "ltx": _ltx}
+def _sdxl() -> Made:
+    from diffusers import EulerDiscreteScheduler, StableDiffusionXLPipeline, UNet2DConditionModel
+
+    torch.manual_seed(0)
+    unet = UNet2DConditionModel(
+        sample_size=8,
+        in_channels=4,
+        out_channels=4,
+        block_out_channels=(8, 16),
+        norm_num_groups=4,
+        layers_per_block=1,
+        attention_head_dim=4,
+        cross_attention_dim=16,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+        addition_embed_type="text_time",
+        addition_time_embed_dim=4,
+        projection_class_embeddings_input_dim=8 + 6 * 4,
+    ).eval()
+    parts = dict.fromkeys(("text_encoder", "tokenizer", "text_encoder_2", "tokenizer_2"))
+    vae = _vae("AutoencoderKL", scaling_factor=0.13025)
+    pipeline = StableDiffusionXLPipeline(
+        **parts, vae=vae, unet=unet, scheduler=EulerDiscreteScheduler(), add_watermarker=False
+    )
+    return pipeline, {"prompt_embeds": _text(16), "pooled_prompt_embeds": _text(8)[:, 0]}
+
+
+def _flux() -> Made:
+    from diffusers import FluxPipeline, FluxTransformer2DModel
+
+    torch.manual_seed(0)
+    transformer = FluxTransformer2DModel(
+        patch_size=1,
+        in_channels=16,
+        num_layers=1,
+        num_single_layers=1,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=16,
+        pooled_projection_dim=8,
+        axes_dims_rope=(4, 4, 8),
+    ).eval()
+    parts = dict.fromkeys(("text_encoder", "tokenizer", "text_encoder_2", "tokenizer_2"))
+    vae = _vae("AutoencoderKL", scaling_factor=0.3611, shift_factor=0.1159)
+    pipeline = FluxPipeline(**parts, vae=vae, transformer=transformer, scheduler=_flow(shift=3.0))
+    return pipeline, {"prompt_embeds": _text(16), "pooled_prompt_embeds": _text(8)[:, 0]}
+
+
+IMAGES: dict[str, Callable[[], Made]] = {"sdxl": _sdxl, "flux": _flux}
 """By name. Each makes a new one, with the same weights every time."""
+PIPELINES: dict[str, Callable[[], Made]] = {"wan": _wan, "hunyuan": _hunyuan, "cogvideox": _cogvideox, "ltx": _ltx}
+"""The same of clips."""

@@ -1,0 +1,92 @@
+"""diffusers' pipelines with CPU offload on: whole calls with ``TiledVAE`` in place of the model, and without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tiny_pipelines import IMAGES, PIPELINES, clip_of, image_of
+from tiny_vaes import TINY, relative_l2
+
+from tvae.pipeline import TiledVAE
+from tvae.pipeline.models.reference import reference_mode
+
+hooks = pytest.importorskip("accelerate.hooks")
+MADE = {**IMAGES, **PIPELINES}
+
+
+def result_of(name: str, pipeline: Any, call: dict[str, Any]) -> torch.Tensor:
+    return image_of(pipeline, call) if name in IMAGES else clip_of(pipeline, call)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of diffusers' scheduler
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [
+        ("sdxl", True),
+        ("flux", False),
+        *(
+            pytest.param(name, before, marks=pytest.mark.slow)
+            for name, before in (("sdxl", False), ("flux", True), ("wan", True), ("wan", False), ("hunyuan", True))
+        ),
+        pytest.param("hunyuan", False, marks=pytest.mark.slow),
+    ],
+)
+def test_with_cpu_offload(name: str, before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before: is the model wrapped before offload is switched on? The device that models come to is the CPU as well,
+    where there is no other. accelerate's hook is asked for the VAE before it decodes."""
+    pipeline, call = MADE[name]()
+    with reference_mode(pipeline.vae):
+        plain = result_of(name, pipeline, call)
+    assert plain.std() > 1e-3
+    pipeline, call = MADE[name]()
+    own, brought = pipeline.vae, []
+    bring = hooks.CpuOffload.pre_forward
+
+    def noted(self: Any, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        brought.append(module)
+        return bring(self, module, *args, **kwargs)
+
+    monkeypatch.setattr(hooks.CpuOffload, "pre_forward", noted)
+    if before:
+        pipeline.vae = TiledVAE(own, strip=2)
+        pipeline.enable_model_cpu_offload(device="cpu")
+    else:
+        pipeline.enable_model_cpu_offload(device="cpu")
+        pipeline.vae = TiledVAE(own, strip=2)
+    for _ in range(2):
+        del brought[:]
+        assert relative_l2(result_of(name, pipeline, call), plain) <= 1e-5
+        assert brought[-1] in (own, pipeline.vae)
+
+
+def test_hooks_go_from_the_model_that_has_them() -> None:
+    """And it has its own ``forward`` back, which does not become that of what wraps it."""
+    from accelerate import cpu_offload_with_hook
+
+    own = TINY["AutoencoderKL"].build()
+    cpu_offload_with_hook(own, "cpu")
+    assert "forward" in own.__dict__
+    tiled = TiledVAE(own)
+    assert tiled._hf_hook is own._hf_hook
+    hooks.remove_hook_from_module(tiled, recurse=True)
+    assert not hasattr(own, "_hf_hook")
+    assert not hasattr(tiled, "_old_forward")
+    assert own.forward.__func__ is type(own).forward
+    assert "forward" not in tiled.__dict__
+    with pytest.raises(AttributeError, match="nothing"):
+        del tiled.nothing
+
+
+def test_no_model_is_moved_while_it_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """diffusers asks the hook inside of ``decode``; with the exporter's tensors that fails now and then."""
+    from accelerate import cpu_offload_with_hook
+
+    own = TINY["AutoencoderKL"].build()
+    cpu_offload_with_hook(own, "cpu")
+    brought = []
+    monkeypatch.setattr(hooks.CpuOffload, "pre_forward", lambda self, module, *args, **kwargs: brought.append(module))
+    TiledVAE(own, strip=2).decode(TINY["AutoencoderKL"].input("decode", 6, 4))
+    assert brought == [own]
+    assert hasattr(own, "_hf_hook")
