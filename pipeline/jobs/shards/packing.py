@@ -163,9 +163,9 @@ class Packing:
             failed: Exception | None = None
             try:
                 self._standing.add(one.future.result())
-            except OSError as error:
+                self._numbers.discard(one.number)
+            except OSError as error:  # its number stays free for the run that makes it again
                 failed = write_error(self._root / one.file, error)
-            self._numbers.discard(one.number)
             for sample in one.shard.samples:
                 discard(sample.file)
             for owner in one.shard.owners:

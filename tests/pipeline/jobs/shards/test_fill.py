@@ -171,9 +171,12 @@ def test_keys_that_would_be_the_same_are_refused(fill: Any, photos: Any, tmp_pat
         fill()
 
 
+@pytest.mark.parametrize("at_once", [0, 2], ids=["told at once", "told when two more are written"])
 def test_a_shard_that_cannot_be_written_fails_its_items_alone(
-    fill: Any, photos: Any, samples: Any, bytes_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fill: Any, photos: Any, bytes_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
+    """No other shard takes its number, whenever it is told."""
+    monkeypatch.setattr(packing, "_AT_ONCE", at_once)
     photos(12)
     out = tmp_path / "out"
     fill(output=tmp_path / "whole")
