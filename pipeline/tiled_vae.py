@@ -27,9 +27,10 @@ from tvae.pipeline.models.recognise import family_of
 from tvae.pipeline.models.reference import BLENDED, skeleton
 from tvae.pipeline.session.call_arguments import arguments_of, as_tuple, has_own_tuple, tensors_and_options
 from tvae.pipeline.session.callers_module import (
+    check_hooks,
     check_input,
-    check_module,
     check_place,
+    checked_module,
     compute_dtype,
     config_of,
     lock_of,
@@ -101,8 +102,7 @@ class TiledVAE(InPlaceOf):
 
         Raises UsageError for a module without ``encode`` or ``decode``, an unknown preset, or a value out of range.
         """
-        vae = vae.vae if isinstance(vae, TiledVAE) else vae
-        check_module(vae)
+        vae = checked_module(vae.vae if isinstance(vae, TiledVAE) else vae)
         if strip is not None and strip < 1:
             raise UsageError(f"a strip has at least one latent row, not {strip}")
         if rows not in (None, "height", "time"):
@@ -223,7 +223,7 @@ class TiledVAE(InPlaceOf):
             return super()._apply(*args, **kwargs)
 
     def _check(self, side: Side, x: Tensor) -> None:
-        check_input(side, x, next(iter(self.vae.parameters())))
+        check_input(side, x, self.vae)
         check_place(side, x.device, self._devices)
         if not self._told_of_tiling and any(getattr(self.vae, name, False) is True for name in BLENDED):
             self._told_of_tiling = True
@@ -261,6 +261,7 @@ class TiledVAE(InPlaceOf):
             self._identity = identity_of(self.vae)
         key = self._key(identity := self._identity, device, dtype)
         if key not in self._sessions:
+            check_hooks(self.vae)
             vae, this, family = self.vae, weakref.ref(self), family_of(self.vae)  # not self: no cycle
             subject = Subject(
                 family,

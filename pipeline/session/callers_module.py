@@ -13,29 +13,45 @@ from torch import Tensor, nn
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.calls import Side
 
-__all__ = ["check_input", "check_module", "check_place", "compute_dtype", "config_of", "lock_of"]
+__all__ = ["check_hooks", "check_input", "check_place", "checked_module", "compute_dtype", "config_of", "lock_of"]
 
+_INSTEAD = "; enable_model_cpu_offload() works, and TiledVAE(vae, vram=...) bounds memory"
 _LOCKS: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
 _ONE_LOCK_EACH = threading.Lock()
 
 
-def check_module(vae: nn.Module) -> None:
-    """Raises UsageError for a module without ``encode`` or ``decode``, or without weights."""
+def checked_module(vae: nn.Module) -> nn.Module:
+    """The module. Raises UsageError for one without ``encode`` or ``decode``, or without weights."""
     name = type(vae).__name__
     lacking = [side for side in ("encode", "decode") if not callable(getattr(vae, side, None))]
     if lacking:
         raise UsageError(f"{name} has no {lacking[0]}(); TiledVAE wraps modules with encode and decode")
     if next(iter(vae.parameters()), None) is None:
         raise UsageError(f"{name} has no parameters: wrap a model with weights")
+    return vae
 
 
-def check_input(side: Side, x: Tensor, weight: Tensor) -> None:
+def check_hooks(vae: nn.Module) -> None:
+    """Raises UsageError where hooks move or cast the weights of parts of the module within a call: what is captured is
+    the call without them."""
+    for name, part in vae.named_modules():
+        registry, hook = part.__dict__.get("_diffusers_hook"), part.__dict__.get("_hf_hook")
+        found = next(iter(getattr(registry, "hooks", ())), None)
+        if found is not None:
+            raise UsageError(f"diffusers' hook '{found}' is on the VAE's '{name}': leave the VAE out of it{_INSTEAD}")
+        if getattr(hook, "offload", False):
+            raise UsageError(f"accelerate moves the VAE's weights part by part: leave the VAE out of it{_INSTEAD}")
+
+
+def check_input(side: Side, x: Tensor, vae: nn.Module) -> None:
     """Raises UsageError for an input of another device, type or rank than the module's, or one that requires grad."""
+    weight = next(iter(vae.parameters()))
     if torch.is_grad_enabled() and x.requires_grad:
         raise UsageError(f"{side}() runs without gradients: call it on x.detach(), or train with the wrapped model")
     if x.ndim < 4 or 0 in x.shape:
         raise UsageError(f"{side}() takes [N, C, H, W] or [N, C, T, H, W] with no size of 0, not {list(x.shape)}")
     if x.device != weight.device or x.dtype != weight.dtype:
+        check_hooks(vae)
         have, want = f"{x.dtype} on {x.device}", f"{weight.dtype} on {weight.device}"
         raise UsageError(f"{side}() got {have.replace('torch.', '')}, the VAE is {want.replace('torch.', '')}")
 

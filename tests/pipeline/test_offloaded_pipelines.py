@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tiny_pipelines import IMAGES, PIPELINES, clip_of, image_of
 from tiny_vaes import TINY, relative_l2
 
 from tvae.pipeline import TiledVAE
+from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.reference import reference_mode
 
 hooks = pytest.importorskip("accelerate.hooks")
@@ -90,3 +92,36 @@ def test_no_model_is_moved_while_it_is_captured(monkeypatch: pytest.MonkeyPatch)
     TiledVAE(own, strip=2).decode(TINY["AutoencoderKL"].input("decode", 6, 4))
     assert brought == [own]
     assert hasattr(own, "_hf_hook")
+
+
+def grouped(vae: torch.nn.Module, kind: str) -> None:
+    cpu, how = torch.device("cpu"), {"num_blocks_per_group": 1} if kind == "block_level" else {}
+    vae.enable_group_offload(onload_device=cpu, offload_device=cpu, offload_type=kind, **how)  # type: ignore[operator]
+
+
+def cast(vae: torch.nn.Module) -> None:
+    vae.enable_layerwise_casting(storage_dtype=torch.float32, compute_dtype=torch.float32)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("hook", "named"),
+    [
+        (partial(grouped, kind="leaf_level"), "'group_offloading' is on the VAE's 'encoder.conv_in'"),
+        (partial(grouped, kind="block_level"), "'group_offloading' is on the VAE's 'encoder'"),
+        (cast, "'layerwise_casting' is on the VAE's 'encoder.conv_in'"),
+        (hooks.attach_align_device_hook, ""),
+        (partial(hooks.attach_align_device_hook, offload=True), "accelerate moves the VAE's weights part by part"),
+    ],
+)
+def test_weights_that_move_within_a_call(hook: Any, named: str) -> None:
+    """They are refused in one line, in whatever order; hooks that leave the weights where they are are not."""
+    x = TINY["AutoencoderKL"].input("decode", 6, 4)
+    for wrapped in (True, False):
+        own = TINY["AutoencoderKL"].build()
+        tiled = TiledVAE(own, strip=2)
+        hook(tiled if wrapped and named.startswith("'") else own)
+        if named:
+            with pytest.raises(UsageError, match=named):
+                tiled.decode(x)
+        else:
+            tiled.decode(x)
