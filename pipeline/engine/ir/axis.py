@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.layout import joined
+from tvae.pipeline.engine.ir.wide_copy import copied
 
 __all__ = ["Axis", "crop", "join", "place", "reshape_axis", "rows_of", "shape_of_rows"]
 
@@ -86,6 +87,9 @@ def join(first: T, second: T, axis: Axis) -> T:
 
 def place(buffer: Tensor, axis: Axis, lo: int, hi: int, rows: Tensor) -> None:
     """Write ``rows`` into rows [lo, hi) of a (possibly cropped) buffer, counted from its own first row."""
+    if axis.outer == 1:
+        copied(buffer.narrow(axis.dim, lo * axis.inner, (hi - lo) * axis.inner), rows)
+        return
     split = buffer.unflatten(axis.dim, (axis.outer, rows_of(buffer.shape, axis), axis.inner))
     split.narrow(axis.dim + 1, lo, hi - lo).copy_(rows.unflatten(axis.dim, (axis.outer, hi - lo, axis.inner)))
 

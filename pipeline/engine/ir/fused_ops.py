@@ -18,6 +18,7 @@ from tvae.kernels import Kernels
 from tvae.kernels.library_convolutions import conv1d, conv2d, conv3d
 from tvae.pipeline.engine.ir.layout import dense, with_frames
 from tvae.pipeline.engine.ir.nearest import nearest_code
+from tvae.pipeline.engine.ir.wide_copy import copied
 
 __all__ = ["enlarging_taps", "even_zeros", "fused", "norm_affine", "subpixel_weight"]
 
@@ -221,7 +222,7 @@ def rms_norm_act(
         return kernels.rms_norm_act(x, weight, bias, eps, form, act, offset, out)
     first, more = before.shape[2], x.shape[2]
     y = with_frames(x, first + more) if out is None else out
-    y.narrow(2, 0, first).copy_(before)
+    copied(y.narrow(2, 0, first), before)
     kernels.rms_norm_act(x, weight, bias, eps, form, act, offset, y.narrow(2, first, more))
     return y
 

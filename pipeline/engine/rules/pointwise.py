@@ -10,6 +10,7 @@ from tvae.pipeline.engine.ir.graph import Node, Ref
 from tvae.pipeline.engine.ir.layout import dense
 from tvae.pipeline.engine.ir.op_facts import is_turned
 from tvae.pipeline.engine.ir.program import More, Op
+from tvae.pipeline.engine.ir.wide_copy import copied
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
@@ -55,7 +56,7 @@ def clone(ctx: Context, node: Node) -> Op:
     """A copy, which is made where it is to be kept."""
     source = ctx.op(node.args[0])
     assert source.axis is not None
-    return ctx.local(node, source.axis, cheap=True, into=lambda read, a, b, out: out.copy_(read(source.id, a, b)))
+    return ctx.local(node, source.axis, cheap=True, into=lambda read, a, b, out: copied(out, read(source.id, a, b)))
 
 
 def _place(op: Op, axis: Axis) -> int | None:
