@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from job_files import DECODE, ENCODE, photo, values
 from means import Means
+from process_copy import process_copy
 
 from tvae.pipeline.batch.job_file import read_job_file
 from tvae.pipeline.batch.run import Options, run_batch
@@ -61,7 +62,7 @@ def on_machine(name: str) -> None:
 
 def begun(number: int, machine: str | None = None) -> int:
     """A process that notes what it has done. machine: see ``on_machine``."""
-    process = os.fork()
+    process = process_copy()
     if process == 0:
         code = 1
         try:

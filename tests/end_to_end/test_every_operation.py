@@ -17,6 +17,7 @@ import pytest
 from clips import write_clip
 from file_operations import KINDS, Operations
 from PIL import Image
+from process_copy import process_copy
 from stand_in import StandIn
 
 from tvae.pipeline.errors import InputError, OutputError, TvaeError
@@ -65,7 +66,7 @@ def struck(
 ) -> tuple[int, list[str]]:
     """How many operations a process has done in which the n-th was struck, and its faults; none where it was killed."""
     read, write = os.pipe()
-    process = os.fork()
+    process = process_copy()
     if process == 0:
         gc.freeze()  # decoders of before have threads that are not here
         signal.alarm(120)

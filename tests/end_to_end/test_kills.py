@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from means import Means
 from PIL import Image
+from process_copy import process_copy
 from slow_but import slow_but
 
 from tvae.pipeline.jobs import Job, run_job
@@ -33,7 +34,7 @@ def disturbed(operation: str, source: Path, out: Path, number: int, seconds: flo
     """Exit status of a process that is sent a signal after so long."""
     signals = {signal.SIGINT, signal.SIGTERM}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    process = os.fork()
+    process = process_copy()
     if process == 0:
         try:
             for one in signals:

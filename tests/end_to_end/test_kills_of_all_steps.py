@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from clips import write_clip
 from job_files import NAME, photo, values
+from process_copy import process_copy
 
 from tvae.pipeline.batch.job_file import read_job_file
 from tvae.pipeline.batch.manifest_lines import read_manifest
@@ -79,7 +80,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def begun() -> int:
     """The job in a process of its own."""
-    process = os.fork()
+    process = process_copy()
     if process == 0:
         code = 1
         try:

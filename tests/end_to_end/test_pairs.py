@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from clips import write_clip
 from PIL import Image
+from process_copy import process_copy
 from slow_but import slow_but
 from stand_in import StandIn
 
@@ -70,7 +71,7 @@ def work(operation: str, source: Path, out: Path, options: dict[str, Any]) -> li
 def beside(operation: str, source: Path, out: Path, options: dict[str, Any]) -> tuple[int, int]:
     """A process that does it, and the end of a pipe from which what it told comes."""
     read, write = os.pipe()
-    process = os.fork()
+    process = process_copy()
     if process == 0:
         gc.freeze()  # decoders of before have threads that are not here
         told = ["did not end"]

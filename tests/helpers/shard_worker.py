@@ -16,6 +16,7 @@ from typing import Any
 sys.path.insert(0, os.path.dirname(__file__))
 
 from file_operations import Operations
+from process_copy import process_copy
 from stand_in import StandIn
 
 from tvae.pipeline.caches import Buckets, CacheRequest
@@ -36,7 +37,7 @@ def cache(form: str, source: str, output: str) -> None:
 
 def forked(form: str, source: str, output: str, number: int, counts: Path) -> int:
     """Status of the process, which writes the number of its operations."""
-    child = os.fork()
+    child = process_copy()
     if child:
         return os.waitpid(child, 0)[1]
     code = 1
