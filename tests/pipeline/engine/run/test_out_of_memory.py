@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tvae.pipeline.engine.ir.program import Program
+from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan.schedule import Schedule, movable, placed, schedule
 from tvae.pipeline.engine.run.execute import execute
@@ -128,3 +129,13 @@ def test_rows_that_were_kept_for_strips_to_come(place: str | None) -> None:
     away = {} if place is None else dict.fromkeys(movable(whole), place)
     plan = schedule(program, 3, away, slides=range(len(whole.segments)))
     assert survived(plan, g.inputs(), g.weights) > 0.7
+
+
+def test_a_single_strip_that_failed_leaves_no_buffers() -> None:
+    """Its values became the buffers, and one that repeats its columns has no memory for them."""
+    g = OneOp(HEIGHT, 5)
+    x = image(g, 4, 1)
+    mean = g.call("mean.dim", x, [3], True, shape=(1, 4, "h", 1))
+    columns = g.call("expand.default", mean, [1, 4, Size("h"), Size("w")], shape=x)
+    g.gives(columns, convolved(g, convolved(g, x)))
+    assert survived(schedule(of_graph(g), HEIGHT), g.inputs(), g.weights) >= 0.5
