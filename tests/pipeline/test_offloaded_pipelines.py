@@ -12,7 +12,7 @@ from tiny_vaes import TINY, relative_l2
 
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.models.reference import reference_mode
+from tvae.pipeline.models.reference import reference_mode, unhooked
 
 hooks = pytest.importorskip("accelerate.hooks")
 MADE = {**IMAGES, **PIPELINES}
@@ -91,7 +91,10 @@ def test_no_model_is_moved_while_it_is_captured(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(hooks.CpuOffload, "pre_forward", lambda self, module, *args, **kwargs: brought.append(module))
     TiledVAE(own, strip=2).decode(TINY["AutoencoderKL"].input("decode", 6, 4))
     assert brought == [own]
-    assert hasattr(own, "_hf_hook")
+    hook = own._hf_hook
+    with unhooked(own):
+        assert not hasattr(own, "_hf_hook")
+    assert own._hf_hook is hook
 
 
 def grouped(vae: torch.nn.Module, kind: str) -> None:
