@@ -11,9 +11,9 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from queue import Empty, SimpleQueue
 
 __all__ = ["Bell", "join", "surely"]
 
@@ -27,20 +27,32 @@ class Bell:
     """Each ring ends one wait, that of a thread that waits or the next one to come.
 
     Whoever waits looks again at what it waits for, and may find it unchanged: a ring may be older than its question.
+
+    One waits at a door that is a lock: ``SimpleQueue.get`` with a time-out waits for ever where another takes what it
+    was woken for and its time is over by then (before Python 3.13).
     """
 
     def __init__(self) -> None:
-        self._rings: SimpleQueue[None] = SimpleQueue()
+        self._rings: deque[None] = deque(maxlen=_MOST)
+        self._door = threading.Lock()
+        self._door.acquire()
 
     def ring(self, times: int = 1) -> None:
         """End so many waits."""
-        for _ in range(min(times, _MOST - self._rings.qsize())):
-            self._rings.put(None)
+        self._rings.extend([None] * min(times, _MOST))
+        self._open()
 
     def wait(self) -> None:
         """Until it rings, ``POLL_SECONDS`` at most."""
-        with suppress(Empty):
-            self._rings.get(timeout=POLL_SECONDS)
+        if self._door.acquire(timeout=POLL_SECONDS):
+            with suppress(IndexError):
+                self._rings.pop()
+            if self._rings:
+                self._open()  # for the next
+
+    def _open(self) -> None:
+        with suppress(RuntimeError):  # it is open
+            self._door.release()
 
 
 def join(threads: Iterable[threading.Thread]) -> None:

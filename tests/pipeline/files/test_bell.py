@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tvae.pipeline.files.bell import join
+from tvae.pipeline.files import bell as bell_module
+from tvae.pipeline.files.bell import Bell, join
 
 
 class DiesBeforeItBegins(threading.Event):
@@ -59,3 +60,52 @@ def test_a_running_thread_that_seems_to_have_ended_is_waited_for() -> None:
 
 def test_a_thread_that_was_never_started() -> None:
     join([threading.Thread(target=lambda: None)])
+
+
+def test_waits_end_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However short their time is. A wait by ``SimpleQueue.get`` whose time was over too early went on for ever."""
+    monkeypatch.setattr(bell_module, "POLL_SECONDS", 1e-6)
+
+    def waits() -> None:
+        for _ in range(10_000):
+            Bell().wait()
+
+    threads = [threading.Thread(target=waits, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    assert within(60, lambda: join(threads))
+
+
+def test_each_ring_ends_one_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bell_module, "POLL_SECONDS", 30.0)
+    bell, ended = Bell(), list[int]()
+
+    def waits(number: int) -> None:
+        bell.wait()
+        ended.append(number)
+
+    threads = [threading.Thread(target=waits, args=(n,), daemon=True) for n in range(5)]
+    for thread in threads:
+        thread.start()
+    for rings, expected in ((1, 1), (2, 3), (2, 5)):
+        bell.ring(rings)
+        assert within(5, lambda expected=expected: until(lambda: len(ended) == expected))  # type: ignore[misc]
+        time.sleep(0.02)
+        assert len(ended) == expected
+    bell.ring(2)  # before anybody waits
+    assert within(5, bell.wait)
+    assert within(5, bell.wait)
+    assert not within(0.1, bell.wait)
+
+
+def until(true: Callable[[], bool]) -> None:
+    while not true():
+        time.sleep(0.001)
+
+
+def test_a_bell_remembers_only_so_many_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bell_module, "POLL_SECONDS", 0.0)
+    bell = Bell()
+    for _ in range(3):
+        bell.ring(10**9)
+    assert len(bell._rings) == 1024
