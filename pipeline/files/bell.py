@@ -28,8 +28,8 @@ class Bell:
 
     Whoever waits looks again at what it waits for, and may find it unchanged: a ring may be older than its question.
 
-    One waits at a door that is a lock: who waits for something in a ``SimpleQueue`` with a time-out waits for ever where
-    another takes it first and the time is over by then (before Python 3.13).
+    One waits at a door that is a lock: who waits for something in a ``SimpleQueue`` with a time-out waits for ever
+    where another takes it first and the time is over by then (before Python 3.13).
     """
 
     def __init__(self) -> None:
