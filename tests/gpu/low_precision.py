@@ -20,14 +20,15 @@ from sweeping.cells import Cell
 from sweeping.families import Swept, build, swept
 from sweeping.inputs import input_of, options_of
 from sweeping.meters import meter_of
+from sweeping.numbers import LAW
 from sweeping.untiled import Untiled
-from torch import Tensor, nn
+from tiny_vaes import relative_l2
+from torch import nn
 
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.bench.rivals import tensor_of
 from tvae.pipeline.models.calls import SIDES, Side
 
-LAW = 1.02
 TYPES = ("bfloat16", "float16")
 HIGH, WIDE = 11, 6
 """Latents of a picture."""
@@ -73,12 +74,7 @@ def _errors(of: Swept, side: Side, dtype: str, seeds: int, device: torch.device)
             tensor_of(getattr(TiledVAE(model, strip=strip), side)(x, **options_of(cell, of))).cpu()
             for strip in (None, 4)
         ]
-        yield tuple(_distance(y, exact) for y in (own, *ours))
-
-
-def _distance(y: Tensor, exact: Tensor) -> float:
-    wide = exact.double()
-    return float((y.double() - wide).norm() / wide.norm())
+        yield tuple(relative_l2(y, exact) for y in (own, *ours))
 
 
 def _told(name: str, side: str, dtype: str, found: Sequence[tuple[float, ...]]) -> bool:

@@ -61,6 +61,15 @@ def test_rows_of_clips_are_wide() -> None:
     assert wide.shape == (1, 6, 10, 7, 12)
 
 
+def test_wide_ones_are_what_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, into = (torch.zeros(1, 8, 2, 3, 4).as_subclass(Card) for _ in range(2))
+    ours = torch.tensor([1.0]), torch.tensor([2.0])
+    found = iter(ours)
+    monkeypatch.setattr(wide_copy, "_wide", lambda _: next(found))
+    copied(into, x)
+    assert float(ours[0]) == 2.0
+
+
 def test_another_type_is_cast() -> None:
     x = torch.randn(1, 8, 2, 3, 4).contiguous(memory_format=torch.channels_last_3d).as_subclass(Card)
     into = torch.empty_like(x, dtype=torch.bfloat16)
