@@ -125,18 +125,19 @@ class KeptRuns:
         inputs: Sequence[Tensor],
         size: int,
         carried: int,
-        kept: int = 0,
+        kept: Sequence[Tensor] = (),
     ) -> Recording:
-        """A recorded run of about so many bytes, ``carried`` of which are inputs and outputs. kept: those of inputs
-        that are the recording's; those that the first replay is given, and those that the run leaves, are there as
-        well. Raises RuntimeError where it cannot be recorded."""
+        """A recorded run of about so many bytes, ``carried`` of which are inputs and outputs. kept: further inputs, see
+        ``Recording``; those that the first replay is given, and those that the run leaves, are there as well. Raises
+        RuntimeError where it cannot be recorded."""
         free, total = torch.cuda.mem_get_info(self._device)
-        most, share = RECORDED_MOST * (size + 2 * kept) + RECORDED_ROOM, RECORDED_SHARE * total
+        keeps = sum(t.nbytes for t in kept)
+        most, share = RECORDED_MOST * (size + 2 * keeps) + RECORDED_ROOM, RECORDED_SHARE * total
         if size + carried > most:
             raise RuntimeError(f"it would take {size + carried >> 20} MiB, and {size >> 20} were planned")
-        if size + kept > share:
+        if size + keeps > share:
             raise RuntimeError("it would keep more memory than recordings may")
-        taken = _Taken(max(0, size - carried), carried + kept, next(_clock))
+        taken = _Taken(max(0, size - carried), carried + keeps, next(_clock))
         with _lock:
             while _kept_with(self, taken) > share:
                 if not _drop_oldest(self._device):
@@ -148,7 +149,7 @@ class KeptRuns:
         recording = None
         with without_holes(), self._at_most(most):
             try:
-                recording = Recording(run, inputs, pool)
+                recording = Recording(run, inputs, pool, kept)
             except RuntimeError as error:
                 failure = str(error)  # the error holds what the recording has taken
         if recording is not None:

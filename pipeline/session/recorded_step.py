@@ -1,43 +1,67 @@
-"""A step of a clip as a CUDA graph that has the caches for its own.
+"""A step of a clip as two CUDA graphs, which have the caches for their own.
 
-The caches of a large clip's steps are gigabytes, too many to be copied in and out at each replay. A replay leaves its
-caches where it found those of the step before, and gives views of them. While somebody has such views, only the step
-that takes them may be a replay: they would change in another's hands.
+The caches of a large clip's steps are gigabytes, too many to be copied in and out at each replay. There are two places
+for them: each graph reads the caches of one, and leaves those for the next step in the other. While somebody has views
+of the caches, only the step that takes them may be a replay: they would change in another's hands.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from tvae.pipeline.engine.ir.wide_copy import copied
 from tvae.pipeline.engine.run.cuda_graph import Recording
 
-__all__ = ["RecordedStep"]
+__all__ = ["Place", "RecordedStep"]
 
-Run = Callable[[Sequence[Tensor]], list[Tensor]]
-"""(chunk, caches) to (result, caches)."""
+Record = Callable[[Callable[[Sequence[Tensor]], list[Tensor]], Sequence[Tensor]], Recording]
+"""Makes a recording of a run of (chunk, caches); the caches are where they will be."""
+
+
+class Place(Protocol):
+    """For a cache."""
+
+    @property
+    def rows(self) -> Tensor:
+        """What a step leaves."""
+
+    @property
+    def around(self) -> Tensor:
+        """What the next one reads: the same with room for rows that come from others."""
+
+
+class Run(Protocol):
+    """A step."""
+
+    def __call__(self, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> list[Tensor]:
+        """(chunk, caches) to (result, caches). results: memory for the caches, which need not be used."""
 
 
 class RecordedStep:
     """See the module's docstring. The caches that a step leaves have the shapes and types of those that it takes."""
 
-    def __init__(self, run: Run, record: Callable[[Run], Recording], shapes: Sequence[tuple[int, ...]]) -> None:
-        """record: what makes a recording of a run. shapes: of the caches. Raises what ``record`` raises."""
-        self._shapes = shapes
-        self._caches: list[Tensor] = []
+    def __init__(self, run: Run, record: Record, places: Sequence[Sequence[Place]]) -> None:
+        """places: two for each cache. Raises what ``record`` raises."""
         self._given: weakref.ref[Tensor] = weakref.ref(torch.empty(0))
+        self._places, self._next = places, 0
 
-        def keeping(inputs: Sequence[Tensor]) -> list[Tensor]:
-            self._caches = [*inputs[1:]]
-            result, *left = run(inputs)
-            for cache, new in zip(self._caches, left, strict=True):
-                cache.copy_(new)
+        def stepping(inputs: Sequence[Tensor], place: int) -> list[Tensor]:
+            results = [one.rows for one in places[1 - place]]
+            result, *left = run([inputs[0], *(one.around for one in places[place])], results)
+            for memory, new in zip(results, left, strict=True):
+                if new.data_ptr() != memory.data_ptr():
+                    copied(memory, new)
             return [result]
 
-        self._recording = record(keeping)
+        self._recordings = [
+            record(partial(stepping, place=place), [one.rows for one in places[place]]) for place in range(2)
+        ]
 
     @staticmethod
     def fits(taken: Sequence[tuple[object, ...]], left: Sequence[tuple[object, ...]]) -> bool:
@@ -47,12 +71,14 @@ class RecordedStep:
     def takes(self, inputs: Sequence[Tensor]) -> bool:
         """May a step with these inputs be a replay?"""
         held = self._given()
-        alike = [tuple(cache.shape) for cache in inputs[1:]] == self._shapes
+        alike = [cache.shape for cache in inputs[1:]] == [one.rows.shape for one in self._places[0]]
         return alike and (held is None or held is inputs[1])
 
     def replay(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The result, in memory of its own, and the caches."""
-        (result,) = self._recording.replay(inputs)
-        caches = [cache.view_as(cache) for cache in self._caches]
+        place = self._next if self._given() is inputs[1] else 0
+        (result,) = self._recordings[place].replay(inputs)
+        self._next = 1 - place
+        caches = [one.rows.view_as(one.rows) for one in self._places[self._next]]
         self._given = weakref.ref(caches[0])
         return [result, *caches]

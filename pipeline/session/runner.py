@@ -23,7 +23,7 @@ from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.engine.plan.schedule import Schedule
 from tvae.pipeline.engine.run.cuda_graph import Recording
 from tvae.pipeline.engine.run.execute import execute
-from tvae.pipeline.engine.run.rank_rows import held
+from tvae.pipeline.engine.run.rank_rows import held, room_for_next
 from tvae.pipeline.engine.run.storage import OwnRows, RowSink, RowSource
 from tvae.pipeline.files.pulse import beat
 from tvae.pipeline.memory.conv_workspaces import SmallWorkspaces
@@ -62,10 +62,10 @@ class Recorder(Protocol):
         inputs: Sequence[Tensor],
         size: int,
         carried: int,
-        kept: int = 0,
+        kept: Sequence[Tensor] = (),
     ) -> Recording:
         """Record a run that takes so many bytes, ``carried`` of them inputs and outputs that a replay copies. kept:
-        those of inputs that stay in the recording. Raises RuntimeError where that cannot be."""
+        further inputs, which stay where they are. Raises RuntimeError where that cannot be."""
 
     def used(self, owner: Recorded) -> None:
         """Its recording is wanted again."""
@@ -220,19 +220,21 @@ class Runner:
         self._times += 1
         return self._record and self._times >= RECORDED_AT and self.warm
 
-    def _whole(self, inputs: Sequence[Tensor | OwnRows]) -> list[Tensor]:
-        return [t for t in self._executed(tuple(inputs)) if t is not None]  # a recording's inputs stay
+    def _whole(self, inputs: Sequence[Tensor | OwnRows], results: Mapping[int, Tensor]) -> list[Tensor]:
+        # a recording's inputs stay
+        return [t for t in self._executed(tuple(inputs), results=results) if t is not None]
 
     def _executed(
         self,
         inputs: Sequence[Tensor | RowSource],
         generator: torch.Generator | None = None,
         sinks: Mapping[int, RowSink] | None = None,
+        results: Mapping[int, Tensor] | None = None,
     ) -> list[Tensor | None]:
         resident = self._bounded and inputs[0].device.type == "cpu"  # what a budget counts there
         first = inputs[0].device.type == "cuda" and not getattr(self._thread, "convolved", False)
         with SmallWorkspaces(self._planned).all() if first else nullcontext():
-            results = execute(
+            found = execute(
                 self._plan,
                 inputs,
                 self._weights,
@@ -243,24 +245,26 @@ class Runner:
                 spill=self._spill,
                 before_strip=_return_and_beat if resident else beat,
                 exchange=None if self._shared is None else self._shared.exchange,
+                results=results,
             )
         self._thread.convolved = True
-        return results
+        return found
 
     def _recorded(self, given: Sequence[Tensor | OwnRows], recorder: Recorder) -> Recording | RecordedStep | None:
         inputs, planned = _plain(given), self._planned()
 
-        def run(fixed: Sequence[Tensor]) -> list[Tensor]:
-            return self._whole(
-                [replace(x, rows=t) if isinstance(x, OwnRows) else t for x, t in zip(given, fixed, strict=True)]
-            )
+        def run(inputs: Sequence[Tensor], results: Sequence[Tensor] = ()) -> list[Tensor]:
+            places = zip(self._plan.program.outputs[1:], results, strict=False)
+            return self._whole([_with_rows(x, t) for x, t in zip(given, inputs, strict=True)], dict(places))
 
-        def record(run: Callable[[Sequence[Tensor]], list[Tensor]]) -> Recording:
-            kept = sum(x.nbytes for x in inputs[1:]) if self._keeps else 0
-            return recorder.record(self, run, inputs, planned, self._carried, kept)
+        def record(run: Callable[[Sequence[Tensor]], list[Tensor]], kept: Sequence[Tensor]) -> Recording:
+            return recorder.record(self, run, inputs[:1], planned, self._carried, kept)
 
         try:
-            return RecordedStep(run, record, [tuple(x.shape) for x in inputs[1:]]) if self._keeps else record(run)
+            if self._keeps:
+                caches = [*zip(self._plan.program.inputs[1:], given[1:], strict=True)]
+                return RecordedStep(run, record, [[room_for_next(self._plan, *c) for c in caches] for _ in range(2)])
+            return recorder.record(self, run, inputs, planned, self._carried)
         except RuntimeError as error:
             _log.info("not recorded as a CUDA graph: %s", str(error).splitlines()[0])
             return None
@@ -273,6 +277,10 @@ def _bytes_here(plan: Schedule, id_: int) -> int:
         return op.bytes
     first, last = plan.rooms[id_]
     return op.bytes * (last - first) // op.axis.rows
+
+
+def _with_rows(x: Tensor | OwnRows, rows: Tensor) -> Tensor | OwnRows:
+    return replace(x, rows=rows) if isinstance(x, OwnRows) else rows
 
 
 def _plain(given: Sequence[Tensor | OwnRows]) -> list[Tensor]:

@@ -169,12 +169,14 @@ class Session:
         """Run. Of watched weights a checksum is taken: on a GPU beside the run, which is made again if need be."""
         if not self._watched or self._within_clip:
             return ready.runner.run(inputs, generator, sinks, self._runs)
-        written = self._weights.look()
         before = self.device.type != "cuda" or ready.runner.noisy or bool(sinks)  # noise is drawn once, rows leave once
-        if before and written():
+        start = None if before else self._weights.start()
+        written = self._weights.look() if start is None else None  # else when the device has its work
+        if before and written is not None and written():
             self.forget()
             ready = again()
         tensors = ready.runner.run(inputs, generator, sinks, self._runs)
+        written = written or self._weights.look(start)
         if not before and written():
             self.forget()
             tensors = again().runner.run(inputs, generator, sinks, self._runs)

@@ -30,7 +30,7 @@ from torch import Tensor, multiprocessing, nn
 from tvae.kernels.prebuild import wait_for_all
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.engine.run.exchange import GroupExchange
-from tvae.pipeline.engine.run.nccl_exchange import REGISTERS
+from tvae.pipeline.engine.run.nccl_exchange import set_for_recordings
 from tvae.pipeline.session.load_libraries import load_libraries
 
 SLOW = 2.0
@@ -160,7 +160,7 @@ def rank_of(rank: int, options: argparse.Namespace, port: int) -> None:
     device = torch.device("cpu") if options.cpu else torch.device("cuda", rank)
     if not options.cpu:
         torch.cuda.set_device(device)
-    os.environ.setdefault(REGISTERS, "0")  # so that shared calls are recorded
+    set_for_recordings()
     backend = "gloo" if options.cpu else "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, rank=rank, world_size=options.devices)
     dtype = torch.float32 if options.cpu else torch.bfloat16

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import multiprocessing
 
-from tvae.pipeline.engine.run.nccl_exchange import REGISTERS
+from tvae.pipeline.engine.run.nccl_exchange import set_for_recordings
 
 __all__ = ["in_ranks"]
 
@@ -50,7 +50,7 @@ def _rank(rank: int, ranks: int, folder: str, backend: str, do: Callable[..., An
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
     store = dist.FileStore(f"{folder}/store", ranks)
     if backend == "nccl":
-        os.environ[REGISTERS] = "0"
+        set_for_recordings()
         torch.cuda.set_device(rank)
     dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=60))
     try:

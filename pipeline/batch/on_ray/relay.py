@@ -20,15 +20,17 @@ from typing import Any
 __all__ = ["LENGTH_BYTES", "Relay"]
 
 LENGTH_BYTES = 8
-"""Before each message; see ``send`` in ``tvae.pipeline.jobs.devices.messages``."""
+"""Before each message, after a byte that says whether it may wait; see ``send`` in
+``tvae.pipeline.jobs.devices.messages``."""
 _WAITING = 1024
 """Messages that the driver has not fetched; then the process waits."""
 _AT_ONCE = 256
 """Messages that are fetched together."""
 _HEAR_SECONDS = 10.0
 """That a fetch waits for the first message."""
-_GATHER_SECONDS = 0.05
-"""That it waits for more: a fetch costs the driver and the actor milliseconds, and an item has three messages."""
+_GATHER_SECONDS, _SOON_SECONDS = 0.25, 0.02
+"""That it waits for more, and after a message that cannot wait: a fetch costs the driver and the actor milliseconds,
+and an item has three messages."""
 _SEE_SECONDS = 5.0
 """That a file of another machine may take to be seen."""
 
@@ -38,7 +40,7 @@ class Relay:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._said: Queue[bytes | None] = Queue(_WAITING)
+        self._said: Queue[tuple[bytes, bool] | None] = Queue(_WAITING)
 
     def place(self, folder: str, proof: str) -> dict[str, Any]:
         """Where it is, and what is there. folder: that names of files are from; proof: a file that all nodes are to
@@ -66,11 +68,11 @@ class Relay:
         assert self._process is not None
         assert self._process.stdout is not None
         with contextlib.suppress(OSError, ValueError), self._process.stdout as said:
-            while len(head := said.read(LENGTH_BYTES)) == LENGTH_BYTES:
-                size = int.from_bytes(head, "big")
+            while len(head := said.read(1 + LENGTH_BYTES)) == 1 + LENGTH_BYTES:
+                size = int.from_bytes(head[1:], "big")
                 if len(data := said.read(size)) < size:
                     break
-                self._said.put(data)
+                self._said.put((data, bool(head[0])))
         self._said.put(None)
 
     def tell(self, data: bytes) -> None:
@@ -78,26 +80,29 @@ class Relay:
         assert self._process is not None
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
-            self._process.stdin.write(len(data).to_bytes(LENGTH_BYTES, "big") + data)
+            self._process.stdin.write(bytes(1) + len(data).to_bytes(LENGTH_BYTES, "big") + data)
             self._process.stdin.flush()
 
     def hear(self) -> tuple[list[bytes], int | None]:
         """Messages of the process, none or more, and how it ended: None, it has not; then there are no more."""
         found: list[bytes] = []
+        wait, end = _HEAR_SECONDS, time.monotonic() + _HEAR_SECONDS + _GATHER_SECONDS
         with contextlib.suppress(Empty):
-            data = self._said.get(timeout=_HEAR_SECONDS)
-            if data is not None:
-                time.sleep(_GATHER_SECONDS)
-            while data is not None and len(found) < _AT_ONCE - 1:
-                found.append(data)
-                data = self._said.get_nowait()
-            if data is None:
-                assert self._process is not None
-                code = self._process.wait()
-                self.dismiss()
-                return found, code
-            found.append(data)
+            while len(found) < _AT_ONCE:
+                said = self._said.get(timeout=wait) if wait > 0 else self._said.get_nowait()
+                if said is None:
+                    return found, self._ended()
+                now = time.monotonic()
+                found.append(said[0])
+                end = min(end, now + (_GATHER_SECONDS if said[1] else _SOON_SECONDS))
+                wait = end - now
         return found, None
+
+    def _ended(self) -> int:
+        assert self._process is not None
+        code = self._process.wait()
+        self.dismiss()
+        return code
 
     def dismiss(self) -> None:
         """Nothing more will be told."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import gettempdir
@@ -23,7 +24,8 @@ __all__ = ["Buffers"]
 
 
 class Buffers:
-    """Of one run. store: by op id, those on the device; away: those on the host, on disk or at the caller's."""
+    """Of one run. store: by op id, those on the device; away: those on the host, on disk or at the caller's; results:
+    see ``execute``."""
 
     def __init__(
         self,
@@ -33,11 +35,20 @@ class Buffers:
         device: torch.device,
         channels_last: bool,
         spill: Path | None,
+        results: Mapping[int, Tensor],
     ) -> None:
         self.store, self.away, self.device, self.rooms = store, away, device, schedule.rooms
         self._ops, self._places = schedule.program.ops, schedule.places
         self._channels_last, self._spill, self._bitwise = channels_last, spill, schedule.program.bitwise
         self._heights = heights(schedule)
+        self.results = results
+
+    def made_for(self, op: Op, like: Tensor | None = None) -> Tensor:
+        """The buffer of a value that is stored. like: see ``made``."""
+        first, last = self.rooms.get(op.id, (0, None))
+        rows, result = None if last is None else last - first, self.results.get(op.id)
+        shape = op.shape if rows is None or op.axis is None else tuple(shape_of_rows(op.shape, op.axis, rows))
+        return result if result is not None and result.shape == shape else self.made(op, rows, like)
 
     def made(self, op: Op, rows: int | None = None, like: Tensor | None = None) -> Tensor:
         """Memory for a value, or for so many rows of it. like: rows whose layout it has."""

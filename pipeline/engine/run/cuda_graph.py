@@ -40,13 +40,18 @@ class Recording:
     """One run, recorded. ``run`` has been called for this shape before, so that its libraries are warm."""
 
     def __init__(
-        self, run: Callable[[Sequence[Tensor]], list[Tensor]], inputs: Sequence[Tensor], pool: RecordingPool
+        self,
+        run: Callable[[Sequence[Tensor]], list[Tensor]],
+        inputs: Sequence[Tensor],
+        pool: RecordingPool,
+        kept: Sequence[Tensor] = (),
     ) -> None:
-        """inputs: tensors of the inputs' shapes, types and strides, on whatever device. Raises RuntimeError
-        (torch.OutOfMemoryError among them) where the run cannot be recorded."""
+        """inputs: tensors of the inputs' shapes, types and strides, on whatever device. kept: further inputs, which lie
+        where they are at each replay. Raises RuntimeError (torch.OutOfMemoryError among them) where the run cannot be
+        recorded."""
         self._graph, self._pool = torch.cuda.CUDAGraph(), pool
         with torch.cuda.device(pool.device), torch.no_grad():
-            self._inputs = [torch.empty_like(x, device=pool.device) for x in inputs]
+            self._inputs = [*(torch.empty_like(x, device=pool.device) for x in inputs), *kept]
             # not by ``torch.cuda.graph``, which waits for the device and gives back what the next call would use again
             with torch.cuda.stream(pool.stream):
                 # other threads copy to and from the device meanwhile: their calls are none of the recording's

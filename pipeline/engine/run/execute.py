@@ -48,6 +48,7 @@ def execute(
     spill: Path | None = None,
     before_strip: Callable[[], None] = lambda: None,
     exchange: Exchange | None = None,
+    results: Mapping[int, Tensor] | None = None,
 ) -> list[Tensor | None]:
     """Run a schedule. Gives the outputs, None for those that go to a sink.
 
@@ -58,7 +59,8 @@ def execute(
     (``from_weights``). spill: folder for buffers on disk. channels_last: memory layout of inputs and buffers (weights
     are as given). before_strip: called before each, and before each large value that is computed whole. exchange: of a
     program that ranks share, with the others, which run it at the same time. Outputs are then this rank's rows of them,
-    and inputs may be the rows that it holds, or ``OwnRows``.
+    and inputs may be the rows that it holds, or ``OwnRows``. results: by op id, memory for outputs, which are computed
+    right there where they can be; whether one was, its address says.
     """
     program = schedule.program
     device = inputs[0].device
@@ -79,7 +81,7 @@ def execute(
     if program.handed_over and isinstance(inputs, list):
         inputs.clear()
         del x  # the loop's last
-    buffers = Buffers(schedule, store, away, device, channels_last, spill)
+    buffers = Buffers(schedule, store, away, device, channels_last, spill, results or {})
     together = None if exchange is None else RankRows(schedule, exchange, store, away, device, channels_last)
     try:
         if together is not None:
@@ -163,8 +165,7 @@ class _Run:
 
     def _allocate_one(self, id_: int) -> None:
         if not self.ops[id_].reduction:
-            first, last = self.buffers.rooms.get(id_, (0, None))
-            self.store[id_] = self.buffers.made(self.ops[id_], None if last is None else last - first)
+            self.store[id_] = self.buffers.made_for(self.ops[id_])
 
     def _run_strips(self, strips: deque[Rows], folded: dict[int, Any]) -> None:
         """Run strips until none is left, or until one runs out of memory: it is then replaced by its two halves."""

@@ -13,14 +13,24 @@ from torch import Tensor
 
 from tvae.pipeline.engine.run.exchange import Exchange, GroupExchange, Message, in_bytes, in_time
 
-__all__ = ["REGISTERS", "NcclExchange", "exchange_of"]
+__all__ = ["NcclExchange", "exchange_of", "set_for_recordings"]
 
-REGISTERS = "NCCL_GRAPH_REGISTER"
+_REGISTERS = "NCCL_GRAPH_REGISTER"
 """The variable of NCCL's that is 0 where it does not register the memory of messages of a CUDA graph with the other
 GPUs. It takes that memory for one allocation, which segments that grow are not: a replay then waits for ever
-(pytorch/pytorch#158029). NCCL reads it once."""
+(pytorch/pytorch#158029)."""
+_MIXES = "NCCL_GRAPH_MIXING_SUPPORT"
+"""The variable that is 0 where nobody starts messages of a group while a graph's are under way. Otherwise each message
+of a graph waits for every one before it, by an edge of its own: the fiftieth starts 30 microseconds late."""
 
 _gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before PyTorch 2.13
+
+
+def set_for_recordings() -> None:
+    """In a process whose groups only tvae uses: what makes shared calls recordable, and their replays fast. NCCL reads
+    these variables once, at its first use; what the user has set stays."""
+    for name in (_REGISTERS, _MIXES):
+        os.environ.setdefault(name, "0")
 
 
 def exchange_of(group: dist.ProcessGroup) -> Exchange:
@@ -33,7 +43,7 @@ class NcclExchange(GroupExchange):
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         super().__init__(group)
-        self.recordable = os.environ.get(REGISTERS) == "0"
+        self.recordable = os.environ.get(_REGISTERS) == "0"
 
     def swap(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
         """See ``Exchange``."""

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import Axis, crop, rows_of, shape_of_rows
+from tvae.pipeline.engine.ir.layout import room_like
 from tvae.pipeline.engine.ir.program import Op, Program
 from tvae.pipeline.engine.plan.bounds import Rows, owned
 from tvae.pipeline.engine.plan.schedule import Schedule, Segment, divided
 from tvae.pipeline.engine.plan.shard import held_rows, own_rows, travels
 from tvae.pipeline.engine.run.exchange import Exchange
-from tvae.pipeline.engine.run.storage import Boundary, Pending
+from tvae.pipeline.engine.run.storage import Boundary, OwnRows, Pending
 from tvae.pipeline.engine.run.swap_rows import PartOfRows, arrived, as_message, room_for, swap, swap_rows, widened
 
-__all__ = ["RankRows", "Shifted"]
+__all__ = ["RankRows", "RoomForNext", "Shifted", "held", "room_for_next"]
 
 
 class Shifted:
@@ -176,6 +177,24 @@ def held(schedule: Schedule, id_: int, value: Tensor) -> Tensor:
         return value
     assert rows_of(value.shape, axis) == axis.rows, "an input is given whole, or as the rows that are held"
     return crop(value, axis, first, last)
+
+
+class RoomForNext(NamedTuple):
+    """Memory for what a run leaves to the next one. rows: what it leaves; around: with room for what comes to it."""
+
+    rows: Tensor
+    around: Tensor
+
+
+def room_for_next(schedule: Schedule, id_: int, value: Tensor | OwnRows) -> RoomForNext:
+    """For an input like this one."""
+    if not isinstance(value, OwnRows):
+        memory = torch.empty_like(value)
+        return RoomForNext(memory, memory)
+    assert schedule.program.ranks is not None, "who has own rows shares"
+    (lo, hi), (first, last), like = value.own[schedule.program.ranks.rank], schedule.rooms[id_], value.rows
+    around = room_like(like, shape_of_rows(like.shape, value.axis, last - first))
+    return RoomForNext(crop(around, value.axis, lo - first, hi - first), around)
 
 
 def _by_id(

@@ -198,5 +198,5 @@ class StripRun:
                 if op.work and (lo, lo + rows_of(value.shape, op.axis)) == (at, end) == (first, last):
                     self.store[op.id] = value  # all of it, in memory that a convolution or a product has just made
                     return
-                self.store[op.id] = self.buffers.made(op, end - at, value)
+                self.store[op.id] = self.buffers.made_for(op, value)
             place(self.store[op.id], op.axis, first - at, last - at, crop(value, op.axis, first - lo, last - lo))

@@ -70,8 +70,8 @@ class RowSink(Protocol):
 
 @dataclass(frozen=True)
 class OwnRows:
-    """The rows that this rank owns of a value, as a run of all ranks left them. shape, axis: of the whole value. own:
-    the rows of every rank."""
+    """The rows that this rank owns of a value, as a run of all ranks left them, or a buffer in which they lie, with
+    room for those that the next run reads of others. shape, axis: of the whole value. own: the rows of every rank."""
 
     rows: Tensor
     shape: tuple[int, ...]

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tvae.pipeline.engine.ir.axis import Axis, crop, place, shape_of_rows
+from tvae.pipeline.engine.ir.axis import Axis, crop, place, rows_of, shape_of_rows
 from tvae.pipeline.engine.ir.layout import memory_format
+from tvae.pipeline.engine.ir.wide_copy import copied
 from tvae.pipeline.engine.plan.bounds import Rows
 from tvae.pipeline.engine.plan.shard import travels
 from tvae.pipeline.engine.run.exchange import Exchange, Message
@@ -61,7 +62,12 @@ def swap(exchange: Exchange, sends: Iterable[Message], receives: Iterable[Messag
 
 def as_message(rows: Tensor, channels_last: bool) -> Tensor:
     """Rows in one piece, in the order of elements that all ranks know: without a copy where they lie so."""
-    return _turned(rows, channels_last).contiguous()
+    turned = _turned(rows, channels_last)
+    if turned.is_contiguous():
+        return turned
+    message = torch.empty(turned.shape, dtype=rows.dtype, device=rows.device)
+    copied(arrived(message, channels_last), rows)
+    return message
 
 
 def room_for(shape: Sequence[int], like: Tensor, channels_last: bool) -> Tensor:
@@ -76,8 +82,8 @@ def arrived(message: Tensor, channels_last: bool) -> Tensor:
 
 
 def widened(value: Tensor, axis: Axis, rows: Rows, room: Rows, *, channels_last: bool) -> Tensor:
-    """These rows of a value, in a buffer with room for more; as they are where that is the same."""
-    if rows == room:
+    """These rows of a value, in a buffer with room for more. value: those rows, or that buffer."""
+    if rows_of(value.shape, axis) == room[1] - room[0]:
         return value
     shape = shape_of_rows(value.shape, axis, room[1] - room[0])
     layout = memory_format(value.ndim, channels_last)

@@ -34,12 +34,12 @@ def met(ranks: Ranks, device: str) -> Peers:
     """
     import torch.distributed as dist
 
-    from tvae.pipeline.engine.run.nccl_exchange import REGISTERS
+    from tvae.pipeline.engine.run.nccl_exchange import set_for_recordings
     from tvae.pipeline.session.peers import Peers
 
     if sys.platform in _LOOPBACK:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK[sys.platform])
-    os.environ.setdefault(REGISTERS, "0")  # so that what is shared is recorded
+    set_for_recordings()
     backend = "nccl" if device.startswith("cuda") else "gloo"
     patience = timedelta(seconds=2 * SILENT_SECONDS)  # the run ends those that are silent before
     try:

@@ -157,10 +157,10 @@ class Told:
 
 
 class Ended:
-    """The last event of an item, and what else is told of it."""
+    """The last event of an item, and what else is told of it. more: the process has others to go on with."""
 
-    def __init__(self, index: int, notices: tuple[str, ...], event: Event) -> None:
-        self.index, self.notices = index, notices
+    def __init__(self, index: int, notices: tuple[str, ...], event: Event, *, more: bool = False) -> None:
+        self.index, self.notices, self.more = index, notices, more
         cause = event.cause if isinstance(event, ItemFailed) else None
         self._event = replace(event, cause=None) if isinstance(event, ItemFailed) else event
         self._cause = None if cause is None else Raised.of(cause)
@@ -241,16 +241,19 @@ class _Elsewhere(Exception):
 
 
 def send(file: IO[bytes], message: object) -> None:
-    """`OSError` where nobody reads."""
+    """`OSError` where nobody reads. Before each message are its length and one byte: may it wait on its way, for others
+    that come with it?"""
     data = pickle.dumps(message)
-    file.write(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
+    waits = message.more if isinstance(message, Ended) else isinstance(message, Took | Told | Worked | Alive | Logged)
+    file.write(bytes([waits]) + len(data).to_bytes(_LENGTH_BYTES, "big") + data)
     file.flush()
 
 
 def receive(file: IO[bytes]) -> Any:
     """`EOFError` where nobody writes any more."""
-    head = file.read(_LENGTH_BYTES)
-    data = file.read(int.from_bytes(head, "big")) if len(head) == _LENGTH_BYTES else b""
-    if not data or len(data) < int.from_bytes(head, "big"):
+    head = file.read(1 + _LENGTH_BYTES)
+    size = int.from_bytes(head[1:], "big")
+    data = file.read(size) if len(head) == 1 + _LENGTH_BYTES else b""
+    if not data or len(data) < size:
         raise EOFError
     return pickle.loads(data)

@@ -3,7 +3,8 @@
 A device has several pictures at a time, to read, compute and write at once. They are a share of what is left, by how
 much it has done so far, so that all devices end together, fast and slow ones. A clip is given to a device that has
 nothing else, which gets no more until it is done: items would wait for as long as it takes, while other devices have
-nothing to do.
+nothing to do. A device that is the only one has two clips, one to compute and one to read, and a few pictures beside
+them: others may still come, and would have nothing to do either.
 
 A file that ends the process that opens it must not end one device after the other. So where a process went without a
 word, the items that its threads were looking at are done again at the end, each alone on a device; one that loses that
@@ -68,18 +69,27 @@ class Shares:
     def next_for(self, device: int) -> Item | None:
         """The item that a device is given now; None: it has enough, or there is none."""
         hand = self._hands[device]
-        alone = self._clips | self._suspects
-        if not self._queue or device not in self._alive or not alone.isdisjoint(hand):
+        if not self._queue or device not in self._alive or not self._has_room(device, self._queue[0]):
             return None
-        part = (1 + self._done[device]) / sum(1 + self._done[one] for one in self._alive)
-        share = min(MOST, FIRST + self._done[device], int(len(self._queue) * part / 2))
-        item = self._queue[0]
-        if len(hand) >= (1 if item.kinds == {"video"} or self.suspected(item) else max(LEAST, share)):
-            return None
+        item = self._queue.popleft()
         if item.kinds == {"video"}:
             self._clips.add(item.index)
         hand[item.index] = item
-        return self._queue.popleft()
+        return item
+
+    def _has_room(self, device: int, item: Item) -> bool:
+        """Does it take this one as well?"""
+        hand = self._hands[device]
+        clips, clip = len(self._clips & hand.keys()), item.kinds == {"video"}
+        part = (1 + self._done[device]) / sum(1 + self._done[one] for one in self._alive)
+        share = min(MOST, FIRST + self._done[device], int(len(self._queue) * part / 2))
+        if self.suspected(item) or not self._suspects.isdisjoint(hand):
+            return not hand
+        if not clips and not clip:
+            return len(hand) < max(LEAST, share)
+        if len(self._alive) > 1:
+            return not hand
+        return len(hand) < min(FIRST, max(1, share)) and clips + clip <= LEAST
 
     def suspected(self, item: Item) -> bool:
         """Was a device lost that looked at it?"""

@@ -56,6 +56,8 @@ __all__ = ["main"]
 
 WORKED_SECONDS = 1.0
 """After which the run is told again how busy the device is, as soon as an item ends."""
+_ENOUGH = 4
+"""Items that nobody has begun: then it does not matter when the run hears that one has ended."""
 _LATER = 60.0
 """Seconds after which a process ends that was told to end and cannot."""
 
@@ -178,14 +180,15 @@ class _Worker:
         self._tell(Took(item.index, threading.get_ident()))
 
     def _end(self, item: Item, outcome: Outcome, vaes: Vaes) -> None:
+        more = self._items.waiting >= _ENOUGH
         if isinstance(outcome, ItemFinished):
-            self._tell(Ended(item.index, tuple(outcome.notices), outcome.done))
+            self._tell(Ended(item.index, tuple(outcome.notices), outcome.done, more=more))
         elif not isinstance(outcome, Exception):
-            self._tell(Ended(item.index, (), outcome))
+            self._tell(Ended(item.index, (), outcome, more=more))
         elif is_fault(outcome) and not _answers(vaes):
             raise _DeviceLostError from outcome
         else:
-            self._tell(Ended(item.index, (), failure(item, outcome)))
+            self._tell(Ended(item.index, (), failure(item, outcome), more=more))
 
     def _listen(self) -> None:
         try:

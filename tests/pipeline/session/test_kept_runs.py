@@ -42,13 +42,19 @@ class Card:
     def limit(self, share: float, _: Any) -> None:
         self.share = share
 
-    def record(self, run: Callable[[Sequence[Tensor]], list[Tensor]], inputs: Sequence[Tensor], _: Any) -> Any:
+    def record(
+        self,
+        run: Callable[[Sequence[Tensor]], list[Tensor]],
+        inputs: Sequence[Tensor],
+        _: Any,
+        kept: Sequence[Tensor] = (),
+    ) -> Any:
         self.made += 1
         self.share_within = self.share
         self.kept += self.pool
         if self.fails:
             raise torch.OutOfMemoryError(self.fails)
-        fixed = [torch.empty_like(x, device="cpu") for x in inputs]
+        fixed = [*(torch.empty_like(x, device="cpu") for x in inputs), *kept]
 
         def replay(given: Sequence[Tensor]) -> list[Tensor]:
             for ours, theirs in zip(fixed, given, strict=True):
@@ -170,7 +176,7 @@ def test_a_size_is_recorded_when_it_comes_a_third_time_and_anew_when_it_was_drop
     order: list[str] = []
     one = runner_for(x)
     computed, record = one._executed, card.record
-    monkeypatch.setattr(one, "_executed", lambda *a: (order.append("run"), computed(*a))[1])
+    monkeypatch.setattr(one, "_executed", lambda *a, **k: (order.append("run"), computed(*a, **k))[1])
     monkeypatch.setattr(kept_runs, "Recording", lambda *a: (order.append("record"), record(*a))[1])
     (expected,) = one.run([x])
     for _ in range(2):

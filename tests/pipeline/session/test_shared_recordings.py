@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -17,9 +18,11 @@ from torch import Tensor
 from torch import distributed as dist
 
 from tvae.pipeline import TiledVAE
+from tvae.pipeline.engine.run import rank_rows
 from tvae.pipeline.engine.run.exchange import GroupExchange
 from tvae.pipeline.models.calls import SIDES
 from tvae.pipeline.models.reference import call_reference, reference_mode
+from tvae.pipeline.session import recorded_step
 from tvae.pipeline.session.kept_runs import KeptRuns
 from tvae.pipeline.session.runner import Runner
 
@@ -31,6 +34,7 @@ class Recordings:
 
     def __init__(self, *, refused: bool = False) -> None:
         self.made = self.replayed = self.rows = 0
+        self.replaying = False
         self._refused, begin = refused, Runner.__init__
         GroupExchange.recordable = property(lambda _: True, lambda *_: None)  # type: ignore[assignment, method-assign]
         KeptRuns.record = self._record  # type: ignore[assignment, method-assign]
@@ -42,20 +46,29 @@ class Recordings:
         Runner.__init__ = recording  # type: ignore[method-assign]
 
     def _record(
-        self, _owner: Any, run: Callable[[Sequence[Tensor]], list[Tensor]], inputs: Sequence[Tensor], *_: int
+        self,
+        _owner: Any,
+        run: Callable[[Sequence[Tensor]], list[Tensor]],
+        inputs: Sequence[Tensor],
+        _size: int,
+        _carried: int,
+        kept: Sequence[Tensor] = (),
     ) -> Any:
         if self._refused:
             raise RuntimeError("no room")
         self.made += 1
         self.rows = inputs[0].shape[-2]
-        fixed = [torch.empty_like(x) for x in inputs]
+        fixed = [*(torch.empty_like(x) for x in inputs), *kept]
 
         def replay(given: Sequence[Tensor]) -> list[Tensor]:
             self.replayed += 1
+            self.replaying = True
             for ours, theirs in zip(fixed, given, strict=True):
                 if theirs.data_ptr() != ours.data_ptr():
                     ours.copy_(theirs)
-            return run(fixed)
+            found = run(fixed)
+            self.replaying = False
+            return found
 
         return SimpleNamespace(replay=replay)
 
@@ -143,12 +156,21 @@ def clips(side: str) -> list[Tensor]:
 
 
 def steps_in_group(_rank: int, side: str) -> list[Tensor]:
-    """Two clips, and how many runs were recorded and replayed."""
+    """Two clips; runs that were recorded, replays, and caches that replays copied to and from their places."""
     recordings = Recordings()
+    to, widen, widened = mock.Mock(wraps=recorded_step.copied), rank_rows.widened, list[bool]()
+
+    def watched(value: Tensor, *where: Any, **how: Any) -> Tensor:
+        found = widen(value, *where, **how)
+        widened.append(recordings.replaying and found is not value)
+        return found
+
+    recorded_step.copied = to  # type: ignore[attr-defined]
+    rank_rows.widened = watched  # type: ignore[assignment, attr-defined]
     vae = TiledVAE(TINY["AutoencoderKLWan"].build(), group=dist.group.WORLD)
     with torch.no_grad():
         found = [result(getattr(vae, side)(x)) for x in clips(side)]
-    return [*found, torch.tensor([recordings.made, recordings.replayed])]
+    return [*found, torch.tensor([recordings.made, recordings.replayed, to.call_count, sum(widened)])]
 
 
 @pytest.mark.parametrize("side", ["decode", "encode"])
@@ -158,9 +180,10 @@ def test_steps_keep_their_caches_in_the_recording(side: str) -> None:
         want = [result(getattr(model, side)(x.double())) for x in clips(side)]
     for *found, counted in in_ranks(2, steps_in_group, side):
         assert all(relative_l2(mine, exact) <= 1e-5 for mine, exact in zip(found, want, strict=True))
-        made, replayed = counted.tolist()
-        assert made >= 1
+        made, replayed, *copied = counted.tolist()
+        assert made == 2, "one that reads the first places of caches, one that reads the others"
         assert replayed >= 8, "most of the steps"
+        assert copied == [0, 0]
 
 
 def freed(_rank: int) -> list[Tensor]:

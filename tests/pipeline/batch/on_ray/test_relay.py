@@ -5,18 +5,21 @@ from __future__ import annotations
 import pickle
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from tvae.pipeline.batch.on_ray import relay as relay_module
 from tvae.pipeline.batch.on_ray.identity import identity
 from tvae.pipeline.batch.on_ray.relay import Relay
 
 ECHO = """
 import sys
-while len(head := sys.stdin.buffer.read(8)) == 8:
-    data = sys.stdin.buffer.read(int.from_bytes(head, "big"))
-    sys.stdout.buffer.write(head + data)
+while len(head := sys.stdin.buffer.read(9)) == 9:
+    data = sys.stdin.buffer.read(int.from_bytes(head[1:], "big"))
+    sys.stdout.buffer.write(bytes([data[-1:] == b"+"]) + head[1:] + data)
     sys.stdout.buffer.flush()
 """
 
@@ -42,6 +45,28 @@ def test_messages_pass_in_order(tmp_path: Path) -> None:
     relay.tell(b"late")  # to nobody
 
 
+def test_what_can_wait_comes_with_what_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``+`` at its end says that it may."""
+    relay = Relay()
+    relay.start(["-c", ECHO], str(tmp_path))
+    relay.tell(b"first")  # the process has begun
+    assert relay.hear() == ([b"first"], None)
+    monkeypatch.setattr(relay_module, "_GATHER_SECONDS", 2.0)
+    for data in (b"a+", b"b+", b"c"):
+        relay.tell(data)
+    begin = time.monotonic()
+    assert relay.hear() == ([b"a+", b"b+", b"c"], None)
+    assert time.monotonic() - begin < 2.0, "c does not wait"
+    relay.tell(b"d+")
+    late = threading.Timer(0.1, relay.tell, (b"e+",))
+    late.start()
+    assert relay.hear() == ([b"d+", b"e+"], None)
+    assert time.monotonic() - begin < 6, "but not for as long as it waits for the first"
+    late.join()
+    relay.dismiss()
+    assert heard(relay) == ([], 0)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="has no SIGKILL")
 def test_a_process_that_is_killed(tmp_path: Path) -> None:
     relay = Relay()
@@ -54,7 +79,7 @@ def test_a_process_that_is_killed(tmp_path: Path) -> None:
 
 def test_a_message_that_is_cut_off_is_none(tmp_path: Path) -> None:
     relay = Relay()
-    relay.start(["-c", "import sys; sys.stdout.buffer.write((9).to_bytes(8, 'big') + b'half'); sys.exit(3)"], ".")
+    relay.start(["-c", "import sys; sys.stdout.buffer.write((9).to_bytes(9, 'big') + b'half'); sys.exit(3)"], ".")
     assert heard(relay) == ([], 3)
 
 

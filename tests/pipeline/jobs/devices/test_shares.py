@@ -94,6 +94,24 @@ def test_pictures_come_several_at_a_time() -> None:
     assert len(given_to(Shares(items("ccc"), 2), 0)) == 1
 
 
+def test_the_only_device_has_pictures_beside_its_clips() -> None:
+    shares = Shares(items("cccp" + "p" * 40), 1)
+    assert [item.index for item in given_to(shares, 0)] == [0, 1], "the third waits, and what comes after it"
+    shares.ended(0, 0)
+    assert [item.index for item in given_to(shares, 0)] == [*range(2, 1 + FIRST)], "and a few pictures"
+    shares.ended(0, 3)
+    assert len(given_to(shares, 0)) == 1
+    shares.ended(0, 1)
+    shares.ended(0, 2)
+    assert len(given_to(shares, 0)) > 3, "as many as ever"
+    shares = Shares(items("cc"), 1)
+    assert len(given_to(shares, 0)) == 1, "another device may come"
+    assert shares.join() == 1
+    shares.regain(1)
+    assert len(given_to(shares, 1)) == 1
+    assert not given_to(shares, 0)
+
+
 def test_what_turns_out_to_be_a_clip() -> None:
     shares = Shares(items("?" * 100), 2)
     first = given_to(shares, 0)
@@ -150,8 +168,12 @@ def test_every_item_ends_once(kinds: str, devices: int, chance: random.Random) -
     ended: list[int] = []
     while shares.left:
         for device in alive:
-            hands[device] |= {item.index: item for item in given_to(shares, device)}
-            assert len(hands[device]) == 1 or all("".join(i.kinds) != "video" for i in hands[device].values())
+            fresh = given_to(shares, device)
+            hands[device] |= {item.index: item for item in fresh}
+            clips = sum(i.kinds == {"video"} for i in hands[device].values())
+            most = LEAST if len(alive) == 1 else 1
+            assert not fresh or clips <= most
+            assert not fresh or not clips or len(hands[device]) <= (FIRST if len(alive) == 1 else 1)
         assert any(hands)
         device = chance.choice([n for n in alive if hands[n]])
         index = chance.choice([*hands[device]])
