@@ -41,7 +41,7 @@ from tvae.pipeline.session.graph_cache import fits_weights
 from tvae.pipeline.session.identity.module_identity import Identity, identity_of
 from tvae.pipeline.session.outputs.spec import resolvable
 from tvae.pipeline.session.outputs.taken_apart import rebuild
-from tvae.pipeline.session.peers import Peers, same_call
+from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.session import Session, Task
 from tvae.pipeline.session.several_devices import SeveralDevices
 from tvae.pipeline.session.subject import Subject
@@ -238,7 +238,7 @@ class TiledVAE(InPlaceOf):
             found = known.replay(Task(side), inputs, call)
         if found is None:
             session = self._session(device, inputs[0].dtype)
-            with same_call(self._peers, session, (side, call), inputs):
+            with session.same_call(Task(side), inputs, call):
                 if self._in_steps(session, side, call, inputs[0].ndim):
                     return clip_output(side, session.clip(side, inputs[0]).to(dtype))
                 found = session.compute(Task(side), inputs, call, generator=generator)

@@ -9,6 +9,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch
@@ -24,7 +25,7 @@ from tvae.pipeline.errors import PlanError, TvaeError, UsageError
 from tvae.pipeline.session.choose_plan import Room
 from tvae.pipeline.session.input_sums import SumsLater, sums_of
 
-__all__ = ["Peers", "same_call"]
+__all__ = ["Peers", "Told", "same_call"]
 
 _UNKNOWN = 1 << 62
 """Bytes of memory of which nothing is known."""
@@ -84,8 +85,11 @@ class Peers:
         """Are these facts (name, what it is) the same on all ranks? Raises UsageError on all where they are not."""
         self._compare([name for name, _ in facts], _digests([what for _, what in facts]))
 
-    def check_call(self, model: object, call: object, inputs: Sequence[Tensor]) -> Callable[[], None] | None:
-        """See ``same_call``. Gives what compares inputs; None where that is done."""
+    def check_call(
+        self, model: object, call: object, inputs: Sequence[Tensor]
+    ) -> Callable[[Sequence[bool]], list[list[int]]] | None:
+        """See ``same_call``. Gives what compares inputs, and what every rank says besides; None where inputs are
+        compared."""
         number = self._models.get(model)
         if number is None:
             number = self._models[model] = next(self._numbers_of_models)
@@ -93,7 +97,7 @@ class Peers:
         if self._on_host:
             self._compare(_FACTS, facts)
             later = SumsLater(inputs)
-            return lambda: self._compare([_INPUT], later())
+            return lambda said: self._compare([_INPUT], torch.cat([later(), torch.tensor([*said], device="cpu")]))
         sums = sums_of(inputs)  # they stay on their device: a rank waits once, for what all have said
         self._compare([*_FACTS, _INPUT], torch.cat([facts.to(sums.device), sums]))
         return None
@@ -128,12 +132,14 @@ class Peers:
         """The rows that each rank is to have of a result."""
         return [(0, rows), *own[1:]] if self.first_only else [(0, rows)] * len(own)
 
-    def _compare(self, names: Sequence[str], mine: Tensor) -> None:
+    def _compare(self, names: Sequence[str], mine: Tensor) -> list[list[int]]:
+        """names: of the first numbers, which must be alike. Returns those of all ranks."""
         every = self._said(mine)
         for rank, its in enumerate(every):
-            other = [name for name, a, b in zip(names, its, every[0], strict=True) if a != b]
+            other = [name for name, a, b in zip(names, its, every[0], strict=False) if a != b]
             if other:
                 raise UsageError(f"rank {rank} has another {other[0]} than rank 0: all ranks make the same calls")
+        return every
 
     def _numbers(self, mine: Sequence[int]) -> list[list[int]]:
         """Those of every rank."""
@@ -147,18 +153,31 @@ class Peers:
         return self._all.gather(numbers.cpu() if self._on_host else numbers.cuda())
 
 
+@dataclass
+class Told:
+    """What ranks tell each other of a call: changed: the model, since the session that has computed was made; recorded:
+    the run, so that the next one is a replay. The others' is known when the call is over."""
+
+    changed: bool = False
+    recorded: bool = False
+    changed_somewhere: bool = False
+    recorded_everywhere: bool = False
+
+
 @contextmanager
-def same_call(peers: Peers | None, model: object, call: object, inputs: Sequence[Tensor]) -> Iterator[None]:
+def same_call(peers: Peers | None, model: object, call: object, inputs: Sequence[Tensor]) -> Iterator[Told]:
     """Around a call: do all ranks make the same one? Raises UsageError on all where they do not. model: another object
     when anything about the VAE has changed but the values of its weights.
 
     Inputs are compared by checksums: once the device has its work, or before where the group has no way for numbers on
-    CPUs.
+    CPUs; then nothing else is told.
     """
     compare_inputs = None if peers is None else peers.check_call(model, call, inputs)
-    yield
+    told = Told()
+    yield told
     if compare_inputs is not None:
-        compare_inputs()
+        _, changed, recorded = zip(*compare_inputs([told.changed, told.recorded]), strict=True)
+        told.changed_somewhere, told.recorded_everywhere = any(changed), all(recorded)
 
 
 def _digests(facts: Sequence[object]) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from tvae.pipeline.session.choose_plan import rows_dim
 from tvae.pipeline.session.clip_plan import ClipPlan
 from tvae.pipeline.session.clip_recorder import ClipRecorder
 from tvae.pipeline.session.clip_steps import ClipSteps
+from tvae.pipeline.session.early_runs import EarlyRuns
 from tvae.pipeline.session.kept_runs import KeptRuns, drop_recordings, run_key
 from tvae.pipeline.session.load_libraries import load_libraries
 from tvae.pipeline.session.outputs.taken_apart import Spec
@@ -82,6 +83,7 @@ class Session:
         self._sides = Sides(subject, kernels_of(preset, **how), allow_whole=allow_whole, **of_sides)
         self._steps: dict[Side, ClipSteps | None] = {}
         self._runs = KeptRuns(device)
+        self._early = EarlyRuns(self._runs, self._weights, subject.still, peers)
         self._records = preset.cuda_graphs and limits.vram is None and device.type == "cuda" and tells_segments()
         clips = self._records and peers is None and self._watched
         self._clips = ClipRecorder(self._runs, self._weights, partial(self._settings, steps=True)) if clips else None
@@ -130,16 +132,13 @@ class Session:
         return self._peers is not None or ready.serves(self.limits, self.device)
 
     def replay(self, task: Task, inputs: Sequence[Tensor], call: Call) -> tuple[list[Tensor], Spec] | None:
-        """What ``compute`` gives, by a recorded run that begins before the model is looked at: that is done while the
-        device computes. None where no run is recorded for such inputs, or the model has changed."""
+        """What ``compute`` gives, by a recorded run that begins before the model is looked at; see ``EarlyRuns``."""
         with self.lock:
-            ready = self._runs.recorded(run_key(task, inputs, call, NO_SINKS))
-            if ready is None or self._peers is not None or not ready.runner.weights_in_place():
-                return None  # ranks compare their calls first
-            start = self._weights.start()
-            tensors = ready.runner.run(inputs, recorder=self._runs)
-            written = self._weights.look(start)
-            return (tensors, ready.spec) if self._subject.still() and not written() else None
+            return self._early.replay(self, task, inputs, call)
+
+    def same_call(self, task: Task, inputs: Sequence[Tensor], call: Call) -> AbstractContextManager[None]:
+        """Around a call that is no replay: do all ranks make the same one? Raises UsageError on all where not."""
+        return self._early.same_call(self, task, inputs, call)
 
     def expect(self, task: Task, shape: tuple[int, ...], call: Call | None = None) -> None:
         """Plan for a first input of this shape that comes soon, so that ``compute`` need not. From any thread, while

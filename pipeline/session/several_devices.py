@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -93,6 +94,10 @@ class SeveralDevices:
     def replay(self, _task: Task, _inputs: Sequence[Tensor], _call: Call) -> tuple[list[Tensor], Spec] | None:
         """See ``Session``: nothing is recorded that devices share."""
         return None
+
+    def same_call(self, _task: Task, _inputs: Sequence[Tensor], _call: Call) -> AbstractContextManager[None]:
+        """See ``Session``: devices of one process do."""
+        return nullcontext()
 
     def clip(self, side: Side, x: Tensor) -> Tensor:
         """See ``Session``."""

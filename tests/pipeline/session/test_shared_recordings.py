@@ -20,10 +20,12 @@ from torch import distributed as dist
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.engine.run import rank_rows
 from tvae.pipeline.engine.run.exchange import GroupExchange
+from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.calls import SIDES
 from tvae.pipeline.models.reference import call_reference, reference_mode
 from tvae.pipeline.session import recorded_step
 from tvae.pipeline.session.kept_runs import KeptRuns
+from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.runner import Runner
 
 CALLS = 6
@@ -95,8 +97,62 @@ def test_ranks_record_what_they_share(refuses: int) -> None:
     for rank, (*found, counted) in enumerate(in_ranks(2, in_group, refuses)):
         assert all(relative_l2(mine, exact) <= 1e-5 for mine, exact in zip(found, want, strict=True))
         *counts, rows = counted.tolist()
-        assert counts == ([0, 0] if rank == refuses else [1, CALLS - 2]), "from the third call on"
+        # from the third call on; where all have recorded, the last one has begun before the weights were looked at
+        assert counts == ([0, 0] if rank == refuses else [1, CALLS - (1 if refuses < 0 else 2)])
         assert rows < Z.shape[-2], "a recording has no rows that this rank does not read"
+
+
+def early(rank: int, what: str) -> list[Tensor]:
+    """Calls after all ranks have recorded; before the second of them something happens to the second rank."""
+    Recordings()
+    model = SharingVAE()
+    vae = TiledVAE(model, group=dist.group.WORLD, strip=2)
+    with torch.no_grad():
+        for n in range(3):
+            vae.decode(Z * n)
+        (session,) = vae._sessions.values()
+        assert len(session._early._recorded_by_all) == 1
+        looked, compared = list[str](), Peers._compare
+
+        def compare(peers: Peers, names: Sequence[str], mine: Tensor) -> list[list[int]]:
+            looked.append(names[0])
+            return compared(peers, names, mine)
+
+        still, Peers._compare = session._early._still, compare  # type: ignore[method-assign]
+        session._early._still = lambda: (looked.append("model"), still())[1]
+        found = [result(vae.decode(Z))]
+        assert looked == ["VAE", "model", "input"], "the model is looked at when the device has its work"
+        if what == "no recording" and rank:
+            for ready in session._runs._ready.values():
+                ready.runner.drop_recording()
+        elif what == "other input" and rank:
+            return [*found, *refused(lambda: vae.decode(Z * 2))]
+        elif what == "other VAE" and rank:
+            model.norm.eps = 0.5
+        elif what == "all change":
+            model.last.weight.mul_(2.0)
+        if what in ("other VAE", "other input"):
+            return [*found, *refused(lambda: vae.decode(Z * 3))]
+        return [*found, result(vae.decode(Z)), result(vae.decode(Z))]
+
+
+def refused(call: Callable[[], Any]) -> list[Tensor]:
+    with pytest.raises(UsageError, match="rank 1 has another"):
+        call()
+    return []
+
+
+@pytest.mark.parametrize("what", ["no recording", "all change", "other VAE", "other input"])
+def test_replays_begin_before_the_model_is_looked_at(what: str) -> None:
+    model = SharingVAE().double()
+    with torch.no_grad():
+        want = [model.decode(Z.double())]
+        if what == "all change":
+            model.last.weight.mul_(2.0)
+        want += [model.decode(Z.double())] * 2
+    for found in in_ranks(2, early, what):
+        assert len(found) == (1 if what.startswith("other") else 3)
+        assert all(relative_l2(mine, exact) <= 1e-5 for mine, exact in zip(found, want, strict=False))
 
 
 class Timed(SharingVAE):

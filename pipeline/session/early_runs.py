@@ -1,0 +1,86 @@
+"""Calls that come often: a recorded run begins before the model is looked at, which is done while the device computes.
+
+Ranks that share calls must all begin, or none: what one sends the others wait for. So they tell each other after a call
+whether they have recorded it, and begin early from the next one on where all had, whatever became of a recording since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from tvae.pipeline.models.calls import Call
+from tvae.pipeline.session.kept_runs import KeptRuns, run_key
+from tvae.pipeline.session.outputs.taken_apart import Spec
+from tvae.pipeline.session.peers import Peers, same_call
+from tvae.pipeline.session.prepared import NO_SINKS
+from tvae.pipeline.session.ready import Ready
+from tvae.pipeline.session.task import Task
+from tvae.pipeline.session.weights import PreparedWeights
+
+__all__ = ["EarlyRuns"]
+
+Found = tuple[list[Tensor], Spec]
+"""See ``Session.compute``."""
+
+
+class Computes(Protocol):
+    """A session."""
+
+    def compute(self, task: Task, inputs: Sequence[Tensor], call: Call) -> Found:
+        """See ``Session``."""
+
+
+class EarlyRuns:
+    """Of one session. still: is the model what it was? peers: see ``Session``."""
+
+    def __init__(
+        self, runs: KeptRuns, weights: PreparedWeights, still: Callable[[], bool], peers: Peers | None
+    ) -> None:
+        self._runs, self._weights, self._still, self._peers = runs, weights, still, peers
+        self._recorded_by_all: set[Any] = set()
+
+    def replay(self, session: Computes, task: Task, inputs: Sequence[Tensor], call: Call) -> Found | None:
+        """What ``session.compute`` gives; None where nothing is recorded for such inputs, or the model has changed: on
+        all ranks alike."""
+        key = run_key(task, inputs, call, NO_SINKS)
+        if self._peers is None:
+            alone = self._replayable(key)
+            return None if alone is None else self._begun(alone, inputs)
+        if key not in self._recorded_by_all:
+            return None
+        with same_call(self._peers, session, (task.side, call), inputs) as told:
+            ready = self._replayable(key)
+            if ready is not None:
+                found = self._begun(ready, inputs)
+            else:  # the others wait for what this rank sends
+                found = session.compute(task, inputs, call)
+                found = found if self._still() else None
+            told.changed = found is None
+        if told.changed_somewhere:
+            self._recorded_by_all.clear()
+            return None
+        return found
+
+    @contextmanager
+    def same_call(self, session: Computes, task: Task, inputs: Sequence[Tensor], call: Call) -> Iterator[None]:
+        """Around a call that did not begin early. See ``same_call``."""
+        key = run_key(task, inputs, call, NO_SINKS)
+        with same_call(self._peers, session, (task.side, call), inputs) as told:
+            yield
+            told.recorded = self._runs.recorded(key) is not None
+        if told.recorded_everywhere:
+            self._recorded_by_all.add(key)
+
+    def _replayable(self, key: Any) -> Ready | None:
+        ready = self._runs.recorded(key)
+        return ready if ready is not None and ready.runner.weights_in_place() else None
+
+    def _begun(self, ready: Ready, inputs: Sequence[Tensor]) -> Found | None:
+        start = self._weights.start()
+        tensors = ready.runner.run(inputs, recorder=self._runs)
+        written = self._weights.look(start)
+        return (tensors, ready.spec) if self._still() and not written() else None
