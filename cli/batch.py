@@ -84,7 +84,7 @@ def batch(
 
         from tvae.pipeline.batch.check import VERIFY
         from tvae.pipeline.batch.job_file import Step, read_job_file
-        from tvae.pipeline.batch.report import check_places, expect, write_failed_list, write_reports
+        from tvae.pipeline.batch.report import check_places, expect, keep_rates, write_failed_list, write_reports
         from tvae.pipeline.batch.run import Options, run_batch
         from tvae.pipeline.batch.shards import shard_here, shard_of
         from tvae.pipeline.jobs import Event, RunStarted
@@ -105,6 +105,7 @@ def batch(
         def report(ended: Ended) -> None:
             if not dry_run:
                 write_reports(results, part, claim=claim, ended=ended)
+                keep_rates(results, steps, part)
             if failed_list is not None:
                 write_failed_list(Path(failed_list), results)
 
@@ -136,7 +137,7 @@ def batch(
         stopped = wanted.most_failures is not None and failed >= wanted.most_failures
         report("stopped" if stopped else "complete")
         if dry_run:
-            expect(results, part)
+            expect(results, steps, part)
         if json:
             emit("batch_done", {"steps": [asdict(result) for result in results]}, as_json=True)
         elif not quiet and (dry_run or len(steps) > 1):

@@ -12,9 +12,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
-from tvae.pipeline.batch.check import VERIFY
-from tvae.pipeline.batch.foresight import measured_rate, written_for_read
+from tvae.pipeline.batch.check import VERIFY, CheckStep
+from tvae.pipeline.batch.foresight import bytes_of, measured_rate, written_for_read
+from tvae.pipeline.batch.job_file import Step
 from tvae.pipeline.batch.manifest_lines import check_own, manifest_name
+from tvae.pipeline.batch.rates import rate_of, remember
 from tvae.pipeline.batch.run import StepResult
 from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.errors import UsageError
@@ -22,9 +24,11 @@ from tvae.pipeline.files.atomic import replacing, write_error
 from tvae.pipeline.files.checked import read_json
 from tvae.pipeline.stores import is_url
 
-__all__ = ["Ended", "check_places", "expect", "write_failed_list", "write_reports"]
+__all__ = ["Ended", "check_places", "expect", "keep_rates", "write_failed_list", "write_reports"]
 
 FORMAT = "tvae batch report"
+_READ_AGAIN = 16 << 20
+"""Bytes of a manifest that is read once more when a run is over."""
 MOST_REPORTS = 100
 """That runs which claim items leave in a folder: each process has one, and they come again and again."""
 _OF_A_CLAIM = re.compile(r"report-.+-\d+(-\d+-of-\d+)?\.json")
@@ -64,12 +68,25 @@ def write_reports(
                 _tidy(place.parent)
 
 
-def expect(results: Iterable[StepResult], shard: Shard | None) -> None:
-    """Completes what a dry run has found by what is known of its folders."""
-    for result in results:
-        folder = Path(result.output)
+def keep_rates(results: Sequence[StepResult], steps: Sequence[Step | CheckStep], shard: Shard | None) -> None:
+    """Of the steps of a run that is over, for dry runs of others like them."""
+    for result, step in zip(results, steps, strict=False):
+        if isinstance(step, Step) and result.done:
+            folder = Path(result.output)
+            small = bytes_of(folder / manifest_name(shard)) <= _READ_AGAIN
+            ratio = written_for_read(folder, result.operation, shard) if small else None
+            remember(step.job, result.read_bytes, result.seconds, ratio)
+
+
+def expect(results: Sequence[StepResult], steps: Sequence[Step | CheckStep], shard: Shard | None) -> None:
+    """Completes what a dry run has found by what is known of its folders, or else of steps like its own."""
+    for result, step in zip(results, steps, strict=False):
+        folder, like = Path(result.output), rate_of(step.job) if isinstance(step, Step) else None
         ratio = written_for_read(folder, result.operation, shard)
         rate = measured_rate(_place(result.output, shard, False), result.operation)
+        if like is not None:
+            ratio = like.written_for_read if ratio is None else ratio
+            rate = like.bytes_per_second if rate is None else rate
         result.written_bytes = None if ratio is None else round(ratio * result.read_bytes)
         result.expected_seconds = None if rate is None else result.read_bytes / rate
 

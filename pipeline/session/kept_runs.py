@@ -34,10 +34,10 @@ __all__ = ["KeptRuns", "drop_recordings", "run_key"]
 
 RECORDED_SHARE = 0.25
 """Of a device's memory that recordings may keep."""
-RECORDED_MOST, RECORDED_ROOM = 1.08, 32 << 20
+RECORDED_MOST, RECORDED_ROOM = 1.08, 72 << 20
 """Times the plan, and bytes, that a recording may take: while one is made, no memory is given back and joined anew, so
-that values of many sizes leave holes; inputs are copied in, results copied out. Where that is more, what was planned is
-the run's without a recording."""
+that values of many sizes leave holes; inputs are copied in, results copied out; cuBLAS takes a workspace of 32 MiB on
+Hopper, and so does cuBLASLt. Where that is more, what was planned is the run's without a recording."""
 _KEPT = 256
 """Prepared runs of a session. What they hold beside recordings are Python's objects."""
 

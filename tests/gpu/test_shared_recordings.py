@@ -45,7 +45,7 @@ def with_kernels_built(vae: TiledVAE, side: str, x: Tensor) -> None:
 
 
 def inputs(side: str) -> list[Tensor]:
-    x = SHAPE.input(side, 88, 56)
+    x = SHAPE.input(side, 46, 30)
     return [x * (1 + n / 4) for n in range(CALLS)] + [x]
 
 

@@ -124,13 +124,9 @@ class _ClusterRun(DevicesRun):
         device = None if first.device is None else f"{first.device.partition(':')[0]} on Ray"
         return RunStarted(self._context.job.operation, items, first.vae, first.dtype, device)
 
-    def _work(self) -> None:
-        self._share_out()
-        while self._shares.left:
-            self._hear(*self._next(self._watched))
-            while not self._inbox.empty():
-                self._hear(*self._next(()))
-            self._share_out()
+    @property
+    def _goes_on(self) -> bool:
+        return True  # others may come
 
     def _finish(self) -> None:
         for number in self._alive.keys() - self._ready.keys():

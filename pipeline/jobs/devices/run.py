@@ -118,6 +118,11 @@ class DevicesRun:
         """Processes that have something to do."""
         return self._shares.at_work
 
+    @property
+    def _goes_on(self) -> bool:
+        """Is there anybody to do what is left?"""
+        return bool(self._alive)
+
     def _begin(self, items: int) -> RunStarted:
         """Until all devices are ready."""
         ready: dict[int, Ready] = {}
@@ -142,7 +147,7 @@ class DevicesRun:
     def _work(self) -> None:
         """Until every item has ended."""
         self._share_out()
-        while self._shares.left and self._alive:
+        while self._shares.left and self._goes_on:
             first = self._next(self._watched)
             with self._context.together():
                 self._hear(*first)

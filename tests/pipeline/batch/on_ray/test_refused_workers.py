@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sys
@@ -15,7 +16,7 @@ from job_files import DECODE, ENCODE
 from tvae.pipeline.batch.job_file import read_job_file
 from tvae.pipeline.batch.on_ray import alike, shared_folder
 from tvae.pipeline.batch.on_ray.alike import other_model, unlike
-from tvae.pipeline.batch.on_ray.cluster import Cluster, Node, Workers, connected
+from tvae.pipeline.batch.on_ray.cluster import _NICENESS, Cluster, Node, Workers, connected
 from tvae.pipeline.batch.on_ray.identity import identity
 from tvae.pipeline.batch.run import Options, run_batch
 from tvae.pipeline.errors import UsageError
@@ -52,6 +53,21 @@ def test_an_address_without_a_cluster(address: str, told: str) -> None:
             connected(address.format(free=free.getsockname()[1]), Workers()),
         ):
             pass
+
+
+@pytest.mark.parametrize(("chosen", "found"), [(None, "0"), ("7", "7")])
+def test_workers_of_its_own_cluster_do_not_come_last(
+    chosen: str | None, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the user wants it. Ray's nodes have the environment of the command then."""
+    ray, seen = pytest.importorskip("ray", reason="needs the extra ray"), list[str | None]()
+    monkeypatch.setenv(_NICENESS, chosen or "")
+    if chosen is None:
+        monkeypatch.delenv(_NICENESS)
+    monkeypatch.setattr(ray, "init", lambda *_, **__: seen.append(os.environ.get(_NICENESS)))
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    with connected("local", Workers()):
+        assert seen == [found]
 
 
 def test_a_job_for_the_devices_of_one_machine(photos: Path, tmp_path: Path) -> None:
