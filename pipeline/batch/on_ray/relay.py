@@ -28,7 +28,7 @@ _AT_ONCE = 256
 """Messages that are fetched together."""
 _HEAR_SECONDS = 10.0
 """That a fetch waits for the first message."""
-_GATHER_SECONDS, _SOON_SECONDS = 0.25, 0.02
+_GATHER_SECONDS, _SOON_SECONDS = 1.0, 0.02
 """That it waits for more, and after a message that cannot wait: a fetch costs the driver and the actor milliseconds,
 and an item has three messages."""
 _SEE_SECONDS = 5.0

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice
 from typing import NamedTuple
 
 from tvae.pipeline.jobs.outputs import Item
@@ -26,6 +27,8 @@ MOST = 256
 """Pictures that a device has at a time: more than its threads read before it computes."""
 FIRST = 8
 """The same at the beginning, when nobody knows how fast it is: more with each that it has done."""
+AHEAD = 64
+"""Items of the queue in which the only device looks for pictures, where clips come first."""
 LEAST = 2
 """The same at the end of the queue: one to compute, one to read."""
 
@@ -69,9 +72,13 @@ class Shares:
     def next_for(self, device: int) -> Item | None:
         """The item that a device is given now; None: it has enough, or there is none."""
         hand = self._hands[device]
-        if not self._queue or device not in self._alive or not self._has_room(device, self._queue[0]):
+        ahead = AHEAD if len(self._alive) == 1 else 1
+        found = (n for n, item in enumerate(islice(self._queue, ahead)) if self._has_room(device, item))
+        at = next(found, None) if device in self._alive else None
+        if at is None:
             return None
-        item = self._queue.popleft()
+        item = self._queue[at]
+        del self._queue[at]
         if item.kinds == {"video"}:
             self._clips.add(item.index)
         hand[item.index] = item

@@ -56,8 +56,9 @@ __all__ = ["main"]
 
 WORKED_SECONDS = 1.0
 """After which the run is told again how busy the device is, as soon as an item ends."""
-_ENOUGH = 4
-"""Items that nobody has begun: then it does not matter when the run hears that one has ended."""
+_ENOUGH = 32
+"""Items that nobody has begun, for more than the tenth of a second that news takes: then the run need not hear at once
+that one has ended."""
 _LATER = 60.0
 """Seconds after which a process ends that was told to end and cannot."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -112,6 +113,9 @@ def test_a_worker_an_actor_and_a_node(
     assert len(lost) == 3
     assert {"its process was ended by SIGKILL", "its actor's process has died"} < lost
     one_line_each(tmp_path / "out", expected)
+    end = time.monotonic() + 20  # the added node's may be in the midst of its imports, and ends when its actor has
+    while two_nodes.workers() and time.monotonic() < end:
+        time.sleep(0.1)
     assert two_nodes.workers() == 0
     assert "(raylet)" not in capsys.readouterr().out  # where a command's results go
 
