@@ -122,7 +122,9 @@ def early(rank: int, what: str) -> list[Tensor]:
         session._early._still = lambda: (looked.append("model"), still())[1]
         found = [result(vae.decode(Z))]
         assert looked == ["VAE", "model", "input"], "the model is looked at when the device has its work"
-        if what == "no recording" and rank:
+        if what == "all change and have no recording":
+            model.norm.eps = 0.5
+        if (what == "no recording" and rank) or what == "all change and have no recording":
             for ready in session._runs._ready.values():
                 ready.runner.drop_recording()
         elif what == "other input" and rank:
@@ -142,13 +144,17 @@ def refused(call: Callable[[], Any]) -> list[Tensor]:
     return []
 
 
-@pytest.mark.parametrize("what", ["no recording", "all change", "other VAE", "other input"])
+@pytest.mark.parametrize(
+    "what", ["no recording", "all change", "all change and have no recording", "other VAE", "other input"]
+)
 def test_replays_begin_before_the_model_is_looked_at(what: str) -> None:
     model = SharingVAE().double()
     with torch.no_grad():
         want = [model.decode(Z.double())]
         if what == "all change":
             model.last.weight.mul_(2.0)
+        if what == "all change and have no recording":
+            model.norm.eps = 0.5
         want += [model.decode(Z.double())] * 2
     for found in in_ranks(2, early, what):
         assert len(found) == (1 if what.startswith("other") else 3)
