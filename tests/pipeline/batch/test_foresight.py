@@ -54,6 +54,7 @@ def test_bytes_and_time_are_those_that_were_measured(
     write_reports(results, None)
     assert expected(ENCODE).read_bytes == 0, "all is done"
     rate = results[0].read_bytes / results[0].seconds
+    rates.remember(read_job_file(tmp_path / "job.toml")[0].job, 1 << 40, 1.0, 99.0)  # type: ignore[union-attr]
     each = sum(path.stat().st_size for path in outputs(tmp_path / "out")) // 9
     for n in range(9, 13):
         photo(photos / f"{n}.png", n)
@@ -126,3 +127,5 @@ def test_the_last_steps_are_remembered(own_rates: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(rates, "_SHORT", 3.0)
     rates.remember(jobs[0], 100, 2.0, None)
     assert rates.rate_of(jobs[0]) is None, "too short to tell"
+    rates.remember(Job("encode", ("in",), dtype="e"), 100, 4.0, None)
+    assert rates.rate_of(jobs[1]) is not None, "it came again since"
