@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from tvae.pipeline.jobs.job import Job
 __all__ = ["Rate", "rate_of", "remember"]
 
 _log = logging.getLogger("tvae")
-_ALIKE = ("operation", "vae", "preset", "device", "devices", "dtype", "vram", "bitwise", "batch", "size", "cache")
-"""What decides how fast a step is, beside its inputs."""
+_APART = {"inputs", "output", "listed", "naming", "recursive", "existing", "dry_run", "exact", "claim", "recorded"}
+"""Fields of a job that do not matter for how fast it is, or how large its outputs are."""
 _MOST = 256
 """Steps that are remembered: the last ones."""
 _SHORT = 1.0
@@ -78,5 +78,5 @@ def _is_rate(found: Any) -> bool:
 
 
 def _key(job: Job) -> str:
-    said = repr([getattr(job, name) for name in _ALIKE])
+    said = repr([getattr(job, field.name) for field in fields(job) if field.name not in _APART])
     return hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest()[:32]

@@ -17,23 +17,12 @@ from torch import Tensor
 
 from tvae.pipeline.engine.ir.wide_copy import copied
 from tvae.pipeline.engine.run.cuda_graph import Recording
+from tvae.pipeline.engine.run.rank_rows import RoomForNext
 
-__all__ = ["Place", "RecordedStep"]
+__all__ = ["RecordedStep"]
 
 Record = Callable[[Callable[[Sequence[Tensor]], list[Tensor]], Sequence[Tensor]], Recording]
 """Makes a recording of a run of (chunk, caches); the caches are where they will be."""
-
-
-class Place(Protocol):
-    """For a cache."""
-
-    @property
-    def rows(self) -> Tensor:
-        """What a step leaves."""
-
-    @property
-    def around(self) -> Tensor:
-        """What the next one reads: the same with room for rows that come from others."""
 
 
 class Run(Protocol):
@@ -46,7 +35,7 @@ class Run(Protocol):
 class RecordedStep:
     """See the module's docstring. The caches that a step leaves have the shapes and types of those that it takes."""
 
-    def __init__(self, run: Run, record: Record, places: Sequence[Sequence[Place]]) -> None:
+    def __init__(self, run: Run, record: Record, places: Sequence[Sequence[RoomForNext]]) -> None:
         """places: two for each cache. Raises what ``record`` raises."""
         self._given: weakref.ref[Tensor] = weakref.ref(torch.empty(0))
         self._places, self._next = places, 0

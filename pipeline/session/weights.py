@@ -102,8 +102,8 @@ class PreparedWeights:
     def start(self) -> torch.cuda.Event | None:
         """Of the work that the current stream is given from now on; None where there is no checksum on a GPU yet, or
         not of all weights that were asked for."""
-        known = self._watch is not None and self._watch.weights == [*self._asked]
-        return self._watch.start() if self._watch is not None and known else None
+        watch = self._watch
+        return watch.start() if watch is not None and watch.weights == [*self._asked] else None
 
     def look(self, start: torch.cuda.Event | None = None) -> Callable[[], bool]:
         """Have the device look whether a weight that was asked for was written to since. The answer waits for it.

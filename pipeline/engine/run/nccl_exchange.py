@@ -20,8 +20,8 @@ _REGISTERS = "NCCL_GRAPH_REGISTER"
 GPUs. It takes that memory for one allocation, which segments that grow are not: a replay then waits for ever
 (pytorch/pytorch#158029)."""
 _MIXES = "NCCL_GRAPH_MIXING_SUPPORT"
-"""The variable that is 0 where nobody starts messages of a group while a graph's are under way. Otherwise each message
-of a graph waits for every one before it, by an edge of its own: the fiftieth starts 30 microseconds late."""
+"""The variable that is 0 where nobody starts messages of a group while a graph's are under way. Otherwise a message of
+a graph starts the later the more have gone before it: the thirtieth by 30 microseconds on an H100."""
 
 _gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before PyTorch 2.13
 

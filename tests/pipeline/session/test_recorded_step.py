@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tvae.pipeline.engine.run.rank_rows import RoomForNext
 from tvae.pipeline.session.recorded_step import RecordedStep
 
 
@@ -22,16 +23,14 @@ def step(inputs: Sequence[Tensor], results: Sequence[Tensor] = ()) -> list[Tenso
     return [result, results[0].copy_(first) if results else first, caches[1][-3:] - chunk]
 
 
-class Place:
+def place() -> RoomForNext:
     """Room for two rows before those that a step leaves."""
-
-    def __init__(self) -> None:
-        self.around = torch.full((5,), torch.nan)
-        self.rows = self.around[2:]
+    around = torch.full((5,), torch.nan)
+    return RoomForNext(around[2:], around)
 
 
-def places() -> list[list[Place]]:
-    return [[Place(), Place()] for _ in range(2)]
+def places() -> list[list[RoomForNext]]:
+    return [[place(), place()] for _ in range(2)]
 
 
 def record(run: Callable[[Sequence[Tensor]], list[Tensor]], kept: Sequence[Tensor]) -> Any:
