@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from tvae.pipeline.engine.ir.constants import bytes_from_weights
 from tvae.pipeline.engine.ir.program import Op, Program
-from tvae.pipeline.engine.plan.bitwise import fixed_schedule, height_in_latent_rows, smallest_fixed
+from tvae.pipeline.engine.plan.bitwise import fixed_schedule, smallest_fixed
 from tvae.pipeline.engine.plan.footprint import Footprint, at_most, footprint, known_of
 from tvae.pipeline.engine.plan.height_bands import HeightBands
 from tvae.pipeline.engine.plan.machine import CPU, CUDA, Machine, bound, seconds
@@ -31,8 +30,9 @@ from tvae.pipeline.memory.limits import (
     overhead,
     unused_bytes,
 )
+from tvae.pipeline.session.strip_heights import heights, too_high
 
-__all__ = ["ChosenPlan", "Example", "Room", "at_callers", "choose_plan", "described", "rows_dim", "unit_of_bands"]
+__all__ = ["ChosenPlan", "Example", "Room", "at_callers", "choose_plan", "described", "rows_dim"]
 
 
 _CLIP_BYTES = 768 << 20
@@ -40,8 +40,6 @@ _CLIP_BYTES = 768 << 20
 little on a card that those keep busy, and a long clip takes no more than a short one."""
 _LONGER = (3, 4, 6, 8, 12, 16, 24, 32)
 """Latent frames of a strip, to try while there is room."""
-_MOST_ELEMENTS = 1 << 30
-"""Of a value in one strip: libraries count with 32 bits, and take long to try their algorithms on more."""
 
 
 Room = tuple[int | None, int | None]
@@ -127,13 +125,13 @@ def choose_plan(
     ranks share, what is the least of all of them. Raises PlanError, UsageError for the limits.
     """
     there = _given(program, places) if there is None else there
-    strips = _strips(program, limits)
+    strips, higher = heights(program, limits), too_high(program, limits)
 
     def told(schedule: Schedule, wanted: Sequence[int]) -> ChosenPlan:
         at_ease = schedule.strip_rows == wanted[0] and len(schedule.places) == len(places)
         return ChosenPlan(schedule, _rates(device), at_ease, height_bands, to_come, there)
 
-    before = None if prior is None or limits.longest else prior.rebuilt(program, strips[0], places)
+    before = None if prior is None or limits.longest or higher else prior.rebuilt(program, strips[0], places)
     if before is not None and (known := told(before, strips)).fits_easily(limits, device, there):
         return known
 
@@ -148,10 +146,12 @@ def choose_plan(
     budget, host = room() if agreed is None else agreed(room)
     machine = replace(_machine(device), host=host)
 
-    def fit(heights: Sequence[int]) -> Schedule:
+    def fit(wanted: Sequence[int]) -> Schedule:
         if program.bitwise:
-            return fixed_schedule(program, heights[0], budget, machine, places, refused)
-        return fitting(program, heights, budget, machine, named, places, height_bands, enough=enough, prior=prior)
+            return fixed_schedule(program, wanted[0], budget, machine, places, refused)
+        return fitting(
+            program, wanted, budget, machine, named, places, height_bands, enough=enough, prior=prior, higher=higher
+        )
 
     def named(left: int) -> int:
         return _overhead(program, device, limits, to_come, there).named(left)
@@ -165,7 +165,7 @@ def choose_plan(
 
     found = told(fit(strips), strips)
     for frames in (n for n in _LONGER if n <= limits.longest):
-        longer = _strips(program, replace(limits, strip=frames))
+        longer = heights(program, replace(limits, strip=frames))
         if longer[0] <= strips[0] or found.bytes > _CLIP_BYTES:
             break
         way = told(fit([longer[0], *strips]), longer)
@@ -180,7 +180,7 @@ def described(found: ChosenPlan, limits: Limits, device: torch.device, side: str
     plan = found.schedule
     given = {i: place for i, place in plan.places.items() if place == "caller"}
     machine = _machine(device)
-    strips = _strips(plan.program, limits)
+    strips = heights(plan.program, limits)
     if plan.program.bitwise:
         most_modest = smallest_fixed(plan.program, strips[0], machine, given)
     else:
@@ -252,43 +252,3 @@ def _machine(device: torch.device) -> Machine:
 
 def _rates(device: torch.device) -> Machine:
     return CUDA if device.type == "cuda" else CPU
-
-
-def _strips(program: Program, limits: Limits) -> list[int]:
-    heights = list(dict.fromkeys(_in_input_rows(program, n) for n in _latent_rows(program, limits)))
-    if limits.fixed:
-        return heights
-    widest = max((math.prod(op.shape) for op in program.ops if op.axis is not None), default=1)
-    highest = max(1, _MOST_ELEMENTS * program.rows // widest)
-    low_enough = [rows for rows in heights if rows <= highest]
-    return low_enough or [min(highest, heights[-1])]
-
-
-def _latent_rows(program: Program, limits: Limits) -> list[int]:
-    """Heights of strips to try; a fixed one where results are to have the same bits."""
-    if program.bitwise and not limits.fixed:
-        return [height_in_latent_rows(program.rows // _rows_of_latent(program), limits.strip)]
-    return limits.strips()
-
-
-def unit_of_bands(program: Program, limits: Limits) -> int:
-    """Rows of the input that bands of ranks are multiples of."""
-    return _strips(program, limits)[0] if program.bitwise else _rows_of_latent(program)
-
-
-def _rows_of_latent(program: Program) -> int:
-    """Rows of the input that a latent row is."""
-    return _in_input_rows(program, 1)
-
-
-def _in_input_rows(program: Program, strip: int) -> int:
-    """Rows of the input that ``strip`` latent rows are; the latent is the lower of input and output.
-
-    Of a clip whose first frame stands apart: as many as a later latent frame has.
-    """
-    out = program.ops[program.outputs[0]].axis
-    rows_out = out.rows if out else program.rows
-    latent = max(1, min(rows_out, program.rows))
-    if latent > 1 and program.rows % latent and (program.rows - 1) % (latent - 1) == 0:
-        return strip * ((program.rows - 1) // (latent - 1))
-    return -(-strip * program.rows // latent)

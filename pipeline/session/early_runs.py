@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from tvae.pipeline.models.calls import Call
@@ -48,14 +49,17 @@ class EarlyRuns:
         all ranks alike."""
         key = run_key(task, inputs, call, NO_SINKS)
         if self._peers is None:
-            alone = self._replayable(key)
-            return None if alone is None else self._begun(alone, inputs)
+            alone, start = self._replayable(key), self._weights.start()
+            return None if alone is None else self._begun(alone, start, inputs)
         if key not in self._recorded_by_all:
             return None
         with same_call(self._peers, session, (task.side, call), inputs) as told:
-            ready = self._replayable(key)
+            try:
+                ready, start = self._replayable(key), self._weights.start()
+            finally:
+                told.agree()
             if ready is not None:
-                found = self._begun(ready, inputs)
+                found = self._begun(ready, start, inputs)
             else:  # the others wait for what this rank sends
                 found = session.compute(task, inputs, call)
                 found = found if self._still() else None
@@ -70,6 +74,7 @@ class EarlyRuns:
         """Around a call that did not begin early. See ``same_call``."""
         key = run_key(task, inputs, call, NO_SINKS)
         with same_call(self._peers, session, (task.side, call), inputs) as told:
+            told.agree()
             yield
             told.recorded = self._runs.recorded(key) is not None
         if told.recorded_everywhere:
@@ -79,8 +84,7 @@ class EarlyRuns:
         ready = self._runs.recorded(key)
         return ready if ready is not None and ready.runner.weights_in_place() else None
 
-    def _begun(self, ready: Ready, inputs: Sequence[Tensor]) -> Found | None:
-        start = self._weights.start()
+    def _begun(self, ready: Ready, start: torch.cuda.Event | None, inputs: Sequence[Tensor]) -> Found | None:
         tensors = ready.runner.run(inputs, recorder=self._runs)
         written = self._weights.look(start)
         return (tensors, ready.spec) if self._still() and not written() else None

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import Axis, shape_of_rows
 from tvae.pipeline.engine.plan.bounds import Rows
-from tvae.pipeline.engine.run.exchange import Exchange
+from tvae.pipeline.engine.run.exchange import Exchange, GroupExchange
 from tvae.pipeline.engine.run.nccl_exchange import exchange_of
 from tvae.pipeline.engine.run.swap_rows import PartOfRows, swap_rows, widened
 from tvae.pipeline.errors import PlanError, TvaeError, UsageError
@@ -87,20 +87,19 @@ class Peers:
 
     def check_call(
         self, model: object, call: object, inputs: Sequence[Tensor]
-    ) -> Callable[[Sequence[bool]], list[list[int]]] | None:
-        """See ``same_call``. Gives what compares inputs, and what every rank says besides; None where inputs are
-        compared."""
+    ) -> tuple[Callable[[], object], Callable[[Sequence[bool]], list[list[int]]] | None]:
+        """See ``same_call``. Tells the others, and gives what waits for their word; and what compares inputs, and what
+        every rank says besides, None where inputs are compared with the rest."""
         number = self._models.get(model)
         if number is None:
             number = self._models[model] = next(self._numbers_of_models)
         facts = _digests([number, call, [tuple(x.shape) for x in inputs]])
         if self._on_host:
-            self._compare(_FACTS, facts)
-            later = SumsLater(inputs)
-            return lambda said: self._compare([_INPUT], torch.cat([later(), torch.tensor([*said], device="cpu")]))
+            said, later = self._said_later(facts), SumsLater(inputs)
+            return lambda: self._check(_FACTS, said()), lambda more: self._compare([_INPUT], _joined(later(), more))
         sums = sums_of(inputs)  # they stay on their device: a rank waits once, for what all have said
-        self._compare([*_FACTS, _INPUT], torch.cat([facts.to(sums.device), sums]))
-        return None
+        said = self._said_later(torch.cat([facts.to(sums.device), sums]))
+        return lambda: self._check([*_FACTS, _INPUT], said()), None
 
     def whole(
         self, part: Tensor, axis: Axis, own: Sequence[Rows], *, channels_last: bool, everywhere: bool = False
@@ -134,7 +133,9 @@ class Peers:
 
     def _compare(self, names: Sequence[str], mine: Tensor) -> list[list[int]]:
         """names: of the first numbers, which must be alike. Returns those of all ranks."""
-        every = self._said(mine)
+        return self._check(names, self._said_later(mine)())
+
+    def _check(self, names: Sequence[str], every: list[list[int]]) -> list[list[int]]:
         for rank, its in enumerate(every):
             other = [name for name, a, b in zip(names, its, every[0], strict=False) if a != b]
             if other:
@@ -143,21 +144,35 @@ class Peers:
 
     def _numbers(self, mine: Sequence[int]) -> list[list[int]]:
         """Those of every rank."""
-        return self._said(torch.tensor(mine, dtype=torch.int64, device="cpu"))
+        return self._said_later(torch.tensor(mine, dtype=torch.int64, device="cpu"))()
 
-    def _said(self, mine: Tensor) -> list[list[int]]:
-        found: list[list[int]] = torch.stack(self._gathered(mine)).tolist()
-        return found
+    def _said_later(self, mine: Tensor) -> Callable[[], list[list[int]]]:
+        """Tells the others now; what it gives waits for their numbers."""
+        gathered = self._gathered(mine)
 
-    def _gathered(self, numbers: Tensor) -> list[Tensor]:
-        return self._all.gather(numbers.cpu() if self._on_host else numbers.cuda())
+        def every() -> list[list[int]]:
+            found: list[list[int]] = torch.stack(gathered()).tolist()
+            return found
+
+        return every
+
+    def _gathered(self, numbers: Tensor) -> Callable[[], list[Tensor]]:
+        if self._on_host and isinstance(self._all, GroupExchange):
+            return self._all.gather_later(numbers.cpu())
+        found = self._all.gather(numbers.cuda())
+        return lambda: found
 
 
 @dataclass
 class Told:
     """What ranks tell each other of a call: changed: the model, since the session that has computed was made; recorded:
-    the run, so that the next one is a replay. The others' is known when the call is over."""
+    the run, so that the next one is a replay. The others' is known when the call is over.
 
+    agree: waits for what the others call, and raises UsageError where that is something else. Nothing that ranks share
+    begins before it.
+    """
+
+    agree: Callable[[], object]
     changed: bool = False
     recorded: bool = False
     changed_somewhere: bool = False
@@ -172,12 +187,19 @@ def same_call(peers: Peers | None, model: object, call: object, inputs: Sequence
     Inputs are compared by checksums: once the device has its work, or before where the group has no way for numbers on
     CPUs; then nothing else is told.
     """
-    compare_inputs = None if peers is None else peers.check_call(model, call, inputs)
-    told = Told()
+    if peers is None:
+        yield Told(lambda: None)
+        return
+    agree, compare_inputs = peers.check_call(model, call, inputs)
+    told = Told(agree)
     yield told
     if compare_inputs is not None:
         _, changed, recorded = zip(*compare_inputs([told.changed, told.recorded]), strict=True)
         told.changed_somewhere, told.recorded_everywhere = any(changed), all(recorded)
+
+
+def _joined(sums: Tensor, more: Sequence[bool]) -> Tensor:
+    return torch.cat([sums, torch.tensor([*more], device="cpu")])
 
 
 def _digests(facts: Sequence[object]) -> Tensor:

@@ -15,11 +15,12 @@ from tvae.pipeline.engine.ir.program import Program
 from tvae.pipeline.engine.run.storage import RowSource
 from tvae.pipeline.memory.limits import Limits
 from tvae.pipeline.models.calls import Call
-from tvae.pipeline.session.choose_plan import ChosenPlan, choose_plan, unit_of_bands
+from tvae.pipeline.session.choose_plan import ChosenPlan, choose_plan
 from tvae.pipeline.session.identity.library import versions
 from tvae.pipeline.session.identity.sources import own_digest
 from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.shared_run import SharedRun, shared_plan
+from tvae.pipeline.session.strip_heights import unit_of_bands
 from tvae.pipeline.session.weights import PreparedWeights
 
 __all__ = ["SharedPlans"]

@@ -49,5 +49,5 @@ class ThreadPeers(Peers):
     def _why_failed(self, rank: int, by_plan: int) -> TvaeError:
         return self._meeting.refused[rank]
 
-    def _gathered(self, numbers: Tensor) -> list[Tensor]:
-        return self._all.gather(numbers)
+    def _gathered(self, numbers: Tensor) -> Callable[[], list[Tensor]]:
+        return lambda: self._all.gather(numbers)

@@ -21,7 +21,8 @@ from tvae.pipeline.engine.plan.footprint import (
 )
 from tvae.pipeline.engine.plan.height_bands import HeightBands
 from tvae.pipeline.engine.plan.machine import Machine, seconds, segment_seconds
-from tvae.pipeline.engine.plan.schedule import Place, Schedule, Segment, strips_of
+from tvae.pipeline.engine.plan.raised import highest, in_strips, raised
+from tvae.pipeline.engine.plan.schedule import Place, Schedule, Segment
 from tvae.pipeline.engine.plan.smaller import chains, ever_smaller
 from tvae.pipeline.engine.plan.ways import Prior, built, ways
 from tvae.pipeline.errors import PlanError
@@ -46,6 +47,7 @@ def fitting(
     *,
     enough: Callable[[int], int] | None = None,
     prior: Prior | None = None,
+    higher: Sequence[int] = (),
 ) -> Schedule:
     """The schedule to run.
 
@@ -54,8 +56,9 @@ def fitting(
     bytes on the device for everything but weights and library workspaces; None for any. named: the ``--vram`` that
     gives such a budget; enough: the one that is sure to give it, where that is more. places: of buffers that live
     elsewhere anyway. height_bands: where strips are of frames, for bands inside them when nothing else fits. prior: how
-    a program of the same graph was cut at another size; tried first, and set where ways were compared. Raises PlanError
-    with the smallest budget, as it has to be named, that would do.
+    a program of the same graph was cut at another size; tried first, and set where ways were compared. higher: heights
+    that are preferred to all these, and too high for the largest value (see ``raised.highest``). Raises PlanError with
+    the smallest budget, as it has to be named, that would do.
     """
     before = None if prior is None else prior.rebuilt(program, strips[0], places or {})
     known = known_of(program)
@@ -67,17 +70,18 @@ def fitting(
         plan, cost = _choice(fits, machine)
         if prior is not None and before is None:
             prior.set(plan, next(way for way, its in zip(tried, first, strict=True) if its is plan))
-        return plan if len(strips) == 1 or height_bands else _raised(plan, cost, budget, machine.cache, known)
+        alone = height_bands or (len(strips) == 1 and not higher)
+        return plan if alone else raised(plan, cost, budget, machine.cache, known, higher)
     assert budget is not None
     if before is not None:
-        return fitting(program, strips, budget, machine, named, places, height_bands, enough=enough)
+        return fitting(program, strips, budget, machine, named, places, height_bands, enough=enough, higher=higher)
     found, smallest = [], min(cost.device for _, cost in costs)
     for goal in (budget, None):  # first many buffers at a time; if that finds nothing, one by one
         for chain in chains(program, strips, machine, places or {}, known, goal):
             for plan, cost in chain:
                 smallest = min(smallest, cost.device)
                 if cost.device <= budget:
-                    found.append(_filled(plan, cost, strips, budget, machine, known))
+                    found.append(_filled(plan, cost, (*higher, *strips), budget, machine, known))
                     break
         if found:
             break
@@ -178,30 +182,6 @@ def _choice(plans: Sequence[tuple[Schedule, Footprint]], machine: Machine) -> tu
     return min(alike, key=lambda sized: sized[1].device)
 
 
-def _raised(plan: Schedule, cost: Footprint, budget: int | None, cache: int, known: Known) -> Schedule:
-    """The same buffers, with higher strips in segments whose largest value is small."""
-    program, segments = plan.program, []
-    if not cache or plan.single:
-        return plan
-    room = None if budget is None else budget - cost.device + cost.fullest
-    steps = -(-program.own_rows // plan.strip_rows)
-    for segment, taken in zip(plan.segments, cost.segments, strict=True):
-        whole = max((program.ops[i].bytes for i in segment.body), default=0)
-        together = max(1, cache * program.rows // (whole * plan.strip_rows)) if whole else 1
-        fewest = -(-steps // together)
-        higher = _in_strips(segment, program, plan.strip_rows * -(-steps // fewest))
-        its = segment_footprint(plan, higher, taken.beside, known)
-        segments.append(higher if room is None or its.stored + its.strip <= room else segment)
-    return replace(plan, segments=tuple(segments))
-
-
-def _in_strips(segment: Segment, program: Program, height: int) -> Segment:
-    """The segment in strips of its own height. Its values get buffers of their own, since other segments have other
-    strips."""
-    strips = strips_of(program, height)
-    return segment if strips == segment.strips else replace(segment, strips=strips, buffered=True)
-
-
 def _filled(
     plan: Schedule, cost: Footprint, heights: Sequence[int], budget: int, machine: Machine, known: Known
 ) -> tuple[Schedule, Footprint]:
@@ -210,16 +190,15 @@ def _filled(
     room = budget - cost.device + cost.fullest
     for segment, taken in zip(plan.segments, cost.segments, strict=True):
         best, fastest = segment, segment_seconds(program, segment, taken, machine)
-        for height in heights:
-            if segment.single:
-                continue
-            other = _in_strips(segment, program, height)
+        allowed = max(highest(program, segment.body), plan.strip_rows)
+        for height in () if segment.single else [n for n in heights if n <= allowed]:
+            other = in_strips(segment, program, height)
             its = segment_footprint(plan, other, taken.beside, known)
             if its.stored + its.strip <= room and (time := segment_seconds(program, other, its, machine)) < fastest:
                 best, fastest = other, time
         segments.append(best)
-    highest = max(segment.strips[0][1] - segment.strips[0][0] for segment in segments)
-    filled = replace(plan, segments=tuple(segments), strip_rows=highest)
+    height = max(segment.strips[0][1] - segment.strips[0][0] for segment in segments)
+    filled = replace(plan, segments=tuple(segments), strip_rows=height)
     return filled, footprint(filled, known)
 
 

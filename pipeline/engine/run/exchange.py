@@ -6,7 +6,7 @@ Every rank makes the same calls in the same order. ``GroupExchange`` is a proces
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -64,16 +64,37 @@ class GroupExchange:
     def gather(self, part: Tensor) -> list[Tensor]:
         """See ``Exchange``. Gloo passes parts from rank to rank: a few numbers are there sooner where each sends its
         own to all."""
+        if not part.is_cuda and part.nbytes <= _FEW_BYTES:
+            return self.gather_later(part)()
         part = part.contiguous()
         found = [torch.empty_like(part) for _ in range(self.ranks)]
-        if part.is_cuda or part.nbytes > _FEW_BYTES:
-            with in_time():
-                dist.all_gather(found, part, self._group)
-            return found
-        found[self.rank] = part
-        others = [(rank, t) for rank, t in enumerate(found) if rank != self.rank]
-        GroupExchange.swap(self, [(rank, part) for rank, _ in others], others)
+        with in_time():
+            dist.all_gather(found, part, self._group)
         return found
+
+    def gather_later(self, part: Tensor) -> Callable[[], list[Tensor]]:
+        """``gather`` of a few numbers on the CPU. They are sent now; what this gives waits for the others'."""
+        part = part.contiguous()
+        found = [part if rank == self.rank else torch.empty_like(part) for rank in range(self.ranks)]
+        with in_time():
+            under_way = [
+                work
+                for rank, peer in enumerate(self._world)
+                if rank != self.rank
+                for work in (
+                    dist.irecv(in_bytes(found[rank]), peer, self._group),
+                    dist.isend(in_bytes(part), peer, self._group),
+                )
+            ]
+
+        def arrived() -> list[Tensor]:
+            with in_time():
+                for work in under_way:
+                    if work is not None:  # so is only what this process has no part in
+                        work.wait()
+            return found
+
+        return arrived
 
     def broadcast(self, value: Tensor) -> None:
         """See ``Exchange``."""

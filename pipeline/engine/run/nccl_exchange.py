@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tvae.pipeline.engine.run.exchange import Exchange, GroupExchange, Message, in_bytes, in_time
+from tvae.pipeline.engine.run.exchange import GroupExchange, Message, in_bytes, in_time
 
 __all__ = ["NcclExchange", "exchange_of", "set_for_recordings"]
 
@@ -33,7 +33,7 @@ def set_for_recordings() -> None:
         os.environ.setdefault(name, "0")
 
 
-def exchange_of(group: dist.ProcessGroup) -> Exchange:
+def exchange_of(group: dist.ProcessGroup) -> GroupExchange:
     """Between the processes of a group."""
     return NcclExchange(group) if "cuda:nccl" in dist.get_backend_config(group) else GroupExchange(group)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -90,23 +91,34 @@ class OneRank(Peers):
         self._models, self._numbers_of_models = WeakKeyDictionary(), itertools.count()
         self._on_host, self.said = on_host, list[list[str]]()
 
-    def _compare(self, names: Any, mine: torch.Tensor) -> list[list[int]]:
+    def _gathered(self, numbers: torch.Tensor) -> Callable[[], list[torch.Tensor]]:
+        return lambda: [numbers]
+
+    def _check(self, names: Sequence[str], every: list[list[int]]) -> list[list[int]]:
         self.said.append([*names])
-        return [mine.tolist()]
+        return super()._check(names, every)
 
 
 @pytest.mark.parametrize(("on_host", "before", "after"), [(True, 3, 1), (False, 4, 0)])
 def test_inputs_are_compared_beside_the_run(on_host: bool, before: int, after: int) -> None:
     peers, session = OneRank(on_host), torch.nn.Identity()
-    with same_call(peers, session, "decode", [torch.randn(2, 3)]):
+    with same_call(peers, session, "decode", [torch.randn(2, 3)]) as told:
+        assert not peers.said
+        told.agree()
         assert sum(map(len, peers.said)) == before
     assert sum(map(len, peers.said)) == before + after
 
 
 def test_a_call_that_fails_waits_for_nobody() -> None:
     peers, session = OneRank(True), torch.nn.Identity()
-    with pytest.raises(PlanError), same_call(peers, session, "decode", [torch.randn(2, 3)]):
-        raise PlanError("too little", 9)
+
+    def fails() -> None:
+        with same_call(peers, session, "decode", [torch.randn(2, 3)]) as told:
+            told.agree()
+            raise PlanError("too little", 9)
+
+    with pytest.raises(PlanError):
+        fails()
     assert len(peers.said) == 1
 
 

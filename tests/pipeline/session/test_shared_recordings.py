@@ -112,13 +112,13 @@ def early(rank: int, what: str) -> list[Tensor]:
             vae.decode(Z * n)
         (session,) = vae._sessions.values()
         assert len(session._early._recorded_by_all) == 1
-        looked, compared = list[str](), Peers._compare
+        looked, checked = list[str](), Peers._check
 
-        def compare(peers: Peers, names: Sequence[str], mine: Tensor) -> list[list[int]]:
+        def check(peers: Peers, names: Sequence[str], every: list[list[int]]) -> list[list[int]]:
             looked.append(names[0])
-            return compared(peers, names, mine)
+            return checked(peers, names, every)
 
-        still, Peers._compare = session._early._still, compare  # type: ignore[method-assign]
+        still, Peers._check = session._early._still, check  # type: ignore[method-assign]
         session._early._still = lambda: (looked.append("model"), still())[1]
         found = [result(vae.decode(Z))]
         assert looked == ["VAE", "model", "input"], "the model is looked at when the device has its work"

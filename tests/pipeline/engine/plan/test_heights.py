@@ -17,7 +17,8 @@ from torch import Tensor
 
 from tvae.pipeline.engine.ir.program import Program
 from tvae.pipeline.engine.lower import lower
-from tvae.pipeline.engine.plan.footprint import footprint
+from tvae.pipeline.engine.plan import raised
+from tvae.pipeline.engine.plan.footprint import footprint, known_of
 from tvae.pipeline.engine.plan.machine import CPU, CUDA, Machine
 from tvae.pipeline.engine.plan.planner import fitting, least
 from tvae.pipeline.engine.plan.schedule import Schedule, movable, placed, schedule, strips_of
@@ -122,6 +123,63 @@ def test_they_are_not_higher_than_the_budget_allows() -> None:
 def test_a_height_that_was_asked_for_is_the_height() -> None:
     program = program_of(Deeper)
     assert set(heights(fitting(program, (8,), None, replace(CPU, cache=MAP)))) == {8}
+
+
+ELEMENTS = 2 * 8 * HEIGHT * WIDTH  # of the map above; the one below has a fourth
+
+
+@pytest.mark.parametrize(
+    ("most", "strips", "higher", "want"),
+    [
+        (ELEMENTS // 24, (2, 1), (48, 16, 8, 4), {2, 8}),
+        (ELEMENTS // 24, (2, 1), (48, 16), {2}),  # neither is low enough
+        (ELEMENTS // 24, (2,), (4,), {2, 4}),
+        (ELEMENTS // 48, (1,), (4, 2), {1, 4}),
+        (ELEMENTS // 12, (4,), (16,), {4, 16}),
+        (ELEMENTS // 3, (16,), (48, 20), {16, 48}),
+        (ELEMENTS // 24, (2, 1), (), {2}),
+    ],
+)
+def test_small_values_have_strips_that_were_too_high_for_the_largest(
+    most: int, strips: tuple[int, ...], higher: tuple[int, ...], want: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And take no more memory than the large ones."""
+    monkeypatch.setattr(raised, "_MOST_ELEMENTS", most)
+    program = program_of(Deeper)
+    assert raised.highest(program, range(len(program.ops))) == strips[0]
+    plan, flat = (fitting(program, strips, None, CUDA, higher=some) for some in (higher, ()))
+    assert set(heights(plan)) == want
+    assert set(heights(flat)) == {strips[0]}
+    assert footprint(plan).device <= footprint(flat).device
+    right(Deeper, plan)
+
+
+@pytest.mark.parametrize("kind", slow_but([Deeper], [Deeper, Attention, TwoNorms]), ids=lambda kind: kind.__name__)
+def test_a_budget_holds_with_them(kind: type[Block], monkeypatch: pytest.MonkeyPatch) -> None:
+    program, seen = program_of(kind), set[int]()
+    rows = raised.highest(program, range(len(program.ops)))
+    monkeypatch.setattr(raised, "_MOST_ELEMENTS", raised._MOST_ELEMENTS * 2 // rows)
+    assert raised.highest(program, range(len(program.ops))) == 2
+    few = least(program, (2, 1), CUDA, {})
+    for budget in range(few, 3 * few, few // 5):
+        plan = fitting(program, (2, 1), budget, CUDA, higher=(24, 8, 4))
+        assert footprint(plan).device <= budget
+        assert all(segment.strips[0][1] <= max(2, raised.highest(program, segment.body)) for segment in plan.segments)
+        seen |= {*heights(plan)}
+        right(kind, plan)
+    assert max(seen) > 2
+
+
+def test_values_larger_than_the_rest_keep_the_strips_low(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A strip that would take more memory than the fullest segment stays as it is."""
+    program = program_of(Deeper)
+    flat = fitting(program, (2, 1), None, CUDA)
+    cost = footprint(flat)
+    plan = raised.raised(flat, cost, None, 0, known_of(program), (48,))
+    for segment, taken in zip(plan.segments, footprint(plan).segments, strict=True):
+        assert taken.peak <= cost.fullest
+        assert segment.strips[0][1] in (2, 48)
+    assert len(set(heights(plan))) == 2
 
 
 def test_strips_that_are_raised_are_of_like_height() -> None:
