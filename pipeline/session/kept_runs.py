@@ -27,6 +27,8 @@ from tvae.pipeline.memory.limits import recorded_segments
 from tvae.pipeline.models.calls import Call
 from tvae.pipeline.session.ready import Ready
 from tvae.pipeline.session.recorded_clip import RecordedClip
+from tvae.pipeline.session.recorded_step import RecordedStep
+from tvae.pipeline.session.run_inputs import Rows
 from tvae.pipeline.session.runner import Recorded, Runner
 from tvae.pipeline.session.task import Task
 
@@ -179,6 +181,12 @@ class KeptRuns:
             if owner in self._recorded:
                 self._recorded[owner] = self._recorded[owner]._replace(used=next(_clock))
                 self._recorded.move_to_end(owner)
+
+    def step_taking(self, caches: Sequence[Rows]) -> RecordedStep | None:
+        """The recorded step that takes such caches; None where there is none."""
+        with _lock:
+            steps = [ready.runner.step for ready in reversed(self._ready.values())]
+        return next((step for step in steps if step is not None and step.takes_caches == list(caches)), None)
 
     def kept(self, more: _Taken | None = None) -> int:
         """Bytes that the recordings take, with one more. With the lock held."""

@@ -19,7 +19,7 @@ from tvae.pipeline.engine.ir.wide_copy import copied
 from tvae.pipeline.engine.run.cuda_graph import Recording
 from tvae.pipeline.engine.run.rank_rows import RoomForNext
 
-__all__ = ["RecordedStep"]
+__all__ = ["Record", "RecordedStep", "Run"]
 
 Record = Callable[[Callable[[Sequence[Tensor]], list[Tensor]], Sequence[Tensor]], Recording]
 """Makes a recording of a run of (chunk, caches); the caches are where they will be."""
@@ -29,7 +29,8 @@ class Run(Protocol):
     """A step."""
 
     def __call__(self, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> list[Tensor]:
-        """(chunk, caches) to (result, caches). results: memory for the caches, which need not be used."""
+        """(chunk, caches) to (result, caches); a first step is given none. results: memory for the caches that it
+        leaves, which need not be used."""
 
 
 class RecordedStep:
@@ -67,7 +68,29 @@ class RecordedStep:
         """The result, in memory of its own, and the caches."""
         place = self._next if self._given() is inputs[1] else 0
         (result,) = self._recordings[place].replay(inputs)
-        self._next = 1 - place
-        caches = [one.rows.view_as(one.rows) for one in self._places[self._next]]
+        return [result, *self._left_in(1 - place)]
+
+    @property
+    def takes_caches(self) -> list[tuple[tuple[int, ...], torch.dtype]]:
+        """Shape and type of each."""
+        return [(tuple(rows.shape), rows.dtype) for rows in self.begins_with]
+
+    @property
+    def begins_with(self) -> list[Tensor]:
+        """The memory that caches of a first step may be left in, while it is free."""
+        return [one.rows for one in self._places[0]]
+
+    @property
+    def free(self) -> bool:
+        """Has nobody views of caches?"""
+        return self._given() is None
+
+    def begun(self) -> list[Tensor]:
+        """The caches that a first step has left there."""
+        return self._left_in(0)
+
+    def _left_in(self, place: int) -> list[Tensor]:
+        self._next = place
+        caches = [one.rows.view_as(one.rows) for one in self._places[place]]
         self._given = weakref.ref(caches[0])
-        return [result, *caches]
+        return caches

@@ -10,7 +10,6 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -29,7 +28,9 @@ from tvae.pipeline.files.pulse import beat
 from tvae.pipeline.memory.conv_workspaces import SmallWorkspaces
 from tvae.pipeline.memory.heap import return_what_is_free
 from tvae.pipeline.session.choose_plan import rows_dim
+from tvae.pipeline.session.recorded_first_step import RecordedFirstStep
 from tvae.pipeline.session.recorded_step import RecordedStep
+from tvae.pipeline.session.run_inputs import Rows, bytes_here, left_here, plain, whole, with_rows
 from tvae.pipeline.session.shared_run import SharedRun
 from tvae.pipeline.session.weights import places_of
 
@@ -70,6 +71,9 @@ class Recorder(Protocol):
     def used(self, owner: Recorded) -> None:
         """Its recording is wanted again."""
 
+    def step_taking(self, caches: Sequence[Rows]) -> RecordedStep | None:
+        """The recorded step that takes such caches; None where there is none."""
+
 
 class Runner:
     """See the module's docstring. weights and constants of the graph by name; made: what other runs made of them;
@@ -98,19 +102,27 @@ class Runner:
         alike = RecordedStep.fits(
             *([(program.ops[i].shape, program.ops[i].dtype) for i in ids] for ids in (taken, left))
         )
-        self._keeps = shared is not None and shared.steps and alike
-        copied = (first, result) if self._keeps else (*program.inputs, *program.outputs)
-        self._carried = sum(_bytes_here(plan, i) for i in copied)
-        self._record = record and self.repeats and self._carried <= MOST_CARRIED
+        steps = shared is not None and shared.steps
+        self._keeps, self._begins = steps and alike, steps and not taken and len(left) > 0
+        self._leaves = [left_here(plan, i) for i in left] if self._begins else []
+        self._carried = sum(bytes_here(plan, i) for i in (first, result))
+        self._caches = 0 if self._keeps else sum(bytes_here(plan, i) for i in (*taken, *left))
+        small = self._carried + (0 if self._begins else self._caches) <= MOST_CARRIED
+        self._record = record and self.repeats and small
         self._places = places_of(weights)
         self._thread = threading.local()
-        self._recording: Recording | RecordedStep | None = None
+        self._recording: Recording | RecordedStep | RecordedFirstStep | None = None
         self._times = 0
 
     @property
     def recorded(self) -> bool:
         """Is a CUDA graph replayed from now on?"""
         return self._recording is not None
+
+    @property
+    def step(self) -> RecordedStep | None:
+        """The recording, where it is of a step that takes caches."""
+        return self._recording if isinstance(self._recording, RecordedStep) else None
 
     @property
     def repeats(self) -> bool:
@@ -155,7 +167,7 @@ class Runner:
         program's caches are handed over.
         """
         places, program = self._plan.places, self._plan.program
-        given = [x if i in places else _whole(x) for i, x in zip(program.inputs, inputs, strict=True)]
+        given = [x if i in places else whole(x) for i, x in zip(program.inputs, inputs, strict=True)]
         if program.handed_over and isinstance(inputs, list):
             inputs.clear()
         sinks = sinks or {}
@@ -177,15 +189,20 @@ class Runner:
         self, given: Sequence[Tensor | OwnRows], generator: torch.Generator | None, recorder: Recorder | None
     ) -> list[Tensor | None]:
         """A replay where that is due and can be."""
+        if isinstance(self._recording, RecordedFirstStep) and self._recording.alone:
+            self.drop_recording()
         if recorder is not None and self._recording is not None:
             recorder.used(self)
-        elif recorder is not None and self._is_due():  # before the run, so that its results are not there as well
+        elif recorder is not None and self._is_due(recorder):
+            # before the run, so that its results are not there as well
             self._recording = self._recorded(given, recorder)
             self._record = self._recording is not None
         recording = self._recording
-        if recording is None or (isinstance(recording, RecordedStep) and not recording.takes(_plain(given))):
+        if recording is None:
             return self._executed(given, generator)
-        return [*recording.replay(_plain(given))]
+        if isinstance(recording, RecordedStep | RecordedFirstStep) and not recording.takes(plain(given)):
+            return self._executed(given, generator)
+        return [*recording.replay(plain(given))]
 
     def _together(
         self,
@@ -215,10 +232,12 @@ class Runner:
     def _held(self, id_: int, x: Tensor | OwnRows) -> Tensor | OwnRows:
         return held(self._plan, id_, x) if isinstance(x, Tensor) else x
 
-    def _is_due(self) -> bool:
-        """Is this run to be recorded?"""
+    def _is_due(self, recorder: Recorder) -> bool:
+        """Is this run to be recorded? A first step with large caches is where a recording takes them."""
         self._times += 1
-        return self._record and self._times >= RECORDED_AT and self.warm
+        due = self._record and self._times >= RECORDED_AT and self.warm
+        small = self._carried + self._caches <= MOST_CARRIED
+        return due and (small or recorder.step_taking(self._leaves) is not None)
 
     def _whole(self, inputs: Sequence[Tensor | OwnRows], results: Mapping[int, Tensor]) -> list[Tensor]:
         # a recording's inputs stay
@@ -250,12 +269,14 @@ class Runner:
         self._thread.convolved = True
         return found
 
-    def _recorded(self, given: Sequence[Tensor | OwnRows], recorder: Recorder) -> Recording | RecordedStep | None:
-        inputs, planned = _plain(given), self._planned()
+    def _recorded(
+        self, given: Sequence[Tensor | OwnRows], recorder: Recorder
+    ) -> Recording | RecordedStep | RecordedFirstStep | None:
+        inputs, planned = plain(given), self._planned()
 
         def run(inputs: Sequence[Tensor], results: Sequence[Tensor] = ()) -> list[Tensor]:
             places = zip(self._plan.program.outputs[1:], results, strict=False)
-            return self._whole([_with_rows(x, t) for x, t in zip(given, inputs, strict=True)], dict(places))
+            return self._whole([with_rows(x, t) for x, t in zip(given, inputs, strict=True)], dict(places))
 
         def record(run: Callable[[Sequence[Tensor]], list[Tensor]], kept: Sequence[Tensor]) -> Recording:
             return recorder.record(self, run, inputs[:1], planned, self._carried, kept)
@@ -264,34 +285,13 @@ class Runner:
             if self._keeps:
                 caches = [*zip(self._plan.program.inputs[1:], given[1:], strict=True)]
                 return RecordedStep(run, record, [[room_for_next(self._plan, *c) for c in caches] for _ in range(2)])
-            return recorder.record(self, run, inputs, planned, self._carried)
+            after = recorder.step_taking(self._leaves) if self._begins else None
+            if after is not None:
+                return RecordedFirstStep(run, record, after)
+            return recorder.record(self, run, inputs, planned, self._carried + self._caches)
         except RuntimeError as error:
             _log.info("not recorded as a CUDA graph: %s", str(error).splitlines()[0])
             return None
-
-
-def _bytes_here(plan: Schedule, id_: int) -> int:
-    """Of an input or output, those that this rank has."""
-    op = plan.program.ops[id_]
-    if op.axis is None or id_ not in plan.rooms:
-        return op.bytes
-    first, last = plan.rooms[id_]
-    return op.bytes * (last - first) // op.axis.rows
-
-
-def _with_rows(x: Tensor | OwnRows, rows: Tensor) -> Tensor | OwnRows:
-    return replace(x, rows=rows) if isinstance(x, OwnRows) else rows
-
-
-def _plain(given: Sequence[Tensor | OwnRows]) -> list[Tensor]:
-    return [x.rows if isinstance(x, OwnRows) else x for x in given]
-
-
-def _whole(x: Tensor | RowSource) -> Tensor | OwnRows:
-    if isinstance(x, (Tensor, OwnRows)):
-        return x
-    found: Tensor = x.fetch(0, x.shape[rows_dim(x)]).result()
-    return found
 
 
 def _return_and_beat() -> None:

@@ -1,7 +1,7 @@
 """Pass: normalisation of every pixel's channels by their size, its weights and the SiLU after it become one operation.
 
-Two spellings are known: Wan's ``F.normalize(x, dim=1)·sqrt(C)·weight + bias``, divided in float32 where the type is
-narrower, and the root mean square over a channel dimension that is moved to the end and back.
+Three spellings are known: Wan's ``F.normalize(x, dim=1)·sqrt(C)·weight + bias``, divided in float32 where the type is
+narrower, the root mean square over a channel dimension that is moved to the end and back, and that over dimension 1.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def fuse_rms_norm(graph: Graph) -> Graph:
 def _found(r: Rewriter, node: Node) -> _Norm | None:
     if node.kind != "call" or len(node.meta.shape) < 3:
         return None
-    return _normalised(r, node) or _root_mean_square(r, node)
+    return _normalised(r, node) or _moved_to_the_end(r, node) or _over_channels(r, node)
 
 
 def _normalised(r: Rewriter, node: Node) -> _Norm | None:
@@ -85,7 +85,7 @@ def _normalised(r: Rewriter, node: Node) -> _Norm | None:
     return _Norm(wide.args[0], weight, bias, floor.args[1], "normalize")
 
 
-def _root_mean_square(r: Rewriter, node: Node) -> _Norm | None:
+def _moved_to_the_end(r: Rewriter, node: Node) -> _Norm | None:
     """movedim(y, -1, 1) of y = x·rsqrt(mean(x²) + eps)·weight + bias, where x = movedim(., 1, -1).
 
     Where the type is narrow, squares and the product are of a wider one, and what comes out is narrowed before weights.
@@ -102,23 +102,46 @@ def _root_mean_square(r: Rewriter, node: Node) -> _Norm | None:
         inner = wide
     if inner.op != "mul" or not isinstance(inner.args[1], Ref):
         return None
-    moved, root = r.node(inner.args[0]), r.node(inner.args[1])
-    total = r.node(root.args[0]) if root is not None and root.op == "rsqrt" else None
+    moved, found = r.node(inner.args[0]), _mean_of_squares(r, r.node(inner.args[1]), "rsqrt", inner.args[0], -1)
+    if found is None or moved is None or moved.op != "movedim" or list(moved.args[1:]) != [1, -1]:
+        return None
+    eps, kind = found
+    if moved.meta.dtype != narrow or kind not in (narrow, torch.promote_types(narrow, torch.float32)):
+        return None
+    return _Norm(moved.args[0], weight, bias, eps, "rms")
+
+
+def _over_channels(r: Rewriter, node: Node) -> _Norm | None:
+    """x / sqrt(mean(x²) + eps)·weight + bias over dimension 1, or x·rsqrt(mean(x²) + eps), all in one type."""
+    channels, dims = node.meta.shape[1], len(node.meta.shape)
+    if dims < 4:  # tokens: dimension 1 is not that of channels
+        return None
+    node, weight, bias = _affine(r, node, lambda shape: list(shape) == [channels, *[1] * (dims - 2)])
+    if node.op not in ("div", "mul") or len(node.args) != 2 or node.kwargs or not isinstance(channels, int):
+        return None
+    x, root = (r.node(each) if isinstance(each, Ref) else None for each in node.args)
+    if x is None or not r.read_once(node.args[1]) or x.meta != node.meta:
+        return None
+    found = _mean_of_squares(r, root, "sqrt" if node.op == "div" else "rsqrt", node.args[0], 1)
+    return None if found is None or found[1] != node.meta.dtype else _Norm(node.args[0], weight, bias, found[0], "rms")
+
+
+def _mean_of_squares(r: Rewriter, root: Node | None, op: str, x: Ref, dim: int) -> tuple[float, torch.dtype] | None:
+    """eps, and the type of the squares, where a node is that root of mean(x²) + eps over a dimension that is kept."""
+    total = r.node(root.args[0]) if root is not None and root.op == op else None
     mean = r.node(total.args[0]) if total is not None and total.op == "add" else None
     square = r.node(mean.args[0]) if mean is not None and mean.op == "mean" else None
-    if total is None or mean is None or square is None or square.op != "pow" or moved is None:
+    if total is None or mean is None or square is None or square.op != "pow" or isinstance(total.args[1], Ref):
         return None
-    widened = r.node(square.args[0])
-    assert widened is not None
-    of = widened.args[0] if widened.op == "to" else square.args[0]
-    over = [list(mean.args[1]), *mean.args[2:]] if len(mean.args) > 1 else []
-    if (of, square.args[1]) != (inner.args[0], 2) or over != [[-1], True] or mean.kwargs:
+    squared, over = square.args[0], [list(mean.args[1]), *mean.args[2:]] if len(mean.args) > 1 else []
+    widened = r.node(squared)
+    if squared != x and widened is not None and widened.op == "to":
+        squared = widened.args[0]
+    dims = len(square.meta.shape)
+    same_dim = len(over) == 2 and [n % dims for n in over[0]] == [dim % dims] and over[1] is True
+    if (squared, square.args[1]) != (x, 2) or not same_dim or mean.kwargs:
         return None
-    if moved.op != "movedim" or list(moved.args[1:]) != [1, -1] or isinstance(total.args[1], Ref):
-        return None
-    if moved.meta.dtype != narrow or square.meta.dtype not in (narrow, torch.promote_types(narrow, torch.float32)):
-        return None
-    return _Norm(moved.args[0], weight, bias, total.args[1], "rms")
+    return total.args[1], square.meta.dtype
 
 
 def _affine(r: Rewriter, node: Node, fits: Any) -> tuple[Node, Ref | None, Ref | None]:

@@ -23,7 +23,7 @@ from tvae.pipeline.engine.run.exchange import GroupExchange
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.calls import SIDES
 from tvae.pipeline.models.reference import call_reference, reference_mode
-from tvae.pipeline.session import recorded_step
+from tvae.pipeline.session import recorded_first_step, recorded_step
 from tvae.pipeline.session.kept_runs import KeptRuns
 from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.runner import Runner
@@ -246,6 +246,40 @@ def test_steps_keep_their_caches_in_the_recording(side: str) -> None:
         assert made == 2, "one that reads the first places of caches, one that reads the others"
         assert replayed >= 8, "most of the steps"
         assert copied == [0, 0]
+
+
+def begun_in_group(_rank: int, side: str) -> list[Tensor]:
+    """Five clips, of which the fourth comes while the caches of one that was stopped are held; runs that were recorded
+    when the second, the third and the last were over, replays of the last, and copies into places of caches."""
+    recordings = Recordings()
+    to = recorded_step.copied = recorded_first_step.copied = mock.Mock(wraps=recorded_step.copied)  # type: ignore[attr-defined]
+    vae = TiledVAE(TINY["AutoencoderKLWan"].build(), group=dist.group.WORLD)
+    one, other = clips(side)
+    found, made = [], []
+    with torch.no_grad():
+        for n, x in enumerate((one, other, one, other, one)):
+            (session,) = vae._sessions.values() or [None]
+            if n == 3:
+                (later,) = (r.runner.step for r in session._runs._ready.values() if r.runner.step is not None)
+                held = later.begun()
+            before = recordings.replayed
+            found.append(result(getattr(vae, side)(x)))
+            made.append(recordings.made)
+            if n == 3:
+                del held
+    return [*found, torch.tensor([made[1], made[2], made[4], recordings.replayed - before, to.call_count])]
+
+
+@pytest.mark.parametrize("side", ["decode", "encode"])
+def test_first_steps_leave_their_caches_in_the_recording(side: str) -> None:
+    model = TINY["AutoencoderKLWan"].build().double()
+    with torch.no_grad():
+        one, other = (result(getattr(model, side)(x.double())) for x in clips(side))
+    steps = 1 + (FRAMES[side] - 1) // (1 if side == "decode" else 4)
+    for *found, counted in in_ranks(2, begun_in_group, side):
+        wanted = (one, other, one, other, one)
+        assert all(relative_l2(mine, exact) <= 1e-5 for mine, exact in zip(found, wanted, strict=True))
+        assert counted.tolist() == [2, 3, 3, steps, 0]
 
 
 def freed(_rank: int) -> list[Tensor]:
