@@ -5,74 +5,25 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 from gloo_ranks import in_ranks
 from sharing_vae import SharingVAE, Z
-from tiny_vaes import TINY, relative_l2, result, waves
+from stand_in_recordings import Recordings
+from tiny_vaes import TINY, relative_l2, result
 from torch import Tensor
 from torch import distributed as dist
 
 from tvae.pipeline import TiledVAE
-from tvae.pipeline.engine.run import rank_rows
-from tvae.pipeline.engine.run.exchange import GroupExchange
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.calls import SIDES
 from tvae.pipeline.models.reference import call_reference, reference_mode
-from tvae.pipeline.session import recorded_first_step, recorded_step
-from tvae.pipeline.session.kept_runs import KeptRuns
 from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.runner import Runner
 
 CALLS = 6
-
-
-class Recordings:
-    """Puts a stand-in in the place of recordings, in this process. refused: none can be made."""
-
-    def __init__(self, *, refused: bool = False) -> None:
-        self.made = self.replayed = self.rows = 0
-        self.replaying = False
-        self._refused, begin = refused, Runner.__init__
-        GroupExchange.recordable = property(lambda _: True, lambda *_: None)  # type: ignore[assignment, method-assign]
-        KeptRuns.record = self._record  # type: ignore[assignment, method-assign]
-        KeptRuns.used = lambda *_: None  # type: ignore[method-assign]
-
-        def recording(runner: Runner, *args: Any, **how: Any) -> None:
-            begin(runner, *args, **{**how, "record": True})
-
-        Runner.__init__ = recording  # type: ignore[method-assign]
-
-    def _record(
-        self,
-        _owner: Any,
-        run: Callable[[Sequence[Tensor]], list[Tensor]],
-        inputs: Sequence[Tensor],
-        _size: int,
-        _carried: int,
-        kept: Sequence[Tensor] = (),
-    ) -> Any:
-        if self._refused:
-            raise RuntimeError("no room")
-        self.made += 1
-        self.rows = inputs[0].shape[-2]
-        fixed = [*(torch.empty_like(x) for x in inputs), *kept]
-
-        def replay(given: Sequence[Tensor]) -> list[Tensor]:
-            self.replayed += 1
-            self.replaying = True
-            for ours, theirs in zip(fixed, given, strict=True):
-                if theirs.data_ptr() != ours.data_ptr():
-                    ours.copy_(theirs)
-            found = run(fixed)
-            self.replaying = False
-            return found
-
-        return SimpleNamespace(replay=replay)
 
 
 def in_group(rank: int, refuses: int) -> list[Tensor]:
@@ -206,80 +157,6 @@ def of_family(_rank: int, name: str) -> list[Tensor]:
 def test_every_family(name: str) -> None:
     for found in in_ranks(2, of_family, name, seconds=300):
         assert max(found) <= 1e-5
-
-
-FRAMES = {"decode": 9, "encode": 29}
-
-
-def clips(side: str) -> list[Tensor]:
-    wan = TINY["AutoencoderKLWan"]
-    like = wan.input(side, 8, 4)
-    return [waves((*like.shape[:2], FRAMES[side], *like.shape[3:]), seed) for seed in (1, 2)]
-
-
-def steps_in_group(_rank: int, side: str) -> list[Tensor]:
-    """Two clips; runs that were recorded, replays, and caches that replays copied to and from their places."""
-    recordings = Recordings()
-    to, widen, widened = mock.Mock(wraps=recorded_step.copied), rank_rows.widened, list[bool]()
-
-    def watched(value: Tensor, *where: Any, **how: Any) -> Tensor:
-        found = widen(value, *where, **how)
-        widened.append(recordings.replaying and found is not value)
-        return found
-
-    recorded_step.copied = to  # type: ignore[attr-defined]
-    rank_rows.widened = watched  # type: ignore[assignment, attr-defined]
-    vae = TiledVAE(TINY["AutoencoderKLWan"].build(), group=dist.group.WORLD)
-    with torch.no_grad():
-        found = [result(getattr(vae, side)(x)) for x in clips(side)]
-    return [*found, torch.tensor([recordings.made, recordings.replayed, to.call_count, sum(widened)])]
-
-
-@pytest.mark.parametrize("side", ["decode", "encode"])
-def test_steps_keep_their_caches_in_the_recording(side: str) -> None:
-    model = TINY["AutoencoderKLWan"].build().double()
-    with torch.no_grad():
-        want = [result(getattr(model, side)(x.double())) for x in clips(side)]
-    for *found, counted in in_ranks(2, steps_in_group, side):
-        assert all(relative_l2(mine, exact) <= 1e-5 for mine, exact in zip(found, want, strict=True))
-        made, replayed, *copied = counted.tolist()
-        assert made == 2, "one that reads the first places of caches, one that reads the others"
-        assert replayed >= 8, "most of the steps"
-        assert copied == [0, 0]
-
-
-def begun_in_group(_rank: int, side: str) -> list[Tensor]:
-    """Five clips, of which the fourth comes while the caches of one that was stopped are held; runs that were recorded
-    when the second, the third and the last were over, replays of the last, and copies into places of caches."""
-    recordings = Recordings()
-    to = recorded_step.copied = recorded_first_step.copied = mock.Mock(wraps=recorded_step.copied)  # type: ignore[attr-defined]
-    vae = TiledVAE(TINY["AutoencoderKLWan"].build(), group=dist.group.WORLD)
-    one, other = clips(side)
-    found, made = [], []
-    with torch.no_grad():
-        for n, x in enumerate((one, other, one, other, one)):
-            (session,) = vae._sessions.values() or [None]
-            if n == 3:
-                (later,) = (r.runner.step for r in session._runs._ready.values() if r.runner.step is not None)
-                held = later.begun()
-            before = recordings.replayed
-            found.append(result(getattr(vae, side)(x)))
-            made.append(recordings.made)
-            if n == 3:
-                del held
-    return [*found, torch.tensor([made[1], made[2], made[4], recordings.replayed - before, to.call_count])]
-
-
-@pytest.mark.parametrize("side", ["decode", "encode"])
-def test_first_steps_leave_their_caches_in_the_recording(side: str) -> None:
-    model = TINY["AutoencoderKLWan"].build().double()
-    with torch.no_grad():
-        one, other = (result(getattr(model, side)(x.double())) for x in clips(side))
-    steps = 1 + (FRAMES[side] - 1) // (1 if side == "decode" else 4)
-    for *found, counted in in_ranks(2, begun_in_group, side):
-        wanted = (one, other, one, other, one)
-        assert all(relative_l2(mine, exact) <= 1e-5 for mine, exact in zip(found, wanted, strict=True))
-        assert counted.tolist() == [2, 3, 3, steps, 0]
 
 
 def freed(_rank: int) -> list[Tensor]:
