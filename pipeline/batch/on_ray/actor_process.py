@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import Any
 
 from tvae.pipeline.files.bell import POLL_SECONDS, join
@@ -38,7 +38,7 @@ class Hearing:
     """Waits for all actors' answers, in a thread of its own: what waits for a cluster cannot be interrupted."""
 
     def __init__(self) -> None:
-        self._new: SimpleQueue[tuple[Any, Callable[[Any], None]]] = SimpleQueue()
+        self._new: Queue[tuple[Any, Callable[[Any], None]]] = Queue()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._hear, name="tvae-hears-ray", daemon=True)
         self._thread.start()

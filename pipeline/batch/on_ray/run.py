@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Queue
 from typing import Any
 
 from tvae.pipeline.batch.on_ray.actor_process import ActorProcess, Gone, Hearing, Placed
@@ -50,7 +50,7 @@ def over_cluster(cluster: Cluster, items: Sequence[Item], context: Context, end:
     if not items:
         context.emit(RunStarted(context.job.operation, 0))
         return
-    inbox: Inbox = SimpleQueue()
+    inbox: Inbox = Queue()
     hearing = Hearing()
     try:
         with seen_by_all(items) as place, looking(cluster, inbox):

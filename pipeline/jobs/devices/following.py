@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import TYPE_CHECKING
 
 from tvae.pipeline.errors import OutOfMemory, RankError
@@ -85,7 +85,7 @@ def why_broken(broken: BrokenGroup, device: str | None) -> BaseException:
 class Following:
     """Carries out, in the main thread, what comes in another."""
 
-    def __init__(self, job: Job, peers: Peers, orders: SimpleQueue[Order | Open | None]) -> None:
+    def __init__(self, job: Job, peers: Peers, orders: Queue[Order | Open | None]) -> None:
         """orders: as they come; None: there are no more."""
         from tvae.pipeline.session.shared_model import SharedModel
 

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 
 from tvae.pipeline.files.bell import POLL_SECONDS, Bell
 from tvae.pipeline.jobs.devices.messages import Claim, Raised
@@ -65,13 +65,13 @@ class GrantedClaims(Claims):
     def __init__(self, ask: Callable[[Claim], None]) -> None:
         self._ask = ask
         self._numbers = itertools.count()
-        self._waiting: dict[int, SimpleQueue[Path | Raised]] = {}
+        self._waiting: dict[int, Queue[Path | Raised]] = {}
         self._stopped = False
 
     def claim(self, item: Item, kind: Kind) -> Path:
         if kind in item.kinds:
             return item.output(kind)
-        number, answers = next(self._numbers), SimpleQueue[Path | Raised]()
+        number, answers = next(self._numbers), Queue[Path | Raised]()
         self._waiting[number] = answers
         self._ask(Claim(number, item, kind))
         while not self._stopped:

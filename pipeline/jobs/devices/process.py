@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from queue import SimpleQueue
+from queue import Queue
 from typing import Any, Protocol
 
 from tvae.pipeline.errors import RankError
@@ -24,7 +24,7 @@ END_SECONDS = 60.0
 """That a process has to end by itself: a step of a clip and what is being written are finished first."""
 _log = logging.getLogger("tvae")
 
-Inbox = SimpleQueue[tuple[int, Any]]
+Inbox = Queue[tuple[int, Any]]
 """Number of the process, and its message; None once it has gone."""
 
 
@@ -64,7 +64,7 @@ class DeviceProcess:
         assert self._process.stdout is not None
         self._orders, self._answers = self._process.stdin, self._process.stdout
         self._inbox = inbox
-        self._to_tell: SimpleQueue[object] = SimpleQueue()
+        self._to_tell: Queue[object] = Queue()
         self._hearing = threading.Thread(target=self._hear, name=f"tvae-hears-{device}", daemon=True)
         self._telling = threading.Thread(target=self._tell_all, name=f"tvae-tells-{device}", daemon=True)
         self._hearing.start()

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import Any
 
 from tvae.pipeline.errors import RankError
@@ -38,7 +38,7 @@ def by_rows(items: Sequence[Item], context: Context, devices: Sequence[str], end
     shares, begun = Shares(items, 1), False
     with tempfile.TemporaryDirectory(prefix="tvae-") as folder:
         for number in range(2 * len(items) + 1):  # each group that is lost costs an item, after two chances
-            inbox: Inbox = SimpleQueue()
+            inbox: Inbox = Queue()
             with processes_of(context.job, devices, inbox, str(Path(folder) / str(number))) as processes:
                 _Group(shares, context, processes, inbox, end).run(None if begun else len(items))
             if not shares.left:

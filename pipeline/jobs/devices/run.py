@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import Any
 
 from tvae.pipeline.errors import InputError, RankError, TvaeError, UsageError
@@ -51,7 +51,7 @@ def over_devices(items: Sequence[Item], context: Context, devices: Sequence[str]
     Nothing is begun before every device is ready. A device that is lost later costs what it was at work on. Raises what
     a device raises of the request as a whole, and RankError where no device is left.
     """
-    inbox: Inbox = SimpleQueue()
+    inbox: Inbox = Queue()
     with processes_of(context.job, devices, inbox) as processes:
         DevicesRun(Shares(items, len(devices)), context, processes, inbox, end).run(len(items))
 

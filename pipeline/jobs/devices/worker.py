@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Queue
 from typing import IO, TYPE_CHECKING, Any
 
 from tvae.pipeline.errors import UsageError
@@ -85,7 +85,7 @@ class _Worker:
         self._sending = threading.Lock()
         self._items, self._claims = GivenItems(self._took), GrantedClaims(self._tell)
         self._sandbox = Sandbox("off")
-        self._following: SimpleQueue[Any] = SimpleQueue()
+        self._following: Queue[Any] = Queue()
         self._done = False
 
     def work(self) -> None:
