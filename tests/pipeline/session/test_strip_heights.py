@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -86,6 +88,25 @@ def test_a_budget_holds(side: str, part: int) -> None:
     found, heights, _ = outputs(side, vram=least + (most - least) // part)
     assert relative_l2(found, exact(side)) <= 1e-5
     assert max(heights) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", TINY)
+def test_every_family_with_any_limit(family: str) -> None:
+    """On the largest value, and on memory."""
+    tiny, draw = TINY[family], random.Random(family)
+    model = tiny.build()
+    wide = copy.deepcopy(model).double()
+    for side in ("decode", "encode"):
+        x, extra = tiny.input(side, 13, 5), tiny.extra(side)
+        with torch.no_grad(), reference_mode(wide):
+            want = result(call_reference(wide, side, x.double(), **extra))
+        for _ in range(2):
+            with mock.patch.object(raised, "_MOST_ELEMENTS", int(want.numel() * draw.uniform(0.1, 9.0))):
+                plan: Any = TiledVAE(model).plan(tuple(x.shape), side, **extra)  # type: ignore[arg-type]
+                budget = int(plan.least_budget + draw.random() * plan.peak_bytes) if draw.random() < 0.5 else None
+                found = result(getattr(TiledVAE(model, vram=budget), side)(x, **extra))
+            assert relative_l2(found, want) <= 1e-5, (side, budget)
 
 
 def on_a_rank(_rank: int, sides: Sequence[str]) -> dict[str, float]:
