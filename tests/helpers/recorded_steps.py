@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tvae.pipeline.engine.run.rank_rows import RoomForNext
 
-__all__ = ["first_step", "places", "record", "step"]
+__all__ = ["first_step", "place", "places", "record", "step"]
 
 
 def first_step(inputs: Sequence[Tensor], results: Sequence[Tensor] = ()) -> list[Tensor]:
@@ -29,9 +29,9 @@ def step(inputs: Sequence[Tensor], results: Sequence[Tensor] = ()) -> list[Tenso
     return [result, results[0].copy_(first) if results else first, caches[1][-3:] - chunk]
 
 
-def place() -> RoomForNext:
+def place(rows: int = 3) -> RoomForNext:
     """Room for two rows before those that a step leaves."""
-    around = torch.full((5,), torch.nan)
+    around = torch.full((rows + 2,), torch.nan)
     return RoomForNext(around[2:], around)
 
 

@@ -17,10 +17,11 @@ __all__ = ["Recordings"]
 
 
 class Recordings:
-    """Puts a stand-in in the place of recordings, in this process. refused: none can be made."""
+    """Puts a stand-in in the place of recordings, in this process. refused: none can be made. made, replayed: how many;
+    rows: of the last one's input; brought: caches that a replay copied to where it reads them."""
 
     def __init__(self, *, refused: bool = False) -> None:
-        self.made = self.replayed = self.rows = 0
+        self.made = self.replayed = self.rows = self.brought = 0
         self.replaying = False
         self._refused, begin = refused, Runner.__init__
         GroupExchange.recordable = property(lambda _: True, lambda *_: None)  # type: ignore[assignment, method-assign]
@@ -52,6 +53,7 @@ class Recordings:
             self.replaying = True
             for ours, theirs in zip(fixed, given, strict=True):
                 if theirs.data_ptr() != ours.data_ptr():
+                    self.brought += ours is not fixed[0]
                     ours.copy_(theirs)
             found = run(fixed)
             self.replaying = False
