@@ -21,8 +21,6 @@ def heights(program: Program, limits: Limits) -> list[int]:
 
 def too_high(program: Program, limits: Limits) -> list[int]:
     """The others, which smaller values may have; the preferred one first."""
-    if limits.fixed:
-        return []
     return [rows for rows in _all(program, limits) if rows > _most(program)]
 
 
