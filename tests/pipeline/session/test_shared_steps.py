@@ -63,7 +63,7 @@ def test_steps_keep_their_caches_in_the_recording(side: str) -> None:
 
 
 def begun_in_group(_rank: int, side: str) -> list[Tensor]:
-    """Five clips, of which the fourth comes while the caches of one that was stopped are held, and three more after the
+    """Five clips, of which the fourth comes while the caches of one that was stopped are held, and four more after the
     recorded steps were dropped. Runs that were recorded when the second, the third, the fifth and the last were over;
     replays of the fifth, caches that it brought to recordings, and copies into places of caches."""
     recordings = Recordings()

@@ -85,8 +85,10 @@ def test_a_budget_holds(side: str, part: int) -> None:
     free = TiledVAE(tiny.build()).plan(tuple(tiny.input(side, HIGH, WIDE).shape), side)  # type: ignore[arg-type]
     least = free.least_budget
     most = least + free.peak_bytes
-    found, heights, _ = outputs(side, vram=least + (most - least) // part)
+    budget = least + (most - least) // part
+    found, heights, peak = outputs(side, vram=budget)
     assert relative_l2(found, exact(side)) <= 1e-5
+    assert peak <= budget
     assert max(heights) > 1
 
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from rewrites import Fn, Layers, Outputs, all_rewritten, count, graph_of, layers, live, name, only, picture, results
-from torch import Tensor
+from torch import Tensor, nn
 
+from tvae.pipeline import TiledVAE
 from tvae.pipeline.engine.passes.rms_norm import fuse_rms_norm
 
 
@@ -109,3 +110,37 @@ OTHERS = (
 @pytest.mark.parametrize("fn", OTHERS, ids=name)
 def test_what_looks_alike_stays(fn: Fn) -> None:
     assert "rms_norm_act" not in count(all_rewritten(fuse_rms_norm, *OTHERS)[fn])
+
+
+class OfWeights(nn.Module):
+    """What is normalised has no rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Conv2d(4, 8, 3, padding=1), nn.Conv2d(8, 3, 3, padding=1)
+        self.gains = nn.Parameter(torch.randn(1, 8, 1, 1))
+
+    def encode(self, x: Tensor) -> Tensor:
+        return x
+
+    def decode(self, z: Tensor) -> Tensor:
+        root = torch.sqrt(torch.mean(self.gains**2, dim=1, keepdim=True) + 1e-6)
+        return self.last(self.first(z) * (self.gains / root))  # type: ignore[no-any-return]
+
+
+class OfRows(OfWeights):
+    """Dimension 1 is the height."""
+
+    def decode(self, z: Tensor) -> Tensor:
+        h = self.first(z).permute(0, 2, 3, 1)
+        root = torch.sqrt(torch.mean(h**2, dim=1, keepdim=True) + 1e-6)
+        return self.last((h / root).permute(0, 3, 1, 2))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", [OfWeights, OfRows], ids=lambda kind: kind.__name__)
+def test_where_no_pixels_are_normalised(kind: type[OfWeights]) -> None:
+    model, z = kind().eval(), torch.randn(1, 4, 16, 12, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        found, want = TiledVAE(model, strip=3).decode(z), model.double().decode(z.double())
+    assert float((found - want).norm() / want.norm()) <= 1e-5
