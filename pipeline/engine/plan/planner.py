@@ -190,7 +190,7 @@ def _filled(
     room = budget - cost.device + cost.fullest
     for segment, taken in zip(plan.segments, cost.segments, strict=True):
         best, fastest = segment, segment_seconds(program, segment, taken, machine)
-        allowed = max(highest(program, segment.body), plan.strip_rows)
+        allowed = max(highest(program, (*segment.body, *segment.reads)), plan.strip_rows)
         for height in () if segment.single else [n for n in heights if n <= allowed]:
             other = in_strips(segment, program, height)
             its = segment_footprint(plan, other, taken.beside, known)

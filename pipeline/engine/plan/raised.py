@@ -21,7 +21,7 @@ _MOST_ELEMENTS = 1 << 30
 
 
 def highest(program: Program, values: Collection[int]) -> int:
-    """Rows of the input that a strip of these values may have."""
+    """Rows of the input that a strip may have in which these values are computed and read."""
     ops = program.ops
     largest = max((math.prod(ops[i].shape) for i in values if ops[i].axis is not None), default=1)
     return max(1, _MOST_ELEMENTS * program.rows // max(1, largest))
@@ -39,9 +39,8 @@ def raised(
     room = None if budget is None else budget - cost.device + cost.fullest
     for segment, taken in zip(plan.segments, cost.segments, strict=True):
         whole = max((program.ops[i].bytes for i in segment.body), default=0)
-        tried: list[tuple[int, int | None]] = [
-            (height, cost.fullest) for height in heights if height <= highest(program, segment.body)
-        ]
+        allowed = highest(program, (*segment.body, *segment.reads))
+        tried: list[tuple[int, int | None]] = [(height, cost.fullest) for height in heights if height <= allowed]
         tried.append((cache * program.rows // whole if whole else 0, room))
         ways = [segment]
         for height, most in tried:

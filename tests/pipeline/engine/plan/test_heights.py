@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -125,6 +126,15 @@ def test_a_height_that_was_asked_for_is_the_height() -> None:
     assert set(heights(fitting(program, (8,), None, replace(CPU, cache=MAP)))) == {8}
 
 
+def low_enough(plan: Schedule, lowest: int) -> None:
+    """No strip has too much of a value, be it computed or read."""
+    for segment in plan.segments:
+        for i in (*segment.body, *segment.reads):
+            op, height = plan.program.ops[i], segment.strips[0][1]
+            if op.axis is not None and height > lowest:
+                assert math.prod(op.shape) * height <= raised._MOST_ELEMENTS * plan.program.rows
+
+
 ELEMENTS = 2 * 8 * HEIGHT * WIDTH  # of the map above; the one below has a fourth
 
 
@@ -151,10 +161,11 @@ def test_small_values_have_strips_that_were_too_high_for_the_largest(
     assert set(heights(plan)) == want
     assert set(heights(flat)) == {strips[0]}
     assert footprint(plan).device <= footprint(flat).device
+    low_enough(plan, strips[0])
     right(Deeper, plan)
 
 
-@pytest.mark.parametrize("kind", slow_but([Deeper], [Deeper, Attention, TwoNorms]), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", slow_but([Deeper], [Deeper, Attention]), ids=lambda kind: kind.__name__)
 def test_a_budget_holds_with_them(kind: type[Block], monkeypatch: pytest.MonkeyPatch) -> None:
     program, seen = program_of(kind), set[int]()
     rows = raised.highest(program, range(len(program.ops)))
@@ -164,7 +175,7 @@ def test_a_budget_holds_with_them(kind: type[Block], monkeypatch: pytest.MonkeyP
     for budget in range(few, 3 * few, few // 5):
         plan = fitting(program, (2, 1), budget, CUDA, higher=(24, 8, 4))
         assert footprint(plan).device <= budget
-        assert all(segment.strips[0][1] <= max(2, raised.highest(program, segment.body)) for segment in plan.segments)
+        low_enough(plan, 2)
         seen |= {*heights(plan)}
         right(kind, plan)
     assert max(seen) > 2
