@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tvae.cli.metrics import MetricsServer
     from tvae.pipeline.batch.report import Ended
-    from tvae.pipeline.batch.run import StepResult
+    from tvae.pipeline.batch.results import StepResult
     from tvae.pipeline.batch.shards import Shard
 
 __all__ = ["batch"]
@@ -85,7 +85,7 @@ def batch(
         from tvae.pipeline.batch.check import VERIFY
         from tvae.pipeline.batch.job_file import Step, read_job_file
         from tvae.pipeline.batch.report import check_places, expect, keep_rates, write_failed_list, write_reports
-        from tvae.pipeline.batch.run import Options, run_batch
+        from tvae.pipeline.batch.run import Options, check_shared, run_batch
         from tvae.pipeline.batch.shards import shard_here, shard_of
         from tvae.pipeline.jobs import Event, RunStarted
 
@@ -96,10 +96,11 @@ def batch(
             tell(as_toml([step.said for step in steps]).rstrip("\n"))
             return
         part = shard_here(os.environ) if shard is None else shard_of(shard)
-        folders = dict.fromkeys(str(step.folder) for step in steps if isinstance(step, Step))
-        if not dry_run:
-            check_places(folders, part, claim=claim)
+        outputs = dict.fromkeys(step.output for step in steps if isinstance(step, Step))
         wanted = Options(dry_run, retries, 1 if fail_fast else max_failures, part, claim)
+        check_shared(steps, wanted)
+        if not dry_run:
+            check_places(outputs, part, claim=claim)
         results: list[StepResult] = []
 
         def report(ended: Ended) -> None:

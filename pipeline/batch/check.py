@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tvae.pipeline.batch.looked_at import remote_verdicts
+from tvae.pipeline.batch.names_below import is_below
 from tvae.pipeline.batch.verdicts import made_by, verdicts
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.jobs.events import Event, ItemFailed, ItemVerified, RunDone, RunStarted
+from tvae.pipeline.stores import is_url
 
 __all__ = ["VERIFY", "CheckStep", "run_check"]
 
@@ -27,10 +30,10 @@ class CheckStep:
     allow_pickle: bool
     said: Mapping[str, Any]
 
-    def home(self, folders: list[Path]) -> str:
-        """Of the folders of steps before it, the one whose report tells of it; the first input where there is none."""
-        path = Path(self.inputs[0])
-        return str(next((one for one in reversed(folders) if one in (path, *path.parents)), path))
+    def home(self, outputs: list[str]) -> str:
+        """Of the outputs of steps before it, the one whose report tells of it; the first input where there is none."""
+        first = self.inputs[0]
+        return next((one for one in reversed(outputs) if is_below(first, one)), first)
 
 
 def run_check(step: CheckStep, takes: Callable[[str], bool], on_event: Callable[[Event], None]) -> None:
@@ -40,17 +43,17 @@ def run_check(step: CheckStep, takes: Callable[[str], bool], on_event: Callable[
     """
     begin = time.monotonic()
     for name in (*step.inputs, *([] if step.source is None else [step.source])):
-        if not Path(name).exists():
+        if not is_url(name) and not Path(name).exists():
             raise UsageError(f"{name} does not exist")
     vae = None if step.vae is None else made_by(step.vae, step.allow_pickle)
     sources = None if step.source is None else Path(step.source)
+    found = [(name, remote_verdicts(name, vae) if is_url(name) else None) for name in step.inputs]
     on_event(RunStarted(VERIFY, 0))
     fine = failed = 0
-    for name in step.inputs:
+    for name, elsewhere in found:
         try:
-            for verdict in verdicts(Path(name), sources, vae):
-                below = verdict.path.relative_to(name).as_posix() if verdict.path != Path(name) else verdict.path.name
-                if not takes(below):
+            for verdict in verdicts(Path(name), sources, vae) if elsewhere is None else elsewhere:
+                if not takes(_below(verdict.path, name)):
                     continue
                 number = fine + failed
                 if verdict.state in ("damaged", "incomplete", "unreadable"):
@@ -62,3 +65,10 @@ def run_check(step: CheckStep, takes: Callable[[str], bool], on_event: Callable[
         except InputError as error:
             raise UsageError(str(error)) from error
     on_event(RunDone(fine, 0, failed, 0, time.monotonic() - begin))
+
+
+def _below(path: Path, name: str) -> str:
+    """A path from the input on that it was found in; of that input itself its last part."""
+    text = str(path) if is_url(name) else path.as_posix()
+    root = name.rstrip("/") if is_url(name) else Path(name).as_posix()
+    return path.name if text == root else text.removeprefix(root).lstrip("/")

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from stat import S_ISDIR
 from typing import Any
 
 from tvae.pipeline.batch.manifest_lines import manifest_name, read_manifest
 from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.files.checked import read_json
 
-__all__ = ["bytes_of", "measured_rate", "written_for_read"]
-
-
-def bytes_of(path: Path) -> int:
-    """Of a file, or of all files in a folder and below it; 0 where it cannot be read."""
-    try:
-        status = path.stat()
-        if not S_ISDIR(status.st_mode):
-            return status.st_size
-        return sum(one.stat().st_size for one in path.rglob("*") if one.is_file())
-    except OSError:
-        return 0
+__all__ = ["measured_rate", "written_for_read"]
 
 
 def written_for_read(folder: Path, operation: str, shard: Shard | None) -> float | None:

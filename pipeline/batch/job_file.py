@@ -22,7 +22,8 @@ from tvae.pipeline.jobs.items import names_in
 from tvae.pipeline.jobs.job import OPERATIONS, Job, Listed
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.remote.refusals import refuse_urls
-from tvae.pipeline.stores import is_url, shown_path
+from tvae.pipeline.jobs.remote.uploads import check_written
+from tvae.pipeline.stores import is_url, parse_url
 from tvae.presets import builtin
 
 __all__ = ["Override", "Step", "read_job_file"]
@@ -60,10 +61,12 @@ class Step:
     said: Mapping[str, Any]
 
     @property
-    def folder(self) -> Path:
-        """That outputs go to, or below."""
+    def output(self) -> str:
+        """The folder that outputs go to, or below: a path, or a URL without a slash at its end."""
         output = self.job.output or "."
-        return Path(output) if output.endswith(os.sep) else Path(output).parent
+        if is_url(output):
+            return output.rpartition("/")[0]
+        return str(Path(output) if output.endswith(os.sep) else Path(output).parent)
 
     def path_of(self, item: Item) -> str:
         """An item's source, from the folder or pattern on that it was found by."""
@@ -131,8 +134,7 @@ class _Reader:
         known = {name: value for name, value in data.items() if name not in self.defaults or name in _OF_A_CHECK}
         self.check_names(known, _OF_A_CHECK, where)
         named = self._texts(known, "inputs", where)
-        refuse_urls(named, "a step that verifies")
-        inputs = tuple(str(self._from(name)) for name in named)
+        inputs = tuple(name if is_url(name) else str(self._from(name)) for name in named)
         if not inputs:
             raise self.wrong(where, "inputs is missing; name latents, or folders of outputs")
         values = self._values(known, {name: keys()[name] for name in ("vae", "allow_pickle")}, where)
@@ -140,7 +142,7 @@ class _Reader:
         if source is not None and not _is_name(source):
             raise self.wrong(where, f"source must be a text, found {shown(source)}")
         if source is not None:
-            refuse_urls([source], "source of a step that verifies")
+            refuse_urls([source, *inputs], "source of a step that verifies")
             source = str(self._from(source))
         return CheckStep(inputs, source, values.get("vae"), values.get("allow_pickle", False), known)
 
@@ -174,13 +176,13 @@ class _Reader:
         output = data.get(name, ".")
         if not _is_name(output):
             raise self.wrong(where, f"{name} must be a text, found {shown(output)}")
-        if is_url(output):
-            raise self.wrong(
-                where,
-                f"{name} must be on this machine, where the manifest is, not {shown_path(output)}; tvae encode, decode "
-                "and roundtrip write to URLs",
-            )
-        return str(self._from(output)) + ("" if name == "output_file" else os.sep)
+        if not is_url(output):
+            return str(self._from(output)) + ("" if name == "output_file" else os.sep)
+        try:
+            check_written(parse_url(output))
+        except UsageError as error:
+            raise self.wrong(where, str(error)) from error
+        return output if name == "output_file" else f"{output.rstrip('/')}/"
 
     def _override_tables(self, data: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
         tables = data.get("override", [])

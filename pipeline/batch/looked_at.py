@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+import glob
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from tvae.pipeline.batch.verdicts import verdicts
+from tvae.pipeline.batch.manifest_lines import is_manifest, read_manifest
+from tvae.pipeline.batch.verdicts import gone, is_inside, verdict_by_line, verdicts
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.jobs.remote.fetching import Interrupted, local_copy
 from tvae.pipeline.jobs.remote.sources import Sources
 from tvae.pipeline.latents import VIDEO_SUFFIX
 from tvae.pipeline.latents.verify import MadeBy, Verdict
-from tvae.pipeline.stores import RemoteFile, Store, StoreError, parse_url
+from tvae.pipeline.stores import Place, RemoteFile, Store, StoreError, parse_url
 
 __all__ = ["fetched", "remote_file", "remote_verdicts"]
 
@@ -43,14 +47,54 @@ def fetched(file: RemoteFile) -> Iterator[Path]:
 
 
 def remote_verdicts(url: str, vae: MadeBy | None) -> Iterator[Verdict]:
-    """Of latents, and of all latents in a folder and below it: each is fetched, read whole, and deleted. Raises
-    UsageError for what is not there, or cannot be listed, before any is fetched."""
-    files = []
+    """Of latents, of all latents in a folder and below it, and of what that folder's manifests have lines of: each is
+    fetched, read whole, and deleted. Raises UsageError for what is not there, or cannot be listed, before any is
+    fetched."""
+    files, manifests = list[tuple[Path, RemoteFile]](), _manifests(url)
     for found in Sources("latents", recursive=True, uploads=None).found(url):
-        if not isinstance(found.member, RemoteFile):
+        if isinstance(found.member, RemoteFile):
+            files.append((found.path, found.member))
+        elif not manifests:
             raise UsageError(found.problem or f"{found.path} cannot be verified")
-        files.append((found.path, found.member))
-    return _of_files(files, vae)
+    return chain(_of_files(files, vae), _of_manifests(manifests, {str(path) for path, _ in files}))
+
+
+def _manifests(url: str) -> list[RemoteFile]:
+    """Those in this very folder."""
+    place = parse_url(url)
+    if not place.kind.is_listed or glob.has_magic(place.key):
+        return []
+    try:
+        return [one for one in Store(place.kind).inside(place.key) if is_manifest(one.name)]
+    except StoreError:
+        return []  # which is told when its latents are listed
+
+
+def _of_manifests(manifests: Iterable[RemoteFile], known: Set[str]) -> Iterator[Verdict]:
+    """What has a line, and is none of those that are known, or is not there."""
+    for manifest in manifests:
+        try:
+            with fetched(manifest) as copy:
+                lines = read_manifest(copy)
+        except InputError as error:
+            yield Verdict(manifest.place.path, "unreadable", str(error))
+            continue
+        top = manifest.place.key.rpartition("/")[0]
+        for name, line in lines.items():
+            place = Place(manifest.place.kind, f"{top}/{name}")
+            if place.shown not in known and is_inside(name):
+                yield dataclasses.replace(_by_line(manifest.store, place, line), path=place.path)
+
+
+def _by_line(store: Store, place: Place, line: Mapping[str, Any]) -> Verdict:
+    try:
+        file = store.look(place.key)
+        if file is None:
+            return gone(place.path, line)
+        with fetched(file) as copy:
+            return verdict_by_line(copy, line)
+    except (InputError, StoreError) as error:
+        return Verdict(place.path, "unreadable", str(error))
 
 
 def _of_files(files: Iterable[tuple[Path, RemoteFile]], vae: MadeBy | None) -> Iterator[Verdict]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
@@ -79,6 +79,7 @@ class Manifest:
                 f"another run writes {self._path}; wait for it, or start all of them with --shard or with --claim"
             ) from None
         try:
+            self._bring()
             check_own(self._path)
             self._read()
             self._tidy()
@@ -99,6 +100,7 @@ class Manifest:
                 os.fsync(self._file.fileno())
                 self._file.close()
             self._tidy()
+            self._send()
         except OutputError:
             if error is None:
                 raise
@@ -112,7 +114,7 @@ class Manifest:
         """Add a line for a complete output. facts: what to say of it besides its name, size and checksum. file: what
         its maker knows of it; without it, it is read."""
         name = self._name(output)
-        self._lines.append(line_for(name, {**facts_on_disk(output, file), **facts}))
+        self._lines.append(line_for(name, {**self._facts(output, file), **facts}))
         self._add(name)
         if not self._grouped:
             self._write()
@@ -149,12 +151,36 @@ class Manifest:
     def knows(self, output: Path) -> bool:
         """Was there a line for the output as it is now, by its size and time, before this run added any?"""
         known = self._known.get(self._name(output))
-        return known is not None and known[:_SHORT] == _now(output)
+        return known is not None and known[:_SHORT] == self._now(output)
 
     def says(self, output: Path, fingerprint: Callable[[], str]) -> bool:
         """Does that line say that this is its fingerprint? It is asked for where there is such a line."""
         known = self._known.get(self._name(output), b"")
-        return len(known) > _SHORT and known[:_SHORT] == _now(output) and known[_SHORT:] == _digest(fingerprint())
+        return len(known) > _SHORT and known[:_SHORT] == self._now(output) and known[_SHORT:] == _digest(fingerprint())
+
+    def reading(self, output: Path) -> AbstractContextManager[Path]:
+        """Where the output can be read, for as long as that takes."""
+        return nullcontext(output)
+
+    def _bring(self) -> None:
+        """Where the manifest is kept elsewhere, too: what is there, before anything is read."""
+
+    def _send(self) -> None:
+        """Where it is kept elsewhere, too: what is here, when all is written."""
+
+    def _facts(self, output: Path, file: WrittenFile | None) -> dict[str, Any]:
+        return facts_on_disk(output, file)
+
+    def _state(self, output: Path) -> State:
+        """As it is now. `OSError` where it is not there."""
+        return state_of(output)
+
+    def _now(self, output: Path) -> bytes:
+        """Digest of the state that an output has; none where it is not there."""
+        try:
+            return _digest(self._state(output))
+        except OSError:
+            return b""
 
     def _name(self, output: Path) -> str:
         text = str(output)
@@ -191,14 +217,6 @@ def _digest_of(said: Mapping[str, Any]) -> bytes:
     """A line, as far as it is asked: state, then fingerprint."""
     fingerprint = said.get("fingerprint")
     return _digest(said_state(said)) + (_digest(fingerprint) if isinstance(fingerprint, str) else b"")
-
-
-def _now(output: Path) -> bytes:
-    """Digest of the state that an output has; none where it is not there."""
-    try:
-        return _digest(state_of(output))
-    except OSError:
-        return b""
 
 
 def _digest(what: State | str) -> bytes:

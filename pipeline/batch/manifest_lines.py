@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from stat import S_ISDIR
 from typing import Any, BinaryIO
@@ -21,6 +22,7 @@ __all__ = [
     "State",
     "check_own",
     "facts_on_disk",
+    "is_manifest",
     "line_for",
     "lines_in",
     "manifest_name",
@@ -30,8 +32,9 @@ __all__ = [
     "write_anew",
 ]
 
-State = tuple[int, int]
-"""Bytes and time of an output: they tell whether it is still the one that its line is of."""
+State = tuple[int, int, str | None]
+"""Bytes and time of an output, and in a store its version: they tell whether it is still the one that its line is
+of."""
 _BEGIN = b'{"output": '
 """Of every line."""
 _MOST_LINE = 1 << 20
@@ -42,9 +45,15 @@ def manifest_name(shard: Shard | None) -> str:
     return "manifest.jsonl" if shard is None else shard.name("manifest", ".jsonl")
 
 
-def check_own(path: Path) -> None:
+def is_manifest(name: str) -> bool:
+    """Is a file called as the manifest of a folder, or of a part of it?"""
+    return name == "manifest.jsonl" or fnmatchcase(name, "manifest-*-of-*.jsonl")
+
+
+def check_own(path: Path, name: str = "") -> None:
     """UsageError for a file in the place of a manifest without a line of ours, unless it is one that a kill has torn: a
-    file of the user's is never written anew. OutputError where it cannot be read."""
+    file of the user's is never written anew. OutputError where it cannot be read. name: for messages, where it is
+    another."""
     try:
         with open_regular(path) as file:
             first = file.readline(_MOST_LINE)
@@ -56,7 +65,7 @@ def check_own(path: Path) -> None:
         raise write_error(path, error) from error
     torn = b"\n" not in first and first[: len(_BEGIN)] == _BEGIN[: len(first)]
     if not (ours or torn):
-        raise UsageError(f"{path} is not a manifest of tvae; move it, or choose another output")
+        raise UsageError(f"{name or path} is not a manifest of tvae; move it, or choose another output")
 
 
 def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
@@ -93,7 +102,7 @@ def facts_on_disk(output: Path, file: WrittenFile | None = None) -> dict[str, An
     if file is not None:
         return {"bytes": file.size, "time": file.mtime_ns, "sha256": file.sha256}
     try:
-        size, time = state_of(output)
+        size, time, _ = state_of(output)
         return {"bytes": size, "time": time, "sha256": of_file(_content(output))}
     except (OSError, InputError) as error:
         raise OutputError(f"cannot read {output} again: {error}") from error
@@ -104,12 +113,12 @@ def state_of(output: Path) -> State:
     status = output.stat()
     if S_ISDIR(status.st_mode):
         status = (output / INDEX_NAME).stat()
-    return status.st_size, status.st_mtime_ns
+    return status.st_size, status.st_mtime_ns, None
 
 
 def said_state(facts: Mapping[str, Any]) -> State:
     """As the output's line has it."""
-    return facts.get("bytes", -1), facts.get("time", -1)
+    return facts.get("bytes", -1), facts.get("time", -1), facts.get("version")
 
 
 def _pieces(file: BinaryIO) -> Iterator[bytes]:

@@ -5,11 +5,19 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from tvae.pipeline.stores import is_url
 
-__all__ = ["names_below"]
+__all__ = ["is_below", "names_below"]
+
+
+def is_below(name: str, folder: str) -> bool:
+    """Is a path, or a URL, that of a folder or below it?"""
+    if is_url(name) or is_url(folder):
+        return f"{name.rstrip('/')}/".startswith(f"{folder.rstrip('/')}/")
+    path = PurePath(name)
+    return PurePath(folder) in (path, *path.parents)
 
 
 def names_below(folder: Path, names: Iterable[str]) -> Iterator[str]:

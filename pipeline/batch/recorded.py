@@ -3,15 +3,18 @@ read again."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from tvae.pipeline.batch.facts import facts_of, whole_name
-from tvae.pipeline.batch.foresight import bytes_of
 from tvae.pipeline.batch.manifest import Manifest
+from tvae.pipeline.errors import InputError, OutputError
 from tvae.pipeline.jobs.events import ItemDone, ItemSkipped
+from tvae.pipeline.jobs.facts import made_of
+from tvae.pipeline.stores import RemotePath
 
-__all__ = ["record"]
+__all__ = ["record", "whole_name"]
 
 
 def record(
@@ -21,12 +24,23 @@ def record(
     facts: Mapping[str, Any],
     notices: Sequence[str],
 ) -> None:
-    """Adds the line of an item that has ended. facts: of how it was done; notices: that were told of it."""
+    """Adds the line of an item that has ended. facts: of how it was done; notices: that were told of it. OutputError
+    where the output cannot be read again."""
     output, made = event.output, event.made if isinstance(event, ItemDone) else None
-    said = {"operation": operation, "source": whole_name(event.input), **facts}
+    if made is None:
+        try:
+            with manifest.reading(output) as copy:
+                made = made_of(copy)
+        except (OSError, InputError) as error:
+            raise OutputError(f"cannot read {output} again: {error}") from error
     told: dict[str, Any] = {"warnings": [*notices]} if notices else {}
-    if made is not None:
-        manifest.done(output, {**said, **made.said, **told}, made.file)
-        return
-    told |= {"all_bytes": bytes_of(output)} if output.is_dir() else {}
-    manifest.done(output, {**said, **facts_of(output), **told})
+    said = {"operation": operation, "source": whole_name(event.input), **facts}
+    manifest.done(output, {**said, **made.said, **told}, made.file)
+
+
+def whole_name(source: Path) -> str:
+    """A source's path, whatever folder one is in, or its URL."""
+    name = str(source)
+    if isinstance(source, RemotePath) or os.path.isabs(name):
+        return name
+    return os.path.join(os.getcwd(), name) if name != os.curdir else os.getcwd()  # in a fifth of Path's time

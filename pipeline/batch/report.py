@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Literal
 
 from tvae.pipeline.batch.check import VERIFY, CheckStep
-from tvae.pipeline.batch.foresight import bytes_of, measured_rate, written_for_read
+from tvae.pipeline.batch.foresight import measured_rate, written_for_read
 from tvae.pipeline.batch.job_file import Step
 from tvae.pipeline.batch.manifest_lines import check_own, manifest_name
 from tvae.pipeline.batch.rates import rate_of, remember
-from tvae.pipeline.batch.run import StepResult
+from tvae.pipeline.batch.records import in_store, records_of, send_record
+from tvae.pipeline.batch.results import StepResult
 from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.atomic import replacing, write_error
 from tvae.pipeline.files.checked import read_json
+from tvae.pipeline.jobs.facts import bytes_of
 from tvae.pipeline.stores import is_url
 
 __all__ = ["Ended", "check_places", "expect", "keep_rates", "write_failed_list", "write_reports"]
@@ -36,19 +38,32 @@ Ended = Literal["complete", "stopped", "interrupted", "error"]
 """*Stopped* after as many failures as were allowed; by an *error* that is no item's."""
 
 
-def check_places(folders: Iterable[str], shard: Shard | None, *, claim: bool = False) -> None:
-    """UsageError for a file in the place of a manifest or a report that is none, and would be lost."""
-    for folder in folders:
-        check_own(Path(folder) / manifest_name(shard))
-        path = _place(folder, shard, claim)
-        try:
-            data = read_json(path)
-        except FileNotFoundError:
+def check_places(outputs: Iterable[str], shard: Shard | None, *, claim: bool = False) -> None:
+    """UsageError for a file in the place of a manifest or a report that is none, and would be lost. outputs: see
+    ``Step.output``."""
+    for folder in outputs:
+        manifest, report = manifest_name(shard), _place(folder, shard, claim)
+        if not is_url(folder):
+            check_own(Path(folder) / manifest)
+            _check_report(report, str(report))
             continue
-        except (OSError, ValueError):
-            data = None
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise UsageError(f"{path} is not a report of tvae; move it, or choose another output")
+        with in_store(folder, manifest) as copy:
+            if copy is not None:
+                check_own(copy, f"{folder}/{manifest}")
+        with in_store(folder, report.name) as copy:
+            if copy is not None:
+                _check_report(copy, f"{folder}/{report.name}")
+
+
+def _check_report(path: Path, name: str) -> None:
+    try:
+        data = read_json(path)
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError):
+        data = None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise UsageError(f"{name} is not a report of tvae; move it, or choose another output")
 
 
 def write_reports(
@@ -56,14 +71,15 @@ def write_reports(
 ) -> None:
     """One in each folder of outputs, of the steps that wrote there, and of those that verified what is there.
 
-    A run that was refused or interrupted makes no folder for it. OutputError where it cannot be written.
+    A run that was refused or interrupted makes no folder for it. OutputError where it cannot be written, or sent.
     """
     for folder in dict.fromkeys(result.output for result in results if result.operation != VERIFY):
-        if ended in ("complete", "stopped") or Path(folder).is_dir():
+        if ended in ("complete", "stopped") or records_of(folder).is_dir():
             steps = [{**asdict(one), "bytes_per_second": _rate(one, shard)} for one in results if one.output == folder]
             place = _place(folder, shard, claim)
             report = {"format": FORMAT, "name": place.name, "ended": ended, "steps": steps}
             _write(place, json.dumps(report, indent=1) + "\n")
+            send_record(folder, place)
             if claim:
                 _tidy(place.parent)
 
@@ -72,7 +88,7 @@ def keep_rates(results: Sequence[StepResult], steps: Sequence[Step | CheckStep],
     """Of the steps of a run that is over, for dry runs of others like them."""
     for result, step in zip(results, steps, strict=False):
         if isinstance(step, Step) and result.done:
-            folder = Path(result.output)
+            folder = records_of(result.output)
             small = bytes_of(folder / manifest_name(shard)) <= _READ_AGAIN
             ratio = written_for_read(folder, result.operation, shard) if small else None
             remember(step.job, result.read_bytes, result.seconds, ratio)
@@ -81,7 +97,7 @@ def keep_rates(results: Sequence[StepResult], steps: Sequence[Step | CheckStep],
 def expect(results: Sequence[StepResult], steps: Sequence[Step | CheckStep], shard: Shard | None) -> None:
     """Completes what a dry run has found by what is known of its folders, or else of steps like its own."""
     for result, step in zip(results, steps, strict=False):
-        folder, like = Path(result.output), rate_of(step.job) if isinstance(step, Step) else None
+        folder, like = records_of(result.output), rate_of(step.job) if isinstance(step, Step) else None
         ratio = written_for_read(folder, result.operation, shard)
         rate = measured_rate(_place(result.output, shard, False), result.operation)
         if like is not None:
@@ -127,7 +143,7 @@ def _is_as_written(path: Path) -> bool:
 def _place(folder: str, shard: Shard | None, claim: bool) -> Path:
     """Runs that claim items have one each."""
     stem = f"report-{platform.node()}-{os.getpid()}" if claim else "report"
-    return Path(folder) / (f"{stem}.json" if shard is None else shard.name(stem, ".json"))
+    return records_of(folder) / (f"{stem}.json" if shard is None else shard.name(stem, ".json"))
 
 
 def _write(path: Path, text: str) -> None:

@@ -6,6 +6,7 @@ import errno
 from collections.abc import Iterator
 
 from tvae.pipeline.errors import OutOfMemory
+from tvae.pipeline.stores import StoreError
 
 __all__ = ["MOST_SECONDS", "may_pass", "waits"]
 
@@ -29,10 +30,12 @@ def waits(retries: int) -> Iterator[float]:
 
 
 def may_pass(error: BaseException | None) -> bool:
-    """Is it of the system or of memory, or for want of either, and not of the item?"""
+    """Is it of the system, of a store or of memory, or for want of them, and not of the item?"""
     while error is not None:
         if isinstance(error, (MemoryError, OutOfMemory)):
             return True
+        if isinstance(error, StoreError):
+            return error.passing
         if isinstance(error, OSError):
             return error.errno in _PASSING
         error = error.__cause__

@@ -9,9 +9,11 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from tvae.pipeline.batch.keys import Key, cache_keys, keys
+from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import names_a_file
-from tvae.pipeline.jobs.remote.refusals import refuse_urls, urls_of
+from tvae.pipeline.jobs.remote.refusals import urls_of
+from tvae.pipeline.stores import is_url, parse_url
 from tvae.presets import builtin
 
 __all__ = ["said_of"]
@@ -20,9 +22,12 @@ __all__ = ["said_of"]
 def said_of(job: Job) -> dict[str, Any]:
     """What differs from the defaults, as TOML has it. Names are from the root, so that the file may be kept anywhere.
 
-    Raises UsageError for an output that the operation does not write, and for URLs, which job files do not have.
+    Raises UsageError for an output that the operation does not write, and for URLs with secrets, which are not printed.
     """
-    refuse_urls(urls_of(job), "--print-config")
+    for url in urls_of(job):
+        shown = parse_url(url).shown
+        if shown.partition("://")[2].rstrip("/") != url.partition("://")[2].rstrip("/"):
+            raise UsageError(f"{shown} is named with a password or a query, which is not printed")
     said: dict[str, Any] = {"operation": job.operation}
     if job.inputs:
         said["inputs"] = [_input(name) for name in job.inputs]
@@ -54,11 +59,11 @@ def _changed(described: Any, known: Mapping[str, Key]) -> dict[str, Any]:
 
 def _input(name: str) -> str:
     """A pattern is one below the current folder, whatever that is called."""
-    if os.path.lexists(name) or not glob.has_magic(name):
+    if os.path.lexists(name) or not glob.has_magic(name) or is_url(name):
         return _absolute(name)
     return os.path.join(glob.escape(os.getcwd()), name)
 
 
 def _absolute(name: str) -> str:
     """Of what the name leads to from here; ``..`` stays, which links may change the meaning of."""
-    return os.path.join(os.getcwd(), name)
+    return name if is_url(name) else os.path.join(os.getcwd(), name)

@@ -7,21 +7,33 @@ from dataclasses import replace
 from pathlib import Path
 
 from tvae.pipeline.batch.job_file import Step
+from tvae.pipeline.batch.names_below import is_below
+from tvae.pipeline.stores import Store, StoreError, is_url, parse_url
 
 __all__ = ["without_what_is_to_come"]
 
 
-def without_what_is_to_come(step: Step, made: Set[Path]) -> Step | None:
-    """The step with those of its inputs that are there; itself where all are, None where none is. made: folders that
-    earlier steps write to."""
+def without_what_is_to_come(step: Step, made: Set[str]) -> Step | None:
+    """The step with those of its inputs that are there; itself where all are, None where none is. made: outputs of
+    earlier steps."""
     job = step.job
-    inputs = tuple(name for name in job.inputs if not _is_to_come(Path(name), made))
-    listed = tuple(one for one in job.listed if not _is_to_come(Path(one.name), made)) if made else job.listed
+    inputs = tuple(name for name in job.inputs if not _is_to_come(name, made))
+    listed = tuple(one for one in job.listed if not _is_to_come(one.name, made)) if made else job.listed
     if (inputs, listed) == (job.inputs, job.listed):
         return step
     return replace(step, job=replace(job, inputs=inputs, listed=listed)) if inputs or listed else None
 
 
-def _is_to_come(path: Path, made: Set[Path]) -> bool:
-    """Is it in one of these folders, and not there yet?"""
-    return any(folder in made for folder in (path, *path.parents)) and not path.exists()
+def _is_to_come(name: str, made: Set[str]) -> bool:
+    """Is it in one of these outputs, and not there yet?"""
+    return any(is_below(name, output) for output in made) and not _is_there(name)
+
+
+def _is_there(name: str) -> bool:
+    if not is_url(name):
+        return Path(name).exists()
+    place = parse_url(name)
+    try:
+        return Store(place.kind).look(place.key) is not None
+    except StoreError:
+        return True  # what is wrong with it is told when it is listed

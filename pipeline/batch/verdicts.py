@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
+from typing import Any
 
-from tvae.pipeline.batch.manifest_lines import read_manifest
+from tvae.pipeline.batch.manifest_lines import is_manifest, read_manifest
 from tvae.pipeline.caches.shards.verify import shard_folders, verify_shards
 from tvae.pipeline.caches.verify import recorded_files, records_below, verify_record
 from tvae.pipeline.errors import InputError
@@ -13,7 +14,7 @@ from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.latents import source_of
 from tvae.pipeline.latents.verify import MadeBy, Verdict, found_below, not_read, verify_latents
 
-__all__ = ["made_by", "verdicts"]
+__all__ = ["gone", "is_inside", "made_by", "verdict_by_line", "verdicts"]
 
 
 def made_by(vae: str, allow_pickle: bool) -> MadeBy:
@@ -52,7 +53,7 @@ def _of_manifests(folder: Path, known: set[Path]) -> Iterator[Verdict]:
     """What has a line in a manifest of this very folder, and is none of those that are known, or is not there."""
     if not folder.is_dir():
         return
-    for manifest in (folder / "manifest.jsonl", *sorted(folder.glob("manifest-*-of-*.jsonl"))):
+    for manifest in sorted(path for path in folder.glob("manifest*.jsonl") if is_manifest(path.name)):
         try:
             lines = read_manifest(manifest)
         except OSError as error:
@@ -60,24 +61,30 @@ def _of_manifests(folder: Path, known: set[Path]) -> Iterator[Verdict]:
             continue
         for name, line in lines.items():
             path = folder / name
-            if path not in known and _is_below(name):
-                yield _of_line(path, line.get("sha256"), str(line.get("source")))
+            if path not in known and is_inside(name):
+                yield verdict_by_line(path, line)
 
 
-def _of_line(path: Path, checksum: object, source: str) -> Verdict:
+def verdict_by_line(path: Path, line: Mapping[str, Any]) -> Verdict:
+    """Of an output by its line in the manifest."""
     try:
         if path.is_dir():
             return Verdict(path, "damaged", "it is a folder of no latents; run the same job again")
-        if of_file(path) != checksum:
+        if of_file(path) != line.get("sha256"):
             return Verdict(path, "damaged", "its content is not what was written; run the same job again")
     except FileNotFoundError:
-        return Verdict(path, "incomplete", f"it has gone, which was made of {source}; run the same job again")
+        return gone(path, line)
     except OSError as error:
         return not_read(path, error)
     return Verdict(path, "fine")
 
 
-def _is_below(name: str) -> bool:
-    """A line is data: no path out of its folder."""
+def gone(path: Path, line: Mapping[str, Any]) -> Verdict:
+    """Of an output that has a line and is not there."""
+    return Verdict(path, "incomplete", f"it has gone, which was made of {line.get('source')}; run the same job again")
+
+
+def is_inside(name: str) -> bool:
+    """Is an output's name one of a file in the manifest's folder? A line is data: no path out of its folder."""
     parts = PurePosixPath(name)
     return not parts.is_absolute() and ".." not in parts.parts and ":" not in name and "\\" not in name

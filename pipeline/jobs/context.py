@@ -82,7 +82,7 @@ def context_for(
 ) -> Context:
     """Of a run. computes: does this process? Otherwise it has no threads, and no device is asked for."""
     threads, queued = (vaes.threads, vaes.queue_frames) if computes else (0, 0)
-    if threads and urls_of(job):  # which wait for answers, and take no core meanwhile
+    if threads and (uploads is not None or urls_of(job)):  # which wait for answers, and take no core meanwhile
         threads = max(threads, REMOTE_THREADS)
     busy = Busy(threads, str(vaes.device) if computes else None)
     return Context(job, vaes.get, vaes.facts, claims, emit, threads, queued, busy, sandbox, uploads)

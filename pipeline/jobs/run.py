@@ -46,8 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["Elsewhere", "run_job"]
 
 Elsewhere = Callable[[Sequence[Item], Context, End], None]
-"""Does all items; ``end`` is told of each, in the caller's thread. It raises what is wrong with the request as a
-whole."""
+"""Does all items; ``end`` is told of each, in the caller's thread. Raises what is wrong with the request as a whole."""
 
 Settled = Callable[[Item], ItemSkipped | None]
 
@@ -61,21 +60,25 @@ def run_job(
     settled: Settled | None = None,
     elsewhere: Elsewhere | None = None,
     together: Together = nullcontext,
+    uploads: Uploads | None = None,
 ) -> RunDone:
     """Does the whole job in the caller's thread and returns the last event.
 
     ``model`` takes the place of the job's own VAE. part: those of its items that this run does, where others do the
     rest. opened: VAEs that runs one after the other share. settled: gives the last event of an item that is known to be
     done already; it is asked of all items before any is begun. elsewhere: does the items in the place of this process,
-    which then computes nothing; not asked in a dry run. together: see ``Context``. A bad input, and an output that
-    cannot be written, fail their item alone. What is wrong with the request as a whole raises, before any work where it
-    can be known before: :class:`UsageError`, for outputs none of which can be written too; :class:`PlanError` and
-    :class:`UsageError` when the only item cannot be planned or written; ``UnsupportedOp``. Interrupted by an exception,
-    Ctrl-C or one of ``on_event`` included, it leaves complete outputs only.
+    which then computes nothing; not asked in a dry run. together: see ``Context``. uploads: of a caller who has placed
+    the job (see ``placed``) and begun them. A bad input, and an output that cannot be written, fail their item alone.
+    What is wrong with the request as a whole raises, before any work where it can be known: :class:`UsageError`, for
+    outputs none of which can be written too; :class:`PlanError` and :class:`UsageError` when the only item cannot be
+    planned or written; ``UnsupportedOp``. Interrupted by an exception, Ctrl-C or one of ``on_event`` included, it
+    leaves complete outputs only.
     """
     try:
-        with Sandbox(job.sandbox) as sandbox, placed(job, _checked(on_event)) as (job, told, uploads):
-            return _run(job, told, model, sandbox, part, opened or OpenVaes(), settled, elsewhere, uploads, together)
+        told, opened = _checked(on_event), opened or OpenVaes()
+        here = placed(job, told) if uploads is None else nullcontext((job, told, uploads))
+        with Sandbox(job.sandbox) as sandbox, here as (job, told, uploads):
+            return _run(job, told, model, sandbox, part, opened, settled, elsewhere, uploads, together)
     except _Unheard as unheard:
         raise unheard.error from None
 
@@ -115,7 +118,7 @@ def _run(
     vaes = Vaes(_aside(job) if devices or elsewhere else job, model, opened=opened)
     listed = listing(job, vaes, uploads) if part is None else part
     items = listed.items
-    if uploads is not None:
+    if uploads is not None and part is None:
         uploads.begin(items)
     check_writing(job, items)
     if fills_shards(job) and elsewhere is not None:

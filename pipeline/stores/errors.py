@@ -54,15 +54,18 @@ _MISSING = frozenset(
     {"RepositoryNotFoundError", "EntryNotFoundError", "RevisionNotFoundError", "NoSuchBucket", "NoSuchKey"}
 )
 """Names of classes: libraries that are not imported need not be, to be told apart."""
+_NO_ROOM = "there is no room left; make room or choose another output with -o"
+_LATER = (408, 425, 429)
+"""Statuses that ask to try again."""
 _LONGEST = 200
 
 
 class StoreError(Exception):
     """A store does not give, or take, what it was asked for. Its message is one line. missing: there is no such file,
-    folder or bucket. denied: there may be, for others."""
+    folder or bucket. denied: there may be, for others. passing: it may be over a little later."""
 
-    def __init__(self, message: str, *, missing: bool = False, denied: bool = False) -> None:
-        self.missing, self.denied = missing, denied
+    def __init__(self, message: str, *, missing: bool = False, denied: bool = False, passing: bool = True) -> None:
+        self.missing, self.denied, self.passing = missing, denied, passing and not (missing or denied)
         super().__init__(message)
 
 
@@ -96,7 +99,9 @@ def _store_error(error: Exception, what: str, place: Place) -> StoreError:
     if status in (404, 410) or (status is None and (isinstance(error, FileNotFoundError) or kinds & _MISSING)):
         return StoreError(f"{what}: it does not exist", missing=True)
     code = next((code for one in _chain(error) if (code := _code(one)) is not None), None)
-    return StoreError(f"{what}: {_reason(error, status, code)}")
+    reason = _reason(error, status, code)
+    passing = isinstance(error, OSError) if status is None else status >= 500 or status in _LATER
+    return StoreError(f"{what}: {reason}", passing=passing or reason == _NO_ROOM)
 
 
 def _of_the_way(kinds: Collection[str]) -> str | None:
@@ -113,7 +118,7 @@ def _of_the_way(kinds: Collection[str]) -> str | None:
 def _reason(error: Exception, status: int | None, code: str | None) -> str:
     """What a server says may hold the name of a key: its code is shown, not its text."""
     if status == 507 or (code is not None and any(word in code for word in ("Quota", "StorageFull", "Insufficient"))):
-        return "there is no room left; make room or choose another output with -o"
+        return _NO_ROOM
     if code is not None or status is not None:
         return f"the server answers {' '.join(str(one) for one in (status, code) if one is not None)}; run again"
     return _cleaned(error)

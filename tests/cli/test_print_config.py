@@ -154,7 +154,7 @@ def test_a_cache(buckets: str, tvae: Tvae, here: Path, tmp_path: Path) -> None:
     (tmp_path / "kept.toml").write_text(tvae(*given, "--print-config").stdout, encoding="utf-8")
     (step,) = read_job_file(tmp_path / "kept.toml")
     assert step.job.cache == CacheRequest("kohya", "sdxl", Buckets.parse(buckets), flip=True)
-    assert (step.job.inputs, step.job.size, step.folder) == ((str(here / "in"),), (64, 64), here)
+    assert (step.job.inputs, step.job.size, step.output) == ((str(here / "in"),), (64, 64), str(here))
 
 
 def test_what_is_not_as_by_default_alone_is_printed(tvae: Tvae, here: Path) -> None:

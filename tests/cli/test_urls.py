@@ -13,6 +13,7 @@ from tvae.cli.app import app
 
 ELSEWHERE = "works with files of this machine only, not with s3://b/x; download it first, or use tvae encode, decode or"
 URL = "s3://b/x"
+CACHED = "operation = 'cache'\ncache = {trainer = 'kohya'}\n"
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,14 @@ URL = "s3://b/x"
         (["convert", "a.latent", URL], f"tvae convert {ELSEWHERE} roundtrip"),
         (["plan", URL], f"tvae plan {ELSEWHERE} roundtrip"),
         (["cache", URL, "--for", "kohya", "--arch", "sdxl", "-o", "."], f"tvae cache {ELSEWHERE} roundtrip"),
-        (["encode", URL, "--print-config"], f"--print-config {ELSEWHERE} roundtrip"),
+        (
+            ["encode", "https://me:secret@h/a.png", "--print-config"],
+            "https://h/a.png is named with a password or a query",
+        ),
+        (
+            ["encode", "https://h/a.png?k=secret", "--print-config"],
+            "https://h/a.png is named with a password or a query",
+        ),
         (["decode", URL, "--vae", "x", "--space", "raw"], f"--space of other programs' latents {ELSEWHERE} roundtrip"),
         (["encode", URL, "--devices", "2"], "--devices cannot be used with s3://b/x"),
         (["encode", "a.png", "-o", URL, "--devices", "2"], "--devices cannot be used with s3://b/x"),
@@ -44,15 +52,11 @@ def test_where_they_cannot_be_used(arguments: list[str], message: str, tmp_path:
 @pytest.mark.parametrize(
     ("job", "options", "message"),
     [
-        (
-            'operation = "encode"\ninputs = "a.png"\noutput = "s3://b/x"',
-            [],
-            "output must be on this machine, where the",
-        ),
-        ('operation = "encode"\ninputs = "a.png"\noutput_file = "s3://b/x"', [], "output_file must be on this machine"),
+        ('operation = "encode"\ninputs = "a.png"\noutput = "s3://b/x"', ["--claim"], f"--claim {ELSEWHERE}"),
+        (f"{CACHED}inputs = '.'\noutput = 's3://b/x'", [], f"tvae cache {ELSEWHERE}"),
         ('operation = "encode"\nlist = "s3://b/x"\noutput = "out"', [], f"list of a job {ELSEWHERE}"),
         ('operation = "encode"\njsonl = "s3://b/x"\noutput = "out"', [], f"jsonl of a job {ELSEWHERE}"),
-        ('operation = "verify"\ninputs = "s3://b/x"', [], f"a step that verifies {ELSEWHERE}"),
+        ('operation = "verify"\ninputs = "s3://b/x"\nsource = "."', [], f"source of a step that verifies {ELSEWHERE}"),
         ('operation = "verify"\ninputs = "."\nsource = "s3://b/x"', [], f"source of a step that verifies {ELSEWHERE}"),
         ('operation = "cache"\ninputs = "s3://b/x"\ncache = {trainer = "kohya"}', [], f"tvae cache {ELSEWHERE}"),
         ('operation = "encode"\ninputs = "s3://b/x"\noutput = "out"', ["--claim"], f"--claim {ELSEWHERE}"),

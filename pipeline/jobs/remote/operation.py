@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from tvae.pipeline.files.atomic import write_error
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped
 from tvae.pipeline.jobs.existing import is_there
+from tvae.pipeline.jobs.facts import made_of
 from tvae.pipeline.jobs.outcome import Finished
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.pictures import Finish, Hold, Operation, Picture
@@ -42,9 +45,18 @@ class Uploading:
 
     def clip(self, item: Item) -> Event:
         last = self._operation.clip(item)
+        if isinstance(last, ItemDone) and self._uploads.recorded and last.made is None:
+            last = self._known(last)
         if isinstance(last, ItemDone) or (isinstance(last, ItemSkipped) and is_there(last.output)):
             self._uploads.send(last.output)
         return last
+
+    def _known(self, done: ItemDone) -> ItemDone:
+        """With what a manifest says of the output, while that is on this machine."""
+        try:
+            return replace(done, made=made_of(done.output))
+        except OSError as error:
+            raise write_error(done.output, error) from error
 
     def _sent(self, finish: Finish) -> Finish:
         def finish_and_send(picture: Picture, results: list[Tensor]) -> Finished:

@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
@@ -18,17 +18,18 @@ from pathlib import Path
 from tvae.kernels.cache import cache_folder
 from tvae.pipeline import latents
 from tvae.pipeline.errors import InputError, OutputError, UsageError
-from tvae.pipeline.files.atomic import discard
+from tvae.pipeline.files.atomic import discard, write_error
 from tvae.pipeline.files.lock import OutputHeld, one_writer
 from tvae.pipeline.files.own_folder import make_own_folder
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.remote.fetching import fetch_one, local_copy
 from tvae.pipeline.jobs.remote.stand_ins import stand_in
 from tvae.pipeline.latents.index import INDEX_NAME
 from tvae.pipeline.latents.tensor_file import is_ours
 from tvae.pipeline.stores import Place, RemoteFile, RemotePath, Store, StoreError, parse_url
 
-__all__ = ["Uploads", "uploading"]
+__all__ = ["Uploads", "check_written", "uploading"]
 
 _IS_INPUT = "is an input of this run; choose another output with -o"
 
@@ -38,8 +39,7 @@ def uploading(job: Job) -> Iterator[Uploads]:
     """For a job whose output is a URL. Raises UsageError where nothing can be written to it."""
     assert job.output is not None
     place = parse_url(job.output)
-    if not place.kind.is_written:
-        raise UsageError(f"cannot write to {place.shown}: web servers are only read; choose another output with -o")
+    check_written(place)
     store = Store(place.kind)
     _check_root(store, place)
     with ExitStack() as stack:
@@ -60,6 +60,8 @@ class Uploads:
         name = place.key.removeprefix(self._above).strip("/")
         self.output = f"{folder}{os.sep}{name}{os.sep if name == '' or (job.output or '').endswith('/') else ''}"
         """Of the job, in the place of the URL."""
+        self.recorded = job.recorded
+        """Is it asked what is in the store, when a result has been sent?"""
         self._there: dict[str, RemoteFile] = {}
         self._inputs: frozenset[str] = frozenset()
         self._strange: set[str] = set()
@@ -96,6 +98,28 @@ class Uploads:
         """Whether this is the path of a result, on this machine."""
         return output.is_relative_to(self._folder)
 
+    def stored(self, output: Path) -> RemoteFile | None:
+        """What was in the store under a result's name when the run began, or was sent since; of a clip's latents, their
+        index. None: nothing. output: on this machine, or its URL."""
+        key = self._key(output)
+        return self._there.get(key) or self._there.get(f"{key}/{INDEX_NAME}")
+
+    @contextmanager
+    def reading(self, output: Path) -> Iterator[Path]:
+        """A copy of a result that is in the store: of an image or a film whole, of a clip's latents the index, the
+        first part and the sizes of the others. output: as of ``stored``. Raises InputError where it cannot be read."""
+        key = self._key(output)
+        file = self._there.get(key)
+        if file is not None:
+            with local_copy(file, self._job.spill, waits=False) as copy:
+                yield copy
+            return
+        with tempfile.TemporaryDirectory(prefix="tvae-", dir=self._job.spill) as folder:
+            parts = self._parts(key)
+            stand_in(parts, found := Path(folder) / output.name)
+            _fetch_first(parts, found)
+            yield found
+
     def is_input(self, output: Path) -> bool:
         """Whether the URL of a result is that of an input."""
         return str(self.path(output)) in self._inputs
@@ -127,6 +151,8 @@ class Uploads:
                 self._send_folder(output, key)
             else:
                 self.store.send(output, key)
+            if self.recorded:
+                self._note(key, is_clip=output.is_dir())
         except StoreError as error:
             raise OutputError(str(error)) from error
         finally:
@@ -178,8 +204,37 @@ class Uploads:
     def _parts(self, key: str) -> list[RemoteFile]:
         return [file for name, file in self._there.items() if name.startswith(f"{key}/")]
 
+    def _note(self, key: str, *, is_clip: bool) -> None:
+        """What is in the store now under a result's name."""
+        for file in self._parts(key):
+            del self._there[file.place.key]
+        files = self.store.inside(key) if is_clip else [self.store.look(key)]
+        self._there |= {file.place.key: file for file in files if file is not None}
+
     def _key(self, output: Path) -> str:
+        if isinstance(output, RemotePath):
+            return parse_url(str(output)).key
         return f"{self._above}/{output.relative_to(self._folder).as_posix()}"
+
+
+def _fetch_first(parts: Sequence[RemoteFile], clip: Path) -> None:
+    """The first part of a clip's latents, which says what they are."""
+    first = min((file for file in parts if latents.is_part_name(file.name)), key=lambda file: file.name, default=None)
+    if first is None:
+        return
+    try:
+        (clip / first.name).unlink()
+        fetch_one(first, clip / first.name)
+    except StoreError as error:
+        raise InputError(str(error)) from error
+    except OSError as error:
+        raise write_error(clip, error) from error
+
+
+def check_written(place: Place) -> None:
+    """Raises UsageError for a kind of store that nothing can be written to."""
+    if not place.kind.is_written:
+        raise UsageError(f"cannot write to {place.shown}: web servers are only read; choose another output")
 
 
 def _check_root(store: Store, place: Place) -> None:

@@ -94,7 +94,7 @@ def test_steps_and_overrides(tmp_path: Path) -> None:
     assert [one.name for one in first.job.listed] == [str(tmp_path / name) for name in ("x.png", "sub/y.png")]
     assert (first.job.operation, first.job.vae, first.job.size, first.job.seed) == ("encode", "builtin", (640, 360), 7)
     assert first.job.recursive
-    assert first.folder == tmp_path / "latents"
+    assert first.output == str(tmp_path / "latents")
     assert first.job_with(()) == first.job
     assert first.job_with((0,)).size == (64, 32)
     both = first.job_with((0, 1))
@@ -108,7 +108,7 @@ def test_steps_and_overrides(tmp_path: Path) -> None:
 def test_one_step_needs_no_table(tmp_path: Path) -> None:
     (step,) = read_job_file(written(tmp_path, 'operation = "encode"\ninputs = "a.png"\n'))
     assert step.job.inputs == (str(tmp_path / "a.png"),)
-    assert step.folder == tmp_path
+    assert step.output == str(tmp_path)
 
 
 @pytest.mark.parametrize(

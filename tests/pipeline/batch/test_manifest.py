@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from job_files import NAME
 
-from tvae.pipeline.batch.facts import facts_of
 from tvae.pipeline.batch.manifest import Manifest
 from tvae.pipeline.batch.manifest_lines import line_for, read_manifest
 from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.errors import OutputError, UsageError
+from tvae.pipeline.jobs.facts import facts_of
 
 
 def output(folder: Path, name: str, content: bytes = b"x") -> Path:
@@ -160,7 +160,7 @@ def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
 KILLED = """
 import sys
 from pathlib import Path
-from tvae.pipeline.batch.facts import facts_of
+from tvae.pipeline.jobs.facts import facts_of
 from tvae.pipeline.batch.manifest import Manifest
 folder = Path(sys.argv[1])
 with Manifest(folder) as manifest:

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from job_files import DECODE, ENCODE, NAME, photo
 
-from tvae.pipeline.batch import facts, recorded
-from tvae.pipeline.batch.facts import facts_of
+from tvae.pipeline.batch import recorded
 from tvae.pipeline.batch.job_file import read_job_file
 from tvae.pipeline.batch.manifest import Manifest
 from tvae.pipeline.batch.manifest_lines import facts_on_disk, read_manifest
 from tvae.pipeline.batch.run import Options, run_batch
 from tvae.pipeline.jobs import Event, ItemDone, RunStarted
+from tvae.pipeline.jobs.facts import facts_of
 from tvae.pipeline.media.formats import WRITTEN_SUFFIXES
 
 Batch = Callable[..., Any]
@@ -37,7 +37,7 @@ def check(folder: Path, count: int) -> None:
 
 
 def without_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded, "facts_of", lambda _output: pytest.fail("the output is read again"))
+    monkeypatch.setattr(recorded, "made_of", lambda _output: pytest.fail("the output is read again"))
 
 
 @pytest.mark.parametrize("kept", ["", 'posterior = "moments"\n', 'posterior = "sample"\n', 'space = "model"\n'])
@@ -162,4 +162,4 @@ def test_a_group_that_an_exception_ends_has_its_lines(tmp_path: Path) -> None:
 def test_a_source_has_its_whole_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("a.png", "sub/../a.png", "..", ".", str(tmp_path / "a.png")):
-        assert facts.whole_name(Path(name)) == str(Path(name).absolute())
+        assert recorded.whole_name(Path(name)) == str(Path(name).absolute())

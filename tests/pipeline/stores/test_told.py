@@ -58,6 +58,15 @@ def test_one_line(error: Exception, message: str) -> None:
     assert raised.value.__cause__ is None
     assert raised.value.missing == (message == "it does not exist")
     assert raised.value.denied == ("permission" in message or "credentials" in message)
+    may_pass = ("no room", "server answers 50", "run again", "be reached")
+    assert raised.value.passing == any(words in message for words in may_pass)
+
+
+@pytest.mark.parametrize(("status", "passing"), [(400, False), (412, False), (429, True), (502, True)])
+def test_what_may_pass(status: int, passing: bool) -> None:
+    with pytest.raises(StoreError) as raised, told(PLACE, "write"):
+        raise of_s3("Some", status)
+    assert raised.value.passing == passing
 
 
 def test_causes_count() -> None:

@@ -14,21 +14,9 @@ from job_files import photo
 from PIL import Image
 from safetensors.numpy import load_file
 from stores import Bucket, web_server
-from typer.testing import CliRunner
-
-from tvae.cli.app import app
 
 COUNT = 5
 JOB = 'device = "cpu"\nbatch = 1\n[[step]]\noperation = "encode"\noutput = "latents"\n'
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    import s3fs
-
-    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)  # their waits take seconds
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture
@@ -36,12 +24,6 @@ def photos(bucket: Bucket, here: Path) -> str:
     for number in range(COUNT):
         bucket.put(f"in/{number}.png", photo(here / f"photos/{number}.png", number))
     return bucket.url("in")
-
-
-def run(*arguments: str, code: int = 0) -> Any:
-    done = CliRunner().invoke(app, [*arguments])
-    assert done.exit_code == code, done.output
-    return done
 
 
 def lines(folder: str = "latents") -> dict[str, dict[str, Any]]:
@@ -59,7 +41,7 @@ def values(folder: str) -> dict[str, bytes]:
     return {path.name: load_file(path)["latents"].tobytes() for path in sorted(Path(folder).glob("*.safetensors"))}
 
 
-def test_the_same_latents_as_of_files(photos: str, bucket: Bucket) -> None:
+def test_the_same_latents_as_of_files(photos: str, bucket: Bucket, run: Any) -> None:
     Path("local.toml").write_text(JOB.replace('"latents"', '"local"') + 'inputs = "photos"\n')
     Path("job.toml").write_text(JOB + f'inputs = "{photos}"\n')
     run("batch", "local.toml", "-q")
@@ -85,7 +67,7 @@ def test_the_same_latents_as_of_files(photos: str, bucket: Bucket) -> None:
     assert (report()["done"], report()["skipped"]) == (1, COUNT - 1)
 
 
-def test_lists_overrides_and_decode(photos: str, bucket: Bucket) -> None:
+def test_lists_overrides_and_decode(photos: str, bucket: Bucket, run: Any) -> None:
     Path("list.txt").write_text(f"{photos}/0.png\nphotos/1.png\n{photos}/gone.png\n")
     Path("more.jsonl").write_text(json.dumps({"file": f"{photos}/3.png", "size": "64x48"}) + "\n")
     Path("job.toml").write_text(
@@ -111,22 +93,27 @@ def test_lists_overrides_and_decode(photos: str, bucket: Bucket) -> None:
     assert json.loads(again.stdout.splitlines()[-1])["steps"][0]["skipped"] == 3
 
 
+CACHE = 'operation = "cache"\ninputs = "photos"\noutput = "{}"\ncache = {{trainer = "kohya", architecture = "sdxl"}}'
+ENCODE = 'operation = "encode"\ninputs = "photos"\noutput = "{}"'
+
+
 @pytest.mark.parametrize(
-    "last",
+    ("last", "more"),
     [
-        'operation = "encode"\ninputs = "photos"\noutput = "{}"',
-        'operation = "decode"\ninputs = "latents"\noutput = "{}"',
-        'operation = "roundtrip"\ninputs = "photos"\noutput_file = "{}/a.png"',
-        'operation = "cache"\ninputs = "photos"\noutput = "{}"\ncache = {{trainer = "kohya", architecture = "sdxl"}}',
-        'operation = "verify"\ninputs = "{}"',
-        'operation = "verify"\ninputs = "latents"\nsource = "{}"',
+        (CACHE, []),
+        (CACHE, ["--dry-run"]),
+        (ENCODE, ["--claim"]),
+        (ENCODE + '\ndevices = "cpu,cuda:0"', []),
+        ('operation = "verify"\ninputs = "latents"\nsource = "{}"', []),
+        ('operation = "verify"\nsource = "photos"\ninputs = "{}"', []),
     ],
 )
-@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--claim"]])
-def test_results_in_a_store_are_refused_before_any_step(bucket: Bucket, here: Path, last: str, more: list[str]) -> None:
-    """The manifest is on this machine, and so are the files that its lines are of."""
+def test_what_a_store_cannot_do_is_refused_before_any_step(
+    bucket: Bucket, here: Path, last: str, more: list[str], run: Any
+) -> None:
     photo(here / "photos/a.png", 1)
-    Path("job.toml").write_text(f"{JOB}inputs = 'photos'\n[[step]]\n{last.format(bucket.url('prefix'))}\n")
+    text = f"{JOB}inputs = 'photos'\n[[step]]\n{last.format(bucket.url('prefix'))}\n"
+    Path("job.toml").write_text(text.replace('device = "cpu"', "") if "devices" in last else text)
     asked = [*bucket.server.requests]
     done = run("batch", "job.toml", *more, code=2)
     assert (done.stdout, done.stderr.count("\n")) == ("", 1)
@@ -138,7 +125,7 @@ def test_results_in_a_store_are_refused_before_any_step(bucket: Bucket, here: Pa
 @pytest.mark.parametrize(
     ("fault", "message"), [("404 NoSuchKey", "it does not exist"), ("cut", "the connection was lost")]
 )
-def test_a_source_that_disappears(photos: str, bucket: Bucket, fault: str, message: str) -> None:
+def test_a_source_that_disappears(photos: str, bucket: Bucket, fault: str, message: str, run: Any) -> None:
     wanted = f"GET /{bucket.name}/in/1.png"
     bucket.server.fault = lambda request: fault if request.startswith(wanted) else None
     Path("job.toml").write_text(JOB + f'inputs = "{photos}"\n')
@@ -153,7 +140,7 @@ def test_a_source_that_disappears(photos: str, bucket: Bucket, fault: str, messa
     assert (report()["done"], report()["skipped"]) == (1, COUNT - 1)
 
 
-def test_web_servers(here: Path) -> None:
+def test_web_servers(here: Path, run: Any) -> None:
     photo(here / "www/a.png", 1)
     with web_server(here / "www") as address:
         url = f"{address.replace('://', '://me:secret@')}/a.png?k=secret"
@@ -167,7 +154,7 @@ def test_web_servers(here: Path) -> None:
     assert "secret" not in Path("latents/manifest.jsonl").read_text() + Path("latents/report.json").read_text()
 
 
-def test_inspect(photos: str, bucket: Bucket, here: Path) -> None:
+def test_inspect(photos: str, bucket: Bucket, here: Path, run: Any) -> None:
     run("encode", "photos/0.png", "-o", "latents", "-q")
     url = bucket.put("one/0.png.safetensors", here / "latents/0.png.safetensors")
     told, local = (json.loads(run("inspect", name, "--json").stdout) for name in (url, "latents/0.png.safetensors"))
@@ -179,7 +166,7 @@ def test_inspect(photos: str, bucket: Bucket, here: Path) -> None:
     assert bad in run("inspect", bad, f"{photos}/1.png", code=3).stderr
 
 
-def test_verify(bucket: Bucket, here: Path) -> None:
+def test_verify(bucket: Bucket, here: Path, run: Any) -> None:
     photo(here / "in/a.png", 1)
     photo(here / "in/b.png", 2)
     write_clip(here / "in/c.mkv", 12, sound=False)
@@ -202,7 +189,7 @@ def test_verify(bucket: Bucket, here: Path) -> None:
     ("fault", "why"),
     [("403 AccessDenied", "no permission"), ("404 NoSuchKey", "it does not exist"), ("cut", "the connection was lost")],
 )
-def test_what_cannot_be_fetched_is_not_damaged(bucket: Bucket, here: Path, fault: str, why: str) -> None:
+def test_what_cannot_be_fetched_is_not_damaged(bucket: Bucket, here: Path, fault: str, why: str, run: Any) -> None:
     photo(here / "in/a.png", 1)
     photo(here / "in/b.png", 2)
     run("encode", "in", "-o", "latents", "-q")
@@ -218,7 +205,7 @@ def test_what_cannot_be_fetched_is_not_damaged(bucket: Bucket, here: Path, fault
     assert sorted(counts.split(", ")) == ["1 damaged", "1 unreadable"]
 
 
-def test_what_is_not_there_is_told_before_anything_is_read(bucket: Bucket, here: Path) -> None:
+def test_what_is_not_there_is_told_before_anything_is_read(bucket: Bucket, here: Path, run: Any) -> None:
     photo(here / "in/a.png", 1)
     run("encode", "in", "-o", "latents", "-q")
     url = bucket.put_folder(here / "latents", "latents")
@@ -234,7 +221,7 @@ def test_what_is_not_there_is_told_before_anything_is_read(bucket: Bucket, here:
     assert bucket.asked("GET", "latents/") == []
 
 
-def test_latents_of_an_interrupted_encode_are_incomplete(bucket: Bucket, here: Path) -> None:
+def test_latents_of_an_interrupted_encode_are_incomplete(bucket: Bucket, here: Path, run: Any) -> None:
     Path("in").mkdir()
     write_clip(here / "in/c.mkv", 12, sound=False)
     run("encode", "in", "-o", "latents", "-q")

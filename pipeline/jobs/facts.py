@@ -1,27 +1,39 @@
-"""What a manifest says of an output beside its size: what its own header says."""
+"""What an output says of itself, in its own header."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Any
 
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.files.written import WrittenFile
+from tvae.pipeline.jobs.events import Made
 from tvae.pipeline.latents import LatentsMeta, is_latents, open_latents, said_of_latents
+from tvae.pipeline.latents.index import INDEX_NAME
 from tvae.pipeline.latents.tensor_file import read_header
 from tvae.pipeline.media import read_fingerprint
-from tvae.pipeline.stores import RemotePath
 
-__all__ = ["facts_of", "whole_name"]
+__all__ = ["bytes_of", "facts_of", "made_of"]
 
 
-def whole_name(source: Path) -> str:
-    """A source's path, whatever folder one is in, or its URL."""
-    name = str(source)
-    if isinstance(source, RemotePath) or os.path.isabs(name):
-        return name
-    return os.path.join(os.getcwd(), name) if name != os.curdir else os.getcwd()  # in a fifth of Path's time
+def made_of(output: Path) -> Made:
+    """Of an output that is complete, read once more. `OSError` and InputError where it cannot be."""
+    if not output.is_dir():
+        return Made(WrittenFile.of(output), facts_of(output))
+    return Made(WrittenFile.of(output / INDEX_NAME), {**facts_of(output), "all_bytes": bytes_of(output)})
+
+
+def bytes_of(path: Path) -> int:
+    """Of a file, or of all files in a folder and below it; 0 where it cannot be read."""
+    try:
+        status = path.stat()
+        if not S_ISDIR(status.st_mode):
+            return status.st_size
+        return sum(one.stat().st_size for one in path.rglob("*") if one.is_file())
+    except OSError:
+        return 0
 
 
 def facts_of(output: Path) -> dict[str, Any]:

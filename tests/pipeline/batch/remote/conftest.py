@@ -1,0 +1,48 @@
+"""Job files that work with an object store, from the shell's side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stores import Bucket
+from typer.testing import CliRunner
+
+from tvae.cli.app import app
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    import s3fs
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)  # their waits take seconds
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def run() -> Run:
+    def run(*arguments: str, code: int = 0) -> Any:
+        done = CliRunner().invoke(app, [*arguments])
+        assert done.exit_code == code, done.output
+        return done
+
+    return run
+
+
+@pytest.fixture
+def manifest(bucket: Bucket) -> Callable[..., dict[str, dict[str, Any]]]:
+    """The lines of a folder of the bucket, by their output. Each has one."""
+
+    def manifest(folder: str, name: str = "manifest.jsonl") -> dict[str, dict[str, Any]]:
+        told = [json.loads(line) for line in bucket.get(f"{folder}/{name}").splitlines()]
+        found = {line["output"]: line for line in told}
+        assert len(found) == len(told)
+        return found
+
+    return manifest
