@@ -21,8 +21,8 @@ from tvae.pipeline.files.checked import read_bytes
 from tvae.pipeline.jobs.items import names_in
 from tvae.pipeline.jobs.job import OPERATIONS, Job, Listed
 from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.remote.places import check_written
 from tvae.pipeline.jobs.remote.refusals import refuse_urls
-from tvae.pipeline.jobs.remote.uploads import check_written
 from tvae.pipeline.stores import is_url, parse_url
 from tvae.presets import builtin
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +33,8 @@ from tvae.pipeline.files.atomic import write_error
 from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.files.lock import OutputHeld, one_writer
 from tvae.pipeline.files.written import WrittenFile
+from tvae.pipeline.jobs.events import Made
+from tvae.pipeline.jobs.facts import made_of
 
 __all__ = ["Manifest", "alone"]
 
@@ -114,7 +116,7 @@ class Manifest:
         """Add a line for a complete output. facts: what to say of it besides its name, size and checksum. file: what
         its maker knows of it; without it, it is read."""
         name = self._name(output)
-        self._lines.append(line_for(name, {**self._facts(output, file), **facts}))
+        self._lines.append(line_for(name, {**facts_on_disk(output, file), **facts}))
         self._add(name)
         if not self._grouped:
             self._write()
@@ -158,18 +160,15 @@ class Manifest:
         known = self._known.get(self._name(output), b"")
         return len(known) > _SHORT and known[:_SHORT] == self._now(output) and known[_SHORT:] == _digest(fingerprint())
 
-    def reading(self, output: Path) -> AbstractContextManager[Path]:
-        """Where the output can be read, for as long as that takes."""
-        return nullcontext(output)
+    def made(self, output: Path) -> Made:
+        """What is to be said of an output, which is read for it. `OSError` and InputError where it cannot be."""
+        return made_of(output)
 
     def _bring(self) -> None:
         """Where the manifest is kept elsewhere, too: what is there, before anything is read."""
 
     def _send(self) -> None:
         """Where it is kept elsewhere, too: what is here, when all is written."""
-
-    def _facts(self, output: Path, file: WrittenFile | None) -> dict[str, Any]:
-        return facts_on_disk(output, file)
 
     def _state(self, output: Path) -> State:
         """As it is now. `OSError` where it is not there."""

@@ -11,7 +11,6 @@ from typing import Any
 from tvae.pipeline.batch.manifest import Manifest
 from tvae.pipeline.errors import InputError, OutputError
 from tvae.pipeline.jobs.events import ItemDone, ItemSkipped
-from tvae.pipeline.jobs.facts import made_of
 from tvae.pipeline.stores import RemotePath
 
 __all__ = ["record", "whole_name"]
@@ -29,8 +28,7 @@ def record(
     output, made = event.output, event.made if isinstance(event, ItemDone) else None
     if made is None:
         try:
-            with manifest.reading(output) as copy:
-                made = made_of(copy)
+            made = manifest.made(output)
         except (OSError, InputError) as error:
             raise OutputError(f"cannot read {output} again: {error}") from error
     told: dict[str, Any] = {"warnings": [*notices]} if notices else {}

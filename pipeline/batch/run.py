@@ -15,7 +15,6 @@ from tvae.pipeline.batch.to_come import without_what_is_to_come
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs import Event, ItemFailed
 from tvae.pipeline.jobs.events import ItemVerified
-from tvae.pipeline.jobs.remote.refusals import refuse_urls, urls_of
 from tvae.pipeline.jobs.vaes import OpenVaes
 
 __all__ = ["Options", "StepResult", "TooManyFailures", "check_shared", "run_batch"]
@@ -73,10 +72,7 @@ def check_shared(steps: Sequence[Step | CheckStep], options: Options) -> None:
             job = step.job_with(override)
             if options.claim:
                 replaced(job, claim=True)
-            if options.elsewhere is None:
-                continue
-            refuse_urls(urls_of(job), "--engine ray")
-            if job.devices is not None:
+            if options.elsewhere is not None and job.devices is not None:
                 raise UsageError("devices are of one machine; leave them out of the job, workers have one each")
 
 

@@ -9,12 +9,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from tvae.pipeline.batch.manifest import Manifest
-from tvae.pipeline.batch.manifest_lines import State, check_own, facts_on_disk
+from tvae.pipeline.batch.manifest_lines import State, check_own
 from tvae.pipeline.batch.records import in_store, records_of, send_record
 from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.errors import TvaeError
@@ -22,6 +21,8 @@ from tvae.pipeline.files.atomic import replacing
 from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.files.own_folder import make_own_folder
 from tvae.pipeline.files.written import WrittenFile
+from tvae.pipeline.jobs.events import Made
+from tvae.pipeline.jobs.facts import made_of
 from tvae.pipeline.jobs.remote.uploads import Uploads
 
 __all__ = ["StoredManifest"]
@@ -50,8 +51,9 @@ class StoredManifest(Manifest):
             self._sending = threading.Thread(target=self._send_copy, name="tvae-sends-manifest", daemon=True)
             self._sending.start()
 
-    def reading(self, output: Path) -> AbstractContextManager[Path]:
-        return self._uploads.reading(output)
+    def made(self, output: Path) -> Made:
+        with self._uploads.reading(output) as copy:
+            return self._uploads.as_stored(output, made_of(copy))
 
     def _bring(self) -> None:
         """Of an output that both have a line of, the store's counts. Where that is the older one, the output is looked
@@ -87,11 +89,6 @@ class StoredManifest(Manifest):
 
     def _name(self, output: Path) -> str:
         return super()._name(self._uploads.path(output) if self._uploads.holds(output) else output)
-
-    def _facts(self, output: Path, file: WrittenFile | None) -> dict[str, Any]:
-        assert file is not None, "an output in a store is not read for its line"
-        size, moment, version = self._state(output)
-        return {**facts_on_disk(output, file), "bytes": size, "time": moment, "version": version}
 
     def _state(self, output: Path) -> State:
         file = self._uploads.stored(output)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,6 +60,11 @@ class Context:
             return self.claims.claim(item, kind)
         except UsageError as error:
             raise InputError(str(error)) from error
+
+    @property
+    def job_elsewhere(self) -> Job:
+        """As other processes are told of it."""
+        return self.job if self.uploads is None else replace(self.job, output=self.uploads.job.output)
 
     def standing(self, output: Path) -> AbstractContextManager[Path]:
         """A path to ask what there is of a result; see ``Uploads.standing``."""

@@ -46,6 +46,7 @@ def encode_clip_item(item: Item, context: Context) -> Event:
     job, begin = context.job, time.monotonic()
     model = context.model_for(job.vae or BUILTIN)
     with open_source(item.source, job, model.info.spatial_factor, context.sandbox, member=item.member) as source:
+        source.check_clip(item.source)
         info = source.reader.info
         output = context.claim(item, info.kind)
         meta = describe(item.origin(), source, job, model)

@@ -60,6 +60,12 @@ class Source:
             if _identity(self.path) != self.opened_as:
                 raise InputError("it changed while it was read; run again")
 
+    def check_clip(self, name: Path) -> None:
+        """InputError for an image of this name. One of this machine is known when it is looked up; one of a store is
+        not fetched then where its name is a video's."""
+        if self.reader.info.kind != "video":
+            raise InputError(f"{name} is an image, and is called like a video; rename it")
+
     def frames(self) -> Iterator[Chunk]:
         """Chunks of one frame. InputError for what is damaged or holds no frame."""
         count = 0

@@ -53,6 +53,7 @@ def roundtrip_clip_item(item: Item, context: Context) -> Event:
     job, begin = context.job, time.monotonic()
     model = context.model_for(job.vae or "builtin")
     with open_source(item.source, job, model.info.spatial_factor, context.sandbox, member=item.member) as source:
+        source.check_clip(item.source)
         info = source.reader.info
         output = context.claim(item, info.kind)
         fingerprint = of_reconstructed(item.origin(), info.kind, job, model)

@@ -45,6 +45,13 @@ class StoreKind:
     credentials: str = ""
     """Where the user puts them, for messages."""
 
+    def __reduce__(self) -> tuple[Callable[[str], StoreKind], tuple[str]]:
+        return _kind_of, (self.scheme,)
+
+
+def _kind_of(scheme: str) -> StoreKind:
+    return KINDS[scheme]
+
 
 def _first_part(key: str) -> str:
     return key.partition("/")[0]

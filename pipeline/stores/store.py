@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,9 @@ class Store:
     def __init__(self, kind: StoreKind) -> None:
         self.kind = kind
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Callable[[StoreKind], Store], tuple[StoreKind]]:
+        return _of_this_process, (self.kind,)
 
     @cached_property
     def _opened(self) -> Any:
@@ -142,6 +145,12 @@ class Store:
             None if folder else self.kind.version(entry),
             folder,
         )
+
+
+@cache
+def _of_this_process(kind: StoreKind) -> Store:
+    """That files of other processes are in: opened once."""
+    return Store(kind)
 
 
 def _nanoseconds(changed: Any) -> int:

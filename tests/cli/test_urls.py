@@ -34,8 +34,6 @@ CACHED = "operation = 'cache'\ncache = {trainer = 'kohya'}\n"
             "https://h/a.png is named with a password or a query",
         ),
         (["decode", URL, "--vae", "x", "--space", "raw"], f"--space of other programs' latents {ELSEWHERE} roundtrip"),
-        (["encode", URL, "--devices", "2"], "--devices cannot be used with s3://b/x"),
-        (["encode", "a.png", "-o", URL, "--devices", "2"], "--devices cannot be used with s3://b/x"),
         (["encode", "ftp://me:secret@h/a.png?k=secret"], "ftp:// is not supported; use one of s3://, gs://, hf://"),
         (["encode", "a.png", "-o", "https://me:secret@h/o?k=secret"], "cannot write to https://h/o: web servers are"),
         (["encode", "a.png", "-o", "nfs://me:secret@h/o?k=secret"], "nfs:// is not supported"),
@@ -60,11 +58,6 @@ def test_where_they_cannot_be_used(arguments: list[str], message: str, tmp_path:
         ('operation = "verify"\ninputs = "."\nsource = "s3://b/x"', [], f"source of a step that verifies {ELSEWHERE}"),
         ('operation = "cache"\ninputs = "s3://b/x"\ncache = {trainer = "kohya"}', [], f"tvae cache {ELSEWHERE}"),
         ('operation = "encode"\ninputs = "s3://b/x"\noutput = "out"', ["--claim"], f"--claim {ELSEWHERE}"),
-        (
-            'operation = "encode"\ninputs = "s3://b/x"\noutput = "out"\ndevices = "2"',
-            [],
-            "--devices cannot be used with",
-        ),
         ('operation = "encode"\nlist = "list.txt"\noutput = "out"', ["--claim"], f"--claim {ELSEWHERE}"),
     ],
 )

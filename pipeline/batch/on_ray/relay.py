@@ -44,12 +44,12 @@ class Relay:
 
     def place(self, folder: str, proof: str) -> dict[str, Any]:
         """Where it is, and what is there. folder: that names of files are from; proof: a file that all nodes are to
-        see."""
+        see, if any."""
         found: dict[str, Any] = {"host": platform.node(), "python": platform.python_version()}
         end = time.monotonic() + _SEE_SECONDS
-        while not os.path.exists(proof) and time.monotonic() < end:
+        while proof and not os.path.exists(proof) and time.monotonic() < end:
             time.sleep(0.1)
-        found["sees"] = os.path.exists(proof) and os.path.isdir(folder)
+        found["sees"] = not proof or (os.path.exists(proof) and os.path.isdir(folder))
         try:
             from tvae.pipeline.batch.on_ray.identity import identity
 
@@ -59,9 +59,9 @@ class Relay:
         return found
 
     def start(self, arguments: list[str], folder: str) -> None:
-        """The process: this Python with these arguments."""
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen([sys.executable, *arguments], stdin=pipe, stdout=pipe, cwd=folder)
+        """The process: this Python with these arguments, in the folder where there is one."""
+        pipe, there = subprocess.PIPE, folder if os.path.isdir(folder) else None
+        self._process = subprocess.Popen([sys.executable, *arguments], stdin=pipe, stdout=pipe, cwd=there)
         threading.Thread(target=self._listen, name="tvae-hears", daemon=True).start()
 
     def _listen(self) -> None:

@@ -53,7 +53,7 @@ def over_cluster(cluster: Cluster, items: Sequence[Item], context: Context, end:
     inbox: Inbox = Queue()
     hearing = Hearing()
     try:
-        with seen_by_all(items) as place, looking(cluster, inbox):
+        with seen_by_all(items, context.uploads) as place, looking(cluster, inbox):
             run = _ClusterRun(cluster, items, context, place, inbox, hearing, end)
             try:
                 run.run(len(items))
@@ -201,7 +201,7 @@ class _ClusterRun(DevicesRun):
         if (why := unlike(found, self._place)) is not None:
             self._refuse(number, UsageError(why))
         else:
-            job = self._context.job
+            job = self._context.job_elsewhere
             its = replace(job, device=job.device if self._gpus else "cpu", devices=None, split="auto")
             level = _log.getEffectiveLevel() if _log.handlers else None
             self._actors[number].begin(Begin(its, level))

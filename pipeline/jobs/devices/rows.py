@@ -39,7 +39,7 @@ def by_rows(items: Sequence[Item], context: Context, devices: Sequence[str], end
     with tempfile.TemporaryDirectory(prefix="tvae-") as folder:
         for number in range(2 * len(items) + 1):  # each group that is lost costs an item, after two chances
             inbox: Inbox = Queue()
-            with processes_of(context.job, devices, inbox, str(Path(folder) / str(number))) as processes:
+            with processes_of(context.job_elsewhere, devices, inbox, str(Path(folder) / str(number))) as processes:
                 _Group(shares, context, processes, inbox, end).run(None if begun else len(items))
             if not shares.left:
                 return

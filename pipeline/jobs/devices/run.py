@@ -52,7 +52,7 @@ def over_devices(items: Sequence[Item], context: Context, devices: Sequence[str]
     a device raises of the request as a whole, and RankError where no device is left.
     """
     inbox: Inbox = Queue()
-    with processes_of(context.job, devices, inbox) as processes:
+    with processes_of(context.job_elsewhere, devices, inbox) as processes:
         DevicesRun(Shares(items, len(devices)), context, processes, inbox, end).run(len(items))
 
 
@@ -202,7 +202,9 @@ class DevicesRun:
         for number, items in given.items():
             if items:
                 self._silence.heard(number)
-                self._alive[number].tell(Give(tuple(items), apart=any(map(self._shares.suspected, items))))
+                apart, uploads = any(map(self._shares.suspected, items)), self._context.uploads
+                told = items if uploads is None else map(uploads.away, items)
+                self._alive[number].tell(Give(tuple(told), apart=apart))
 
     def _hear(self, number: int, message: Any) -> None:
         if number not in self._alive:
@@ -243,8 +245,11 @@ class DevicesRun:
         return silence.cause
 
     def _claimed(self, claim: Claim) -> Path | Raised:
+        uploads = self._context.uploads
         try:
-            return self._context.claim(claim.item, claim.kind)
+            if uploads is None:
+                return self._context.claim(claim.item, claim.kind)
+            return uploads.path(self._context.claim(uploads.here(claim.item), claim.kind))
         except TvaeError as error:
             return Raised.of(error)
 

@@ -13,18 +13,22 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from queue import Queue
 from typing import IO, TYPE_CHECKING, Any
 
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.bell import join
+from tvae.pipeline.files.leftovers import remove_leftovers
 from tvae.pipeline.jobs.context import context_for
 from tvae.pipeline.jobs.devices.alive import Watch
 from tvae.pipeline.jobs.devices.given import GivenItems, GrantedClaims
 from tvae.pipeline.jobs.devices.messages import (
     Alive,
     Begin,
+    Claim,
     ClaimAnswer,
     Ended,
     Failed,
@@ -45,6 +49,9 @@ from tvae.pipeline.jobs.operations import operation_for
 from tvae.pipeline.jobs.outcome import Finished as ItemFinished
 from tvae.pipeline.jobs.outcome import Outcome, failure, is_fault
 from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.remote.operation import Uploading
+from tvae.pipeline.jobs.remote.run import placed, with_urls
+from tvae.pipeline.jobs.remote.uploads import Uploads
 from tvae.pipeline.jobs.vaes import Vaes
 from tvae.pipeline.media.sandbox import Sandbox
 
@@ -83,8 +90,11 @@ class _Worker:
     def __init__(self, orders: IO[bytes], answers: IO[bytes]) -> None:
         self._orders, self._answers = orders, answers
         self._sending = threading.Lock()
-        self._items, self._claims = GivenItems(self._took), GrantedClaims(self._tell)
+        self._items, self._claims = GivenItems(self._took), GrantedClaims(self._ask)
         self._sandbox = Sandbox("off")
+        self._uploads: Uploads | None = None
+        self._folders = set[Path]()
+        """Of results that are to be sent."""
         self._following: Queue[Any] = Queue()
         self._done = False
 
@@ -153,12 +163,18 @@ class _Worker:
         from tvae.pipeline.jobs.overlap import run_items
         from tvae.pipeline.models.load import BUILTIN
 
-        job = begin.job
-        _choose(job.device)
+        _choose(begin.job.device)
         vaes.check()
-        with Sandbox(job.sandbox) as self._sandbox:
-            context = context_for(job, vaes, self._claims, lambda event: self._tell(Told(event)), self._sandbox)
+        with (
+            Sandbox(begin.job.sandbox) as self._sandbox,
+            placed(begin.job, lambda event: self._tell(Told(event))) as (job, told_of, self._uploads),
+        ):
+            if self._uploads is not None:
+                self._uploads.begin(())
+            context = context_for(job, vaes, self._claims, told_of, self._sandbox, uploads=self._uploads)
             operation = operation_for(context)
+            if self._uploads is not None:
+                operation = Uploading(operation, self._uploads)
             if job.operation == "decode" and job.vae is None:
                 self._tell(Ready(None, None, None))
             else:
@@ -183,13 +199,13 @@ class _Worker:
     def _end(self, item: Item, outcome: Outcome, vaes: Vaes) -> None:
         more = self._items.waiting >= _ENOUGH
         if isinstance(outcome, ItemFinished):
-            self._tell(Ended(item.index, tuple(outcome.notices), outcome.done, more=more))
+            self._tell(Ended(item.index, tuple(outcome.notices), with_urls(outcome.done, self._uploads), more=more))
         elif not isinstance(outcome, Exception):
-            self._tell(Ended(item.index, (), outcome, more=more))
+            self._tell(Ended(item.index, (), with_urls(outcome, self._uploads), more=more))
         elif is_fault(outcome) and not _answers(vaes):
             raise _DeviceLostError from outcome
         else:
-            self._tell(Ended(item.index, (), failure(item, outcome), more=more))
+            self._tell(Ended(item.index, (), with_urls(failure(item, outcome), self._uploads), more=more))
 
     def _listen(self) -> None:
         try:
@@ -199,9 +215,9 @@ class _Worker:
                     if order.apart:
                         for item in order.items:
                             self._sandbox.distrust(item.source)
-                    self._items.add(order.items)
+                    self._items.add(order.items if self._uploads is None else self._at_home(order.items, self._uploads))
                 elif isinstance(order, ClaimAnswer):
-                    self._claims.answer(order.number, order.answer)
+                    self._claims.answer(order.number, self._granted(order.answer))
                 elif isinstance(order, Ordered):
                     self._following.put(order.order)
                 else:
@@ -209,6 +225,23 @@ class _Worker:
                     self._following.put(None)
         except (EOFError, OSError, ValueError):
             self._stop()
+        except Exception as error:  # without this thread nothing else would be heard
+            self._tell(Failed(Raised.of(error)))
+            os._exit(1)
+
+    def _at_home(self, items: Sequence[Item], uploads: Uploads) -> list[Item]:
+        """With folders of this process, in which an earlier one may have left something."""
+        given = [*map(uploads.here, items)]
+        for folder in {item.folder for item in given} - self._folders:
+            remove_leftovers(folder)
+            self._folders.add(folder)
+        return given
+
+    def _ask(self, claim: Claim) -> None:
+        self._tell(claim if self._uploads is None else replace(claim, item=self._uploads.away(claim.item)))
+
+    def _granted(self, answer: Path | Raised) -> Path | Raised:
+        return answer if self._uploads is None or isinstance(answer, Raised) else self._uploads.local(answer)
 
     def _stop(self) -> None:
         if self._done:

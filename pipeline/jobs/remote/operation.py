@@ -45,24 +45,27 @@ class Uploading:
 
     def clip(self, item: Item) -> Event:
         last = self._operation.clip(item)
-        if isinstance(last, ItemDone) and self._uploads.recorded and last.made is None:
-            last = self._known(last)
-        if isinstance(last, ItemDone) or (isinstance(last, ItemSkipped) and is_there(last.output)):
+        if isinstance(last, ItemDone):
+            return self._send(last)
+        if isinstance(last, ItemSkipped) and is_there(last.output):
             self._uploads.send(last.output)
         return last
 
-    def _known(self, done: ItemDone) -> ItemDone:
-        """With what a manifest says of the output, while that is on this machine."""
-        try:
-            return replace(done, made=made_of(done.output))
-        except OSError as error:
-            raise write_error(done.output, error) from error
+    def _send(self, done: ItemDone) -> ItemDone:
+        """The event has what a manifest says of the output, which was asked while it was on this machine."""
+        output, made = done.output, done.made
+        if self._uploads.recorded and made is None:
+            try:
+                made = made_of(output)
+            except OSError as error:
+                raise write_error(output, error) from error
+        self._uploads.send(output)
+        return done if made is None else replace(done, made=self._uploads.as_stored(output, made))
 
     def _sent(self, finish: Finish) -> Finish:
         def finish_and_send(picture: Picture, results: list[Tensor]) -> Finished:
             finished = finish(picture, results)
-            self._uploads.send(finished.done.output)
-            return finished
+            return replace(finished, done=self._send(finished.done))
 
         return finish_and_send
 

@@ -30,11 +30,6 @@ def check_urls(job: Job) -> None:
         refuse_urls(urls, "--space of other programs' latents")
     if job.claim:
         refuse_urls(urls, "--claim")
-    if job.devices is not None:
-        raise UsageError(
-            f"--devices cannot be used with {shown_path(urls[0])}: its processes share files of this machine; run one "
-            "command for each device, with a part of the inputs and --device"
-        )
 
 
 def refuse_urls(names: Iterable[str], who: str) -> None:

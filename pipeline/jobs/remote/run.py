@@ -14,7 +14,7 @@ from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.remote.uploads import Uploads, uploading
 from tvae.pipeline.stores import is_url
 
-__all__ = ["Emit", "placed"]
+__all__ = ["Emit", "placed", "with_urls"]
 
 Emit = Callable[[Event], None]
 
@@ -29,13 +29,18 @@ def placed(job: Job, on_event: Emit) -> Iterator[tuple[Job, Emit, Uploads | None
     with uploading(job) as uploads:
 
         def tell(event: Event) -> None:
-            on_event(dataclasses.replace(event, **dict(_told(event, uploads))))
+            on_event(with_urls(event, uploads))
 
         try:
             yield dataclasses.replace(job, output=uploads.output), tell, uploads
         except TvaeError as error:
             error.args = tuple(uploads.told(one) if isinstance(one, str) else one for one in error.args)
             raise
+
+
+def with_urls(event: Event, uploads: Uploads | None) -> Event:
+    """The event with the URLs of results in the place of their files."""
+    return event if uploads is None else dataclasses.replace(event, **dict(_told(event, uploads)))
 
 
 def _told(event: Event, uploads: Uploads) -> Iterator[tuple[str, Any]]:

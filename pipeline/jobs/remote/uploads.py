@@ -6,30 +6,30 @@ left there, parts of a clip above all, is continued by the next run of the same 
 
 from __future__ import annotations
 
-import hashlib
 import os
+import posixpath
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import chain, count
+from dataclasses import replace
 from pathlib import Path
 
-from tvae.kernels.cache import cache_folder
 from tvae.pipeline import latents
 from tvae.pipeline.errors import InputError, OutputError, UsageError
 from tvae.pipeline.files.atomic import discard, write_error
-from tvae.pipeline.files.lock import OutputHeld, one_writer
-from tvae.pipeline.files.own_folder import make_own_folder
+from tvae.pipeline.files.written import WrittenFile
+from tvae.pipeline.jobs.events import Made
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.remote.fetching import fetch_one, local_copy
+from tvae.pipeline.jobs.remote.places import check_root, check_written, own_folder
 from tvae.pipeline.jobs.remote.stand_ins import stand_in
 from tvae.pipeline.latents.index import INDEX_NAME
 from tvae.pipeline.latents.tensor_file import is_ours
 from tvae.pipeline.stores import Place, RemoteFile, RemotePath, Store, StoreError, parse_url
 
-__all__ = ["Uploads", "check_written", "uploading"]
+__all__ = ["Uploads", "uploading"]
 
 _IS_INPUT = "is an input of this run; choose another output with -o"
 
@@ -41,9 +41,9 @@ def uploading(job: Job) -> Iterator[Uploads]:
     place = parse_url(job.output)
     check_written(place)
     store = Store(place.kind)
-    _check_root(store, place)
+    check_root(store, place)
     with ExitStack() as stack:
-        folder = stack.enter_context(_own_folder(place.shown, job.spill))
+        folder = stack.enter_context(own_folder(place.shown, job.spill))
         uploads = Uploads(job, store, place, folder)
         stack.callback(uploads.tidy)
         yield uploads
@@ -54,7 +54,8 @@ class Uploads:
 
     def __init__(self, job: Job, store: Store, place: Place, folder: Path) -> None:
         self.store, self.place = store, place
-        self._job, self._folder = job, folder
+        self.job, self._folder = job, folder
+        """The run's, as it was asked for: its output is the URL."""
         root = place.kind.root(place.key)
         self._above = root if place.key == root else place.key.rpartition("/")[0]
         name = place.key.removeprefix(self._above).strip("/")
@@ -75,7 +76,7 @@ class Uploads:
                 with suppress(InputError):  # a name that suits another kind
                     if self.is_input(output := item.output(kind)):
                         raise UsageError(f"the output {self.path(output)} {_IS_INPUT}")
-        if self._job.existing == "overwrite":
+        if self.job.existing == "overwrite":
             return
         try:
             if (found := self.store.look(self.place.key)) is not None and not found.is_folder:
@@ -104,17 +105,38 @@ class Uploads:
         key = self._key(output)
         return self._there.get(key) or self._there.get(f"{key}/{INDEX_NAME}")
 
+    def as_stored(self, output: Path, made: Made) -> Made:
+        """What a manifest says of a result, with its size, time and version in the store, where it is."""
+        file = self.stored(output)
+        assert file is not None, "asked of what was sent, or was there"
+        written = WrittenFile(file.size, file.mtime_ns, made.file.sha256)
+        return replace(made, file=written, said={**made.said, "version": file.version})
+
+    def away(self, item: Item) -> Item:
+        """As another process is told of it, which has a folder of its own for results: with its folder's URL."""
+        return replace(item, folder=self.path(item.folder))
+
+    def here(self, item: Item) -> Item:
+        """The same of this process: what ``away`` made of it in another."""
+        return replace(item, folder=self.local(item.folder))
+
+    def local(self, path: Path) -> Path:
+        """Of a URL of results: where they are on this machine until they are sent."""
+        return self._folder / posixpath.relpath(self._key(path), self._above)
+
     @contextmanager
     def reading(self, output: Path) -> Iterator[Path]:
         """A copy of a result that is in the store: of an image or a film whole, of a clip's latents the index, the
         first part and the sizes of the others. output: as of ``stored``. Raises InputError where it cannot be read."""
         key = self._key(output)
+        if self.stored(output) is None:  # another process has sent it
+            self._look_again(output)
         file = self._there.get(key)
         if file is not None:
-            with local_copy(file, self._job.spill, waits=False) as copy:
+            with local_copy(file, self.job.spill, waits=False) as copy:
                 yield copy
             return
-        with tempfile.TemporaryDirectory(prefix="tvae-", dir=self._job.spill) as folder:
+        with tempfile.TemporaryDirectory(prefix="tvae-", dir=self.job.spill) as folder:
             parts = self._parts(key)
             stand_in(parts, found := Path(folder) / output.name)
             _fetch_first(parts, found)
@@ -134,7 +156,7 @@ class Uploads:
         if not files or (is_clip and f"{key}/{INDEX_NAME}" not in self._there):
             yield output
             return
-        with tempfile.TemporaryDirectory(prefix="tvae-", dir=self._job.spill) as folder:
+        with tempfile.TemporaryDirectory(prefix="tvae-", dir=self.job.spill) as folder:
             found = Path(folder) / output.name
             stand_in(files, found)
             if output.suffix == latents.IMAGE_SUFFIX and not is_ours(found):
@@ -204,6 +226,14 @@ class Uploads:
     def _parts(self, key: str) -> list[RemoteFile]:
         return [file for name, file in self._there.items() if name.startswith(f"{key}/")]
 
+    def _look_again(self, output: Path) -> None:
+        try:
+            self._note(self._key(output), is_clip=output.suffix == latents.VIDEO_SUFFIX)
+        except StoreError as error:
+            raise InputError(str(error)) from error
+        if self.stored(output) is None:
+            raise InputError(f"{self.path(output)} has gone; run again")
+
     def _note(self, key: str, *, is_clip: bool) -> None:
         """What is in the store now under a result's name."""
         for file in self._parts(key):
@@ -229,39 +259,3 @@ def _fetch_first(parts: Sequence[RemoteFile], clip: Path) -> None:
         raise InputError(str(error)) from error
     except OSError as error:
         raise write_error(clip, error) from error
-
-
-def check_written(place: Place) -> None:
-    """Raises UsageError for a kind of store that nothing can be written to."""
-    if not place.kind.is_written:
-        raise UsageError(f"cannot write to {place.shown}: web servers are only read; choose another output")
-
-
-def _check_root(store: Store, place: Place) -> None:
-    """A bucket that is not there is known before any work. Who may not look may still write."""
-    root = Place(place.kind, place.kind.root(place.key))
-    try:
-        found = store.look(root.key)
-    except StoreError as error:
-        if error.denied:
-            return
-        raise UsageError(str(error)) from error
-    if found is None:
-        raise UsageError(f"cannot write to {place.shown}: {root.shown} does not exist")
-
-
-@contextmanager
-def _own_folder(url: str, spill: str | None) -> Iterator[Path]:
-    """A folder for a URL's results that no other run has: one in which something is left, or else a new one."""
-    home = Path(spill).absolute() / ".tvae-uploads" if spill is not None else cache_folder("uploads").absolute()
-    name = hashlib.sha256(url.encode()).hexdigest()[:16]
-    left = sorted(home.glob(f"{name}-*"))
-    for folder in chain(left, (home / f"{name}-{number}" for number in count())):
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(one_writer(folder, patience=0))
-            except OutputHeld:
-                continue
-            make_own_folder(folder)
-            yield folder
-            return

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from job_files import DECODE, ENCODE, NAME, photo
 
-from tvae.pipeline.batch import recorded
+from tvae.pipeline.batch import manifest, recorded
 from tvae.pipeline.batch.job_file import read_job_file
 from tvae.pipeline.batch.manifest import Manifest
 from tvae.pipeline.batch.manifest_lines import facts_on_disk, read_manifest
@@ -37,7 +37,7 @@ def check(folder: Path, count: int) -> None:
 
 
 def without_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded, "made_of", lambda _output: pytest.fail("the output is read again"))
+    monkeypatch.setattr(manifest, "made_of", lambda _output: pytest.fail("the output is read again"))
 
 
 @pytest.mark.parametrize("kept", ["", 'posterior = "moments"\n', 'posterior = "sample"\n', 'space = "model"\n'])

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from safetensors.torch import load, load_file
 from stores import Bucket, web_server
 
-from tvae.pipeline.jobs import ItemDone
+from tvae.pipeline.jobs import ItemDone, ItemFailed
 
 Run = Callable[..., Any]
 
@@ -48,3 +49,16 @@ def test_a_web_server(run: Run, picture: Callable[..., Path], bucket: Bucket, tm
         assert again.skipped == 1
     there, here = (load_file(tmp_path / f"{where}/a b.png.safetensors") for where in ("out", "here"))
     assert there["latents"].equal(here["latents"])
+
+
+@pytest.mark.parametrize("operation", ["encode", "roundtrip"])
+def test_an_image_that_is_called_like_a_video(
+    operation: str, run: Run, picture: Callable[..., Path], bucket: Bucket, tmp_path: Path
+) -> None:
+    """It is not fetched before its turn comes, and fails alone."""
+    for name in ("a.png", "b.mkv", "c.png"):
+        bucket.put(f"in/{name}", picture(f"made/{name}.png"))
+    done, events = run(operation, bucket.url("in"), output=tmp_path / "out")
+    assert (done.done, done.failed) == (2, 1)
+    (error,) = [event.error for event in events if isinstance(event, ItemFailed)]
+    assert error == f"{bucket.url('in/b.mkv')} is an image, and is called like a video; rename it"

@@ -1,0 +1,83 @@
+"""Several devices whose inputs and results are in a store: each process fetches and sends what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clips import write_clip
+from stand_in import StandIn
+from stores import Bucket
+
+from tvae.pipeline.jobs import DeviceLost, Event, ItemDone, ItemFailed, ItemSkipped, Job, run_job
+from tvae.pipeline.stores import RemotePath
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def here(tmp_path: Path, bucket: Bucket, picture: Run, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Pictures in the bucket, one of them below the others; and a clip of this machine."""
+    monkeypatch.chdir(tmp_path)
+    for n in range(9):
+        bucket.put(f"in/{n}.png", picture(f"made/{n}.png", width=16 + 8 * (n % 3), seed=n))
+    bucket.put("in/sub/5b.png", picture("made/5b.png", seed=99))
+    (tmp_path / "here").mkdir()
+    write_clip(tmp_path / "here" / "c.mkv", 5, sound=False)
+    return tmp_path
+
+
+def job(bucket: Bucket, output: str, **fields: Any) -> Job:
+    inputs = (bucket.url("in"), "here")
+    return Job("encode", inputs, output=bucket.url(output), recursive=True, batch=1, spill=".", **fields)
+
+
+def content(bucket: Bucket, prefix: str) -> dict[str, bytes]:
+    return {name.removeprefix(prefix): bucket.get(name) for name in bucket.names(f"{prefix}/")}
+
+
+def test_the_same_as_on_one_device(cpus: Run, bucket: Bucket, here: Path) -> None:
+    one: list[Event] = []
+    run_job(job(bucket, "one"), one.append, StandIn("builtin"))  # type: ignore[arg-type]
+    events: list[Event] = []
+    cpus(2)
+    done = run_job(job(bucket, "two/deep", devices="2"), events.append)
+    assert (done.done, done.failed) == (11, 0)
+    assert content(bucket, "two/deep") == content(bucket, "one")
+    outputs = [event.output for event in events if isinstance(event, ItemDone)]
+    assert sorted(map(str, outputs)) == sorted(
+        str(event.output).replace("/one/", "/two/deep/") for event in one if isinstance(event, ItemDone)
+    )
+    assert all(isinstance(output, RemotePath) for output in outputs)
+    again = run_job(job(bucket, "two/deep", devices="2"), events.append)
+    assert (again.done, again.skipped) == (0, 11)
+    assert {type(event.output) for event in events if isinstance(event, ItemSkipped)} == {RemotePath}
+    assert [path for path in (here / ".tvae-uploads").rglob("*") if path.is_file() and path.suffix != ".lock"] == []
+
+
+def test_a_device_that_is_lost(cpus: Run, bucket: Bucket, here: Path, picture: Run) -> None:
+    bucket.put("in/4b.png", picture("made/4b.png", width=64))
+    cpus(2, "dies")
+    events: list[Event] = []
+    done = run_job(job(bucket, "two", devices="2"), events.append)
+    assert done.failed >= 1
+    assert [type(event) for event in events].count(DeviceLost) == 1
+    lost = [event.error for event in events if isinstance(event, ItemFailed)]
+    assert any("4b.png" in error for error in lost)
+    cpus(2)
+    again = run_job(job(bucket, "two", devices="2"), events.append)
+    assert (again.done + again.skipped, again.failed) == (12, 0)
+    assert len([name for name in bucket.names("two/") if name.endswith((".safetensors", "index.json"))]) == 13
+
+
+def test_a_store_that_does_not_take_a_result(cpus: Run, bucket: Bucket, here: Path) -> None:
+    bucket.server.fault = lambda one: "403 AccessDenied" if one.startswith("PUT") and "/two/3.png" in one else None
+    cpus(2)
+    events: list[Event] = []
+    done = run_job(job(bucket, "two", devices="2"), events.append)
+    assert (done.done, done.failed) == (10, 1)
+    (error,) = (event.error for event in events if isinstance(event, ItemFailed))
+    assert f"cannot write {bucket.url('two/3.png.safetensors')}: no permission" in error
+    assert str(here) not in error
