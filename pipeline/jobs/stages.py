@@ -74,7 +74,7 @@ def looked_up(operation: Operation, item: Item, context: Context, hold: Hold) ->
     if item.problem is not None:
         raise InputError(item.problem)
     if item.below is None:  # shards have texts in them
-        write_beside(item, context.job.existing)
+        write_beside(item, context.job.existing, context.uploads)
     return operation.look_up(item, hold)
 
 

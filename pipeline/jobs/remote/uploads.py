@@ -25,6 +25,7 @@ from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.remote.fetching import fetch_one, local_copy
 from tvae.pipeline.jobs.remote.places import check_root, check_written, own_folder
 from tvae.pipeline.jobs.remote.stand_ins import stand_in
+from tvae.pipeline.jobs.remote.there import There
 from tvae.pipeline.latents.index import INDEX_NAME
 from tvae.pipeline.latents.tensor_file import is_ours
 from tvae.pipeline.stores import Place, RemoteFile, RemotePath, Store, StoreError, parse_url
@@ -63,7 +64,7 @@ class Uploads:
         """Of the job, in the place of the URL."""
         self.recorded = job.recorded
         """Is it asked what is in the store, when a result has been sent?"""
-        self._there: dict[str, RemoteFile] = {}
+        self._there = There()
         self._inputs: frozenset[str] = frozenset()
         self._strange: set[str] = set()
 
@@ -85,7 +86,7 @@ class Uploads:
                 files = self.store.inside(self.place.key, recursive=True)
         except StoreError as error:
             raise UsageError(f"{error}; --overwrite does without looking for what is done") from error
-        self._there = {file.place.key: file for file in files}
+        self._there.put("", files)
 
     def path(self, output: Path) -> RemotePath:
         """Where a result goes."""
@@ -102,8 +103,7 @@ class Uploads:
     def stored(self, output: Path) -> RemoteFile | None:
         """What was in the store under a result's name when the run began, or was sent since; of a clip's latents, their
         index. None: nothing. output: on this machine, or its URL."""
-        key = self._key(output)
-        return self._there.get(key) or self._there.get(f"{key}/{INDEX_NAME}")
+        return self._there.result(self._key(output))
 
     def as_stored(self, output: Path, made: Made) -> Made:
         """What a manifest says of a result, with its size, time and version in the store, where it is."""
@@ -131,13 +131,13 @@ class Uploads:
         key = self._key(output)
         if self.stored(output) is None:  # another process has sent it
             self._look_again(output)
-        file = self._there.get(key)
+        file = self._there.file(key)
         if file is not None:
             with local_copy(file, self.job.spill, waits=False) as copy:
                 yield copy
             return
         with tempfile.TemporaryDirectory(prefix="tvae-", dir=self.job.spill) as folder:
-            parts = self._parts(key)
+            parts = self._there.parts(key)
             stand_in(parts, found := Path(folder) / output.name)
             _fetch_first(parts, found)
             yield found
@@ -151,9 +151,10 @@ class Uploads:
         """What is there of a result, to be asked what it is: a file that begins, and for pictures ends, as the one in
         the store does. What is not there leads to ``output``, which an interrupted run may have left."""
         key = self._key(output)
-        files = [self._there[key]] if key in self._there else self._parts(key)
+        file = self._there.file(key)
+        files = self._there.parts(key) if file is None else [file]
         is_clip = output.suffix == latents.VIDEO_SUFFIX
-        if not files or (is_clip and f"{key}/{INDEX_NAME}" not in self._there):
+        if not files or (is_clip and self._there.result(key) is None):
             yield output
             return
         with tempfile.TemporaryDirectory(prefix="tvae-", dir=self.job.spill) as folder:
@@ -191,8 +192,7 @@ class Uploads:
 
     def is_there(self, output: Path) -> bool:
         """Whether a result of this name was in the store when the run began."""
-        key = self._key(output)
-        return key in self._there or f"{key}/{INDEX_NAME}" in self._there
+        return self._there.result(self._key(output)) is not None
 
     def tidy(self) -> None:
         """Removes folders that hold nothing."""
@@ -212,7 +212,7 @@ class Uploads:
 
     def _send_folder(self, folder: Path, key: str) -> None:
         """The old clip ends with its index, before a part of the new one is there."""
-        old = self._parts(key)
+        old = self._there.parts(key)
         names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
         index = f"{key}/{INDEX_NAME}"
         if any(file.place.key == index for file in old):
@@ -222,9 +222,6 @@ class Uploads:
                 self.store.send(folder / name, f"{key}/{name}")
         self.store.remove(file.place.key for file in old if file.name not in names and latents.is_part_name(file.name))
         self.store.send(folder / INDEX_NAME, index)
-
-    def _parts(self, key: str) -> list[RemoteFile]:
-        return [file for name, file in self._there.items() if name.startswith(f"{key}/")]
 
     def _look_again(self, output: Path) -> None:
         try:
@@ -236,10 +233,8 @@ class Uploads:
 
     def _note(self, key: str, *, is_clip: bool) -> None:
         """What is in the store now under a result's name."""
-        for file in self._parts(key):
-            del self._there[file.place.key]
         files = self.store.inside(key) if is_clip else [self.store.look(key)]
-        self._there |= {file.place.key: file for file in files if file is not None}
+        self._there.put(key, [file for file in files if file is not None and not file.is_folder])
 
     def _key(self, output: Path) -> str:
         if isinstance(output, RemotePath):

@@ -67,5 +67,6 @@ def test_each_item_once(to_the_store: Run, two_nodes: Any, job: str, bucket: Buc
     (again,), _ = to_the_store(job)
     assert (again.done, again.skipped) == (0, COUNT)
     assert len(bucket.asked("GET", "in/")) == fetched
-    outputs = [path for path in (tmp_path / "spill").rglob("*.safetensors") if path.is_file()]
-    assert outputs == []
+    left = {path.name for path in (tmp_path / "spill").rglob("*.safetensors") if path.is_file()}
+    assert left <= names, "of the worker that was killed; another has sent its own"
+    assert len(left) <= 2
