@@ -17,6 +17,7 @@ from tvae.pipeline.batch.retries import may_pass, waits
 from tvae.pipeline.batch.settled import Settled
 from tvae.pipeline.batch.shared_manifest import SharedManifest
 from tvae.pipeline.batch.stored_manifest import StoredManifest
+from tvae.pipeline.errors import OutputError
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemPlanned, ItemSkipped, run_job
 from tvae.pipeline.jobs.events import Notice, Retried
 from tvae.pipeline.jobs.facts import bytes_of
@@ -48,7 +49,9 @@ class StepRun:
         self._manifest: Manifest | None = None
         self._settled: Settled | None = None
         self._items: Sequence[Item] = ()
+        self._here = step
         self._uploads: Uploads | None = None
+        """The step with outputs of this machine, and where these are sent; None: they stay."""
         self._tell: Callable[[Event], None] = self._heard
 
     def run(self) -> None:
@@ -169,4 +172,10 @@ class StepRun:
         """A line in the manifest; shards have records of their own."""
         if self._manifest is None or fills_shards(self._step.job):
             return
-        record(self._manifest, event, self._step.job.operation, facts, self._notices.pop(event.index, []))
+        try:
+            record(self._manifest, event, self._step.job.operation, facts, self._notices.pop(event.index, []))
+        except OutputError as error:
+            if self._uploads is None:
+                raise
+            told = f"{error}; it has no line in the manifest until the next run"
+            self._on_event(Notice(event.input, event.index, told))

@@ -191,7 +191,7 @@ class Uploads:
             discard(output)
 
     def is_there(self, output: Path) -> bool:
-        """Whether a result of this name was in the store when the run began."""
+        """Whether a result of this name is in the store."""
         return self._there.result(self._key(output)) is not None
 
     def tidy(self) -> None:

@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clips import write_clip
+from job_files import photo
 from stores import Bucket
 from typer.testing import CliRunner
 
 from tvae.cli.app import app
 
 Run = Callable[..., Any]
+COUNT = 4
+COMMON = 'device = "cpu"\nthreads = 2\nbatch = 1\n'
 
 
 @pytest.fixture(autouse=True)
@@ -46,3 +50,17 @@ def manifest(bucket: Bucket) -> Callable[..., dict[str, dict[str, Any]]]:
         return found
 
     return manifest
+
+
+@pytest.fixture
+def job(bucket: Bucket, here: Path) -> Path:
+    """Photos and a clip to a bucket, and from there to pictures in it."""
+    for number in range(COUNT):
+        photo(here / f"in/{number}.png", number)
+    write_clip(here / "in/c.mkv", 12, sound=False)
+    encode = f'[[step]]\noperation = "encode"\ninputs = "in"\noutput = "{bucket.url("out/latents")}"\n'
+    back = bucket.url("out/back")
+    decode = f'[[step]]\noperation = "decode"\ninputs = "{bucket.url("out/latents")}"\noutput = "{back}"\n'
+    path = here / "job.toml"
+    path.write_text(COMMON + encode + decode)
+    return path

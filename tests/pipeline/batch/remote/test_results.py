@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clips import write_clip
 from job_files import photo
 from PIL import Image
 from safetensors.numpy import load_file
@@ -23,20 +22,6 @@ Run = Callable[..., Any]
 Lines = Callable[..., dict[str, dict[str, Any]]]
 COUNT = 4
 COMMON = 'device = "cpu"\nthreads = 2\nbatch = 1\n'
-
-
-@pytest.fixture
-def job(bucket: Bucket, here: Path) -> Path:
-    """Photos and a clip to a bucket, and from there to pictures in it."""
-    for number in range(COUNT):
-        photo(here / f"in/{number}.png", number)
-    write_clip(here / "in/c.mkv", 12, sound=False)
-    encode = f'[[step]]\noperation = "encode"\ninputs = "in"\noutput = "{bucket.url("out/latents")}"\n'
-    back = bucket.url("out/back")
-    decode = f'[[step]]\noperation = "decode"\ninputs = "{bucket.url("out/latents")}"\noutput = "{back}"\n'
-    path = here / "job.toml"
-    path.write_text(COMMON + encode + decode)
-    return path
 
 
 def report(bucket: Bucket, folder: str) -> dict[str, Any]:
@@ -240,46 +225,3 @@ def test_a_dry_run_of_what_an_earlier_step_makes(job: Path, bucket: Bucket, run:
     assert f"{COUNT + 1} planned" in told
     assert "the rest is what an earlier step makes" in told
     assert bucket.names() == []
-
-
-@pytest.mark.parametrize("name", ["manifest.jsonl", "report.json"])
-def test_files_of_the_user_are_not_replaced(job: Path, bucket: Bucket, here: Path, run: Run, name: str) -> None:
-    bucket.put(f"out/back/{name}", b"somebody's own\n")
-    done = run("batch", "job.toml", code=2)
-    assert (done.stdout, done.stderr.count("\n")) == ("", 1)
-    assert f"{bucket.url('out/back')}/{name} is not a" in done.stderr
-    assert bucket.names() == [f"out/back/{name}"], "the first step was not begun"
-    assert bucket.get(f"out/back/{name}") == b"somebody's own\n"
-
-
-def test_a_bucket_that_takes_no_more(job: Path, bucket: Bucket, run: Run, manifest: Lines) -> None:
-    """Its items fail; the manifest, which it does not take either, stays here, and the next run sends it."""
-    full = ("1.png.safetensors", "manifest.jsonl")
-    bucket.server.fault = lambda one: (
-        "507 InsufficientStorage" if one.startswith("PUT") and one.endswith(full) else None
-    )
-    done = run("batch", "job.toml", "--no-progress", code=3)
-    lines = done.stderr.splitlines()
-    assert sum(f"cannot write {bucket.url('out/latents/1.png.safetensors')}" in line for line in lines) == 1
-    assert f"cannot write {bucket.url('out/latents/manifest.jsonl')}" in lines[-1]
-    assert report(bucket, "out/latents")["ended"] == "error"
-    bucket.server.fault = lambda _request: None
-    assert counts(run("batch", "job.toml", "--json"))[0] == (1, COUNT, 0)
-    assert len(manifest("out/latents")) == COUNT + 1
-
-
-@pytest.mark.parametrize(
-    ("output", "why"),
-    [
-        ("https://example.org/out", "web servers are only read"),
-        ("ftp://example.org/out", "ftp:// is not supported"),
-        ("s3://", "names no bucket"),
-        ("s3://no-such-bucket-here/out", "does not exist"),
-    ],
-)
-def test_outputs_that_cannot_be_written(bucket: Bucket, here: Path, run: Run, output: str, why: str) -> None:
-    photo(here / "in/0.png", 0)
-    Path("job.toml").write_text(f'{COMMON}operation = "encode"\ninputs = "in"\noutput = "{output}"\n')
-    done = run("batch", "job.toml", code=2)
-    assert why in done.stderr
-    assert done.stderr.count("\n") == 1
