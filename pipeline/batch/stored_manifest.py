@@ -8,9 +8,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from tvae.pipeline.batch.manifest import Manifest
 from tvae.pipeline.batch.manifest_lines import State, check_own
@@ -20,7 +18,6 @@ from tvae.pipeline.errors import TvaeError
 from tvae.pipeline.files.atomic import replacing
 from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.files.own_folder import make_own_folder
-from tvae.pipeline.files.written import WrittenFile
 from tvae.pipeline.jobs.events import Made
 from tvae.pipeline.jobs.facts import made_of
 from tvae.pipeline.jobs.remote.uploads import Uploads
@@ -44,9 +41,10 @@ class StoredManifest(Manifest):
         """Checksum of what the store has."""
         make_own_folder(self._folder)
 
-    def done(self, output: Path, facts: Mapping[str, Any], file: WrittenFile | None = None) -> None:
-        super().done(output, facts, file)
-        if time.monotonic() - self._sent_at > SEND_SECONDS and not self._sending.is_alive():
+    def _write(self) -> None:
+        super()._write()
+        due = time.monotonic() - self._sent_at > SEND_SECONDS
+        if due and self._path.exists() and not self._sending.is_alive():
             self._sent_at = time.monotonic()
             self._sending = threading.Thread(target=self._send_copy, name="tvae-sends-manifest", daemon=True)
             self._sending.start()
