@@ -13,7 +13,7 @@ from tvae.pipeline.batch.manifest import Manifest
 from tvae.pipeline.batch.options import Options
 from tvae.pipeline.batch.recorded import record
 from tvae.pipeline.batch.results import StepResult, TooManyFailures
-from tvae.pipeline.batch.retries import may_pass, waits
+from tvae.pipeline.batch.retries import waits
 from tvae.pipeline.batch.settled import Settled
 from tvae.pipeline.batch.shared_manifest import SharedManifest
 from tvae.pipeline.batch.stored_manifest import StoredManifest
@@ -24,6 +24,7 @@ from tvae.pipeline.jobs.facts import bytes_of
 from tvae.pipeline.jobs.job import Job, fills_shards
 from tvae.pipeline.jobs.listing import Listing, listing
 from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.passing import may_pass
 from tvae.pipeline.jobs.remote.run import placed
 from tvae.pipeline.jobs.remote.uploads import Uploads
 from tvae.pipeline.jobs.vaes import OpenVaes, Vaes

@@ -24,6 +24,7 @@ from tvae.pipeline.errors import TvaeError
 from tvae.pipeline.jobs.events import Event, ItemFailed
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.passing import OfAnotherProcess, may_pass
 from tvae.pipeline.media.formats import Kind
 
 if TYPE_CHECKING:
@@ -208,18 +209,19 @@ class Failed:
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception of another process. Those of tvae keep their class, and its fields."""
+    """An exception of another process. Those of tvae keep their class, and its fields. passes: see ``may_pass``."""
 
     kind: str
     message: str
     trace: str
     state: dict[str, Any] = field(default_factory=dict)
+    passes: bool = False
 
     @classmethod
     def of(cls, error: BaseException) -> Raised:
         known = isinstance(error, TvaeError)
         trace = "".join(traceback.format_exception(error))
-        return cls(type(error).__name__, str(error), trace, dict(vars(error)) if known else {})
+        return cls(type(error).__name__, str(error), trace, dict(vars(error)) if known else {}, may_pass(error))
 
     def error(self, where: str = "") -> Exception:
         """The like of it, to raise here; its cause is the other's traceback. where: what its message begins with."""
@@ -229,15 +231,8 @@ class Raised:
             vars(error).update(self.state)
         else:
             error = RuntimeError(f"{where}{self.kind}: {self.message}")
-        error.__cause__ = _Elsewhere(self.trace)
+        error.__cause__ = OfAnotherProcess(self.trace, passes=self.passes)
         return error
-
-
-class _Elsewhere(Exception):
-    """The traceback of another process, as text."""
-
-    def __str__(self) -> str:
-        return "in the process of a device:\n" + str(self.args[0])
 
 
 def send(file: IO[bytes], message: object) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ from clips import write_clip
 from stand_in import StandIn
 from stores import Bucket
 
+from tvae.pipeline.batch.job_file import read_job_file
+from tvae.pipeline.batch.run import Options, run_batch
 from tvae.pipeline.jobs import DeviceLost, Event, ItemDone, ItemFailed, ItemSkipped, Job, run_job
 from tvae.pipeline.stores import RemotePath
 
@@ -81,3 +85,29 @@ def test_a_store_that_does_not_take_a_result(cpus: Run, bucket: Bucket, here: Pa
     (error,) = (event.error for event in events if isinstance(event, ItemFailed))
     assert f"cannot write {bucket.url('two/3.png.safetensors')}: no permission" in error
     assert str(here) not in error
+
+
+def test_a_batch_tries_again(cpus: Run, bucket: Bucket, here: Path) -> None:
+    """A store that is full for a moment, seen by a device's process; the manifest has a line for each."""
+    refused = list[str]()
+
+    def once(request: str) -> str | None:
+        if request.startswith("PUT") and "/two/3.png" in request and not refused:
+            refused.append(request)
+            return "507 XMinioStorageFull"
+        return None
+
+    bucket.server.fault = once
+    cpus(2)
+    Path("job.toml").write_text(
+        f'operation = "encode"\ninputs = "{bucket.url("in")}"\noutput = "{bucket.url("two")}"\n'
+        'devices = "2"\nbatch = 1\nspill = "."\n'
+    )
+    events: list[Event] = []
+    (result,) = run_batch(read_job_file(Path("job.toml")), Options(retries=1), events.append, lambda _seconds: None)
+    assert refused
+    assert (result.done, result.failed, result.retried) == (9, 0, 1)
+    lines = [json.loads(line) for line in bucket.get("two/manifest.jsonl").splitlines()]
+    assert sorted(line["output"] for line in lines) == [f"{n}.png.safetensors" for n in range(9)]
+    for line in lines:
+        assert line["sha256"] == hashlib.sha256(bucket.get(f"two/{line['output']}")).hexdigest()
