@@ -16,6 +16,7 @@ from tvae.pipeline.batch.records import in_store, records_of, send_record
 from tvae.pipeline.batch.shards import Shard
 from tvae.pipeline.errors import TvaeError
 from tvae.pipeline.files.atomic import replacing
+from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.files.own_folder import make_own_folder
 from tvae.pipeline.jobs.events import Made
@@ -67,7 +68,7 @@ class StoredManifest(Manifest):
     def _add_lines(self, theirs: Path) -> None:
         with replacing(self._path) as temporary, temporary.open("wb") as both:
             for one in (self._path, theirs) if self._path.exists() else (theirs,):
-                with one.open("rb") as lines:
+                with open_regular(one) as lines:
                     shutil.copyfileobj(lines, both)
                 both.write(b"\n")  # after half a line; an empty one says nothing
 

@@ -54,7 +54,7 @@ class Uploading:
     def _send(self, done: ItemDone) -> ItemDone:
         """The event has what a manifest says of the output, which was asked while it was on this machine."""
         output, made = done.output, done.made
-        if self._uploads.recorded and made is None:
+        if self._uploads.job.recorded and made is None:
             try:
                 made = made_of(output)
             except OSError as error:

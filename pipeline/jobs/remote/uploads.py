@@ -62,8 +62,6 @@ class Uploads:
         name = place.key.removeprefix(self._above).strip("/")
         self.output = f"{folder}{os.sep}{name}{os.sep if name == '' or (job.output or '').endswith('/') else ''}"
         """Of the job, in the place of the URL."""
-        self.recorded = job.recorded
-        """Is it asked what is in the store, when a result has been sent?"""
         self._there = There()
         self._inputs: frozenset[str] = frozenset()
         self._strange: set[str] = set()
@@ -174,7 +172,7 @@ class Uploads:
                 self._send_folder(output, key)
             else:
                 self.store.send(output, key)
-            if self.recorded:
+            if self.job.recorded:  # a manifest says what is there now
                 self._note(key, is_clip=output.is_dir())
         except StoreError as error:
             raise OutputError(str(error)) from error

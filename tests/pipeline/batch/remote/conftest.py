@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from clips import write_clip
 from job_files import photo
+from stored_jobs import COMMON, COUNT
 from stores import Bucket
 from typer.testing import CliRunner
 
 from tvae.cli.app import app
 
 Run = Callable[..., Any]
-COUNT = 4
-COMMON = 'device = "cpu"\nthreads = 2\nbatch = 1\n'
 
 
 @pytest.fixture(autouse=True)

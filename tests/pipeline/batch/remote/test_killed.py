@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from clips import write_clip
 from job_files import photo
+from stored_jobs import COMMON
 from stores import Bucket
 
 KILLS = 3
-COMMON = 'device = "cpu"\nthreads = 2\nbatch = 1\n'
 Run = Callable[..., Any]
 
 

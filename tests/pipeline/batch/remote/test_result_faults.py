@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from job_files import photo
+from stored_jobs import COMMON, COUNT, counts, report
 from stores import Bucket
 
 Run = Callable[..., Any]
 Lines = Callable[..., dict[str, dict[str, Any]]]
-COUNT = 4
-COMMON = 'device = "cpu"\nthreads = 2\nbatch = 1\n'
-
-
-def report(bucket: Bucket, folder: str) -> dict[str, Any]:
-    told = json.loads(bucket.get(f"{folder}/report.json"))
-    (step,) = told["steps"]
-    return {"ended": told["ended"], **step}
-
-
-def counts(told: Any) -> list[tuple[int, int, int]]:
-    steps = json.loads(told.stdout.splitlines()[-1])["steps"]
-    return [(step["done"], step["skipped"], step["failed"]) for step in steps]
 
 
 @pytest.mark.parametrize("name", ["manifest.jsonl", "report.json"])

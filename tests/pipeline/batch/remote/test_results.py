@@ -13,6 +13,7 @@ import pytest
 from job_files import photo
 from PIL import Image
 from safetensors.numpy import load_file
+from stored_jobs import COMMON, COUNT, counts, report
 from stores import Bucket
 
 from tvae.pipeline.batch import step_run, stored_manifest
@@ -20,19 +21,6 @@ from tvae.pipeline.batch.records import records_of
 
 Run = Callable[..., Any]
 Lines = Callable[..., dict[str, dict[str, Any]]]
-COUNT = 4
-COMMON = 'device = "cpu"\nthreads = 2\nbatch = 1\n'
-
-
-def report(bucket: Bucket, folder: str) -> dict[str, Any]:
-    told = json.loads(bucket.get(f"{folder}/report.json"))
-    (step,) = told["steps"]
-    return {"ended": told["ended"], **step}
-
-
-def counts(told: Any) -> list[tuple[int, int, int]]:
-    steps = json.loads(told.stdout.splitlines()[-1])["steps"]
-    return [(step["done"], step["skipped"], step["failed"]) for step in steps]
 
 
 def test_results_manifest_and_report_are_in_the_store(

@@ -1,0 +1,26 @@
+"""What jobs whose outputs are in a bucket tell of themselves."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from stores import Bucket
+
+__all__ = ["COMMON", "COUNT", "counts", "report"]
+
+COUNT = 4
+COMMON = 'device = "cpu"\nthreads = 2\nbatch = 1\n'
+
+
+def report(bucket: Bucket, folder: str) -> dict[str, Any]:
+    """The only step of a folder's report, and how its run ended."""
+    told = json.loads(bucket.get(f"{folder}/report.json"))
+    (step,) = told["steps"]
+    return {"ended": told["ended"], **step}
+
+
+def counts(told: Any) -> list[tuple[int, int, int]]:
+    """Of each step of a command with --json: done, skipped, failed."""
+    steps = json.loads(told.stdout.splitlines()[-1])["steps"]
+    return [(step["done"], step["skipped"], step["failed"]) for step in steps]
