@@ -42,11 +42,6 @@ class GivenItems:
         self._took(item)
         return item
 
-    @property
-    def waiting(self) -> int:
-        """Items that nobody has taken."""
-        return len(self._items)
-
     def add(self, items: Sequence[Item]) -> None:
         with self._lock:
             self._items.extend(items)

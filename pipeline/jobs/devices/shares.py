@@ -27,6 +27,8 @@ MOST = 256
 """Pictures that a device has at a time: more than its threads read before it computes."""
 FIRST = 8
 """The same at the beginning, when nobody knows how fast it is: more with each that it has done."""
+BESIDE = 64
+"""The same of the only device, beside a clip: with fewer it would tell the run of each at once, which costs more."""
 AHEAD = 64
 """Items of the queue in which the only device looks for pictures, where clips come first."""
 LEAST = 2
@@ -96,7 +98,7 @@ class Shares:
             return len(hand) < max(LEAST, share)
         if len(self._alive) > 1:
             return not hand
-        return len(hand) < min(FIRST, max(1, share)) and clips + clip <= LEAST
+        return len(hand) < min(BESIDE, max(1, share)) and clips + clip <= LEAST
 
     def suspected(self, item: Item) -> bool:
         """Was a device lost that looked at it?"""

@@ -24,6 +24,7 @@ from tvae.pipeline.files.bell import join
 from tvae.pipeline.files.leftovers import remove_leftovers
 from tvae.pipeline.jobs.context import context_for
 from tvae.pipeline.jobs.devices.alive import Watch
+from tvae.pipeline.jobs.devices.enough import Enough
 from tvae.pipeline.jobs.devices.given import GivenItems, GrantedClaims
 from tvae.pipeline.jobs.devices.messages import (
     Alive,
@@ -63,9 +64,6 @@ __all__ = ["main"]
 
 WORKED_SECONDS = 1.0
 """After which the run is told again how busy the device is, as soon as an item ends."""
-_ENOUGH = 32
-"""Items that nobody has begun, for more than the tenth of a second that news takes: then the run need not hear at once
-that one has ended."""
 _LATER = 60.0
 """Seconds after which a process ends that was told to end and cannot."""
 
@@ -91,6 +89,7 @@ class _Worker:
         self._orders, self._answers = orders, answers
         self._sending = threading.Lock()
         self._items, self._claims = GivenItems(self._took), GrantedClaims(self._ask)
+        self._enough = Enough()
         self._sandbox = Sandbox("off")
         self._uploads: Uploads | None = None
         self._folders = set[Path]()
@@ -197,7 +196,7 @@ class _Worker:
         self._tell(Took(item.index, threading.get_ident()))
 
     def _end(self, item: Item, outcome: Outcome, vaes: Vaes) -> None:
-        more = self._items.waiting >= _ENOUGH
+        more = self._enough.ended()
         if isinstance(outcome, ItemFinished):
             self._tell(Ended(item.index, tuple(outcome.notices), with_urls(outcome.done, self._uploads), more=more))
         elif not isinstance(outcome, Exception):
@@ -215,6 +214,7 @@ class _Worker:
                     if order.apart:
                         for item in order.items:
                             self._sandbox.distrust(item.source)
+                    self._enough.given(len(order.items))
                     self._items.add(order.items if self._uploads is None else self._at_home(order.items, self._uploads))
                 elif isinstance(order, ClaimAnswer):
                     self._claims.answer(order.number, self._granted(order.answer))
