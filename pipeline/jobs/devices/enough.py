@@ -1,7 +1,6 @@
 """Whether a device has enough to do for a while: then its run need not hear at once that an item has ended.
 
-What is heard at once costs the run, the device's process, and what lies between them some tenths of a millisecond for
-each item; on a cluster it is milliseconds.
+To hear of each item by itself costs the run and what lies between it and the device: on a cluster, milliseconds.
 """
 
 from __future__ import annotations

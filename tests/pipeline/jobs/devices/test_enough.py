@@ -28,7 +28,8 @@ def ended(enough: Enough, clock: Clock, each: float, count: int) -> list[bool]:
 def test_slow_items() -> None:
     clock = Clock()
     enough = Enough(clock)
-    enough.given(40)
+    enough.given(30)
+    enough.given(10)
     said = ended(enough, clock, 10.0, 40)
     assert said == [False] * (LEAST - 1) + [True] * (40 - 2 * LEAST + 1) + [False] * LEAST
 
