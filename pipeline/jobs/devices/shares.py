@@ -3,7 +3,7 @@
 A device has several pictures at a time, to read, compute and write at once. They are a share of what is left, by how
 much it has done so far, so that all devices end together, fast and slow ones. A clip is given to a device that has
 nothing else, which gets no more until it is done: items would wait for as long as it takes, while other devices have
-nothing to do. A device that is the only one has two clips, one to compute and one to read, and a few pictures beside
+nothing to do. A device that is the only one has two clips, one to compute and one to read, and some pictures beside
 them: others may still come, and would have nothing to do either.
 
 A file that ends the process that opens it must not end one device after the other. So where a process went without a
