@@ -30,7 +30,8 @@ class Calls:
         try:
             with enough_memory(self._context.model_for(pictures[0].vae)) as model:
                 began = moment(model.device)
-                found = Results(self._operation.compute(model, [picture.values for picture in pictures]), began)
+                tensors = self._operation.compute(model, [picture.values for picture in pictures])
+                found = Results(tensors, model.device, began)
         except UnsupportedOp:
             raise
         except Exception as error:  # the caller knows whose failure it is

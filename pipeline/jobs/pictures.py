@@ -20,7 +20,7 @@ from tvae.pipeline.jobs.outputs import Item
 if TYPE_CHECKING:
     from tvae.pipeline.session.model import Model
 
-__all__ = ["Finish", "Hold", "Operation", "Picture", "Results", "moment", "on_host"]
+__all__ = ["Finish", "Hold", "Operation", "Picture", "Results", "between", "moment", "on_host"]
 
 Hold = Callable[[int], None]
 """Asks for room for so many bytes before they are made; see ``Room``."""
@@ -79,8 +79,9 @@ class Results:
     Results on a GPU are copied into pinned memory beside what the device does next; whoever wants them waits.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], began: Began) -> None:
-        """tensors: [N, ...] for N pictures."""
+    def __init__(self, tensors: Sequence[Tensor], device: torch.device, began: Began) -> None:
+        """tensors: [N, ...] for N pictures, on the device that computed them or on the CPU already. began: its
+        ``moment`` before."""
         self._began, self._ended = began, began
         if tensors[0].device.type != "cuda":
             self._tensors = [tensor.cpu() for tensor in tensors]
@@ -88,7 +89,7 @@ class Results:
             self._tensors = [_empty(tensor, tensor.device) for tensor in tensors]
             for copy, tensor in zip(self._tensors, tensors, strict=True):
                 copy.copy_(tensor, non_blocking=True)
-        self._ended = moment(tensors[0].device)
+        self._ended = moment(device)
 
     @property
     def on_its_way(self) -> bool:
@@ -103,9 +104,7 @@ class Results:
     @property
     def seconds(self) -> float:
         """That the device took for the call; once it is done."""
-        if isinstance(self._began, float) or isinstance(self._ended, float):
-            return float(self._ended) - float(self._began)  # type: ignore[arg-type]
-        return float(self._began.elapsed_time(self._ended)) / 1e3
+        return between(self._began, self._ended)
 
     def of(self, number: int) -> list[Tensor]:
         """The results for one picture of the call; waits for them."""
@@ -123,6 +122,14 @@ def moment(device: torch.device) -> Began:
     event = torch.cuda.Event(enable_timing=True, blocking=True)  # threads that wait take no core
     event.record(torch.cuda.current_stream(device))
     return event
+
+
+def between(began: Began, ended: Began) -> float:
+    """Seconds from one moment to a later one of the same device; a GPU's have to have come."""
+    if isinstance(began, float) and isinstance(ended, float):
+        return ended - began
+    assert isinstance(began, torch.cuda.Event) and isinstance(ended, torch.cuda.Event), "moments of two devices"
+    return float(began.elapsed_time(ended)) / 1e3
 
 
 class Operation(Protocol):

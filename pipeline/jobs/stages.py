@@ -38,7 +38,8 @@ def one_by_one(items: Items, operation: Operation, context: Context, end: End, m
             if isinstance(found, Picture):
                 tell_started(found, context)
                 with enough_memory(context.model_for(found.vae)) as model:
-                    results = Results(operation.compute(model, [found.values]), moment(model.device))
+                    began = moment(model.device)
+                    results = Results(operation.compute(model, [found.values]), model.device, began)
                 tell_progress(found, context)
                 outcome: Outcome | None = found.finish(found, results.of(0))
             else:
