@@ -128,7 +128,8 @@ def between(began: Began, ended: Began) -> float:
     """Seconds from one moment to a later one of the same device; a GPU's have to have come."""
     if isinstance(began, float) and isinstance(ended, float):
         return ended - began
-    assert isinstance(began, torch.cuda.Event) and isinstance(ended, torch.cuda.Event), "moments of two devices"
+    assert isinstance(began, torch.cuda.Event), "moments of two devices"
+    assert isinstance(ended, torch.cuda.Event), "moments of two devices"
     return float(began.elapsed_time(ended)) / 1e3
 
 
