@@ -25,7 +25,9 @@ MEMORY_LAYOUTS = ("contiguous", "channels_last")
 MAX_IO_WORKERS_WINDOWS = 2
 """Starting threads and processes is dear on Windows, and antivirus scans what they open."""
 
-RANGES = {"strip_rows": (1, 1 << 20), "io_workers": (0, 1024), "queue_frames": (1, 1 << 16)}
+RANGES = {"strip_rows": (1, 1 << 20), "io_workers": (0, 1024), "queue_frames": (1, 1 << 16), "processes": (1, 16)}
+_LATER = {"processes": 1}
+"""Keys that are newer than presets which users have: what they mean where they are left out."""
 MOST_BYTES = 1 << 20
 """Of a preset's file."""
 _HERE = Path(__file__).parent
@@ -60,6 +62,8 @@ class Preset:
     """Threads that read images, and as many that write results, beside the one that computes; 0: there is no other."""
     queue_frames: int
     """Frames, at least 1, that may wait between two stages; limits memory, not speed."""
+    processes: int
+    """That share a GPU, at least 1, where many small pictures are encoded."""
     levels: dict[str, str]
     """Kernel level (native, script, compile, triton, cuda) by operation; `default` is for all that are not named."""
     measured: dict[str, str]
@@ -81,7 +85,7 @@ def load(name: str | Path) -> Preset:
     data = _read(path)
     if is_shipped(path):
         data = _over(_read(_HERE / "defaults.toml"), data)
-    return _check(path, data)
+    return _check(path, _LATER | data)
 
 
 def names() -> list[str]:

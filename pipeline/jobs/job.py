@@ -168,6 +168,8 @@ class Job:
     """A dry run also tells which outputs are outdated, and why, and which inputs cannot be read. It takes, for
     each item, a look at its first bytes and its output's, and PyTorch's import where there is an output to compare."""
 
+    sharers: int = 1
+    """Processes that compute on its device, this one included: each plans with its part of what is free."""
     recorded: bool = False
     """Events of images that are done say what a manifest says of their outputs (see ``Made``)."""
 

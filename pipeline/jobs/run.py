@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tvae.pipeline.errors import PlanError, UsageError
+from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.leftovers import remove_leftovers
 from tvae.pipeline.jobs.busy import Load
 from tvae.pipeline.jobs.cache_names import cached_folders
 from tvae.pipeline.jobs.context import Context, Together, context_for
+from tvae.pipeline.jobs.devices.small import by_processes
 from tvae.pipeline.jobs.devices.split import shares_rows
 from tvae.pipeline.jobs.dry_run import planned
-from tvae.pipeline.jobs.events import (
-    Event,
-    ItemDone,
-    ItemFailed,
-    ItemPlanned,
-    ItemSkipped,
-    RunDone,
-    RunStarted,
-)
+from tvae.pipeline.jobs.events import Event, ItemSkipped, RunDone, RunStarted
 from tvae.pipeline.jobs.job import Job, fills_shards
 from tvae.pipeline.jobs.listing import Listing, listing
-from tvae.pipeline.jobs.metrics import Quality
-from tvae.pipeline.jobs.outcome import End, Finished, Outcome, failure, is_fault
+from tvae.pipeline.jobs.outcome import End, Outcome
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.remote.run import placed
 from tvae.pipeline.jobs.remote.uploads import Uploads
 from tvae.pipeline.jobs.scanned import folders_of
+from tvae.pipeline.jobs.tally import Tally
 from tvae.pipeline.jobs.vaes import OpenVaes, Vaes
 from tvae.pipeline.jobs.writing import check_writing
 from tvae.pipeline.media.part_folders import remove_parts_of_done
@@ -141,13 +134,16 @@ def _run(
         rows = shares_rows(job, items, devices, context)
         if len(items) == 1 and not rows:
             job, devices, vaes = alone, [], first
+    if elsewhere is None and model is None:
+        devices = by_processes(job, items, devices)
+        vaes = Vaes(_aside(job), opened=opened) if devices else vaes
     if elsewhere is None:
         vaes.check()
     computes = not (job.dry_run or devices or elsewhere) and bool(items)
     cached = _cache_plan(job, vaes) if computes or job.dry_run else None
     context = context_for(job, vaes, listed.claims, on_event, sandbox, computes=computes, uploads=uploads)
     context.together = together
-    tally = _Tally(context, alone=len(items) == 1 and part is None)
+    tally = Tally(context, alone=len(items) == 1 and part is None)
     context.emit = _told_first(done, on_event, tally.end, context.busy.load)
     if job.dry_run or not items:
         context.emit(RunStarted(job.operation, len(items)))
@@ -160,6 +156,10 @@ def _run(
         from tvae.pipeline.jobs.devices.rows import by_rows
 
         by_rows(items, context, devices, tally.end)
+    elif len({*devices}) < len(devices):
+        from tvae.pipeline.jobs.devices.sharing import over_processes
+
+        over_processes(items, context, devices, tally.end)
     elif devices:
         from tvae.pipeline.jobs.devices.run import over_devices
 
@@ -258,43 +258,3 @@ def _told_first(
             end(*left.popleft())
 
     return told
-
-
-class _Tally:
-    """Tells how items end, and counts. alone: there is one item; what cannot be done of it is the request's matter."""
-
-    def __init__(self, context: Context, *, alone: bool) -> None:
-        self._context, self._alone = context, alone
-        self._counts: Counter[type[Event]] = Counter()
-        self._qualities: list[Quality] = []
-
-    def end(self, item: Item, outcome: Outcome) -> None:
-        """Of an item, in the caller's thread. Raises what is no failure of the item."""
-        if isinstance(outcome, Finished):
-            self._context.notify(item, outcome.notices)
-            last: Event = outcome.done
-        elif isinstance(outcome, Exception):
-            last = self._failed(item, outcome)
-        elif isinstance(outcome, ItemFailed) and isinstance(outcome.cause, Exception):  # of another process
-            last = replace(self._failed(item, outcome.cause), error=outcome.error)
-        else:
-            last = outcome
-        self._counts[type(last)] += 1
-        if isinstance(last, ItemDone) and last.quality:
-            self._qualities.append(last.quality)
-        self._context.emit(last)
-
-    def sum_up(self, seconds: float) -> RunDone:
-        """The last event of the run."""
-        quality = Quality.mean(self._qualities) if len(self._qualities) > 1 else None
-        done, skipped, failed, planned = (
-            self._counts[kind] for kind in (ItemDone, ItemSkipped, ItemFailed, ItemPlanned)
-        )
-        shares = self._context.busy.shares(seconds)
-        stages = shares if self._context.busy.threads and any(shares.values()) else None
-        return RunDone(done, skipped, failed, planned, seconds, quality, stages)
-
-    def _failed(self, item: Item, error: Exception) -> ItemFailed:
-        if self._alone and (is_fault(error) or isinstance(error, (PlanError, UsageError))):
-            raise error
-        return failure(item, error)

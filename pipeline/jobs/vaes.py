@@ -139,7 +139,7 @@ class Vaes:
         """All that opening depends on."""
         job = self._job
         how = (job.vae_of, job.allow_pickle, job.preset, job.dtype, job.strip, job.vram, job.spill, job.allow_whole)
-        return (name, str(self.device), job.threads, job.bitwise, *how)
+        return (name, str(self.device), job.threads, job.bitwise, job.sharers, *how)
 
     def _opened(self, name: str, kind_of: KindOf | None = None) -> Model:
         from tvae.pipeline.session.model import open_model
@@ -158,6 +158,7 @@ class Vaes:
             allow_whole=job.allow_whole,
             threads=job.threads,
             bitwise=job.bitwise,
+            sharers=job.sharers,
             kind=None if kind_of is None else kind_of(name),
         )
 

@@ -26,7 +26,7 @@ from tvae.pipeline.media.room import MAX_PIXELS, too_large, too_many_pixels
 from tvae.pipeline.media.spec import Colour, MediaInfo
 from tvae.pipeline.media.still_reader import StillReader
 
-__all__ = ["ImageReader", "is_image"]
+__all__ = ["ImageReader", "image_size", "is_image"]
 
 _ORIENTATION_TAG, _BITS_TAG, _DNG_TAG = 0x0112, 258, 50706
 _SUBFILE_TAG = 254  # bit 0: a reduced version of another picture in the file, which comes first in camera raws
@@ -49,6 +49,16 @@ def is_image(path: Path, max_pixels: int = MAX_PIXELS) -> bool:
         return False
     with image:
         return _format_of(image).several != "video" or _pictures(image, path) == 1
+
+
+def image_size(path: Path) -> tuple[int, int] | None:
+    """Width and height as the header has them; None where it is no image that Pillow reads. Raises InputError for a
+    broken header."""
+    image = _identify(path, MAX_PIXELS)
+    if image is None:
+        return None
+    with image:
+        return image.size
 
 
 def _format_of(image: Image.Image) -> ImageFormat:

@@ -66,6 +66,7 @@ def open_model(
     allow_whole: bool = False,
     threads: int | None = None,
     bitwise: bool = False,
+    sharers: int = 1,
     kind: Callable[..., Model] | None = None,
 ) -> Model:
     """Open ``builtin``, a diffusers folder, a safetensors file or a hub id for computing. UsageError before any work.
@@ -73,7 +74,8 @@ def open_model(
     dtype: float32, bfloat16, float16 (or fp32, bf16, fp16); None: the preset's. strip: latent rows. vram: memory that
     the process may hold on the device, such as ``8GiB``; None: the preset's share of what is free. spill: folder for
     what goes to disk. threads: that compute on a CPU, at most; None: PyTorch's number. vae_of, allow_pickle: see
-    ``locate_vae``. bitwise: see ``TiledVAE``. kind: what is made of it, None: a ``Model``.
+    ``locate_vae``. bitwise: see ``TiledVAE``. sharers: processes that share what is free of the device. kind: what is
+    made of it, None: a ``Model``.
     """
     where = pick_device(device)
     chosen = choose_preset(preset, where, bitwise=bitwise)
@@ -87,7 +89,8 @@ def open_model(
     if numbers == torch.float16 and source.config.get("force_upcast", False):
         numbers = torch.float32  # the checkpoint overflows in float16 and says so
     budget, folder = None if vram is None else parse_size(vram), None if spill is None else Path(spill)
-    limits = Limits(strip or chosen.strip_rows, strip is not None, budget, chosen.memory_share, folder, bitwise=bitwise)
+    share = chosen.memory_share / sharers
+    limits = Limits(strip or chosen.strip_rows, strip is not None, budget, share, folder, bitwise=bitwise)
     more = allow_whole, threads or torch.get_num_threads()
     return (kind or Model)(source, chosen, numbers, where, limits, *more)
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from tvae.pipeline import load_latents
 from tvae.pipeline.jobs import Event, ItemFailed, Job, run_job
 from tvae.pipeline.media import open_reader
+from tvae.pipeline.session import model as opening
 
 pytestmark = [
     pytest.mark.gpu,
@@ -34,7 +35,9 @@ BOUNDS: dict[str, dict[str, Any]] = {
     "same bits": {"bitwise": True},
     "strips": {"strip": 8},
     "no graphs": {"preset": "cpu"},
+    "large": {},
 }
+"""Large: each picture counts as one of which floats exist for a strip only."""
 SIZES = [(64, 64)] * 3 + [(96, 64)]
 
 
@@ -81,6 +84,12 @@ def held_against(path: Path, wanted: np.ndarray) -> None:
     found = np.array(Image.open(path).convert("RGB"))
     assert found.shape == wanted.shape
     assert np.abs(found.astype(int) - wanted).max() <= 1
+
+
+@pytest.fixture(autouse=True)
+def small_limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.node.callspec.params["bound"] == "large":
+        monkeypatch.setattr(opening, "_RECORDED_PIXELS", 1000)
 
 
 @pytest.mark.parametrize("bound", BOUNDS)

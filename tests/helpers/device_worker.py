@@ -4,11 +4,13 @@
 the device does not answer any more; ``hangs``: the call never ends; ``stops``: the process is stopped, all threads at
 once; ``crashes``: the process is killed when it opens such a picture by itself, and ``crashes-anywhere`` when it opens
 it in any way; ``dies-reading``: when it reads the file poison.png by itself; ``unsupported``: every call is refused;
-``slow``: a call takes a while; ``long``: and much longer, but shows that it gets on.
+``slow``: a call takes a while; ``long``: and much longer, but shows that it gets on; ``for-one``: the device is taken
+by the first process that makes the folder TVAE_TEST_TAKEN, and refused to others; ``for-nobody``: it is refused to all.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -55,7 +57,18 @@ class Disturbed(StandIn):
 def opened(name: str, **options: Any) -> StandIn:
     if options["dtype"] not in (None, "float32"):
         raise UsageError(f"unknown dtype '{options['dtype']}'")
+    if sys.argv[1] == "for-nobody" or (sys.argv[1] == "for-one" and not taken()):
+        raise RuntimeError("CUDA-capable device(s) is/are busy or unavailable\nand more lines")
     return Disturbed(name)
+
+
+def taken() -> bool:
+    """Is the device this process's from now on? Facts are asked for, too."""
+    folder = Path(os.environ["TVAE_TEST_TAKEN"])
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir()
+        (folder / str(os.getpid())).touch()
+    return (folder / str(os.getpid())).exists()
 
 
 def read(path: Path, *more: Any) -> Any:

@@ -60,12 +60,13 @@ def over_devices(items: Sequence[Item], context: Context, devices: Sequence[str]
 def processes_of(
     job: Job, devices: Sequence[str], inbox: Inbox, meeting: str | None = None
 ) -> Iterator[list[DeviceProcess]]:
-    """None is left afterwards. Ctrl-C, or another, while they end kills them. meeting: see ``Ranks``."""
+    """One for each name; none is left afterwards. Ctrl-C, or another, while they end kills them. meeting: see
+    ``Ranks``."""
     processes: list[DeviceProcess] = []
     try:
         for number, device in enumerate(devices):
             ranks = None if meeting is None else Ranks(number, len(devices), meeting, job.split == "rows")
-            its = replace(job, device=device, devices=None, split="auto")
+            its = replace(job, device=device, devices=None, split="auto", sharers=devices.count(device))
             processes.append(DeviceProcess(number, device, its, inbox, ranks))
         yield processes
     finally:
@@ -135,10 +136,14 @@ class DevicesRun:
                 raise message.raised.error(f"{device}: ")
             elif message is None or isinstance(message, Silence):
                 raise RankError(f"{device} cannot be used: {self._gone(number, message)}")
-        told = [ready[process.number] for process in self._processes]
+        devices = [process.device for process in self._processes]
+        return self._started(devices, [ready[process.number] for process in self._processes], items)
+
+    def _started(self, devices: Sequence[str], told: Sequence[Ready], items: int) -> RunStarted:
+        """What a run begins with, by what a process of each device has told."""
         dtypes = {one.dtype for one in told}
         if len(dtypes) > 1:
-            found = ", ".join(f"{p.device} in {one.dtype}" for p, one in zip(self._processes, told, strict=True))
+            found = ", ".join(f"{device} in {one.dtype}" for device, one in zip(devices, told, strict=True))
             raise UsageError(f"the devices' presets do not compute alike ({found}); choose one type with --dtype")
         names = None if told[0].device is None else ",".join(str(one.device) for one in told)
         job = self._context.job

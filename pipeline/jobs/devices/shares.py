@@ -13,11 +13,10 @@ device as well is not done again.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from tvae.pipeline.jobs.devices.item_queue import ItemQueue
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.media.formats import Kind
 
@@ -51,8 +50,8 @@ class Loss(NamedTuple):
 class Shares:
     """devices: how many there are at the beginning; they are known by their numbers."""
 
-    def __init__(self, items: Iterable[Item], devices: int) -> None:
-        self._queue = deque(items)
+    def __init__(self, items: Sequence[Item], devices: int) -> None:
+        self._queue = ItemQueue(items)
         self._hands: list[dict[int, Item]] = [{} for _ in range(devices)]
         self._done = [0] * devices
         self._begun: set[int] = set()
@@ -64,7 +63,7 @@ class Shares:
     @property
     def left(self) -> bool:
         """Is there an item that has not ended?"""
-        return bool(self._queue) or any(self._hands)
+        return len(self._queue) > 0 or any(self._hands)
 
     @property
     def at_work(self) -> list[int]:
@@ -75,12 +74,11 @@ class Shares:
         """The item that a device is given now; None: it has enough, or there is none."""
         hand = self._hands[device]
         ahead = AHEAD if len(self._alive) == 1 else 1
-        found = (n for n, item in enumerate(islice(self._queue, ahead)) if self._has_room(device, item))
+        found = (n for n, item in enumerate(self._queue.first(ahead)) if self._has_room(device, item))
         at = next(found, None) if device in self._alive else None
         if at is None:
             return None
-        item = self._queue[at]
-        del self._queue[at]
+        item = self._queue.take(at)
         if item.kinds == {"video"}:
             self._clips.add(item.index)
         hand[item.index] = item
@@ -136,8 +134,8 @@ class Shares:
         returned = [item for item in rest if item is not fatal]
         for item in hand.values():
             self._forget(item)
-        self._queue.extendleft(item for item in reversed(returned) if item.index not in looked_at)
-        self._queue.extend(item for item in returned if item.index in looked_at)
+        self._queue.put_first(item for item in returned if item.index not in looked_at)
+        self._queue.put_last(item for item in returned if item.index in looked_at)
         new = {item.index for item in returned if item.index in looked_at} - self._suspects
         self._suspects |= new
         return Loss(begun, returned, fatal, suspected=bool(new))

@@ -1,0 +1,106 @@
+"""Many small pictures on a fast GPU: do several processes share it?
+
+Reading, preparing and writing a picture costs milliseconds of Python, and the threads of a process share one lock. An
+H100 encodes 480 pictures of 512x512 a second (SDXL's shape), of which a process on 16 cores read and wrote 240 to 280;
+two read and wrote 418, and three as many (they wait for the GPU). Of 1024x1024 one process does all that the GPU can.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from statistics import median
+
+from tvae.pipeline.errors import InputError
+from tvae.pipeline.jobs.job import Job, fills_shards
+from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.media.image_read import image_size
+
+__all__ = ["by_processes"]
+
+MANY = 2000
+"""Pictures of each device from which on another process is worth its start, some seconds beside the others' work."""
+SMALL_PIXELS = 640 * 640
+"""Pictures up to here take a fast GPU less time than the interpreter's lock."""
+CORES = 4
+"""Of each process: it reads and writes with that many at least."""
+LOOKED_AT = 25
+"""Pictures whose size is looked at."""
+
+
+def by_processes(job: Job, items: Sequence[Item], devices: Sequence[str]) -> list[str]:
+    """Devices, each as often as processes are to compute on it. devices: those that share the job; none where this
+    process is to compute, and then also the result's where it had better do so alone.
+
+    Imports PyTorch where there are many small pictures. No device is touched: each belongs to what computes on it.
+    """
+    given = [*devices]
+    if not _may(job) or len(items) < MANY * max(1, len(given)) or not _are_small(job, items):
+        return given
+    names = given or _chosen(job.device)
+    cores = _cores() // max(1, len(names))
+    times = [max(1, min(_wanted(job.preset, name), cores // CORES)) for name in names]
+    found = [name for name, count in zip(names, times, strict=True) for _ in range(count)]
+    return found if len(found) > len(names) else given
+
+
+def _may(job: Job) -> bool:
+    """Memory that is named is one process's, what is claimed, shards and the same bits are of one after the other, and
+    whoever wants files opened elsewhere does not want them opened here."""
+    one = job.vram is not None or job.claim or job.bitwise or job.dry_run or job.split == "rows" or fills_shards(job)
+    return job.operation in ("encode", "cache") and not one and job.sandbox != "on"
+
+
+def _are_small(job: Job, items: Sequence[Item]) -> bool:
+    """Most of them, as far as a few tell; what is not on this machine is not looked at."""
+    step = max(1, len(items) // LOOKED_AT)
+    looked_at = [items[number] for number in range(0, len(items), step)]
+    if any(item.kinds != {"image"} or item.member is not None for item in looked_at):
+        return False
+    if job.size is not None:
+        return job.size[0] * job.size[1] <= SMALL_PIXELS
+    sizes = [pixels for item in looked_at if (pixels := _pixels(item)) is not None]
+    return bool(sizes) and median(sizes) <= SMALL_PIXELS
+
+
+def _pixels(item: Item) -> int | None:
+    """None for what is told when its turn comes."""
+    try:
+        size = image_size(item.source)
+    except (InputError, OSError):
+        return None
+    return None if size is None else size[0] * size[1]
+
+
+def _chosen(device: str | None) -> list[str]:
+    """The GPU that this process would compute on, with its number; none where it is no GPU, or there is none."""
+    import torch
+
+    if device is None or device == "cuda":
+        device = "cuda:0"
+    number = device.removeprefix("cuda:")
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return [device] if number != device and number.isdecimal() and int(number) < there else []
+
+
+def _wanted(preset: str, device: str) -> int:
+    """Processes, by the preset. Its name is checked by whoever computes."""
+    import torch
+
+    from tvae import presets
+
+    if not device.startswith("cuda:"):
+        return 1
+    try:
+        if preset != "auto":
+            return presets.load(preset).processes
+        return presets.choose("cuda", torch.cuda.get_device_capability(device)).processes
+    except ValueError:
+        return 1
+
+
+def _cores() -> int:
+    """That this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
