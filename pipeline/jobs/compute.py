@@ -20,6 +20,7 @@ from tvae.pipeline.errors import InputError, OutOfMemory
 from tvae.pipeline.jobs.clip_modes import passage
 from tvae.pipeline.jobs.job import PosteriorKind, Space
 from tvae.pipeline.jobs.lengths import missing_frames
+from tvae.pipeline.jobs.pictures import on_host
 from tvae.pipeline.latents import SpaceRecord
 from tvae.pipeline.media import (
     PixelRows,
@@ -42,6 +43,7 @@ __all__ = [
     "decode_pictures",
     "decode_step",
     "encode_clip",
+    "encode_frame",
     "encode_pictures",
     "enough_memory",
     "expect_pictures",
@@ -90,6 +92,16 @@ def encode_pictures(
         one = replace(found, mean=found.mean[n : n + 1], logvar=logvar)
         drawn += _kept(model, one, posterior, space, torch.Generator().manual_seed(seed))
     return [torch.cat(drawn)]
+
+
+def encode_frame(
+    model: Model, frame: np.ndarray, posterior: PosteriorKind, space: Space, generator: torch.Generator
+) -> list[Tensor]:
+    """What ``kept_names`` says of a frame of a clip for an image VAE, each [1, C, h, w], on the device."""
+    rows: Tensor | PixelRows = PixelRows(frame, model.device, model.dtype)
+    if frame.shape[0] * frame.shape[1] <= model.whole_pixels:
+        rows = levels_to_device([on_host(frame, model.device)], model.device, model.dtype)
+    return _kept(model, model.encode(rows), posterior, space, generator)
 
 
 def kept_names(posterior: str) -> tuple[str, ...]:

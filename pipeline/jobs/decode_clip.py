@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from tvae.pipeline.jobs.describe import identity
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import picture_serves, undone
 from tvae.pipeline.jobs.fingerprints import of_decoded
+from tvae.pipeline.jobs.frames import decoded_frames
 from tvae.pipeline.jobs.geometry import restore
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.lengths import frame_count
@@ -116,15 +117,14 @@ def _decode_chunks(
         prefetched(_clips(reader, model, way), context.queue_frames) as clips,
         written_in_thread(_do, context.queue_frames) as put,
     ):
-        for number, clip in enumerate(clips, 1):
-            times.extend(zip(clip.pts, clip.durations, strict=True))
-            if number <= start.chunks and isinstance(writer, PartedVideoWriter):
+        if isinstance(writer, PartedVideoWriter):
+            for clip in islice(clips, start.chunks):
+                times.extend(zip(clip.pts, clip.durations, strict=True))
                 while times and done < start.frames:
                     writer.pass_over(*times.popleft())
                     done += 1
-                continue
-            with context.busy.at(CLIP), enough_memory(model):
-                frames = _decoded(model, way, clip.latents)
+        for number, (clip, frames) in enumerate(_decoded(clips, model, way, context), start.chunks + 1):
+            times.extend(zip(clip.pts, clip.durations, strict=True))
             for rgb in frames[: len(times)]:  # copies of the last frame, which filled the clip up, have no times
                 put(partial(writer.write, Frame(restore(rgb, reader.meta.geometry), *times.popleft())))
                 done += 1
@@ -199,8 +199,19 @@ def model_of(reader: LatentsReader, job: Job, opened: Callable[[str], Model]) ->
     return model
 
 
-def _decoded(model: Model, way: Passage, chunk: Tensor) -> list[np.ndarray]:
-    return decode_clip(model, chunk) if way.stream is None else decode_step(way.stream, chunk)
+def _decoded(
+    clips: Iterable[_Clip], model: Model, way: Passage, context: Context
+) -> Iterator[tuple[_Clip, list[np.ndarray]]]:
+    """What goes through the decoder together, and its frames."""
+    if way.mode is ClipMode.FRAME_BY_FRAME:
+        for clip, rgb in decoded_frames(((clip, clip.latents) for clip in clips), model, context):
+            yield clip, [rgb]
+        return
+    for clip in clips:
+        with context.busy.at(CLIP), enough_memory(model):
+            given = clip.latents
+            frames = decode_clip(model, given) if way.stream is None else decode_step(way.stream, given)
+        yield clip, frames
 
 
 def _clips(reader: LatentsReader, model: Model, way: Passage) -> Iterator[_Clip]:

@@ -19,6 +19,7 @@ from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.describe import describe
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import latents_serve, undone
+from tvae.pipeline.jobs.frames import encoded_frames
 from tvae.pipeline.jobs.lengths import LengthFit
 from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.on_demand import encode_on_demand
@@ -126,11 +127,11 @@ def _encode_frames(clip: _Clip, model: Model, context: Context) -> None:
         clip.reached(clip.writer.frames, None, part.generator)
 
     with prefetched(clip.source.frames(), context.queue_frames) as read, written_in_thread(write, parts_waiting) as put:
-        for chunk in islice(clip.fit.through(read), start, None):
-            tensors = _encoded(chunk, model, context, clip.generator)
+        frames = ((chunk, chunk.frames[0]) for chunk in islice(clip.fit.through(read), start, None))
+        for chunk, tensors, state in encoded_frames(frames, model, context, clip.generator):
             part = gatherer.add(tensors, chunk.pts[0], chunk.durations[0])
             if part is not None:
-                part.generator = clip.generator.get_state()
+                part.generator = state
                 put(part)
             done += 1
             trimmer.frame()
@@ -197,15 +198,10 @@ def _encode_whole(clip: _Clip, model: Model, context: Context) -> None:
     """A clip as one tensor, its latents as one part."""
     with prefetched(clip.source.frames(), context.queue_frames) as read:
         whole = gathered(clip.fit.through(read))
-    tensors = _encoded(whole, model, context, clip.generator)
+    with context.busy.at(CLIP), enough_memory(model):
+        tensors = encode_clip(model, whole.frames, context.job.posterior, context.job.space, clip.generator)
     clip.writer.add(tensors, whole.pts, whole.durations, clip.fit.repeated)
     clip.progress(clip.fit.kept, context)
-
-
-def _encoded(chunk: Chunk, model: Model, context: Context, generator: torch.Generator) -> dict[str, Tensor]:
-    job = context.job
-    with context.busy.at(CLIP), enough_memory(model):
-        return encode_clip(model, chunk.frames, job.posterior, job.space, generator)
 
 
 def _keep_streams(

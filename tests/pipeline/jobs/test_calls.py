@@ -7,33 +7,13 @@ from typing import Any, cast
 
 import pytest
 import torch
+from gpu_clock import Clock
 
 from tvae.pipeline.jobs import calls, pictures
 from tvae.pipeline.jobs.busy import Busy
 from tvae.pipeline.jobs.pictures import Results
 
 GPU = torch.device("cuda")
-
-
-class Clock:
-    """In the place of a GPU's events, each of which comes a second after the one before."""
-
-    made = 0
-
-    def __init__(self, **_: Any) -> None:
-        self.number: int | None = None
-
-    def record(self, _stream: object) -> None:
-        Clock.made += 1
-        self.number = Clock.made
-
-    def synchronize(self) -> None:
-        assert self.number is not None
-
-    def elapsed_time(self, other: Clock) -> float:
-        assert self.number is not None
-        assert other.number is not None
-        return 1e3 * (other.number - self.number)
 
 
 def test_a_gpu_whose_results_are_on_the_cpu_already(monkeypatch: pytest.MonkeyPatch) -> None:
