@@ -92,7 +92,11 @@ def _decode(item: Item, reader: LatentsReader, context: Context, begin: float) -
             if way.mode is ClipMode.ON_DEMAND:
                 done = _decode_on_demand(item, reader, model, writer, context)
             else:
-                parts = DecodeParts(writer, fingerprint, way.stream) if isinstance(writer, PartedVideoWriter) else None
+                parts = None
+                if isinstance(writer, PartedVideoWriter):
+                    # a CPU computes slower than any encoder, and what encoders take counts against its budget
+                    beside = context.queue_frames > 0 and model.device.type != "cpu"
+                    parts = DecodeParts(writer, fingerprint, way.stream, beside=beside)
                 done = _decode_chunks(item, reader, model, way, writer, parts, context)
             writer.commit()
     context.notify(item, writer.warnings)

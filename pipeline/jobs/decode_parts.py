@@ -19,10 +19,13 @@ PART_FRAMES = 128
 
 
 class DecodeParts:
-    """Beside the loop that computes; ``stream`` is None for an image VAE, whose frames know nothing of each other."""
+    """Beside the loop that computes; ``stream`` is None for an image VAE, whose frames know nothing of each other.
+    beside: see ``PartedVideoWriter.end_part``."""
 
-    def __init__(self, writer: PartedVideoWriter, fingerprint: str, stream: ClipStream | None) -> None:
-        self._writer, self._stream = writer, stream
+    def __init__(
+        self, writer: PartedVideoWriter, fingerprint: str, stream: ClipStream | None, *, beside: bool = False
+    ) -> None:
+        self._writer, self._stream, self._beside = writer, stream, beside
         self._checkpoints = Checkpoints(writer.state_path, fingerprint)
         self._parts = self._end = 0
 
@@ -42,10 +45,7 @@ class DecodeParts:
             return None
         self._parts, self._end = self._parts + 1, frames
         if not self._checkpoints.due:
-            return self._writer.end_part
+            return partial(self._writer.end_part, beside=self._beside)
         caches = [] if self._stream is None else self._stream.saved()
-        return partial(self._keep, Checkpoint(self._parts, frames, chunks, caches))
-
-    def _keep(self, checkpoint: Checkpoint) -> None:
-        self._writer.end_part()
-        self._checkpoints.write(checkpoint)
+        keep = partial(self._checkpoints.write, Checkpoint(self._parts, frames, chunks, caches))
+        return partial(self._writer.end_part, keep, beside=self._beside)

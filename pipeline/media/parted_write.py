@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,7 @@ from tvae.pipeline.files.atomic import write_error
 from tvae.pipeline.files.own_folder import make_own_folder
 from tvae.pipeline.media.encoder import Encoder, lone_encoder
 from tvae.pipeline.media.film import Film
+from tvae.pipeline.media.finishing import Finishing
 from tvae.pipeline.media.formats import VideoFormat
 from tvae.pipeline.media.frame_encoder import FrameEncoder
 from tvae.pipeline.media.output_clock import OutputClock
@@ -50,7 +51,10 @@ class PartedVideoWriter:
         Film(path, target, like, options, self._clock, []).abort()
         self.folder = parts_folder(path, options.fingerprint)
         self.parts = 0
+        """That are complete."""
+        self._begun = 0
         self._part: _Part | None = None
+        self._finishing = Finishing()
         self._open = True
 
     @property
@@ -70,7 +74,7 @@ class PartedVideoWriter:
                 return False
         except (OSError, ValueError):
             return False
-        self.parts = parts
+        self.parts = self._begun = parts
         return True
 
     def pass_over(self, pts: int | None, duration: int | None) -> None:
@@ -85,31 +89,49 @@ class PartedVideoWriter:
         pts, duration = self._clock.place(frame.pts, frame.duration, self.path)
         try:
             if self._part is None:
-                if not self.parts:
+                if not self._begun:
                     clear_parts(self.path)  # an older run's
                 make_own_folder(self.folder)
-                encoder = self._encoder()
-                setup = self._setup(encoder, self.parts)
-                self._part = _Part(self._name(self.parts), self.path, encoder, setup, self._like, self._clock)
+                encoder, number = self._encoder(), self._begun
+                setup = self._setup(encoder, number)
+                self._part = _Part(self._name(number), self.path, encoder, setup, self._like, self._clock)
+                self._begun += 1
             self._part.add(self._part.encoder.encode(frame.rgb, pts, duration))
         except OSError as error:
             raise write_error(self.path, error) from error
 
-    def end_part(self) -> None:
-        """What was written since the last part is one, and stays if the run is interrupted."""
+    def end_part(self, then: Callable[[], None] = lambda: None, *, beside: bool = False) -> None:
+        """What was written since the last part is one, and stays if the run is interrupted. then: done once it is.
+
+        beside: it is made complete while the next part is written, which takes a second encoder's memory. What goes
+        wrong with it then comes out of a later call.
+        """
+        self._finishing.wait()
         if self._part is None:
             return
         part, self._part = self._part, None
-        try:
-            part.finish()
-        except OSError as error:
-            part.file.abort()
-            raise write_error(self.path, error) from error
-        self.parts += 1
+
+        def finish() -> None:
+            try:
+                part.finish()
+            except OSError as error:
+                part.file.abort()
+                raise write_error(self.path, error) from error
+            except BaseException:
+                part.file.abort()
+                raise
+            self.parts += 1
+            then()
+
+        if beside:
+            self._finishing.begin(finish)
+        else:
+            finish()
 
     def commit(self) -> None:
         """Put all parts into the film and give it its name. Raises InputError when no frame was written."""
         self.end_part()
+        self._finishing.wait()
         if not self.parts:
             raise InputError(f"{self.path}: there are no frames to write; check the input")
         film = Film(self.path, self._target, self._like, self._options, self._clock, self.warnings)
@@ -133,6 +155,7 @@ class PartedVideoWriter:
         """Remove all parts; nothing after commit()."""
         if self._open:
             self._open = False
+            self._finishing.leave()
             if self._part is not None:
                 self._part.file.abort()
             self._tidy()
@@ -143,6 +166,7 @@ class PartedVideoWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._finishing.leave()
         if self._part is not None:
             self._part.file.abort()
         damaged = isinstance(error, TvaeError) and not isinstance(error, OutputError)

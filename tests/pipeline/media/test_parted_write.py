@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import random
@@ -16,13 +17,30 @@ import pytest
 from av.codec.codec import Codec, UnknownCodecError
 
 from tvae.pipeline.errors import InputError, UsageError
-from tvae.pipeline.media import Frame, PictureSpec, WriteOptions, open_parted_writer, open_writer, read_fingerprint
+from tvae.pipeline.media import (
+    Frame,
+    PartedVideoWriter,
+    PictureSpec,
+    WriteOptions,
+    open_parted_writer,
+    open_writer,
+    read_fingerprint,
+)
 from tvae.pipeline.media.encoder import lone_encoder
 from tvae.pipeline.media.formats import MP4
 from tvae.pipeline.media.frame_encoder import FrameEncoder
 
 LIKE = PictureSpec(64, 64, Fraction(1, 30000), Fraction(25))
 FRAMES = 40
+
+
+@pytest.fixture(autouse=True, params=[False, True])
+def beside(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Are parts made complete while the next is written? The same is true of them."""
+    monkeypatch.setattr(
+        PartedVideoWriter, "end_part", functools.partialmethod(PartedVideoWriter.end_part, beside=request.param)
+    )
+    return bool(request.param)
 
 
 def picture(n: int) -> np.ndarray:
