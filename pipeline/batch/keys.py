@@ -20,7 +20,7 @@ from tvae.pipeline.jobs.job import Job
 
 __all__ = ["Key", "cache_keys", "keys", "override_keys", "shown"]
 
-_NOT_OF_FILES = ("operation", "inputs", "output", "listed", "cache", "dry_run", "exact", "claim", "recorded")
+_NOT_OF_FILES = ("operation", "inputs", "output", "listed", "cache", "dry_run", "exact", "claim", "sharers", "recorded")
 """A step has the first four itself, and a table for its cache; the others are asked for by the command."""
 _OF_ALL_ITEMS = ("recursive", "naming")
 """Not for some of them: they say which items and outputs there are."""

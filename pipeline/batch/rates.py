@@ -18,7 +18,10 @@ from tvae.pipeline.jobs.job import Job
 __all__ = ["Rate", "rate_of", "remember"]
 
 _log = logging.getLogger("tvae")
-_APART = {"inputs", "output", "listed", "naming", "recursive", "existing", "dry_run", "exact", "claim", "recorded"}
+_APART = {
+    *("inputs", "output", "listed", "naming", "recursive", "existing"),
+    *("dry_run", "exact", "claim", "sharers", "recorded"),
+}
 """Fields of a job that do not matter for how fast it is, or how large its outputs are."""
 _MOST = 256
 """Steps that are remembered: the last ones."""

@@ -84,7 +84,7 @@ def _chosen(device: str | None) -> list[str]:
 
 
 def _wanted(preset: str, device: str) -> int:
-    """Processes, by the preset. Its name is checked by whoever computes."""
+    """Processes, by the preset."""
     import torch
 
     from tvae import presets
@@ -95,7 +95,7 @@ def _wanted(preset: str, device: str) -> int:
         if preset != "auto":
             return presets.load(preset).processes
         return presets.choose("cuda", torch.cuda.get_device_capability(device)).processes
-    except ValueError:
+    except (ValueError, RuntimeError):  # told by whoever computes
         return 1
 
 

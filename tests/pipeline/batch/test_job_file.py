@@ -120,6 +120,7 @@ def test_one_step_needs_no_table(tmp_path: Path) -> None:
             "must be one of encode, decode, roundtrip, cache, verify; found 'encod'",
         ),
         ('inputs = "a"', "it is missing"),
+        ('operation = "encode"\ninputs = "a"\nsharers = 2', "unknown key 'sharers'"),
         ('operation = "encode"\ninputs = "a"\nvea = "x"', "unknown key 'vea'; did you mean 'vae'?"),
         ('operation = "encode"\ninputs = "a"\nseed = "7"', "seed must be a whole number, found '7'"),
         ('operation = "encode"\ninputs = "a"\nseed = true', "seed must be a whole number, found True"),
@@ -217,7 +218,7 @@ def test_rates(said: str, rate: Any, tmp_path: Path) -> None:
 
 def test_every_field_of_a_job_is_a_key_and_reaches_it(tmp_path: Path) -> None:
     """A field that is added to ``Job`` is one here, too, or is named as none."""
-    own = {"operation", "inputs", "output", "listed", "cache", "dry_run", "exact", "claim", "recorded"}
+    own = {"operation", "inputs", "output", "listed", "cache", "dry_run", "exact", "claim", "sharers", "recorded"}
     assert {*keys()} == {f.name for f in fields(Job)} - own
     for name, key in keys().items():
         kind = key.schema.get("type")

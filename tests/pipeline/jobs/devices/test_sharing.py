@@ -90,6 +90,16 @@ def test_several_devices(hopper: None, tmp_path: Path) -> None:
     assert processes(folder, ("cpu", "cuda:1"), devices="cpu,cuda:1") == ["cpu", "cuda:1", "cuda:1"]
 
 
+def test_a_driver_that_fails(hopper: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever computes tells of it."""
+
+    def fails(_device: object) -> None:
+        raise RuntimeError("CUDA unknown error")
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", fails)
+    assert processes(photos(tmp_path / "in")) == []
+
+
 def test_few_cores(hopper: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(small, "_cores", lambda: 7)
     assert processes(photos(tmp_path / "in")) == []
