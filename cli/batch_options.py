@@ -128,7 +128,7 @@ WorkerGpus = Annotated[
     typer.Option(
         "--gpus-per-worker",
         min=0,
-        help="0.5: two share one, each with the job's vram.",
+        help="0.5: two share one.",
         show_default="1 where the cluster has any, else 0",
         rich_help_panel=_ON_RAY,
     ),

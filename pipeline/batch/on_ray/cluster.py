@@ -69,16 +69,17 @@ class Cluster:
         ]
 
     def gpus_each(self, nodes: Sequence[Node], job: Job) -> float:
-        """Of a worker. Raises UsageError where workers share a GPU and it is not said how much memory each has."""
+        """Of a worker."""
         gpus = self.workers.gpus
         if gpus is None:
             wanted = job.device is None or job.device.startswith(("cuda", "xpu"))
             return float(wanted and any(node.gpus for node in nodes))
-        if 0 < gpus < 1 and job.vram is None:
-            raise UsageError(
-                f"with --gpus-per-worker {gpus:g} name the memory of each in the job, such as vram = '16GiB'"
-            )
         return gpus
+
+    @staticmethod
+    def sharers(gpus: float) -> int:
+        """Workers that one GPU is for, where each has so much of it."""
+        return max(1, int(1 / gpus + 1e-6)) if gpus else 1
 
     def cpus_each(self, node: Node | None, gpus: float) -> float:
         """Of a worker on this node; None: on any."""

@@ -202,7 +202,14 @@ class _ClusterRun(DevicesRun):
             self._refuse(number, UsageError(why))
         else:
             job = self._context.job_elsewhere
-            its = replace(job, device=job.device if self._gpus else "cpu", devices=None, split="auto")
+            gpus = self._gpus or 0.0
+            its = replace(
+                job,
+                device=job.device if gpus else "cpu",
+                devices=None,
+                split="auto",
+                sharers=self._cluster.sharers(gpus),
+            )
             level = _log.getEffectiveLevel() if _log.handlers else None
             self._actors[number].begin(Begin(its, level))
 

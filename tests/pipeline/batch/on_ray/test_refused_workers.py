@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,13 +16,15 @@ from job_files import DECODE, ENCODE
 
 from tvae.pipeline.batch.job_file import read_job_file
 from tvae.pipeline.batch.on_ray import alike, shared_folder
+from tvae.pipeline.batch.on_ray.actor_process import Placed
 from tvae.pipeline.batch.on_ray.alike import other_model, unlike
 from tvae.pipeline.batch.on_ray.cluster import _NICENESS, Cluster, Node, Workers, connected
 from tvae.pipeline.batch.on_ray.identity import identity
+from tvae.pipeline.batch.on_ray.run import _ClusterRun
 from tvae.pipeline.batch.run import Options, run_batch
 from tvae.pipeline.errors import UsageError
+from tvae.pipeline.jobs import Job
 from tvae.pipeline.jobs.devices.messages import Ready
-from tvae.pipeline.jobs.job import Job
 
 Run = Callable[..., Any]
 HERE = {"identity": identity(), "sees": True}
@@ -127,12 +130,18 @@ def test_room(workers: Workers, node: tuple[float, float], gpus: float, room: in
     assert cluster.room(Node("0", "host", *node), gpus) == room
 
 
-def test_workers_that_share_a_gpu_say_their_memory() -> None:
-    cluster = Cluster.__new__(Cluster)
-    cluster.workers = Workers(gpus=0.5)
-    assert cluster.gpus_each([], Job("encode", ("in",), vram="8GiB")) == 0.5
-    with pytest.raises(UsageError, match="name the memory of each in the job"):
-        cluster.gpus_each([], Job("encode", ("in",)))
+@pytest.mark.parametrize(
+    ("gpus", "sharers"), [(0, 1), (1, 1), (2, 1), (0.5, 2), (0.3, 3), (1 / 3, 3), (0.25, 4), (0.7, 1)]
+)
+def test_workers_that_share_a_gpu_plan_with_their_part(gpus: float, sharers: int) -> None:
+    assert Cluster.sharers(gpus) == sharers
+    run, told = _ClusterRun.__new__(_ClusterRun), list[Any]()
+    run._placed, run._gpus, run._place, run._cluster = set(), float(gpus), ("", ""), Cluster.__new__(Cluster)
+    run._context = SimpleNamespace(job_elsewhere=Job("encode", ("in",)))  # type: ignore[assignment]
+    run._actors = [SimpleNamespace(begin=told.append)]  # type: ignore[list-item]
+    run._has_place(0, Placed({"identity": identity(), "sees": True}))
+    (begin,) = told
+    assert (begin.job.sharers, begin.job.device) == (sharers, None if gpus else "cpu")
 
 
 @pytest.mark.slow
