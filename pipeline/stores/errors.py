@@ -136,7 +136,11 @@ def _status(error: BaseException) -> int | None:
     """Of an answer over HTTP."""
     response = getattr(error, "response", None)
     of_s3 = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else None
-    for code in (getattr(error, "status", None), getattr(response, "status_code", None), of_s3):
+    if isinstance(error, OSError) and str(error).startswith("Forbidden: "):  # gcsfs has words for this one
+        return 403
+    is_of_gcs = type(error).__name__ == "HttpError"  # others have a code that is something else
+    of_gcs = getattr(error, "code", None) if is_of_gcs else None
+    for code in (getattr(error, "status", None), getattr(response, "status_code", None), of_s3, of_gcs):
         if isinstance(code, int):
             return code
     return None

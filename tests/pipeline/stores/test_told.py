@@ -46,6 +46,13 @@ def of_s3(code: str, status: int) -> Exception:
         (of_s3("SlowDown", 503), "the server answers 503 SlowDown; run again"),
         (of_s3("a b\nAKIASECRET", 500), "the server answers 500; run again"),
         (named("ClientResponseError", "x", status=500), "the server answers 500; run again"),
+        (named("HttpError", "ya29.SECRET", code=401), f"no permission; {HINT}"),
+        (
+            named("HttpError", "ya29.SECRET", code=507),
+            "there is no room left; make room or choose another output with -o",
+        ),
+        (named("HttpError", "ya29.SECRET", code=429), "the server answers 429; run again"),
+        (OSError("Forbidden: https://h/b\nya29.SECRET"), f"no permission; {HINT}"),
         (ValueError("two\nlines at https://u:secret@h/p?k=secret now"), "two lines at https://h/p now"),
         (ValueError(), "ValueError"),
         (ValueError("x" * 1000), "x" * 200),
