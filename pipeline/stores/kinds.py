@@ -14,6 +14,10 @@ Entry = Mapping[str, Any]
 """What a file system of fsspec says of a file."""
 
 
+def _info(files: Any, key: str) -> object:
+    return files.info(key)
+
+
 @dataclass(frozen=True, eq=False)
 class StoreKind:
     """One kind of store."""
@@ -37,6 +41,8 @@ class StoreKind:
     """The same of ``get_file``."""
     root: Callable[[str], str]
     """Of a key: that of the bucket or repository that has to be there."""
+    find_root: Callable[[Any, str], object] = _info
+    """Asks a file system for that; an error where it is not there."""
     is_written: bool = True
     is_listed: bool = True
     """It has folders to list."""
@@ -79,9 +85,10 @@ KINDS: Mapping[str, StoreKind] = {
             gcs.opened,
             gcs.version,
             gcs.changed,
-            {},
-            {},
+            gcs.SENT,
+            gcs.FETCHED,
             _first_part,
+            find_root=gcs.find_root,
             credentials=gcs.CREDENTIALS,
         ),
         StoreKind(

@@ -78,6 +78,18 @@ class Store:
                 return None
             raise
 
+    def has_root(self, place: Place) -> bool:
+        """Whether the bucket or repository of a place is there."""
+        root, files = Place(self.kind, self.kind.root(place.key)), self._files
+        try:
+            with told(root, "read"):
+                self.kind.find_root(files, root.key)
+        except StoreError as error:
+            if error.missing:
+                return False
+            raise
+        return True
+
     def inside(self, key: str, *, recursive: bool = False) -> list[RemoteFile]:
         """The files in a folder, and those in its subfolders or (not recursive) the subfolders, by name. A folder that
         is not there has none."""

@@ -25,14 +25,14 @@ def check_written(place: Place) -> None:
 
 def check_root(store: Store, place: Place) -> None:
     """A bucket that is not there is known before any work. Who may not look may still write."""
-    root = Place(place.kind, place.kind.root(place.key))
     try:
-        found = store.look(root.key)
+        is_there = store.has_root(place)
     except StoreError as error:
         if error.denied:
             return
         raise UsageError(str(error)) from error
-    if found is None:
+    if not is_there:
+        root = Place(place.kind, place.kind.root(place.key))
         raise UsageError(f"cannot write to {place.shown}: {root.shown} does not exist")
 
 
