@@ -8,10 +8,10 @@ from typing import Any
 
 CREDENTIALS = "GOOGLE_APPLICATION_CREDENTIALS, or gcloud auth application-default login"
 
-SENT = {"chunksize": 16 << 20}
 FETCHED: Mapping[str, Any] = {"headers": {}}
 """Headers of the caller's, even none, make gcsfs stream; else it holds 128 MiB of a file in memory."""
 
+_PIECE = 16 << 20
 _CONNECT_SECONDS, _READ_SECONDS = 15, 60
 
 
@@ -27,6 +27,10 @@ def opened() -> Any:
     logging.getLogger("gcsfs").addHandler(logging.NullHandler())  # else each failure has a traceback on standard error
     waits = ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_READ_SECONDS)  # else 5 minutes a file
     return GCSFileSystem(requests_timeout=waits, skip_instance_cache=True, use_listings_cache=False)
+
+
+def put(files: Any, source: str, key: str) -> None:
+    files.put_file(source, key, chunksize=_PIECE)
 
 
 def find_root(files: Any, bucket: str) -> None:

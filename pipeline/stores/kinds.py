@@ -14,8 +14,18 @@ Entry = Mapping[str, Any]
 """What a file system of fsspec says of a file."""
 
 
-def _info(files: Any, key: str) -> object:
-    return files.info(key)
+def _info(files: Any, key: str) -> Entry:
+    files.invalidate_cache()
+    found: Entry = files.info(key)
+    return found
+
+
+def _put(files: Any, source: str, key: str) -> None:
+    files.put_file(source, key)
+
+
+def _remove(files: Any, key: str) -> None:
+    files.rm_file(key)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,14 +45,17 @@ class StoreKind:
     """Tells one content of a file from another; None where the store does not."""
     changed: Callable[[Entry], Any]
     """When the file was changed: a datetime, or None."""
-    sent: Mapping[str, Any]
-    """Keywords of ``put_file``: so little is held in memory, however large a file is."""
     fetched: Mapping[str, Any]
-    """The same of ``get_file``."""
+    """Keywords of ``get_file``: so little is held in memory, however large a file is."""
     root: Callable[[str], str]
     """Of a key: that of the bucket or repository that has to be there."""
     find_root: Callable[[Any, str], object] = _info
     """Asks a file system for that; an error where it is not there."""
+    info: Callable[[Any, str], Entry] = _info
+    """Asks it for a file or a folder; the same."""
+    put: Callable[[Any, str, str], None] = _put
+    """Sends a file, by its path and its key. Little is held in memory, however large it is."""
+    remove: Callable[[Any, str], None] = _remove
     is_written: bool = True
     is_listed: bool = True
     """It has folders to list."""
@@ -73,9 +86,9 @@ KINDS: Mapping[str, StoreKind] = {
             s3.opened,
             s3.version,
             s3.changed,
-            s3.SENT,
             s3.FETCHED,
             _first_part,
+            put=s3.put,
             credentials=s3.CREDENTIALS,
         ),
         StoreKind(
@@ -85,10 +98,10 @@ KINDS: Mapping[str, StoreKind] = {
             gcs.opened,
             gcs.version,
             gcs.changed,
-            gcs.SENT,
             gcs.FETCHED,
             _first_part,
             find_root=gcs.find_root,
+            put=gcs.put,
             credentials=gcs.CREDENTIALS,
         ),
         StoreKind(
@@ -99,8 +112,10 @@ KINDS: Mapping[str, StoreKind] = {
             hub.version,
             hub.changed,
             {},
-            {},
             hub.root,
+            info=hub.info,
+            put=hub.put,
+            remove=hub.remove,
             credentials=hub.CREDENTIALS,
         ),
         *(
@@ -111,7 +126,6 @@ KINDS: Mapping[str, StoreKind] = {
                 web.opened,
                 web.version,
                 web.changed,
-                {},
                 {},
                 lambda key: key,
                 is_written=False,

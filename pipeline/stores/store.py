@@ -71,8 +71,7 @@ class Store:
         place, files = Place(self.kind, key), self._files
         try:
             with told(place, "read"):
-                files.invalidate_cache()
-                return self._file(files.info(key), place)
+                return self._file(self.kind.info(files, key), place)
         except StoreError as error:
             if error.missing:
                 return None
@@ -113,8 +112,10 @@ class Store:
         """All of it, as a new file. StoreError, too, where it is not what was listed; `OSError` where nothing can be
         written here."""
         target.touch(exist_ok=False)
+        files = self._files
         with told(file.place, "read", here=target):
-            self._files.get_file(file.place.key, str(target), **self.kind.fetched)
+            files.invalidate_cache()
+            files.get_file(file.place.key, str(target), **self.kind.fetched)
         if target.stat().st_size != file.size:
             raise StoreError(
                 f"cannot read {file.place.shown}: {target.stat().st_size} bytes came instead of {file.size}"
@@ -126,14 +127,14 @@ class Store:
     def send(self, source: Path, key: str) -> None:
         """A file of this machine, complete under its name there or not at all. `OSError` where it cannot be read."""
         with told(Place(self.kind, key), "write", here=source):
-            self._files.put_file(str(source), key, **self.kind.sent)
+            self.kind.put(self._files, str(source), key)
 
     def remove(self, keys: Iterable[str]) -> None:
         """Files that may have gone."""
         for key in keys:
             try:
                 with told(Place(self.kind, key), "remove"):
-                    self._files.rm_file(key)
+                    self.kind.remove(self._files, key)
             except StoreError as error:
                 if not error.missing:
                     raise

@@ -1,4 +1,8 @@
-"""A small stand-in for the Hugging Face hub: one repository of a data set, its files, listing, reading and commits."""
+"""A small stand-in for the Hugging Face hub: one repository of a data set, its files, listing, reading and commits.
+
+Large files (``.safetensors``, ``.png``) come as Git LFS has them, others within their commit; there is no Xet. Of two
+commits at the same time it refuses the later one, with the hub's own status.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +11,67 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partialmethod
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pytest
 
 __all__ = ["Hub", "hub_server"]
 
 
+_LARGE = (".safetensors", ".png")
+
+
 class Hub:
-    """``files``: content by path. ``requests``: what was asked, as ``METHOD /path``."""
+    """``files``: content by path. ``requests``: what was asked, as ``METHOD /path``; a commit has the paths that it
+    changes after it. ``fault``: for a request, the status and the words that it is answered with, or None.
+    ``overtaken``: how many commits were refused. ``commit_seconds``: what each takes."""
 
     repository = "me/photos"
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
+        self.large: dict[str, bytes] = {}
+        """Content of large files, by their checksum."""
         self.requests: list[str] = []
         self.address = ""
+        self.fault: Callable[[str], str | None] = lambda _request: None
+        self.committing, self.overtaken, self.commit_seconds = threading.Lock(), 0, 0.0
+
+    def url(self, key: str = "") -> str:
+        return f"hf://datasets/{self.repository}/{key}"
+
+    def put(self, key: str, content: bytes) -> str:
+        """Returns its URL."""
+        self.files[key] = content
+        return self.url(key)
+
+    def get(self, key: str) -> bytes:
+        return self.files[key]
+
+    def names(self, prefix: str = "") -> list[str]:
+        return sorted(name for name in self.files if name.startswith(prefix))
+
+    def remove(self, key: str) -> None:
+        del self.files[key]
+
+    def commits(self) -> list[str]:
+        """The paths that each has changed."""
+        return [one.partition(" /api/")[2].partition(" ")[2] for one in self.requests if "/commit/" in one]
 
     def entry(self, path: str) -> dict[str, Any] | None:
         """As the hub tells it; None for what is not there."""
         if path in self.files:
             content = self.files[path]
             blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-            return {"type": "file", "path": path, "size": len(content), "oid": blob}
+            large = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 130}
+            lfs = {"lfs": large} if path.endswith(_LARGE) else {}
+            return {"type": "file", "path": path, "size": len(content), "oid": blob, **lfs}
         if any(name.startswith(f"{path}/") for name in self.files):
             return {"type": "directory", "path": path, "oid": "0" * 40}
         return None
@@ -54,6 +94,7 @@ class Hub:
 class _Handler(BaseHTTPRequestHandler):
     hub: Hub
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # which waits 40 ms between an answer's head and its body
 
     def log_message(self, *_: Any) -> None:
         """Nothing."""
@@ -73,7 +114,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _get(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        self.hub.requests.append(f"{self.command} {path}")
+        if self._fails(f"{self.command} {path}"):
+            return
         api, base = f"/api/datasets/{self.hub.repository}", f"/datasets/{self.hub.repository}/resolve/main/"
         if path in (api, f"{api}/revision/main"):
             self._answer({"id": self.hub.repository, "sha": "0" * 40, "siblings": [], "private": False, "tags": []})
@@ -98,38 +140,88 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_HEAD = _get
 
+    def _fails(self, request: str) -> bool:
+        self.hub.requests.append(request)
+        if (fault := self.hub.fault(request)) is None:
+            return False
+        status, _, words = fault.partition(" ")
+        self._answer({"error": f"{words}: token hf_secret"}, int(status))
+        return True
+
+    def do_PUT(self) -> None:
+        """A large file's content."""
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if not self._fails(f"PUT {self.path}"):
+            self.hub.large[self.path.rpartition("/")[2]] = body
+            self._answer({})
+
     def do_POST(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        self.hub.requests.append(f"POST {path}")
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        changes = [*map(json.loads, body.splitlines())] if "/commit/" in path else []
+        changed = sorted(line["value"]["path"] for line in changes if line["key"] != "header")
+        if self._fails(" ".join((f"POST {path}", *changed))):
+            return
         if "/paths-info/" in path:
-            entries = (self.hub.entry(one) for one in json.loads(body)["paths"])
+            entries = (self.hub.entry(one) for one in parse_qs(body.decode())["paths"])
             self._answer([entry for entry in entries if entry is not None])
         elif "/preupload/" in path:
             names = [one["path"] for one in json.loads(body)["files"]]
-            self._answer({"files": [{"path": name, "uploadMode": "regular", "shouldIgnore": False} for name in names]})
-        elif "/commit/" in path:
-            for line in map(json.loads, body.splitlines()):
-                if line["key"] == "file":
-                    self.hub.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
-                elif line["key"] == "deletedFile":
-                    self.hub.files.pop(line["value"]["path"])
-            url = f"{self.hub.address}/datasets/{self.hub.repository}/commit/{'1' * 40}"
-            self._answer({"commitUrl": url, "commitOid": "1" * 40})
+            modes = {name: "lfs" if name.endswith(_LARGE) else "regular" for name in names}
+            told = [{"path": name, "uploadMode": modes[name], "shouldIgnore": False} for name in names]
+            self._answer({"files": told})
+        elif path.endswith("/info/lfs/objects/batch"):
+            wanted = [(one["oid"], one["size"]) for one in json.loads(body)["objects"]]
+            href = f"{self.hub.address}/large"
+            told = [{"oid": o, "size": n, "actions": {"upload": {"href": f"{href}/{o}"}}} for o, n in wanted]
+            self._answer({"transfer": "basic", "objects": told})
+        elif changes:
+            self._commit(changes)
         else:
             self._missing("EntryNotFound")
+
+    def _commit(self, changes: list[dict[str, Any]]) -> None:
+        if not self.hub.committing.acquire(blocking=False):
+            self.hub.overtaken += 1
+            self._answer({"error": "A commit has happened since. Please refresh and try again."}, 412)
+            return
+        try:
+            time.sleep(self.hub.commit_seconds)
+            for line in changes:
+                if line["key"] == "file":
+                    self.hub.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+                elif line["key"] == "lfsFile":
+                    self.hub.files[line["value"]["path"]] = self.hub.large[line["value"]["oid"]]
+                elif line["key"] == "deletedFile":
+                    self.hub.files.pop(line["value"]["path"])
+        finally:
+            self.hub.committing.release()
+        url = f"{self.hub.address}/datasets/{self.hub.repository}/commit/{'1' * 40}"
+        self._answer({"commitUrl": url, "commitOid": "1" * 40})
 
 
 @contextmanager
 def hub_server() -> Iterator[Hub]:
-    hub = Hub()
+    """Variables of the caller lead to it, and file systems of this process."""
+    from huggingface_hub import HfFileSystem, constants
+    from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
+
+    hub, had_no_bars = Hub(), are_progress_bars_disabled()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     hub.address = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=[0.01], daemon=True)
-    thread.start()
-    try:
-        yield hub
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("HF_ENDPOINT", hub.address), ("HF_TOKEN", "hf_secret"), ("HF_HUB_DISABLE_XET", "1")):
+            patch.setenv(name, value)
+        # the variables are read on import alone
+        patch.setattr(HfFileSystem, "__init__", partialmethod(HfFileSystem.__init__, endpoint=hub.address))
+        patch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        thread.start()
+        try:
+            yield hub
+        finally:
+            if not had_no_bars:
+                enable_progress_bars()
+            server.shutdown()
+            server.server_close()
+            thread.join()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
-from google_store import GoogleBucket, GoogleServer, google_server
+from google_store import GoogleBucket
 from safetensors.torch import load, load_file
 
 from tvae.pipeline.errors import UsageError
@@ -19,22 +18,6 @@ from tvae.pipeline.stores import KINDS, Store, StoreError, parse_url
 Run = Callable[..., Any]
 IN_PIECES = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 """aiohttp's, of pieces that gcsfs sends as bytes."""
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[GoogleServer]:
-    with google_server() as found:
-        yield found
-
-
-@pytest.fixture
-def google(server: GoogleServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[GoogleBucket]:
-    async def at_once(_seconds: float) -> None:
-        """Their waits between tries take seconds."""
-
-    monkeypatch.setattr("gcsfs.retry.asyncio.sleep", at_once)
-    yield GoogleBucket(server, f"photos-{uuid4().hex[:8]}")
-    server.fault = lambda _request: None
 
 
 @pytest.fixture
