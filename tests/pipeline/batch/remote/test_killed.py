@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from clips import write_clip
 from job_files import photo
-from stored_jobs import COMMON
+from stored_jobs import COMMON, Shelf
 from stores import Bucket
 
 KILLS = 3
 Run = Callable[..., Any]
 
 
-def contents(bucket: Bucket, prefix: str) -> dict[str, bytes]:
+def contents(bucket: Shelf, prefix: str) -> dict[str, bytes]:
     """Of results; a manifest has times, a report has what its run did."""
     names = [name for name in bucket.names(f"{prefix}/") if name.rpartition("/")[2] != "report.json"]
     found = {name.removeprefix(prefix): bucket.get(name) for name in names if not name.endswith("manifest.jsonl")}
@@ -31,7 +31,7 @@ def contents(bucket: Bucket, prefix: str) -> dict[str, bytes]:
     return found
 
 
-def killed_and_run_again(bucket: Bucket, here: Path, run: Run, kills: int) -> None:
+def killed_and_run_again(bucket: Shelf, here: Path, run: Run, kills: int) -> None:
     for number in range(6):
         photo(here / f"in/{number}.png", number)
     write_clip(here / "in/c.mkv", 20, sound=True)
@@ -62,6 +62,14 @@ def killed_and_run_again(bucket: Bucket, here: Path, run: Run, kills: int) -> No
 @pytest.mark.skipif(sys.platform == "win32", reason="has no SIGKILL")
 def test_killed_thrice(bucket: Bucket, here: Path, run: Run) -> None:
     killed_and_run_again(bucket, here, run, KILLS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["google", "hub"])
+@pytest.mark.skipif(sys.platform == "win32", reason="has no SIGKILL")
+@pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # huggingface_hub's, of httpx
+def test_other_stores(store: str, request: pytest.FixtureRequest, here: Path, run: Run) -> None:
+    killed_and_run_again(request.getfixturevalue(store), here, run, KILLS)
 
 
 @pytest.mark.slow
