@@ -132,7 +132,7 @@ def _decode_chunks(
             for rgb in frames[: len(times)]:  # copies of the last frame, which filled the clip up, have no times
                 put(partial(writer.write, Frame(restore(rgb, reader.meta.geometry), *times.popleft())))
                 done += 1
-                trimmer.frame()
+                trimmer.one_more()
             if parts is not None and (end := parts.reached(done, number)) is not None:
                 put(end)
             context.emit(Progress(item.source, item.index, done, reader.frames))
@@ -169,7 +169,7 @@ def _decode_on_demand(item: Item, reader: LatentsReader, model: Model, writer: W
                 return
             put(Frame(restore(picture, meta.geometry), *times.popleft()))
             done += 1
-            trimmer.frame()
+            trimmer.one_more()
             context.emit(Progress(item.source, item.index, done, reader.frames))
 
         with enough_memory(model):

@@ -134,7 +134,7 @@ def _encode_frames(clip: _Clip, model: Model, context: Context) -> None:
                 part.generator = state
                 put(part)
             done += 1
-            trimmer.frame()
+            trimmer.one_more()
             clip.progress(done, context)
         rest = gatherer.rest()
         if rest is not None:
@@ -159,7 +159,7 @@ def _encode_steps(clip: _Clip, stream: ClipStream, model: Model, context: Contex
             if waiting.full or clip.fit.repeated:
                 clip.writer.add(*waiting.take(), clip.fit.repeated)
                 clip.reached(number, stream, clip.generator.get_state())
-            trimmer.frame()
+            trimmer.one_more()
             clip.progress(done, context)
     if waiting:
         clip.writer.add(*waiting.take())
@@ -187,7 +187,7 @@ def _encode_on_demand(clip: _Clip, model: Model, context: Context) -> None:
         waiting.add(kept, Chunk([], times.pts[:count], times.durations[:count]))
         done += len(times.pts[:count])
         del times.pts[:count], times.durations[:count]
-        trimmer.frame()
+        trimmer.one_more()
         clip.progress(done, context)
 
     encode_on_demand(clip.source, clip.fit, model, context.queue_frames, take, seen)

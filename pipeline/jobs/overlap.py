@@ -25,6 +25,7 @@ from tvae.pipeline.jobs.batches import Batches, Waiting
 from tvae.pipeline.jobs.calls import Calls
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import ItemSkipped
+from tvae.pipeline.jobs.memory import trimmed
 from tvae.pipeline.jobs.outcome import End, Outcome
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.pictures import Operation, Picture, Results
@@ -55,7 +56,7 @@ def run_items(
     if context.threads == 0:
         one_by_one(items, operation, context, end, more)
         return
-    _Overlap(items, operation, context, batches, end, more).run()
+    _Overlap(items, operation, context, batches, trimmed(end), more).run()
 
 
 class _Overlap:

@@ -83,7 +83,7 @@ def roundtrip_clip_item(item: Item, context: Context) -> Event:
                     def give(pair: tuple[np.ndarray, Frame]) -> None:
                         nonlocal done
                         put(pair)
-                        trimmer.frame()
+                        trimmer.one_more()
                         done += 1
                         context.emit(Progress(item.source, item.index, done, info.frames))
 

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,13 +21,43 @@ _committing = threading.Lock()
 
 
 def opened() -> Any:
-    """With the token that huggingface_hub finds. Its progress bars, one a file, are off from then on."""
+    """With the token that huggingface_hub finds."""
     from huggingface_hub import HfFileSystem
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
 
-    if not are_progress_bars_disabled():
-        disable_progress_bars()
     return HfFileSystem(skip_instance_cache=True, use_listings_cache=False)
+
+
+class _Bars:
+    """The hub's progress bars, one a file, across what the command shows: off while any thread has a transfer."""
+
+    def __init__(self) -> None:
+        self._lock, self._transfers, self._shown = threading.Lock(), 0, False
+
+    def __enter__(self) -> None:
+        from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
+
+        with self._lock:
+            self._transfers += 1
+            if self._transfers == 1 and not are_progress_bars_disabled():
+                disable_progress_bars()
+                self._shown = True
+
+    def __exit__(self, *_: object) -> None:
+        from huggingface_hub.utils import enable_progress_bars
+
+        with self._lock:
+            self._transfers -= 1
+            if self._transfers == 0 and self._shown:
+                enable_progress_bars()
+                self._shown = False
+
+
+_bars = _Bars()
+
+
+def transfer() -> AbstractContextManager[None]:
+    """Around each."""
+    return _bars
 
 
 def info(files: Any, key: str) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +57,8 @@ class StoreKind:
     put: Callable[[Any, str, str], None] = _put
     """Sends a file, by its path and its key. Little is held in memory, however large it is."""
     remove: Callable[[Any, str], None] = _remove
+    transfer: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Around each file that is sent or fetched."""
     is_written: bool = True
     is_listed: bool = True
     """It has folders to list."""
@@ -116,6 +119,7 @@ KINDS: Mapping[str, StoreKind] = {
             info=hub.info,
             put=hub.put,
             remove=hub.remove,
+            transfer=hub.transfer,
             credentials=hub.CREDENTIALS,
         ),
         *(

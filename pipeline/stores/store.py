@@ -113,7 +113,7 @@ class Store:
         written here."""
         target.touch(exist_ok=False)
         files = self._files
-        with told(file.place, "read", here=target):
+        with self.kind.transfer(), told(file.place, "read", here=target):
             files.invalidate_cache()
             files.get_file(file.place.key, str(target), **self.kind.fetched)
         if target.stat().st_size != file.size:
@@ -126,7 +126,7 @@ class Store:
 
     def send(self, source: Path, key: str) -> None:
         """A file of this machine, complete under its name there or not at all. `OSError` where it cannot be read."""
-        with told(Place(self.kind, key), "write", here=source):
+        with self.kind.transfer(), told(Place(self.kind, key), "write", here=source):
             self.kind.put(self._files, str(source), key)
 
     def remove(self, keys: Iterable[str]) -> None:

@@ -204,9 +204,8 @@ class _Handler(BaseHTTPRequestHandler):
 def hub_server() -> Iterator[Hub]:
     """Variables of the caller lead to it, and file systems of this process."""
     from huggingface_hub import HfFileSystem, constants
-    from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
 
-    hub, had_no_bars = Hub(), are_progress_bars_disabled()
+    hub = Hub()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     hub.address = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=[0.01], daemon=True)
@@ -220,8 +219,6 @@ def hub_server() -> Iterator[Hub]:
         try:
             yield hub
         finally:
-            if not had_no_bars:
-                enable_progress_bars()
             server.shutdown()
             server.server_close()
             thread.join()

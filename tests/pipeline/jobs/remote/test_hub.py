@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import HfApi
 from huggingface_hub.utils import are_progress_bars_disabled
 from safetensors.torch import load, load_file
 from stand_in_hub import Hub
@@ -72,15 +73,25 @@ def failures(events: list[Any]) -> list[str]:
     return [event.error for event in events if event.type == "item_failed"]
 
 
-def test_commits_do_not_overtake_one_another(run: Run, picture: Callable[..., Path], hub: Hub, tmp_path: Path) -> None:
-    """Results are sent by several threads."""
+def test_commits_do_not_overtake_one_another(
+    run: Run, picture: Callable[..., Path], hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results are sent by several threads. None shows a progress bar, and afterwards the setting is as it was."""
+    before, bars, commit = are_progress_bars_disabled(), list[bool](), HfApi.create_commit
+
+    def watched(*args: Any, **options: Any) -> object:
+        bars.append(not are_progress_bars_disabled())
+        return commit(*args, **options)
+
+    monkeypatch.setattr(HfApi, "create_commit", watched)
     for n in range(8):
         picture(f"in/{n}.png", seed=n)
     hub.commit_seconds = 0.02
     assert run("encode", tmp_path / "in", output=f"{URL}/out")[0].done == 8
     assert len(hub.commits()) == 8
     assert hub.overtaken == 0
-    assert are_progress_bars_disabled(), "one a file, across what the command shows"
+    assert bars == [False] * 8
+    assert are_progress_bars_disabled() == before
 
 
 def test_a_commit_that_another_program_overtakes(
