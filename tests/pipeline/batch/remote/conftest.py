@@ -6,10 +6,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from clips import write_clip
 from job_files import photo
+from stand_in_hub import Hub
 from stored_jobs import COMMON, COUNT
 from stores import Bucket
 from typer.testing import CliRunner
@@ -26,6 +28,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)  # their waits take seconds
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def hub(hub: Hub) -> Hub:
+    """What is kept of a job on this machine has its URL: others have other ones."""
+    hub.repository = f"me/photos-{uuid4().hex[:8]}"
+    return hub
 
 
 @pytest.fixture

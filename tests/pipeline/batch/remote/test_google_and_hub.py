@@ -140,7 +140,7 @@ def test_a_store_that_takes_no_more(
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _seconds: None)
     full = ("latents/1.png.safetensors", "latents/manifest.jsonl")
     fault = "507 full" if hasattr(store, "generation") else "429 slow"
-    sends = ("PUT", "POST /api/datasets/me/photos/commit")
+    sends = "PUT" if fault.startswith("507") else f"POST /api/datasets/{store.repository}/commit"
     holder = getattr(store, "server", store)
     holder.fault = lambda one: fault if one.startswith(sends) and one.endswith(full) else None
     done = run("batch", "job.toml", "--no-progress", code=3)
