@@ -30,7 +30,7 @@ LOOKED_AT = 25
 
 def by_processes(job: Job, items: Sequence[Item], devices: Sequence[str]) -> list[str]:
     """Devices, each as often as processes are to compute on it. devices: those that share the job; none where this
-    process is to compute, and then also the result's where it had better do so alone.
+    process computes. Where nothing is better done by more processes, the result is what was given.
 
     Imports PyTorch where there are many small pictures. No device is touched: each belongs to what computes on it.
     """
