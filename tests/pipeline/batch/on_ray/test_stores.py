@@ -53,7 +53,7 @@ def test_each_item_once(to_the_store: Run, two_nodes: Any, job: str, bucket: Buc
     def hear(event: Event) -> None:
         nonlocal done
         done += isinstance(event, ItemDone)
-        if isinstance(event, ItemDone) and done == 5:
+        if isinstance(event, ItemDone) and done == 2:
             two_nodes.kill_worker()
 
     (result,), events = to_the_store(job, mode="slow", hear=hear)
