@@ -27,6 +27,7 @@ from tvae.pipeline.jobs.devices.shares import Shares
 from tvae.pipeline.jobs.events import DeviceLost, Retried, RunStarted
 from tvae.pipeline.jobs.outcome import End
 from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.scanned import folders_of
 
 __all__ = ["over_cluster"]
 
@@ -105,7 +106,8 @@ class _ClusterRun(DevicesRun):
         finally:
             for process in self._alive.values():
                 process.kill()
-            for folder in self._left:
+            # also of workers of an earlier command that was killed: they may have gone after this one had begun
+            for folder in self._left | folders_of(self._items):
                 remove_leftovers(folder)
 
     @property

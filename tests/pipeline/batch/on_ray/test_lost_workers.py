@@ -131,7 +131,13 @@ def test_the_command_is_killed_and_run_again(
             process.kill()
         assert told[0] == "run_started\n"
         assert "item_done\n" in told or "item_skipped\n" in told
-    (result,), _ = on_nodes(ENCODE)
+    late = iter([tmp_path / "out"])
+
+    def hear(_event: Event) -> None:
+        for folder in late:
+            leave_a_file(folder)  # as a worker of the killed command does that goes later than that
+
+    (result,), _ = on_nodes(ENCODE, hear=hear)
     assert result.skipped > 0
     assert (result.done + result.skipped, result.failed) == (60, 0)
     one_line_each(tmp_path / "out", expected)
