@@ -11,10 +11,12 @@ import torch
 from gpu_clock import Clock
 from torch import Tensor
 
-from tvae.pipeline.errors import OutOfMemory
+from tvae.pipeline.errors import InputError, OutOfMemory
 from tvae.pipeline.jobs import frames
 from tvae.pipeline.jobs.busy import Busy
-from tvae.pipeline.jobs.frames import encoded_frames
+from tvae.pipeline.jobs.compute import encode_frame
+from tvae.pipeline.jobs.frames import decoded_frames, encoded_frames
+from tvae.pipeline.media import PixelRows
 from tvae.pipeline.session.model import open_model
 
 
@@ -71,3 +73,27 @@ def test_each_frame_has_noise_of_its_own() -> None:
         assert torch.equal(state, generator.get_state())
         assert kept["latents"].shape == (wanted.shape[1], 1, *wanted.shape[2:])
         assert torch.allclose(kept["latents"][:, 0], wanted[0], atol=1e-5)
+
+
+def test_values_that_are_not_finite() -> None:
+    model = open_model("builtin", device="cpu", dtype="float32")
+    latents = torch.zeros(model.info.latent_channels, 1, 2, 2)
+    decoded = decoded_frames([(0, latents), (1, latents / 0)], model, context())
+    number, rgb = next(decoded)
+    assert (number, rgb.shape) == (0, (2 * model.info.spatial_factor, 2 * model.info.spatial_factor, 3))
+    with pytest.raises(InputError, match="NaN"):
+        next(decoded)
+
+
+@pytest.mark.parametrize(("whole", "kind"), [(256, Tensor), (255, PixelRows)])
+def test_of_large_frames_floats_exist_for_strips_alone(whole: int, kind: type) -> None:
+    given: list[object] = []
+
+    def encode(x: object) -> Any:
+        given.append(x)
+        return SimpleNamespace(mean=torch.zeros(1, 3, 2, 2))
+
+    model: Any = SimpleNamespace(whole_pixels=whole, device=torch.device("cpu"), dtype=torch.float32, encode=encode)
+    encode_frame(model, np.zeros((16, 16, 3), np.uint8), "mean", "raw", torch.Generator())
+    (one,) = given
+    assert isinstance(one, kind)

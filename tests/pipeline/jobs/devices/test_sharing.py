@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from queue import Queue
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ from stand_in import StandIn
 from tvae.pipeline.caches import Buckets, CacheRequest
 from tvae.pipeline.errors import RankError
 from tvae.pipeline.jobs import DeviceLost, Event, Job, RunDone, RunStarted, run_job
-from tvae.pipeline.jobs.devices import small
+from tvae.pipeline.jobs.devices import run, small
 from tvae.pipeline.jobs.devices.small import by_processes
 from tvae.pipeline.jobs.listing import listing
 from tvae.pipeline.jobs.outputs import Item
@@ -110,6 +111,24 @@ def test_a_cache(hopper: None, tmp_path: Path) -> None:
     job = Job("cache", (str(photos(tmp_path / "in")),), output=str(tmp_path), cache=request, vae="none", size=(64, 64))
     items = cast("list[Item]", [SimpleNamespace(kinds={"image"}, member=None, source=None)] * 20)
     assert by_processes(job, items, ()) == ["cuda:0"] * 2
+
+
+def test_what_is_in_archives_is_not_looked_at(hopper: None) -> None:
+    job = Job("encode", ("in.tar",), output="out", size=(64, 64))
+    items = cast("list[Item]", [SimpleNamespace(kinds={"image"}, member=object(), source=None)] * 20)
+    assert by_processes(job, items, ()) == []
+
+
+def test_each_is_told_how_many_share_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[Job] = []
+
+    def started(_number: int, _device: str, job: Job, *_: object) -> SimpleNamespace:
+        jobs.append(job)
+        return SimpleNamespace(dismiss=lambda: None, wait=lambda: None)
+
+    monkeypatch.setattr(run, "DeviceProcess", started)
+    with run.processes_of(Job("encode", ("in",)), ["cpu:0", "cpu:0", "cpu:1"], Queue()):
+        assert [(job.device, job.sharers) for job in jobs] == [("cpu:0", 2), ("cpu:0", 2), ("cpu:1", 1)]
 
 
 def test_each_plans_with_its_part() -> None:
