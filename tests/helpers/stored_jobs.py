@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["COMMON", "COUNT", "Shelf", "counts", "report"]
+from clips import write_clip
+from job_files import photo
+
+__all__ = ["COMMON", "COUNT", "Shelf", "counts", "encoded_and_back", "lines", "report"]
 
 COUNT = 4
 COMMON = 'device = "cpu"\nthreads = 2\nbatch = 1\n'
@@ -19,6 +23,27 @@ class Shelf(Protocol):
     def get(self, key: str) -> bytes: ...
 
     def names(self, prefix: str = "") -> list[str]: ...
+
+
+def encoded_and_back(shelf: Shelf, here: Path) -> Path:
+    """A job: photos and a clip to a store, and from there to pictures in it."""
+    for number in range(COUNT):
+        photo(here / f"in/{number}.png", number)
+    write_clip(here / "in/c.mkv", 12, sound=False)
+    latents, back = shelf.url("out/latents"), shelf.url("out/back")
+    encode = f'[[step]]\noperation = "encode"\ninputs = "in"\noutput = "{latents}"\n'
+    decode = f'[[step]]\noperation = "decode"\ninputs = "{latents}"\noutput = "{back}"\n'
+    path = here / "job.toml"
+    path.write_text(COMMON + encode + decode)
+    return path
+
+
+def lines(shelf: Shelf, folder: str, name: str = "manifest.jsonl") -> dict[str, dict[str, Any]]:
+    """Of a folder's manifest, by their output. Each has one."""
+    told = [json.loads(line) for line in shelf.get(f"{folder}/{name}").splitlines()]
+    found = {line["output"]: line for line in told}
+    assert len(found) == len(told)
+    return found
 
 
 def report(bucket: Shelf, folder: str) -> dict[str, Any]:

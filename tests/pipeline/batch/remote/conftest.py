@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from clips import write_clip
-from job_files import photo
 from stand_in_hub import Hub
-from stored_jobs import COMMON, COUNT
+from stored_jobs import encoded_and_back, lines
 from stores import Bucket
 from typer.testing import CliRunner
 
@@ -52,23 +49,11 @@ def manifest(bucket: Bucket) -> Callable[..., dict[str, dict[str, Any]]]:
     """The lines of a folder of the bucket, by their output. Each has one."""
 
     def manifest(folder: str, name: str = "manifest.jsonl") -> dict[str, dict[str, Any]]:
-        told = [json.loads(line) for line in bucket.get(f"{folder}/{name}").splitlines()]
-        found = {line["output"]: line for line in told}
-        assert len(found) == len(told)
-        return found
+        return lines(bucket, folder, name)
 
     return manifest
 
 
 @pytest.fixture
 def job(bucket: Bucket, here: Path) -> Path:
-    """Photos and a clip to a bucket, and from there to pictures in it."""
-    for number in range(COUNT):
-        photo(here / f"in/{number}.png", number)
-    write_clip(here / "in/c.mkv", 12, sound=False)
-    encode = f'[[step]]\noperation = "encode"\ninputs = "in"\noutput = "{bucket.url("out/latents")}"\n'
-    back = bucket.url("out/back")
-    decode = f'[[step]]\noperation = "decode"\ninputs = "{bucket.url("out/latents")}"\noutput = "{back}"\n'
-    path = here / "job.toml"
-    path.write_text(COMMON + encode + decode)
-    return path
+    return encoded_and_back(bucket, here)

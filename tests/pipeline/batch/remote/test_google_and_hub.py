@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clips import write_clip
 from job_files import photo
 from PIL import Image
 from safetensors.numpy import load, load_file
-from stored_jobs import COMMON, COUNT, counts, report
+from stored_jobs import COMMON, COUNT, counts, encoded_and_back, lines, report
 
 from tvae.pipeline.batch.records import records_of
 
@@ -31,23 +30,7 @@ def store(request: pytest.FixtureRequest) -> Store:
 
 @pytest.fixture
 def job(store: Store, here: Path) -> Path:
-    """Photos and a clip to a store, and from there to pictures in it."""
-    for number in range(COUNT):
-        photo(here / f"in/{number}.png", number)
-    write_clip(here / "in/c.mkv", 12, sound=False)
-    encode = f'[[step]]\noperation = "encode"\ninputs = "in"\noutput = "{store.url("out/latents")}"\n'
-    back = store.url("out/back")
-    decode = f'[[step]]\noperation = "decode"\ninputs = "{store.url("out/latents")}"\noutput = "{back}"\n'
-    path = here / "job.toml"
-    path.write_text(COMMON + encode + decode)
-    return path
-
-
-def lines(store: Store, folder: str) -> dict[str, dict[str, Any]]:
-    told = [json.loads(line) for line in store.get(f"{folder}/manifest.jsonl").splitlines()]
-    found = {line["output"]: line for line in told}
-    assert len(found) == len(told)
-    return found
+    return encoded_and_back(store, here)
 
 
 def version(store: Store, key: str) -> str:
