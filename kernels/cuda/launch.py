@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import threading
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -15,7 +14,7 @@ from tvae.kernels.cuda import program
 from tvae.kernels.cuda.ring import Card
 from tvae.kernels.registry import Unsupported
 
-__all__ = ["Launch", "card", "launch", "load", "no_card", "resident"]
+__all__ = ["Launch", "StructLaunch", "card", "load", "no_card", "resident"]
 
 _log = logging.getLogger("tvae")
 _lock = threading.Lock()
@@ -114,19 +113,31 @@ class Launch:
         self._launch(_stream(self._device), self._config, self._kernel, *arguments)
 
 
-def launch(kernel: Any, blocks: int, threads: int, shared: int, device: int, arguments: Sequence[int]) -> None:
-    """Run a kernel whose arguments are structures, given by their addresses, on the device's current stream."""
-    from cuda.bindings import driver
+class StructLaunch:
+    """A kernel whose arguments are structures, with its grid: what a launch of it needs is looked up once."""
 
-    addresses = (ctypes.c_void_p * len(arguments))(*arguments)
-    with torch.cuda.device(device):
-        _attach(device)
-        stream = torch.cuda.current_stream(device).cuda_stream
-        function = driver.CUfunction(int(kernel.handle))
-        grid, block = (blocks, 1, 1), (threads, 1, 1)
-        (error,) = driver.cuLaunchKernel(function, *grid, *block, shared, stream, ctypes.addressof(addresses), 0)
-    if error != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"a kernel was not launched: {error.name}")
+    def __init__(self, kernel: Any, blocks: int, threads: int, shared: int, device: int, structures: int) -> None:
+        from cuda.bindings import driver
+
+        self._kernel, self._device = kernel, device
+        self._function, self._success = driver.CUfunction(int(kernel.handle)), driver.CUresult.CUDA_SUCCESS
+        self._launch, self._grid, self._shared = driver.cuLaunchKernel, (blocks, 1, 1, threads, 1, 1), shared
+        self._addresses = ctypes.c_void_p * structures
+
+    def __call__(self, *structures: int) -> None:
+        """Run on the device's current stream. structures: their addresses."""
+        if torch.cuda.current_device() == self._device:
+            self._run(structures)
+        else:
+            with torch.cuda.device(self._device):
+                self._run(structures)
+
+    def _run(self, structures: tuple[int, ...]) -> None:
+        _attach(self._device)
+        addresses, stream = self._addresses(*structures), torch.cuda.current_stream(self._device).cuda_stream
+        (error,) = self._launch(self._function, *self._grid, self._shared, stream, ctypes.addressof(addresses), 0)
+        if error != self._success:
+            raise RuntimeError(f"a kernel was not launched: {error.name}")
 
 
 def _attach(device: int) -> None:

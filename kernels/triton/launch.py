@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import threading
+import time
 from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache, partial
@@ -23,14 +25,18 @@ from tvae.kernels.triton.sizes import power_of_2
 __all__ = [
     "FURTHEST",
     "INTERPRETED",
+    "Cut",
     "Map",
     "Tuning",
     "channel_block",
+    "check_alike",
     "check_place",
     "check_vector",
+    "dense_wide",
     "device_of",
     "empty_last",
     "launch",
+    "map_of",
     "pixel_block",
     "programs",
     "shared_map",
@@ -40,11 +46,14 @@ __all__ = [
 INTERPRETED: bool = knobs.runtime.interpret
 """Whether the kernels run in Triton's interpreter on the CPU (TRITON_INTERPRET=1 at import): slow, for tests."""
 
+_log = logging.getLogger("tvae")
 _LAUNCHERS: dict[tuple[str, ...], threading.Lock] = {}
 """Held while a launcher for arguments of these types is compiled; the next finds it on disk."""
 _MADE: dict[Hashable, Any] = {}
-"""Compiled kernels by what they were launched with but the memory: Triton's own way to them is most of a launch."""
-_MOST_MADE = 1 << 14
+"""Compiled kernels by what they are specialised for: Triton's own way to them is most of a launch."""
+_READY: dict[Hashable, tuple[Any, tuple[Any, ...], Any]] = {}
+"""The same by all that they were launched with but the memory, which is told faster; with constants, and the kernel."""
+_MOST = 1 << 14
 _TYPES = (torch.bfloat16, torch.float16, torch.float32)
 _MOST_CHANNELS = 128
 """Of a tile: one kernel serves 128, 256 and 512 channels, and reads them as fast as kernels for all of a pixel's do. It
@@ -75,22 +84,39 @@ class Map(NamedTuple):
     strides: tuple[tuple[int, int, int], ...]
 
 
+class Cut(NamedTuple):
+    """A launch for tensors of one layout, without their memory: made once for each."""
+
+    grid: tuple[int, ...]
+    numbers: tuple[int, ...]
+    """The kernel's arguments behind its tensors."""
+    options: dict[str, Any]
+    """Its compile-time values."""
+    parts: tuple[int, ...] = ()
+    """The shape of the statistics that it takes."""
+
+
 def shared_map(*tensors: Tensor) -> Map:
     """The pixels of tensors x_nc* that are read and written together.
 
     Raises Unsupported where the kernels cannot take them: other types or devices, channels that are not innermost,
     pixels at uneven steps, or steps that differ too much between the tensors.
     """
-    x = tensors[0]
+    check_alike(*tensors)
+    return map_of(tensors[0].shape, *[t.stride() for t in tensors])
+
+
+def check_alike(x: Tensor, *others: Tensor) -> None:
+    """Raise Unsupported unless the tensors have one shape, type and device, which the kernels take."""
     check_place(x)
-    for t in tensors[1:]:
+    for t in others:
         if t.shape != x.shape or t.dtype != x.dtype or t.device != x.device:
             raise Unsupported("tensors of unlike shape, type or device")
-    return _shared(x.shape, *[t.stride() for t in tensors])
 
 
 @lru_cache(1 << 14)  # a run asks the same a thousand times
-def _shared(shape: tuple[int, ...], *steps: tuple[int, ...]) -> Map:
+def map_of(shape: tuple[int, ...], *steps: tuple[int, ...]) -> Map:
+    """The pixels of tensors of this shape and of these strides. Raises Unsupported as ``shared_map`` does."""
     views = []
     for strides in steps:
         view = pixels_of(shape, strides)
@@ -131,6 +157,11 @@ def check_vector(name: str, vector: Tensor | None, channels: int, device: torch.
     return vector.contiguous()
 
 
+def dense_wide(affine: Tensor) -> Tensor:
+    """A map of floating-point numbers as the kernels read it: float32, dense."""
+    return affine if affine.dtype == torch.float32 and affine.is_contiguous() else affine.float().contiguous()
+
+
 def channel_block(channels: int) -> int:
     """Channels of a tile, a power of two: one that divides them where it is wide enough to load."""
     dividing = channels & -channels
@@ -166,27 +197,52 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
     Options are compile-time values.
     """
     builds = asked()
-    if builds is None:
-        same: Hashable = None
-        if not INTERPRETED:
-            same = _key(kernel, torch.cuda.current_device(), args, options)
-            made = _MADE.get(same)
-            if made is not None:
-                made[(*grid, 1, 1)[:3]](*args, *[options[name] for name in kernel.arg_names[len(args) :]])
-                return
-        if under_way():
-            wait_for(_key(kernel, torch.cuda.current_device(), args, options))
-        wait_for_reading()
-        made = kernel[grid](*args, **options)
-        if same is not None:
-            if len(_MADE) >= _MOST_MADE:
-                _MADE.clear()
-            _MADE[same] = made
+    if builds is not None:
+        device = torch.cuda.current_device()
+        kernel.device_caches[device]  # made here: two threads would make two
+        likes = tuple(_like(value) for value in args)
+        builds.want(_key(kernel, device, args, options), partial(_build, kernel, device, likes, options))
         return
-    device = torch.cuda.current_device()
-    kernel.device_caches[device]  # made here: two threads would make two
-    likes = tuple(_like(value) for value in args)
-    builds.want(_key(kernel, device, args, options), partial(_build, kernel, device, likes, options))
+    same = None if INTERPRETED else _same(kernel, torch.cuda.current_device(), args, options)
+    ready = None if same is None else _READY.get(same)
+    if ready is None:
+        key = _key(kernel, torch.cuda.current_device(), args, options) if same is not None or under_way() else None
+        made = None if same is None else _MADE.get(key)
+        if made is None:
+            wait_for(key)
+            wait_for_reading()
+            began = time.perf_counter()
+            made = kernel[grid](*args, **options)
+            name, seconds = getattr(kernel, "__name__", kernel), time.perf_counter() - began
+            _log.debug("%s launched for the first time as %s: %.3f s", name, key, seconds)
+            if same is not None:
+                _add(_MADE, key, made)
+            return
+        ready = made, tuple(options[name] for name in kernel.arg_names[len(args) :]), kernel
+        _add(_READY, same, ready)
+    made, constants, _ = ready
+    made[(*grid, 1, 1)[:3]](*args, *constants)
+
+
+def _add(found: dict[Hashable, Any], key: Hashable, value: Any) -> None:
+    if len(found) >= _MOST:
+        found.clear()
+    found[key] = value
+
+
+def _same(kernel: Any, device: int, args: tuple[Any, ...], options: dict[str, Any]) -> Hashable:
+    """A launch but for its grid and where its memory lies: told apart more finely than by ``_key``, and faster."""
+    seen: list[Hashable] = [id(kernel), device, *options.items()]
+    for value in args:
+        kind = value.__class__
+        if kind is int:
+            seen.append(value)
+        elif kind is Tensor:
+            seen.append(value.dtype)
+            seen.append(value.data_ptr() % 16 == 0)
+        else:
+            seen.append(_form(value, False))
+    return tuple(seen)
 
 
 def _key(kernel: Any, device: int, args: tuple[Any, ...], options: dict[str, Any]) -> Hashable:
@@ -197,19 +253,20 @@ def _key(kernel: Any, device: int, args: tuple[Any, ...], options: dict[str, Any
 
 @cache
 def _fixed(kernel: Any) -> tuple[bool, ...]:
-    """Of each parameter: is an integer there specialised for nothing but its width?"""
+    """Of each parameter: is an integer there specialised for nothing but its width, a tensor for its type alone?"""
     return tuple(p.do_not_specialize for p in kernel.params)
 
 
 def _form(value: Any, fixed: bool) -> Hashable:
-    """What a kernel is specialised for in an argument; ``fixed``: in an integer for nothing but its width."""
+    """What a kernel is specialised for in an argument; ``fixed``: see ``_fixed``."""
     if isinstance(value, Tensor):
-        return value.dtype, value.data_ptr() % 16 == 0
+        return value.dtype, fixed or value.data_ptr() % 16 == 0
     if isinstance(value, TensorDescriptor):
         return value.base.dtype, tuple(value.block_shape)
     if isinstance(value, bool) or not isinstance(value, int):
         return "float" if isinstance(value, float) else value
-    return value.bit_length() > 31, value >= 2**63, fixed or (value == 1, value % 16 == 0)
+    width = value.bit_length() > 31, value == -(2**31), value >= 2**63  # the second is of 32 bits to new Tritons alone
+    return *width, fixed or (value == 1, value % 16 == 0)
 
 
 def _like(value: Any) -> Any:

@@ -19,6 +19,7 @@ from tvae.kernels.triton.launch import (
     Tuning,
     check_place,
     check_vector,
+    dense_wide,
     device_of,
     empty_last,
     launch,
@@ -103,7 +104,7 @@ def conv_to_few(
     wide = power_of_2(max(16, kh * kw * few))
     taps = x.new_zeros((channels, wide))
     taps[:, : kh * kw * few] = weight.permute(1, 2, 3, 0).reshape(channels, -1)
-    norm = x if affine is None else affine.float().contiguous()
+    norm = x if affine is None else dense_wide(affine)
     block = min(128, power_of_2(max(16, channels)))
     height = max(16, TO.tile_bytes // (2 * block))
     step = band_rows(columns)

@@ -10,7 +10,12 @@ from tvae.kernels.triton.device import silu, store_part
 __all__ = ["from_few_kernel", "gather_kernel", "products_kernel"]
 
 
-@triton.jit(do_not_specialize=["pixels", "width", "rows_in", "width_in", "top", "left", "blocks", "tiles"])
+@triton.jit(
+    do_not_specialize=[
+        *("x", "pixels", "width", "rows_in", "width_in", "top", "left", "blocks", "tiles"),
+        *("x_sample", "x_row"),  # a row of a few channels is as long as the picture is wide
+    ]
+)
 def from_few_kernel(
     x: tl.tensor,
     weight: tl.tensor,
@@ -133,7 +138,7 @@ def products_kernel(
     tl.store(planes + to, total, mask=keep[:, None] & (n < PRODUCTS)[None, :])
 
 
-@triton.jit(do_not_specialize=["pixels", "width", "rows_in", "width_in", "top", "left"])
+@triton.jit(do_not_specialize=["y", "pixels", "width", "rows_in", "width_in", "top", "left", "y_row"])
 def gather_kernel(
     planes: tl.tensor,
     bias: tl.tensor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tvae.kernels.cuda import hopper_conv
+from tvae.kernels.cuda import hopper_conv, hopper_cut
 from tvae.kernels.cuda.ring import Card
 
 __all__ = ["ALL", "Machine", "last", "machine_of"]
@@ -35,20 +36,29 @@ class Machine:
         self.boxes.append(of)
         return SimpleNamespace(getPtr=lambda: 1)
 
-    def launch(self, kernel: str, blocks: int, threads: int, shared: int, device: Any, arguments: list[int]) -> None:
-        assert (kernel, threads, device, len(arguments)) == ("kernel", 384, None, 5)
+    def launcher(
+        self, kernel: str, blocks: int, threads: int, shared: int, device: Any, structures: int
+    ) -> Callable[..., None]:
+        assert (kernel, threads, device, structures) == ("kernel", 384, None, 5)
         assert shared <= HOPPER.shared_block
-        work = hopper_conv._Work.from_address(arguments[-1])
-        self.work, self.blocks = {name: getattr(work, name) for name, *_ in work._fields_}, blocks
+
+        def launch(*addresses: int) -> None:
+            assert len(addresses) == structures
+            work = hopper_conv._Work.from_address(addresses[-1])
+            self.work, self.blocks = {name: getattr(work, name) for name, *_ in work._fields_}, blocks
+
+        return launch
 
 
 def machine_of(patch: pytest.MonkeyPatch, busy: float = 0.0) -> Machine:
     made = Machine()
     patch.setattr(hopper_conv, "missing", lambda: None)
-    patch.setattr(hopper_conv, "card", lambda _: HOPPER)
+    for module in (hopper_conv, hopper_cut):
+        patch.setattr(module, "card", lambda _: HOPPER)
     patch.setattr(hopper_conv, "load", lambda *key: made.built.append(key) or "kernel")
     patch.setattr(hopper_conv, "boxes", made.box)
-    patch.setattr(hopper_conv, "launch", made.launch)
+    patch.setattr(hopper_conv, "StructLaunch", made.launcher)
+    hopper_conv._launcher.cache_clear()
     patch.setattr(hopper_conv, "_BUSY", busy)
     patch.setattr(hopper_conv, "_BUSY_CLIP", busy)
     return made

@@ -1,0 +1,139 @@
+"""How the convolution for Hopper is cut for maps of one layout, or why it does not take them. Pure arithmetic."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from tvae.kernels.cuda.launch import card
+from tvae.kernels.cuda.maps import ELEMENTS, channels_last
+
+__all__ = ["SCATTERED", "Cut", "Form", "Seen", "cut_for", "takes"]
+
+_TILE = 16
+"""Rows and columns of a block's tile."""
+_ROWS = 2
+"""Rows of a tile that a warp writes."""
+_DEEP, _WIDE = 64, 128
+"""Channels of x that are loaded at once, and of y that a block computes: these divide what there is."""
+
+Form = Literal["same", "down", "enlarge"]
+"""Of a convolution: in steps of one, of two, or of a picture enlarged twice."""
+
+
+def takes(outer: int, inner: int, kernel: int) -> bool:
+    """Is it for convolutions of so many channels?"""
+    return kernel == 3 and inner % _DEEP == 0 and outer % _WIDE == 0
+
+
+class Cut(NamedTuple):
+    """A convolution of maps of one layout, without their memory."""
+
+    shape: tuple[int, ...]
+    """Of the result, by place where it is enlarged."""
+    build: tuple[str, tuple[tuple[str, int], ...], int]
+    blocks: int
+    idle: bool
+    """Does it leave multiprocessors idle?"""
+    parts: tuple[int, ...]
+    """The shape of its statistics."""
+    boxes: tuple[tuple[Any, ...], ...]
+    """How x, weight, residual and y are copied."""
+    work: tuple[int, ...]
+    """What the kernel is told behind addresses, but for the bias."""
+
+
+Seen = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]
+"""Shape, strides, type and device of a map."""
+
+
+SCATTERED = "maps that are empty, or whose channels are not innermost, or not at multiples of 16 bytes"
+
+
+@lru_cache(1 << 12)  # a run asks the same of a hundred convolutions
+def cut_for(
+    seen: tuple[Seen | None, ...],
+    bias: tuple[torch.dtype, torch.device] | None,
+    pads: tuple[int, ...],
+    stats: bool,
+    busy: float,
+    form: Form,
+) -> Cut | str:
+    """seen: x, weight, residual and a place for y. A text: why the kernel does not take them, whatever the size of the
+    picture."""
+    x, weight, residual, out = seen
+    assert x is not None
+    assert weight is not None
+    maps = [t for t in seen if t is not None]
+    (_, _, dtype, device), taps = x, weight[0]
+    if dtype not in (torch.bfloat16, torch.float16) or any(t[2:] != (dtype, device) for t in maps):
+        return f"maps of {dtype}, or of unlike type or device"
+    enlarge, step = form == "enlarge", 2 if form == "down" else 1
+    kernel = taps[3] - enlarge  # of whose taps 4x4 sums were made
+    if taps[3] != taps[4] or not takes(taps[0], taps[1], kernel):
+        return f"a weight {list(taps)}"
+    size = dtype.itemsize
+    if any(strides[1] != 1 or _steps(shape, strides, size) is None for shape, strides, *_ in maps):
+        return SCATTERED
+    if weight[1] != channels_last(tuple(taps)):
+        return "a weight whose channels are not innermost"
+    if bias is not None and (bias[1] != device or bias[0] == torch.float64):
+        return "a bias in float64, or elsewhere"
+    left, right, top, bottom, front, back = pads
+    samples, channels, *sides = x[0]
+    if form == "down":  # squares of pixels
+        channels, sides = channels // 2, [1, 2 * sides[1], 2 * sides[2]]
+    each = zip(sides, (front + back, top + bottom, left + right), (taps[2], kernel, kernel), strict=True)
+    shape: tuple[int, ...] = samples, taps[0], *((n + more - width) // step + 1 for n, more, width in each)
+    if min(shape) < 1 or channels != taps[1]:
+        return f"a map {[samples, channels, *sides]} for a weight {list(taps)}"
+    if enlarge:
+        shape = shape[0], 2 * shape[1], 2, *shape[3:]
+    if any(t is not None and t[0] != shape for t in (residual, out)):
+        return f"a sum, or a place for it, that is not {list(shape)}"
+    _, _, frames, height, width = shape
+    wide = shape[1] // _WIDE
+    tiles = samples * frames * -(-height // _TILE) * -(-width // _TILE)
+    slots = max(1, card(device.index).multiprocessors // wide)
+    turns = -(-tiles // slots)
+    idle = math.prod(shape) < busy * turns * slots * wide * _WIDE * _TILE**2
+    slots = min(slots, tiles)
+    forms = ("ENLARGE", enlarge), ("DOWN", form == "down")
+    flags = ("RESIDUAL", residual is not None), ("STATS", stats), *forms
+    macros = (("ELEMENT", ELEMENTS[dtype]), *((name, int(is_so)) for name, is_so in flags))
+    y = (shape, channels_last(shape)) if out is None else out[:2]
+    how = (
+        *(_boxes_of(*x[:2], size, _TILE + 2, _TILE + 2), _taps_of(taps, size)),
+        *(_boxes_of(*(y if residual is None else residual[:2]), size, _TILE, _ROWS), _boxes_of(*y, size, _TILE, _ROWS)),
+    )
+    work = samples, frames, height, width, taps[0], wide, taps[1] // _DEEP, taps[2], left, top, front
+    parts = samples, slots * shape[1] // taps[0], 3, taps[0]
+    return Cut(shape, ("hopper_conv", macros, device.index), slots * wide, idle, parts, how, work)
+
+
+def _steps(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple[int, ...] | None:
+    """Bytes from column to column, row to row, frame to frame, sample to sample of a map whose elements have so many;
+    None where boxes cannot be copied."""
+    steps, dense = [], shape[1]
+    for dim in (4, 3, 2, 0):
+        step = dense if shape[dim] == 1 else strides[dim]
+        steps.append(step * size)
+        dense = step * shape[dim]
+    return None if any(step <= 0 or step % 16 or step >= 1 << 40 for step in steps) else tuple(steps)
+
+
+def _boxes_of(shape: tuple[int, ...], strides: tuple[int, ...], size: int, columns: int, rows: int) -> tuple[Any, ...]:
+    """A map in boxes of 64 channels, so many columns and so many rows of one frame: see ``boxes``."""
+    samples, channels, frames, height, width = shape
+    steps = _steps(shape, strides, size)
+    assert steps is not None
+    return (channels, width, height, frames, samples), steps, (_DEEP, columns, rows, 1, 1)
+
+
+def _taps_of(shape: tuple[int, ...], size: int) -> tuple[Any, ...]:
+    """A weight in boxes of 128x64 channels of one tap: see ``boxes``."""
+    outer, inner, taps = shape[0], shape[1], math.prod(shape[2:])
+    return (inner, taps, outer), (inner * size, inner * taps * size), (_DEEP, 1, _WIDE)
