@@ -1,7 +1,7 @@
 """One schedule with one set of weights, run again and again: what repeats is done once.
 
-The first run warms the libraries. When a size comes a third time, and the preset wants it, its run is recorded as a
-CUDA graph; the third result, too, is a replay.
+The first run warms the libraries. When a size comes often, and the preset wants it, its run is recorded as a CUDA
+graph; that result, too, is a replay.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tvae.pipeline.engine.run.rank_rows import held, room_for_next
 from tvae.pipeline.engine.run.storage import OwnRows, RowSink, RowSource
 from tvae.pipeline.files.pulse import beat
 from tvae.pipeline.memory.conv_workspaces import SmallWorkspaces
-from tvae.pipeline.memory.heap import return_what_is_free
+from tvae.pipeline.session.between_strips import DeviceMark, return_and_beat
 from tvae.pipeline.session.choose_plan import rows_dim
 from tvae.pipeline.session.recorded_first_step import RecordedFirstStep
 from tvae.pipeline.session.recorded_step import RecordedStep
@@ -40,8 +40,9 @@ MOST_CARRIED = 256 << 20
 """Bytes of inputs and results that a recording copies in and out, and holds: where there are more (the caches of a long
 clip's steps), starting the operations one by one costs less than that."""
 
-RECORDED_AT = 3
-"""The run after which one is recorded: many sizes come once or twice, and recording takes longer than a run."""
+RECORDED_AT, RECORDED_LATE = 3, 8
+"""The run that is recorded: many sizes come once or twice, and recording takes longer than a run. Late where operations
+are started fast enough for the device: a recording saves little then, and pays after some more runs."""
 
 _log = logging.getLogger("tvae")
 
@@ -54,7 +55,9 @@ class Recorded(Protocol):
 
 
 class Recorder(Protocol):
-    """Has the memory that recordings keep."""
+    """Has the memory that recordings keep. patient: does nothing but these runs wait for Python?"""
+
+    patient: bool
 
     def record(
         self,
@@ -109,10 +112,9 @@ class Runner:
         self._caches = 0 if self._keeps else sum(bytes_here(plan, i) for i in (*taken, *left))
         small = self._carried + (0 if self._begins else self._caches) <= MOST_CARRIED
         self._record = record and self.repeats and small
-        self._places = places_of(weights)
-        self._thread = threading.local()
+        self._places, self._thread = places_of(weights), threading.local()
         self._recording: Recording | RecordedStep | RecordedFirstStep | None = None
-        self._times = 0
+        self._times, self._waited = 0, True
 
     @property
     def recorded(self) -> bool:
@@ -151,7 +153,7 @@ class Runner:
 
     def drop_recording(self) -> None:
         """Run without one, until the size has come as often again."""
-        self._recording, self._times = None, 0
+        self._recording, self._times, self._waited = None, 0, True
 
     def run(
         self,
@@ -199,7 +201,10 @@ class Runner:
             self._record = self._recording is not None
         recording = self._recording
         if recording is None:
-            return self._executed(given, generator)
+            mark = DeviceMark(given[0].device) if recorder is not None and recorder.patient else None
+            found = self._executed(given, generator, mark=mark)
+            self._waited = mark is None or mark.reached
+            return found
         if isinstance(recording, RecordedStep | RecordedFirstStep) and not recording.takes(plain(given)):
             return self._executed(given, generator)
         return [*recording.replay(plain(given))]
@@ -235,7 +240,8 @@ class Runner:
     def _is_due(self, recorder: Recorder) -> bool:
         """Is this run to be recorded? A first step with large caches is where a recording takes them."""
         self._times += 1
-        due = self._record and self._times >= RECORDED_AT and self.warm
+        enough = RECORDED_LATE if recorder.patient and not self._waited else RECORDED_AT
+        due = self._record and self._times >= enough and self.warm
         small = self._carried + self._caches <= MOST_CARRIED
         return due and (small or recorder.step_taking(self._leaves) is not None)
 
@@ -249,6 +255,7 @@ class Runner:
         generator: torch.Generator | None = None,
         sinks: Mapping[int, RowSink] | None = None,
         results: Mapping[int, Tensor] | None = None,
+        mark: DeviceMark | None = None,
     ) -> list[Tensor | None]:
         resident = self._bounded and inputs[0].device.type == "cpu"  # what a budget counts there
         first = inputs[0].device.type == "cuda" and not getattr(self._thread, "convolved", False)
@@ -262,7 +269,7 @@ class Runner:
                 constants=self._constants,
                 channels_last=self._channels_last,
                 spill=self._spill,
-                before_strip=_return_and_beat if resident else beat,
+                before_strip=return_and_beat if resident else mark or beat,
                 exchange=None if self._shared is None else self._shared.exchange,
                 results=results,
             )
@@ -285,16 +292,9 @@ class Runner:
             if self._keeps:
                 caches = [*zip(self._plan.program.inputs[1:], given[1:], strict=True)]
                 return RecordedStep(run, record, [[room_for_next(self._plan, *c) for c in caches] for _ in range(2)])
-            after = recorder.step_taking(self._leaves) if self._begins else None
-            if after is not None:
+            if self._begins and (after := recorder.step_taking(self._leaves)) is not None:
                 return RecordedFirstStep(run, record, after)
             return recorder.record(self, run, inputs, planned, self._carried + self._caches)
         except RuntimeError as error:
             _log.info("not recorded as a CUDA graph: %s", str(error).splitlines()[0])
             return None
-
-
-def _return_and_beat() -> None:
-    """Before a strip, where somebody counts the process's memory."""
-    return_what_is_free()
-    beat()

@@ -127,7 +127,7 @@ class _Run:
 
     def run(self) -> None:
         ops, store, segment = self.ops, self.store, self.segment
-        ends = last_uses(ops, segment)
+        ends = last_uses(ops, segment) if segment.whole else {}
         for id_ in segment.whole:
             if id_ not in store:  # what depends on the weights alone may be given
                 if ops[id_].bytes >= _LARGE:

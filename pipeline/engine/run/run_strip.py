@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -25,25 +26,42 @@ __all__ = ["StripRun"]
 Take = Callable[[Any, Tensor], Any]
 
 
+@dataclass(frozen=True)
+class _Facts:
+    """What is the same in all runs of a segment. statistics: by stored value, the statistics that it is made with."""
+
+    sinks: Collection[int]
+    early: Collection[int]
+    statistics: Mapping[int, Sequence[tuple[int, Take]]]
+
+
+def _facts(schedule: Schedule, segment: Segment) -> _Facts:
+    found: _Facts | None = schedule.facts.get(id(segment))
+    if found is None:
+        sinks, ops = frozenset(segment.sinks), schedule.program.ops
+        statistics: dict[int, list[tuple[int, Take]]] = {i: [] for i in sinks}
+        for id_ in sinks:
+            reduction = ops[id_].reduction
+            if reduction is not None and reduction.take is not None and reduction.source in sinks:
+                statistics[reduction.source].append((id_, reduction.take))
+        found = schedule.facts[id(segment)] = _Facts(sinks, segment.goes_early(schedule.program), statistics)
+    return found
+
+
 class StripRun:
     """The strips of one segment, of which it computes one at a time."""
 
     def __init__(self, schedule: Schedule, segment: Segment, buffers: Buffers) -> None:
         self.ops, self.total, self.segment = schedule.program.ops, schedule.program.rows, segment
         self.buffers, self.store, self.away = buffers, buffers.store, buffers.away
-        self.sinks, self.single, self.overwritten = set(segment.sinks), segment.single, False
-        self.bitwise = schedule.program.bitwise
+        facts = _facts(schedule, segment)
+        self.sinks, self.early, self.statistics = facts.sinks, facts.early, facts.statistics
+        self.single, self.overwritten, self.bitwise = segment.single, False, schedule.program.bitwise
         # the values of a single strip became the buffers and may share memory: they are not overwritten
         self.reuse: Mapping[int, int] = {} if self.single else segment.reuse
         self.deferred = DeferredWrites({i: self.reuse[i] for i in segment.deferred & self.reuse.keys()}, self.ops)
         self.slid = {*segment.body, *(segment.reads & self.away.keys())} if segment.slides else set()
         self.kept = KeptRows(self.ops, buffers.made)
-        self.early = segment.goes_early(schedule.program)
-        self.statistics: dict[int, list[tuple[int, Take]]] = {i: [] for i in self.sinks}
-        for id_ in self.sinks:
-            reduction = self.ops[id_].reduction
-            if reduction is not None and reduction.take is not None and reduction.source in self.sinks:
-                self.statistics[reduction.source].append((id_, reduction.take))
 
     def run(
         self, strip: Rows, share: Share, todo: Sequence[StripOp], before: Mapping[int, Any], ring: Ring

@@ -200,3 +200,35 @@ def test_nothing_is_recorded_while_kernels_are_built(monkeypatch: pytest.MonkeyP
     building = False
     one.run([x], recorder=runs)
     assert one.recorded
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_where_nothing_else_waits_for_python_a_run_that_the_device_is_busy_with_is_recorded_late(
+    fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fast: operations are started before the device is done with those before them."""
+    Card(monkeypatch)
+    runs, x, marked = KeptRuns(CARD, patient=True), image(12), list[str]()
+
+    class Mark:
+        def __init__(self, device: torch.device) -> None:
+            assert device == x.device
+            marked.append("run")
+
+        def __call__(self) -> None:
+            marked.append("strip")
+
+        @property
+        def reached(self) -> bool:
+            return not fast
+
+    monkeypatch.setattr(runner, "DeviceMark", Mark)
+    one, due = runner_for(x), runner.RECORDED_LATE if fast else runner.RECORDED_AT
+    for n in range(1, due + 1):
+        one.run([x], recorder=runs)
+        assert one.recorded == (n == due)
+    assert marked.count("run") == due - 1
+    assert marked.count("strip") > due
+    one.drop_recording()
+    one.run([x], recorder=runs)
+    assert not one.recorded
