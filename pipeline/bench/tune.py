@@ -19,6 +19,7 @@ from tvae.pipeline.bench.kernels import Ceiling, KernelRow, bench_kernels, defau
 from tvae.pipeline.bench.timing import call_seconds, free_memory, is_out_of_memory
 from tvae.pipeline.bench.vae import cast, geometry, input_of, make_case
 from tvae.pipeline.errors import TvaeError
+from tvae.pipeline.session.runner import RECORDED_AT
 from tvae.pipeline.tiled_vae import TiledVAE
 from tvae.presets import Preset
 from tvae.presets.text import text_of
@@ -140,7 +141,7 @@ class Tuner:
             try:
                 tiled = TiledVAE(self._model, str(path))
                 with torch.no_grad():
-                    for _ in range(3):  # the third records
+                    for _ in range(RECORDED_AT):  # the last of them records
                         self._result(tiled)
                     return statistics.median(self._seconds(tiled) for _ in range(repeat)), ""
             except (TvaeError, RuntimeError) as error:

@@ -59,8 +59,8 @@ class _Taken(NamedTuple):
 class KeptRuns:
     """See the module's docstring."""
 
-    def __init__(self, device: torch.device, *, patient: bool = False) -> None:
-        self._device, self.patient = device, patient
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._ready: OrderedDict[Any, Ready] = OrderedDict()
         self._clips: OrderedDict[Any, RecordedClip] = OrderedDict()
         self._recorded: OrderedDict[Recorded, _Taken] = OrderedDict()

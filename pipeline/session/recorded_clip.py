@@ -16,7 +16,7 @@ from torch import Tensor
 from tvae.pipeline.engine.run.cuda_graph import Recording
 from tvae.pipeline.models.streaming import Cache
 from tvae.pipeline.session.clip_plan import RECORDED_HOLES
-from tvae.pipeline.session.runner import MOST_CARRIED, RECORDED_AT, Recorder, Runner
+from tvae.pipeline.session.runner import MOST_CARRIED, RECORDED_STEP, Recorder, Runner
 
 __all__ = ["MOST_STEPS", "RecordedClip"]
 
@@ -48,7 +48,7 @@ class RecordedClip:
     def is_due(self) -> bool:
         """Has it come often enough by now? Asked once a call."""
         self._times += 1
-        return self._times >= RECORDED_AT and self._recording is None and not self._refused
+        return self._times >= RECORDED_STEP and self._recording is None and not self._refused
 
     def record(
         self,

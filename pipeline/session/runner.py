@@ -26,7 +26,7 @@ from tvae.pipeline.engine.run.rank_rows import held, room_for_next
 from tvae.pipeline.engine.run.storage import OwnRows, RowSink, RowSource
 from tvae.pipeline.files.pulse import beat
 from tvae.pipeline.memory.conv_workspaces import SmallWorkspaces
-from tvae.pipeline.session.between_strips import DeviceMark, return_and_beat
+from tvae.pipeline.memory.heap import return_what_is_free
 from tvae.pipeline.session.choose_plan import rows_dim
 from tvae.pipeline.session.recorded_first_step import RecordedFirstStep
 from tvae.pipeline.session.recorded_step import RecordedStep
@@ -34,15 +34,15 @@ from tvae.pipeline.session.run_inputs import Rows, bytes_here, left_here, plain,
 from tvae.pipeline.session.shared_run import SharedRun
 from tvae.pipeline.session.weights import places_of
 
-__all__ = ["MOST_CARRIED", "RECORDED_AT", "Recorded", "Recorder", "Runner"]
+__all__ = ["MOST_CARRIED", "RECORDED_AT", "RECORDED_STEP", "Recorded", "Recorder", "Runner"]
 
 MOST_CARRIED = 256 << 20
 """Bytes of inputs and results that a recording copies in and out, and holds: where there are more (the caches of a long
 clip's steps), starting the operations one by one costs less than that."""
 
-RECORDED_AT, RECORDED_LATE = 3, 8
-"""The run that is recorded: many sizes come once or twice, and recording takes longer than a run. Late where operations
-are started fast enough for the device: a recording saves little then, and pays after some more runs."""
+RECORDED_AT, RECORDED_STEP = 4, 3
+"""The run that is recorded, and the run of a step of clips, of which there are many. Many sizes come a few times, and
+recording takes as much longer than a run as some replays save."""
 
 _log = logging.getLogger("tvae")
 
@@ -55,9 +55,7 @@ class Recorded(Protocol):
 
 
 class Recorder(Protocol):
-    """Has the memory that recordings keep. patient: does nothing but these runs wait for Python?"""
-
-    patient: bool
+    """Has the memory that recordings keep."""
 
     def record(
         self,
@@ -112,9 +110,9 @@ class Runner:
         self._caches = 0 if self._keeps else sum(bytes_here(plan, i) for i in (*taken, *left))
         small = self._carried + (0 if self._begins else self._caches) <= MOST_CARRIED
         self._record = record and self.repeats and small
-        self._places, self._thread = places_of(weights), threading.local()
+        self._in_steps, self._places, self._thread = bool(taken or left), places_of(weights), threading.local()
         self._recording: Recording | RecordedStep | RecordedFirstStep | None = None
-        self._times, self._waited = 0, True
+        self._times = 0
 
     @property
     def recorded(self) -> bool:
@@ -153,7 +151,7 @@ class Runner:
 
     def drop_recording(self) -> None:
         """Run without one, until the size has come as often again."""
-        self._recording, self._times, self._waited = None, 0, True
+        self._recording, self._times = None, 0
 
     def run(
         self,
@@ -201,10 +199,7 @@ class Runner:
             self._record = self._recording is not None
         recording = self._recording
         if recording is None:
-            mark = DeviceMark(given[0].device) if recorder is not None and recorder.patient else None
-            found = self._executed(given, generator, mark=mark)
-            self._waited = mark is None or mark.reached
-            return found
+            return self._executed(given, generator)
         if isinstance(recording, RecordedStep | RecordedFirstStep) and not recording.takes(plain(given)):
             return self._executed(given, generator)
         return [*recording.replay(plain(given))]
@@ -240,8 +235,7 @@ class Runner:
     def _is_due(self, recorder: Recorder) -> bool:
         """Is this run to be recorded? A first step with large caches is where a recording takes them."""
         self._times += 1
-        enough = RECORDED_LATE if recorder.patient and not self._waited else RECORDED_AT
-        due = self._record and self._times >= enough and self.warm
+        due = self._record and self._times >= (RECORDED_STEP if self._in_steps else RECORDED_AT) and self.warm
         small = self._carried + self._caches <= MOST_CARRIED
         return due and (small or recorder.step_taking(self._leaves) is not None)
 
@@ -255,7 +249,6 @@ class Runner:
         generator: torch.Generator | None = None,
         sinks: Mapping[int, RowSink] | None = None,
         results: Mapping[int, Tensor] | None = None,
-        mark: DeviceMark | None = None,
     ) -> list[Tensor | None]:
         resident = self._bounded and inputs[0].device.type == "cpu"  # what a budget counts there
         first = inputs[0].device.type == "cuda" and not getattr(self._thread, "convolved", False)
@@ -269,7 +262,7 @@ class Runner:
                 constants=self._constants,
                 channels_last=self._channels_last,
                 spill=self._spill,
-                before_strip=return_and_beat if resident else mark or beat,
+                before_strip=_return_and_beat if resident else beat,
                 exchange=None if self._shared is None else self._shared.exchange,
                 results=results,
             )
@@ -292,9 +285,16 @@ class Runner:
             if self._keeps:
                 caches = [*zip(self._plan.program.inputs[1:], given[1:], strict=True)]
                 return RecordedStep(run, record, [[room_for_next(self._plan, *c) for c in caches] for _ in range(2)])
-            if self._begins and (after := recorder.step_taking(self._leaves)) is not None:
+            after = recorder.step_taking(self._leaves) if self._begins else None
+            if after is not None:
                 return RecordedFirstStep(run, record, after)
             return recorder.record(self, run, inputs, planned, self._carried + self._caches)
         except RuntimeError as error:
             _log.info("not recorded as a CUDA graph: %s", str(error).splitlines()[0])
             return None
+
+
+def _return_and_beat() -> None:
+    """Before a strip, where somebody counts the process's memory."""
+    return_what_is_free()
+    beat()

@@ -82,10 +82,10 @@ class Session:
         of_sides: Any = {"channels_last": self._last, "peers": peers, "bitwise": limits.bitwise}
         self._sides = Sides(subject, kernels_of(preset, **how), allow_whole=allow_whole, **of_sides)
         self._steps: dict[Side, ClipSteps | None] = {}
+        self._runs = KeptRuns(device)
+        self._early = EarlyRuns(self._runs, self._weights, subject.still, peers)
         self._records = preset.cuda_graphs and limits.vram is None and device.type == "cuda" and tells_segments()
         clips = self._records and peers is None and self._watched
-        self._runs = KeptRuns(device, patient=clips)
-        self._early = EarlyRuns(self._runs, self._weights, subject.still, peers)
         self._clips = ClipRecorder(self._runs, self._weights, partial(self._settings, steps=True)) if clips else None
         self._within_clip = False
 

@@ -1,12 +1,11 @@
 """What new sizes cost: ``PYTHONPATH=tests/helpers python tests/benchmarks/measure_sizes.py``, less than a minute.
 
 ``TiledVAE`` with SDXL's shape in bfloat16, after one call at another size has captured the model and built its kernels.
-Thirty calls over the ten sizes of a trainer's buckets in turn, the device idle after each: the first round plans, the
-third records. ``first`` to ``third`` last until the result is there, ``host`` until the call returns; ``planning`` is
-the part of a first call before the device has anything to do. ``warm`` is the median of later calls, which replay
-recordings. ``queued`` are the thirty calls once more in a new object, with nobody waiting between them. The card must
-be this program's alone. ``--profile`` lists where Python spends the first calls. ``--device cpu --tiny`` tries it
-anywhere.
+Thirty calls over the ten sizes of a trainer's buckets in turn, the device idle after each: the first round plans.
+``first`` to ``third`` last until the result is there, ``host`` until the call returns; ``planning`` is the part of a
+first call before the device has anything to do. ``warm`` is the median of later calls, which replay recordings.
+``queued`` are the thirty calls once more in a new object, with nobody waiting between them. The card must be this
+program's alone. ``--profile`` lists where Python spends the first calls. ``--device cpu --tiny`` tries it anywhere.
 """
 
 from __future__ import annotations

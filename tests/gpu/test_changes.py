@@ -10,6 +10,7 @@ from sweeping.families import build, swept
 from torch import Tensor, nn
 
 from tvae.pipeline import TiledVAE
+from tvae.pipeline.session.runner import RECORDED_AT
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CARD = torch.device("cuda", 0)
@@ -131,10 +132,10 @@ def test_each_call_has_the_numbers_of_its_moment(name: str, backwards: bool) -> 
     changes = [c for c in reversed(CHANGES) if c is not not_hooked] if backwards else CHANGES
     for change in changes:
         for z in sizes:
-            for _ in range(3):  # runs, records, replays
+            for _ in range(RECORDED_AT + 1):  # runs, records, replays
                 tiled.decode(z)
         change(model)
-        found = [[tiled.decode(z).sample.clone() for _ in range(3)] for z in sizes]
+        found = [[tiled.decode(z).sample.clone() for _ in range(RECORDED_AT + 1)] for z in sizes]
         for z, calls in zip(sizes, found, strict=True):
             exact, most = decoded(model, z)
             for number, each in enumerate(calls):

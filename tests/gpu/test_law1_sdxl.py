@@ -44,8 +44,8 @@ def model() -> Any:
 
 
 def _timed(run: Callable[[], Any]) -> tuple[float, float]:
-    """(median milliseconds of five calls after three, peak GiB of one)."""
-    for _ in range(3):
+    """(median milliseconds of five calls after four, peak GiB of one)."""
+    for _ in range(4):
         run()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()

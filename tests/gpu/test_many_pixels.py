@@ -32,7 +32,7 @@ def test_more_pixels_than_a_grid_has_places(dtype: torch.dtype, in_rows: bool) -
     own = error(torch.cat([model.encode(part) for part in x.split(100, 3)], 3))  # 52,000 at a time
     most = 1e-6 if dtype == torch.float32 else 1.02 * own
     tiled = TiledVAE(model)
-    assert [error(tiled.encode(x)) <= most for _ in range(3)] == [True] * 3
+    assert [error(tiled.encode(x)) <= most for _ in range(5)] == [True] * 5
     with pytest.raises(PlanError) as refused:
         TiledVAE(model, vram="1MiB").encode(x)
     assert refused.value.enough is not None

@@ -14,6 +14,7 @@ from tvae.pipeline import TiledVAE
 from tvae.pipeline.errors import PlanError
 from tvae.pipeline.memory.limits import recorded_segments
 from tvae.pipeline.session.kept_runs import RECORDED_MOST, RECORDED_ROOM, drop_recordings
+from tvae.pipeline.session.runner import RECORDED_AT
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CARD = torch.device("cuda", 0)
@@ -50,7 +51,7 @@ def test_a_recording_keeps_what_was_planned_or_is_not_made(name: str, nothing_re
     for height, width in ((24, 40), (100, 60), (63, 65)):
         z, there = latents(name, height, width), kept()
         first = tiled.decode(z).sample
-        for _ in range(2):
+        for _ in range(RECORDED_AT):
             assert torch.equal(tiled.decode(z).sample, first)
         said = tiled.plan(tuple(z.shape), "decode").peak_bytes
         assert kept() - there <= RECORDED_MOST * said + RECORDED_ROOM

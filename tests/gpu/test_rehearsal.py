@@ -12,6 +12,7 @@ import pytest
 import torch
 from tiny_vaes import TinyVAE
 
+from tvae.pipeline.session.runner import RECORDED_AT
 from tvae.pipeline.tiled_vae import TiledVAE
 
 pytestmark = [
@@ -58,7 +59,7 @@ def test_the_run_builds_nothing_more(
     monkeypatch.setattr(JITFunction, "_do_compile", spied)
     vae = TiledVAE(SMALL.build().cuda().bfloat16(), "h200", strip=strip)
     with torch.no_grad():
-        for _ in range(3):  # the second is recorded, the third a replay
+        for _ in range(RECORDED_AT + 1):  # the last but one is recorded, the last a replay
             getattr(vae, side)(SMALL.input(side, *latent).cuda().bfloat16())
     assert len(built) > 10
     late = [kernel for kernel, _, thread in built if not thread.startswith("tvae-build")]

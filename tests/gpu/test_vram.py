@@ -19,6 +19,7 @@ from tvae.pipeline.engine.ir.axis import Axis, crop
 from tvae.pipeline.engine.run.disk_storage import OnDisk
 from tvae.pipeline.engine.run.host_storage import OnHost
 from tvae.pipeline.errors import PlanError
+from tvae.pipeline.session.runner import RECORDED_AT
 
 pytestmark = [
     pytest.mark.gpu,
@@ -148,7 +149,7 @@ def test_what_recordings_keep_is_not_for_a_budget(model: Any) -> None:
     torch.cuda.empty_cache()
     before = taken()  # of a context and libraries, which hold more after other modules' tests
     other = TiledVAE(model, preset="h200")
-    free = [result(other.encode(x)) for _ in range(3)][-1]
+    free = [result(other.encode(x)) for _ in range(RECORDED_AT)][-1]
     torch.cuda.empty_cache()
     assert taken() - torch.cuda.memory_allocated() > 4 * GIB, "was it recorded?"
     named = before + 7 * GIB

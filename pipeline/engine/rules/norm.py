@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tvae.kernels import Kernels
+from tvae.kernels.prebuild import asked
 from tvae.kernels.statistics import stats_bytes
 from tvae.pipeline.engine.ir.fused_ops import norm_affine
 from tvae.pipeline.engine.ir.graph import Node
@@ -119,7 +120,8 @@ def norm_map(ctx: Context, node: Node, source: Op, groups: int, w: Any, b: Any, 
 
     def take(acc: Any, parts: Tensor) -> Any:
         found = [*(acc or []), parts]
-        return [part(found)] if len(found) > 1 and sum(p.nbytes for p in found) > _MOST_BYTES else found
+        many = sum(p.nbytes for p in found) > _MOST_BYTES or asked() is not None  # which a rehearsal has never
+        return [part(found)] if len(found) > 1 and many else found
 
     def part(acc: list[Tensor]) -> Tensor:
         return kernels.merge_stats(finish(acc))

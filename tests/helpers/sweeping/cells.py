@@ -14,6 +14,7 @@ from typing import Any
 
 from sweeping.families import Swept
 from tvae.pipeline.models.calls import SIDES, Side
+from tvae.pipeline.session.runner import RECORDED_AT
 
 __all__ = ["LARGE", "Cell", "Scale", "cells_of"]
 
@@ -127,7 +128,7 @@ class _Group:
                 budget=self._budget(),
                 fresh=draw() < 0.15,
                 plan_first=draw() < 0.25,
-                calls=self._random.choices((1, 2, 3), (2, 4, 3))[0],
+                calls=self._random.choices((1, 2, RECORDED_AT), (2, 4, 3))[0],
             )
 
     def _shapes(self, count: int) -> Iterator[dict[str, Any]]:

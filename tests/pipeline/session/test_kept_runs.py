@@ -16,7 +16,7 @@ from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan.schedule import schedule
 from tvae.pipeline.session import kept_runs, runner
 from tvae.pipeline.session.kept_runs import RECORDED_MOST, RECORDED_ROOM, RECORDED_SHARE, KeptRuns, drop_recordings
-from tvae.pipeline.session.runner import Runner
+from tvae.pipeline.session.runner import RECORDED_AT, Runner
 
 MIB = 1 << 20
 CARD = torch.device("cuda", 0)
@@ -169,7 +169,7 @@ def test_recordings_keep_to_their_share_over_any_order_of_sizes(monkeypatch: pyt
         Owner().record(runs, share + 1)
 
 
-def test_a_size_is_recorded_when_it_comes_a_third_time_and_anew_when_it_was_dropped(
+def test_a_size_is_recorded_when_it_comes_often_and_anew_when_it_was_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     card, runs, x = Card(monkeypatch), KeptRuns(CARD), image(12)
@@ -181,10 +181,10 @@ def test_a_size_is_recorded_when_it_comes_a_third_time_and_anew_when_it_was_drop
     (expected,) = one.run([x])
     for _ in range(2):
         order.clear()
-        for n in range(4):
+        for n in range(RECORDED_AT + 1):
             assert torch.equal(one.run([x], recorder=runs)[0], expected)
-            assert one.recorded == (n >= 2)
-        assert order == ["run", "run", "record", "run", "run"]  # the last two: replays
+            assert one.recorded == (n >= RECORDED_AT - 1)
+        assert order == [*["run"] * (RECORDED_AT - 1), "record", "run", "run"]  # the last two: replays
         assert drop_recordings(CARD)
         assert not one.recorded
 
@@ -200,35 +200,3 @@ def test_nothing_is_recorded_while_kernels_are_built(monkeypatch: pytest.MonkeyP
     building = False
     one.run([x], recorder=runs)
     assert one.recorded
-
-
-@pytest.mark.parametrize("fast", [True, False])
-def test_where_nothing_else_waits_for_python_a_run_that_the_device_is_busy_with_is_recorded_late(
-    fast: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """fast: operations are started before the device is done with those before them."""
-    Card(monkeypatch)
-    runs, x, marked = KeptRuns(CARD, patient=True), image(12), list[str]()
-
-    class Mark:
-        def __init__(self, device: torch.device) -> None:
-            assert device == x.device
-            marked.append("run")
-
-        def __call__(self) -> None:
-            marked.append("strip")
-
-        @property
-        def reached(self) -> bool:
-            return not fast
-
-    monkeypatch.setattr(runner, "DeviceMark", Mark)
-    one, due = runner_for(x), runner.RECORDED_LATE if fast else runner.RECORDED_AT
-    for n in range(1, due + 1):
-        one.run([x], recorder=runs)
-        assert one.recorded == (n == due)
-    assert marked.count("run") == due - 1
-    assert marked.count("strip") > due
-    one.drop_recording()
-    one.run([x], recorder=runs)
-    assert not one.recorded

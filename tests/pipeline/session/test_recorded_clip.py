@@ -20,7 +20,7 @@ from tvae.pipeline.session import session as session_module
 from tvae.pipeline.session.clip_steps import ClipSteps
 from tvae.pipeline.session.kept_runs import KeptRuns
 from tvae.pipeline.session.recorded_clip import MOST_STEPS, RecordedClip
-from tvae.pipeline.session.runner import MOST_CARRIED, RECORDED_AT, Runner
+from tvae.pipeline.session.runner import MOST_CARRIED, RECORDED_STEP, Runner
 
 WAN = TINY["AutoencoderKLWan"]
 
@@ -86,9 +86,9 @@ def agrees(tiled: Any, model: Any, z: Tensor) -> None:
 def test_a_clip_that_comes_often_is_recorded_and_replayed(recordings: list[Recording]) -> None:
     model = WAN.build()
     tiled = TiledVAE(model, "cpu")
-    for n in range(RECORDED_AT + 2):
+    for n in range(RECORDED_STEP + 2):
         agrees(tiled, model, clip_of(5) + n)
-        assert len(recordings) == (n + 1 >= RECORDED_AT)
+        assert len(recordings) == (n + 1 >= RECORDED_STEP)
     assert recordings[0].replays == 3
 
 
@@ -96,7 +96,7 @@ def test_a_clip_that_comes_often_is_recorded_and_replayed(recordings: list[Recor
 def test_each_length_and_size_has_its_own(recordings: list[Recording]) -> None:
     model = WAN.build()
     tiled = TiledVAE(model, "cpu")
-    for _ in range(RECORDED_AT + 1):
+    for _ in range(RECORDED_STEP + 1):
         for z in (clip_of(3), clip_of(1), clip_of(4, 6)):
             agrees(tiled, model, z)
     assert [r.replays for r in recordings] == [2, 2, 2]
@@ -108,7 +108,7 @@ def test_both_sides_are_recorded(recordings: list[Recording]) -> None:
     tiled, x = TiledVAE(model, "cpu"), torch.rand(1, 3, 9, 32, 24)
     with torch.no_grad():
         want = model.encode(x).latent_dist.mode()
-    for _ in range(RECORDED_AT + 1):
+    for _ in range(RECORDED_STEP + 1):
         assert relative_l2(tiled.encode(x).latent_dist.mode(), want) <= 1e-5
     assert [r.replays for r in recordings] == [2]
 
@@ -117,7 +117,7 @@ def test_both_sides_are_recorded(recordings: list[Recording]) -> None:
 def test_a_long_clip_is_not(recordings: list[Recording]) -> None:
     tiled = TiledVAE(WAN.build(), "cpu")
     for frames, recorded in ((MOST_STEPS + 1, 0), (MOST_STEPS, 1)):
-        for _ in range(RECORDED_AT):
+        for _ in range(RECORDED_STEP):
             tiled.decode(clip_of(frames))
         assert len(recordings) == recorded
 
@@ -126,7 +126,7 @@ def test_a_long_clip_is_not(recordings: list[Recording]) -> None:
 def test_changed_weights_are_never_replayed(how: str, recordings: list[Recording]) -> None:
     model, z = WAN.build(), clip_of(3)
     tiled = TiledVAE(model, "cpu")
-    for _ in range(RECORDED_AT):
+    for _ in range(RECORDED_STEP):
         agrees(tiled, model, z)
     weight = model.decoder.conv_in.weight
     with torch.no_grad():
@@ -136,7 +136,7 @@ def test_changed_weights_are_never_replayed(how: str, recordings: list[Recording
             weight.mul_(1.5)
         else:
             model.decoder.conv_in.weight = torch.nn.Parameter(weight * 1.5)
-    for _ in range(RECORDED_AT + 1):
+    for _ in range(RECORDED_STEP + 1):
         agrees(tiled, model, z)
     assert len(recordings) == 2
 
@@ -144,12 +144,12 @@ def test_changed_weights_are_never_replayed(how: str, recordings: list[Recording
 def test_it_goes_when_memory_is_wanted_and_comes_again(recordings: list[Recording]) -> None:
     model, z = WAN.build(), clip_of(3)
     tiled = TiledVAE(model, "cpu")
-    for _ in range(RECORDED_AT):
+    for _ in range(RECORDED_STEP):
         agrees(tiled, model, z)
     assert kept_runs.drop_recordings(torch.device("cpu"))
     agrees(tiled, model, z)
     assert (len(recordings), recordings[0].replays) == (1, 1)
-    for _ in range(RECORDED_AT):
+    for _ in range(RECORDED_STEP):
         agrees(tiled, model, z)
     assert len(recordings) == 2
 
@@ -167,7 +167,7 @@ def test_one_that_cannot_be_made_is_not_tried_again(
     model, z = WAN.build(), clip_of(3)
     tiled = TiledVAE(model, "cpu")
     with caplog.at_level("INFO", "tvae"):
-        for _ in range(RECORDED_AT + 2):
+        for _ in range(RECORDED_STEP + 2):
             agrees(tiled, model, z)
     assert asked == [1]
     assert "a clip is not recorded as a CUDA graph: no room" in caplog.messages
@@ -180,7 +180,7 @@ def test_what_would_be_copied_too_long_is_not(recordings: list[Recording], monke
     real = ClipSteps.run_keys
     monkeypatch.setattr(ClipSteps, "run_keys", lambda *args: asked.append(1) or real(*args))
     tiled = TiledVAE(WAN.build(), "cpu")
-    for _ in range(RECORDED_AT + 2):
+    for _ in range(RECORDED_STEP + 2):
         tiled.decode(clip_of(3))
     assert not recordings
     assert asked == [1], "what cannot be costs the later calls nothing"
@@ -189,7 +189,7 @@ def test_what_would_be_copied_too_long_is_not(recordings: list[Recording], monke
 def test_while_kernels_are_built_none_is_made(recordings: list[Recording], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tvae.pipeline.session.runner.under_way", lambda: True)
     tiled = TiledVAE(WAN.build(), "cpu")
-    for _ in range(RECORDED_AT + 1):
+    for _ in range(RECORDED_STEP + 1):
         tiled.decode(clip_of(3))
     assert not recordings
     monkeypatch.setattr("tvae.pipeline.session.runner.under_way", lambda: False)
@@ -202,7 +202,7 @@ def test_memory_that_is_no_longer_the_weights_is_not_read(
 ) -> None:
     model, z = WAN.build(), clip_of(3)
     tiled = TiledVAE(model, "cpu")
-    for _ in range(RECORDED_AT):
+    for _ in range(RECORDED_STEP):
         agrees(tiled, model, z)
     monkeypatch.setattr(Runner, "weights_in_place", lambda self: False)
     agrees(tiled, model, z)
@@ -211,7 +211,7 @@ def test_memory_that_is_no_longer_the_weights_is_not_read(
 
 def test_only_without_a_budget(recordings: list[Recording]) -> None:
     tiled = TiledVAE(WAN.build(), "cpu", vram="8GiB")  # a test's process has gigabytes of its own
-    for _ in range(RECORDED_AT + 1):
+    for _ in range(RECORDED_STEP + 1):
         tiled.decode(clip_of(3))
     assert not recordings
 
@@ -257,7 +257,7 @@ def test_every_family_at_random_lengths_sizes_and_orders(
     tiny, rng = TINY[family], random.Random(request.node.name)
     lengths = range(1, 6) if side == "decode" else (1, 5, 9, 13)
     shapes = rng.sample([(frames, height) for frames in lengths for height in range(3, 8)], 3)
-    calls = [shape for shape in shapes for _ in range(RECORDED_AT + 1)]
+    calls = [shape for shape in shapes for _ in range(RECORDED_STEP + 1)]
     rng.shuffle(calls)
     tiled, first = TiledVAE(tiny.build(), "cpu"), dict[tuple[int, ...], Tensor]()
     for frames, height in calls:

@@ -21,9 +21,9 @@ from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.calls import SIDES
 from tvae.pipeline.models.reference import call_reference, reference_mode
 from tvae.pipeline.session.peers import Peers
-from tvae.pipeline.session.runner import Runner
+from tvae.pipeline.session.runner import RECORDED_AT, Runner
 
-CALLS = 6
+CALLS = RECORDED_AT + 3
 
 
 def in_group(rank: int, refuses: int) -> list[Tensor]:
@@ -48,8 +48,9 @@ def test_ranks_record_what_they_share(refuses: int) -> None:
     for rank, (*found, counted) in enumerate(in_ranks(2, in_group, refuses)):
         assert all(relative_l2(mine, exact) <= 1e-5 for mine, exact in zip(found, want, strict=True))
         *counts, rows = counted.tolist()
-        # from the third call on; where all have recorded, the last one has begun before the weights were looked at
-        assert counts == ([0, 0] if rank == refuses else [1, CALLS - (1 if refuses < 0 else 2)])
+        replays = CALLS + 1 - (RECORDED_AT - 1)
+        # where all have recorded, the last one has begun before the weights were looked at
+        assert counts == ([0, 0] if rank == refuses else [1, replays if refuses < 0 else replays - 1])
         assert rows < Z.shape[-2], "a recording has no rows that this rank does not read"
 
 
@@ -59,7 +60,7 @@ def early(rank: int, what: str) -> list[Tensor]:
     model = SharingVAE()
     vae = TiledVAE(model, group=dist.group.WORLD, strip=2)
     with torch.no_grad():
-        for n in range(3):
+        for n in range(RECORDED_AT):
             vae.decode(Z * n)
         (session,) = vae._sessions.values()
         assert len(session._early._recorded_by_all) == 1
@@ -165,7 +166,7 @@ def freed(_rank: int) -> list[Tensor]:
     model = SharingVAE()
     vae = TiledVAE(model, group=dist.group.WORLD, strip=2)
     with torch.no_grad():
-        for _ in range(3):
+        for _ in range(RECORDED_AT):
             vae.decode(Z)
         before = recordings.replayed
         Runner.weights_in_place = lambda _: False  # type: ignore[method-assign]
