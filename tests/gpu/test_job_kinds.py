@@ -32,7 +32,7 @@ BOUNDS: dict[str, dict[str, Any]] = {"free": {}, "named": {"vram": "4GiB"}, "one
 def work(operation: Any, source: Path, told: list[Event] | None = None, **options: Any) -> int:
     """How many items are done; none fails."""
     events: list[Event] = [] if told is None else told
-    options = {"device": "cuda", "dtype": "float32", **options}
+    options = {"dtype": "float32", **({} if "devices" in options else {"device": "cuda"}), **options}
     done = run_job(Job(operation, (str(source),), **options), events.append)
     assert not [event for event in events if isinstance(event, ItemFailed)]
     return done.done
@@ -56,7 +56,7 @@ def test_photos_for_kohya(bound: str, tmp_path: Path) -> None:
         with np.load(path) as file:
             names = sorted(name for name in file.files if name.startswith("latents"))
             plain, flipped = (torch.from_numpy(file[name].astype(np.float64)) for name in names[:2])
-            width, height = (int(n) for n in np.asarray(file[[n for n in file.files if "original" in n][0]])[:2])
+            width, height = (int(n) for n in np.asarray(file[next(n for n in file.files if "original" in n)])[:2])
         assert (width, height) == sizes[number]
         if plain.shape[-2:] != (height // 8, width // 8):
             continue  # brought into a bucket of another size
