@@ -149,6 +149,21 @@ def test_what_looks_the_same_is_launched_without_tritons_search(monkeypatch: pyt
     assert len(direct) == 1
 
 
+def test_a_tensor_may_be_specialised_for_its_type_alone() -> None:
+    x = torch.zeros(64)
+    assert launching._form(x, False) != launching._form(x[1:], False)
+    assert launching._form(x, True) == launching._form(x[1:], True) != launching._form(x.half(), True)
+
+
+def test_what_is_known_of_launches_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching, "_MOST", 3)
+    found: dict[Any, Any] = {}
+    for n in range(10):
+        launching._add(found, n, str(n))
+        assert found[n] == str(n)
+        assert len(found) <= 3
+
+
 @pytest.mark.parametrize("fixed", [False, True])
 def test_integers_of_one_form_are_the_same_to_triton(fixed: bool) -> None:
     from triton._C.libtriton import native_specialize_impl

@@ -114,9 +114,9 @@ class Schedule:
     defer: bool = False
     rooms: Mapping[int, Rows] = field(default_factory=dict)
     shares: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """What runs worked out about segments of one strip, for the next run; that of many strips would fill memory."""
     facts: dict[int, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """The same of all segments, by the address of each, whatever their strips."""
+    """What runs worked out for the next one: about segments of one strip, and, by address, about all. What it is about
+    each of many strips would fill memory."""
 
     def first(self, id_: int) -> int:
         """The first row that a buffer has."""
