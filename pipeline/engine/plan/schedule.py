@@ -1,8 +1,7 @@
 """Schedule: Program + strip height -> Plan, a list of segments between barriers.
 
 Reductions and whole reads are barriers: what depends on them can start only when every row has passed. They cut the
-program into segments; a value that is made in one segment and used in a later one is kept in a boundary buffer, unless
-it is cheaper to recompute from a value that is.
+program into segments; a value that a later segment reads is kept in a boundary buffer, unless recomputing costs less.
 """
 
 from __future__ import annotations
@@ -115,8 +114,7 @@ class Schedule:
     rooms: Mapping[int, Rows] = field(default_factory=dict)
     shares: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     facts: dict[int, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """What runs worked out for the next one: about segments of one strip, and, by address, about all. What it is about
-    each of many strips would fill memory."""
+    """What runs worked out for the next one: about segments of one strip, as many strips fill memory; about all."""
 
     def first(self, id_: int) -> int:
         """The first row that a buffer has."""
