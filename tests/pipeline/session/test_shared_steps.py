@@ -11,6 +11,7 @@ import pytest
 import torch
 from gloo_ranks import in_ranks
 from recorded_steps import place, step
+from slow_but import slow_but
 from stand_in_recordings import Recordings
 from tiny_vaes import TINY, relative_l2, result, waves
 from torch import Tensor
@@ -49,7 +50,7 @@ def steps_in_group(_rank: int, side: str) -> list[Tensor]:
     return [*found, torch.tensor([recordings.made, recordings.replayed, to.call_count, sum(widened)])]
 
 
-@pytest.mark.parametrize("side", ["decode", "encode"])
+@pytest.mark.parametrize("side", slow_but(["decode"], ["decode", "encode"]))
 def test_steps_keep_their_caches_in_the_recording(side: str) -> None:
     model = TINY["AutoencoderKLWan"].build().double()
     with torch.no_grad():
@@ -90,7 +91,7 @@ def begun_in_group(_rank: int, side: str) -> list[Tensor]:
     return [*found, torch.tensor([*counted, recordings.made])]
 
 
-@pytest.mark.parametrize("side", ["decode", "encode"])
+@pytest.mark.parametrize("side", slow_but(["decode"], ["decode", "encode"]))
 def test_first_steps_leave_their_caches_in_the_recording(side: str) -> None:
     model = TINY["AutoencoderKLWan"].build().double()
     with torch.no_grad():
@@ -116,7 +117,7 @@ def alone(_rank: int, small: bool) -> list[Tensor]:
     return [*found, torch.tensor([recordings.made, recordings.replayed])]
 
 
-@pytest.mark.parametrize(("small", "wanted"), [(True, [2, 4]), (False, [0, 0])])
+@pytest.mark.parametrize(("small", "wanted"), [(True, [2, 4]), pytest.param(False, [0, 0], marks=pytest.mark.slow)])
 def test_steps_that_none_like_them_follow_are_recorded_where_caches_are_small(small: bool, wanted: list[int]) -> None:
     """They are copied then."""
     wan = TINY["AutoencoderKLWan"]

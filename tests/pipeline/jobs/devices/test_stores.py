@@ -89,6 +89,7 @@ def test_a_store_that_does_not_take_a_result(cpus: Run, bucket: Bucket, here: Pa
     assert str(here) not in error
 
 
+@pytest.mark.slow
 def test_a_batch_tries_again(cpus: Run, bucket: Bucket, here: Path) -> None:
     """A store that is full for a moment, seen by a device's process; the manifest has a line for each."""
     refused = list[str]()
@@ -115,6 +116,7 @@ def test_a_batch_tries_again(cpus: Run, bucket: Bucket, here: Path) -> None:
         assert line["sha256"] == hashlib.sha256(bucket.get(f"two/{line['output']}")).hexdigest()
 
 
+@pytest.mark.slow
 def test_what_killed_processes_left_goes(cpus: Run, bucket: Bucket, here: Path) -> None:
     """In folders that the run's processes take over."""
     script = "import sys, pathlib; from tvae.pipeline.files.names import owned_name; "
