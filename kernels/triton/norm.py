@@ -91,7 +91,7 @@ def norm_act(x: Tensor, affine: Tensor, act: str | None) -> Tensor:
     check_place(x)
     map_of(x.shape, x.stride())  # nothing is taken for a map that is refused
     y = empty_last(x, x.shape)
-    cut = _cut(x.shape, (x.stride(), y.stride()), x.dtype, x.device, act)
+    cut = _cut(x.shape, (x.stride(), y.stride()), x.dtype, x.device, act, NORM)
     with device_of(x):
         launch(_norm, cut.grid, x, dense_wide(affine), y, *cut.numbers, **cut.options)
     return y
@@ -99,15 +99,20 @@ def norm_act(x: Tensor, affine: Tensor, act: str | None) -> Tensor:
 
 @lru_cache(1 << 12)
 def _cut(
-    shape: tuple[int, ...], layouts: tuple[tuple[int, ...], ...], dtype: torch.dtype, device: torch.device, act: Any
+    shape: tuple[int, ...],
+    layouts: tuple[tuple[int, ...], ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    act: Any,
+    tuning: Tuning,
 ) -> Cut:
     """The launch for x and y of these strides."""
     whole = map_of(shape, *layouts)
     block = channel_block(whole.channels)
-    height = pixel_block(NORM, block, dtype.itemsize)
+    height = pixel_block(tuning, block, dtype.itemsize)
     runs, tiles = whole.samples * whole.outer, ceil_div(whole.pixels, height)
     split = ceil_div(whole.channels, block)
-    blocks = programs(device, NORM, runs * split, tiles, tiles)
+    blocks = programs(device, tuning, runs * split, tiles, tiles)
     sizes = whole.samples, whole.outer, whole.pixels, whole.channels, blocks, tiles
-    options = {"BP": height, "BC": block, "SILU": act == "silu", "STAGES": NORM.stages, "num_warps": NORM.warps}
+    options = {"BP": height, "BC": block, "SILU": act == "silu", "STAGES": tuning.stages, "num_warps": tuning.warps}
     return Cut((runs * blocks * split,), (*sizes, *whole.strides[0], *whole.strides[1]), options)

@@ -129,7 +129,7 @@ def rms_norm_act(
     y = empty_last(x, x.shape) if out is None else out
     check_alike(x, y)
     has = weight is not None, bias is not None, offset is not None
-    cut = _cut(x.shape, (x.stride(), y.stride()), x.dtype, x.device, form, act, has)
+    cut = _cut(x.shape, (x.stride(), y.stride()), x.dtype, x.device, form, act, has, RMS)
     tensors = x, *(x if vector is None else vector for vector in (weight, bias, offset)), y
     with device_of(x):
         launch(_rms, cut.grid, *tensors, float(eps), *cut.numbers, **cut.options)
@@ -145,16 +145,17 @@ def _cut(
     form: str,
     act: str | None,
     has: tuple[bool, bool, bool],
+    tuning: Tuning,
 ) -> Cut:
     """The launch for x and y of these strides. has: a weight, a bias, an offset."""
     whole, (weight, bias, offset) = map_of(shape, *layouts), has
     block = power_of_2(whole.channels)
-    height = pixel_block(RMS, block, dtype.itemsize)
+    height = pixel_block(tuning, block, dtype.itemsize)
     runs, tiles = whole.samples * whole.outer, ceil_div(whole.pixels, height)
-    blocks = programs(device, RMS, runs, tiles, tiles)
+    blocks = programs(device, tuning, runs, tiles, tiles)
     numbers = whole.outer, whole.pixels, whole.channels, blocks, tiles, *whole.strides[0], *whole.strides[1]
     options = {
         **{"BP": height, "BC": block, "NORMALIZE": form == "normalize", "WEIGHT": weight, "BIAS": bias},
-        **{"OFFSET": offset, "SILU": act == "silu", "STAGES": RMS.stages, "num_warps": RMS.warps},
+        **{"OFFSET": offset, "SILU": act == "silu", "STAGES": tuning.stages, "num_warps": tuning.warps},
     }
     return Cut((runs * blocks,), numbers, options)

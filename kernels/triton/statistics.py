@@ -8,7 +8,6 @@ block of statistics.
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 
 import torch
@@ -169,7 +168,8 @@ def _launch(x: Tensor, residual: Tensor | None, bias: Tensor | None, y: Tensor |
     added, to = x if residual is None else residual, x if y is None else y
     check_alike(x, added, to)
     layouts, has = (x.stride(), added.stride(), to.stride()), (residual is not None, bias is not None, y is not None)
-    cut = _cut(x.shape, layouts, x.dtype, x.device, has, stats)
+    tuning = ADD if y is not None else STATS if x.numel() * x.element_size() > CACHED else SMALL
+    cut = _cut(x.shape, layouts, x.dtype, x.device, has, stats, tuning, LONGEST)
     bias = check_vector("bias", bias, x.shape[1], x.device)
     parts = torch.empty(cut.parts, dtype=torch.float64, device=x.device) if stats else None
     tensors = x, added, x if bias is None else bias, to, x if parts is None else parts
@@ -186,15 +186,16 @@ def _cut(
     device: torch.device,
     has: tuple[bool, bool, bool],
     stats: bool,
+    tuning: Tuning,
+    longest: int,
 ) -> Cut:
     """The launch for x, residual and y of these strides. has: a residual, a bias, a y."""
     whole, (residual, bias, store) = map_of(shape, *layouts), has
-    tuning = ADD if store else STATS if math.prod(shape) * dtype.itemsize > CACHED else SMALL
     block = channel_block(whole.channels)
     height = pixel_block(tuning, block, dtype.itemsize)
     runs, tiles = whole.samples * whole.outer, ceil_div(whole.pixels, height)
     split = ceil_div(whole.channels, block)
-    blocks = programs(device, tuning, runs * split, tiles, LONGEST)
+    blocks = programs(device, tuning, runs * split, tiles, longest)
     strides = *whole.strides[0], *whole.strides[1], *whole.strides[2]
     numbers = whole.outer, whole.pixels, whole.channels, blocks, tiles, *strides
     options = {

@@ -52,6 +52,15 @@ def small_tiles() -> Iterator[None]:
         yield
 
 
+def test_another_tuning_is_taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How a launch is cut is kept for its layout, and for the tuning."""
+    x = torch.randn(1, 16, 64, 64, device=DEVICE).contiguous(memory_format=torch.channels_last)
+    before = group_stats(x).shape[1]
+    more = {"per_sm": 4 * statistics.SMALL.per_sm, "tile_bytes": statistics.SMALL.tile_bytes // 4}
+    monkeypatch.setattr(statistics, "SMALL", statistics.SMALL._replace(**more))
+    assert group_stats(x).shape[1] > before
+
+
 def once(dtype: torch.dtype) -> float:
     """Relative error of the rounding of a result; the interpreter truncates to bfloat16."""
     return rounding(dtype) * (2.02 if INTERPRETED and dtype == torch.bfloat16 else 1.01)
