@@ -1,4 +1,4 @@
-"""How the convolution for Hopper is cut for maps of one layout, or why it does not take them. Pure arithmetic."""
+"""How the convolution for Hopper is cut for maps of one layout, or why it does not take them."""
 
 from __future__ import annotations
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import threading
-import time
 from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache, partial
@@ -25,18 +23,15 @@ from tvae.kernels.triton.sizes import power_of_2
 __all__ = [
     "FURTHEST",
     "INTERPRETED",
-    "Cut",
     "Map",
     "Tuning",
     "channel_block",
-    "check_alike",
     "check_place",
     "check_vector",
     "dense_wide",
     "device_of",
     "empty_last",
     "launch",
-    "map_of",
     "pixel_block",
     "programs",
     "shared_map",
@@ -46,7 +41,6 @@ __all__ = [
 INTERPRETED: bool = knobs.runtime.interpret
 """Whether the kernels run in Triton's interpreter on the CPU (TRITON_INTERPRET=1 at import): slow, for tests."""
 
-_log = logging.getLogger("tvae")
 _LAUNCHERS: dict[tuple[str, ...], threading.Lock] = {}
 """Held while a launcher for arguments of these types is compiled; the next finds it on disk."""
 _MADE: dict[Hashable, Any] = {}
@@ -84,39 +78,22 @@ class Map(NamedTuple):
     strides: tuple[tuple[int, int, int], ...]
 
 
-class Cut(NamedTuple):
-    """A launch for tensors of one layout, without their memory: made once for each."""
-
-    grid: tuple[int, ...]
-    numbers: tuple[int, ...]
-    """The kernel's arguments behind its tensors."""
-    options: dict[str, Any]
-    """Its compile-time values."""
-    parts: tuple[int, ...] = ()
-    """The shape of the statistics that it takes."""
-
-
 def shared_map(*tensors: Tensor) -> Map:
     """The pixels of tensors x_nc* that are read and written together.
 
     Raises Unsupported where the kernels cannot take them: other types or devices, channels that are not innermost,
     pixels at uneven steps, or steps that differ too much between the tensors.
     """
-    check_alike(*tensors)
-    return map_of(tensors[0].shape, *[t.stride() for t in tensors])
-
-
-def check_alike(x: Tensor, *others: Tensor) -> None:
-    """Raise Unsupported unless the tensors have one shape, type and device, which the kernels take."""
+    x = tensors[0]
     check_place(x)
-    for t in others:
+    for t in tensors[1:]:
         if t.shape != x.shape or t.dtype != x.dtype or t.device != x.device:
             raise Unsupported("tensors of unlike shape, type or device")
+    return _shared(x.shape, *[t.stride() for t in tensors])
 
 
 @lru_cache(1 << 14)  # a run asks the same a thousand times
-def map_of(shape: tuple[int, ...], *steps: tuple[int, ...]) -> Map:
-    """The pixels of tensors of this shape and of these strides. Raises Unsupported as ``shared_map`` does."""
+def _shared(shape: tuple[int, ...], *steps: tuple[int, ...]) -> Map:
     views = []
     for strides in steps:
         view = pixels_of(shape, strides)
@@ -211,10 +188,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
         if made is None:
             wait_for(key)
             wait_for_reading()
-            began = time.perf_counter()
             made = kernel[grid](*args, **options)
-            name, seconds = getattr(kernel, "__name__", kernel), time.perf_counter() - began
-            _log.debug("%s launched for the first time as %s: %.3f s", name, key, seconds)
             if same is not None:
                 _add(_MADE, key, made)
             return

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from tvae.kernels.registry import Unsupported
+from tvae.kernels.triton.cut import cut_of
 from tvae.kernels.triton.device import silu
 from tvae.kernels.triton.launch import (
-    Cut,
     Tuning,
     channel_block,
-    check_place,
     dense_wide,
     device_of,
     empty_last,
     launch,
-    map_of,
-    pixel_block,
-    programs,
+    shared_map,
 )
-from tvae.kernels.triton.sizes import ceil_div
 
 __all__ = ["norm_act"]
 
@@ -88,31 +80,10 @@ def norm_act(x: Tensor, affine: Tensor, act: str | None) -> Tensor:
         raise ValueError(f"the affine map is {list(affine.shape)}, not [2, {x.shape[0]}, {x.shape[1]}]")
     if affine.device != x.device or not affine.dtype.is_floating_point:
         raise Unsupported(f"an affine map of {affine.dtype} on {affine.device}")
-    check_place(x)
-    map_of(x.shape, x.stride())  # nothing is taken for a map that is refused
+    shared_map(x)  # nothing is taken for a map that is refused
     y = empty_last(x, x.shape)
-    cut = _cut(x.shape, (x.stride(), y.stride()), x.dtype, x.device, act, NORM)
+    whole = shared_map(x, y)
+    cut = cut_of(whole, channel_block(whole.channels), x.dtype, x.device, NORM, SILU=act == "silu")
     with device_of(x):
-        launch(_norm, cut.grid, x, dense_wide(affine), y, *cut.numbers, **cut.options)
+        launch(_norm, cut.grid, x, dense_wide(affine), y, whole.samples, *cut.numbers, **cut.options)
     return y
-
-
-@lru_cache(1 << 12)
-def _cut(
-    shape: tuple[int, ...],
-    layouts: tuple[tuple[int, ...], ...],
-    dtype: torch.dtype,
-    device: torch.device,
-    act: Any,
-    tuning: Tuning,
-) -> Cut:
-    """The launch for x and y of these strides."""
-    whole = map_of(shape, *layouts)
-    block = channel_block(whole.channels)
-    height = pixel_block(tuning, block, dtype.itemsize)
-    runs, tiles = whole.samples * whole.outer, ceil_div(whole.pixels, height)
-    split = ceil_div(whole.channels, block)
-    blocks = programs(device, tuning, runs * split, tiles, tiles)
-    sizes = whole.samples, whole.outer, whole.pixels, whole.channels, blocks, tiles
-    options = {"BP": height, "BC": block, "SILU": act == "silu", "STAGES": tuning.stages, "num_warps": tuning.warps}
-    return Cut((runs * blocks * split,), (*sizes, *whole.strides[0], *whole.strides[1]), options)

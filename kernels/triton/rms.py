@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from tvae.kernels.registry import Unsupported
+from tvae.kernels.triton.cut import cut_of
 from tvae.kernels.triton.device import silu
 from tvae.kernels.triton.launch import (
-    Cut,
     Tuning,
-    check_alike,
-    check_place,
     check_vector,
     device_of,
     empty_last,
     launch,
-    map_of,
-    pixel_block,
-    programs,
+    shared_map,
 )
-from tvae.kernels.triton.sizes import ceil_div, power_of_2
+from tvae.kernels.triton.sizes import power_of_2
 
 __all__ = ["rms_norm_act"]
 
@@ -119,43 +112,18 @@ def rms_norm_act(
         raise ValueError(f"rms_norm_act has the forms 'normalize' and 'rms', not '{form}'")
     if act not in (None, "silu"):
         raise ValueError(f"the activations are None and 'silu', not '{act}'")
-    check_place(x)
-    channels = map_of(x.shape, x.stride()).channels
+    channels = shared_map(x).channels
     if channels > MOST_CHANNELS:
         raise Unsupported(f"{channels} channels")
     weight = check_vector("weight", weight, channels, x.device)
     bias = check_vector("bias", bias, channels, x.device)
     offset = check_vector("offset", offset, channels, x.device)
     y = empty_last(x, x.shape) if out is None else out
-    check_alike(x, y)
-    has = weight is not None, bias is not None, offset is not None
-    cut = _cut(x.shape, (x.stride(), y.stride()), x.dtype, x.device, form, act, has, RMS)
+    whole, block = shared_map(x, y), power_of_2(channels)
+    has = {"WEIGHT": weight is not None, "BIAS": bias is not None, "OFFSET": offset is not None}
+    options = {**has, "NORMALIZE": form == "normalize", "SILU": act == "silu"}
+    cut = cut_of(whole, block, x.dtype, x.device, RMS, **options)
     tensors = x, *(x if vector is None else vector for vector in (weight, bias, offset)), y
     with device_of(x):
         launch(_rms, cut.grid, *tensors, float(eps), *cut.numbers, **cut.options)
     return y
-
-
-@lru_cache(1 << 12)
-def _cut(
-    shape: tuple[int, ...],
-    layouts: tuple[tuple[int, ...], ...],
-    dtype: torch.dtype,
-    device: torch.device,
-    form: str,
-    act: str | None,
-    has: tuple[bool, bool, bool],
-    tuning: Tuning,
-) -> Cut:
-    """The launch for x and y of these strides. has: a weight, a bias, an offset."""
-    whole, (weight, bias, offset) = map_of(shape, *layouts), has
-    block = power_of_2(whole.channels)
-    height = pixel_block(tuning, block, dtype.itemsize)
-    runs, tiles = whole.samples * whole.outer, ceil_div(whole.pixels, height)
-    blocks = programs(device, tuning, runs, tiles, tiles)
-    numbers = whole.outer, whole.pixels, whole.channels, blocks, tiles, *whole.strides[0], *whole.strides[1]
-    options = {
-        **{"BP": height, "BC": block, "NORMALIZE": form == "normalize", "WEIGHT": weight, "BIAS": bias},
-        **{"OFFSET": offset, "SILU": act == "silu", "STAGES": tuning.stages, "num_warps": tuning.warps},
-    }
-    return Cut((runs * blocks,), numbers, options)

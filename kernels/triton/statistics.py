@@ -8,28 +8,22 @@ block of statistics.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from tvae.kernels.triton.cut import cut_of
 from tvae.kernels.triton.device import median, store_part, tile_count
 from tvae.kernels.triton.launch import (
-    Cut,
     Tuning,
     channel_block,
-    check_alike,
     check_vector,
     device_of,
     empty_last,
     launch,
-    map_of,
-    pixel_block,
-    programs,
+    shared_map,
 )
-from tvae.kernels.triton.sizes import ceil_div
 
 __all__ = ["add_stats", "group_stats"]
 
@@ -166,40 +160,13 @@ def add_stats(
 
 def _launch(x: Tensor, residual: Tensor | None, bias: Tensor | None, y: Tensor | None, stats: bool) -> Tensor | None:
     added, to = x if residual is None else residual, x if y is None else y
-    check_alike(x, added, to)
-    layouts, has = (x.stride(), added.stride(), to.stride()), (residual is not None, bias is not None, y is not None)
+    whole = shared_map(x, added, to)
     tuning = ADD if y is not None else STATS if x.numel() * x.element_size() > CACHED else SMALL
-    cut = _cut(x.shape, layouts, x.dtype, x.device, has, stats, tuning, LONGEST)
-    bias = check_vector("bias", bias, x.shape[1], x.device)
+    has = {"RESIDUAL": residual is not None, "BIAS": bias is not None, "STORE": y is not None, "STATS": stats}
+    cut = cut_of(whole, channel_block(whole.channels), x.dtype, x.device, tuning, LONGEST, **has)
+    bias = check_vector("bias", bias, whole.channels, x.device)
     parts = torch.empty(cut.parts, dtype=torch.float64, device=x.device) if stats else None
     tensors = x, added, x if bias is None else bias, to, x if parts is None else parts
     with device_of(x):
         launch(_add, cut.grid, *tensors, *cut.numbers, **cut.options)
     return parts
-
-
-@lru_cache(1 << 12)
-def _cut(
-    shape: tuple[int, ...],
-    layouts: tuple[tuple[int, ...], ...],
-    dtype: torch.dtype,
-    device: torch.device,
-    has: tuple[bool, bool, bool],
-    stats: bool,
-    tuning: Tuning,
-    longest: int,
-) -> Cut:
-    """The launch for x, residual and y of these strides. has: a residual, a bias, a y."""
-    whole, (residual, bias, store) = map_of(shape, *layouts), has
-    block = channel_block(whole.channels)
-    height = pixel_block(tuning, block, dtype.itemsize)
-    runs, tiles = whole.samples * whole.outer, ceil_div(whole.pixels, height)
-    split = ceil_div(whole.channels, block)
-    blocks = programs(device, tuning, runs * split, tiles, longest)
-    strides = *whole.strides[0], *whole.strides[1], *whole.strides[2]
-    numbers = whole.outer, whole.pixels, whole.channels, blocks, tiles, *strides
-    options = {
-        **{"BP": height, "BC": block, "RESIDUAL": residual, "BIAS": bias, "STORE": store, "STATS": stats},
-        **{"STAGES": tuning.stages, "num_warps": tuning.warps},
-    }
-    return Cut((runs * blocks * split,), numbers, options, (whole.samples, whole.outer * blocks, 3, whole.channels))

@@ -120,7 +120,8 @@ def norm_map(ctx: Context, node: Node, source: Op, groups: int, w: Any, b: Any, 
 
     def take(acc: Any, parts: Tensor) -> Any:
         found = [*(acc or []), parts]
-        many = sum(p.nbytes for p in found) > _MOST_BYTES or asked() is not None  # which a rehearsal has never
+        # a rehearsal never has many, and is to ask for the merge
+        many = sum(p.nbytes for p in found) > _MOST_BYTES or asked() is not None
         return [part(found)] if len(found) > 1 and many else found
 
     def part(acc: list[Tensor]) -> Tensor:
