@@ -32,6 +32,7 @@ from tvae.cli import (
 from tvae.cli.exit_codes import ExitCode
 from tvae.cli.reporting import say
 from tvae.cli.waiting import wait_asleep
+from tvae.pipeline.collector import collects_less
 
 __all__ = ["app", "main"]
 
@@ -97,4 +98,5 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names the terminal's encoding lacks must not stop a run
     wait_asleep()
+    collects_less()
     app()

@@ -59,10 +59,10 @@ def batch(
         from dataclasses import asdict, replace
         from pathlib import Path
 
-        from tvae.cli.collector import collecting_later
         from tvae.cli.log_file import LogFile
         from tvae.cli.render import Display
         from tvae.cli.table import emit
+        from tvae.pipeline.collector import collecting_later
         from tvae.pipeline.errors import UsageError
 
         if schema:

@@ -15,6 +15,7 @@ from tvae.cli.dashboard import Dashboard
 from tvae.cli.reporting import one_line, printable, printable_lines, tell
 from tvae.cli.screen import Screen
 from tvae.pipeline import jobs
+from tvae.pipeline.collector import work_begins
 from tvae.pipeline.jobs.busy import bottleneck
 from tvae.pipeline.jobs.events import ItemVerified
 
@@ -46,6 +47,8 @@ class Display:
 
     def show(self, event: jobs.Event) -> None:
         """Shows one event. Called from one thread."""
+        if isinstance(event, jobs.RunStarted):
+            work_begins()
         if self._json and not self._too_soon(event):
             self._result(json.dumps(event.to_json(), allow_nan=False))
         if self._screen.shown:

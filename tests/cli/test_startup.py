@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 PROGRAM = "from tvae.cli.app import main; main()"
-HEAVY = ("torch", "av", "diffusers", "numpy", "PIL", "safetensors", "rich.progress", "tvae.pipeline")
+HEAVY = ("torch", "av", "diffusers", "numpy", "PIL", "safetensors", "rich.progress", "tvae.pipeline.errors")
 
 
 def run(*arguments: str, code: str = PROGRAM, **variables: str) -> subprocess.CompletedProcess[str]:

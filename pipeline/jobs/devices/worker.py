@@ -19,6 +19,7 @@ from pathlib import Path
 from queue import Queue
 from typing import IO, TYPE_CHECKING, Any
 
+from tvae.pipeline.collector import collects_less, work_begins
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.bell import join
 from tvae.pipeline.files.leftovers import remove_leftovers
@@ -72,6 +73,7 @@ def main() -> None:
     """Until everything is done, or stdin ends."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
+    collects_less()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print is no answer
     try:
@@ -253,6 +255,8 @@ class _Worker:
         _thread.interrupt_main()
 
     def _tell(self, message: object) -> None:
+        if isinstance(message, Ready):
+            work_begins()
         with self._sending:
             send(self._answers, message)
 
