@@ -235,7 +235,7 @@ class TiledVAE(InPlaceOf):
         """What the model returns, in the type of the caller's input."""
         identity, device, found = self._identity, inputs[0].device, None
         if identity is not None and (known := self._sessions.get(self._key(identity, device, inputs[0].dtype))):
-            found = known.replay(Task(side), inputs, call)
+            found = known.begun(Task(side), inputs, call)
         if found is None:
             session = self._session(device, inputs[0].dtype)
             with session.same_call(Task(side), inputs, call):

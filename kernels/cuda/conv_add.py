@@ -1,4 +1,8 @@
-"""conv_add: the kernel for Hopper, or cuDNN's fused engine and a pass that reads the sum for its statistics."""
+"""conv_add: the kernel for Hopper, or cuDNN's fused engine and a pass that reads the sum for its statistics.
+
+Maps that are too small for the kernel are left to the level below. cuDNN's engine takes 2 % less time for them, but
+each convolution of a new size 4 to 7 ms for a plan (H200, cuDNN 9.19).
+"""
 
 from __future__ import annotations
 
@@ -30,15 +34,15 @@ def conv_add(
     given = x, weight, residual, bias, pads, out, stats
     try:
         made = hopper_conv.conv_add(*given)
+    except hopper_conv.Idle:
+        raise
     except Unsupported as reason:
         try:
             return _by_cudnn(*given)
         except Unsupported as other:
             lacking = isinstance(reason, Failed) and isinstance(other, Failed)
             raise (Failed if lacking else Unsupported)(f"{reason}; {other}") from None
-    if asked() is not None:  # what the run computes may be too small for the kernel, and cuDNN may have no plan for it
-        with suppress(Unsupported):
-            _by_cudnn(*given)
+    if asked() is not None:  # what the run computes may be too small for the kernel
         below = implementation("conv_add", "triton")
         if below is not None:
             below(*given)

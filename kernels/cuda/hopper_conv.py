@@ -17,17 +17,20 @@ from tvae.kernels.cuda import program
 from tvae.kernels.cuda.boxes import boxes
 from tvae.kernels.cuda.hopper_cut import SCATTERED, Form, cut_for, takes
 from tvae.kernels.cuda.launch import StructLaunch, card, load, no_card
-from tvae.kernels.cuda.maps import channels_last
 from tvae.kernels.prebuild import asked, wait_for
 from tvae.kernels.registry import Failed, Unsupported
 
-__all__ = ["conv3d", "conv_add", "down_conv", "enlarge_conv", "missing", "takes"]
+__all__ = ["Idle", "conv3d", "conv_add", "down_conv", "enlarge_conv", "missing", "takes"]
 
 _HOPPER = (9, 0)
 _THREADS = 384
 _BUSY, _BUSY_CLIP = 0.63, 0.85
 """Shares of the multiprocessors' time that the tiles of a picture, and of a clip, must fill: with less, cuDNN's smaller
 tiles are faster (H200)."""
+
+
+class Idle(Unsupported):
+    """The maps are too small to keep the multiprocessors busy."""
 
 
 class _Work(ctypes.Structure):
@@ -65,9 +68,7 @@ def conv_add(
 
     Raises Unsupported before anything is written.
     """
-    rest, into = (None if t is None else t.unsqueeze(2) for t in (residual, out))
-    y, parts = _convolve(x.unsqueeze(2), weight.unsqueeze(2), rest, bias, (*pads, 0, 0), into, stats, _BUSY)
-    return y.squeeze(2) if out is None else out, parts
+    return _convolve(x, weight, residual, bias, (*pads, 0, 0), out, stats, _BUSY)
 
 
 def enlarge_conv(
@@ -86,8 +87,7 @@ def enlarge_conv(
         shape = x.shape[0], taps.shape[0], *size
         y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     places = _by_place(y)
-    given = x.unsqueeze(2), taps.unsqueeze(2), None, bias, (*pads, 0, 0), places, stats, _BUSY
-    return y, _convolve(*given, "enlarge")[1]
+    return y, _convolve(x, taps, None, bias, (*pads, 0, 0), places, stats, _BUSY, "enlarge")[1]
 
 
 def down_conv(
@@ -97,11 +97,8 @@ def down_conv(
 
     Raises Unsupported before anything is written.
     """
-    into = None if out is None else out.unsqueeze(2)
     right, bottom = pads
-    given = _by_place(x), weight.unsqueeze(2), None, bias, (0, right, 0, bottom, 0, 0), into, stats, _BUSY
-    y, parts = _convolve(*given, "down")
-    return y.squeeze(2) if out is None else out, parts
+    return _convolve(_by_place(x), weight, None, bias, (0, right, 0, bottom, 0, 0), out, stats, _BUSY, "down")
 
 
 def _by_place(y: Tensor) -> Tensor:
@@ -135,8 +132,8 @@ def _convolve(
     busy: float,
     form: Form = "same",
 ) -> tuple[Tensor, Tensor | None]:
-    """conv_add of maps [N, C, T, H, W] which fill so much of the multiprocessors' time; or enlarge_conv, ``out`` being
-    given by place; or down_conv, x being given by place."""
+    """conv_add of maps [N, C, H, W] or [N, C, T, H, W] that fill so much of the multiprocessors' time; or enlarge_conv,
+    ``out`` being given by place; or down_conv, x being given by place."""
     reason = missing()
     if reason:
         raise Failed(reason)
@@ -152,11 +149,11 @@ def _convolve(
         raise Unsupported("no gradients at this level")
     here = asked()
     if here is None and cut.idle:
-        height, width = cut.shape[3:]
-        raise Unsupported(f"{height}x{width} of {weight.shape[0]} channels leave multiprocessors idle")
+        height, width = cut.made[0][-2:]
+        raise Idle(f"{height}x{width} of {weight.shape[0]} channels leave multiprocessors idle")
     y = out
     if y is None:
-        y = torch.empty_strided(cut.shape, channels_last(cut.shape), dtype=x.dtype, device=x.device)
+        y = torch.empty_strided(*cut.made, dtype=x.dtype, device=x.device)
     parts = torch.empty(cut.parts, dtype=torch.float64, device=x.device) if stats else None
     if here is not None:
         here.want(cut.build, lambda: load("conv", *cut.build))

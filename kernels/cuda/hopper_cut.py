@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from tvae.kernels.cuda.launch import card
-from tvae.kernels.cuda.maps import ELEMENTS, channels_last
+from tvae.kernels.cuda.maps import ELEMENTS, Layout, channels_last
 
 __all__ = ["SCATTERED", "Cut", "Form", "Seen", "cut_for", "takes"]
 
@@ -32,8 +32,8 @@ def takes(outer: int, inner: int, kernel: int) -> bool:
 class Cut(NamedTuple):
     """A convolution of maps of one layout, without their memory."""
 
-    shape: tuple[int, ...]
-    """Of the result, by place where it is enlarged."""
+    made: Layout
+    """Of a result that has no place yet."""
     build: tuple[str, tuple[tuple[str, int], ...], int]
     blocks: int
     idle: bool
@@ -64,10 +64,10 @@ def cut_for(
 ) -> Cut | str:
     """seen: x, weight, residual and a place for y. A text: why the kernel does not take them, whatever the size of the
     picture."""
-    x, weight, residual, out = seen
+    x, weight, residual, out = clips = [None if t is None else _as_clip(t) for t in seen]
     assert x is not None
     assert weight is not None
-    maps = [t for t in seen if t is not None]
+    maps = [t for t in clips if t is not None]
     (_, _, dtype, device), taps = x, weight[0]
     if dtype not in (torch.bfloat16, torch.float16) or any(t[2:] != (dtype, device) for t in maps):
         return f"maps of {dtype}, or of unlike type or device"
@@ -111,7 +111,17 @@ def cut_for(
     )
     work = samples, frames, height, width, taps[0], wide, taps[1] // _DEEP, taps[2], left, top, front
     parts = samples, slots * shape[1] // taps[0], 3, taps[0]
-    return Cut(shape, ("hopper_conv", macros, device.index), slots * wide, idle, parts, how, work)
+    made = shape if seen[1] is None or len(seen[1][0]) == 5 else (*shape[:2], *shape[3:])
+    return Cut((made, channels_last(made)), ("hopper_conv", macros, device.index), slots * wide, idle, parts, how, work)
+
+
+def _as_clip(picture: Seen) -> Seen:
+    """With one frame, where it has none."""
+    shape, strides, dtype, device = picture
+    if len(shape) == 5:
+        return picture
+    frame = shape[2] * strides[2]
+    return (*shape[:2], 1, *shape[2:]), (*strides[:2], frame, *strides[2:]), dtype, device
 
 
 def _steps(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple[int, ...] | None:

@@ -134,7 +134,7 @@ class StructLaunch:
 
     def _run(self, structures: tuple[int, ...]) -> None:
         _attach(self._device)
-        addresses, stream = self._addresses(*structures), torch.cuda.current_stream(self._device).cuda_stream
+        addresses, stream = self._addresses(*structures), torch._C._cuda_getCurrentRawStream(self._device)
         (error,) = self._launch(self._function, *self._grid, self._shared, stream, ctypes.addressof(addresses), 0)
         if error != self._success:
             raise RuntimeError(f"a kernel was not launched: {error.name}")

@@ -1,4 +1,4 @@
-"""Calls that come often: a recorded run begins before the model is looked at, which is done while the device computes.
+"""Calls that come again: the run begins before the model is looked at, which is done while the device computes.
 
 Ranks that share calls must all begin, or none: what one sends the others wait for. So they tell each other after a call
 whether they have recorded it, and begin early from the next one on where all had, whatever became of a recording since.
@@ -7,7 +7,7 @@ whether they have recorded it, and begin early from the next one on where all ha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -36,21 +36,28 @@ class Computes(Protocol):
 
 
 class EarlyRuns:
-    """Of one session. still: is the model what it was? peers: see ``Session``."""
+    """Of one session. still: is the model what it was? peers: see ``Session``. serves: is there room for a run that is
+    not recorded; None where none such begins early. settings: such a run's, of PyTorch's backends."""
 
     def __init__(
-        self, runs: KeptRuns, weights: PreparedWeights, still: Callable[[], bool], peers: Peers | None
+        self,
+        runs: KeptRuns,
+        weights: PreparedWeights,
+        still: Callable[[], bool],
+        peers: Peers | None,
+        serves: Callable[[Ready], bool] | None,
+        settings: Callable[..., AbstractContextManager[Any]],
     ) -> None:
         self._runs, self._weights, self._still, self._peers = runs, weights, still, peers
+        self._serves, self._settings = serves, settings
         self._recorded_by_all: set[Any] = set()
 
-    def replay(self, session: Computes, task: Task, inputs: Sequence[Tensor], call: Call) -> Found | None:
-        """What ``session.compute`` gives; None where nothing is recorded for such inputs, or the model has changed: on
-        all ranks alike."""
+    def begun(self, session: Computes, task: Task, inputs: Sequence[Tensor], call: Call) -> Found | None:
+        """What ``session.compute`` gives; None where no run for such inputs is there that can begin early, or the model
+        has changed: on all ranks alike."""
         key = run_key(task, inputs, call, NO_SINKS)
         if self._peers is None:
-            alone, start = self._replayable(key), self._weights.start()
-            return None if alone is None else self._begun(alone, start, inputs)
+            return self._begun_alone(key, inputs)
         if key not in self._recorded_by_all:
             return None
         with same_call(self._peers, session, (task.side, call), inputs) as told:
@@ -79,6 +86,22 @@ class EarlyRuns:
             told.recorded = self._runs.recorded(key) is not None
         if told.recorded_everywhere:
             self._recorded_by_all.add(key)
+
+    def _begun_alone(self, key: Any, inputs: Sequence[Tensor]) -> Found | None:
+        ready, start = self._replayable(key), self._weights.start()
+        if ready is not None:
+            return self._begun(ready, start, inputs)
+        ready = self._runs.prepared(key)
+        if (
+            ready is None
+            or start is None
+            or not ready.runner.repeats
+            or self._serves is None
+            or not self._serves(ready)
+        ):
+            return None
+        with self._settings(steps=False):
+            return self._begun(ready, start, inputs)
 
     def _replayable(self, key: Any) -> Ready | None:
         ready = self._runs.recorded(key)

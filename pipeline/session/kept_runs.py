@@ -70,12 +70,8 @@ class KeptRuns:
 
     def recorded(self, key: Any) -> Ready | None:
         """The run of this key, where there is one that is recorded."""
-        with _lock:
-            found = self._ready.get(key)
-            if found is None or not found.runner.recorded:
-                return None
-            self._ready.move_to_end(key)
-            return found
+        found = self.prepared(key)
+        return None if found is None or not found.runner.recorded else found
 
     def clip(self, key: Any) -> RecordedClip:
         """What counts the clips of this key, and has their recording."""
@@ -86,18 +82,22 @@ class KeptRuns:
                 self._let_go(self._clips.popitem(last=False)[1])
         return found
 
-    def runner(self, key: Any) -> Runner | None:
-        """What executes the run of this key, where it is prepared."""
-        with _lock:
-            found = self._ready.get(key)
-        return None if found is None else found.runner
-
-    def get(self, key: Any, make: Callable[[], Ready], serves: Callable[[Ready], bool]) -> Ready:
-        """The run of this key, made where there is none that serves."""
+    def prepared(self, key: Any) -> Ready | None:
+        """The run of this key, where there is one."""
         with _lock:
             found = self._ready.get(key)
             if found is not None:
                 self._ready.move_to_end(key)
+        return found
+
+    def runner(self, key: Any) -> Runner | None:
+        """What executes the run of this key, where it is prepared."""
+        found = self.prepared(key)
+        return None if found is None else found.runner
+
+    def get(self, key: Any, make: Callable[[], Ready], serves: Callable[[Ready], bool]) -> Ready:
+        """The run of this key, made where there is none that serves."""
+        found = self.prepared(key)
         if found is not None and serves(found):
             return found
         return self.put(key, make())

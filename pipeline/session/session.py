@@ -68,8 +68,7 @@ class Session:
         peers: Peers | None = None,
     ) -> None:
         self.preset, self.dtype, self.device, self.limits = preset, dtype, device, limits
-        self._subject, self._peers = subject, peers
-        self._threads = threads if device.type == "cpu" else None
+        self._subject, self._peers, self._threads = subject, peers, threads if device.type == "cpu" else None
         self._last = uses_channels_last(preset, dtype, device)
         # copies of weights that others write into stay only where checksums watch them
         borrowed = subject.borrowed and subject.shared is None
@@ -83,10 +82,11 @@ class Session:
         self._sides = Sides(subject, kernels_of(preset, **how), allow_whole=allow_whole, **of_sides)
         self._steps: dict[Side, ClipSteps | None] = {}
         self._runs = KeptRuns(device)
-        self._early = EarlyRuns(self._runs, self._weights, subject.still, peers)
         self._records = preset.cuda_graphs and limits.vram is None and device.type == "cuda" and tells_segments()
-        clips = self._records and peers is None and self._watched
-        self._clips = ClipRecorder(self._runs, self._weights, partial(self._settings, steps=True)) if clips else None
+        early, of_steps = self._records and self._watched, partial(self._settings, steps=True)
+        serves = self._serves if early else None
+        self._early = EarlyRuns(self._runs, self._weights, subject.still, peers, serves, self._settings)
+        self._clips = ClipRecorder(self._runs, self._weights, of_steps) if early and peers is None else None
         self._within_clip = False
 
     @property
@@ -131,13 +131,13 @@ class Session:
         """Is there still room for a run? Ranks that share it all keep what they found together."""
         return self._peers is not None or ready.serves(self.limits, self.device)
 
-    def replay(self, task: Task, inputs: Sequence[Tensor], call: Call) -> tuple[list[Tensor], Spec] | None:
-        """What ``compute`` gives, by a recorded run that begins before the model is looked at; see ``EarlyRuns``."""
+    def begun(self, task: Task, inputs: Sequence[Tensor], call: Call) -> tuple[list[Tensor], Spec] | None:
+        """What ``compute`` gives, by a run that begins before the model is looked at; see ``EarlyRuns``."""
         with self.lock:
-            return self._early.replay(self, task, inputs, call)
+            return self._early.begun(self, task, inputs, call)
 
     def same_call(self, task: Task, inputs: Sequence[Tensor], call: Call) -> AbstractContextManager[None]:
-        """Around a call that is no replay: do all ranks make the same one? Raises UsageError on all where not."""
+        """Around a call that did not begin so: do all ranks make the same one? Raises UsageError on all where not."""
         return self._early.same_call(self, task, inputs, call)
 
     def expect(self, task: Task, shape: tuple[int, ...], call: Call | None = None) -> None:

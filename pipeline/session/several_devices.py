@@ -91,7 +91,7 @@ class SeveralDevices:
 
         return self._together(its)
 
-    def replay(self, _task: Task, _inputs: Sequence[Tensor], _call: Call) -> tuple[list[Tensor], Spec] | None:
+    def begun(self, _task: Task, _inputs: Sequence[Tensor], _call: Call) -> tuple[list[Tensor], Spec] | None:
         """See ``Session``: nothing is recorded that devices share."""
         return None
 

@@ -1,4 +1,5 @@
-"""A model that is changed between replays of a recorded call gives its new numbers, every one of them."""
+"""A model that is changed between calls of one size gives its new numbers, every one of them: runs that come again, and
+replays of recorded ones, begin before the model is looked at."""
 
 from __future__ import annotations
 
@@ -121,10 +122,12 @@ def error_of(found: Tensor, exact: Tensor) -> float:
     return float((found.double() - exact).norm() / exact.norm())
 
 
+@pytest.mark.parametrize("before", [2, RECORDED_AT + 1])
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize("name", ["taesd", "sdxl"])
 @torch.no_grad()
-def test_each_call_has_the_numbers_of_its_moment(name: str, backwards: bool) -> None:
+def test_each_call_has_the_numbers_of_its_moment(name: str, backwards: bool, before: int) -> None:
+    """before: calls of each size ahead of each change."""
     of = swept(False)[name]
     model = nn.Module.to(build(of, CARD, seed=3), torch.float32)
     tiled = TiledVAE(model, "h200")
@@ -132,7 +135,7 @@ def test_each_call_has_the_numbers_of_its_moment(name: str, backwards: bool) -> 
     changes = [c for c in reversed(CHANGES) if c is not not_hooked] if backwards else CHANGES
     for change in changes:
         for z in sizes:
-            for _ in range(RECORDED_AT + 1):  # runs, records, replays
+            for _ in range(before):
                 tiled.decode(z)
         change(model)
         found = [[tiled.decode(z).sample.clone() for _ in range(RECORDED_AT + 1)] for z in sizes]
