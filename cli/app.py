@@ -32,7 +32,7 @@ from tvae.cli import (
 from tvae.cli.exit_codes import ExitCode
 from tvae.cli.reporting import say
 from tvae.cli.waiting import wait_asleep
-from tvae.pipeline.collector import collects_less
+from tvae.pipeline.settings.collector import collects_less
 
 __all__ = ["app", "main"]
 

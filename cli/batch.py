@@ -62,8 +62,8 @@ def batch(
         from tvae.cli.log_file import LogFile
         from tvae.cli.render import Display
         from tvae.cli.table import emit
-        from tvae.pipeline.collector import collecting_later
         from tvae.pipeline.errors import UsageError
+        from tvae.pipeline.settings.collector import collecting_later
 
         if schema:
             from json import dumps

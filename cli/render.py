@@ -15,9 +15,9 @@ from tvae.cli.dashboard import Dashboard
 from tvae.cli.reporting import one_line, printable, printable_lines, tell
 from tvae.cli.screen import Screen
 from tvae.pipeline import jobs
-from tvae.pipeline.collector import work_begins
 from tvae.pipeline.jobs.busy import bottleneck
 from tvae.pipeline.jobs.events import ItemVerified
+from tvae.pipeline.settings.collector import work_begins
 
 __all__ = ["Display"]
 

@@ -26,7 +26,7 @@ def steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     seen: list[str] = []
     ran: set[int] = set()
-    run, look, places, replay = Runner.run, Identity.unchanged, Runner.weights_in_place, Session.replay
+    run, look, places, replay = Runner.run, Identity.unchanged, Runner.weights_in_place, Session.begun
 
     def replayed(*args: Any) -> Any:
         found = replay(*args)
@@ -42,7 +42,7 @@ def steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     monkeypatch.setattr(Runner, "recorded", property(lambda self: id(self) in ran))
     monkeypatch.setattr(Identity, "unchanged", lambda self: seen.append("look") or look(self))
     monkeypatch.setattr(Runner, "weights_in_place", lambda self: seen.append("places") or places(self))
-    monkeypatch.setattr(Session, "replay", replayed)
+    monkeypatch.setattr(Session, "begun", replayed)
     return seen
 
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from queue import Queue
 from typing import IO, TYPE_CHECKING, Any
 
-from tvae.pipeline.collector import collects_less, work_begins
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.bell import join
 from tvae.pipeline.files.leftovers import remove_leftovers
@@ -56,6 +55,7 @@ from tvae.pipeline.jobs.remote.run import placed, with_urls
 from tvae.pipeline.jobs.remote.uploads import Uploads
 from tvae.pipeline.jobs.vaes import Vaes
 from tvae.pipeline.media.sandbox import Sandbox
+from tvae.pipeline.settings.collector import collects_less, work_begins
 
 if TYPE_CHECKING:
     from tvae.pipeline.jobs.devices.following import Following

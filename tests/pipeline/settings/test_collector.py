@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tvae.pipeline.collector import collecting_later, collects_less, work_begins
+from tvae.pipeline.settings.collector import collecting_later, collects_less, work_begins
 
 
 def test_it_rests_until_it_is_called() -> None:
