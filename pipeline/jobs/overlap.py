@@ -32,7 +32,7 @@ from tvae.pipeline.jobs.pictures import Operation, Picture, Results
 from tvae.pipeline.jobs.room import Room, Stopped
 from tvae.pipeline.jobs.stages import clip_outcome, looked_up, one_by_one, tell_progress, tell_started
 from tvae.pipeline.jobs.supply import PENDING, Items, Pending
-from tvae.pipeline.jobs.turns import Turn
+from tvae.pipeline.jobs.turns import Turn, Turns
 from tvae.pipeline.memory.amount import parse_size
 
 __all__ = ["run_items"]
@@ -69,7 +69,7 @@ class _Overlap:
         self._operation, self._context, self._batches, self._end = operation, context, batches, end
         vram = context.job.vram
         self._room = Room(ROOM_BYTES if vram is None else min(ROOM_BYTES, parse_size(vram) // BUDGET_PART))
-        self._lock, self._turns = threading.Lock(), threading.Lock()
+        self._lock, self._turns = threading.Lock(), Turns()
         self._for_caller, self._for_readers, self._for_writers = Bell(), more or Bell(), Bell()
         self._waiting = Waiting(batches)
         self._clips: deque[Item] = deque()

@@ -60,7 +60,8 @@ class LookedUp:
 
 @pytest.mark.usefixtures("readers")
 def test_one_at_a_time(run: Run, done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "PATIENCE", 60.0)
+    for seconds in ("PATIENCE", "SLOW"):
+        monkeypatch.setattr(turns, seconds, 60.0)
     seen = LookedUp(monkeypatch)
     ended, events = run("encode", done, output=tmp_path / "out")
     assert ended.skipped == MANY
@@ -77,12 +78,48 @@ def test_nobody_waits_for_slow_files(run: Run, done: Path, tmp_path: Path, monke
     assert seen.most > READERS // 2
 
 
+def test_others_wait_as_long_as_files_answer_quickly() -> None:
+    """And wait again when they do, and while it is found out."""
+    of_all, waits = turns.Turns(), list[bool]()
+    for period in (turns.SLOW / 2, turns.SLOW * 2, turns.SLOW * 2, turns.SLOW / 2):
+        for times in (turns.TRIED, turns.KEPT):
+            waits.append(of_all._patience > 0)
+            for _ in range(times):
+                of_all.took(period)
+    assert waits == [True, True, True, False, True, False, True, True]
+
+
+def test_one_slow_answer_says_nothing() -> None:
+    of_all = turns.Turns()
+    for number in range(turns.TRIED):
+        of_all.took(1.0 if number == 3 else turns.SLOW / 2)
+    assert of_all.wait()
+    assert of_all._patience == turns.PATIENCE
+
+
+def test_who_has_no_turn_times_nothing() -> None:
+    """Beside others a look-up takes as long as they let it."""
+    of_all = turns.Turns()
+    of_all._patience = 0.0
+    mine, other = turns.Turn(of_all), turns.Turn(of_all)
+    last: Any = None
+    for turn in (mine, other):
+        turn.take()
+    other.skips(last, last)
+    assert not of_all._times
+    mine.skips(last, last)
+    assert len(of_all._times) == 1
+    mine.give()
+    assert of_all.wait()
+
+
 @pytest.mark.usefixtures("readers")
 def test_who_reads_has_handed_the_turn_on(
     run: Run, done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading takes as long as all others need to be looked up, and to be heard of."""
-    monkeypatch.setattr(turns, "PATIENCE", 60.0)
+    for seconds in ("PATIENCE", "SLOW"):
+        monkeypatch.setattr(turns, seconds, 60.0)
     (tmp_path / "out" / "000.png.safetensors").unlink()
     before, heard = overlap.looked_up, list[int]()
 
