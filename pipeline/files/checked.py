@@ -12,7 +12,7 @@ import json
 import math
 import os
 import stat
-from io import DEFAULT_BUFFER_SIZE, BufferedReader
+from io import BufferedReader, FileIO
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -47,7 +47,7 @@ def open_regular(path: Path) -> BufferedReader:
             raise OSError(errno.EISDIR, "it is a folder", str(path))
         if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        return open(descriptor, "rb", DEFAULT_BUFFER_SIZE)  # with no size Python asks whether it is a terminal
+        return BufferedReader(FileIO(descriptor))  # ``open`` would ask whether it is a terminal
     except BaseException:
         os.close(descriptor)
         raise
