@@ -26,6 +26,8 @@ CORES = 4
 """Of each process: it reads and writes with that many at least."""
 LOOKED_AT = 25
 """Pictures whose size is looked at."""
+ASKED_FOR = 100
+"""Results that are asked for: where most are there already, few pictures are left."""
 
 
 def by_processes(job: Job, items: Sequence[Item], devices: Sequence[str]) -> list[str]:
@@ -34,8 +36,8 @@ def by_processes(job: Job, items: Sequence[Item], devices: Sequence[str]) -> lis
 
     Imports PyTorch where there are many small pictures. No device is touched: each belongs to what computes on it.
     """
-    given = [*devices]
-    if not _may(job) or len(items) < MANY * max(1, len(given)) or not _are_small(job, items):
+    given, many = [*devices], MANY * max(1, len(devices))
+    if not _may(job) or len(items) < many or not _are_small(job, items) or _left(job, items) < many:
         return given
     names = given or _chosen(job.device)
     cores = _cores() // max(1, len(names))
@@ -61,6 +63,21 @@ def _are_small(job: Job, items: Sequence[Item]) -> bool:
         return job.size[0] * job.size[1] <= SMALL_PIXELS
     sizes = [pixels for item in looked_at if (pixels := _pixels(item)) is not None]
     return bool(sizes) and median(sizes) <= SMALL_PIXELS
+
+
+def _left(job: Job, items: Sequence[Item]) -> float:
+    """Pictures without a result, as far as some tell."""
+    if job.existing == "overwrite":
+        return len(items)
+    asked_for = items[:: max(1, len(items) // ASKED_FOR)]
+    return len(items) * sum(not _is_there(item) for item in asked_for) / len(asked_for)
+
+
+def _is_there(item: Item) -> bool:
+    try:
+        return item.output("image").exists()
+    except (InputError, OSError):
+        return False
 
 
 def _pixels(item: Item) -> int | None:

@@ -109,8 +109,23 @@ def test_few_cores(hopper: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_cache(hopper: None, tmp_path: Path) -> None:
     request = CacheRequest("musubi", "wan", Buckets(False))
     job = Job("cache", (str(photos(tmp_path / "in")),), output=str(tmp_path), cache=request, vae="none", size=(64, 64))
-    items = cast("list[Item]", [SimpleNamespace(kinds={"image"}, member=None, source=None)] * 20)
-    assert by_processes(job, items, ()) == ["cuda:0"] * 2
+    item = SimpleNamespace(kinds={"image"}, member=None, source=None, output=lambda _kind: tmp_path / "nothing")
+    assert by_processes(job, cast("list[Item]", [item] * 20), ()) == ["cuda:0"] * 2
+
+
+def test_pictures_that_are_done_do_not_count(hopper: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes were started, for seconds, to find 2000 results there."""
+    monkeypatch.setattr(small, "ASKED_FOR", 20)
+    folder, out = photos(tmp_path / "in"), tmp_path / "out"
+    out.mkdir()
+    names = [f"{n:02d}.jpg.safetensors" for n in range(40)]
+    for name in names[:20]:
+        (out / name).touch()
+    assert processes(folder) == ["cuda:0"] * 2, "20 are left"
+    for name in names[20:22]:
+        (out / name).touch()
+    assert processes(folder) == []
+    assert processes(folder, existing="overwrite") == ["cuda:0"] * 2
 
 
 def test_what_is_in_archives_is_not_looked_at(hopper: None) -> None:
