@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import subprocess
 import sys
 import weakref
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from tvae.pipeline.jobs.devices import worker
+from tvae.pipeline.jobs.devices.messages import Alive, Ready
 from tvae.pipeline.settings.collector import collecting_later, collects_less, work_begins
 
 
@@ -80,6 +83,15 @@ def test_a_callers_process_is_left_alone() -> None:
     before = gc.get_threshold(), gc.get_freeze_count()
     work_begins()
     assert (gc.get_threshold(), gc.get_freeze_count()) == before
+
+
+def test_a_process_for_a_device_begins_its_work_when_it_is_ready(as_it_was: tuple[int, int, int]) -> None:
+    process = worker._Worker(io.BytesIO(), io.BytesIO())
+    collects_less()
+    process._tell(Alive())
+    assert gc.get_threshold() != as_it_was
+    process._tell(Ready(None, None, None))
+    assert gc.get_threshold() == as_it_was
 
 
 PROGRAM = """
