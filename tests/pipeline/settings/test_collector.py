@@ -57,11 +57,11 @@ def test_what_is_there_when_work_begins_is_not_looked_through_again(as_it_was: t
     collects_less()
     collects_less()  # a command in a command's process
     assert gc.get_threshold()[0] > 10 * as_it_was[0]
-    there = [[n] for n in range(1000)]
+    there, frozen = [[n] for n in range(10_000)], gc.get_freeze_count()
     work_begins()
     assert gc.get_threshold() == as_it_was
     assert gc.isenabled()
-    assert gc.get_freeze_count() >= len(there)
+    assert gc.get_freeze_count() - frozen > len(there) // 2
 
 
 @pytest.mark.usefixtures("as_it_was")
@@ -80,9 +80,10 @@ def test_cycles_made_by_the_work_are_still_collected() -> None:
 
 
 def test_a_callers_process_is_left_alone() -> None:
-    before = gc.get_threshold(), gc.get_freeze_count()
+    there, thresholds, frozen = [[n] for n in range(10_000)], gc.get_threshold(), gc.get_freeze_count()
     work_begins()
-    assert (gc.get_threshold(), gc.get_freeze_count()) == before
+    assert gc.get_threshold() == thresholds
+    assert gc.get_freeze_count() - frozen < len(there) // 2  # other threads may let go of some
 
 
 def test_a_process_for_a_device_begins_its_work_when_it_is_ready(as_it_was: tuple[int, int, int]) -> None:
