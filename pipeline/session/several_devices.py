@@ -92,7 +92,7 @@ class SeveralDevices:
         return self._together(its)
 
     def begun(self, _task: Task, _inputs: Sequence[Tensor], _call: Call) -> tuple[list[Tensor], Spec] | None:
-        """See ``Session``: nothing is recorded that devices share."""
+        """See ``Session``: no call that devices share begins early."""
         return None
 
     def same_call(self, _task: Task, _inputs: Sequence[Tensor], _call: Call) -> AbstractContextManager[None]:
