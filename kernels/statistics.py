@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-__all__ = ["block_stats", "blocks", "merged", "stats_bytes"]
+__all__ = ["block_stats", "blocks", "joined", "merged", "stats_bytes"]
 
 _CPU_BLOCK, _BLOCK = 1 << 18, 1 << 22
 """Elements that statistics are taken of at a time. On a CPU the centred copy stays in its cache (measured: 36 ms ->
@@ -28,6 +30,21 @@ def stats_bytes(elements: int, dtype: torch.dtype, device: torch.device) -> int:
     """What ``group_stats`` of so many elements holds beside them: a block in float32, and its centred copy."""
     copies = 1 if dtype in (torch.float32, torch.float64) else 2
     return copies * max(4, dtype.itemsize) * min(elements, _CPU_BLOCK if device.type == "cpu" else _BLOCK)
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """parts_nb3c of several, block after block: without a copy where they lie so, as those of one picture do that
+    ranks have gathered."""
+    first, size = parts[0], parts[0].nbytes
+    if first.shape[0] == 1 and all(
+        part.shape == first.shape
+        and part.is_contiguous()
+        and part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        and part.data_ptr() == first.data_ptr() + n * size
+        for n, part in enumerate(parts)
+    ):
+        return first.as_strided((1, len(parts) * first.shape[1], *first.shape[2:]), first.stride())
+    return torch.cat([*parts], 1)
 
 
 def block_stats(x: Tensor) -> Tensor:

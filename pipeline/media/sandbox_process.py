@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from io import BufferedReader
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import numpy as np
 
@@ -19,6 +19,11 @@ from tvae.pipeline.media.sandbox_messages import receive, seconds_for, send
 
 __all__ = ["DecoderProcess", "DiedError"]
 
+if sys.platform == "linux":
+    import fcntl
+
+_PIPE_BYTES = 1 << 20
+"""Most that Linux gives who is not root, instead of 64 KiB."""
 LEAST_SECONDS = 60.0
 """That an answer may take, however small the file."""
 _START_SECONDS = 60.0
@@ -47,6 +52,7 @@ class DecoderProcess:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._questions, self._answers = self._process.stdin, self._process.stdout
+        _widen(self._answers)
         self.served = False
         """Has it answered before?"""
         self.timed_out = False
@@ -124,6 +130,13 @@ class DecoderProcess:
             return f"its decoder took more than {self._seconds:.3g} seconds and was stopped"
         code = self._process.returncode
         return f"its decoder ended with {end_of(code)}" if code >= 0 else f"its decoder crashed ({end_of(code)})"
+
+
+def _widen(pipe: IO[bytes]) -> None:
+    """Pixels come in few pieces: after each one this process waits for its interpreter's lock."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # a user may have so many bytes of pipes
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
 def _not_started(why: str) -> UsageError:

@@ -24,8 +24,8 @@ def arguments_of(side: Side, method: Any, x: Tensor, args: tuple[Any, ...], kwar
     Raises UsageError where a method takes ``*args`` and their names are unknown.
     """
     bound = hasattr(method, "__self__")  # its function is the same for all models of a class, and lives as long
-    signature = _signature(method.__func__ if bound else method, bound)
-    if not (args or kwargs) and _takes_one(signature):
+    signature, takes_one = _signature(method.__func__ if bound else method, bound)
+    if not (args or kwargs) and takes_one:
         return {}
     found = dict([*signature.bind(x, *args, **kwargs).arguments.items()][1:])
     for parameter in signature.parameters.values():
@@ -53,18 +53,18 @@ def has_own_tuple(method: Any) -> bool:
     """What ``return_dict=False`` gives is told by diffusers' convention (``as_tuple``), or else asked of the model."""
     home = str(getattr(method, "__module__", "")).partition(".")[0]
     bound = hasattr(method, "__self__")
-    named = "return_dict" in _signature(method.__func__ if bound else method, bound).parameters
+    named = "return_dict" in _signature(method.__func__ if bound else method, bound)[0].parameters
     return named and home not in ("diffusers", "tvae")
 
 
 @functools.lru_cache(maxsize=64)
-def _signature(function: Any, bound: bool) -> inspect.Signature:
-    return inspect.signature(MethodType(function, object()) if bound else function)
+def _signature(function: Any, bound: bool) -> tuple[inspect.Signature, bool]:
+    """And can it be called with one argument?"""
+    found = inspect.signature(MethodType(function, object()) if bound else function)
+    return found, _takes_one(found)
 
 
-@functools.lru_cache(maxsize=64)
 def _takes_one(signature: inspect.Signature) -> bool:
-    """Can it be called with one argument?"""
     first, *others = signature.parameters.values()
     starred = (first.VAR_POSITIONAL, first.VAR_KEYWORD)
     return first.kind not in (first.KEYWORD_ONLY, first.VAR_KEYWORD) and all(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.models.calls import Call
+from tvae.pipeline.session.input_sums import start_of
 from tvae.pipeline.session.kept_runs import KeptRuns, run_key
 from tvae.pipeline.session.outputs.taken_apart import Spec
 from tvae.pipeline.session.peers import Peers, same_call
@@ -60,9 +61,10 @@ class EarlyRuns:
             return self._begun_alone(key, inputs)
         if key not in self._recorded_by_all:
             return None
-        with same_call(self._peers, session, (task.side, call), inputs) as told:
+        now = start_of(inputs[0].device)
+        with same_call(self._peers, session, (task.side, call), inputs, now) as told:
             try:
-                ready, start = self._replayable(key), self._weights.start()
+                ready, start = self._replayable(key), self._weights.start(now)
             finally:
                 told.agree()
             if ready is not None:
@@ -80,7 +82,8 @@ class EarlyRuns:
     def same_call(self, session: Computes, task: Task, inputs: Sequence[Tensor], call: Call) -> Iterator[None]:
         """Around a call that did not begin early. See ``same_call``."""
         key = run_key(task, inputs, call, NO_SINKS)
-        with same_call(self._peers, session, (task.side, call), inputs) as told:
+        now = None if self._peers is None else start_of(inputs[0].device)
+        with same_call(self._peers, session, (task.side, call), inputs, now) as told:
             told.agree()
             yield
             told.recorded = self._runs.recorded(key) is not None

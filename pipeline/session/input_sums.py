@@ -10,11 +10,19 @@ from torch import Tensor
 from tvae.kernels.checksum import WeightChecksums
 from tvae.kernels.checksum_on_host import HostChecksums
 
-__all__ = ["SumsLater", "sums_of"]
+__all__ = ["Start", "SumsLater", "start_of", "sums_of"]
+
+Start = torch.cuda.Event | None
+"""Of a call: when the current stream has done all that it was given before. None where no GPU computes."""
 
 _FIRST_SERVED = -1
 """Priority of a stream whose work the host waits for."""
 _streams: dict[torch.device, torch.cuda.Stream] = {}
+
+
+def start_of(device: torch.device) -> Start:
+    """Of a call that begins now."""
+    return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
 
 
 def sums_of(inputs: Sequence[Tensor]) -> Tensor:
@@ -26,12 +34,11 @@ def sums_of(inputs: Sequence[Tensor]) -> Tensor:
 
 class SumsLater:
     """Of inputs as they are now. On a GPU they are taken when they are asked for, in a stream of their own: beside work
-    that the current stream was given since, which must not write to them."""
+    that the current stream was given since, which must not write to them. start: see ``Start``."""
 
-    def __init__(self, inputs: Sequence[Tensor]) -> None:
-        self._inputs, self._device = [*inputs], inputs[0].device
-        self._sums = None if self._device.type == "cuda" else sums_of(inputs)
-        self._start = torch.cuda.current_stream(self._device).record_event() if self._sums is None else None
+    def __init__(self, inputs: Sequence[Tensor], start: Start) -> None:
+        self._inputs, self._device, self._start = [*inputs], inputs[0].device, start
+        self._sums = None if start is not None else sums_of(inputs)
 
     def __call__(self) -> Tensor:
         """[1] int64 on the CPU."""

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,7 +24,7 @@ from tvae.pipeline.engine.run.nccl_exchange import exchange_of
 from tvae.pipeline.engine.run.swap_rows import PartOfRows, swap_rows, widened
 from tvae.pipeline.errors import PlanError, TvaeError, UsageError
 from tvae.pipeline.session.choose_plan import Room
-from tvae.pipeline.session.input_sums import SumsLater, sums_of
+from tvae.pipeline.session.input_sums import Start, SumsLater, sums_of
 
 __all__ = ["Peers", "Told", "same_call"]
 
@@ -86,7 +87,7 @@ class Peers:
         self._compare([name for name, _ in facts], _digests([what for _, what in facts]))
 
     def check_call(
-        self, model: object, call: object, inputs: Sequence[Tensor]
+        self, model: object, call: object, inputs: Sequence[Tensor], start: Start
     ) -> tuple[Callable[[], object], Callable[[Sequence[bool]], list[list[int]]] | None]:
         """See ``same_call``. Tells the others, and gives what waits for their word; and what compares inputs, and what
         every rank says besides, None where inputs are compared with the rest."""
@@ -95,7 +96,7 @@ class Peers:
             number = self._models[model] = next(self._numbers_of_models)
         facts = _digests([number, call, [tuple(x.shape) for x in inputs]])
         if self._on_host:
-            said, later = self._said_later(facts), SumsLater(inputs)
+            said, later = self._said_later(facts), SumsLater(inputs, start)
             return lambda: self._check(_FACTS, said()), lambda more: self._compare([_INPUT], _joined(later(), more))
         sums = sums_of(inputs)  # they stay on their device: a rank waits once, for what all have said
         said = self._said_later(torch.cat([facts.to(sums.device), sums]))
@@ -180,9 +181,11 @@ class Told:
 
 
 @contextmanager
-def same_call(peers: Peers | None, model: object, call: object, inputs: Sequence[Tensor]) -> Iterator[Told]:
+def same_call(
+    peers: Peers | None, model: object, call: object, inputs: Sequence[Tensor], start: Start
+) -> Iterator[Told]:
     """Around a call: do all ranks make the same one? Raises UsageError on all where they do not. model: another object
-    when anything about the VAE has changed but the values of its weights.
+    when anything about the VAE has changed but the values of its weights. start: the call's.
 
     Inputs are compared by checksums: once the device has its work, or before where the group has no way for numbers on
     CPUs; then nothing else is told.
@@ -190,7 +193,7 @@ def same_call(peers: Peers | None, model: object, call: object, inputs: Sequence
     if peers is None:
         yield Told(lambda: None)
         return
-    agree, compare_inputs = peers.check_call(model, call, inputs)
+    agree, compare_inputs = peers.check_call(model, call, inputs, start)
     told = Told(agree)
     yield told
     if compare_inputs is not None:
@@ -204,6 +207,11 @@ def _joined(sums: Tensor, more: Sequence[bool]) -> Tensor:
 
 def _digests(facts: Sequence[object]) -> Tensor:
     """[facts] int64 on the CPU."""
-    digests = [hashlib.sha256(repr(what).encode()).digest()[:8] for what in facts]
+    return _digests_of(*map(repr, facts))
+
+
+@lru_cache(64)
+def _digests_of(*texts: str) -> Tensor:
+    digests = [hashlib.sha256(text.encode()).digest()[:8] for text in texts]
     numbers = [int.from_bytes(digest, "little", signed=True) for digest in digests]
     return torch.tensor(numbers, dtype=torch.int64, device="cpu")

@@ -40,9 +40,9 @@ MOST_CARRIED = 256 << 20
 """Bytes of inputs and results that a recording copies in and out, and holds: where there are more (the caches of a long
 clip's steps), starting the operations one by one costs less than that."""
 
-RECORDED_AT, RECORDED_STEP = 4, 3
+RECORDED_AT, RECORDED_STEP = 8, 3
 """The run that is recorded, and the run of a step of clips, of which there are many. Many sizes come a few times, and
-recording takes as much longer than a run as some replays save."""
+recording takes 15 ms more than a run, of which a replay saves 1 to 6 (H200, pictures of 1024x1024 and of 512x512)."""
 
 _log = logging.getLogger("tvae")
 

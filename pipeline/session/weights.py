@@ -99,11 +99,11 @@ class PreparedWeights:
         self._asked.clear()
         self._watch = None
 
-    def start(self) -> torch.cuda.Event | None:
+    def start(self, now: torch.cuda.Event | None = None) -> torch.cuda.Event | None:
         """Of the work that the current stream is given from now on; None where there is no checksum on a GPU yet, or
-        not of all weights that were asked for."""
+        not of all weights that were asked for. now: has been recorded for that."""
         watch = self._watch
-        return watch.start() if watch is not None and watch.weights == [*self._asked] else None
+        return (now or watch.start()) if watch is not None and watch.weights == [*self._asked] else None
 
     def look(self, start: torch.cuda.Event | None = None) -> Callable[[], bool]:
         """Have the device look whether a weight that was asked for was written to since. The answer waits for it.

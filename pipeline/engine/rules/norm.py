@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tvae.kernels import Kernels
 from tvae.kernels.prebuild import asked
-from tvae.kernels.statistics import stats_bytes
+from tvae.kernels.statistics import joined, stats_bytes
 from tvae.pipeline.engine.ir.fused_ops import norm_affine
 from tvae.pipeline.engine.ir.graph import Node
 from tvae.pipeline.engine.ir.program import More, Op, Produce, Read, Reduction
@@ -128,7 +128,7 @@ def norm_map(ctx: Context, node: Node, source: Op, groups: int, w: Any, b: Any, 
         return kernels.merge_stats(finish(acc))
 
     def finish(acc: list[Tensor]) -> Tensor:
-        return acc[0] if len(acc) == 1 else torch.cat(acc, 1)
+        return acc[0] if len(acc) == 1 else joined(acc)
 
     if source.produce is None and source.kind == "call":
         source = ctx.put(source, produce=_with_stats(source, kernels), indirect=True)

@@ -194,7 +194,7 @@ def test_nothing_is_recorded_while_kernels_are_built(monkeypatch: pytest.MonkeyP
     runs, x, building = KeptRuns(CARD), image(8), True
     one = runner_for(x)
     monkeypatch.setattr(runner, "under_way", lambda: building)
-    for _ in range(5):
+    for _ in range(RECORDED_AT + 1):
         one.run([x], recorder=runs)
     assert not one.recorded
     building = False

@@ -102,7 +102,7 @@ class OneRank(Peers):
 @pytest.mark.parametrize(("on_host", "before", "after"), [(True, 3, 1), (False, 4, 0)])
 def test_inputs_are_compared_beside_the_run(on_host: bool, before: int, after: int) -> None:
     peers, session = OneRank(on_host), torch.nn.Identity()
-    with same_call(peers, session, "decode", [torch.randn(2, 3)]) as told:
+    with same_call(peers, session, "decode", [torch.randn(2, 3)], None) as told:
         assert not peers.said
         told.agree()
         assert sum(map(len, peers.said)) == before
@@ -113,7 +113,7 @@ def test_a_call_that_fails_waits_for_nobody() -> None:
     peers, session = OneRank(True), torch.nn.Identity()
 
     def fails() -> None:
-        with same_call(peers, session, "decode", [torch.randn(2, 3)]) as told:
+        with same_call(peers, session, "decode", [torch.randn(2, 3)], None) as told:
             told.agree()
             raise PlanError("too little", 9)
 
