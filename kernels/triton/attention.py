@@ -44,6 +44,8 @@ _SAMPLED = 512
 """Keys at most that peaks are guessed from: a thirty-second of them, or a tile where that is more."""
 _SHARE = 128
 """Values whose largest magnitudes one program finds."""
+_STEP = 32
+"""Queries of a block are a multiple of this."""
 _WAVES = 2
 """Of programs that repair: each looks at all of its rows' largest exponents, and they share what is to be done."""
 
@@ -126,7 +128,8 @@ class Scratch:
     """What a block of queries needs besides its inputs; rows start at multiples of 16 bytes."""
 
     def __init__(self, m: int, n: int, d: int, device: torch.device, plan: Plan) -> None:
-        self.rows = min(plan.block, m)
+        self.rows = min(m, _STEP * ceil_div(m, _STEP * ceil_div(m, plan.block)))
+        """Of a block. As good as equal ones: the BLAS library chooses a kernel for each number, and loads it."""
         self.tiles = ceil_div(n, plan.columns)
         self.share = ceil_div(self.tiles, ceil_div(n, plan.chunk))
         """Tiles of keys in a chunk, about equal."""

@@ -65,10 +65,11 @@ class EarlyRuns:
         with same_call(self._peers, session, (task.side, call), inputs, now) as told:
             try:
                 ready, start = self._replayable(key), self._weights.start(now)
+                replay = None if ready is None else ready.runner.at_hand(inputs, self._runs)
             finally:
                 told.agree()
             if ready is not None:
-                found = self._begun(ready, start, inputs)
+                found = self._begun(ready, start, inputs, replay)
             else:  # the others wait for what this rank sends
                 found = session.compute(task, inputs, call)
                 found = found if self._still() else None
@@ -110,7 +111,13 @@ class EarlyRuns:
         ready = self._runs.recorded(key)
         return ready if ready is not None and ready.runner.weights_in_place() else None
 
-    def _begun(self, ready: Ready, start: torch.cuda.Event | None, inputs: Sequence[Tensor]) -> Found | None:
-        tensors = ready.runner.run(inputs, recorder=self._runs)
+    def _begun(
+        self,
+        ready: Ready,
+        start: torch.cuda.Event | None,
+        inputs: Sequence[Tensor],
+        replay: Callable[[], list[Tensor]] | None = None,
+    ) -> Found | None:
+        tensors = ready.runner.run(inputs, recorder=self._runs) if replay is None else replay()
         written = self._weights.look(start)
         return (tensors, ready.spec) if self._still() and not written() else None

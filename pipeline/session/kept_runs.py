@@ -28,8 +28,9 @@ from tvae.pipeline.models.calls import Call
 from tvae.pipeline.session.ready import Ready
 from tvae.pipeline.session.recorded_clip import RecordedClip
 from tvae.pipeline.session.recorded_step import RecordedStep
+from tvae.pipeline.session.recorder import Recorded
 from tvae.pipeline.session.run_inputs import Rows
-from tvae.pipeline.session.runner import Recorded, Runner
+from tvae.pipeline.session.runner import Runner
 from tvae.pipeline.session.task import Task
 
 __all__ = ["KeptRuns", "drop_recordings", "run_key"]

@@ -16,7 +16,8 @@ from torch import Tensor
 from tvae.pipeline.engine.run.cuda_graph import Recording
 from tvae.pipeline.models.streaming import Cache
 from tvae.pipeline.session.clip_plan import RECORDED_HOLES
-from tvae.pipeline.session.runner import MOST_CARRIED, RECORDED_STEP, Recorder, Runner
+from tvae.pipeline.session.recorder import Recorder
+from tvae.pipeline.session.runner import MOST_CARRIED, RECORDED_STEP, Runner
 
 __all__ = ["MOST_STEPS", "RecordedClip"]
 

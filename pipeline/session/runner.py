@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -30,11 +30,12 @@ from tvae.pipeline.memory.heap import return_what_is_free
 from tvae.pipeline.session.choose_plan import rows_dim
 from tvae.pipeline.session.recorded_first_step import RecordedFirstStep
 from tvae.pipeline.session.recorded_step import RecordedStep
-from tvae.pipeline.session.run_inputs import Rows, bytes_here, left_here, plain, whole, with_rows
+from tvae.pipeline.session.recorder import Recorder
+from tvae.pipeline.session.run_inputs import bytes_here, left_here, plain, whole, with_rows
 from tvae.pipeline.session.shared_run import SharedRun
 from tvae.pipeline.session.weights import places_of
 
-__all__ = ["MOST_CARRIED", "RECORDED_AT", "RECORDED_STEP", "Recorded", "Recorder", "Runner"]
+__all__ = ["MOST_CARRIED", "RECORDED_AT", "RECORDED_STEP", "Runner"]
 
 MOST_CARRIED = 256 << 20
 """Bytes of inputs and results that a recording copies in and out, and holds: where there are more (the caches of a long
@@ -45,35 +46,6 @@ RECORDED_AT, RECORDED_STEP = 8, 3
 recording takes 15 ms more than a run, of which a replay saves 1 to 6 (H200, pictures of 1024x1024 and of 512x512)."""
 
 _log = logging.getLogger("tvae")
-
-
-class Recorded(Protocol):
-    """Has a recording."""
-
-    def drop_recording(self) -> None:
-        """Let go of it; the run goes on without, and may be recorded again when it has come often enough."""
-
-
-class Recorder(Protocol):
-    """Has the memory that recordings keep."""
-
-    def record(
-        self,
-        owner: Recorded,
-        run: Callable[[Sequence[Tensor]], list[Tensor]],
-        inputs: Sequence[Tensor],
-        size: int,
-        carried: int,
-        kept: Sequence[Tensor] = (),
-    ) -> Recording:
-        """Record a run that takes so many bytes, ``carried`` of them inputs and outputs that a replay copies. kept:
-        further inputs, which stay where they are. Raises RuntimeError where that cannot be."""
-
-    def used(self, owner: Recorded) -> None:
-        """Its recording is wanted again."""
-
-    def step_taking(self, caches: Sequence[Rows]) -> RecordedStep | None:
-        """The recorded step that takes such caches; None where there is none."""
 
 
 class Runner:
@@ -152,6 +124,20 @@ class Runner:
     def drop_recording(self) -> None:
         """Run without one, until the size has come as often again."""
         self._recording, self._times = None, 0
+
+    def at_hand(self, inputs: Sequence[Tensor], recorder: Recorder) -> Callable[[], list[Tensor]] | None:
+        """What ``run`` gives, by a replay that a call of this starts; None where there is none. What needs no other
+        rank, such as to bring the inputs to where it reads them, is done before."""
+        recording, shared = self._recording, self._shared
+        if recording is None or isinstance(recording, RecordedStep | RecordedFirstStep) or shared is None:
+            return None
+        given = list(inputs)
+        if self._plan.program.ranks is not None:
+            given = [cast(Tensor, self._held(*each)) for each in zip(self._plan.program.inputs, given, strict=True)]
+        recorder.used(self)
+        recording.bring(given)
+        device = inputs[0].device
+        return lambda: [t for t in shared.results([*recording.start()], device) if isinstance(t, Tensor)]
 
     def run(
         self,

@@ -18,10 +18,11 @@ __all__ = ["Recordings"]
 
 class Recordings:
     """Puts a stand-in in the place of recordings, in this process. refused: none can be made. made, replayed: how many;
-    rows: of the last one's input; brought: caches that a replay copied to where it reads them."""
+    rows: of the last one's input; brought: caches that a replay copied to where it reads them; at_hand: replays that
+    have their inputs and have not begun."""
 
     def __init__(self, *, refused: bool = False) -> None:
-        self.made = self.replayed = self.rows = self.brought = 0
+        self.made = self.replayed = self.rows = self.brought = self.at_hand = 0
         self.replaying = False
         self._refused, begin = refused, Runner.__init__
         GroupExchange.recordable = property(lambda _: True, lambda *_: None)  # type: ignore[assignment, method-assign]
@@ -48,15 +49,23 @@ class Recordings:
         self.rows = inputs[0].shape[-2]
         fixed = [*(torch.empty_like(x) for x in inputs), *kept]
 
-        def replay(given: Sequence[Tensor]) -> list[Tensor]:
-            self.replayed += 1
-            self.replaying = True
+        def bring(given: Sequence[Tensor]) -> None:
+            self.at_hand += 1
             for ours, theirs in zip(fixed, given, strict=True):
                 if theirs.data_ptr() != ours.data_ptr():
                     self.brought += ours is not fixed[0]
                     ours.copy_(theirs)
+
+        def start() -> list[Tensor]:
+            self.at_hand -= 1
+            self.replayed += 1
+            self.replaying = True
             found = run(fixed)
             self.replaying = False
             return found
 
-        return SimpleNamespace(replay=replay)
+        def replay(given: Sequence[Tensor]) -> list[Tensor]:
+            bring(given)
+            return start()
+
+        return SimpleNamespace(replay=replay, bring=bring, start=start)

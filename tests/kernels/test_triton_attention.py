@@ -217,3 +217,15 @@ def test_refuses_what_it_does_not_take() -> None:
         call(512, torch.bfloat16, device="cpu")
     with pytest.raises(Unsupported):
         call(512, torch.bfloat16, tokens=100)
+
+
+@pytest.mark.parametrize("queries", [1, 31, 64, 65, 96, 129, 200, 16384, 15808])
+def test_blocks_of_queries_are_as_good_as_equal(queries: int) -> None:
+    """No more than with the largest ones, and of few sizes: a matrix product chooses its kernel for each."""
+    rows = Scratch(queries, 64, 32, torch.device("cpu"), POINTERS).rows
+    blocks = [len(part) for part in torch.empty(queries).split(rows)]
+    assert len(blocks) == -(-queries // POINTERS.block)
+    assert max(blocks) <= POINTERS.block
+    assert max(blocks) - min(blocks) < 32 * len(blocks)
+    if queries % (32 * len(blocks)) == 0:
+        assert len({*blocks}) == 1

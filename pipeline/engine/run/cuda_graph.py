@@ -71,14 +71,24 @@ class Recording:
         """What a replay takes beside the pool: the inputs that it is given, their copies, and copies of the outputs."""
         return 2 * sum(x.nbytes for x in self._inputs) + sum(t.nbytes for t in self._outputs)
 
-    @torch.no_grad()
     def replay(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The run's outputs for these inputs, in memory of their own. What the run left in its inputs may be given."""
+        self.bring(inputs)
+        return self.start()
+
+    @torch.no_grad()
+    def bring(self, inputs: Sequence[Tensor]) -> None:
+        """These inputs to where the run reads them, for a ``start`` that comes before any of the pool's others."""
         with torch.cuda.device(self._pool.device):
             self._pool.enter()
             for ours, given in zip(self._inputs, inputs, strict=True):
                 if given.data_ptr() != ours.data_ptr():
                     ours.copy_(given)
+
+    @torch.no_grad()
+    def start(self) -> list[Tensor]:
+        """The outputs for the inputs that have been brought."""
+        with torch.cuda.device(self._pool.device):
             self._graph.replay()
             outputs = [t.clone() for t in self._outputs]
             self._pool.leave()

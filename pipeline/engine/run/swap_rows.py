@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import Axis, crop, place, rows_of, shape_of_rows
 from tvae.pipeline.engine.ir.layout import memory_format
-from tvae.pipeline.engine.ir.wide_copy import copied
+from tvae.pipeline.engine.ir.wide_copy import copied, copied_all
 from tvae.pipeline.engine.plan.bounds import Rows
 from tvae.pipeline.engine.plan.shard import travels
 from tvae.pipeline.engine.run.exchange import Exchange, Message
@@ -100,16 +100,18 @@ def swap_rows(exchange: Exchange, buffers: Iterable[PartOfRows], *, channels_las
             receives.append((peer, rows))
     for peer, several in leaving.items():
         message, parts = _room_for_all(several, channels_last)
-        for one, part in zip(several, parts, strict=True):
-            copied(arrived(part, channels_last), one.rows())
+        copied_all((arrived(part, channels_last), one.rows()) for one, part in zip(several, parts, strict=True))
         sends.append((peer, message))
     for peer, several in coming.items():
         message, parts = _room_for_all(several, channels_last)
         apart += zip(several, parts, strict=True)
         receives.append((peer, message))
     swap(exchange, sends, receives)
-    for one, rows in apart:
-        one.put(arrived(rows, channels_last))
+    views = [(one, arrived(rows, channels_last)) for one, rows in apart]
+    copied_all((one.rows(), rows) for one, rows in views if one.buffer.axis.outer == 1)
+    for one, rows in views:
+        if one.buffer.axis.outer != 1:
+            one.put(rows)
 
 
 def swap(exchange: Exchange, sends: Iterable[Message], receives: Iterable[Message]) -> None:

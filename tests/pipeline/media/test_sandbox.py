@@ -25,6 +25,9 @@ from tvae.pipeline.media.sandbox import Sandbox
 from tvae.pipeline.media.sandbox_messages import receive
 from tvae.pipeline.media.sandbox_process import COMMAND
 
+if sys.platform == "linux":
+    import fcntl
+
 BAD_DECODER = """
 import ctypes, os, time
 from PIL.PngImagePlugin import PngImageFile
@@ -249,6 +252,17 @@ def test_a_process_that_does_not_start(monkeypatch: pytest.MonkeyPatch, nothing_
         monkeypatch.setattr(sandbox_process, "COMMAND", command)
         with Sandbox("on") as there, pytest.raises(UsageError, match=r"does not start .*; --sandbox off does without"):
             there.open_reader(tmp_path / "a.png")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="where pipes can be widened")
+def test_pixels_come_in_few_pieces(monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> None:
+    process = sandbox_process.DecoderProcess()
+    try:
+        assert fcntl.fcntl(process._answers, fcntl.F_GETPIPE_SZ) == 1 << 20
+    finally:
+        process.end()
+    monkeypatch.setattr(sandbox_process, "_PIPE_BYTES", 1 << 40)  # more than anybody may have
+    sandbox_process.DecoderProcess().end()
 
 
 def test_the_process_ends_with_its_questions_and_needs_no_pytorch() -> None:

@@ -57,7 +57,7 @@ def test_ranks_record_what_they_share(refuses: int) -> None:
 
 def early(rank: int, what: str) -> list[Tensor]:
     """Calls after all ranks have recorded; before the second of them something happens to the second rank."""
-    Recordings()
+    recordings = Recordings()
     model = SharingVAE()
     vae = TiledVAE(model, group=dist.group.WORLD, strip=2)
     with torch.no_grad():
@@ -68,13 +68,13 @@ def early(rank: int, what: str) -> list[Tensor]:
         looked, checked = list[str](), Peers._check
 
         def check(peers: Peers, names: Sequence[str], every: list[list[int]]) -> list[list[int]]:
-            looked.append(names[0])
+            looked.append(names[0] if not recordings.at_hand else f"{names[0]}, at hand")
             return checked(peers, names, every)
 
         still, Peers._check = session._early._still, check  # type: ignore[method-assign]
         session._early._still = lambda: (looked.append("model"), still())[1]
         found = [result(vae.decode(Z))]
-        assert looked == ["VAE", "model", "input"], "the model is looked at when the device has its work"
+        assert looked == ["VAE, at hand", "model", "input"], "the model is looked at when the device has its work"
         if what == "all change and have no recording":
             model.norm.eps = 0.5
         if (what == "no recording" and rank) or what == "all change and have no recording":
