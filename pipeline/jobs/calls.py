@@ -1,4 +1,4 @@
-"""The calls that a run gives its device: the next is given while the one before still runs."""
+"""The calls that a run gives its device: the next ones are given while the one before them still runs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from tvae.pipeline.jobs.pictures import Operation, Picture, Results, moment
 
 __all__ = ["Calls"]
 
-AHEAD = 2
-"""That a device has before it: the one that runs, and the next."""
+AHEAD, FURTHER = 2, 4
+"""That a device has before it: the one that runs, and the next; and of small calls, whose memory is nothing. A size
+that is new, and one that is recorded, take the host as long as the device takes for two or three."""
+SMALL_PIXELS = 1 << 22
+"""Of a small call."""
 
 
 class Calls:
@@ -26,7 +29,7 @@ class Calls:
     def make(self, pictures: Sequence[Picture]) -> Results | Exception:
         """One call for all of them, as soon as the device has few enough before it. The error is given back: while it
         is handled, what it was raised among keeps its memory."""
-        self.wait(AHEAD - 1)
+        self.wait(self._ahead(pictures) - 1)
         try:
             with enough_memory(self._context.model_for(pictures[0].vae)) as model:
                 began = moment(model.device)
@@ -40,6 +43,10 @@ class Calls:
             return error
         self._calls.append(found)
         return found
+
+    def _ahead(self, pictures: Sequence[Picture]) -> int:
+        small = self._context.job.vram is None and sum(picture.pixels for picture in pictures) <= SMALL_PIXELS
+        return FURTHER if small else AHEAD
 
     def wait(self, most: int = 0) -> None:
         """Until the device has no more calls than so many before it."""

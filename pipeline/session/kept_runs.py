@@ -58,9 +58,10 @@ class _Taken(NamedTuple):
 
 
 class KeptRuns:
-    """See the module's docstring."""
+    """See the module's docstring. ahead: see ``Recorder``."""
 
     def __init__(self, device: torch.device) -> None:
+        self.ahead = False
         self._device = device
         self._ready: OrderedDict[Any, Ready] = OrderedDict()
         self._clips: OrderedDict[Any, RecordedClip] = OrderedDict()

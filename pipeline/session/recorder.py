@@ -22,7 +22,10 @@ class Recorded(Protocol):
 
 
 class Recorder(Protocol):
-    """Has the memory that recordings keep."""
+    """Has the memory that recordings keep. ahead: whoever computes gives the next call before the result of this one
+    is there."""
+
+    ahead: bool
 
     def record(
         self,

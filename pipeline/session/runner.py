@@ -35,15 +35,17 @@ from tvae.pipeline.session.run_inputs import bytes_here, left_here, plain, whole
 from tvae.pipeline.session.shared_run import SharedRun
 from tvae.pipeline.session.weights import places_of
 
-__all__ = ["MOST_CARRIED", "RECORDED_AT", "RECORDED_STEP", "Runner"]
+__all__ = ["MOST_CARRIED", "RECORDED_AHEAD", "RECORDED_AT", "RECORDED_STEP", "Runner"]
 
 MOST_CARRIED = 256 << 20
 """Bytes of inputs and results that a recording copies in and out, and holds: where there are more (the caches of a long
 clip's steps), starting the operations one by one costs less than that."""
 
-RECORDED_AT, RECORDED_STEP = 8, 3
-"""The run that is recorded, and the run of a step of clips, of which there are many. Many sizes come a few times, and
-recording takes 15 ms more than a run, of which a replay saves 1 to 6 (H200, pictures of 1024x1024 and of 512x512)."""
+RECORDED_AT, RECORDED_AHEAD, RECORDED_STEP = 8, 2, 3
+"""The run that is recorded; the same where nobody waits for each result; and the run of a step of clips, of which there
+are many. Many sizes come a few times, and recording takes 15 ms more than a run, of which a replay saves 1 to 6 (H200,
+pictures of 1024x1024 and of 512x512). Of the 15 the device only waits for the end of the recording, and in a row of
+calls it has other work. There the host's time counts, of which a run takes 10 to 15 ms, and a replay 2."""
 
 _log = logging.getLogger("tvae")
 
@@ -221,7 +223,8 @@ class Runner:
     def _is_due(self, recorder: Recorder) -> bool:
         """Is this run to be recorded? A first step with large caches is where a recording takes them."""
         self._times += 1
-        due = self._record and self._times >= (RECORDED_STEP if self._in_steps else RECORDED_AT) and self.warm
+        many = RECORDED_STEP if self._in_steps else RECORDED_AHEAD if recorder.ahead else RECORDED_AT
+        due = self._record and self._times >= many and self.warm
         small = self._carried + self._caches <= MOST_CARRIED
         return due and (small or recorder.step_taking(self._leaves) is not None)
 

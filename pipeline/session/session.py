@@ -142,11 +142,12 @@ class Session:
 
     def expect(self, task: Task, shape: tuple[int, ...], call: Call | None = None) -> None:
         """Plan for a first input of this shape that comes soon, so that ``compute`` need not. From any thread, while
-        others compute. Does nothing where memory was named: what is free is then known at the call alone."""
-        side = self._sides.get(task)
-        if side is not None and self.limits.vram is None and self._peers is None:
-            like = torch.empty((), dtype=self.dtype, device=self.device).expand(shape)
-            side.expect([like], self.limits, call or Call())
+        others compute. Plans nothing where memory was named: what is free is then known at the call alone."""
+        self._runs.ahead, side, call = True, self._sides.get(task), call or Call()
+        like = [torch.empty((), dtype=self.dtype, device=self.device).expand(shape)]
+        known = self._runs.prepared(run_key(task, like, call, NO_SINKS)) is not None
+        if side is not None and not known and self.limits.vram is None and self._peers is None:
+            side.expect(like, self.limits, call)
 
     def _made(self, task: Task, inputs: Sequence[Tensor | RowSource], call: Call, dims: Mapping[int, int]) -> Ready:
         def prepare() -> Ready:
@@ -250,9 +251,7 @@ class Session:
 
     def steps(self, side: Side) -> ClipSteps | None:
         """The steps of a side, None where the model has none."""
-        if side not in self._steps:
-            self._steps[side] = self._made_steps(side)
-        return self._steps[side]
+        return self._steps[side] if side in self._steps else self._steps.setdefault(side, self._made_steps(side))
 
     def plan_clip(self, side: Side, shape: tuple[int, ...], *, whole: bool = False) -> ClipPlan:
         """What a clip of this shape would take in steps, which the side has. Computes nothing. whole: the clip and its

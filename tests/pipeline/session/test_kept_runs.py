@@ -16,7 +16,7 @@ from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan.schedule import schedule
 from tvae.pipeline.session import kept_runs, runner
 from tvae.pipeline.session.kept_runs import RECORDED_MOST, RECORDED_ROOM, RECORDED_SHARE, KeptRuns, drop_recordings
-from tvae.pipeline.session.runner import RECORDED_AT, Runner
+from tvae.pipeline.session.runner import RECORDED_AHEAD, RECORDED_AT, Runner
 
 MIB = 1 << 20
 CARD = torch.device("cuda", 0)
@@ -187,6 +187,17 @@ def test_a_size_is_recorded_when_it_comes_often_and_anew_when_it_was_dropped(
         assert order == [*["run"] * (RECORDED_AT - 1), "record", "run", "run"]  # the last two: replays
         assert drop_recordings(CARD)
         assert not one.recorded
+
+
+def test_a_size_is_recorded_at_once_where_nobody_waits_for_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    Card(monkeypatch)
+    runs, x = KeptRuns(CARD), image(12)
+    runs.ahead = True
+    one = runner_for(x)
+    for n in range(4):
+        one.run([x], recorder=runs)
+        assert one.recorded == (n >= RECORDED_AHEAD - 1)
+    assert RECORDED_AHEAD < RECORDED_AT
 
 
 def test_nothing_is_recorded_while_kernels_are_built(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,23 @@ def test_what_is_expected_is_planned_in_another_thread_and_captures_nothing(monk
         assert_close(tiled.encode(one).latent_dist.mean, model.encode(one).latent_dist.mean)
 
 
+def test_who_expects_goes_ahead_and_what_has_run_is_not_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls then follow one another before their results are there, so that sizes are recorded sooner."""
+    tiled = TiledVAE(model_of("AutoencoderKL"), "cpu", strip=256)
+    x = torch.randn(1, 3, 16, 24)
+    tiled.encode(x)
+    (session,) = tiled._sessions.values()
+    assert not session._runs.ahead
+    side = session._sides[Task("encode")]
+    monkeypatch.setattr(side, "expect", lambda inputs, *_: planned.append(tuple(inputs[0].shape)))
+    planned: list[tuple[int, ...]] = []
+    session.expect(Task("encode"), tuple(x.shape))
+    assert not planned
+    session.expect(Task("encode"), (1, 3, 24, 24))
+    assert planned == [(1, 3, 24, 24)]
+    assert session._runs.ahead
+
+
 def test_nothing_is_expected_where_memory_is_named() -> None:
     tiled = TiledVAE(model_of("AutoencoderKL"), "cpu", vram="64GiB")
     x = torch.randn(1, 3, 16, 24)
