@@ -18,11 +18,12 @@ from tiny_vaes import relative_l2, result, waves
 
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.bench.shapes import SHAPES, build
+from tvae.pipeline.session.runner import RECORDED_AT
 
 
 def timed(run: Callable[[], Any], repeat: int = 7) -> float:
     """Median milliseconds, warm."""
-    for _ in range(3):
+    for _ in range(RECORDED_AT + 1):
         run()
     times = []
     for _ in range(repeat):

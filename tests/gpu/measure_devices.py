@@ -32,6 +32,7 @@ from tvae.pipeline import TiledVAE
 from tvae.pipeline.engine.run.exchange import GroupExchange
 from tvae.pipeline.engine.run.nccl_exchange import set_for_recordings
 from tvae.pipeline.session.load_libraries import load_libraries
+from tvae.pipeline.session.runner import RECORDED_AT
 
 SLOW = 2.0
 """Seconds of a call that is measured fewer times."""
@@ -126,8 +127,8 @@ def tensor_of(output: Any) -> Tensor:
 
 
 def measured(call: Callable[[], Any], device: torch.device, times: int, agreed: Agreed) -> tuple[float, int, Tensor]:
-    """Median seconds of calls after the first six (fewer where a call takes long) and after all kernels are built,
-    most bytes of tensors (0 on a CPU), and the result."""
+    """Median seconds of calls after the recorded one (the second, where a call takes long) and after all kernels are
+    built, most bytes of tensors (0 on a CPU), and the result."""
     call()
     at = time.perf_counter()
     result = tensor_of(call())
@@ -136,7 +137,7 @@ def measured(call: Callable[[], Any], device: torch.device, times: int, agreed: 
     slow = agreed(time.perf_counter() - at) > SLOW
     wait_for_all()  # nothing is recorded while kernels are built, on any of them
     agreed(0.0)
-    for _ in range(0 if slow else 4):
+    for _ in range(0 if slow else RECORDED_AT - 1):
         del result
         result = tensor_of(call())
     if device.type == "cuda":

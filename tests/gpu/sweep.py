@@ -27,6 +27,8 @@ from sweeping.report import Journal, measured, told
 from sweeping.shared_card import take_share
 from sweeping.untiled import is_lost
 
+from tvae.pipeline.session.runner import RECORDED_AT
+
 PUBLIC = Scale(least=0.1, most=12.0, large=40.0, huge=150.0)
 TINY = Scale(least=0.002, most=0.03, large=0.06, huge=0.06, narrower=1.0, plain=False)
 
@@ -43,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=None, help="file that results are added to")
     parser.add_argument("--again", action="store_true", help="cells that fell short or built kernels")
     parser.add_argument("--share", type=int, default=1, help="sweeps that have the card together")
-    parser.add_argument("--recorded", action="store_true", help="only cells called three times, without a budget")
+    parser.add_argument("--recorded", action="store_true", help="only cells called so often, without a budget")
     parser.add_argument("--report", action="store_true", help="run nothing, tell what the file has of all seeds")
     options = parser.parse_args(arguments)
     journal = Journal(options.out)
@@ -68,7 +70,7 @@ def _run(options: argparse.Namespace, journal: Journal) -> list[dict[str, object
     drawn = cells_of(options.seed, [*families.values()], TINY if tiny else PUBLIC)
     cells: Iterator[Cell] = itertools.islice(drawn, options.cells)
     if options.recorded:
-        cells = (cell for cell in cells if cell.calls == 3 and cell.budget is None)
+        cells = (cell for cell in cells if cell.calls == RECORDED_AT and cell.budget is None)
     wanted = [cell for cell in cells if not journal.done(cell, again=options.again)]
     for number, cell in enumerate(wanted):
         elapsed = time.perf_counter() - begin

@@ -12,6 +12,7 @@ from tiny_vaes import TinyVAE, result
 from torch import Tensor, nn
 
 from tvae.pipeline import TiledVAE
+from tvae.pipeline.session.runner import RECORDED_AT
 
 pytestmark = [
     pytest.mark.gpu,
@@ -64,7 +65,7 @@ def test_budgets_and_recorded_runs(family: tuple[str, nn.Module], size: tuple[in
     name, model = family
     x = given(name, side, *size)
     vae = TiledVAE(model, bitwise=True)
-    one, *again = (result(getattr(vae, side)(x)).cpu() for _ in range(4))
+    one, *again = (result(getattr(vae, side)(x)).cpu() for _ in range(RECORDED_AT + 1))
     assert all(torch.equal(one, other) for other in again), "the same plan, started and recorded"
     for vram in budgets(model, side, x):
         assert torch.equal(computed(model, side, x, vram=vram), one), f"in {vram >> 20} MiB"

@@ -16,6 +16,7 @@ import torch
 from tiny_vaes import TinyVAE, relative_l2, result, waves
 
 from tvae.pipeline import TiledVAE
+from tvae.pipeline.session.runner import RECORDED_AT
 
 pytestmark = [
     pytest.mark.gpu,
@@ -44,8 +45,8 @@ def model() -> Any:
 
 
 def _timed(run: Callable[[], Any]) -> tuple[float, float]:
-    """(median milliseconds of five calls after four, peak GiB of one)."""
-    for _ in range(4):
+    """(median milliseconds of five calls after the recorded one, peak GiB of one)."""
+    for _ in range(RECORDED_AT + 1):
         run()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()

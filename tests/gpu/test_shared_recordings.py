@@ -13,6 +13,7 @@ from torch import distributed as dist
 
 from tvae.kernels.prebuild import wait_for_all
 from tvae.pipeline import TiledVAE
+from tvae.pipeline.session.runner import RECORDED_AT
 
 pytestmark = [
     pytest.mark.gpu,
@@ -31,7 +32,7 @@ SHAPE = TinyVAE(
     (4, None),
     4,
 )
-CALLS = 5
+CALLS = RECORDED_AT + 1
 
 
 def with_kernels_built(vae: TiledVAE, side: str, x: Tensor) -> None:
