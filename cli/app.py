@@ -33,6 +33,7 @@ from tvae.cli.exit_codes import ExitCode
 from tvae.cli.reporting import say
 from tvae.cli.waiting import wait_asleep
 from tvae.pipeline.settings.collector import collects_less
+from tvae.pipeline.settings.crashes import tells_of_crashes
 
 __all__ = ["app", "main"]
 
@@ -97,6 +98,7 @@ def main() -> None:
     """Entry point of the console script."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names the terminal's encoding lacks must not stop a run
+    tells_of_crashes()
     wait_asleep()
     collects_less()
     app()

@@ -56,6 +56,7 @@ from tvae.pipeline.jobs.remote.uploads import Uploads
 from tvae.pipeline.jobs.vaes import Vaes
 from tvae.pipeline.media.sandbox import Sandbox
 from tvae.pipeline.settings.collector import collects_less, work_begins
+from tvae.pipeline.settings.crashes import tells_of_crashes
 
 if TYPE_CHECKING:
     from tvae.pipeline.jobs.devices.following import Following
@@ -73,6 +74,7 @@ def main() -> None:
     """Until everything is done, or stdin ends."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
+    tells_of_crashes()
     collects_less()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print is no answer
@@ -92,9 +94,8 @@ class _Worker:
         self._sending = threading.Lock()
         self._items, self._claims = GivenItems(self._took), GrantedClaims(self._ask)
         self._enough = Enough()
-        self._sandbox = Sandbox("off")
+        self._sandbox, self._folders = Sandbox("off"), set[Path]()
         self._uploads: Uploads | None = None
-        self._folders = set[Path]()
         """Of results that are to be sent."""
         self._following: Queue[Any] = Queue()
         self._done = False
