@@ -19,20 +19,23 @@ __all__ = ["Recordings"]
 class Recordings:
     """Puts a stand-in in the place of recordings, in this process. refused: none can be made. made, replayed: how many;
     rows: of the last one's input; brought: caches that a replay copied to where it reads them; at_hand: replays that
-    have their inputs and have not begun."""
+    have their inputs and have not begun; used: how often a recording was said to be wanted."""
 
     def __init__(self, *, refused: bool = False) -> None:
-        self.made = self.replayed = self.rows = self.brought = self.at_hand = 0
+        self.made = self.replayed = self.rows = self.brought = self.at_hand = self.used = 0
         self.replaying = False
         self._refused, begin = refused, Runner.__init__
         GroupExchange.recordable = property(lambda _: True, lambda *_: None)  # type: ignore[assignment, method-assign]
         KeptRuns.record = self._record  # type: ignore[assignment, method-assign]
-        KeptRuns.used = lambda *_: None  # type: ignore[method-assign]
+        KeptRuns.used = self._used  # type: ignore[method-assign]
 
         def recording(runner: Runner, *args: Any, **how: Any) -> None:
             begin(runner, *args, **{**how, "record": True})
 
         Runner.__init__ = recording  # type: ignore[method-assign]
+
+    def _used(self, *_: Any) -> None:
+        self.used += 1
 
     def _record(
         self,

@@ -73,7 +73,9 @@ def early(rank: int, what: str) -> list[Tensor]:
 
         still, Peers._check = session._early._still, check  # type: ignore[method-assign]
         session._early._still = lambda: (looked.append("model"), still())[1]
+        used = recordings.used
         found = [result(vae.decode(Z))]
+        assert recordings.used == used + 1, "or it would be the first to go where others want its memory"
         assert looked == ["VAE, at hand", "model", "input"], "the model is looked at when the device has its work"
         if what == "all change and have no recording":
             model.norm.eps = 0.5

@@ -69,18 +69,21 @@ def test_rows_arrive(most: int, channels_last: bool) -> None:
                 assert torch.equal(got, crop(value, axis, *held[rank])), (seed, rank)
 
 
-def test_frames_of_all_buffers_travel_in_one_message() -> None:
-    """The caches of a clip's step: thirty messages took as long as a convolution."""
+@pytest.mark.parametrize(("most", "messages"), [(1 << 22, 1), (200, 10)])
+def test_a_few_rows_of_frames_of_all_buffers_travel_in_one_message(most: int, messages: int) -> None:
+    """The caches of a clip's step, and frames that are merged with their rows: thirty messages took as long as a
+    convolution. Many rows would be copied once more for that."""
     own, held = [(0, 4), (4, 8), (8, 12)], [(0, 5), (3, 9), (7, 12)]
-    values = [torch.randn(1, 4, 2, 12, 3 + n) for n in range(9)]
+    clips = [(torch.randn(1, 64, 2, 12, 3 + n), Axis(3, 1, 12, 1)) for n in range(9)]
+    values = [*clips, (torch.randn(2 * 12, 64), Axis(0, 2, 12, 1))]
     sent: list[list[tuple[int, int, Tensor]]] = []
 
     def one(exchange: ThreadExchange) -> None:
         sent.append(exchange.sent)
         first, last = held[exchange.rank]
-        axis = Axis(3, 1, 12, 1)
-        buffers = [PartOfRows(crop(value, axis, first, last).clone(), axis, first, own, held) for value in values]
-        swap_rows(exchange, buffers, channels_last=True)
+        parts = [PartOfRows(crop(value, axis, first, last).clone(), axis, first, own, held) for value, axis in values]
+        swap_rows(exchange, parts, channels_last=True)
 
-    together(RANKS, one)
-    assert Counter((a, b) for a, b, _ in sent[0]) == {(0, 1): 1, (1, 0): 1, (1, 2): 1, (2, 1): 1}
+    with mock.patch.object(swapped, "_FEW_BYTES", most):
+        together(RANKS, one)
+    assert Counter((a, b) for a, b, _ in sent[0]) == dict.fromkeys([(0, 1), (1, 0), (1, 2), (2, 1)], messages)
