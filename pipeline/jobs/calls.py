@@ -42,6 +42,8 @@ class Calls:
                 error.__traceback__ = error.__cause__ = error.__context__ = None
             return error
         self._calls.append(found)
+        if not found.on_its_way:  # a CPU is done with it
+            self.wait()
         return found
 
     def _ahead(self, pictures: Sequence[Picture]) -> int:

@@ -72,7 +72,9 @@ def test_the_next_run_does_the_rest(operation: str, rounds: int, photos: Path, t
     assert content(tmp_path / "first") == content(tmp_path / "whole")
     whole, longest = content(tmp_path / "whole"), time.monotonic() - begin
     rng, cut_short = random.Random(rounds), 0
-    for number in range(rounds):
+    for number in range(4 * rounds):  # where other work makes the machine slow, few moments are in the midst of a run
+        if number >= rounds and cut_short >= rounds // 6:
+            break
         out = tmp_path / "out"
         shutil.rmtree(out, ignore_errors=True)
         kind = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)[number % 3]

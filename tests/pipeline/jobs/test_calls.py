@@ -49,6 +49,8 @@ def test_small_calls_are_given_further_ahead(pixels: int, pictures: int, vram: s
     waited: list[int] = []
 
     class Call(Results):
+        on_its_way = True
+
         def __init__(self) -> None:
             pass
 
