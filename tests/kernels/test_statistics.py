@@ -22,6 +22,14 @@ def test_the_rest_is() -> None:
     several = torch.randn(3, 2, 1, 3, 5, dtype=torch.float64)  # of two pictures: blocks of one lie apart
     apart = torch.randn(1, 2, 3, 5, dtype=torch.float64), torch.randn(1, 2, 3, 5, dtype=torch.float64)
     unlike = torch.randn(1, 2, 3, 5, dtype=torch.float64), torch.randn(1, 1, 3, 5, dtype=torch.float64)
-    orders = [[gathered[0], gathered[2]], [gathered[1], gathered[0]], [*several], [*apart], [*unlike]]
+    square = torch.randn(2, 1, 2, 3, 3, dtype=torch.float64)  # the second lies there, but otherwise
+    orders = [
+        [square[0], square[1].transpose(2, 3)],
+        [gathered[0], gathered[2]],
+        [gathered[1], gathered[0]],
+        [*several],
+        [*apart],
+        [*unlike],
+    ]
     for parts in [*orders, [*gathered.transpose(3, 4)]]:
         assert torch.equal(joined(parts), torch.cat(parts, 1))
