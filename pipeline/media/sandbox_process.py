@@ -135,7 +135,7 @@ class DecoderProcess:
 def _widen(pipe: IO[bytes]) -> None:
     """Pixels come in few pieces: after each one this process waits for its interpreter's lock."""
     if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # a user may have so many bytes of pipes
+        with contextlib.suppress(OSError):  # all pipes of a user may have so many bytes, and no more
             fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 

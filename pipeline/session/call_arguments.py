@@ -59,7 +59,7 @@ def has_own_tuple(method: Any) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _signature(function: Any, bound: bool) -> tuple[inspect.Signature, bool]:
-    """And can it be called with one argument?"""
+    """A function's, and whether it can be called with one argument."""
     found = inspect.signature(MethodType(function, object()) if bound else function)
     return found, _takes_one(found)
 

@@ -13,12 +13,8 @@ __all__ = ["copied", "copied_all"]
 
 _WIDE = torch.complex128
 """The type whose elements are the largest."""
-
-
 _MOST_PIECES = 16
 """Of one tensor: with more, they are small, and each takes its place in the list that a kernel is given."""
-
-
 _PAIRS = 6
 """From which on the one kernel for all is the faster way: it takes 8 microseconds for one pair and 12 for 32, copies of
 each 2 and 54 (H200, two rows of frames 1280 and fewer pixels wide, in a CUDA graph)."""

@@ -95,8 +95,8 @@ class _Worker:
         self._items, self._claims = GivenItems(self._took), GrantedClaims(self._ask)
         self._enough = Enough()
         self._sandbox, self._folders = Sandbox("off"), set[Path]()
+        """Folders: of results that are to be sent."""
         self._uploads: Uploads | None = None
-        """Of results that are to be sent."""
         self._following: Queue[Any] = Queue()
         self._done = False
 
