@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -25,6 +26,7 @@ from tvae.pipeline.engine.run.swap_rows import PartOfRows, swap_rows, widened
 from tvae.pipeline.errors import PlanError, TvaeError, UsageError
 from tvae.pipeline.session.choose_plan import Room
 from tvae.pipeline.session.input_sums import Start, SumsLater, sums_of
+from tvae.pipeline.session.word_board import WordBoard, board_of
 
 __all__ = ["Peers", "Told", "same_call"]
 
@@ -44,6 +46,8 @@ class Peers:
     """
 
     first_only = False
+    _has_looked = False
+    _board: WordBoard | None = None
     _all: Exchange
     _fewer: dict[int, Exchange | None]
 
@@ -159,9 +163,19 @@ class Peers:
 
     def _gathered(self, numbers: Tensor) -> Callable[[], list[Tensor]]:
         if self._on_host and isinstance(self._all, GroupExchange):
-            return self._all.gather_later(numbers.cpu())
+            if not self._has_looked:
+                self._has_looked, self._board = True, board_of(self._all, _patience(self._group))
+            told = numbers.cpu()
+            return self._all.gather_later(told) if self._board is None else self._board.tell(told)
         found = self._all.gather(numbers.cuda())
         return lambda: found
+
+
+def _patience(group: dist.ProcessGroup) -> float:
+    """Seconds after which the group gives up waiting."""
+    options: Any = getattr(group._get_backend(torch.device("cpu")), "options", None)
+    given = getattr(options, "_timeout", dist.default_pg_timeout)
+    return float(given.total_seconds())
 
 
 @dataclass
