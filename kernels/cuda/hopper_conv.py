@@ -26,8 +26,8 @@ _HOPPER = (9, 0)
 _THREADS = 384
 _BUSY, _BUSY_CLIP = 0.45, 0.85
 """Shares of the multiprocessors' time that the tiles of a picture, and of a clip, must fill: with less, cuDNN's smaller
-tiles are faster (H200). Of a picture they are from 0.63 down, by 4 % of a run at 0.48; but they take 20 ms more when a
-size first comes, since cuDNN chooses anew for every convolution of every size."""
+tiles are faster (H200). Of a picture they are from 0.63 down, by up to 4 % of a run at 0.48; but they take 20 ms more
+when a size first comes, since cuDNN chooses anew for every convolution of every size."""
 
 
 class Idle(Unsupported):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.constants import default_pg_timeout
 
 from tvae.pipeline.engine.ir.axis import Axis, shape_of_rows
 from tvae.pipeline.engine.plan.bounds import Rows
@@ -26,7 +27,7 @@ from tvae.pipeline.engine.run.swap_rows import PartOfRows, swap_rows, widened
 from tvae.pipeline.errors import PlanError, TvaeError, UsageError
 from tvae.pipeline.session.choose_plan import Room
 from tvae.pipeline.session.input_sums import Start, SumsLater, sums_of
-from tvae.pipeline.session.word_board import WordBoard, board_of
+from tvae.pipeline.session.word_board import MOST_NUMBERS, WordBoard, board_of
 
 __all__ = ["Peers", "Told", "same_call"]
 
@@ -98,7 +99,7 @@ class Peers:
         number = self._models.get(model)
         if number is None:
             number = self._models[model] = next(self._numbers_of_models)
-        facts = _digests([number, call, [tuple(x.shape) for x in inputs]])
+        facts = _digests_of_call(repr(number), repr(call), repr([tuple(x.shape) for x in inputs]))
         if self._on_host:
             said, later = self._said_later(facts), SumsLater(inputs, start)
             return lambda: self._check(_FACTS, said()), lambda more: self._compare([_INPUT], _joined(later(), more))
@@ -166,7 +167,9 @@ class Peers:
             if not self._has_looked:
                 self._has_looked, self._board = True, board_of(self._all, _patience(self._group))
             told = numbers.cpu()
-            return self._all.gather_later(told) if self._board is None else self._board.tell(told)
+            if self._board is not None and 0 < told.numel() <= MOST_NUMBERS:
+                return self._board.tell(told)
+            return self._all.gather_later(told)
         found = self._all.gather(numbers.cuda())
         return lambda: found
 
@@ -174,7 +177,7 @@ class Peers:
 def _patience(group: dist.ProcessGroup) -> float:
     """Seconds after which the group gives up waiting."""
     options: Any = getattr(group._get_backend(torch.device("cpu")), "options", None)
-    given = getattr(options, "_timeout", dist.default_pg_timeout)
+    given = getattr(options, "_timeout", default_pg_timeout)
     return float(given.total_seconds())
 
 
@@ -221,11 +224,15 @@ def _joined(sums: Tensor, more: Sequence[bool]) -> Tensor:
 
 def _digests(facts: Sequence[object]) -> Tensor:
     """[facts] int64 on the CPU."""
-    return _digests_of(*map(repr, facts))
+    return _digests_of_texts(map(repr, facts))
 
 
-@lru_cache(64)
-def _digests_of(*texts: str) -> Tensor:
+@lru_cache(64)  # the texts are short
+def _digests_of_call(*texts: str) -> Tensor:
+    return _digests_of_texts(texts)
+
+
+def _digests_of_texts(texts: Iterable[str]) -> Tensor:
     digests = [hashlib.sha256(text.encode()).digest()[:8] for text in texts]
     numbers = [int.from_bytes(digest, "little", signed=True) for digest in digests]
     return torch.tensor(numbers, dtype=torch.int64, device="cpu")

@@ -44,8 +44,8 @@ clip's steps), starting the operations one by one costs less than that."""
 RECORDED_AT, RECORDED_AHEAD, RECORDED_STEP = 8, 2, 3
 """The run that is recorded; the same where nobody waits for each result; and the run of a step of clips, of which there
 are many. Many sizes come a few times, and recording takes 15 ms more than a run, of which a replay saves 1 to 6 (H200,
-pictures of 1024x1024 and of 512x512). Of the 15 the device only waits for the end of the recording, and in a row of
-calls it has other work. There the host's time counts, of which a run takes 10 to 15 ms, and a replay 0.2."""
+pictures of 1024x1024, hosts of any speed). Most of the 15 is that the device waits for the end of the recording, and in
+a row of calls it has other work. There the host's time counts, of which a run takes 10 to 15 ms, and a replay 0.2."""
 
 _log = logging.getLogger("tvae")
 

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=None, help="file that results are added to")
     parser.add_argument("--again", action="store_true", help="cells that fell short or built kernels")
     parser.add_argument("--share", type=int, default=1, help="sweeps that have the card together")
-    parser.add_argument("--recorded", action="store_true", help="only cells called so often, without a budget")
+    parser.add_argument("--recorded", action="store_true", help="only cells that are recorded, without a budget")
     parser.add_argument("--report", action="store_true", help="run nothing, tell what the file has of all seeds")
     options = parser.parse_args(arguments)
     journal = Journal(options.out)

@@ -39,7 +39,7 @@ def boards(ranks: int = 2, patience: float = 30.0) -> list[WordBoard]:
 
 def words(rank: int, number: int) -> Tensor:
     draw = random.Random(number)
-    count = draw.choice([1, 2, 3, word_board._MOST])
+    count = draw.choice([1, 2, 3, word_board.MOST_NUMBERS])
     return torch.tensor([draw.randint(-(1 << 63), (1 << 63) - 1) ^ rank for _ in range(count)], dtype=torch.int64)
 
 
@@ -74,6 +74,8 @@ def in_group(rank: int) -> list[Tensor]:
     with torch.no_grad():
         vae.decode(Z)
     assert vae._peers is not None
+    many = [n * (rank + 1) for n in range(word_board.MOST_NUMBERS + 1)]  # more than it has room for
+    assert vae._peers._numbers(many) == [[n * (each + 1) for n in range(len(many))] for each in range(RANKS)]
     return [torch.tensor([vae._peers._board is not None])]
 
 
