@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-__all__ = ["Pixels", "as_pixels", "pixels_of"]
+__all__ = ["Pixels", "as_pixels", "channels_last", "pixels_of"]
 
 
 class Pixels(NamedTuple):
@@ -52,3 +52,14 @@ def pixels_of(shape: tuple[int, ...], strides: tuple[int, ...]) -> Pixels | None
     if broadcast or pixel_stride < shape[1]:
         return None
     return Pixels(shape[0], outer, pixels, shape[1], strides[0], outer_stride, pixel_stride)
+
+
+@lru_cache(1 << 12)
+def channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a dense tensor [N, C, *spatial] with channels innermost."""
+    strides, step = [0] * len(shape), shape[1]
+    strides[1] = 1
+    for d in (*reversed(range(2, len(shape))), 0):
+        strides[d] = step
+        step *= shape[d]
+    return tuple(strides)

@@ -98,19 +98,27 @@ def _prepare(level: str, operations: set[str], dtype: torch.dtype, device: int) 
 
 def _method(definition: Callable[_P, _R]) -> Callable[Concatenate[Kernels, _P], _R]:
     """Runs an operation at its level. All levels get all arguments by position."""
-    known = signature(definition)
+    known, operation = signature(definition), definition.__name__
     defaults = tuple(parameter.default for parameter in known.parameters.values())
     needed = defaults.count(Parameter.empty)
 
     @wraps(definition)
     def run(self: Kernels, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        given: tuple[Any, ...] = (*args, *defaults[len(args) :])
+        given: tuple[Any, ...] = args
         if kwargs or len(args) < needed:  # binding takes several microseconds
             bound = known.bind(*args, **kwargs)
             bound.apply_defaults()
             given = bound.args
-        found: _R = self._run(definition.__name__, *given)
-        return found
+        elif len(args) < len(defaults):
+            given = (*args, *defaults[len(args) :])
+        for level, computed in self._chains.get(operation) or self._chain(operation):
+            try:
+                found: _R = computed(*given)
+            except Unsupported as reason:
+                self._refused(operation, level, reason)
+            else:
+                return found
+        raise AssertionError(f"the definition of {operation} refused its inputs")
 
     return run
 
@@ -173,19 +181,11 @@ class Kernels:
     tensor_to_frames = _method(tensor_to_frames)
     wide_attention = _method(wide_attention)
 
-    def _run(self, operation: str, *args: Any) -> Any:
-        if operation not in self._chains:
-            self._chains[operation] = self._chain(operation)
-        for level, run in self._chains[operation]:
-            try:
-                return run(*args)
-            except Unsupported as reason:
-                if asked() is None:  # refusals at a rehearsal's small sizes are not logged
-                    self._tell(operation, level, str(reason))
-                if isinstance(reason, Failed):
-                    left = [link for link in self._chains[operation] if link[0] != level]
-                    self._chains[operation] = left
-        raise AssertionError(f"the definition of {operation} refused its inputs")
+    def _refused(self, operation: str, level: str, reason: Unsupported) -> None:
+        if asked() is None:  # refusals at a rehearsal's small sizes are not logged
+            self._tell(operation, level, str(reason))
+        if isinstance(reason, Failed):
+            self._chains[operation] = [link for link in self._chains[operation] if link[0] != level]
 
     def _chain(self, operation: str) -> list[tuple[str, Callable[..., Any]]]:
         """The implementations to ask, in order."""
@@ -199,6 +199,7 @@ class Kernels:
             elif missing:
                 self._tell(operation, level, missing)
             level = _NEXT.get(level)
+        self._chains[operation] = chain
         return chain
 
     def _tell(self, operation: str, level: str, reason: str) -> None:

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from tvae.kernels.cuda import program
-from tvae.kernels.cuda.boxes import boxes
-from tvae.kernels.cuda.hopper_cut import SCATTERED, Form, cut_for, takes
+from tvae.kernels.cuda.hopper_cut import SCATTERED, Form, Work, cut_for, takes
 from tvae.kernels.cuda.launch import StructLaunch, card, load, no_card
 from tvae.kernels.prebuild import asked, wait_for
 from tvae.kernels.registry import Failed, Unsupported
@@ -32,19 +31,6 @@ when a size first comes, since cuDNN chooses anew for every convolution of every
 
 class Idle(Unsupported):
     """The maps are too small to keep the multiprocessors busy."""
-
-
-class _Work(ctypes.Structure):
-    """As in the source."""
-
-    _fields_ = (
-        *[(name, ctypes.c_void_p) for name in ("bias", "parts")],
-        *[
-            (name, ctypes.c_int)
-            for name in ("samples", "frames", "height", "width", "channels", "wide", "deep", "times")
-        ],
-        *[(name, ctypes.c_int) for name in ("left", "top", "front", "float_bias")],
-    )
 
 
 @cache
@@ -143,31 +129,32 @@ def _convolve(
     cut = cut_for(seen, of_bias, tuple(pads), stats, busy, form)
     if isinstance(cut, str):
         raise Unsupported(cut)
-    maps = [t for t in (x, weight, residual, out) if t is not None]
-    if any(t.data_ptr() % 16 for t in maps):
-        raise Unsupported(SCATTERED)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in maps):
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, residual, out)):
         raise Unsupported("no gradients at this level")
     here = asked()
     if here is None and cut.idle:
         height, width = cut.made[0][-2:]
         raise Idle(f"{height}x{width} of {weight.shape[0]} channels leave multiprocessors idle")
-    y = out
-    if y is None:
-        y = torch.empty_strided(*cut.made, dtype=x.dtype, device=x.device)
+    y = torch.empty_strided(*cut.made, dtype=x.dtype, device=x.device) if out is None else out
+    other = y if residual is None else residual  # which the kernel does not look at then
+    places = x.data_ptr(), weight.data_ptr(), other.data_ptr(), y.data_ptr()
+    if (places[0] | places[1] | places[2] | places[3]) % 16:
+        raise Unsupported(SCATTERED)
     parts = torch.empty(cut.parts, dtype=torch.float64, device=x.device) if stats else None
     if here is not None:
         here.want(cut.build, lambda: load("conv", *cut.build))
         return y, parts
     wait_for(cut.build)
     launch = _launcher(cut.build, cut.blocks)
-    wide_bias = bias is not None and bias.dtype != x.dtype
-    shift = None if bias is None else (bias.float() if wide_bias else bias).contiguous()
-    other = y if residual is None else residual  # which the kernel does not look at then
-    tensors = [boxes(t.data_ptr(), x.dtype, *how) for t, how in zip((x, weight, other, y), cut.boxes, strict=True)]
-    addresses = [None if t is None else t.data_ptr() for t in (shift, parts)]
-    work = _Work(*addresses, *cut.work, wide_bias)
-    launch(*[t.getPtr() for t in tensors], ctypes.addressof(work))
+    work, shift = Work.from_buffer_copy(cut.work), None
+    if bias is not None:
+        work.float_bias = bias.dtype != x.dtype
+        shift = (bias.float() if work.float_bias else bias).contiguous()
+        work.bias = shift.data_ptr()
+    if parts is not None:
+        work.parts = parts.data_ptr()
+    maps = [box.at(place) for place, box in zip(places, cut.boxes, strict=True)]
+    launch(maps[0].getPtr(), maps[1].getPtr(), maps[2].getPtr(), maps[3].getPtr(), ctypes.addressof(work))
     return y, parts
 
 

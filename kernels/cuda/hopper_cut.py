@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
+from tvae.kernels.cuda.boxes import Boxes, boxes_of
 from tvae.kernels.cuda.launch import card
-from tvae.kernels.cuda.maps import ELEMENTS, Layout, channels_last
+from tvae.kernels.cuda.maps import ELEMENTS, Layout
+from tvae.kernels.layout import channels_last
 
-__all__ = ["SCATTERED", "Cut", "Form", "Seen", "cut_for", "takes"]
+__all__ = ["SCATTERED", "Cut", "Form", "Seen", "Work", "cut_for", "takes"]
 
 _TILE = 16
 """Rows and columns of a block's tile."""
@@ -29,6 +32,19 @@ def takes(outer: int, inner: int, kernel: int) -> bool:
     return kernel == 3 and inner % _DEEP == 0 and outer % _WIDE == 0
 
 
+class Work(ctypes.Structure):
+    """What the kernel is told beside its maps, as in the source."""
+
+    _fields_ = (
+        *[(name, ctypes.c_void_p) for name in ("bias", "parts")],
+        *[
+            (name, ctypes.c_int)
+            for name in ("samples", "frames", "height", "width", "channels", "wide", "deep", "times")
+        ],
+        *[(name, ctypes.c_int) for name in ("left", "top", "front", "float_bias")],
+    )
+
+
 class Cut(NamedTuple):
     """A convolution of maps of one layout, without their memory."""
 
@@ -40,10 +56,10 @@ class Cut(NamedTuple):
     """Does it leave multiprocessors idle?"""
     parts: tuple[int, ...]
     """The shape of its statistics."""
-    boxes: tuple[tuple[Any, ...], ...]
+    boxes: tuple[Boxes, ...]
     """How x, weight, residual and y are copied."""
-    work: tuple[int, ...]
-    """What the kernel is told behind addresses, but for the bias."""
+    work: bytes
+    """What the kernel is told, without addresses."""
 
 
 Seen = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]
@@ -105,14 +121,17 @@ def cut_for(
     flags = ("RESIDUAL", residual is not None), ("STATS", stats), *forms
     macros = (("ELEMENT", ELEMENTS[dtype]), *((name, int(is_so)) for name, is_so in flags))
     y = (shape, channels_last(shape)) if out is None else out[:2]
+    other = y if residual is None else residual[:2]
     how = (
-        *(_boxes_of(*x[:2], size, _TILE + 2, _TILE + 2), _taps_of(taps, size)),
-        *(_boxes_of(*(y if residual is None else residual[:2]), size, _TILE, _ROWS), _boxes_of(*y, size, _TILE, _ROWS)),
+        *(_boxes_of(*x[:2], dtype, _TILE + 2, _TILE + 2), _taps_of(taps, dtype)),
+        *(_boxes_of(*t, dtype, _TILE, _ROWS) for t in (other, y)),
     )
-    work = samples, frames, height, width, taps[0], wide, taps[1] // _DEEP, taps[2], left, top, front
+    work = Work(0, 0, samples, frames, height, width, taps[0], wide, taps[1] // _DEEP, taps[2], left, top, front, 0)
     parts = samples, slots * shape[1] // taps[0], 3, taps[0]
     made = shape if seen[1] is None or len(seen[1][0]) == 5 else (*shape[:2], *shape[3:])
-    return Cut((made, channels_last(made)), ("hopper_conv", macros, device.index), slots * wide, idle, parts, how, work)
+    return Cut(
+        (made, channels_last(made)), ("hopper_conv", macros, device.index), slots * wide, idle, parts, how, bytes(work)
+    )
 
 
 def _as_clip(picture: Seen) -> Seen:
@@ -135,15 +154,15 @@ def _steps(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple
     return None if any(step <= 0 or step % 16 or step >= 1 << 40 for step in steps) else tuple(steps)
 
 
-def _boxes_of(shape: tuple[int, ...], strides: tuple[int, ...], size: int, columns: int, rows: int) -> tuple[Any, ...]:
-    """A map in boxes of 64 channels, so many columns and so many rows of one frame: see ``boxes``."""
+def _boxes_of(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, columns: int, rows: int) -> Boxes:
+    """A map in boxes of 64 channels, so many columns and so many rows of one frame."""
     samples, channels, frames, height, width = shape
-    steps = _steps(shape, strides, size)
+    steps = _steps(shape, strides, dtype.itemsize)
     assert steps is not None
-    return (channels, width, height, frames, samples), steps, (_DEEP, columns, rows, 1, 1)
+    return boxes_of(dtype, (channels, width, height, frames, samples), steps, (_DEEP, columns, rows, 1, 1))
 
 
-def _taps_of(shape: tuple[int, ...], size: int) -> tuple[Any, ...]:
-    """A weight in boxes of 128x64 channels of one tap: see ``boxes``."""
-    outer, inner, taps = shape[0], shape[1], math.prod(shape[2:])
-    return (inner, taps, outer), (inner * size, inner * taps * size), (_DEEP, 1, _WIDE)
+def _taps_of(shape: tuple[int, ...], dtype: torch.dtype) -> Boxes:
+    """A weight in boxes of 128x64 channels of one tap."""
+    outer, inner, taps, size = shape[0], shape[1], math.prod(shape[2:]), dtype.itemsize
+    return boxes_of(dtype, (inner, taps, outer), (inner * size, inner * taps * size), (_DEEP, 1, _WIDE))

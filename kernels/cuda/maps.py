@@ -10,7 +10,7 @@ from tvae.kernels.cuda.ring import VECTOR_BYTES
 from tvae.kernels.layout import Pixels, as_pixels
 from tvae.kernels.registry import Unsupported
 
-__all__ = ["ELEMENTS", "MAX_CHANNELS", "Layout", "Maps", "channels_last", "common"]
+__all__ = ["ELEMENTS", "MAX_CHANNELS", "Layout", "Maps", "common"]
 
 ELEMENTS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """The types that the kernels take -> their number in the sources."""
@@ -26,16 +26,6 @@ class Maps(NamedTuple):
 
     size: tuple[int, int, int, int]
     strides: tuple[tuple[int, int, int], ...]
-
-
-def channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a dense tensor [N, C, *spatial] with channels innermost."""
-    strides, step = [0] * len(shape), shape[1]
-    strides[1] = 1
-    for d in (*reversed(range(2, len(shape))), 0):
-        strides[d] = step
-        step *= shape[d]
-    return tuple(strides)
 
 
 def common(layouts: tuple[Layout, ...], dtype: torch.dtype) -> Maps:

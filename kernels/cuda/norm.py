@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from tvae.kernels.cuda.launch import Launch, card, load, resident
-from tvae.kernels.cuda.maps import ELEMENTS, Layout, channels_last, common
+from tvae.kernels.cuda.maps import ELEMENTS, Layout, common
 from tvae.kernels.cuda.ring import FORMS, VECTOR_BYTES, Card, Ring, geometry
+from tvae.kernels.layout import channels_last
 from tvae.kernels.registry import Unsupported
 
 __all__ = ["add_stats", "group_stats", "norm_act", "prepare"]

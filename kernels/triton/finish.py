@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 import triton
 import triton.language as tl
@@ -9,7 +11,8 @@ from torch import Tensor
 
 from tvae.kernels.registry import Unsupported
 from tvae.kernels.triton.device import sqrt_wide, three_sums
-from tvae.kernels.triton.launch import INTERPRETED, check_vector, device_of, launch
+from tvae.kernels.triton.launch import INTERPRETED, check_vector
+from tvae.kernels.triton.repeated import Repeated
 from tvae.kernels.triton.sizes import power_of_2
 
 __all__ = ["finish_stats"]
@@ -91,41 +94,35 @@ def finish_stats(
     parts: Tensor, groups: int, eps: float, weight: Tensor | None, bias: Tensor | None, offset: Tensor | None
 ) -> Tensor:
     """See ``operations.finish_stats``. In float64, one program for each sample and group."""
-    if parts.ndim != 4 or parts.shape[2] != 3 or parts.dtype != torch.float64:
-        raise ValueError(f"statistics are float64 [N, B, 3, C], not {parts.dtype} {list(parts.shape)}")
-    if not parts.is_cuda and not INTERPRETED:
-        raise Unsupported(f"a tensor on {parts.device.type}")
-    n, blocks, _, channels = parts.shape
+    shape, device = parts.shape, parts.device
+    if len(shape) != 4 or shape[2] != 3 or parts.dtype != torch.float64:
+        raise ValueError(f"statistics are float64 [N, B, 3, C], not {parts.dtype} {list(shape)}")
+    channels = shape[3]
     if groups < 1 or channels % groups:
         raise ValueError(f"{channels} channels do not fall into {groups} groups")
-    if any(t is not None and t.dtype == torch.float64 for t in (weight, bias, offset)):
+    if torch.float64 in [t.dtype for t in (weight, bias, offset) if t is not None]:
         raise Unsupported("float64 parameters, of which the result is float64")
-    weight = check_vector("weight", weight, channels, parts.device)
-    bias = check_vector("bias", bias, channels, parts.device)
-    offset = check_vector("offset", offset, channels, parts.device)
-    width = max(NARROWEST, power_of_2(channels // groups))
-    if parts.numel() == 0 or width > TILE or channels > 1 << 16:
-        raise Unsupported(f"{n}x{blocks} blocks, {channels} channels in {groups} groups")
-    affine = torch.empty((2, n, channels), dtype=torch.float32, device=parts.device)
-    with device_of(parts):
-        launch(
-            _finish,
-            (n * groups,),
-            parts.contiguous(),
-            affine if weight is None else weight,
-            affine if bias is None else bias,
-            affine if offset is None else offset,
-            affine,
-            n,
-            blocks,
-            channels,
-            groups,
-            eps=float(eps),
-            BB=TILE // width,  # whatever the blocks are: one kernel for all sizes of a picture
-            BC=width,
-            WEIGHT=weight is not None,
-            BIAS=bias is not None,
-            OFFSET=offset is not None,
-            num_warps=WARPS,
-        )
+    weight = check_vector("weight", weight, channels, device)
+    bias = check_vector("bias", bias, channels, device)
+    offset = check_vector("offset", offset, channels, device)
+    run = _of_shape(shape, device, groups, float(eps), (weight is not None, bias is not None, offset is not None))
+    affine = torch.empty((2, shape[0], channels), dtype=torch.float32, device=device)
+    given = [affine if vector is None else vector for vector in (weight, bias, offset)]
+    run(parts.contiguous(), *given, affine)
     return affine
+
+
+@lru_cache(1 << 13)
+def _of_shape(
+    shape: tuple[int, ...], device: torch.device, groups: int, eps: float, has: tuple[bool, bool, bool]
+) -> Repeated:
+    """The launch for statistics of this shape. has: is there a weight, a bias, an offset? Raises Unsupported."""
+    if device.type != "cuda" and not INTERPRETED:
+        raise Unsupported(f"a tensor on {device.type}")
+    n, blocks, _, channels = shape
+    width = max(NARROWEST, power_of_2(channels // groups))
+    if 0 in shape or width > TILE or channels > 1 << 16:
+        raise Unsupported(f"{n}x{blocks} blocks, {channels} channels in {groups} groups")
+    tile = {"BB": TILE // width, "BC": width}  # whatever the blocks are: one kernel for all sizes of a picture
+    options = {"eps": eps, **tile, **dict(zip(("WEIGHT", "BIAS", "OFFSET"), has, strict=True)), "num_warps": WARPS}
+    return Repeated(_finish, (n * groups,), (n, blocks, channels, groups), options, device)

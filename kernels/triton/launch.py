@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 from triton import knobs
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tvae.kernels.layout import pixels_of
+from tvae.kernels.layout import channels_last, pixels_of
 from tvae.kernels.prebuild import asked, under_way, wait_for
 from tvae.kernels.registry import Unsupported
 from tvae.kernels.triton.reading import read_triton, wait_for_reading
@@ -26,12 +26,15 @@ __all__ = [
     "Map",
     "Tuning",
     "channel_block",
+    "check_kind",
     "check_place",
     "check_vector",
+    "compiled",
     "dense_wide",
     "device_of",
     "empty_last",
     "launch",
+    "map_of",
     "pixel_block",
     "programs",
     "shared_map",
@@ -89,11 +92,12 @@ def shared_map(*tensors: Tensor) -> Map:
     for t in tensors[1:]:
         if t.shape != x.shape or t.dtype != x.dtype or t.device != x.device:
             raise Unsupported("tensors of unlike shape, type or device")
-    return _shared(x.shape, *[t.stride() for t in tensors])
+    return map_of(x.shape, *[t.stride() for t in tensors])
 
 
 @lru_cache(1 << 14)  # a run asks the same a thousand times
-def _shared(shape: tuple[int, ...], *steps: tuple[int, ...]) -> Map:
+def map_of(shape: tuple[int, ...], *steps: tuple[int, ...]) -> Map:
+    """The same of tensors of this shape with these strides. Raises Unsupported as well."""
     views = []
     for strides in steps:
         view = pixels_of(shape, strides)
@@ -117,10 +121,15 @@ def _shared(shape: tuple[int, ...], *steps: tuple[int, ...]) -> Map:
 
 def check_place(x: Tensor) -> None:
     """Raise Unsupported for a type or device that the kernels do not take."""
-    if x.dtype not in _TYPES:
-        raise Unsupported(f"{x.dtype} values")
-    if not x.is_cuda and not INTERPRETED:
-        raise Unsupported(f"a tensor on {x.device.type}")
+    check_kind(x.dtype, x.device)
+
+
+def check_kind(dtype: torch.dtype, device: torch.device) -> None:
+    """The same of a tensor of this type on this device."""
+    if dtype not in _TYPES:
+        raise Unsupported(f"{dtype} values")
+    if device.type != "cuda" and not INTERPRETED:
+        raise Unsupported(f"a tensor on {device.type}")
 
 
 def check_vector(name: str, vector: Tensor | None, channels: int, device: torch.device) -> Tensor | None:
@@ -198,6 +207,15 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
     made[(*grid, 1, 1)[:3]](*args, *constants)
 
 
+def compiled(
+    kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], options: dict[str, Any]
+) -> Callable[..., Any] | None:
+    """What starts the kernel that was compiled for such arguments on the current device, constants behind them, where
+    one was."""
+    made = None if INTERPRETED else _MADE.get(_key(kernel, torch.cuda.current_device(), args, options))
+    return None if made is None else cast(Callable[..., Any], made[(*grid, 1, 1)[:3]])
+
+
 def _add(found: dict[Hashable, Any], key: Hashable, value: Any) -> None:
     if len(found) >= _MOST:
         found.clear()
@@ -221,7 +239,7 @@ def _same(kernel: Any, device: int, args: tuple[Any, ...], options: dict[str, An
 
 def _key(kernel: Any, device: int, args: tuple[Any, ...], options: dict[str, Any]) -> Hashable:
     """A specialisation of a kernel."""
-    forms = tuple(_form(value, fixed) for value, fixed in zip(args, _fixed(kernel), strict=False))
+    forms = tuple([_form(value, fixed) for value, fixed in zip(args, _fixed(kernel), strict=False)])
     return (kernel, device, forms, *options.items())
 
 
@@ -233,6 +251,8 @@ def _fixed(kernel: Any) -> tuple[bool, ...]:
 
 def _form(value: Any, fixed: bool) -> Hashable:
     """What a kernel is specialised for in an argument; ``fixed``: see ``_fixed``."""
+    if value.__class__ is int and 0 <= value < 1 << 31:  # most are, and a new size asks for hundreds
+        return False, False, False, fixed or (value == 1, value % 16 == 0)
     if isinstance(value, Tensor):
         return value.dtype, fixed or value.data_ptr() % 16 == 0
     if isinstance(value, TensorDescriptor):
@@ -270,5 +290,4 @@ def device_of(x: Tensor) -> AbstractContextManager[object]:
 
 def empty_last(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """An uninitialised tensor of [N, C, *spatial] ``shape`` like x, dense, channels innermost."""
-    order = (0, *range(2, len(shape)), 1)
-    return torch.empty_permuted(shape, order, dtype=x.dtype, device=x.device)
+    return torch.empty_strided(shape, channels_last(shape), dtype=x.dtype, device=x.device)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from tvae.kernels.layout import channels_last
 from tvae.kernels.registry import Unsupported
 from tvae.kernels.triton.cut import cut_of
 from tvae.kernels.triton.device import silu
-from tvae.kernels.triton.launch import (
-    Tuning,
-    channel_block,
-    dense_wide,
-    device_of,
-    empty_last,
-    launch,
-    shared_map,
-)
+from tvae.kernels.triton.launch import Tuning, channel_block, check_kind, dense_wide, map_of
+from tvae.kernels.triton.repeated import Repeated
 
 __all__ = ["norm_act"]
 
@@ -76,14 +73,29 @@ def norm_act(x: Tensor, affine: Tensor, act: str | None) -> Tensor:
     """See ``operations.norm_act``. In float32, rounded once, after the activation; y is dense, channels innermost."""
     if act not in (None, "silu"):
         raise ValueError(f"the activations are None and 'silu', not '{act}'")
-    if affine.shape != (2, *x.shape[:2]):
-        raise ValueError(f"the affine map is {list(affine.shape)}, not [2, {x.shape[0]}, {x.shape[1]}]")
+    shape = x.shape
+    if affine.shape != (2, *shape[:2]):
+        raise ValueError(f"the affine map is {list(affine.shape)}, not [2, {shape[0]}, {shape[1]}]")
     if affine.device != x.device or not affine.dtype.is_floating_point:
         raise Unsupported(f"an affine map of {affine.dtype} on {affine.device}")
-    shared_map(x)  # nothing is taken for a map that is refused
-    y = empty_last(x, x.shape)
-    whole = shared_map(x, y)
-    cut = cut_of(whole, channel_block(whole.channels), x.dtype, x.device, NORM, SILU=act == "silu")
-    with device_of(x):
-        launch(_norm, cut.grid, x, dense_wide(affine), y, whole.samples, *cut.numbers, **cut.options)
+    strides, run = _of_layout(shape, x.stride(), x.dtype, x.device, act == "silu", NORM)
+    y = torch.empty_strided(shape, strides, dtype=x.dtype, device=x.device)
+    run(x, dense_wide(affine), y)
     return y
+
+
+@lru_cache(1 << 13)
+def _of_layout(
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    silu: bool,
+    tuning: Tuning,
+) -> tuple[tuple[int, ...], Repeated]:
+    """The strides of y, and its launch, for x of this layout. Raises Unsupported."""
+    check_kind(dtype, device)
+    dense = channels_last(shape)
+    whole = map_of(shape, strides, dense)
+    cut = cut_of(whole, channel_block(whole.channels), dtype, device, tuning, SILU=silu)
+    return dense, Repeated(_norm, cut.grid, (whole.samples, *cut.numbers), cut.options, device)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from tvae.kernels.layout import channels_last
 from tvae.kernels.registry import Unsupported
 from tvae.kernels.triton.cut import cut_of
 from tvae.kernels.triton.device import silu
-from tvae.kernels.triton.launch import (
-    Tuning,
-    check_vector,
-    device_of,
-    empty_last,
-    launch,
-    shared_map,
-)
+from tvae.kernels.triton.launch import Tuning, check_kind, check_vector, map_of
+from tvae.kernels.triton.repeated import Repeated
 from tvae.kernels.triton.sizes import power_of_2
 
 __all__ = ["rms_norm_act"]
@@ -112,18 +110,41 @@ def rms_norm_act(
         raise ValueError(f"rms_norm_act has the forms 'normalize' and 'rms', not '{form}'")
     if act not in (None, "silu"):
         raise ValueError(f"the activations are None and 'silu', not '{act}'")
-    channels = shared_map(x).channels
-    if channels > MOST_CHANNELS:
-        raise Unsupported(f"{channels} channels")
-    weight = check_vector("weight", weight, channels, x.device)
-    bias = check_vector("bias", bias, channels, x.device)
-    offset = check_vector("offset", offset, channels, x.device)
-    y = empty_last(x, x.shape) if out is None else out
-    whole, block = shared_map(x, y), power_of_2(channels)
-    has = {"WEIGHT": weight is not None, "BIAS": bias is not None, "OFFSET": offset is not None}
-    options = {**has, "NORMALIZE": form == "normalize", "SILU": act == "silu"}
-    cut = cut_of(whole, block, x.dtype, x.device, RMS, **options)
-    tensors = x, *(x if vector is None else vector for vector in (weight, bias, offset)), y
-    with device_of(x):
-        launch(_rms, cut.grid, *tensors, float(eps), *cut.numbers, **cut.options)
+    shape, dtype, device = x.shape, x.dtype, x.device
+    if out is not None and (out.shape != shape or out.dtype != dtype or out.device != device):
+        raise Unsupported("tensors of unlike shape, type or device")
+    channels = shape[1] if len(shape) > 2 else 0
+    to = None if out is None else out.stride()
+    has = weight is not None, bias is not None, offset is not None
+    strides, run = _of_layout(shape, x.stride(), to, dtype, device, float(eps), (form, act), has, RMS)
+    weight = check_vector("weight", weight, channels, device)
+    bias = check_vector("bias", bias, channels, device)
+    offset = check_vector("offset", offset, channels, device)
+    y = torch.empty_strided(shape, strides, dtype=dtype, device=device) if out is None else out
+    run(x, *(x if vector is None else vector for vector in (weight, bias, offset)), y)
     return y
+
+
+@lru_cache(1 << 13)
+def _of_layout(
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    to: tuple[int, ...] | None,
+    dtype: torch.dtype,
+    device: torch.device,
+    eps: float,
+    kind: tuple[str, str | None],
+    has: tuple[bool, bool, bool],
+    tuning: Tuning,
+) -> tuple[tuple[int, ...], Repeated]:
+    """The strides of y, and its launch, for x of this layout. to: those of y, where it is given; kind: form and
+    activation; has: is there a weight, a bias, an offset? Raises Unsupported."""
+    check_kind(dtype, device)
+    dense = to or channels_last(shape)
+    whole, (form, act) = map_of(shape, strides, dense), kind
+    if whole.channels > MOST_CHANNELS:
+        raise Unsupported(f"{whole.channels} channels")
+    options = dict(zip(("WEIGHT", "BIAS", "OFFSET"), has, strict=True))
+    options |= {"NORMALIZE": form == "normalize", "SILU": act == "silu"}
+    cut = cut_of(whole, power_of_2(whole.channels), dtype, device, tuning, **options)
+    return dense, Repeated(_rms, cut.grid, (eps, *cut.numbers), cut.options, device)

@@ -8,22 +8,18 @@ block of statistics.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from tvae.kernels.registry import Unsupported
 from tvae.kernels.triton.cut import cut_of
 from tvae.kernels.triton.device import median, store_part, tile_count
-from tvae.kernels.triton.launch import (
-    Tuning,
-    channel_block,
-    check_vector,
-    device_of,
-    empty_last,
-    launch,
-    shared_map,
-)
+from tvae.kernels.triton.launch import Tuning, channel_block, check_kind, check_vector, empty_last, map_of
+from tvae.kernels.triton.repeated import Repeated
 
 __all__ = ["add_stats", "group_stats"]
 
@@ -159,14 +155,32 @@ def add_stats(
 
 
 def _launch(x: Tensor, residual: Tensor | None, bias: Tensor | None, y: Tensor | None, stats: bool) -> Tensor | None:
+    shape, dtype, device = x.shape, x.dtype, x.device
     added, to = x if residual is None else residual, x if y is None else y
-    whole = shared_map(x, added, to)
-    tuning = ADD if y is not None else STATS if x.numel() * x.element_size() > CACHED else SMALL
-    has = {"RESIDUAL": residual is not None, "BIAS": bias is not None, "STORE": y is not None, "STATS": stats}
-    cut = cut_of(whole, channel_block(whole.channels), x.dtype, x.device, tuning, LONGEST, **has)
-    bias = check_vector("bias", bias, whole.channels, x.device)
-    parts = torch.empty(cut.parts, dtype=torch.float64, device=x.device) if stats else None
-    tensors = x, added, x if bias is None else bias, to, x if parts is None else parts
-    with device_of(x):
-        launch(_add, cut.grid, *tensors, *cut.numbers, **cut.options)
+    for t in (residual, y):
+        if t is not None and (t.shape != shape or t.dtype != dtype or t.device != device):
+            raise Unsupported("tensors of unlike shape, type or device")
+    has = residual is not None, bias is not None, y is not None, stats
+    tuning = ADD if y is not None else STATS if x.nbytes > CACHED else SMALL
+    blocks, run = _of_layout(shape, (x.stride(), added.stride(), to.stride()), dtype, device, has, tuning)
+    bias = check_vector("bias", bias, shape[1], device)
+    parts = torch.empty(blocks, dtype=torch.float64, device=device) if stats else None
+    run(x, added, x if bias is None else bias, to, x if parts is None else parts)
     return parts
+
+
+@lru_cache(1 << 13)
+def _of_layout(
+    shape: tuple[int, ...],
+    strides: tuple[tuple[int, ...], ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    has: tuple[bool, ...],
+    tuning: Tuning,
+) -> tuple[tuple[int, ...], Repeated]:
+    """The shape of the statistics, and the launch, for x, residual and y of these strides. has: is there a residual, a
+    bias, a y that is stored, and are statistics wanted? Raises Unsupported."""
+    check_kind(dtype, device)
+    whole, options = map_of(shape, *strides), dict(zip(("RESIDUAL", "BIAS", "STORE", "STATS"), has, strict=True))
+    cut = cut_of(whole, channel_block(whole.channels), dtype, device, tuning, LONGEST, **options)
+    return cut.parts, Repeated(_add, cut.grid, cut.numbers, cut.options, device)

@@ -21,7 +21,8 @@ def heights(program: Program, limits: Limits) -> list[int]:
 
 def too_high(program: Program, limits: Limits) -> list[int]:
     """The others, which smaller values may have; the preferred one first."""
-    return [rows for rows in _all(program, limits) if rows > _most(program)]
+    most = _most(program)
+    return [rows for rows in _all(program, limits) if rows > most]
 
 
 def unit_of_bands(program: Program, limits: Limits) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,9 +33,12 @@ class Machine:
         self.work: dict[str, int] = {}
         self.blocks = 0
 
-    def box(self, *of: Any) -> Any:
-        self.boxes.append(of)
-        return SimpleNamespace(getPtr=lambda: 1)
+    def boxes_of(self, *layout: Any) -> Any:
+        def at(address: int) -> Any:
+            self.boxes.append((address, *layout))
+            return SimpleNamespace(getPtr=lambda: 1)
+
+        return SimpleNamespace(at=at)
 
     def launcher(
         self, kernel: str, blocks: int, threads: int, shared: int, device: Any, structures: int
@@ -44,7 +48,7 @@ class Machine:
 
         def launch(*addresses: int) -> None:
             assert len(addresses) == structures
-            work = hopper_conv._Work.from_address(addresses[-1])
+            work = hopper_cut.Work.from_address(addresses[-1])
             self.work, self.blocks = {name: getattr(work, name) for name, *_ in work._fields_}, blocks
 
         return launch
@@ -56,7 +60,9 @@ def machine_of(patch: pytest.MonkeyPatch, busy: float = 0.0) -> Machine:
     for module in (hopper_conv, hopper_cut):
         patch.setattr(module, "card", lambda _: HOPPER)
     patch.setattr(hopper_conv, "load", lambda *key: made.built.append(key) or "kernel")
-    patch.setattr(hopper_conv, "boxes", made.box)
+    patch.setattr(hopper_cut, "boxes_of", made.boxes_of)
+    patch.setattr(hopper_cut, "cut_for", lru_cache(hopper_cut.cut_for.__wrapped__))
+    patch.setattr(hopper_conv, "cut_for", hopper_cut.cut_for)
     patch.setattr(hopper_conv, "StructLaunch", made.launcher)
     hopper_conv._launcher.cache_clear()
     patch.setattr(hopper_conv, "_BUSY", busy)

@@ -23,7 +23,7 @@ _MOST_ELEMENTS = 1 << 30
 def highest(program: Program, values: Collection[int]) -> int:
     """Rows of the input that a strip may have in which these values are computed and read."""
     ops = program.ops
-    largest = max((math.prod(ops[i].shape) for i in values if ops[i].axis is not None), default=1)
+    largest = max([math.prod(ops[i].shape) for i in values if ops[i].axis is not None], default=1)
     return max(1, _MOST_ELEMENTS * program.rows // max(1, largest))
 
 

@@ -113,7 +113,7 @@ class Schedule:
     defer: bool = False
     rooms: Mapping[int, Rows] = field(default_factory=dict)
     shares: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-    facts: dict[int, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    facts: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     """What runs worked out for the next one: about segments of one strip, as many strips fill memory; about all."""
 
     def first(self, id_: int) -> int:

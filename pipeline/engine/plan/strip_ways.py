@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
+from typing import NamedTuple
 
 from tvae.pipeline.engine.ir.layout import CLIP
 from tvae.pipeline.engine.ir.program import Op
@@ -71,8 +71,7 @@ def written_over(
     return over if alone else None
 
 
-@dataclass(frozen=True)
-class StripOp:
+class StripOp(NamedTuple):
     """One operation of a strip: what does not change from run to run.
 
     rows: those that it computes. joins: kept rows belong to its value. over: see ``written_over``, for values of which

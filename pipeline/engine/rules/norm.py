@@ -130,10 +130,12 @@ def norm_map(ctx: Context, node: Node, source: Op, groups: int, w: Any, b: Any, 
     def finish(acc: list[Tensor]) -> Tensor:
         return acc[0] if len(acc) == 1 else joined(acc)
 
+    more: More = {}
     if source.produce is None and source.kind == "call":
-        source = ctx.put(source, produce=_with_stats(source, kernels), indirect=True)
+        more |= {"produce": _with_stats(source, kernels), "indirect": True}
     if ctx.is_plain("add_stats"):
-        source = ctx.put(source, workspace=_workspace(source, ctx.device))
+        more["workspace"] = _workspace(source, ctx.device)
+    source = ctx.put(source, **more) if more else source
     stats = ctx.emit(
         node,
         [source],

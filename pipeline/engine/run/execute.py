@@ -18,8 +18,10 @@ from tvae.pipeline.engine.plan.sliding import Share, shares
 from tvae.pipeline.engine.plan.strip_ways import StripOp, fills_memory, strip_ops
 from tvae.pipeline.engine.plan.whole_values import last_uses
 from tvae.pipeline.engine.run.buffers import Buffers
+from tvae.pipeline.engine.run.compute_whole import compute_whole
 from tvae.pipeline.engine.run.exchange import Exchange
 from tvae.pipeline.engine.run.give_back import give_back
+from tvae.pipeline.engine.run.one_strip import OneStrip
 from tvae.pipeline.engine.run.rank_rows import RankRows
 from tvae.pipeline.engine.run.ring import Ring
 from tvae.pipeline.engine.run.run_bands import reads_by_bands
@@ -30,9 +32,6 @@ from tvae.pipeline.engine.run.storage import Boundary, Callers, OwnRows, RowSink
 __all__ = ["execute"]
 
 _log = logging.getLogger("tvae")
-
-_LARGE = 1 << 20
-"""Bytes of a whole value that is announced as a strip is: models that loop over rows have thousands of small ones."""
 
 
 @torch.no_grad()
@@ -87,7 +86,9 @@ def execute(
         if together is not None:
             together.begin([op.id for op in program.ops if op.kind == "noise"], left)
         for segment in schedule.segments:
-            _Run(schedule, segment, buffers, before_strip, together).run()
+            alone = None if away or schedule.places or together is not None else _one_strip(schedule, segment)
+            if alone is None or not alone.run(buffers, before_strip):
+                _Run(schedule, segment, buffers, before_strip, together).run(full=alone is not None)
             for id_ in segment.drops:
                 store.pop(id_, None)
                 if id_ in away:
@@ -96,6 +97,15 @@ def execute(
         for boundary in away.values():
             boundary.close()
     return [store.get(i) if together is None else together.result(i) for i in program.outputs]
+
+
+def _one_strip(schedule: Schedule, segment: Segment) -> OneStrip | None:
+    """The segment as one strip of all rows, where it is one; nothing of it may be elsewhere than on the device."""
+    key = OneStrip, id(segment)
+    if key not in schedule.facts:
+        schedule.facts[key] = OneStrip(schedule, segment) if OneStrip.fits(schedule, segment) else None
+    found: OneStrip | None = schedule.facts[key]
+    return found
 
 
 def _noise(op: Op, generator: torch.Generator | None, device: torch.device) -> Tensor:
@@ -125,22 +135,20 @@ class _Run:
         # there, and in any order
         self.repeatable = not self.strip.reuse and "caller" not in {self.places.get(i) for i in segment.reads}
 
-    def run(self) -> None:
+    def run(self, *, full: bool) -> None:
+        """full: it was tried as one strip, which took too much memory; its whole values are there."""
         ops, store, segment = self.ops, self.store, self.segment
-        ends = last_uses(ops, segment) if segment.whole else {}
-        for id_ in segment.whole:
-            if id_ not in store:  # what depends on the weights alone may be given
-                if ops[id_].bytes >= _LARGE:
-                    self.before_strip()
-                store[id_] = ops[id_].run(self.buffers.read, 0, 0)
-            for i in ends.get(id_, ()):
-                store.pop(i, None)
+        if not full:
+            ends = last_uses(ops, segment) if segment.whole else {}
+            compute_whole(ops, segment.whole, ends, store, self.buffers.read, self.before_strip)
         for id_ in (self.strip.sinks & self.places.keys()) - self.away.keys():
             self.away[id_] = self.buffers.made_elsewhere(ops[id_])
         if not self.strip.single:
             self._allocate()
         folded: dict[int, Any] = {}
         strips = deque(segment.strips)
+        if full:
+            self._halve(strips)
         while strips:
             self._run_strips(strips, folded)
         if self.together is not None:
@@ -212,14 +220,18 @@ class _Run:
         finally:  # rows that come for strips that do not are written until then
             ring.drain()
         if full:
-            strips.popleft()
-            strips.extendleft([((lo + hi) // 2, hi), (lo, (lo + hi) // 2)])
-            _log.info("out of memory in a strip of %d rows: going on with half of that", hi - lo)
-            if self.buffers.device.type == "cuda":
-                give_back()
-            if self.strip.single:
-                self.strip.single = False
-                self._allocate()
+            self._halve(strips)
+
+    def _halve(self, strips: deque[Rows]) -> None:
+        """Two strips in the place of the first, which took too much memory."""
+        lo, hi = strips.popleft()
+        strips.extendleft([((lo + hi) // 2, hi), (lo, (lo + hi) // 2)])
+        _log.info("out of memory in a strip of %d rows: going on with half of that", hi - lo)
+        if self.buffers.device.type == "cuda":
+            give_back()
+        if self.strip.single:
+            self.strip.single = False
+            self._allocate()
 
     def _strip_ops(self, share: Share) -> list[StripOp]:
         return strip_ops(self.ops, self.segment.body, share, self.strip.sinks, self.away)

@@ -21,7 +21,7 @@ from tvae.pipeline.engine.run.kept_rows import KeptRows, copy_of
 from tvae.pipeline.engine.run.ring import Ring
 from tvae.pipeline.engine.run.run_bands import BandRun
 
-__all__ = ["StripRun"]
+__all__ = ["StripRun", "Take", "statistics_of"]
 
 Take = Callable[[Any, Tensor], Any]
 
@@ -38,13 +38,19 @@ class _Facts:
 def _facts(schedule: Schedule, segment: Segment) -> _Facts:
     found: _Facts | None = schedule.facts.get(id(segment))
     if found is None:
-        sinks, ops = frozenset(segment.sinks), schedule.program.ops
-        statistics: dict[int, list[tuple[int, Take]]] = {i: [] for i in sinks}
-        for id_ in sinks:
-            reduction = ops[id_].reduction
-            if reduction is not None and reduction.take is not None and reduction.source in sinks:
-                statistics[reduction.source].append((id_, reduction.take))
-        found = schedule.facts[id(segment)] = _Facts(sinks, segment.goes_early(schedule.program), statistics)
+        statistics = statistics_of(schedule.program.ops, segment.sinks)
+        early = segment.goes_early(schedule.program)
+        found = schedule.facts[id(segment)] = _Facts(frozenset(segment.sinks), early, statistics)
+    return found
+
+
+def statistics_of(ops: Sequence[Op], sinks: Sequence[int]) -> dict[int, list[tuple[int, Take]]]:
+    """By value that a segment stores: the reductions that take the statistics it is made with."""
+    found: dict[int, list[tuple[int, Take]]] = {i: [] for i in sinks}
+    for id_ in sinks:
+        reduction = ops[id_].reduction
+        if reduction is not None and reduction.take is not None and reduction.source in found:
+            found[reduction.source].append((id_, reduction.take))
     return found
 
 

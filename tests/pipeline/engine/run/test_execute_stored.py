@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -33,12 +34,20 @@ class Spy(Kernels):
         self.passes: Counter[str] = Counter()
         self.finished: list[Tensor] = []
 
-    def _run(self, operation: str, *args: Any) -> Any:
-        on_the_way = operation == "add_stats" and args[-1]
-        self.passes["on the way" if on_the_way else operation] += 1
-        if operation == "finish_stats":
-            self.finished.append(args[0])
-        return super()._run(operation, *args)
+    def _chain(self, operation: str) -> list[tuple[str, Callable[..., Any]]]:
+        chain = [(level, self._counted(operation, run)) for level, run in super()._chain(operation)]
+        self._chains[operation] = chain
+        return chain
+
+    def _counted(self, operation: str, run: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any) -> Any:
+            on_the_way = operation == "add_stats" and args[-1]
+            self.passes["on the way" if on_the_way else operation] += 1
+            if operation == "finish_stats":
+                self.finished.append(args[0])
+            return run(*args)
+
+        return counted
 
 
 def convolved(g: OneOp, x: Ref) -> Ref:

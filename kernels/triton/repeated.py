@@ -1,0 +1,61 @@
+"""A launch that comes again and again for tensors of the same layouts: all that does not lie in their memory is found
+once. Starting the hundred kernels of a picture takes Python longer than a fast GPU takes to compute them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tvae.kernels.prebuild import asked
+from tvae.kernels.triton.launch import compiled, launch
+
+__all__ = ["Repeated"]
+
+
+class Repeated:
+    """kernel[grid](*tensors, *numbers, **options) on a device, for any tensors of one shape and layout.
+
+    options: compile-time values.
+    """
+
+    def __init__(
+        self,
+        kernel: Any,
+        grid: tuple[int, ...],
+        numbers: tuple[float, ...],
+        options: Mapping[str, Any],
+        device: torch.device,
+    ) -> None:
+        self._kernel, self._grid, self._numbers, self._options = kernel, grid, numbers, dict(options)
+        self._index = device.index  # None for Triton's interpreter
+        self._runs: dict[Hashable, Callable[..., Any]] = {}
+        self._rest: tuple[Any, ...] = ()
+
+    def __call__(self, *tensors: Tensor) -> None:
+        """Launch, or ask for the kernel in a rehearsal (see ``launch``)."""
+        if self._index is None or torch.cuda.current_device() == self._index:
+            self._launch(tensors)
+        else:  # Triton launches on the current device
+            with torch.cuda.device(self._index):
+                self._launch(tensors)
+
+    def _launch(self, tensors: tuple[Tensor, ...]) -> None:
+        if asked() is None:
+            seen = tuple([(t.dtype, t.data_ptr() % 16 == 0) for t in tensors])
+            run = self._runs.get(seen) or self._found(seen, tensors)
+            if run is not None:
+                run(*tensors, *self._rest)
+                return
+        launch(self._kernel, self._grid, *tensors, *self._numbers, **self._options)
+
+    def _found(self, seen: Hashable, tensors: tuple[Tensor, ...]) -> Callable[..., Any] | None:
+        """What starts the compiled kernel, once there is one."""
+        args = *tensors, *self._numbers
+        run = compiled(self._kernel, self._grid, args, self._options)
+        if run is not None:
+            self._rest = *self._numbers, *(self._options[name] for name in self._kernel.arg_names[len(args) :])
+            self._runs[seen] = run
+        return run

@@ -1,0 +1,139 @@
+"""A segment that is one strip of all rows, all of it on one device: its operations one after the other.
+
+So are all segments of a picture that is not divided, and starting their operations is what a run costs the host. What
+``StripRun`` asks in every run is told here once for a schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tvae.pipeline.engine.ir.axis import crop
+from tvae.pipeline.engine.ir.program import Op
+from tvae.pipeline.engine.plan.bounds import Rows, owned
+from tvae.pipeline.engine.plan.schedule import Schedule, Segment
+from tvae.pipeline.engine.plan.sliding import shares
+from tvae.pipeline.engine.plan.strip_ways import StripWay, strip_ops
+from tvae.pipeline.engine.plan.whole_values import last_uses
+from tvae.pipeline.engine.run.buffers import Buffers
+from tvae.pipeline.engine.run.compute_whole import compute_whole
+from tvae.pipeline.engine.run.run_strip import Take, statistics_of
+
+__all__ = ["OneStrip"]
+
+
+class _Step(NamedTuple):
+    """An operation of the strip. over: the value that it may write over; stored: its result is kept; taken: by whom its
+    statistics are; done: values that go after it, some of them from the buffers."""
+
+    op: Op
+    rows: Rows
+    over: int | None
+    stored: bool
+    produced: bool
+    taken: Sequence[tuple[int, Take]]
+    done: tuple[int, ...]
+    early: tuple[int, ...]
+
+
+class OneStrip:
+    """What all runs of such a segment have in common."""
+
+    def __init__(self, schedule: Schedule, segment: Segment) -> None:
+        program, strip = schedule.program, segment.strips[0]
+        ops, total = program.ops, program.rows
+        (share,) = shares(ops, segment.body, segment.sinks, segment.reads, [strip], total)
+        sinks, early = frozenset(segment.sinks), segment.goes_early(program)
+        statistics = statistics_of(ops, segment.sinks)
+        self._ops, self._inputs, self._present = ops, frozenset(program.inputs), share.present
+        self._whole, self._ends, self._rows = segment.whole, last_uses(ops, segment), strip[1] - strip[0]
+        self._steps: list[_Step] = []
+        for now in strip_ops(ops, segment.body, share, sinks, ()):
+            op, stored = ops[now.id], now.way is StripWay.STORED
+            exact = stored and op.axis is not None and now.rows == owned(op.axis.rows, strip, total)
+            produced = op.produce is not None and (exact or (not stored and now.over is not None))
+            gone = tuple(i for i in now.done if i in early)
+            taken = statistics[op.id] if exact else ()
+            self._steps.append(_Step(op, now.rows, now.over, stored, produced, taken, now.done, gone))
+
+    @staticmethod
+    def fits(schedule: Schedule, segment: Segment) -> bool:
+        """Is the segment one strip of all rows, for which no rows come from elsewhere or from strips before?"""
+        program = schedule.program
+        return segment.single and not segment.slides and not program.bitwise and program.ranks is None
+
+    def run(self, buffers: Buffers, before_strip: Callable[[], None]) -> bool:
+        """Make what the segment stores. False where its memory is too small for one strip: only the values that it
+        computes before the strip are there then. See ``execute`` for ``before_strip``."""
+        ops, store, inputs, present = self._ops, buffers.store, self._inputs, self._present
+        values: dict[int, Any] = {}
+
+        def read(id_: int, lo: int | None = None, hi: int | None = None) -> Any:
+            value = values.get(id_)
+            if value is None:
+                if id_ in inputs:
+                    return buffers.read(id_, lo, hi)
+                value, first = store[id_], 0
+            else:
+                rows = present[id_]
+                if rows == (lo, hi):
+                    return value
+                first = rows[0]
+            axis = ops[id_].axis
+            return value if lo is None or hi is None or axis is None else crop(value, axis, lo - first, hi - first)
+
+        compute_whole(ops, self._whole, self._ends, store, read, before_strip)
+        before_strip()
+        overwritten = [False]
+        try:
+            folded = self._strip(values, read, store, overwritten)
+        except torch.OutOfMemoryError:
+            if self._rows < 2 or overwritten[0]:
+                raise
+            values.clear()
+            for step in self._steps:
+                if step.stored:
+                    store.pop(step.op.id, None)
+            return False
+        for id_, acc in folded.items():
+            reduction = ops[id_].reduction
+            assert reduction is not None
+            store[id_] = reduction.finish(acc)
+        return True
+
+    def _strip(
+        self, values: dict[int, Any], read: Any, store: dict[int, Tensor], overwritten: list[bool]
+    ) -> dict[int, Any]:
+        """The statistics of the strip. overwritten: is made true when a buffer that it reads is gone."""
+        folded: dict[int, Any] = {}
+        given: set[int] = set()  # reductions whose source gave their statistics
+        for op, (lo, hi), over, stored, produced, taken, done, early in self._steps:
+            value = None
+            if op.reduction is not None:
+                if op.id not in given:
+                    folded[op.id] = op.reduction.fold(folded.get(op.id), read, lo, hi)
+            elif produced and (stored or over in values):
+                assert op.produce is not None
+                place = read(over, lo, hi) if over in values else None
+                value, statistics = op.produce(read, lo, hi, place, len(taken) > 0)
+                if statistics is not None:
+                    for reader, take in taken:
+                        folded[reader] = take(folded.get(reader), statistics)
+                        given.add(reader)
+                del place, statistics
+            else:
+                value = op.run(read, lo, hi)
+            if value is not None:
+                values[op.id] = value
+                if stored:
+                    store[op.id] = value
+                del value
+            for i in done:
+                values.pop(i, None)
+            for i in early:
+                overwritten[0] |= store.pop(i, None) is not None
+        return folded

@@ -1,0 +1,134 @@
+"""Launches that come again for tensors of the same layouts: they start what was compiled for such tensors."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+
+if find_spec("triton") is None:
+    pytest.skip("needs Triton", allow_module_level=True)
+import interpreted  # noqa: F401  (before Triton)
+
+from tvae.kernels.prebuild import rehearsal, wait_for_all
+from tvae.kernels.triton import launch as launching
+from tvae.kernels.triton.repeated import Repeated
+
+GPU = torch.device("cuda", 0)
+
+
+class Compiled:
+    def __init__(self, direct: list[tuple[Any, ...]]) -> None:
+        self._direct = direct
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return lambda *args: self._direct.append((grid, *args))
+
+
+class Kernel:
+    """Notes which launches went through Triton, and which did not."""
+
+    arg_names = ("x", "y", "size", "BLOCK", "FLAG")
+    params = tuple(type("Parameter", (), {"do_not_specialize": False}) for _ in arg_names)
+
+    def __init__(self) -> None:
+        self.searched: list[tuple[Any, ...]] = []
+        self.direct: list[tuple[Any, ...]] = []
+        self.built: list[tuple[Any, ...]] = []
+        self.device_caches = {0: None}
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        def run(*args: Any, **options: Any) -> Compiled:
+            self.searched.append((grid, *args, options))
+            return Compiled(self.direct)
+
+        return run
+
+    def warmup(self, *args: Any, **options: Any) -> Any:
+        self.built.append(args)
+        return type("Made", (), {"src": None, "run": None})
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(launching, "INTERPRETED", False)
+    monkeypatch.setattr(launching, "_MADE", {})
+    monkeypatch.setattr(launching, "_READY", {})
+    return Kernel()
+
+
+def repeated(kernel: Kernel, size: int = 16) -> Repeated:
+    return Repeated(kernel, (7, 2), (size,), {"FLAG": True, "BLOCK": 4, "num_warps": 8}, GPU)
+
+
+def test_the_second_call_starts_what_the_first_has_compiled(kernel: Kernel) -> None:
+    run, x, y, other = repeated(kernel), torch.zeros(64), torch.zeros(64), torch.ones(64)
+    run(x, y)
+    assert kernel.searched == [((7, 2), x, y, 16, {"FLAG": True, "BLOCK": 4, "num_warps": 8})]
+    assert not kernel.direct
+    run(other, y)
+    run(x, other)
+    assert len(kernel.searched) == 1
+    assert [(grid, *rest) for grid, _, _, *rest in kernel.direct] == [((7, 2, 1), 16, 4, True)] * 2
+    assert kernel.direct[0][1] is other
+    assert kernel.direct[1][2] is other
+
+
+def test_another_layout_starts_the_same_kernel_at_once(kernel: Kernel) -> None:
+    x = torch.zeros(64)
+    repeated(kernel)(x, x)
+    repeated(kernel, size=4096)(x, x)  # 16 divides it, too
+    assert (len(kernel.searched), len(kernel.direct)) == (1, 1)
+    repeated(kernel, size=17)(x, x)
+    assert (len(kernel.searched), len(kernel.direct)) == (2, 1)
+
+
+@pytest.mark.parametrize("changed", ["place", "type"])
+def test_a_tensor_of_another_type_or_place_starts_another_kernel(kernel: Kernel, changed: str) -> None:
+    run, x = repeated(kernel), torch.zeros(65)
+    other = x[1:] if changed == "place" else x.half()
+    run(x[:64], x[:64])
+    run(x[:64], other)
+    assert (len(kernel.searched), len(kernel.direct)) == (2, 0)
+    run(x[:64], other)
+    run(x[:64], x[:64])
+    assert (len(kernel.searched), len(kernel.direct)) == (2, 2)
+
+
+@pytest.mark.usefixtures("_no_reading")
+def test_a_rehearsal_asks_for_the_kernel(kernel: Kernel) -> None:
+    run, x = repeated(kernel), torch.zeros(64)
+    with rehearsal() as builds:
+        run(x, x)
+        assert len(builds) == 1
+    wait_for_all()
+    assert not kernel.searched
+    assert not kernel.direct
+
+
+@pytest.fixture
+def _no_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching, "_build", lambda kernel, *_: kernel.built.append(()))
+
+
+def test_the_tensors_device_is_made_the_current_one(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    current = [0]
+
+    @contextmanager
+    def device(index: int) -> Any:
+        current.append(index)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[-1])
+    monkeypatch.setattr(torch.cuda, "device", device)
+    seen: list[int] = []
+    monkeypatch.setattr(launching, "_key", lambda kernel, index, *_: seen.append(index) or index)
+    run = Repeated(kernel, (1,), (16,), {"BLOCK": 4, "FLAG": True}, torch.device("cuda", 3))
+    run(torch.zeros(64), torch.zeros(64))
+    assert set(seen) == {3}
+    assert current == [0]
