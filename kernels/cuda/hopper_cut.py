@@ -92,7 +92,8 @@ def cut_for(
     if taps[3] != taps[4] or not takes(taps[0], taps[1], kernel):
         return f"a weight {list(taps)}"
     size = dtype.itemsize
-    if any(strides[1] != 1 or _steps(shape, strides, size) is None for shape, strides, *_ in maps):
+    steps = {t[:2]: _steps(*t[:2], size) for t in maps if t[1][1] == 1}
+    if None in steps.values() or len(steps) < len({t[:2] for t in maps}):
         return SCATTERED
     if weight[1] != channels_last(tuple(taps)):
         return "a weight whose channels are not innermost"
@@ -121,17 +122,15 @@ def cut_for(
     flags = ("RESIDUAL", residual is not None), ("STATS", stats), *forms
     macros = (("ELEMENT", ELEMENTS[dtype]), *((name, int(is_so)) for name, is_so in flags))
     y = (shape, channels_last(shape)) if out is None else out[:2]
-    other = y if residual is None else residual[:2]
-    how = (
-        *(_boxes_of(*x[:2], dtype, _TILE + 2, _TILE + 2), _taps_of(taps, dtype)),
-        *(_boxes_of(*t, dtype, _TILE, _ROWS) for t in (other, y)),
-    )
+    made = _boxes_of(shape, steps.get(y) or _steps(*y, size), dtype, _TILE, _ROWS)
+    added = made if residual is None else _boxes_of(shape, steps[residual[:2]], dtype, _TILE, _ROWS)
+    seen_at = _boxes_of(x[0], steps[x[:2]], dtype, _TILE + 2, _TILE + 2)
+    how = seen_at, _taps_of(taps, dtype), added, made
     work = Work(0, 0, samples, frames, height, width, taps[0], wide, taps[1] // _DEEP, taps[2], left, top, front, 0)
     parts = samples, slots * shape[1] // taps[0], 3, taps[0]
-    made = shape if seen[1] is None or len(seen[1][0]) == 5 else (*shape[:2], *shape[3:])
-    return Cut(
-        (made, channels_last(made)), ("hopper_conv", macros, device.index), slots * wide, idle, parts, how, bytes(work)
-    )
+    given = shape if seen[1] is None or len(seen[1][0]) == 5 else (*shape[:2], *shape[3:])
+    build = "hopper_conv", macros, device.index
+    return Cut((given, channels_last(given)), build, slots * wide, idle, parts, how, bytes(work))
 
 
 def _as_clip(picture: Seen) -> Seen:
@@ -149,15 +148,18 @@ def _steps(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple
     steps, dense = [], shape[1]
     for dim in (4, 3, 2, 0):
         step = dense if shape[dim] == 1 else strides[dim]
+        if step <= 0 or step * size % 16 or step * size >= 1 << 40:
+            return None
         steps.append(step * size)
         dense = step * shape[dim]
-    return None if any(step <= 0 or step % 16 or step >= 1 << 40 for step in steps) else tuple(steps)
+    return tuple(steps)
 
 
-def _boxes_of(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, columns: int, rows: int) -> Boxes:
-    """A map in boxes of 64 channels, so many columns and so many rows of one frame."""
+def _boxes_of(
+    shape: tuple[int, ...], steps: tuple[int, ...] | None, dtype: torch.dtype, columns: int, rows: int
+) -> Boxes:
+    """A map in boxes of 64 channels, so many columns and so many rows of one frame. steps: see ``_steps``."""
     samples, channels, frames, height, width = shape
-    steps = _steps(shape, strides, dtype.itemsize)
     assert steps is not None
     return boxes_of(dtype, (channels, width, height, frames, samples), steps, (_DEEP, columns, rows, 1, 1))
 

@@ -1,7 +1,7 @@
 """Matrix products of sizes near those of a run, computed once beside its first.
 
-A BLAS library chooses a kernel for each number of rows, out of half a dozen, and loads it when it first does: 3 to 5 ms,
-for four of ten sizes of pictures (cuBLAS 13, H200). Near a size it knows them all after this.
+A BLAS library chooses a kernel for each number of rows, out of half a dozen, and loads it when it first does. That took
+3 to 5 ms, for four of ten sizes of pictures (cuBLAS 13, H200). Near a size all are loaded after this.
 """
 
 from __future__ import annotations

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import crop
 from tvae.pipeline.engine.ir.program import Op
-from tvae.pipeline.engine.plan.bounds import Rows, owned
+from tvae.pipeline.engine.plan.bounds import Rows, demanded, owned
 from tvae.pipeline.engine.plan.schedule import Schedule, Segment
-from tvae.pipeline.engine.plan.sliding import shares
-from tvae.pipeline.engine.plan.strip_ways import StripWay, strip_ops
+from tvae.pipeline.engine.plan.strip_ways import written_over
 from tvae.pipeline.engine.plan.whole_values import last_uses
 from tvae.pipeline.engine.run.buffers import Buffers
 from tvae.pipeline.engine.run.compute_whole import compute_whole
@@ -44,21 +43,24 @@ class OneStrip:
     """What all runs of such a segment have in common."""
 
     def __init__(self, schedule: Schedule, segment: Segment) -> None:
-        program, strip = schedule.program, segment.strips[0]
-        ops, total = program.ops, program.rows
-        (share,) = shares(ops, segment.body, segment.sinks, segment.reads, [strip], total)
-        sinks, early = frozenset(segment.sinks), segment.goes_early(program)
+        program, strip, body = schedule.program, segment.strips[0], segment.body
+        ops, total, sinks, early = program.ops, program.rows, {*segment.sinks}, segment.goes_early(program)
+        wanted = demanded(ops, body, segment.sinks, segment.reads, strip, total)
+        last_use = {i: b for b in body for i in ops[b].inputs}
         statistics = statistics_of(ops, segment.sinks)
-        self._ops, self._inputs, self._present = ops, frozenset(program.inputs), share.present
+        self._ops, self._inputs, self._present = ops, frozenset(program.inputs), wanted
         self._whole, self._ends, self._rows = segment.whole, last_uses(ops, segment), strip[1] - strip[0]
         self._steps: list[_Step] = []
-        for now in strip_ops(ops, segment.body, share, sinks, ()):
-            op, stored = ops[now.id], now.way is StripWay.STORED
-            exact = stored and op.axis is not None and now.rows == owned(op.axis.rows, strip, total)
-            produced = op.produce is not None and (exact or (not stored and now.over is not None))
-            gone = tuple(i for i in now.done if i in early)
-            taken = statistics[op.id] if exact else ()
-            self._steps.append(_Step(op, now.rows, now.over, stored, produced, taken, now.done, gone))
+        for id_ in body:
+            if id_ not in wanted:
+                continue
+            op, rows, stored = ops[id_], wanted[id_], id_ in sinks
+            over = written_over(op, wanted, sinks, (), ())
+            exact = stored and op.axis is not None and rows == owned(op.axis.rows, strip, total)
+            produced = op.produce is not None and (exact or (not stored and over is not None))
+            done = tuple([i for i in op.inputs if last_use[i] == id_])
+            gone = tuple([i for i in done if i in early]) if early else ()
+            self._steps.append(_Step(op, rows, over, stored, produced, statistics[id_] if exact else (), done, gone))
 
     @staticmethod
     def fits(schedule: Schedule, segment: Segment) -> bool:
