@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from one_op import CPU, OneOp, clip, execute_strips, image
+from told_kernels import Chain, telling
 from torch import Tensor
 
 from tvae.kernels import Kernels
@@ -34,20 +34,14 @@ class Spy(Kernels):
         self.passes: Counter[str] = Counter()
         self.finished: list[Tensor] = []
 
-    def _chain(self, operation: str) -> list[tuple[str, Callable[..., Any]]]:
-        chain = [(level, self._counted(operation, run)) for level, run in super()._chain(operation)]
-        self._chains[operation] = chain
-        return chain
+    def _chain(self, operation: str) -> Chain:
+        return telling(self._note)(self, operation)
 
-    def _counted(self, operation: str, run: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*args: Any) -> Any:
-            on_the_way = operation == "add_stats" and args[-1]
-            self.passes["on the way" if on_the_way else operation] += 1
-            if operation == "finish_stats":
-                self.finished.append(args[0])
-            return run(*args)
-
-        return counted
+    def _note(self, operation: str, *args: Any) -> None:
+        on_the_way = operation == "add_stats" and args[-1]
+        self.passes["on the way" if on_the_way else operation] += 1
+        if operation == "finish_stats":
+            self.finished.append(args[0])
 
 
 def convolved(g: OneOp, x: Ref) -> Ref:
