@@ -32,6 +32,7 @@ from tvae.kernels import (
 from tvae.kernels.cases import measured_case, small_cases
 from tvae.kernels.operations import operation_of
 from tvae.kernels.prebuild import rehearsal
+from tvae.kernels.registry import Failed
 
 ARGUMENTS = (torch.ones(3), torch.ones(3), torch.full((3,), 2.0))
 
@@ -144,6 +145,20 @@ def test_what_a_level_refuses_the_definition_does_and_the_log_says_so_once(
         assert kernels.sample(*ARGUMENTS).tolist() == [3.0] * 3
         assert kernels.sample(*ARGUMENTS).tolist() == [3.0] * 3
     assert caplog.messages == [f"sample: not at level {above} (three is not my number)"]
+
+
+def test_what_cannot_be_built_is_not_asked_again(level: Callable[..., None]) -> None:
+    asked: list[str] = []
+
+    def broken(*_: Any) -> Any:
+        asked.append("asked")
+        raise Failed("no compiler")
+
+    level("triton", sample=broken)
+    kernels = Kernels({"default": "triton"})
+    for _ in range(3):
+        assert torch.equal(kernels.sample(*ARGUMENTS), torch.full((3,), 3.0))
+    assert asked == ["asked"]
 
 
 def test_the_log_says_nothing_of_a_rehearsal(level: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:

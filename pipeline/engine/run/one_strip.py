@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import crop
 from tvae.pipeline.engine.ir.program import Op
-from tvae.pipeline.engine.plan.bounds import Rows, demanded, owned
+from tvae.pipeline.engine.plan.bounds import Rows, demanded
 from tvae.pipeline.engine.plan.schedule import Schedule, Segment
 from tvae.pipeline.engine.plan.strip_ways import written_over
 from tvae.pipeline.engine.plan.whole_values import last_uses
@@ -44,8 +44,8 @@ class OneStrip:
 
     def __init__(self, schedule: Schedule, segment: Segment) -> None:
         program, strip, body = schedule.program, segment.strips[0], segment.body
-        ops, total, sinks, early = program.ops, program.rows, {*segment.sinks}, segment.goes_early(program)
-        wanted = demanded(ops, body, segment.sinks, segment.reads, strip, total)
+        ops, sinks, early = program.ops, {*segment.sinks}, segment.goes_early(program)
+        wanted = demanded(ops, body, segment.sinks, segment.reads, strip, program.rows)
         last_use = {i: b for b in body for i in ops[b].inputs}
         statistics = statistics_of(ops, segment.sinks)
         self._ops, self._inputs, self._present = ops, frozenset(program.inputs), wanted
@@ -56,11 +56,10 @@ class OneStrip:
                 continue
             op, rows, stored = ops[id_], wanted[id_], id_ in sinks
             over = written_over(op, wanted, sinks, (), ())
-            exact = stored and op.axis is not None and rows == owned(op.axis.rows, strip, total)
-            produced = op.produce is not None and (exact or (not stored and over is not None))
+            produced = op.produce is not None and (stored or over is not None)
             done = tuple([i for i in op.inputs if last_use[i] == id_])
             gone = tuple([i for i in done if i in early]) if early else ()
-            self._steps.append(_Step(op, rows, over, stored, produced, statistics[id_] if exact else (), done, gone))
+            self._steps.append(_Step(op, rows, over, stored, produced, statistics.get(id_, ()), done, gone))
 
     @staticmethod
     def fits(schedule: Schedule, segment: Segment) -> bool:
@@ -69,8 +68,8 @@ class OneStrip:
         return segment.single and not segment.slides and not program.bitwise and program.ranks is None
 
     def run(self, buffers: Buffers, before_strip: Callable[[], None]) -> bool:
-        """Make what the segment stores. False where its memory is too small for one strip: only the values that it
-        computes before the strip are there then. See ``execute`` for ``before_strip``."""
+        """Make what the segment stores. False where memory is too small for one strip: what the segment reads, and the
+        values that it computes before its strips, are there then. See ``execute`` for ``before_strip``."""
         ops, store, inputs, present = self._ops, buffers.store, self._inputs, self._present
         values: dict[int, Any] = {}
 
@@ -97,9 +96,6 @@ class OneStrip:
             if self._rows < 2 or overwritten[0]:
                 raise
             values.clear()
-            for step in self._steps:
-                if step.stored:
-                    store.pop(step.op.id, None)
             return False
         for id_, acc in folded.items():
             reduction = ops[id_].reduction

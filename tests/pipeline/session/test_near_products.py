@@ -117,3 +117,18 @@ def test_a_thread_does_it(program: Program, computed: list[tuple[int, ...]], mon
     near.compute_near(in_bfloat16(program), Kernels(), torch.device("cuda"), 10**9)
     wait_for_all()
     assert computed
+
+
+@pytest.mark.parametrize(("vram", "channels", "expected"), [(None, 5, 1), (10**9, 6, 0)])
+def test_a_named_budget_is_left_to_the_run(
+    vram: int | None, channels: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is computed beside a run that has to keep within it. Latents of so many channels no other test has."""
+    asked: list[Program] = []
+    monkeypatch.setattr(prepared, "compute_near", lambda program, *_: asked.append(program))
+    tiny = TINY["AutoencoderKL"]
+    vae = replace(tiny, config={**tiny.config, "latent_channels": channels}).build()
+    with torch.no_grad():
+        for size in (64, 48):  # once for a graph
+            TiledVAE(vae, vram=vram).encode(torch.zeros(1, 3, size, 40))
+    assert len(asked) == expected
