@@ -31,7 +31,6 @@ from tvae.pipeline.models.calls import Call, Frames, Side, Step
 from tvae.pipeline.session.any_order import check_order
 from tvae.pipeline.session.captures import Captured, Captures, Fits, Written
 from tvae.pipeline.session.choose_plan import ChosenPlan, at_callers, choose_plan, described
-from tvae.pipeline.session.near_products import compute_near
 from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.ready import Ready
 from tvae.pipeline.session.runner import Runner
@@ -123,8 +122,6 @@ class Compiled:
         if not captured.rehearsed:
             captured.rehearsed = True
             rehearse(captured.graph, plan, given, self._kernels, channels_last=self._channels_last)
-            if limits.vram is None and found.at_ease:
-                compute_near(plan.program, self._kernels, inputs[0].device, found.bytes // 2)
         last, bounded, spill = self._channels_last, limits.vram is not None, limits.spill
         shared = None if self._shared is None else self._shared.run(plan.program, channels_last=last)
         how: dict[str, Any] = {"channels_last": last, "record": record, "bounded": bounded}
