@@ -74,7 +74,7 @@ def boxes_of(dtype: torch.dtype, sizes: tuple[int, ...], steps: tuple[int, ...],
 
 
 def _moved(like: Any, address: int) -> Any:
-    """The descriptor of a tensor like another one, made from that in a third of the time; None where the driver says
+    """The descriptor of a tensor like another one, made from that, which takes Python less; None where the driver says
     no."""
     from cuda.bindings import driver
 

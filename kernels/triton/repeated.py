@@ -1,5 +1,7 @@
-"""A launch that comes again and again for tensors of the same layouts: all that does not lie in their memory is found
-once. Starting the hundred kernels of a picture takes Python longer than a fast GPU takes to compute them."""
+"""A launch that comes again and again for tensors of the same layouts: all but where they lie is worked out once.
+
+On a slow host Python takes longer to start the hundred kernels of a picture than a fast GPU takes to compute them.
+"""
 
 from __future__ import annotations
 
