@@ -18,7 +18,7 @@ from tvae.pipeline import TiledVAE
 from tvae.pipeline.models.reference import call_reference, reference_mode
 from tvae.pipeline.session import peers
 
-FEW = ["AutoencoderKL", "AutoencoderKLWan", "AutoencoderKLHunyuanVideo", "VQModel"]
+FEW = ["AutoencoderKL", "AutoencoderKLWan", "VQModel"]
 
 
 def shared(_rank: int, names: list[str]) -> list[Tensor]:
