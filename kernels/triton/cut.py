@@ -1,8 +1,7 @@
-"""How a pass over the pixels of maps is cut into programs: worked out once for each layout."""
+"""How a pass over the pixels of maps of one layout is cut into programs."""
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +25,6 @@ class Cut(NamedTuple):
     """The shape of statistics, a block for each program."""
 
 
-@lru_cache(1 << 13)  # a run asks the same a hundred times
 def cut_of(
     whole: Map,
     block: int,

@@ -14,7 +14,7 @@ from tvae.kernels.cuda.boxes import Boxes
 
 
 class Descriptor(ctypes.Structure):
-    """As the driver makes them; ``like``: the bytes of one."""
+    """As the driver makes them."""
 
     _fields_ = (("bytes", ctypes.c_char * 128),)
 
