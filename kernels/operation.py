@@ -12,7 +12,7 @@ __all__ = ["Operation"]
 __all__ += ["A_COPY", "FEW_BYTES", "LIMITED", "NO_REDUCTIONS", "ONE_PASS", "SAME_CALL"]
 
 NO_REDUCTIONS = "TorchScript's fuser takes no reductions"
-SAME_CALL = "it would call the same convolution or attention as the definition"
+SAME_CALL = "it would call the same convolution, attention or product as the definition"
 ONE_PASS = "one `addcmul` is one pass already"
 LIMITED = "Triton's version is already limited by memory or by matrix products"
 FEW_BYTES = "few bytes compared with the model, and the bits must be the same everywhere"

@@ -33,6 +33,7 @@ from tvae.kernels.operations.enlarge_conv import enlarge_conv
 from tvae.kernels.operations.finish_stats import finish_stats
 from tvae.kernels.operations.frames_to_tensor import frames_to_tensor
 from tvae.kernels.operations.group_stats import group_stats
+from tvae.kernels.operations.linear import linear
 from tvae.kernels.operations.merge_stats import merge_stats
 from tvae.kernels.operations.norm_act import norm_act
 from tvae.kernels.operations.pad import pad
@@ -173,6 +174,7 @@ class Kernels:
     finish_stats = _method(finish_stats)
     frames_to_tensor = _method(frames_to_tensor)
     group_stats = _method(group_stats)
+    linear = _method(linear)
     merge_stats = _method(merge_stats)
     norm_act = _method(norm_act)
     pad = _method(pad)

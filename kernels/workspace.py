@@ -4,20 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["BAND", "attention_bytes", "band_rows", "chunk_of", "narrow_bytes"]
+__all__ = ["BAND", "KEYS", "attention_bytes", "band_rows", "chunk_of", "narrow_bytes", "product_rows"]
 
 _BLOCK, _TILE = 8448, 128
 """Queries whose weights exist at a time on a card of 132 multiprocessors (fewer have smaller blocks), a tile's keys."""
 _MANY = 65536
 """Keys from which on starting the kernels can last longer than they run, on a slow host: fewer chunks, fewer starts."""
+KEYS = 8
+"""The second product of attention is of a multiple of so many keys: with 16 bits that is what fast kernels read."""
 BAND = 1 << 20
 """Pixels of the result that ``conv_to_few`` computes at a time."""
 
 
 def attention_bytes(queries: int, keys: int, depth: int) -> int:
-    """Of wide_attention: values in float16; of a block of queries the weights in float16, their results in float32, and
-    a sum for every tile of keys."""
-    return 2 * keys * depth + min(queries, _BLOCK) * (2 * min(chunk_of(keys), keys) + 4 * depth + 4 * -(-keys // _TILE))
+    """Of wide_attention: values in float16, the last chunk of them once more where zeros must follow; of a block of
+    queries the weights in float16, their results in float32, and a sum for every tile of keys."""
+    chunk = min(chunk_of(keys), keys)
+    values = 2 * depth * (keys + (chunk if keys % KEYS else 0))
+    return values + product_rows(queries, _BLOCK) * (2 * chunk + 4 * depth + 4 * -(-keys // _TILE))
+
+
+def product_rows(queries: int, block: int) -> int:
+    """Rows of the second product for so many queries, of which ``block`` are taken at a time: one of few numbers.
+
+    The BLAS library chooses among dozens of kernels by this number, and loads each when it is first chosen, which takes
+    2.5 ms of a call (H200).
+    """
+    step = max(1, block // 8)
+    while queries <= 4 * step and step > 1:
+        step //= 2
+    return block if queries > block else min(block, step * -(-queries // step))
 
 
 def chunk_of(keys: int) -> int:

@@ -23,6 +23,7 @@ from tvae.kernels.triton.down_conv import down_conv
 from tvae.kernels.triton.enlarge_conv import enlarge_conv
 from tvae.kernels.triton.finish import finish_stats
 from tvae.kernels.triton.launch import INTERPRETED
+from tvae.kernels.triton.linear import linear
 from tvae.kernels.triton.merge import merge_stats
 from tvae.kernels.triton.narrow import conv_from_few, conv_to_few
 from tvae.kernels.triton.norm import norm_act
@@ -54,7 +55,8 @@ IMPLEMENTATIONS = {
     fn.__name__: _built(fn)
     for fn in (
         *(group_stats, merge_stats, finish_stats, norm_act, add_stats),
-        *(rms_norm_act, pad, enlarge, conv_add, down_conv, enlarge_conv, conv_from_few, conv_to_few, wide_attention),
+        *(rms_norm_act, pad, enlarge, conv_add, down_conv, enlarge_conv, conv_from_few, conv_to_few),
+        *(wide_attention, linear),
     )
 }
 """Operation -> its kernel."""

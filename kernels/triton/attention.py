@@ -21,21 +21,19 @@ largest is 1 and exact, so that such rows are computed again here with a peak th
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tvae.kernels.prebuild import asked
 from tvae.kernels.registry import Unsupported
 from tvae.kernels.triton.attention_ends import finish_kernel, largest_kernel, narrow_kernel
-from tvae.kernels.triton.attention_plan import Plan, plan_for
-from tvae.kernels.triton.attention_weights import peaks_kernel, repair_kernel, weights_kernel
+from tvae.kernels.triton.attention_launches import launch_peaks, launch_repair, launch_weights, load_others
+from tvae.kernels.triton.attention_plan import Plan, Scratch, plan_for
 from tvae.kernels.triton.launch import device_of, launch
 from tvae.kernels.triton.sizes import ceil_div
+from tvae.kernels.workspace import KEYS
 
-__all__ = ["Plan", "Scratch", "attend", "attend_frames", "launch_weights", "plan_for", "wide_attention"]
+__all__ = ["attend", "attend_frames", "wide_attention"]
 
 _WORTH = 2048
 """Keys from which on this beats PyTorch's attention; below, the launches cost more than they save."""
@@ -44,10 +42,6 @@ _SAMPLED = 512
 """Keys at most that peaks are guessed from: a thirty-second of them, or a tile where that is more."""
 _SHARE = 128
 """Values whose largest magnitudes one program finds."""
-_STEP = 32
-"""Queries of a block are a multiple of this."""
-_WAVES = 2
-"""Of programs that repair: each looks at all of its rows' largest exponents, and they share what is to be done."""
 
 
 def wide_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
@@ -124,26 +118,6 @@ def _narrow(v: Tensor) -> tuple[Tensor, Tensor | None]:
     return out, largest
 
 
-class Scratch:
-    """What a block of queries needs besides its inputs; rows start at multiples of 16 bytes."""
-
-    def __init__(self, m: int, n: int, d: int, device: torch.device, plan: Plan) -> None:
-        self.rows = min(m, _STEP * ceil_div(m, _STEP * ceil_div(m, plan.block)))
-        """Of a block. As good as equal ones: the BLAS library chooses a kernel for each number, and loads it."""
-        self.tiles = ceil_div(n, plan.columns)
-        self.share = ceil_div(self.tiles, ceil_div(n, plan.chunk))
-        """Tiles of keys in a chunk, about equal."""
-        self.chunk = self.share * plan.columns
-        self.chunks = ceil_div(self.tiles, self.share)
-        self.weights = torch.empty((self.rows, self.chunk), dtype=torch.float16, device=device)
-        self.wide = torch.empty((self.rows, d), device=device)
-        even = ceil_div(self.rows, 32) * 32
-        self.peaks = torch.empty((self.chunks + 1, even), device=device)
-        """Of the rows before the first chunk, and as each chunk used them."""
-        self.sums = torch.empty((self.tiles, even), device=device)
-        self.tops = torch.empty((self.share, even), device=device)
-
-
 def attend(q: Tensor, k: Tensor, v: Tensor, largest: Tensor | None, out: Tensor, scale: float, plan: Plan) -> None:
     """out_md = softmax(q_md·k_ndᵀ·scale)·v_nd, launched on the current stream without waiting for it.
 
@@ -154,102 +128,26 @@ def attend(q: Tensor, k: Tensor, v: Tensor, largest: Tensor | None, out: Tensor,
     scratch = Scratch(m, n, d, q.device, plan)
     sampled = min(_SAMPLED, max(plan.columns, n // 32))
     sample = k[:: ceil_div(n, sampled) | 1]  # an odd step, so that it is no column of a picture
+    values = _chunks(v, scratch.chunk)
     for begin in range(0, m, scratch.rows):
         queries, result = q[begin : begin + scratch.rows], out[begin : begin + scratch.rows]
-        _launch_peaks(queries, sample, scratch, factor, plan)
+        launch_peaks(queries, sample, scratch, factor, plan)
         for chunk in range(scratch.chunks):
             seen = slice(chunk * scratch.chunk, (chunk + 1) * scratch.chunk)
             launch_weights(queries, k[seen], scratch, chunk, factor, plan)
-            _launch_repair(queries, k[seen], scratch, chunk, factor, plan)
-            p = scratch.weights[: len(queries), : len(k[seen])]
-            _add_product(scratch.wide[: len(queries)], p, v[seen], chunk == 0)
+            launch_repair(queries, k[seen], scratch, chunk, factor, plan)
+            _add_product(scratch.wide, scratch.weights[:, : len(values[chunk])], values[chunk], chunk == 0)
         _launch_finish(scratch, largest, result)
+    load_others(q[: scratch.rows], k[: scratch.chunk], scratch, factor, plan)
 
 
-def _operands(plan: Plan, *operands: tuple[Tensor, int]) -> list[Any]:
-    """Matrices, each with the rows of its tile, as the kernels load them: ``plan.depth`` columns at a time."""
-    if not plan.tma:
-        return [x for x, _ in operands]
-    return [TensorDescriptor.from_tensor(x, [rows, plan.depth]) for x, rows in operands]
-
-
-def _target(plan: Plan, p: Tensor) -> Any:
-    """The weights as the kernels store them: a slice of a tile at a time."""
-    return TensorDescriptor.from_tensor(p, [plan.rows, plan.columns // plan.slices]) if plan.tma else p
-
-
-def _launch_peaks(q: Tensor, sample: Tensor, scratch: Scratch, factor: float, plan: Plan) -> None:
-    (m, d), n = q.shape, len(sample)
-    launch(
-        peaks_kernel,
-        (ceil_div(m, plan.rows),),
-        *_operands(plan, (q, plan.rows), (sample, plan.columns)),
-        *(scratch.peaks, m, n, factor, q.stride(0), sample.stride(0)),
-        DEPTH=d,
-        TMA=plan.tma,
-        BM=plan.rows,
-        BN=plan.columns,
-        BK=plan.depth,
-        num_warps=plan.warps,
-        num_stages=plan.stages,
-    )
-
-
-def launch_weights(q: Tensor, k: Tensor, scratch: Scratch, chunk: int, factor: float, plan: Plan) -> None:
-    """The weights of a block of queries against a chunk of keys, and their sums and largest exponents per tile."""
-    (m, d), n = q.shape, len(k)
-    p = scratch.weights[:m, :n]
-    tiles = ceil_div(m, plan.rows) * ceil_div(n, plan.columns)
-    for mask in _masks(n, plan):
-        launch(
-            weights_kernel,
-            (min(plan.programs, tiles),),
-            *_operands(plan, (q, plan.rows), (k, plan.columns)),
-            *(_target(plan, p), scratch.peaks[chunk], scratch.sums[chunk * scratch.share :], scratch.tops),
-            *(m, n, factor, q.stride(0), k.stride(0), p.stride(0), scratch.sums.stride(0)),
-            DEPTH=d,
-            MASK=mask,
-            TMA=plan.tma,
-            BM=plan.rows,
-            BN=plan.columns,
-            BK=plan.depth,
-            GROUP=plan.group,
-            SLICES=plan.slices,
-            FLAT=plan.flat,
-            num_warps=plan.warps,
-            num_stages=plan.stages,
-        )
-
-
-def _masks(n: int, plan: Plan) -> tuple[bool, ...]:
-    """Does the last tile of so many keys lack some? A rehearsal is for sizes where it does and where it does not."""
-    return (n % plan.columns != 0,) if asked() is None else (False, True)
-
-
-def _launch_repair(q: Tensor, k: Tensor, scratch: Scratch, chunk: int, factor: float, plan: Plan) -> None:
-    (m, d), n = q.shape, len(k)
-    p = scratch.weights[:m, :n]
-    rows, tiles = ceil_div(m, plan.rows), ceil_div(n, plan.columns)
-    share = ceil_div(tiles, max(1, _WAVES * plan.cores // rows))
-    for mask in _masks(n, plan):
-        launch(
-            repair_kernel,
-            (rows, ceil_div(tiles, share)),
-            *_operands(plan, (q, plan.rows), (k, plan.columns)),
-            *(_target(plan, p), scratch.peaks[chunk], scratch.peaks[chunk + 1]),
-            *(scratch.sums[chunk * scratch.share :], scratch.tops, scratch.wide, m, n, int(chunk == 0), share, factor),
-            *(q.stride(0), k.stride(0), p.stride(0), scratch.sums.stride(0)),
-            DEPTH=d,
-            MASK=mask,
-            TMA=plan.tma,
-            BM=plan.rows,
-            BN=plan.columns,
-            BK=plan.depth,
-            SLICES=plan.slices,
-            EVEN=q.dtype == torch.float16,
-            num_warps=plan.warps,
-            num_stages=plan.stages,
-        )
+def _chunks(v: Tensor, size: int) -> list[Tensor]:
+    """v_nd cut into chunks of so many keys, the last followed by zeros up to a multiple of ``KEYS``."""
+    found, over = [*v.split(size)], len(v) % KEYS
+    if over:
+        last = found[-1]
+        found[-1] = torch.cat([last, last.new_zeros((KEYS - over, v.shape[1]))])
+    return found
 
 
 def _add_product(wide: Tensor, p: Tensor, v: Tensor, first: bool) -> None:

@@ -1,4 +1,4 @@
-"""How ``attention`` divides its work on a GPU: tiles, stages, queries and keys at a time."""
+"""How ``attention`` divides its work on a GPU: tiles, stages, queries and keys at a time, and memory for those."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import torch
 
 from tvae.kernels.registry import Unsupported
 from tvae.kernels.triton.sizes import ceil_div
-from tvae.kernels.workspace import chunk_of
+from tvae.kernels.workspace import chunk_of, product_rows
 
-__all__ = ["Plan", "plan_for"]
+__all__ = ["Plan", "Scratch", "plan_for"]
+
+_STEP = 32
+"""Queries of a block are a multiple of this."""
 
 
 @dataclass(frozen=True)
@@ -50,3 +53,25 @@ def plan_for(device: torch.device, channels: int, keys: int) -> Plan:
     if found.major >= 8:
         return Plan(cores, 128, 128, 32, 8, 4, 1, False, False, block=block, chunk=chunk, cores=cores)
     raise Unsupported(f"needs compute capability 8.0, not {found.major}.{found.minor}")
+
+
+class Scratch:
+    """What a block of queries needs besides its inputs; rows start at multiples of 16 bytes."""
+
+    def __init__(self, m: int, n: int, d: int, device: torch.device, plan: Plan) -> None:
+        self.rows = min(m, _STEP * ceil_div(m, _STEP * ceil_div(m, plan.block)))
+        """Queries of a block; as good as equal ones."""
+        height = product_rows(m, plan.block)
+        self.tiles = ceil_div(n, plan.columns)
+        self.share = ceil_div(self.tiles, ceil_div(n, plan.chunk))
+        """Tiles of keys in a chunk, about equal."""
+        self.chunk = self.share * plan.columns
+        self.chunks = ceil_div(self.tiles, self.share)
+        self.weights = torch.empty((height, self.chunk), dtype=torch.float16, device=device)
+        """Whatever lies below a block's rows is multiplied, too, and not looked at."""
+        self.wide = torch.empty((height, d), device=device)
+        even = ceil_div(self.rows, 32) * 32
+        self.peaks = torch.empty((self.chunks + 1, even), device=device)
+        """Of the rows before the first chunk, and as each chunk used them."""
+        self.sums = torch.empty((self.tiles, even), device=device)
+        self.tops = torch.empty((self.share, even), device=device)

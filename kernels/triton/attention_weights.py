@@ -10,13 +10,16 @@ import triton
 import triton.language as tl
 
 from tvae.kernels.triton.device import exp2
+from tvae.kernels.workspace import KEYS
 
-__all__ = ["FEW", "HEADROOM", "LIFT", "peaks_kernel", "repair_kernel", "weights_kernel"]
+__all__ = ["FEW", "HEADROOM", "LIFT", "STEP", "peaks_kernel", "repair_kernel", "weights_kernel"]
 
 LIFT = tl.constexpr(3.0)
 """The peak of a row lies so far below the largest score known: tiny weights keep their digits in float16."""
 HEADROOM = tl.constexpr(15.9)
 """Scores so far above the peak still give a finite float16."""
+STEP = tl.constexpr(KEYS)
+"""Weights of keys that there are not, up to a multiple of so many, are stored as zeros."""
 FEW = tl.constexpr(10.0)
 """A row's largest weight is one of a few that matter if so many times it exceeds what the tiles' largest add up to."""
 
@@ -96,12 +99,12 @@ def _store_part(
         above = tl.where((columns < n)[None, :], above, float("-inf"))
     weights = exp2(above)
     narrow = weights.to(tl.float16)
-    if TMA:
+    if TMA:  # up to where the descriptor of p ends
         p.store([row, column], narrow)
     else:
         at = row + tl.arange(0, BM)
         where = at.to(tl.int64)[:, None] * stride + columns[None, :]
-        tl.store(p + where, narrow, mask=(at < m)[:, None] & (columns < n)[None, :])
+        tl.store(p + where, narrow, mask=(at < m)[:, None] & (columns < tl.cdiv(n, STEP) * STEP)[None, :])
     return tl.sum(weights, 1), tl.max(above, 1)
 
 

@@ -13,7 +13,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tvae.kernels.triton import attention
-from tvae.kernels.triton.attention import Plan, Scratch, attend_frames, launch_weights, plan_for
+from tvae.kernels.triton.attention import attend_frames
+from tvae.kernels.triton.attention_launches import launch_weights
+from tvae.kernels.triton.attention_plan import Plan, Scratch, plan_for
 
 DEVICE = torch.device("cuda")
 WIDE, SCALE = 512, 0.04

@@ -20,7 +20,8 @@ pytestmark = [
 ]
 
 if torch.cuda.is_available() and find_spec("triton"):
-    from tvae.kernels.triton.attention import Plan, attend_frames, wide_attention
+    from tvae.kernels.triton.attention import attend_frames, wide_attention
+    from tvae.kernels.triton.attention_plan import Plan
 
 BOUND = {torch.bfloat16: 1.02, torch.float16: 1.07}
 """Of PyTorch's own error. In float16 both round the weights to 11 bits; exact is the weight of every key that is the

@@ -27,6 +27,7 @@ from tvae.kernels.operations import (
     enlarge_conv,
     finish_stats,
     group_stats,
+    linear,
     norm_act,
     pad,
     rms_norm_act,
@@ -42,7 +43,7 @@ pytestmark = [
 
 NORMS = (
     *("group_stats", "finish_stats", "norm_act", "add_stats", "rms_norm_act"),
-    *("pad", "enlarge", "conv_add", "down_conv", "enlarge_conv", "conv_from_few", "conv_to_few"),
+    *("pad", "enlarge", "conv_add", "down_conv", "enlarge_conv", "conv_from_few", "conv_to_few", "linear"),
 )
 CASES = {"compile": 6}
 """Random cases of a level where not 40: every new shape is compiled."""
@@ -85,7 +86,7 @@ def test_random_calls(level: str, operation: str) -> None:
     assert taken or not takes(level, operation)
 
 
-REFUSED = {(name, torch.float32) for name in ("conv_from_few", "conv_to_few", "conv_add")}
+REFUSED = {(name, torch.float32) for name in ("conv_from_few", "conv_to_few", "conv_add", "linear")}
 """Tensor cores would keep 10 bits of such values."""
 
 
@@ -109,6 +110,7 @@ def test_plain_channels_last_is_taken_and_captured(level: str, operation: str, d
         "enlarge_conv": lambda: enlarge_conv.case(oracle, "", 1, 64, 128, 96, 80),
         "conv_from_few": lambda: conv_from_few.case(oracle, "", 1, 3, 128, 96, 80),
         "conv_to_few": lambda: conv_to_few.case(oracle, "", 1, 128, 3, 96, 80),
+        "linear": lambda: linear.case(oracle, "", (2, 500, 128), 256),
     }[operation]()
     try:
         assert deviation(case, run).passed

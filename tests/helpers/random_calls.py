@@ -17,6 +17,7 @@ from tvae.kernels.operations import (
     enlarge_conv,
     finish_stats,
     group_stats,
+    linear,
     merge_stats,
     norm_act,
     pad,
@@ -100,6 +101,11 @@ def random_case(operation: str, pick: random.Random) -> Case:
         if operation == "conv_from_few":
             return conv_from_few.case(oracle, label, n, few, c, h, w, stats=yes["stats"], into=yes["into"])
         return conv_to_few.case(oracle, label, n, c, few, h, w, norm=yes["weights"], act=pick.choice((None, "silu")))
+    if operation == "linear":
+        rows = pick.choice(((pick.randint(1, 3), pick.randint(60, 700)), (pick.randint(128, 5000),)))
+        inner, outer, apart = pick.choice((c, 8, 33)), pick.choice(CHANNELS), pick.choice((0, 0, 8, 3))
+        label = f"{[*rows, inner]} to {outer}, {apart} apart, {oracle.dtype}"
+        return linear.case(oracle, label, (*rows, inner), outer, bias=yes["bias"], apart=apart)
     label, x = random_map(oracle, pick)
     if operation == "group_stats":
         return group_stats.case(oracle, label, x)

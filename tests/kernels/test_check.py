@@ -135,6 +135,16 @@ def one_missing_key(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool)
     return native("wide_attention")(q, k[:, :, 1:], v[:, :, 1:], scale, causal)
 
 
+def transposes(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Where the weight is square, so that the shapes fit."""
+    square = weight.shape[0] == weight.shape[1]
+    return native("linear")(x, weight.T if square else weight, bias)
+
+
+def without_bias(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return native("linear")(x, weight, None)
+
+
 def cuts_off(pixels: Tensor, dtype: torch.dtype) -> Tensor:
     half = 127.5 if dtype == torch.uint8 else 32767.5
     return ((pixels.float() + 1) * half).clamp(0, 2 * half).permute(0, 2, 3, 1).to(dtype)
@@ -210,6 +220,7 @@ WRONG = {
     "enlarge_conv": [enlarges_first, sees_the_nearest],
     "conv_from_few": [keeps_the_bias],
     "conv_to_few": [turned],
+    "linear": [transposes, without_bias],
     "wide_attention": [sees_the_future, one_missing_key],
     "sample": [lambda mean, std, noise: mean + std * std * noise],
     "frames_to_tensor": [lambda frames, dtype: frames.permute(0, 3, 1, 2).to(dtype) / 128 - 1],

@@ -17,9 +17,13 @@ import interpreted  # noqa: F401  (before Triton)
 import triton.language as tl
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
+from tvae.kernels.prebuild import asked
 from tvae.kernels.registry import Unsupported
-from tvae.kernels.triton import attention
-from tvae.kernels.triton.attention import Plan, Scratch, attend_frames, launch_weights, wide_attention
+from tvae.kernels.triton import attention, attention_launches
+from tvae.kernels.triton.attention import attend_frames, wide_attention
+from tvae.kernels.triton.attention_launches import launch_weights
+from tvae.kernels.triton.attention_plan import Plan, Scratch
+from tvae.kernels.workspace import product_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of overflows that a GPU is silent about
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -81,6 +85,26 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, plan: Plan) -> Tensor
 def test_is_the_attention_of_float64(plan: Plan, dtype: torch.dtype, m: int, n: int) -> None:
     q, k, v = (_noise(rows, 64, seed=i, dtype=dtype) for i, rows in enumerate((m, n, n)))
     assert _error(_attend(q, k, v, 0.3, plan), _exact(q, k, v, 0.3)) < ROUNDING[dtype]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("n", [97, 101, 200, 203])
+def test_products_are_of_few_kinds(plan: Plan, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library has slow kernels for an odd number of keys, and another kernel for each number of queries."""
+    seen, add = [], attention._add_product
+    v = _noise(n, 64, seed=2)
+
+    def spied(wide: Tensor, p: Tensor, values: Tensor, first: bool) -> None:
+        seen.append((len(wide), p.shape, values.shape))
+        p[:, :][p.isnan()] = 0  # where nothing was stored
+        add(wide, p, values, first)
+
+    monkeypatch.setattr(attention, "_add_product", spied)
+    for m in (65, 90, 128, 200):  # blocks of 64 queries and fewer
+        q, k = _noise(m, 64), _noise(n, 64, seed=1)
+        assert _error(_attend(q, k, v, 0.3, plan), _exact(q, k, v, 0.3)) < ROUNDING[torch.bfloat16]
+    assert {rows for rows, *_ in seen} == {64}
+    assert all(p[1] == values[0] and p[1] % 8 == 0 for _, p, values in seen)
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -229,3 +253,35 @@ def test_blocks_of_queries_are_as_good_as_equal(queries: int) -> None:
     assert max(blocks) - min(blocks) < 32 * len(blocks)
     if queries % (32 * len(blocks)) == 0:
         assert len({*blocks}) == 1
+
+
+@pytest.mark.parametrize("block", [8448, 8192, 4224, 64])
+def test_rows_of_products(block: int) -> None:
+    """Enough for a block, at most a fourth too many (and a few), and four numbers an octave."""
+    found = {queries: product_rows(queries, block) for queries in range(1, 3 * block, max(1, block // 500))}
+    for queries, rows in found.items():
+        of_block = min(queries, block)
+        assert of_block <= rows <= max(of_block * 1.25 + 8, 8), (queries, rows)
+        assert queries <= block or rows == block
+    assert len({rows for rows in found.values() if block / 2 < rows <= block}) <= 4
+
+
+@pytest.mark.parametrize("n", [96, 101])
+def test_kernels_of_other_numbers_of_keys_are_loaded_ahead(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, by threads: none waits for that where tiles lack keys, or lack none, for the first time."""
+    ran: list[tuple[str, bool]] = []
+    ahead: list[tuple[str, bool]] = []
+
+    def launch(kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
+        if "MASK" in options:
+            (ran if asked() is None else ahead).append((kernel.fn.__name__, options["MASK"]))
+
+    monkeypatch.setattr(attention_launches, "launch", launch)
+    monkeypatch.setattr(attention_launches, "INTERPRETED", False)
+    monkeypatch.setattr(attention_launches, "_loaded", set())
+    for _ in range(2):
+        x = _noise(n, 64)
+        _attend(x, x, x, 0.3, POINTERS)
+    assert (n % POINTERS.columns != 0) in {mask for _, mask in ran}
+    names = ("weights_kernel", "repair_kernel")
+    assert sorted(ahead) == sorted((name, mask) for name in names for mask in (False, True))

@@ -34,7 +34,7 @@ SHIPPED = {
     "rtx40": ("bfloat16", "channels_last", "steps", True, 32, 0.8, 4, 8, {"default": "triton"}),
     "rtx50": ("bfloat16", "channels_last", "steps", True, 32, 0.8, 4, 8, {"default": "triton"}),
     "b200": ("bfloat16", "channels_last", "steps", True, 64, 0.9, 8, 8, {"default": "triton"}),
-    "h100": ("bfloat16", "channels_last", "steps", True, 128, 0.9, 8, 8, CONVOLUTIONS),
+    "h100": ("bfloat16", "channels_last", "steps", True, 256, 0.9, 8, 8, CONVOLUTIONS),
     "h200": ("bfloat16", "channels_last", "steps", True, 256, 0.9, 8, 8, CONVOLUTIONS),
 }
 """What each is with what it leaves out: a change of `defaults.toml` shows here, in every preset that it reaches."""
@@ -106,7 +106,7 @@ def test_export_is_a_preset_with_comments(tmp_path: Path) -> None:
 
 def test_own_presets_add_and_override(own: Path) -> None:
     for name in ("zoo", "h200"):
-        text = presets.export("h100").replace("strip_rows = 128", "strip_rows = 48")
+        text = presets.export("h100").replace("strip_rows = 256", "strip_rows = 48")
         (own / f"{name}.toml").write_text(text, encoding="utf-8")
     assert presets.names()[-1] == "zoo"
     assert presets.names().count("h200") == 1

@@ -158,9 +158,11 @@ class Context:
         """The ops a node reads, each once."""
         return [self.ops[i] for i in dict.fromkeys(self.ids[r] for r in node.reads)]
 
-    def call(self, node: Node) -> Invoke:
-        """The node's own operation on whole values, as a function of a reader of operand ids."""
-        target = fused(node.op, self.kernels) if node.target.startswith("tvae.") else resolve(node.target)
+    def call(self, node: Node, target: Callable[..., Any] | None = None) -> Invoke:
+        """The node's own operation on whole values, or ``target`` with its arguments, as a function of a reader of
+        operand ids."""
+        if target is None:
+            target = fused(node.op, self.kernels) if node.target.startswith("tvae.") else resolve(node.target)
         return node_call(target, node, self.ids, self.value)
 
     # -- making ops

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tvae.kernels import Kernels
@@ -24,10 +23,11 @@ __all__ = ["CONV_T", "as_product", "by_phases", "convolution_in"]
 
 def convolution_in(dims: int, kernels: Kernels) -> Callable[..., Tensor]:
     """The convolution of so many dimensions: x, weight, bias, stride, padding, dilation, groups."""
-    return partial(_conv3d, kernels) if dims == 3 else (conv1d, _conv2d)[dims - 1]
+    return conv1d if dims == 1 else partial(_conv2d if dims == 2 else _conv3d, kernels)
 
 
 def _conv2d(
+    kernels: Kernels,
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -40,11 +40,11 @@ def _conv2d(
     it has not seen (H100), and the product takes as long as its convolution."""
     single = weight.shape[2:] == (1, 1) and set(stride) == {1} and set(padding) == {0} and groups == 1
     pays = x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
-    y = as_product(x, weight, bias) if single and pays else None
+    y = as_product(kernels, x, weight, bias) if single and pays else None
     return conv2d(x, weight, bias, stride, padding, dilation, groups) if y is None else y
 
 
-def as_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+def as_product(kernels: Kernels, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
     """conv2d with single taps of x_nchw as a matrix product, which has channels innermost; None where x does not have
     them so, or has its pixels at uneven distances."""
     if x.stride(1) != 1 or x.shape[1] == 1 or 0 in x.shape:
@@ -53,7 +53,7 @@ def as_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
         pixels = x.permute(0, 2, 3, 1).view(-1, x.shape[1])
     except RuntimeError:
         return None
-    y = F.linear(pixels, weight.flatten(1), bias)
+    y = kernels.linear(pixels, weight.flatten(1), bias)
     return y.view(x.shape[0], *x.shape[2:], weight.shape[0]).permute(0, 3, 1, 2)
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Unpack
+
+from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.ir.graph import Node, Ref
@@ -118,7 +121,7 @@ def linear(ctx: Context, node: Node) -> Op:
     more: More = {"work": 2.0 * math.prod(ctx.shape(node.meta)) * ctx.op(node.args[1]).shape[-1]}
     if is_turned(source.name):  # tokens of a map: they are copied, to lie in a row
         more["workspace"] = lambda rows: int(rows * source.row_bytes)
-    return _channel_mixing(ctx, node, 1, "features", **more)
+    return _channel_mixing(ctx, node, 1, "features", ctx.kernels.linear, **more)
 
 
 @rule("prelu")
@@ -195,8 +198,15 @@ def batch_norm(ctx: Context, node: Node) -> Op:
     return ctx.local(node, source.axis)
 
 
-def _channel_mixing(ctx: Context, node: Node, trailing: int, what: str, **more: Unpack[More]) -> Op:
+def _channel_mixing(
+    ctx: Context,
+    node: Node,
+    trailing: int,
+    what: str,
+    target: Callable[..., Tensor] | None = None,
+    **more: Unpack[More],
+) -> Op:
     source = ctx.op(node.args[0]) if isinstance(node.args[0], Ref) else None
     if source is None or source.axis is None or source.axis.dim >= len(source.shape) - trailing:
         raise NoRule(f"its rows are in the {what}")
-    return ctx.local(node, source.axis, **more)
+    return ctx.local(node, source.axis, call=ctx.call(node, target), **more)

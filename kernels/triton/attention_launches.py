@@ -1,0 +1,129 @@
+"""Launches of the kernels that make the weights of ``attention``: first peaks, weights, and their repair."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from tvae.kernels.prebuild import asked, rehearsal
+from tvae.kernels.triton.attention_plan import Plan, Scratch
+from tvae.kernels.triton.attention_weights import peaks_kernel, repair_kernel, weights_kernel
+from tvae.kernels.triton.launch import INTERPRETED, launch
+from tvae.kernels.triton.sizes import ceil_div
+from tvae.kernels.workspace import KEYS
+
+__all__ = ["launch_peaks", "launch_repair", "launch_weights", "load_others"]
+
+_WAVES = 2
+"""Of programs that repair: each looks at all of its rows' largest exponents, and they share what is to be done."""
+_loaded: set[Hashable] = set()
+"""What ``load_others`` has seen to."""
+
+
+def _operands(plan: Plan, *operands: tuple[Tensor, int]) -> list[Any]:
+    """Matrices, each with the rows of its tile, as the kernels load them: ``plan.depth`` columns at a time."""
+    if not plan.tma:
+        return [x for x, _ in operands]
+    return [TensorDescriptor.from_tensor(x, [rows, plan.depth]) for x, rows in operands]
+
+
+def _target(plan: Plan, p: Tensor) -> Any:
+    """The weights as the kernels store them: a slice of a tile at a time."""
+    return TensorDescriptor.from_tensor(p, [plan.rows, plan.columns // plan.slices]) if plan.tma else p
+
+
+def _weights_of(scratch: Scratch, m: int, n: int) -> Tensor:
+    """Where the weights of m queries and n keys go, and zeros up to a multiple of ``KEYS``."""
+    return scratch.weights[:m, : KEYS * ceil_div(n, KEYS)]
+
+
+def launch_peaks(q: Tensor, sample: Tensor, scratch: Scratch, factor: float, plan: Plan) -> None:
+    (m, d), n = q.shape, len(sample)
+    launch(
+        peaks_kernel,
+        (ceil_div(m, plan.rows),),
+        *_operands(plan, (q, plan.rows), (sample, plan.columns)),
+        *(scratch.peaks, m, n, factor, q.stride(0), sample.stride(0)),
+        DEPTH=d,
+        TMA=plan.tma,
+        BM=plan.rows,
+        BN=plan.columns,
+        BK=plan.depth,
+        num_warps=plan.warps,
+        num_stages=plan.stages,
+    )
+
+
+def launch_weights(q: Tensor, k: Tensor, scratch: Scratch, chunk: int, factor: float, plan: Plan) -> None:
+    """The weights of a block of queries against a chunk of keys, and their sums and largest exponents per tile."""
+    (m, d), n = q.shape, len(k)
+    p = _weights_of(scratch, m, n)
+    tiles = ceil_div(m, plan.rows) * ceil_div(n, plan.columns)
+    for mask in _masks(n, plan):
+        launch(
+            weights_kernel,
+            (min(plan.programs, tiles),),
+            *_operands(plan, (q, plan.rows), (k, plan.columns)),
+            *(_target(plan, p), scratch.peaks[chunk], scratch.sums[chunk * scratch.share :], scratch.tops),
+            *(m, n, factor, q.stride(0), k.stride(0), p.stride(0), scratch.sums.stride(0)),
+            DEPTH=d,
+            MASK=mask,
+            TMA=plan.tma,
+            BM=plan.rows,
+            BN=plan.columns,
+            BK=plan.depth,
+            GROUP=plan.group,
+            SLICES=plan.slices,
+            FLAT=plan.flat,
+            num_warps=plan.warps,
+            num_stages=plan.stages,
+        )
+
+
+def _masks(n: int, plan: Plan) -> tuple[bool, ...]:
+    """Does the last tile of so many keys lack some? A rehearsal is for sizes where it does and where it does not."""
+    return (n % plan.columns != 0,) if asked() is None else (False, True)
+
+
+def launch_repair(q: Tensor, k: Tensor, scratch: Scratch, chunk: int, factor: float, plan: Plan) -> None:
+    (m, d), n = q.shape, len(k)
+    p = _weights_of(scratch, m, n)
+    rows, tiles = ceil_div(m, plan.rows), ceil_div(n, plan.columns)
+    share = ceil_div(tiles, max(1, _WAVES * plan.cores // rows))
+    for mask in _masks(n, plan):
+        launch(
+            repair_kernel,
+            (rows, ceil_div(tiles, share)),
+            *_operands(plan, (q, plan.rows), (k, plan.columns)),
+            *(_target(plan, p), scratch.peaks[chunk], scratch.peaks[chunk + 1]),
+            *(scratch.sums[chunk * scratch.share :], scratch.tops, scratch.wide, m, n, int(chunk == 0), share, factor),
+            *(q.stride(0), k.stride(0), p.stride(0), scratch.sums.stride(0)),
+            DEPTH=d,
+            MASK=mask,
+            TMA=plan.tma,
+            BM=plan.rows,
+            BN=plan.columns,
+            BK=plan.depth,
+            SLICES=plan.slices,
+            EVEN=q.dtype == torch.float16,
+            num_warps=plan.warps,
+            num_stages=plan.stages,
+        )
+
+
+def load_others(q: Tensor, k: Tensor, scratch: Scratch, factor: float, plan: Plan) -> None:
+    """Once for such queries: have threads load the kernels that other numbers of keys want, too.
+
+    A kernel that is on disk is loaded when it first runs, which would be in the way of a later result.
+    """
+    seen = q.device, q.dtype, q.shape[1], plan
+    if INTERPRETED or asked() is not None or seen in _loaded:
+        return
+    _loaded.add(seen)
+    with rehearsal():
+        launch_weights(q, k, scratch, 0, factor, plan)
+        launch_repair(q, k, scratch, 0, factor, plan)
