@@ -21,19 +21,19 @@ def attention_bytes(queries: int, keys: int, depth: int) -> int:
     queries the weights in float16, their results in float32, and a sum for every tile of keys."""
     chunk = min(chunk_of(keys), keys)
     values = 2 * depth * (keys + (chunk if keys % KEYS else 0))
-    return values + product_rows(queries, _BLOCK) * (2 * chunk + 4 * depth + 4 * -(-keys // _TILE))
+    return values + product_rows(min(queries, _BLOCK), _BLOCK) * (2 * chunk + 4 * depth + 4 * -(-keys // _TILE))
 
 
-def product_rows(queries: int, block: int) -> int:
-    """Rows of the second product for so many queries, of which ``block`` are taken at a time: one of few numbers.
+def product_rows(rows: int, block: int) -> int:
+    """Rows of the second product for so many queries, at most ``block``: one of four numbers an octave.
 
     The BLAS library chooses among dozens of kernels by this number, and loads each when it is first chosen, which takes
     2.5 ms of a call (H200).
     """
     step = max(1, block // 8)
-    while queries <= 4 * step and step > 1:
+    while rows <= 4 * step and step > 1:
         step //= 2
-    return block if queries > block else min(block, step * -(-queries // step))
+    return min(block, step * -(-rows // step))
 
 
 def chunk_of(keys: int) -> int:

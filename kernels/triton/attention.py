@@ -27,7 +27,13 @@ from torch import Tensor
 
 from tvae.kernels.registry import Unsupported
 from tvae.kernels.triton.attention_ends import finish_kernel, largest_kernel, narrow_kernel
-from tvae.kernels.triton.attention_launches import launch_peaks, launch_repair, launch_weights, load_others
+from tvae.kernels.triton.attention_launches import (
+    add_product,
+    launch_peaks,
+    launch_repair,
+    launch_weights,
+    load_others,
+)
 from tvae.kernels.triton.attention_plan import Plan, Scratch, plan_for
 from tvae.kernels.triton.launch import device_of, launch
 from tvae.kernels.triton.sizes import ceil_div
@@ -136,9 +142,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, largest: Tensor | None, out: Tensor,
             seen = slice(chunk * scratch.chunk, (chunk + 1) * scratch.chunk)
             launch_weights(queries, k[seen], scratch, chunk, factor, plan)
             launch_repair(queries, k[seen], scratch, chunk, factor, plan)
-            _add_product(scratch.wide, scratch.weights[:, : len(values[chunk])], values[chunk], chunk == 0)
+            add_product(scratch.wide, scratch.weights[:, : len(values[chunk])], values[chunk], chunk == 0)
         _launch_finish(scratch, largest, result)
-    load_others(q[: scratch.rows], k[: scratch.chunk], scratch, factor, plan)
+    load_others(q[: scratch.rows], k[: scratch.chunk], values[0], scratch, factor, plan)
 
 
 def _chunks(v: Tensor, size: int) -> list[Tensor]:
@@ -148,16 +154,6 @@ def _chunks(v: Tensor, size: int) -> list[Tensor]:
         last = found[-1]
         found[-1] = torch.cat([last, last.new_zeros((KEYS - over, v.shape[1]))])
     return found
-
-
-def _add_product(wide: Tensor, p: Tensor, v: Tensor, first: bool) -> None:
-    """wide += p·v in float32; ``first``: wide = p·v."""
-    if first:
-        torch.mm(p, v, out_dtype=torch.float32, out=wide)
-    elif torch.__version__ >= "2.10":
-        torch.addmm(wide, p, v, out_dtype=torch.float32, out=wide)
-    else:  # there addmm wanted the accumulator in the type of the factors
-        wide += torch.mm(p, v, out_dtype=torch.float32)
 
 
 def _launch_finish(scratch: Scratch, largest: Tensor | None, out: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Launches of the kernels that make the weights of ``attention``: first peaks, weights, and their repair."""
+"""Launches of what ``attention`` does with a block of queries: first peaks, weights, their repair, and the product."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tvae.kernels.triton.attention_plan import Plan, Scratch
 from tvae.kernels.triton.attention_weights import peaks_kernel, repair_kernel, weights_kernel
 from tvae.kernels.triton.launch import INTERPRETED, launch
 from tvae.kernels.triton.sizes import ceil_div
-from tvae.kernels.workspace import KEYS
+from tvae.kernels.workspace import KEYS, product_rows
 
-__all__ = ["launch_peaks", "launch_repair", "launch_weights", "load_others"]
+__all__ = ["add_product", "launch_peaks", "launch_repair", "launch_weights", "load_others"]
 
 _WAVES = 2
 """Of programs that repair: each looks at all of its rows' largest exponents, and they share what is to be done."""
@@ -115,8 +115,19 @@ def launch_repair(q: Tensor, k: Tensor, scratch: Scratch, chunk: int, factor: fl
         )
 
 
-def load_others(q: Tensor, k: Tensor, scratch: Scratch, factor: float, plan: Plan) -> None:
-    """Once for such queries: have threads load the kernels that other numbers of keys want, too.
+def add_product(wide: Tensor, p: Tensor, v: Tensor, first: bool) -> None:
+    """wide += p·v in float32; ``first``: wide = p·v."""
+    if first:
+        torch.mm(p, v, out_dtype=torch.float32, out=wide)
+    elif torch.__version__ >= "2.10":
+        torch.addmm(wide, p, v, out_dtype=torch.float32, out=wide)
+    else:  # there addmm wanted the accumulator in the type of the factors
+        wide += torch.mm(p, v, out_dtype=torch.float32)
+
+
+def load_others(q: Tensor, k: Tensor, v: Tensor, scratch: Scratch, factor: float, plan: Plan) -> None:
+    """Once for such queries: threads load the kernels that other numbers of keys want, and the BLAS library those that
+    lower blocks of queries want, whose results nothing looks at.
 
     A kernel that is on disk is loaded when it first runs, which would be in the way of a later result.
     """
@@ -127,3 +138,7 @@ def load_others(q: Tensor, k: Tensor, scratch: Scratch, factor: float, plan: Pla
     with rehearsal():
         launch_weights(q, k, scratch, 0, factor, plan)
         launch_repair(q, k, scratch, 0, factor, plan)
+    lower = range(plan.block // 2 + 1, len(scratch.wide), max(1, plan.block // 8))
+    for rows in {product_rows(queries, plan.block) for queries in lower} - {len(scratch.wide)}:
+        for first in (True, False):
+            add_product(scratch.wide[:rows], scratch.weights[:rows, : len(v)], v, first)

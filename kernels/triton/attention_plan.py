@@ -61,7 +61,7 @@ class Scratch:
     def __init__(self, m: int, n: int, d: int, device: torch.device, plan: Plan) -> None:
         self.rows = min(m, _STEP * ceil_div(m, _STEP * ceil_div(m, plan.block)))
         """Queries of a block; as good as equal ones."""
-        height = product_rows(m, plan.block)
+        height = product_rows(self.rows, plan.block)
         self.tiles = ceil_div(n, plan.columns)
         self.share = ceil_div(self.tiles, ceil_div(n, plan.chunk))
         """Tiles of keys in a chunk, about equal."""

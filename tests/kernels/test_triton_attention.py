@@ -59,7 +59,7 @@ def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(InterpreterBuilder, "create_dot", create_dot)
     monkeypatch.setattr(InterpreterBuilder, "cast_impl", cast_impl)
-    monkeypatch.setattr(attention, "_add_product", add_product)
+    monkeypatch.setattr(attention, "add_product", add_product)
 
 
 def _noise(*shape: int, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -91,7 +91,7 @@ def test_is_the_attention_of_float64(plan: Plan, dtype: torch.dtype, m: int, n: 
 @pytest.mark.parametrize("n", [97, 101, 200, 203])
 def test_products_are_of_few_kinds(plan: Plan, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library has slow kernels for an odd number of keys, and another kernel for each number of queries."""
-    seen, add = [], attention._add_product
+    seen, add = [], attention.add_product
     v = _noise(n, 64, seed=2)
 
     def spied(wide: Tensor, p: Tensor, values: Tensor, first: bool) -> None:
@@ -99,11 +99,11 @@ def test_products_are_of_few_kinds(plan: Plan, n: int, monkeypatch: pytest.Monke
         p[:, :][p.isnan()] = 0  # where nothing was stored
         add(wide, p, values, first)
 
-    monkeypatch.setattr(attention, "_add_product", spied)
-    for m in (65, 90, 128, 200):  # blocks of 64 queries and fewer
+    monkeypatch.setattr(attention, "add_product", spied)
+    for m in (33, 40, 65, 70, 90, 128, 200):  # blocks of 64 queries and fewer
         q, k = _noise(m, 64), _noise(n, 64, seed=1)
         assert _error(_attend(q, k, v, 0.3, plan), _exact(q, k, v, 0.3)) < ROUNDING[torch.bfloat16]
-    assert {rows for rows, *_ in seen} == {64}
+    assert {rows for rows, *_ in seen} == {40, 64}
     assert all(p[1] == values[0] and p[1] % 8 == 0 for _, p, values in seen)
 
 
@@ -257,12 +257,10 @@ def test_blocks_of_queries_are_as_good_as_equal(queries: int) -> None:
 
 @pytest.mark.parametrize("block", [8448, 8192, 4224, 64])
 def test_rows_of_products(block: int) -> None:
-    """Enough for a block, at most a fourth too many (and a few), and four numbers an octave."""
-    found = {queries: product_rows(queries, block) for queries in range(1, 3 * block, max(1, block // 500))}
+    """Enough for the queries, at most a fourth too many (and a few), and four numbers an octave."""
+    found = {queries: product_rows(queries, block) for queries in range(1, block + 1, max(1, block // 500))}
     for queries, rows in found.items():
-        of_block = min(queries, block)
-        assert of_block <= rows <= max(of_block * 1.25 + 8, 8), (queries, rows)
-        assert queries <= block or rows == block
+        assert queries <= rows <= min(block, queries * 1.25 + 8), (queries, rows)
     assert len({rows for rows in found.values() if block / 2 < rows <= block}) <= 4
 
 
@@ -279,9 +277,12 @@ def test_kernels_of_other_numbers_of_keys_are_loaded_ahead(n: int, monkeypatch: 
     monkeypatch.setattr(attention_launches, "launch", launch)
     monkeypatch.setattr(attention_launches, "INTERPRETED", False)
     monkeypatch.setattr(attention_launches, "_loaded", set())
+    products: list[int] = []
+    monkeypatch.setattr(attention_launches, "add_product", lambda wide, p, v, first: products.append(len(wide)))
     for _ in range(2):
         x = _noise(n, 64)
         _attend(x, x, x, 0.3, POINTERS)
     assert (n % POINTERS.columns != 0) in {mask for _, mask in ran}
     names = ("weights_kernel", "repair_kernel")
     assert sorted(ahead) == sorted((name, mask) for name in names for mask in (False, True))
+    assert sorted(products) == [40, 40, 48, 48, 56, 56]
