@@ -29,6 +29,7 @@ def timed_waits(text: str) -> list[int]:
     return timed if imported else []
 
 
+@pytest.mark.long
 def test_no_such_wait() -> None:
     assert len(FILES) > 300
     found = {str(path.relative_to(ROOT)): lines for path in FILES if (lines := timed_waits(path.read_text("utf-8")))}

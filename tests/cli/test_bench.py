@@ -80,6 +80,7 @@ def test_vae_as_json(tvae: Tvae, tiny: str) -> None:
     assert rows[0]["speedup"] == 1
 
 
+@pytest.mark.long
 def test_vae_as_a_table(tvae: Tvae, tiny: str) -> None:
     result = tvae(*VAE, "--vae", tiny, "--side", "encode", "--reference", "none")
     assert result.exit_code == 0, result.stderr
@@ -110,6 +111,7 @@ def test_first_use_has_columns_of_its_own(tvae: Tvae, tiny: str, monkeypatch: py
     assert [(row["first_use_seconds"], row["next_use_seconds"]) for row in rows] == 2 * [(7.0, 1.5)]
 
 
+@pytest.mark.long
 def test_io(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
     rows = objects(tvae("bench", "io", photo, "--size", "32x16", "--frames", "2", "--device", "cpu", "--json"))
     assert {"read file", "encode video", "write latents", "write to disk"} <= {row["what"] for row in rows}
@@ -173,6 +175,7 @@ def test_the_bare_command_shows_help(tvae: Tvae) -> None:
     assert "kernels" in result.stdout
 
 
+@pytest.mark.long
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys\nfrom tvae.cli.app import main\n"

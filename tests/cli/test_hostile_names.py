@@ -110,6 +110,7 @@ def test_a_loop_of_links_and_a_closed_folder(
     assert result.stderr.count("this folder cannot be read: Permission denied") == recursive
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 @pytest.mark.parametrize("more", slow_but([[]], [[], ["--json"]]))
 def test_a_full_stdout(more: list[str], tmp_path: Path) -> None:

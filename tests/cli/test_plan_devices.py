@@ -21,6 +21,7 @@ def cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "present_devices", lambda text: [f"cpu:{n}" for n in range(int(text))])
 
 
+@pytest.mark.long
 def test_rows_by_device(cpus: None) -> None:
     result = call("--shape", "128x200", "--devices", "3", "--side", "decode")
     assert result.exit_code == 0, result.stderr

@@ -73,6 +73,7 @@ def shown(display: Display, end: float = 0.0) -> None:
         display.show(RunDone(2, 0, 1, 0, 3.0))
 
 
+@pytest.mark.long
 def test_all_on_one_terminal(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
     onto(monkeypatch, screen, screen)
     shown(Display(as_json=False, quiet=False, verbose=False, progress=True), end=2.0)

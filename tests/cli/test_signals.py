@@ -44,6 +44,7 @@ SIGNALS = pytest.mark.parametrize(
 POSIX = pytest.mark.skipif(os.name == "nt", reason="signals of this kind do not exist there")
 
 
+@pytest.mark.long
 @POSIX
 @SIGNALS
 def test_signals(tvae: Callable[..., Result], tmp_path: Path, number: signal.Signals, code: int) -> None:

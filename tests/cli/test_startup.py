@@ -76,6 +76,7 @@ SEVERAL = (
 """Runs of the program, one after the other in one process."""
 
 
+@pytest.mark.long
 def test_a_dry_run_needs_no_torch(tmp_path: Path) -> None:
     """Its import takes longer than a dry run of 20,000 files."""
     (tmp_path / "in").mkdir()
@@ -95,6 +96,7 @@ def test_a_dry_run_needs_no_torch(tmp_path: Path) -> None:
     assert "device 'cuda:99' cannot be used here" in refused.stderr
 
 
+@pytest.mark.long
 def test_an_exact_dry_run_of_what_is_new_needs_no_torch(tmp_path: Path) -> None:
     """What has no output yet is looked at without the VAE; where one is there, it is compared."""
     (tmp_path / "in").mkdir()
@@ -149,6 +151,7 @@ main()
 """
 
 
+@pytest.mark.long
 def test_the_builtin_vae_starts_at_once(tmp_path: Path) -> None:
     """Nothing being on disk yet, its first strip comes within twice the time of importing torch: no diffusers is
     imported, and nothing is captured."""

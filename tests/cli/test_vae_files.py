@@ -212,6 +212,7 @@ def test_a_float16_copy_is_the_same_vae(caplog: pytest.LogCaptureFixture) -> Non
     assert "was made by another VAE" in told
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("space", slow_but(["model"], ["raw", "model"]))
 def test_the_vae_that_made_latents_is_known_however_it_is_named(space: str, here: torch.nn.Module) -> None:
     """By the same file, with and without ``--vae-of``; and as a folder, in float16, renamed and in a checkpoint."""

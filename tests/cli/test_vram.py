@@ -96,6 +96,7 @@ def test_a_folder_for_spilling_that_is_not_there(real: Tvae, latents: Path) -> N
         assert result.stderr == "tvae: --spill must be a folder of this machine, not a URL\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", slow_but(["decode"], ["encode", "decode"]))
 def test_too_small_a_budget_names_the_smallest_which_then_works(
     real: Tvae, latents: Path, spilled: list[Path], command: str

@@ -32,6 +32,7 @@ def _pixels(path: Path) -> Any:
         return np.array(image.convert("RGB"))
 
 
+@pytest.mark.long
 def test_the_latents_are_the_untiled_models(tvae: Tvae, tmp_path: Path) -> None:
     """Encode and decode by the program against diffusers on the same picture, in one call each."""
     photo = _photo(152, 104)
@@ -152,6 +153,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.long
 def test_wrong_usage_is_told_before_any_work(tmp_path: Path, monkeypatch: Any) -> None:
     """In one process, to start it once: exit code 2, one line, nothing written."""
     monkeypatch.chdir(tmp_path)

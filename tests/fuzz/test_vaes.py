@@ -37,6 +37,7 @@ def opened(folder: Path) -> None:
     load_module(model.source)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", SEEDS)
 def test_configurations(seeds: range, folder: Path, tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())

@@ -60,6 +60,7 @@ def in_budgets(vae: TiledVAE, side: Any, x: Tensor, monkeypatch: pytest.MonkeyPa
         yield plan, computed(vae, side, x)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("side", SIDES)
 def test_budgets(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Buffers go to the disk, and bits stay. Without it they do not, or this would show nothing."""
@@ -91,6 +92,7 @@ def test_budgets_differ_in_places_alone(monkeypatch: pytest.MonkeyPatch) -> None
         vae.decode(x)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["AutoencoderKL", "AutoencoderKLWan"])
 def test_devices_of_one_process(family: str) -> None:
     """1, 2 and 3 of them. Without it not, where statistics of all rows are joined; whether a convolution's sums differ
@@ -156,6 +158,7 @@ def with_threads(rank: int) -> list[str]:
     return said
 
 
+@pytest.mark.long
 def test_processes_with_other_numbers_of_threads_are_refused() -> None:
     for (said,) in in_ranks(2, with_threads):
         assert "another number of threads (OMP_NUM_THREADS) than rank 0" in said

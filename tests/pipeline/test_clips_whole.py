@@ -43,6 +43,7 @@ def _made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("family", "side", "lengths"),
     [pytest.param(*case, marks=() if case[:2] in QUICK else pytest.mark.slow) for case in WHOLE],

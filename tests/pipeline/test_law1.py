@@ -41,6 +41,7 @@ QUICK_SIDES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("family", "side"), slow_but(QUICK_SIDES, product(TINY, ("encode", "decode"))))
 def test_every_family_equals_its_reference(family: str, side: str) -> None:
     """Captured at one size, run at another of odd latent height, in strips of 1, 3, 5 and 37 latent rows."""
@@ -109,6 +110,7 @@ def test_latents_of_a_few_pixels(family: str, height: int, width: int) -> None:
         assert relative_l2(value, reference64(model, side, x)) <= TOLERANCE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("family", "side"),
     [
@@ -153,6 +155,7 @@ def test_many_samples_and_other_widths_from_one_capture() -> None:
         assert relative_l2(tiled.decode(x).sample, reference64(model, "decode", x)) <= TOLERANCE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("side", slow_but(["decode"], ["encode", "decode"]))
 def test_lower_types_err_no_more_than_the_untiled_model(dtype: torch.dtype, side: str) -> None:

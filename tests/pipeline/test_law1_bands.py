@@ -27,6 +27,7 @@ CASES = [
 """Not where every frame has norms of its own (Cosmos, SVD, Allegro decoding): no row of it is done before all are."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("family", "side", "shape"), CASES)
 def test_bands_inside_strips_of_frames(
     family: str, side: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch

@@ -80,6 +80,7 @@ def test_a_change_is_seen(name: str, side: str) -> None:
     agrees(TiledVAE(untouched, "cpu", strip=4), untouched, side, x)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("side", slow_but(["decode"], SIDES))
 def test_patched_classes_and_helpers_are_seen(side: str) -> None:
     from diffusers.models import resnet

@@ -205,6 +205,7 @@ def _meanwhile(what: Callable[[], Any]) -> Any:
     return found[0]
 
 
+@pytest.mark.long
 def test_another_thread_exports_meanwhile() -> None:
     module = Own().eval()
     alone = _exported(module)

@@ -19,6 +19,7 @@ from tvae.pipeline import TiledVAE
 from tvae.pipeline.models.reference import reference_mode
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "lengths"),
     [

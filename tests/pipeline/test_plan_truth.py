@@ -217,6 +217,7 @@ def test_a_plan_takes_what_it_says_on_a_wide_sweep(cell: Cell) -> None:
 AGREEING = cells(3, ["AutoencoderTiny"], 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cell", slow_but(AGREEING[1:], AGREEING), ids=str)
 def test_plan_and_call_agree_and_the_smallest_that_is_named_works(cell: Cell) -> None:
     check_agreement(cell)

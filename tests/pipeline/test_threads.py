@@ -147,6 +147,7 @@ def test_a_model_that_changes_meanwhile_ends_no_process() -> None:
         assert relative_l2(result(tiled.decode(inputs[0])), result(model.decode(inputs[0]))) <= 1e-5
 
 
+@pytest.mark.long
 def test_a_graph_that_was_captured_while_the_model_changed_is_kept_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

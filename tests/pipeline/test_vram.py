@@ -49,6 +49,7 @@ def smallest(model: Any, side: str, **options: Any) -> int:
     return int(found[1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("side", ["decode", pytest.param("encode", marks=pytest.mark.slow)])
 def test_law_one_holds_in_any_budget(
     model: Any, side: str, memory: dict[str, int], spilled: list[Path], tmp_path: Path
@@ -90,6 +91,7 @@ def test_the_plan_is_what_runs(model: Any, memory: dict[str, int], spilled: list
     assert str(plans[1]).count("on disk") <= len(spilled) + 1
 
 
+@pytest.mark.long
 def test_weights_that_find_no_memory_are_a_refusal_too(
     model: Any, memory: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

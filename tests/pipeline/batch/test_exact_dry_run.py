@@ -110,6 +110,7 @@ def outcomes(events: list[Event]) -> dict[str, tuple[str, ...]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("operation", "sandbox"),
     slow_but([("encode", "on"), ("roundtrip", "off")], product(("encode", "roundtrip"), ("off", "on"))),

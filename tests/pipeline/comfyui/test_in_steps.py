@@ -36,6 +36,7 @@ def latents(frames: int, count: int = 1) -> torch.Tensor:
 CASES = [(kind, chunked) for kind in ("wan21", "wan22") for chunked in (True, False)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "chunked"), slow_but([("wan21", True)], CASES))
 @torch.inference_mode()
 def test_the_numbers_of_the_untiled_model(kind: str, chunked: bool) -> None:
@@ -82,6 +83,7 @@ def peak(exact: Any, frames: int) -> int:
     return live.peak - 2 * small.nbytes
 
 
+@pytest.mark.long
 def test_a_longer_clip_takes_no_more_memory() -> None:
     exact = exact_vae(ClipVae())
     with torch.inference_mode():  # nothing counts while steps are captured

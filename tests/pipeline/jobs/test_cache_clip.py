@@ -66,6 +66,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_file())
 
 
+@pytest.mark.long
 def test_pieces_have_the_models_own_numbers(wan: Any, tmp_path: Path) -> None:
     shown = film(tmp_path / "a.mkv", 15)
     (done,) = ends(cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=9, stride=4, start=1), ItemDone)

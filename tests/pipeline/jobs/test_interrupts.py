@@ -23,6 +23,7 @@ from tvae.pipeline.jobs.room import Room
 HELPERS = Path(__file__).parents[2] / "helpers"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rounds", [15, pytest.param(600, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("operation", ["encode", "roundtrip"])
 def test_a_folder_job_ends(operation: str, rounds: int, tmp_path: Path) -> None:
@@ -81,6 +82,7 @@ def test_a_flush_that_is_interrupted_keeps_nobody_waiting(tmp_path: Path, monkey
         assert not flushing._running
 
 
+@pytest.mark.long
 def test_room_is_not_lost() -> None:
     room = Room(10)
 

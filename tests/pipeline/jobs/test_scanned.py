@@ -195,6 +195,7 @@ def test_other_jobs(tmp_path: Path) -> None:
     assert scanned.scanned(Job("encode", (str(tmp_path / "in"),) * 2, str(tmp_path / "out"))) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("inputs", ['inputs = "in"\nrecursive = true', 'inputs = "in/*/*.png"', 'list = "list.txt"'])
 def test_the_first_is_done_before_all_are_looked_at(
     inputs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -68,6 +68,7 @@ write_image_latents(Path(sys.argv[1]), {"mean": torch.ones(4, 2, 3), "logvar": t
 """
 
 
+@pytest.mark.long
 def test_equal_work_gives_equal_bytes(tmp_path: Path, image_meta: LatentsMeta) -> None:
     """In every process: safetensors' own writer orders texts at random."""
     meta = json.dumps(replace(image_meta, posterior=PosteriorRecord("moments")).to_json())

@@ -169,6 +169,7 @@ def test_whole_files_look_whole(tmp_path: Path) -> None:
     assert looks_whole(tmp_path / "missing.png")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "told"),
     [

@@ -130,6 +130,7 @@ def test_refusals_are_the_same(make_clip: MakeClip, tmp_path: Path) -> None:
             assert told[0] == told[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "told"),
     [

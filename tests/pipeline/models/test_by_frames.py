@@ -96,6 +96,7 @@ def clip(side: Side, latent_frames: int, height: int, width: int) -> Frames:
 QUICK = [(1, "decode"), (5, "decode")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("frames", "side"),
     [

@@ -46,6 +46,7 @@ def test_steps_are_those_of_the_stream(folder: Path) -> None:
     assert (plan.caches, plan.cache_bytes) == (len(stream.caches), sum(c.nbytes for c in stream.caches))
 
 
+@pytest.mark.long
 def test_predicted_peaks_are_what_steps_hold(folder: Path) -> None:
     """Weights and caches included, those that come in and those that go out."""
     model = opened(folder)

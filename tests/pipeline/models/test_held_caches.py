@@ -154,6 +154,7 @@ def test_a_stream_goes_on_with_what_another_saved(folder: Path, monkeypatch: pyt
         saved = stream.saved()
 
 
+@pytest.mark.long
 def test_a_plan_says_where_they_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limit(monkeypatch, None)
     model = opened(folder)

@@ -142,6 +142,7 @@ def test_diffusers_convention(model: Any) -> None:
         assert torch.equal(pixels, model(x).sample)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("side", "frames", "strip"),
     [

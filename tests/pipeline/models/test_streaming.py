@@ -93,6 +93,7 @@ def test_steps_of_diffusers_models_are_their_reference(family: str, strip: int, 
                     assert relative_l2(decoded(model, x), wanted) <= TOLERANCE
 
 
+@pytest.mark.long
 def test_one_capture_of_a_step_serves_every_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also for a clip that does not lie in memory in order, as frames do not."""
     module: Any = TINY["AutoencoderKLMochi"].build()
@@ -108,6 +109,7 @@ def test_one_capture_of_a_step_serves_every_size(tmp_path: Path, monkeypatch: py
     assert len(made) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strip", slow_but([2], [2, 40]))
 def test_steps_are_the_whole_clip(file: Path, module: SeedVR2VAE, strip: int) -> None:
     """One capture of each step serves a second, odd size."""

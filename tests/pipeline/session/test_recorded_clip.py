@@ -83,6 +83,7 @@ def agrees(tiled: Any, model: Any, z: Tensor) -> None:
     assert relative_l2(result(tiled.decode(z)), want) <= 1e-5
 
 
+@pytest.mark.long
 def test_a_clip_that_comes_often_is_recorded_and_replayed(recordings: list[Recording]) -> None:
     model = WAN.build()
     tiled = TiledVAE(model, "cpu")
@@ -173,6 +174,7 @@ def test_one_that_cannot_be_made_is_not_tried_again(
     assert "a clip is not recorded as a CUDA graph: no room" in caplog.messages
 
 
+@pytest.mark.long
 def test_what_would_be_copied_too_long_is_not(recordings: list[Recording], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tvae.pipeline.session.recorded_clip.MOST_CARRIED", 1000)
     assert MOST_CARRIED > 1000

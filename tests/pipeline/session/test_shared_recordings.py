@@ -39,6 +39,7 @@ def in_group(rank: int, refuses: int) -> list[Tensor]:
     return [*found, torch.tensor([recordings.made, recordings.replayed, recordings.rows])]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("refuses", [-1, 1], ids=["all record", "one does not"])
 def test_ranks_record_what_they_share(refuses: int) -> None:
     model = SharingVAE().double()
@@ -99,6 +100,7 @@ def refused(call: Callable[[], Any]) -> list[Tensor]:
     return []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "what",
     slow_but(
@@ -135,6 +137,7 @@ def timed(_rank: int) -> list[Tensor]:
     return [*found, torch.tensor(recordings.replayed)]
 
 
+@pytest.mark.long
 def test_an_input_without_rows() -> None:
     model = Timed().double()
     with torch.no_grad():
@@ -180,6 +183,7 @@ def freed(_rank: int) -> list[Tensor]:
         return [result(vae.decode(Z)), torch.tensor([before, recordings.replayed])]
 
 
+@pytest.mark.long
 def test_a_recording_goes_with_the_memory_of_the_weights() -> None:
     with torch.no_grad():
         want = SharingVAE().double().decode(Z.double())

@@ -50,6 +50,7 @@ def steps_in_group(_rank: int, side: str) -> list[Tensor]:
     return [*found, torch.tensor([recordings.made, recordings.replayed, to.call_count, sum(widened)])]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("side", slow_but(["decode"], ["decode", "encode"]))
 def test_steps_keep_their_caches_in_the_recording(side: str) -> None:
     model = TINY["AutoencoderKLWan"].build().double()
@@ -91,6 +92,7 @@ def begun_in_group(_rank: int, side: str) -> list[Tensor]:
     return [*found, torch.tensor([*counted, recordings.made])]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("side", slow_but(["decode"], ["decode", "encode"]))
 def test_first_steps_leave_their_caches_in_the_recording(side: str) -> None:
     model = TINY["AutoencoderKLWan"].build().double()
@@ -117,6 +119,7 @@ def alone(_rank: int, small: bool) -> list[Tensor]:
     return [*found, torch.tensor([recordings.made, recordings.replayed])]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("small", "wanted"), [(True, [2, 4]), pytest.param(False, [0, 0], marks=pytest.mark.slow)])
 def test_steps_that_none_like_them_follow_are_recorded_where_caches_are_small(small: bool, wanted: list[int]) -> None:
     """They are copied then."""

@@ -38,6 +38,7 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("side", ["decode", "encode"])
 def test_two_devices(side: str, copied: Counter[str]) -> None:
     like = WAN.input(side, 16, 8)

@@ -58,6 +58,7 @@ def exact(side: str) -> torch.Tensor:
         return result(call_reference(model, side, TINY[FAMILY].input(side, HIGH, WIDE).double()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("side", ["decode", "encode"])
 def test_low_strips_for_the_largest_values_alone(side: str) -> None:
     want = exact(side)
@@ -78,6 +79,7 @@ def test_one_height_where_one_is_wanted(how: dict[str, object]) -> None:
     assert relative_l2(found, exact("decode")) <= 1e-5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", [2, 4, 8])
 @pytest.mark.parametrize("side", slow_but(["decode"], ["decode", "encode"]))
 def test_a_budget_holds(side: str, part: int) -> None:
@@ -120,6 +122,7 @@ def on_a_rank(_rank: int, sides: Sequence[str]) -> dict[str, float]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", slow_but([2], [2, 3]))
 def test_ranks_share_such_a_plan(ranks: int) -> None:
     for found in in_ranks(ranks, on_a_rank, ("decode", "encode")):

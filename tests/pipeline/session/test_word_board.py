@@ -79,6 +79,7 @@ def in_group(rank: int) -> list[Tensor]:
     return [torch.tensor([vae._peers._board is not None])]
 
 
+@pytest.mark.long
 def test_processes_hear_of_each_other_in_order_and_leave_no_file() -> None:
     there = set(word_board._FOLDER.glob("tvae-*"))
     assert [bool(found[0]) for found in in_ranks(RANKS, in_group)] == [True] * RANKS

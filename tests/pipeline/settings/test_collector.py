@@ -108,6 +108,7 @@ finally:
 """
 
 
+@pytest.mark.long
 def test_a_command_looks_through_nothing_that_it_imports(tmp_path: Path) -> None:
     """Four whole passes took 0.3 of its 4 seconds."""
     picture = tmp_path / "a.png"

@@ -23,6 +23,7 @@ def test_where_its_threads_were() -> None:
     assert "most recent call first" not in ended(CRASHES).stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "begin",
     [

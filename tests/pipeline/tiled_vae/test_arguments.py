@@ -60,6 +60,7 @@ def _conditioned_ltx() -> tuple[Any, TinyVAE]:
     return TinyVAE(tiny.class_name, config, tiny.latent, tiny.scale).build(), tiny
 
 
+@pytest.mark.long
 def test_conditioning_tensors_and_injected_noise() -> None:
     """LTX: a timestep per sample, and noise that the decoder adds; it is drawn whole, as the untiled model draws it."""
     model, tiny = _conditioned_ltx()

@@ -19,6 +19,7 @@ def told(call: Any) -> str:
     return str(caught.value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("family", "side"),
     slow_but([("AutoencoderKL", "decode")], [("AutoencoderKL", "decode"), ("AutoencoderKLWan", "encode")]),

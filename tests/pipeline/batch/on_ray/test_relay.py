@@ -45,6 +45,7 @@ def test_messages_pass_in_order(tmp_path: Path) -> None:
     relay.tell(b"late")  # to nobody
 
 
+@pytest.mark.long
 def test_what_can_wait_comes_with_what_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``+`` at its end says that it may."""
     relay = Relay()

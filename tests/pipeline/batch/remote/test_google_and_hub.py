@@ -41,6 +41,7 @@ def version(store: Store, key: str) -> str:
     return str(entry["lfs"]["oid"] if "lfs" in entry else entry["oid"])
 
 
+@pytest.mark.long
 def test_results_manifest_and_report(job: Path, store: Store, here: Path, run: Run) -> None:
     (here / "local.toml").write_text(job.read_text().replace(store.url("out/"), ""))
     run("batch", "local.toml", "-q")

@@ -25,6 +25,7 @@ def test_files_of_the_user_are_not_replaced(job: Path, bucket: Bucket, here: Pat
     assert bucket.get(f"out/back/{name}") == b"somebody's own\n"
 
 
+@pytest.mark.long
 def test_a_bucket_that_takes_no_more(job: Path, bucket: Bucket, run: Run, manifest: Lines) -> None:
     """Its items fail; the manifest, which it does not take either, stays here, and the next run sends it."""
     full = ("1.png.safetensors", "manifest.jsonl")
@@ -58,6 +59,7 @@ def test_outputs_that_cannot_be_written(bucket: Bucket, here: Path, run: Run, ou
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.long
 def test_an_output_that_cannot_be_read_for_its_line(
     job: Path, bucket: Bucket, run: Run, manifest: Lines, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

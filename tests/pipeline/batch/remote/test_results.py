@@ -23,6 +23,7 @@ Run = Callable[..., Any]
 Lines = Callable[..., dict[str, dict[str, Any]]]
 
 
+@pytest.mark.long
 def test_results_manifest_and_report_are_in_the_store(
     job: Path, bucket: Bucket, here: Path, run: Run, manifest: Lines
 ) -> None:
@@ -65,6 +66,7 @@ def test_results_manifest_and_report_are_in_the_store(
     assert not [path for path in here.iterdir() if path.name.startswith("s3:")]
 
 
+@pytest.mark.long
 def test_a_run_that_is_repeated_opens_no_picture(
     job: Path, bucket: Bucket, run: Run, manifest: Lines, monkeypatch: pytest.MonkeyPatch, here: Path
 ) -> None:
@@ -86,6 +88,7 @@ def test_a_run_that_is_repeated_opens_no_picture(
     assert counts(planned) == [(0, COUNT + 1, 0)] * 2
 
 
+@pytest.mark.long
 def test_new_and_changed_sources_and_outputs_that_went(
     job: Path, bucket: Bucket, here: Path, run: Run, manifest: Lines
 ) -> None:
@@ -101,6 +104,7 @@ def test_new_and_changed_sources_and_outputs_that_went(
         assert lines[f"{n}.png.safetensors"]["sha256"] == hashlib.sha256(content).hexdigest()
 
 
+@pytest.mark.long
 def test_outputs_without_a_line_get_one(
     job: Path, bucket: Bucket, run: Run, manifest: Lines, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +125,7 @@ def test_outputs_without_a_line_get_one(
             assert {key: again[name].get(key) for key in told} == {key: line.get(key) for key in told}
 
 
+@pytest.mark.long
 def test_what_this_machine_had_not_sent_counts(job: Path, bucket: Bucket, run: Run, manifest: Lines) -> None:
     """A run that was killed: its lines are here, the store has those of the run before."""
     run("batch", "job.toml", "-q")
@@ -136,6 +141,7 @@ def test_what_this_machine_had_not_sent_counts(job: Path, bucket: Bucket, run: R
     assert [one for one in bucket.asked("GET", "out/latents/") if one.endswith("png.safetensors")] == []
 
 
+@pytest.mark.long
 def test_a_copy_is_sent_while_the_run_goes_on(
     job: Path, bucket: Bucket, run: Run, manifest: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +151,7 @@ def test_a_copy_is_sent_while_the_run_goes_on(
     assert len(manifest("out/latents")) == COUNT + 1
 
 
+@pytest.mark.long
 def test_parts_overrides_and_retries(
     bucket: Bucket, here: Path, run: Run, manifest: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +198,7 @@ def test_the_job_that_a_command_prints(bucket: Bucket, here: Path, run: Run, man
     assert [*manifest("said")] == ["0.png.safetensors"]
 
 
+@pytest.mark.long
 def test_a_step_that_verifies(job: Path, bucket: Bucket, run: Run) -> None:
     both = f'inputs = ["{bucket.url("out/latents")}", "{bucket.url("out/back")}/"]'
     with job.open("a") as file:

@@ -41,6 +41,7 @@ def values(folder: str) -> dict[str, bytes]:
     return {path.name: load_file(path)["latents"].tobytes() for path in sorted(Path(folder).glob("*.safetensors"))}
 
 
+@pytest.mark.long
 def test_the_same_latents_as_of_files(photos: str, bucket: Bucket, run: Any) -> None:
     Path("local.toml").write_text(JOB.replace('"latents"', '"local"') + 'inputs = "photos"\n')
     Path("job.toml").write_text(JOB + f'inputs = "{photos}"\n')
@@ -67,6 +68,7 @@ def test_the_same_latents_as_of_files(photos: str, bucket: Bucket, run: Any) -> 
     assert (report()["done"], report()["skipped"]) == (1, COUNT - 1)
 
 
+@pytest.mark.long
 def test_lists_overrides_and_decode(photos: str, bucket: Bucket, run: Any) -> None:
     Path("list.txt").write_text(f"{photos}/0.png\nphotos/1.png\n{photos}/gone.png\n")
     Path("more.jsonl").write_text(json.dumps({"file": f"{photos}/3.png", "size": "64x48"}) + "\n")
@@ -164,6 +166,7 @@ def test_inspect(photos: str, bucket: Bucket, here: Path, run: Any) -> None:
     assert bad in run("inspect", bad, f"{photos}/1.png", code=3).stderr
 
 
+@pytest.mark.long
 def test_verify(bucket: Bucket, here: Path, run: Any) -> None:
     photo(here / "in/a.png", 1)
     photo(here / "in/b.png", 2)

@@ -37,6 +37,7 @@ class Deep(nn.Module):
         return self.blocks(x)
 
 
+@pytest.mark.long
 def test_a_capture_without_end_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = nn.Conv2d(3, 3, 3)
     capturing.capture(plain, lambda x: [plain(x)], [torch.zeros(1, 3, 8, 8)])  # what the exporter does once a process

@@ -113,6 +113,7 @@ def test_the_graph_is_the_exporters_own(
     _same(ours, theirs, [(1, 8, 12, 10), (1, 8, 40, 24), (1, 8, 7, 33)])
 
 
+@pytest.mark.long
 def test_a_loop_over_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     module, x = Loop(), torch.randn(1, 4, 5, 12, 10)
     found: list[Any] = []
@@ -171,6 +172,7 @@ QUICK = {("AutoencoderKL", "decode")}
 """The others are tried in the slow run."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("family", "side"),
     [
@@ -195,6 +197,7 @@ def test_every_family(family: str, side: Side, monkeypatch: pytest.MonkeyPatch) 
         assert all(map(torch.equal, _computed(ours, module, x), _computed(theirs, module, x)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("side", slow_but(["decode"], ["encode", "decode"]))
 def test_switched_off_it_gives_the_same_graph_and_numbers(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = TINY["AutoencoderKL"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from unittest import mock
 
+import pytest
 import torch
 from drawn_messages import drawn, sent
 from gloo_ranks import in_ranks
@@ -41,6 +42,7 @@ def gathered(rank: int) -> list[Tensor]:
     return [t.clone() for t in found]
 
 
+@pytest.mark.long
 def test_what_is_gathered_comes_in_the_order_of_ranks() -> None:
     for found in in_ranks(RANKS, gathered):
         for rank, (mine, plain) in enumerate(zip(found[:RANKS], found[RANKS:], strict=True)):
@@ -48,6 +50,7 @@ def test_what_is_gathered_comes_in_the_order_of_ranks() -> None:
             assert mine[0, 0] == 10 * rank
 
 
+@pytest.mark.long
 def test_the_same_arrives_in_rounds() -> None:
     for found in in_ranks(RANKS, every_way):
         for together, on_cpu, apart in zip(found[::3], found[1::3], found[2::3], strict=True):

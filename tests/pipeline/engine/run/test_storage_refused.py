@@ -141,6 +141,7 @@ except PlanError as error:
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not POSIX, reason="limits of that kind are POSIX's")
 def test_a_limit_on_files_is_told_in_one_line(tmp_path: Path) -> None:
     run = subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path)], capture_output=True, text=True)

@@ -176,6 +176,7 @@ def done(events: list[Event]) -> RunDone:
     return last
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["as-it-is", "for-one"])
 def test_the_same_files(mode: str, together: Run, tmp_path: Path) -> None:
     """Also where the device is for one process only."""
@@ -192,12 +193,14 @@ def test_the_same_files(mode: str, together: Run, tmp_path: Path) -> None:
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
 
 
+@pytest.mark.long
 def test_a_device_that_nobody_can_use(together: Run, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"cpu:0: .*busy or unavailable"):
         together(photos(tmp_path / "in"), "for-nobody")
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 def test_one_of_two_devices_that_nobody_can_use(together: Run, tmp_path: Path) -> None:
     """It was asked for: the run does not begin without it."""
     with pytest.raises(RuntimeError, match=r"cpu:\d: .*busy or unavailable"):
@@ -218,6 +221,7 @@ def test_a_process_that_dies(together: Run, tmp_path: Path) -> None:
     assert done(events).failed < 8
 
 
+@pytest.mark.long
 def test_both_die(together: Run, tmp_path: Path) -> None:
     with pytest.raises(RankError, match="no device is left"):
         together(photos(tmp_path / "in", size=(64, 32)), "dies")

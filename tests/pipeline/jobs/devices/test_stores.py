@@ -44,6 +44,7 @@ def content(bucket: Bucket, prefix: str) -> dict[str, bytes]:
     return {name.removeprefix(prefix): bucket.get(name) for name in bucket.names(f"{prefix}/")}
 
 
+@pytest.mark.long
 def test_the_same_as_on_one_device(cpus: Run, bucket: Bucket, here: Path) -> None:
     one: list[Event] = []
     run_job(job(bucket, "one"), one.append, StandIn("builtin"))  # type: ignore[arg-type]
@@ -63,6 +64,7 @@ def test_the_same_as_on_one_device(cpus: Run, bucket: Bucket, here: Path) -> Non
     assert [path for path in (here / ".tvae-uploads").rglob("*") if path.is_file() and path.suffix != ".lock"] == []
 
 
+@pytest.mark.long
 def test_a_device_that_is_lost(cpus: Run, bucket: Bucket, here: Path, picture: Run) -> None:
     bucket.put("in/4b.png", picture("made/4b.png", width=64))
     cpus(2, "dies")
@@ -78,6 +80,7 @@ def test_a_device_that_is_lost(cpus: Run, bucket: Bucket, here: Path, picture: R
     assert len([name for name in bucket.names("two/") if name.endswith((".safetensors", "index.json"))]) == 13
 
 
+@pytest.mark.long
 def test_a_store_that_does_not_take_a_result(cpus: Run, bucket: Bucket, here: Path) -> None:
     bucket.server.fault = lambda one: "403 AccessDenied" if one.startswith("PUT") and "/two/3.png" in one else None
     cpus(2)

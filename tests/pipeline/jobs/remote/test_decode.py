@@ -53,6 +53,7 @@ def test_what_is_decoded_is_not_fetched_again(
     assert bucket.get(f"out/a{suffix}") != first
 
 
+@pytest.mark.long
 def test_a_clip_there_and_back(
     run: Run, clip: Callable[..., Path], bucket: Bucket, shown: Callable[[Path], Any], tmp_path: Path
 ) -> None:

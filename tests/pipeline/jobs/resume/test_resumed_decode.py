@@ -53,6 +53,7 @@ def latents(
     return Path(shutil.copytree(made[kind], tmp_path / "lat")) / "c.mkv.latents"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("after", [300, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 600))])
 def test_a_killed_decode_goes_on(
     run: Run, model: Run, killed: Run, latents: Path, kind: str, tmp_path: Path, after: int
@@ -75,6 +76,7 @@ def test_a_killed_decode_goes_on(
         assert len(second.shapes) <= (600 - parts * PART_FRAMES) // (4 if kind == "steps" else 1) + 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", slow_but(["options", "part"], ["options", "latents", "overwrite", "part"]))
 def test_a_decode_of_something_else_is_begun_anew(
     run: Run, model: Run, interrupted: Run, latents: Path, tmp_path: Path, change: str

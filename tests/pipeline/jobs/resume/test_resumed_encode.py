@@ -20,6 +20,7 @@ from tvae.pipeline.latents import open_latents
 Run = Callable[..., Any]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "after", [pytest.param(1, marks=pytest.mark.slow), 120, pytest.param(200, marks=pytest.mark.slow)]
 )
@@ -156,6 +157,7 @@ def test_keeping_checkpoints_takes_a_small_share_of_the_time(tmp_path: Path, mon
     assert checkpoint.Checkpoints(tmp_path / "state", "g").read() is None
 
 
+@pytest.mark.long
 def test_a_damaged_checkpoint_is_none(tmp_path: Path) -> None:
     """One flipped bit, wherever it is."""
     kept, rng = checkpoint.Checkpoints(tmp_path / "state", "f" * 64), random.Random(0)

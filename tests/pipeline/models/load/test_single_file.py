@@ -174,6 +174,7 @@ def test_a_file_beside_its_configuration(tmp_path: Path) -> None:
     assert torch.equal(load_module(source).state_dict()["quant_conv.bias"], model.state_dict()["quant_conv.bias"])
 
 
+@pytest.mark.long
 def test_it_needs_no_diffusers_and_no_network(tmp_path: Path) -> None:
     path = written(latent_diffusion(weights_of(kl().build())), tmp_path)
     code = (
