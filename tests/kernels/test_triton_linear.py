@@ -60,6 +60,11 @@ def test_rows_are_read_where_they_lie() -> None:
         assert error(module.linear(x, weight, None), x, weight, None) < 2**-11
 
 
+def test_a_weight_may_lie_in_any_order() -> None:
+    x, weight = half(150, 48), half(48, 24).T
+    assert error(module.linear(x, weight, None), x, weight, None) < 2**-11
+
+
 def test_a_row_has_the_same_bits_wherever_it_lies() -> None:
     """Strips of any height give what the whole gives."""
     x, weight, bias = half(400, 72), half(40, 72), half(40)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from tvae.kernels import Kernels
 from tvae.pipeline.engine.rules.convolve import CONV_T, _phases, as_product
@@ -50,7 +51,15 @@ def test_single_taps_are_a_matrix_product(shape: tuple[int, ...], cut: int, last
     x = x[:, :, min(cut, shape[2] - 1) :]  # a strip's rows
     weight, shift = torch.randn(6, shape[1], 1, 1, generator=random).double(), torch.arange(6.0).double()
     given_bias = shift if bias else None
-    y = as_product(Kernels(), x, weight, given_bias)
+    asked: list[tuple[int, ...]] = []
+
+    class Told(Kernels):
+        def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # type: ignore[override]
+            asked.append(x.shape)
+            return super().linear(x, weight, bias)
+
+    y = as_product(Told(), x, weight, given_bias)
+    assert asked == ([] if y is None else [(y[:, 0].numel(), shape[1])])
     assert (y is not None) or not last or shape[1] == 1 or shape[0] > 1, "rows of one picture need no copy"
     if y is not None:
         torch.testing.assert_close(y, F.conv2d(x, weight, given_bias), rtol=0, atol=1e-13)
