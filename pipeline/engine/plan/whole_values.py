@@ -81,6 +81,7 @@ class WholeValues:
         """Bytes that PyTorch takes beside operands and results (measured on a CPU), and copies of the picture in
         another layout."""
         laid_out = sum(self._ops[i].bytes for i in op.inputs if i in self._inputs)
+        laid_out += op.workspace(1)
         first = self._ops[op.inputs[0]] if op.inputs else None
         if first is None:
             return laid_out

@@ -23,7 +23,7 @@ from tvae.pipeline.engine.ir.op_facts import is_view
 from tvae.pipeline.engine.ir.program import Demand, More, Op, Read, Reduction
 from tvae.pipeline.engine.ir.resolve import resolve
 from tvae.pipeline.engine.ir.sizes import Size, evaluate
-from tvae.pipeline.engine.rules.node_call import Invoke, in_order, node_call
+from tvae.pipeline.engine.rules.node_call import Invoke, draws, in_order, node_call
 from tvae.pipeline.engine.rules.probe import grows, probe_sizes
 from tvae.pipeline.engine.rules.registry import NoRule
 
@@ -215,7 +215,8 @@ class Context:
         """The op on whole values: no operand is tiled, or (``barrier``) all that are get read in full."""
         inputs = self.operands(node)
         reads = tuple(i.id for i in inputs if i.axis) if barrier else ()
-        invoke = in_order(node, self.call(node))
+        copied = sum(op.bytes for op in inputs) if draws(node) else 0
+        invoke = in_order(self.call(node)) if copied else self.call(node)
         others = sum(math.prod(self.shape(meta)) * meta.dtype.itemsize for meta in node.outputs[1:])
         return self.emit(
             node,
@@ -226,6 +227,7 @@ class Context:
             whole_reads=reads,
             kind=kind,
             other_bytes=others,
+            workspace=lambda _: copied,
         )
 
     def local(

@@ -10,7 +10,7 @@ import torch
 from tvae.pipeline.engine.ir.graph import Node, Ref, map_refs, refs_in
 from tvae.pipeline.engine.ir.resolve import resolve
 
-__all__ = ["Invoke", "in_order", "node_call"]
+__all__ = ["Invoke", "draws", "in_order", "node_call"]
 
 
 class Invoke(Protocol):
@@ -42,12 +42,20 @@ def node_call(target: Callable[..., Any], node: Node, ids: Mapping[int, int], va
     return invoke
 
 
-def in_order(node: Node, invoke: Invoke) -> Invoke:
-    """The same call. Numbers that it draws come in the order in which its operand lies in memory, which is to be that
-    of its dimensions: the engine's maps have channels last."""
+def draws(node: Node) -> bool:
+    """May the operation draw random numbers? One of many that can does not with these arguments."""
     target = None if node.target.startswith("tvae.") or node.kind != "call" else resolve(node.target)
     if torch.Tag.nondeterministic_seeded not in getattr(target, "tags", ()):
-        return invoke
+        return False
+    names = [argument.name for argument in getattr(target, "_schema").arguments]  # noqa: B009  (of an operation alone)
+    said = dict(zip(names, node.args, strict=False)) | node.kwargs
+    idle = any(said.get(name) is False for name in ("train", "training"))
+    return not idle and not any(said.get(name) == 0 for name in ("dropout", "dropout_p"))
+
+
+def in_order(invoke: Invoke) -> Invoke:
+    """The same call of an operation that draws. Its numbers come in the order in which its operand lies in memory. That
+    is to be the order of its dimensions: the engine's maps have channels last."""
 
     def ordered(read: Callable[[int], Any], /, **more: Any) -> Any:
         return invoke(lambda id_: read(id_).contiguous(), **more)
