@@ -134,6 +134,8 @@ def load_others(q: Tensor, k: Tensor, v: Tensor, scratch: Scratch, factor: float
     seen = q.device, q.dtype, q.shape[1], plan
     if INTERPRETED or asked() is not None or seen in _loaded:
         return
+    if q.is_cuda and torch.cuda.is_current_stream_capturing():  # it would be part of every replay
+        return
     _loaded.add(seen)
     with rehearsal():
         launch_weights(q, k, scratch, 0, factor, plan)

@@ -6,6 +6,7 @@ the first call at a size (H200), several times where layers differ. Here one ker
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import torch
@@ -22,8 +23,9 @@ __all__ = ["linear", "row_stride"]
 
 _FEWEST = 128
 """Rows below which libraries divide the inner dimension, too, and are faster."""
-_ROWS, _DEPTH = 128, 64
-_MOST_COLUMNS = 128
+_ROWS, _MOST_COLUMNS, _DEPTH = 128, 128, 64
+"""Of a tile, and of the inner dimension at a time. With four warps and three stages that was fastest, or within 5 % of
+it, for eight shapes of 128 to 4096 channels (H100)."""
 
 
 @triton.jit(do_not_specialize=["n"])
@@ -109,9 +111,9 @@ def _of_layout(
     check_kind(dtype, device)
     if dtype == torch.float32:
         raise Unsupported("float32, of which tensor cores keep 10 bits")
-    (outer, inner), n = weight, 1
-    for size in shape[:-1]:
-        n *= size
+    if len(weight) != 2 or shape[-1:] != weight[1:]:
+        raise Unsupported(f"a weight {list(weight)} for {list(shape)}")
+    (outer, inner), n = weight, math.prod(shape[:-1])
     stride = row_stride(shape, strides)
     if n < _FEWEST:
         raise Unsupported(f"no faster below {_FEWEST} rows")

@@ -98,6 +98,8 @@ def test_the_same_kernel_for_every_number_of_rows(monkeypatch: pytest.MonkeyPatc
         pytest.param(lambda: module.linear(half(16, 200).T, half(8, 16), None), id="rows innermost"),
         pytest.param(lambda: module.linear(half(9, 40, 16)[:, :30], half(8, 16), None), id="uneven rows"),
         pytest.param(lambda: module.linear(half(200, 0), half(8, 0), None), id="nothing"),
+        pytest.param(lambda: module.linear(half(200, 16), half(16), None), id="a vector"),
+        pytest.param(lambda: module.linear(half(200, 16), half(8, 17), None), id="another width"),
         pytest.param(lambda: module.linear(half(200, 16).double(), half(8, 16).double(), None), id="float64"),
     ],
 )
