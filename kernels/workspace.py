@@ -21,7 +21,8 @@ def attention_bytes(queries: int, keys: int, depth: int) -> int:
     queries the weights in float16, their results in float32, and a sum for every tile of keys."""
     chunk = min(chunk_of(keys), keys)
     values = 2 * depth * (keys + (chunk if keys % KEYS else 0))
-    return values + product_rows(min(queries, _BLOCK), _BLOCK) * (2 * chunk + 4 * depth + 4 * -(-keys // _TILE))
+    rows = min(_BLOCK, queries + queries // 4 + KEYS)  # as many as ``product_rows`` gives for any block up to this one
+    return values + rows * (2 * chunk + 4 * depth + 4 * -(-keys // _TILE))
 
 
 def product_rows(rows: int, block: int) -> int:

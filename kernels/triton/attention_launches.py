@@ -31,6 +31,12 @@ def _operands(plan: Plan, *operands: tuple[Tensor, int]) -> list[Any]:
     return [TensorDescriptor.from_tensor(x, [rows, plan.depth]) for x, rows in operands]
 
 
+def _tiles(channels: int, plan: Plan) -> dict[str, Any]:
+    """What all three kernels are built for."""
+    tile = {"TMA": plan.tma, "BM": plan.rows, "BN": plan.columns, "BK": plan.depth}
+    return {"DEPTH": channels, **tile, "num_warps": plan.warps, "num_stages": plan.stages}
+
+
 def _target(plan: Plan, p: Tensor) -> Any:
     """The weights as the kernels store them: a slice of a tile at a time."""
     return TensorDescriptor.from_tensor(p, [plan.rows, plan.columns // plan.slices]) if plan.tma else p
@@ -48,13 +54,7 @@ def launch_peaks(q: Tensor, sample: Tensor, scratch: Scratch, factor: float, pla
         (ceil_div(m, plan.rows),),
         *_operands(plan, (q, plan.rows), (sample, plan.columns)),
         *(scratch.peaks, m, n, factor, q.stride(0), sample.stride(0)),
-        DEPTH=d,
-        TMA=plan.tma,
-        BM=plan.rows,
-        BN=plan.columns,
-        BK=plan.depth,
-        num_warps=plan.warps,
-        num_stages=plan.stages,
+        **_tiles(d, plan),
     )
 
 
@@ -70,17 +70,11 @@ def launch_weights(q: Tensor, k: Tensor, scratch: Scratch, chunk: int, factor: f
             *_operands(plan, (q, plan.rows), (k, plan.columns)),
             *(_target(plan, p), scratch.peaks[chunk], scratch.sums[chunk * scratch.share :], scratch.tops),
             *(m, n, factor, q.stride(0), k.stride(0), p.stride(0), scratch.sums.stride(0)),
-            DEPTH=d,
             MASK=mask,
-            TMA=plan.tma,
-            BM=plan.rows,
-            BN=plan.columns,
-            BK=plan.depth,
             GROUP=plan.group,
             SLICES=plan.slices,
             FLAT=plan.flat,
-            num_warps=plan.warps,
-            num_stages=plan.stages,
+            **_tiles(d, plan),
         )
 
 
@@ -102,16 +96,10 @@ def launch_repair(q: Tensor, k: Tensor, scratch: Scratch, chunk: int, factor: fl
             *(_target(plan, p), scratch.peaks[chunk], scratch.peaks[chunk + 1]),
             *(scratch.sums[chunk * scratch.share :], scratch.tops, scratch.wide, m, n, int(chunk == 0), share, factor),
             *(q.stride(0), k.stride(0), p.stride(0), scratch.sums.stride(0)),
-            DEPTH=d,
             MASK=mask,
-            TMA=plan.tma,
-            BM=plan.rows,
-            BN=plan.columns,
-            BK=plan.depth,
             SLICES=plan.slices,
             EVEN=q.dtype == torch.float16,
-            num_warps=plan.warps,
-            num_stages=plan.stages,
+            **_tiles(d, plan),
         )
 
 

@@ -1,7 +1,7 @@
 """linear: rows of pixels or tokens times a weight, by one kernel for any number of rows.
 
 A BLAS library chooses among dozens of kernels by the number of rows, and loads each when it is first chosen: 2.5 ms of
-the first call at a size (H200), several times where layers differ. Here one kernel serves all sizes of a model.
+the first call at a size (H200), several times where layers differ. Here one kernel serves all numbers of rows.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from tvae.kernels.triton.sizes import ceil_div, power_of_2
 
 __all__ = ["linear", "row_stride"]
 
-_FEWEST = 128
-"""Rows below which libraries divide the inner dimension, too, and are faster."""
 _ROWS, _MOST_COLUMNS, _DEPTH = 128, 128, 64
 """Of a tile, and of the inner dimension at a time. With four warps and three stages that was fastest, or within 5 % of
 it, for eight shapes of 128 to 4096 channels (H100)."""
@@ -46,7 +44,7 @@ def _linear(
 ) -> None:
     """y_no = x_ni·weight_oiᵀ + bias, a tile of [BM, BN] a program. EVEN: BK divides ``inner``.
 
-    Programs that share rows of x follow each other: all but the first read them from the L2 cache.
+    Programs that share rows of x follow each other, so that these may still be in the L2 cache.
     """
     split = tl.cdiv(outer, BN)
     row, column = tl.program_id(0) // split * BM, tl.program_id(0) % split * BN
@@ -115,8 +113,8 @@ def _of_layout(
         raise Unsupported(f"a weight {list(weight)} for {list(shape)}")
     (outer, inner), n = weight, math.prod(shape[:-1])
     stride = row_stride(shape, strides)
-    if n < _FEWEST:
-        raise Unsupported(f"no faster below {_FEWEST} rows")
+    if n < _ROWS:
+        raise Unsupported(f"{n} rows, of which a tile has {_ROWS}")
     if stride is None or strides[-1] != 1 or stride >= 1 << 23 or outer * inner >= 1 << 31 or not outer * inner * n:
         raise Unsupported(f"rows {list(shape)} at steps of {list(strides)}")
     columns, depth = min(_MOST_COLUMNS, power_of_2(max(16, outer))), min(_DEPTH, power_of_2(max(16, inner)))

@@ -13,6 +13,8 @@ def test_rows_of_products(block: int) -> None:
     found = {queries: product_rows(queries, block) for queries in range(1, block + 1, max(1, block // 500))}
     for queries, rows in found.items():
         assert queries <= rows <= min(block, queries * 1.25 + 8), (queries, rows)
+        held = attention_bytes(queries, 4096, 512) - attention_bytes(0, 4096, 512)
+        assert held >= (rows - KEYS) * (2 * 4096 + 4 * 512), "a plan is for the card, whatever its block"
     assert len({rows for rows in found.values() if block / 2 < rows <= block}) <= 4
 
 

@@ -78,27 +78,26 @@ class WholeValues:
             self._alive.setdefault(root, set()).add(id_)
 
     def _workspace(self, op: Op) -> int:
-        """Bytes that PyTorch takes beside operands and results (measured on a CPU), and copies of the picture in
-        another layout."""
-        laid_out = sum(self._ops[i].bytes for i in op.inputs if i in self._inputs)
-        laid_out += op.workspace(1)
+        """Bytes that PyTorch takes beside operands and results (measured on a CPU), and copies: the operation's
+        own, and of the picture in another layout."""
+        copied = op.workspace(1) + sum(self._ops[i].bytes for i in op.inputs if i in self._inputs)
         first = self._ops[op.inputs[0]] if op.inputs else None
         if first is None:
-            return laid_out
+            return copied
         turned = is_view(first.name)  # most operations take what does not lie in order as a copy
         last = first.id in self._rows_last and not turned
         if op.name.startswith("conv_transpose") and not last:
-            return laid_out + 2 * op.bytes
+            return copied + 2 * op.bytes
         if (op.name.startswith("conv") and not last) or (op.name in _NORMS and turned):
-            return laid_out + first.bytes
+            return copied + first.bytes
         if op.name in _ALONG_A_DIMENSION and (last or turned):
-            return laid_out + first.bytes
+            return copied + first.bytes
         if op.name.startswith("max_pool"):
-            return laid_out + 8 * math.prod(op.shape)  # of the largest elements the numbers, too
+            return copied + 8 * math.prod(op.shape)  # of the largest elements the numbers, too
         if op.name == "scaled_dot_product_attention":
-            return laid_out + sum(self._ops[i].bytes for i in op.inputs[3:])
+            return copied + sum(self._ops[i].bytes for i in op.inputs[3:])
         operand, result = _RECURRENT.get(op.name, (0, 0))
-        return laid_out + operand * first.bytes + result * op.bytes
+        return copied + operand * first.bytes + result * op.bytes
 
 
 _NORMS = {"batch_norm", "group_norm", "instance_norm", "native_group_norm"}

@@ -45,10 +45,11 @@ def node_call(target: Callable[..., Any], node: Node, ids: Mapping[int, int], va
 def draws(node: Node) -> bool:
     """May the operation draw random numbers? One of many that can does not with these arguments."""
     target = None if node.target.startswith("tvae.") or node.kind != "call" else resolve(node.target)
-    if torch.Tag.nondeterministic_seeded not in getattr(target, "tags", ()):
+    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
         return False
-    names = [argument.name for argument in getattr(target, "_schema").arguments]  # noqa: B009  (of an operation alone)
-    said = dict(zip(names, node.args, strict=False)) | node.kwargs
+    known = target._schema.arguments
+    said = {each.name: each.default_value for each in known if each.has_default_value()}
+    said |= dict(zip([each.name for each in known], node.args, strict=False)) | node.kwargs
     idle = any(said.get(name) is False for name in ("train", "training"))
     return not idle and not any(said.get(name) == 0 for name in ("dropout", "dropout_p"))
 

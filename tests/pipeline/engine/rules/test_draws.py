@@ -30,6 +30,7 @@ GRU = X, X, [X], True, 1
         ("aten.dropout.default", (X, 0.5, False), {}, False),
         ("aten.dropout.default", (X, 0.5, True), {}, True),
         ("aten.scaled_dot_product_attention.default", (X, X, X, None, 0.0), {}, False),
+        ("aten.scaled_dot_product_attention.default", (X, X, X), {}, False),
         ("aten._scaled_dot_product_flash_attention_for_cpu.default", (X, X, X), {"dropout_p": 0.1}, True),
         ("aten.rrelu_with_noise.default", (X, X), {"training": False}, False),
         ("aten.sin.default", (X,), {}, False),
