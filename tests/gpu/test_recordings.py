@@ -10,6 +10,7 @@ import torch
 from sweeping.families import build, swept
 from torch import Tensor, nn
 
+from tvae.kernels.prebuild import wait_for_all
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.errors import PlanError
 from tvae.pipeline.memory.limits import recorded_segments
@@ -57,6 +58,25 @@ def test_a_recording_keeps_what_was_planned_or_is_not_made(name: str, nothing_re
         assert kept() - there <= RECORDED_MOST * said + RECORDED_ROOM
     drop_recordings(CARD)
     assert kept() == before  # no library keeps a workspace there
+
+
+@pytest.mark.parametrize("side", ["decode", "encode"])
+@torch.no_grad()
+def test_pictures_of_any_size_are_recorded(side: str, nothing_recorded: None) -> None:
+    """Each in a session of its own, whose memory holds nothing else yet."""
+    model = model_of("sdxl")
+    for height, width in ((128, 128), (64, 64), (125, 125), (88, 184), (61, 143), (192, 128)):
+        tiled, z = TiledVAE(model, "h200"), latents("sdxl", height, width)
+        x = z if side == "decode" else z.new_zeros(1, 3, 8 * height, 8 * width)
+        for _ in range(3):
+            getattr(tiled, side)(x)
+            wait_for_all()
+        for _ in range(RECORDED_AT):
+            getattr(tiled, side)(x)
+        (session,) = tiled._sessions.values()
+        assert [ready.runner.recorded for ready in session._runs._ready.values()] == [True], (height, width)
+        del session
+        drop_recordings(CARD)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -52,11 +52,15 @@ class Recording:
         self._graph, self._pool = torch.cuda.CUDAGraph(), pool
         with torch.cuda.device(pool.device), torch.no_grad():
             self._inputs = [*(torch.empty_like(x, device=pool.device) for x in inputs), *kept]
+            torch.cuda.current_blas_handle()  # while a stream is recorded, none can be made
             # not by ``torch.cuda.graph``, which waits for the device and gives back what the next call would use again
             with torch.cuda.stream(pool.stream):
                 # other threads copy to and from the device meanwhile: their calls are none of the recording's
                 self._graph.capture_begin(pool=pool.id, capture_error_mode="thread_local")
                 try:
+                    # cuBLAS keeps the workspace that it takes now to the end: later on it would lie between values, and
+                    # the memory on either side be too small for large ones (decode 1024x1024: 1.97 GiB of 1.54)
+                    torch.cuda.current_blas_handle()
                     self._outputs = run(self._inputs)
                 finally:
                     self._graph.capture_end()
