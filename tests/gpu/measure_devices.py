@@ -6,7 +6,8 @@ for exchanges. ``--cpu --tiny`` does the same between CPUs (gloo) with small mod
 seconds of a call on one device and on all (with NCCL both are recorded as CUDA graphs where the preset wants it); the
 speed-up; how long the first rank's messages take, as a share of the shared call; how long everything else takes, on
 the device with the least of it and on that with the most; the most bytes a device has in tensors on one and on all
-(memory of recordings is not among them); the relative L2 distance between the two results (of the first rank's rows,
+(memory of recordings is not among them); whether the run was recorded, on one and on the first of all: where that is
+meant to be and is not, the log says why; the relative L2 distance between the two results (of the first rank's rows,
 where each keeps its own).
 """
 
@@ -155,6 +156,13 @@ def measured(call: Callable[[], Any], device: torch.device, times: int, agreed: 
     return statistics.median(seconds), peak, result
 
 
+def recorded(vae: TiledVAE) -> str:
+    """Is what it ran last a replay from now on?"""
+    runs = next(reversed(vae._sessions.values()))._runs
+    of_clips = any(clip.recorded for clip in runs._clips.values())
+    return "yes" if of_clips or any(ready.runner.recorded for ready in runs._ready.values()) else "no"
+
+
 def rank_of(rank: int, options: argparse.Namespace, port: int) -> None:
     """One process: all cases, on one device and on all."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -205,11 +213,11 @@ def one_case(rank: int, options: argparse.Namespace, case: Case, device: torch.d
     model = built(name, options.tiny, device, dtype)
     x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(device, dtype)
     alone: tuple[float, int, Tensor | None] = (0.0, 0, None)
-    exact = None
+    exact, replayed = None, ""
     if rank == 0:
         plain = TiledVAE(model)
         seconds, peak, result = measured(partial(getattr(plain, side), x), device, options.times, float)
-        alone = seconds, peak, result.cpu()
+        alone, replayed = (seconds, peak, result.cpu()), recorded(plain)
         del plain, result
         if options.law and seconds < SLOW:
             exact = exactly(model, side, x)
@@ -231,7 +239,8 @@ def one_case(rank: int, options: argparse.Namespace, case: Case, device: torch.d
             f"{name:8} {side:6} {'x'.join(map(str, shape)):>18}  one {alone[0]:9.4f} s  {options.devices} devices "
             f"{seconds:9.4f} s  {alone[0] / seconds:5.2f} x  exchange {exchange / seconds:6.1%}  "
             f"busy {least:.4f} to {greatest:.4f} s  "
-            f"peak {alone[1] / 2**30:6.2f} -> {peak / 2**30:6.2f} GiB  apart {distance(result, want):.1e}{law}",
+            f"peak {alone[1] / 2**30:6.2f} -> {peak / 2**30:6.2f} GiB  recorded {replayed}, {recorded(together)}  "
+            f"apart {distance(result, want):.1e}{law}",
             flush=True,
         )
     dist.barrier()
