@@ -1,14 +1,21 @@
-"""Ranks that are processes of this machine, with gloo between them, or NCCL."""
+"""Ranks that are processes of this machine, with gloo between them, or NCCL.
+
+Those with gloo are copies of a process that has imported what they all need, where the system has such: PyTorch and
+diffusers take seconds to import, of which most tests of ranks would otherwise consist.
+"""
 
 from __future__ import annotations
 
 import gc
+import multiprocessing as processes
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import cache
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,6 +30,10 @@ __all__ = ["in_ranks"]
 
 _ROOT = str(Path(__file__).parents[2])
 """Where processes find the modules of tests, however pytest was started."""
+_IMPORTED = [
+    *("torch.distributed", "torch._dynamo", "torch.export", "diffusers.models.autoencoders", "tiny_vaes"),
+    *("tvae.pipeline.session.session", "tvae.pipeline.engine.capture.capture"),
+]
 
 
 def in_ranks(
@@ -33,7 +44,8 @@ def in_ranks(
     with nccl each process has the GPU of its number, and its messages can be recorded."""
     with tempfile.TemporaryDirectory() as folder:
         with mock.patch.object(sys, "path", [*sys.path, _ROOT]):
-            context = multiprocessing.spawn(_rank, (ranks, folder, backend, do, args), ranks, join=False)
+            method, given = _method(backend), (ranks, folder, backend, dict(os.environ), do, args)
+            context = multiprocessing.start_processes(_rank, given, ranks, join=False, start_method=method)
         assert context is not None
         end = time.monotonic() + seconds
         try:
@@ -45,7 +57,32 @@ def in_ranks(
         return [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(ranks)]
 
 
-def _rank(rank: int, ranks: int, folder: str, backend: str, do: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _method(backend: str) -> str:
+    """How processes are started. A GPU is not for copies of a process that may have looked for it."""
+    if backend != "gloo" or "forkserver" not in processes.get_all_start_methods():
+        return "spawn"
+    _begin_to_copy()
+    return "forkserver"
+
+
+@cache
+def _begin_to_copy() -> None:
+    processes.set_forkserver_preload(_IMPORTED)
+    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join([*sys.path, _ROOT])):
+        forkserver.ensure_running()
+
+
+def _rank(
+    rank: int,
+    ranks: int,
+    folder: str,
+    backend: str,
+    environment: dict[str, str],
+    do: Callable[..., Any],
+    args: tuple[Any, ...],
+) -> None:
+    os.environ.clear()  # a copy has that of the process it was made of
+    os.environ |= environment
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
     store = dist.FileStore(f"{folder}/store", ranks)

@@ -201,7 +201,7 @@ def test_the_first_is_done_before_all_are_looked_at(
     inputs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a batch, whatever is done with all items before it would make each of them."""
-    count, made, at_first = 3000, list[int](), list[int]()
+    count, made, at_first = 1200, list[int](), list[int]()
     one = photo(tmp_path / "one.png", 0)
     for n in range(count):
         (path := tmp_path / f"in/{n % 7}/{n}.png").parent.mkdir(parents=True, exist_ok=True)
