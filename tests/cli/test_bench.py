@@ -187,6 +187,7 @@ def test_help_imports_nothing_heavy() -> None:
         assert "heavy: []" in out.stdout
 
 
+@pytest.mark.long
 def test_a_job_as_json_and_as_a_table(tvae: Tvae, tmp_path: Path) -> None:
     import numpy as np
     from PIL import Image

@@ -41,6 +41,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 32, 3), np.uint8)).save("photo.png")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("vae", slow_but(["vae.pt"], ["vae.pt", "model.ckpt"]))
 def test_there_and_back(vae: str) -> None:
     words = ("encode", "photo.png", "-o", "out", "--vae", vae, *OPTIONS)

@@ -121,6 +121,7 @@ def test_another_thread_draws_a_few_times_a_second(file: Blocked) -> None:
     assert stands(file).lines == [f"line {n}" for n in range(count)]
 
 
+@pytest.mark.long
 def test_a_slow_terminal_holds_up_who_tells_too_much(file: Blocked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(screen, "WAITING", 10)
     told = 0
@@ -192,6 +193,7 @@ def test_whatever_ends_the_block_leaves_the_terminal_as_it_was(file: Blocked) ->
     assert sys.stderr is errors
 
 
+@pytest.mark.long
 def test_what_others_write_to_stderr_is_whole(file: Blocked) -> None:
     with Screen(on(file), Region(), shown=True) as shown:
         for number in range(5):

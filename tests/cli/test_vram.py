@@ -132,6 +132,7 @@ def test_a_decode_that_spills_is_the_same_picture(real: Tvae, latents: Path, spi
     assert (full != low).mean() < 1e-4
 
 
+@pytest.mark.long
 def test_one_of_several_does_not_fit(real: Tvae, latents: Path) -> None:
     """The others are done."""
     Image.new("RGB", (32, 24), (200, 100, 50)).save("small.png")

@@ -96,6 +96,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share", [19, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "run", [pytest.param(r, marks=() if r in QUICK else pytest.mark.slow) for r in RUNS], ids=" ".join

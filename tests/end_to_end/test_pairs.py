@@ -103,6 +103,7 @@ def content(folder: Path) -> dict[str, dict[str, bytes]]:
     return results
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("operation", slow_but(["encode"], OPTIONS))
 def test_each_result_is_of_one_run(

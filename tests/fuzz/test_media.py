@@ -71,6 +71,7 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for memory")
 @pytest.mark.parametrize("seeds", SEEDS)
 @pytest.mark.parametrize("kind", [*PICTURES, *VIDEOS])

@@ -38,6 +38,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", SEEDS)
 @pytest.mark.parametrize("operation", ["encode", "decode"])
 def test_what_an_interrupted_run_keeps(

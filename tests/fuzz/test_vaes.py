@@ -62,6 +62,7 @@ def test_weights(seeds: range, folder: Path, tmp_path: Path) -> None:
             opened(bad)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("many", [{"layers_per_block": 10**6}, {"block_out_channels": [32] * 10**5}])
 def test_a_model_far_larger_than_its_weights(many: dict[str, object], tmp_path: Path) -> None:
     folder = tmp_path / "vae"

@@ -176,6 +176,7 @@ def test_every_family(family: str, side: str) -> None:
     assert all(torch.equal(one, other) for other in others)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("side", "share"), [("decode", 0.75), ("encode", 0.9)])
 def test_steps_of_a_clip_whose_caches_leave_the_device(
     side: str, share: float, monkeypatch: pytest.MonkeyPatch

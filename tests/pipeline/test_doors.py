@@ -35,6 +35,7 @@ def pixels(path: Path) -> torch.Tensor:
     return torch.from_numpy(np.array(Image.open(path))).permute(2, 0, 1)[None] / 127.5 - 1
 
 
+@pytest.mark.long
 def test_there_and_back(model: Any, tmp_path: Path) -> None:
     sources = [photo(tmp_path / f"{n}.png", n) for n in range(3)]
     outputs = encode(reversed(sources), tmp_path / "lat", vae=model.folder, dtype="float32")

@@ -20,6 +20,7 @@ SIZES = ((6, 5), (300, 250), (500, 700))
 QUICK = {"AutoencoderKL"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("side", slow_but(["decode"], ["encode", "decode"]))
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in TINY])
 def test_large_sizes_are_planned(name: str, side: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,7 @@ QUICK = {
 """The others are tried in the slow run: each size is captured at its own, which takes seconds."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("family", "height", "width"),
     [
@@ -133,6 +134,7 @@ def test_a_video_vae_on_a_single_image(family: str, side: str) -> None:
     assert relative_l2(ours, reference64(model, side, value)) <= TOLERANCE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("side", slow_but(["decode"], ["encode", "decode"]))
 def test_pictures_of_fewer_tokens_than_features(side: str) -> None:
     """DC-AE attends to those by keysᵀ x queries, summed over the keys; strips are of queries there."""

@@ -59,6 +59,7 @@ def mean_of(ratios: list[float]) -> tuple[float, float]:
     return math.exp(statistics.mean(logs)), 3 * statistics.stdev(logs) / math.sqrt(len(logs))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("family", "side", "dtype"), CASES)
 def test_every_family_errs_no_more_than_the_untiled_model(family: str, side: str, dtype: torch.dtype) -> None:
     """The worst of all is no worse than theirs, either. DC-AE's attention divides by a sum of few tokens: where that

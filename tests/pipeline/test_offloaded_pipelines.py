@@ -22,6 +22,7 @@ def result_of(name: str, pipeline: Any, call: dict[str, Any]) -> torch.Tensor:
     return image_of(pipeline, call) if name in IMAGES else clip_of(pipeline, call)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of diffusers' scheduler
 @pytest.mark.parametrize(
     ("name", "before"),
@@ -106,6 +107,7 @@ def cast(vae: torch.nn.Module) -> None:
     vae.enable_layerwise_casting(storage_dtype=torch.float32, compute_dtype=torch.float32)  # type: ignore[operator]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("hook", "named"),
     [

@@ -201,6 +201,7 @@ FOUND = [
 CELLS = [*FOUND, *cells(6, FEW, 5)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "cell", slow_but([c for c in CELLS if c.family not in ("AutoencoderKLHunyuanVideo", "VQModel")], CELLS), ids=str
 )

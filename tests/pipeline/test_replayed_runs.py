@@ -64,6 +64,7 @@ def test_the_model_is_looked_at_while_the_run_is_under_way(steps: list[str]) -> 
     assert "places" not in steps, "of another size nothing is recorded"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in CHANGES])
 def test_a_change_is_seen(name: str, steps: list[str]) -> None:
     model, x = KL.build(), KL.input("decode", 9, 6)

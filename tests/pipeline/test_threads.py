@@ -80,6 +80,7 @@ def prepared(tiny: Any, dtype: torch.dtype = torch.float32) -> tuple[Any, list[T
         return model, inputs, [result(model.decode(z)) for z in inputs]
 
 
+@pytest.mark.long
 def test_one_object(many: int) -> None:
     """From its first call on, which captures."""
     model, inputs, expected = prepared(KL)
@@ -119,6 +120,7 @@ def test_while_a_third_is_captured(many: int) -> None:
     assert flags() == before
 
 
+@pytest.mark.long
 def test_a_model_that_changes_meanwhile_ends_no_process() -> None:
     """What such calls give is the caller's matter; afterwards all is right again. No state comes twice: nobody sees
     a change that is taken back while a graph is captured."""

@@ -162,6 +162,7 @@ def test_more_than_the_machine_has(model: Any, memory: dict[str, int]) -> None:
         TiledVAE(model, vram="10GiB").decode(KL.input("decode", 8, 8))
 
 
+@pytest.mark.long
 def test_a_folder_for_spilling_that_is_not_there(model: Any, memory: dict[str, int], tmp_path: Path) -> None:
     enough = smallest(model, "decode")
     tiled = TiledVAE(model, vram=f"{enough}MiB", spill=tmp_path / "missing")

@@ -80,6 +80,7 @@ def test_named_twice(batch: Batch, photos: Path, tmp_path: Path) -> None:
         batch(LINES)
 
 
+@pytest.mark.long
 def test_many_sets_of_options_take_no_look_at_each_other(tmp_path: Path) -> None:
     photo(tmp_path / "a.png", 1)
     listed(tmp_path, *({"file": f"{n}.png", "seed": n} for n in range(3000)))

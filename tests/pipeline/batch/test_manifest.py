@@ -191,6 +191,7 @@ def test_a_killed_run_leaves_lines_that_are_whole(tmp_path: Path) -> None:
     assert len(lines(tmp_path)) == len(found)
 
 
+@pytest.mark.long
 def test_a_long_manifest_takes_little_memory(tmp_path: Path) -> None:
     """To read it and to write it anew: of a million lines of 2 KB all would be 2 GB."""
     count = 4000

@@ -107,6 +107,7 @@ def job(tmp_path: Path, count: int) -> list[Any]:
     return [*read_job_file(tmp_path / "job.toml")]
 
 
+@pytest.mark.long
 def test_the_callers_thread_asks_nothing_of_an_items_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An item adds no look at a file, no reading and no flush to the thread that the device waits for. Of the whole
     run there are a few: imports, and the end of the manifest."""

@@ -204,6 +204,7 @@ def test_parts_make_what_the_whole_makes(batch: Batch, photos: Path, tmp_path: P
     assert sorted(name for part in parts for name in part) == sorted(whole)
 
 
+@pytest.mark.long
 def test_latents_of_one_source_keep_their_names_in_parts(batch: Batch, photos: Path, tmp_path: Path) -> None:
     """Two of one source are told apart by their own names, also where each is in another part or group."""
     batch(ENCODE)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import tracemalloc
 
+import pytest
+
 from tvae.pipeline.batch.seen import Seen
 
 
@@ -16,6 +18,7 @@ def test_as_a_set_tells() -> None:
         known.add(name)
 
 
+@pytest.mark.long
 def test_names_that_fall_on_one_place() -> None:
     """Equal last bits, and the hash that stands for a free place."""
 
@@ -38,6 +41,7 @@ def test_names_that_fall_on_one_place() -> None:
     assert all(map(seen.add, names))
 
 
+@pytest.mark.long
 def test_memory() -> None:
     tracemalloc.start()
     try:

@@ -114,6 +114,7 @@ def _ends(events: list[Event]) -> dict[str, str]:
     return {event.input.name: names[type(event)] for event in events if type(event) in names}  # type: ignore[attr-defined]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", slow_but([0, 1], range(4)))
 def test_it_knows_what_an_exact_dry_run_finds(seed: int, batch: Batch, photos: Path, tmp_path: Path) -> None:
     """Which asks no manifest. Sources, outputs, lines and options are changed at random."""

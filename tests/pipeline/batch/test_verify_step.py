@@ -27,6 +27,7 @@ def told(events: list[Any], folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): text for path, text in {**seen, **failed}.items()}
 
 
+@pytest.mark.long
 def test_all_is_fine_once(batch: Batch, photos: Path, tmp_path: Path) -> None:
     write_clip(photos / "c.mp4", 6, sound=False)
     (*_, result), events, _ = batch('audio = "none"\n' + ENCODE + DECODE + VERIFY + 'source = "in"\n')
@@ -60,6 +61,7 @@ def test_what_is_not_fine(batch: Batch, photos: Path, tmp_path: Path) -> None:
     assert found["out/4.png.safetensors"] == "stale"
 
 
+@pytest.mark.long
 def test_parts_share_it(batch: Batch, photos: Path) -> None:
     batch(ENCODE + DECODE)
     results = [batch(VERIFY, shard=Shard(n, 3))[0][0] for n in (1, 2, 3)]
@@ -75,6 +77,7 @@ def test_it_stops_at_a_failure(batch: Batch, photos: Path, tmp_path: Path) -> No
     assert [(result.operation, result.failed) for result in results] == [("verify", 2)]
 
 
+@pytest.mark.long
 def test_a_line_leads_nowhere_else(batch: Batch, photos: Path, tmp_path: Path) -> None:
     batch(ENCODE + DECODE)
     (tmp_path / "secret").write_bytes(b"x")

@@ -52,6 +52,7 @@ def test_the_second_process_finds_what_the_first_left(monkeypatch: pytest.Monkey
     assert all(name in seen[1][name] for name in module._CACHES)
 
 
+@pytest.mark.long
 def test_one_that_fails_is_told_by_its_last_line(monkeypatch: pytest.MonkeyPatch, image: nn.Module) -> None:
     monkeypatch.setattr(
         module.subprocess, "run", lambda *_, **__: ended(1, err="Traceback\nValueError: no such thing\n")
@@ -74,6 +75,7 @@ def test_one_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
         first_use("tvae", CASE, SUBJECT, seconds=3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rival", ["tvae", "diffusers"])
 def test_what_such_a_process_does(rival: str) -> None:
     case = {"side": "encode", "width": 32, "height": 32, "batch": 1, "frames": None}

@@ -48,6 +48,7 @@ def test_the_definition() -> None:
     assert row.rate == pytest.approx(2 * 8 * 16 * 16 * 4 / row.seconds)
 
 
+@pytest.mark.long
 def test_missing(level: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "why_missing", lambda *_: None)
     assert (level(None).status, level(None).reason) == ("missing", "there is none")

@@ -33,6 +33,7 @@ def rows(model: nn.Module, names: list[str], case: VaeCase, dtype: torch.dtype, 
     return {row.rival: row for row in found}
 
 
+@pytest.mark.long
 def test_all_rivals_of_an_image_vae(image: nn.Module) -> None:
     case = make_case(geometry(image), "decode", 32, 48, 2, None)
     names = [name for name in RIVALS if name != "compile"]

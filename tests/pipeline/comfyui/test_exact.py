@@ -39,6 +39,7 @@ def latents(*shape: int) -> torch.Tensor:
 SHAPES = [((1, 4, 12, 9),), ((3, 4, 17, 6),), ((2, 4, 1, 40),)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shape", slow_but(SHAPES[1:2], SHAPES))
 @torch.inference_mode()
 def test_the_numbers_of_the_untiled_model(shape: tuple[int, ...]) -> None:

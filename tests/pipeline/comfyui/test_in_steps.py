@@ -54,6 +54,7 @@ def test_the_numbers_of_the_untiled_model(kind: str, chunked: bool) -> None:
     assert exact.patcher.loads == 1
 
 
+@pytest.mark.long
 def test_frames_come_before_the_clip_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     exact = exact_vae(ClipVae())
@@ -91,6 +92,7 @@ def test_a_longer_clip_takes_no_more_memory() -> None:
     assert peak(exact, 24) <= 1.02 * peak(exact, 6)
 
 
+@pytest.mark.long
 def test_memory_asked_for_is_that_of_a_step() -> None:
     exact = exact_vae(ClipVae())
     short, long = (exact.memory_used_decode((1, 4, t, 6, 5), torch.float32) for t in (3, 50))
@@ -99,6 +101,7 @@ def test_memory_asked_for_is_that_of_a_step() -> None:
     assert short == long < 1e9
 
 
+@pytest.mark.long
 def test_no_memory_left_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> Any:
         raise torch.OutOfMemoryError("out of memory")

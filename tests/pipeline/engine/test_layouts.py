@@ -79,6 +79,7 @@ class _Layouts(TorchFunctionMode):
 LENGTHS = [("decode", 1), ("decode", 2), ("encode", 1), ("encode", 9)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("side", "frames"), slow_but([("decode", 2)], LENGTHS))
 def test_channels_stay_inside_of_a_clips_frames(side: str, frames: int) -> None:
     """The views that make a batch of one frame gave it a step that told PyTorch of another layout, and means of pairs

@@ -120,6 +120,7 @@ def test_musubi_finds_one_plain_tensor(flux: Any, tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "out").iterdir()} == {done.output.name, ".tvae-cache"}
 
 
+@pytest.mark.long
 def test_what_is_done_is_skipped_and_what_changed_is_not(sdxl: Any, tmp_path: Path) -> None:
     folder, out = tmp_path / "in", tmp_path / "out"
     for n in range(3):

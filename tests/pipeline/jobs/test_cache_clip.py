@@ -83,6 +83,7 @@ def test_pieces_have_the_models_own_numbers(wan: Any, tmp_path: Path) -> None:
         assert value.equal(wanted.to(torch.bfloat16)) or relative_l2(value, wanted.to(torch.bfloat16)) < 1e-4
 
 
+@pytest.mark.long
 def test_a_whole_clip_is_cut_to_what_the_vae_takes(wan: Any, tmp_path: Path) -> None:
     film(tmp_path / "a.mkv", 7)
     cached(wan, tmp_path / "a.mkv", tmp_path / "out")

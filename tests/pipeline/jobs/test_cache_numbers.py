@@ -38,6 +38,7 @@ CASES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", slow_but(["hv", "k5"], CASES))
 def test_musubi(tmp_path: Path, name: str) -> None:
     vae, wanted, most = CASES[name]

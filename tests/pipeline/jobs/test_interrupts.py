@@ -50,6 +50,7 @@ def _handed_over() -> None:
     assert got == [0, 1, 2, 3]
 
 
+@pytest.mark.long
 def test_hand_overs_end() -> None:
     for moment in range(1, moments(_handed_over) + 1):
         try:

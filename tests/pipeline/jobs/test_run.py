@@ -24,6 +24,7 @@ def failures(events: list[Event]) -> dict[str, str]:
     return {event.input.name: event.error for event in events if isinstance(event, ItemFailed)}
 
 
+@pytest.mark.long
 def test_bad_media_fail_alone(run: Run, picture: Run, clip: Run, tmp_path: Path) -> None:
     good = picture("good.png")
     (tmp_path / "text.mp4").write_text("this is no video\n" * 100)

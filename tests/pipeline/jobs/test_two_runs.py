@@ -49,6 +49,7 @@ def at_once(stand_in: Run) -> Callable[[Job, Job], tuple[RunDone, RunDone, list[
     return at_once
 
 
+@pytest.mark.long
 def test_the_same_film_twice(at_once: Run, stand_in: Run, tmp_path: Path) -> None:
     write_clip(tmp_path / "long.mkv", 140, sound=True)
     run_job(Job("encode", (str(tmp_path / "long.mkv"),), output=str(tmp_path)), lambda _: None, stand_in())

@@ -164,6 +164,7 @@ def literals() -> Iterator[tuple[str, str]]:
                     yield from ((path.relative_to(ROOT).as_posix(), word) for word in words if word in SUFFIXES)
 
 
+@pytest.mark.long
 def test_no_suffix_stands_anywhere_else() -> None:
     found = {*literals()}
     assert ("pipeline/media/formats.py", DEFAULT_SUFFIXES["image"]) in found

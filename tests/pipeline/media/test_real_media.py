@@ -15,6 +15,7 @@ from tvae.pipeline.media import WriteOptions, copy_streams, open_reader, open_wr
 FAST = {"preset": "ultrafast"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "frames", "first_pts", "rotation"),
     [

@@ -117,6 +117,7 @@ def test_frames_that_come_and_go_are_the_whole_clip(side: Side, frames: int, mod
         assert [lo for lo, _ in source.asked] == sorted(lo for lo, _ in source.asked), "never back to the beginning"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("side", slow_but(["decode"], SIDES))
 def test_memory_does_not_grow_with_the_clip(side: Side, folder: Path) -> None:
     """257 frames against 65, as planned and as counted in a run; buffers for the whole clip would take four times."""

@@ -64,6 +64,7 @@ def test_predicted_peaks_are_what_steps_hold(folder: Path) -> None:
         assert 0.9 * predicted < live.peak < 1.02 * predicted  # beside them, what depends on weights alone
 
 
+@pytest.mark.long
 def test_a_longer_clip_is_more_work_and_no_more_memory(folder: Path) -> None:
     model = opened(folder)
     short, long, image = planned(model, 3), planned(model, 103), planned(model, 1)

@@ -90,6 +90,7 @@ def reference(family: str, side: str, x: Tensor) -> Tensor:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("family", "side", "frames"), CASES)
 def test_steps_are_the_whole_clip(family: str, side: str, frames: int) -> None:
     x = clip(family, side, frames, samples=2)

@@ -125,6 +125,7 @@ def test_steps_are_the_whole_clip(file: Path, module: SeedVR2VAE, strip: int) ->
         assert relative_l2(decoded(model, z), pixels) <= TOLERANCE
 
 
+@pytest.mark.long
 def test_two_clips_at_once_do_not_mix(file: Path) -> None:
     model = opened(file, 40)
     first, second = waves((1, 4, 2, 4, 4), 1), waves((1, 4, 2, 4, 4), 2)

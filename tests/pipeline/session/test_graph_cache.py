@@ -70,6 +70,7 @@ def test_levels_are_prepared_beside_a_capture_or_a_search_of_the_disk(
     assert begun == [0, 1, 1, 1]
 
 
+@pytest.mark.long
 def test_what_a_capture_depends_on_is_in_the_key(folder: Path, captures: list[int]) -> None:
     z = SMALL.input("decode", 6, 5)
     TiledVAE(SMALL.build()).decode(z)

@@ -65,6 +65,7 @@ def told(one: Compiled, shape: tuple[int, ...], limits: Limits) -> Any:
     return ops, takes, plan.at_ease, segments
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "side"), CASES)
 def test_a_plan_is_the_same_whatever_was_planned_before(name: str, side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
     chance, budget = random.Random(f"{name} {side}"), 0

@@ -123,6 +123,7 @@ def test_a_long_clip_is_not(recordings: list[Recording]) -> None:
         assert len(recordings) == recorded
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", slow_but(["in place"], ["data", "in place", "exchanged"]))
 def test_changed_weights_are_never_replayed(how: str, recordings: list[Recording]) -> None:
     model, z = WAN.build(), clip_of(3)
@@ -188,6 +189,7 @@ def test_what_would_be_copied_too_long_is_not(recordings: list[Recording], monke
     assert asked == [1], "what cannot be costs the later calls nothing"
 
 
+@pytest.mark.long
 def test_while_kernels_are_built_none_is_made(recordings: list[Recording], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tvae.pipeline.session.runner.under_way", lambda: True)
     tiled = TiledVAE(WAN.build(), "cpu")

@@ -72,6 +72,7 @@ def test_low_strips_for_the_largest_values_alone(side: str) -> None:
     assert relative_l2(low, want) <= 1e-5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [{"strip": 2}, {"strip": 5}, {"bitwise": True}], ids=str)
 def test_one_height_where_one_is_wanted(how: dict[str, object]) -> None:
     found, heights, _ = outputs("decode", **how)

@@ -183,6 +183,7 @@ def test_layouts_are_told_as_pytorch_tells_them(shape: tuple[int, ...], last: bo
     assert channels_innermost(x) == (suggest_memory_format(x) == torch.channels_last)
 
 
+@pytest.mark.long
 def test_convolutions_of_a_rehearsal_do_without_sympy() -> None:
     """Whose import takes 0.7 s of a command's first call."""
     code = (

@@ -15,6 +15,7 @@ from tvae.pipeline.errors import UsageError
 KL = TINY["AutoencoderKL"]
 
 
+@pytest.mark.long
 def test_extra_arguments_pass_through() -> None:
     tiny = TINY["AutoencoderKLTemporalDecoder"]
     model: Any = tiny.build()

@@ -50,6 +50,7 @@ def test_release_lets_go_of_what_calls_keep(model: Any) -> None:
     assert [*tiled._sessions.values()] == [session]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["AutoencoderKL", "AutoencoderTiny", "AutoencoderDC", "VQModel"])
 def test_output_types_and_tuples_are_the_models_own(family: str) -> None:
     tiny = TINY[family]
@@ -137,6 +138,7 @@ def test_what_is_refused_is_gone(model: Any) -> None:
         gc.enable()
 
 
+@pytest.mark.long
 def test_blended_tiling_of_the_model_is_not_used_and_left_as_it_was() -> None:
     model: Any = KL.build()
     z = KL.input("decode", 40, 40)

@@ -70,6 +70,7 @@ def test_results_manifest_and_report(job: Path, store: Store, here: Path, run: R
     assert counts(run("batch", "verify.toml", "--json")) == [(2 * (COUNT + 1), 0, 0)]
 
 
+@pytest.mark.long
 def test_what_is_done_is_skipped(
     job: Path, store: Store, here: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +85,7 @@ def test_what_is_done_is_skipped(
     assert counts(run("batch", "job.toml", "--dry-run", "--json")) == [(0, COUNT + 1, 0)] * 2
 
 
+@pytest.mark.long
 def test_one_item_changes(job: Path, store: Store, here: Path, run: Run) -> None:
     """A source, an output that went, and one that another program replaced: those alone are made."""
     run("batch", "job.toml", "-q")
@@ -100,6 +102,7 @@ def test_one_item_changes(job: Path, store: Store, here: Path, run: Run) -> None
     assert {name: store.get(name) for name in others} == others
 
 
+@pytest.mark.long
 def test_outputs_without_a_line_get_one(
     job: Path, store: Store, here: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

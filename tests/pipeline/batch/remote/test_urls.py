@@ -206,6 +206,7 @@ def test_what_cannot_be_fetched_is_not_damaged(bucket: Bucket, here: Path, fault
     assert sorted(counts.split(", ")) == ["1 damaged", "1 unreadable"]
 
 
+@pytest.mark.long
 def test_what_is_not_there_is_told_before_anything_is_read(bucket: Bucket, here: Path, run: Any) -> None:
     photo(here / "in/a.png", 1)
     run("encode", "in", "-o", "latents", "-q")

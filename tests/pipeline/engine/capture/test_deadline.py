@@ -95,12 +95,14 @@ print("went on")
 """
 
 
+@pytest.mark.long
 def test_the_interpreter_is_left_as_it_was() -> None:
     """An exception that is taken back leaves CPython looking for one at every step; one that is traced never ends."""
     run = subprocess.run([sys.executable, "-c", TRACED], capture_output=True, text=True, timeout=60, check=False)
     assert run.stdout.split() == ["went", "on"], run.stderr
 
 
+@pytest.mark.long
 def test_what_comes_late_does_not_strike_afterwards() -> None:
     """Sent while the block ends: it has arrived, or never will, when the block is left."""
     for _ in range(30):

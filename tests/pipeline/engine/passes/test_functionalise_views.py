@@ -193,6 +193,7 @@ WRITES = {
 }
 
 
+@pytest.mark.long
 @given(data=st.data())
 @settings(max_examples=12)
 def test_any_writes_through_any_views(data: st.DataObject) -> None:

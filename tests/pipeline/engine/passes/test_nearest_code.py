@@ -78,6 +78,7 @@ def test_many_vectors_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.equal(nearest_code(None, x, codes), want)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strip", [None, 16])
 def test_codes_that_are_close_together(strip: int | None) -> None:
     """As diffusers makes them: within 1/16384 of zero. In float32 the model itself takes others than in float64."""

@@ -93,6 +93,7 @@ def test_long_steps_reach_a_budget_in_fewer(kind: type[Block]) -> None:
     assert len(costs(0)) < len(one_by_one) or len(one_by_one) < 4
 
 
+@pytest.mark.long
 @kinds
 def test_no_choice_of_heights_and_buffers_takes_less_than_the_smallest_budget(kind: type[Block]) -> None:
     """Those with up to two buffers made again and up to one kept, by force; sliding saves little here: low halos."""
