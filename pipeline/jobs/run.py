@@ -15,8 +15,10 @@ from tvae.pipeline.files.leftovers import remove_leftovers
 from tvae.pipeline.jobs.busy import Load
 from tvae.pipeline.jobs.cache_names import cached_folders
 from tvae.pipeline.jobs.context import Context, Together, context_for
+from tvae.pipeline.jobs.devices.names import check_devices
 from tvae.pipeline.jobs.devices.small import by_processes
 from tvae.pipeline.jobs.devices.split import shares_rows
+from tvae.pipeline.jobs.devices.started import started_early
 from tvae.pipeline.jobs.dry_run import planned
 from tvae.pipeline.jobs.events import Event, ItemSkipped, RunDone, RunStarted
 from tvae.pipeline.jobs.job import Job, fills_shards
@@ -70,7 +72,8 @@ def run_job(
     try:
         told, opened = _checked(on_event), opened or OpenVaes()
         here = placed(job, told) if uploads is None else nullcontext((job, told, uploads))
-        with Sandbox(job.sandbox) as sandbox, here as (job, told, uploads):
+        early = started_early(0 if model is not None or elsewhere is not None else _several(job))
+        with early, Sandbox(job.sandbox) as sandbox, here as (job, told, uploads):
             return _run(job, told, model, sandbox, part, opened, settled, elsewhere, uploads, together)
     except _Unheard as unheard:
         raise unheard.error from None
@@ -181,6 +184,15 @@ def _placed(job: Job, model: Model | None) -> tuple[Job, list[str]]:
 
     devices = present_devices(job.devices)
     return (_on(devices[0], job), []) if job.dry_run or len(devices) == 1 else (job, devices)
+
+
+def _several(job: Job) -> int:
+    """How many devices are named, 0 where a single process does the job."""
+    if job.devices is None or job.dry_run:
+        return 0
+    named = check_devices(job.devices)
+    count = named if isinstance(named, int) else len(named)
+    return count if count > 1 else 0
 
 
 def _on(device: str, job: Job) -> Job:

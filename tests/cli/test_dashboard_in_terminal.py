@@ -41,9 +41,9 @@ DEVICES = """
 import os, sys
 sys.path.insert(0, {folder!r})
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), {folder!r})))
-from tvae.pipeline.jobs.devices import names, process
+from tvae.pipeline.jobs.devices import names, started
 names.present_devices = lambda _text: ["cpu:0", "cpu:1"]
-process.COMMAND = (sys.executable, {folder!r} + "/device_worker.py", "slow")
+started.COMMAND = (sys.executable, {folder!r} + "/device_worker.py", "slow")
 from tvae.cli.app import main
 main()
 """

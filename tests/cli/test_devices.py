@@ -25,9 +25,9 @@ Tvae = Callable[..., Result]
 PROGRAM = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and so their children, ignore it
-from tvae.pipeline.jobs.devices import names, process
+from tvae.pipeline.jobs.devices import names, started
 names.present_devices = lambda _text: ["cpu:0", "cpu:1"]
-process.COMMAND = (sys.executable, {worker!r}, {mode!r})
+started.COMMAND = (sys.executable, {worker!r}, {mode!r})
 from tvae.cli.app import main
 main()
 """

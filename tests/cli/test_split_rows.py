@@ -22,12 +22,12 @@ from tiny_vaes import TINY, relative_l2
 HELPERS = Path(__file__).parents[1] / "helpers"
 PROGRAM = """
 import sys
-from tvae.pipeline.jobs.devices import alive, names, process
+from tvae.pipeline.jobs.devices import alive, names, started
 from tvae.pipeline.jobs.devices import rows
 names.present_devices = lambda text: [f"cpu:{{n}}" for n in range(int(text))]
 from tvae.pipeline.session import sharing_pays
 sharing_pays._START_SECONDS = {start!r}
-process.COMMAND = (sys.executable, {worker!r}, *{mode!r})
+started.COMMAND = (sys.executable, {worker!r}, *{mode!r})
 begin = rows.DevicesRun._work
 def work(self):
     alive.SILENT_SECONDS = {patience!r}

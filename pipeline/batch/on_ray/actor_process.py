@@ -13,7 +13,7 @@ from typing import Any
 
 from tvae.pipeline.files.bell import POLL_SECONDS, join
 from tvae.pipeline.files.process_end import end_of
-from tvae.pipeline.jobs.devices import process as devices
+from tvae.pipeline.jobs.devices import started
 from tvae.pipeline.jobs.devices.messages import Begin
 from tvae.pipeline.jobs.devices.process import END_SECONDS, Inbox
 
@@ -96,7 +96,7 @@ class ActorProcess:
 
     def begin(self, begin: Begin) -> None:
         """Start the process."""
-        self._actor.start.remote([*devices.COMMAND[1:]], self._folder)
+        self._actor.start.remote([*started.COMMAND[1:]], self._folder)
         self.tell(begin)
         self._ask()
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import subprocess
-import sys
 import threading
 from queue import Queue
 from typing import Any, Protocol
@@ -15,11 +13,11 @@ from tvae.pipeline.errors import RankError
 from tvae.pipeline.files.bell import join
 from tvae.pipeline.files.process_end import end_of
 from tvae.pipeline.jobs.devices.messages import Begin, Ranks, receive, send
+from tvae.pipeline.jobs.devices.started import started
 from tvae.pipeline.jobs.job import Job
 
 __all__ = ["DeviceProcess", "Inbox", "Process"]
 
-COMMAND = (sys.executable, "-P", "-m", "tvae.pipeline.jobs.devices.worker")
 END_SECONDS = 60.0
 """That a process has to end by itself: a step of a clip and what is being written are finished first."""
 _log = logging.getLogger("tvae")
@@ -48,16 +46,8 @@ class DeviceProcess:
     def __init__(self, number: int, device: str, job: Job, inbox: Inbox, ranks: Ranks | None = None) -> None:
         """ranks: see ``Begin``."""
         self.number, self.device = number, device
-        # as this process finds its modules
-        paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
-        own_group: dict[str, Any] = {"process_group": 0}
-        if sys.platform == "win32":
-            own_group = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
-        pipe = subprocess.PIPE
         try:
-            self._process = subprocess.Popen(
-                COMMAND, stdin=pipe, stdout=pipe, env=os.environ | {"PYTHONPATH": paths}, **own_group
-            )
+            self._process = started()
         except OSError as error:
             raise RankError(f"the process of {device} does not start: {error.strerror or error}") from error
         assert self._process.stdin is not None

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import Queue
@@ -101,6 +102,8 @@ class _Worker:
         self._done = False
 
     def work(self) -> None:
+        import tvae.pipeline.session.model  # noqa: F401 - takes seconds: before anybody says what is to be done
+
         begin: Begin = receive(self._orders)
         if begin.log_level is not None:
             log = logging.getLogger("tvae")
@@ -181,7 +184,6 @@ class _Worker:
                 self._tell(Ready(None, None, None))
             else:
                 self._ready(vaes.get(job.vae or BUILTIN))
-
             told = time.monotonic()
 
             def end(item: Item, outcome: Outcome) -> None:
@@ -267,10 +269,8 @@ def _choose(name: str | None) -> None:
     if name is not None and name.startswith("cuda"):
         import torch
 
-        try:
+        with suppress(RuntimeError):  # told when the device is asked for
             torch.cuda.set_device(torch.device(name))
-        except RuntimeError:
-            return  # told when the device is asked for
 
 
 def _answers(vaes: Vaes) -> bool:

@@ -35,8 +35,8 @@ from tvae.pipeline.batch.job_file import read_job_file
 from tvae.pipeline.batch.on_ray import run
 from tvae.pipeline.batch.on_ray.engine import on_ray
 from tvae.pipeline.batch.run import Options, run_batch
-from tvae.pipeline.jobs.devices import process
-process.COMMAND = (sys.executable, sys.argv[3], "slow")
+from tvae.pipeline.jobs.devices import started
+started.COMMAND = (sys.executable, sys.argv[3], "slow")
 run.SILENT_SECONDS = 4.0
 with on_ray(sys.argv[2]) as elsewhere:
     options = Options(elsewhere=elsewhere)

@@ -11,6 +11,7 @@ import pytest
 
 from tvae.pipeline.jobs import Event, Job, RunDone, run_job
 from tvae.pipeline.jobs.devices import names, process
+from tvae.pipeline.jobs.devices import started as started_processes
 
 HELPERS = Path(__file__).parents[3] / "helpers"
 Shared = Callable[..., tuple[RunDone, list[Event]]]
@@ -29,7 +30,7 @@ def cpus(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[process.DevicePr
 
     def cpus(count: int = 2, mode: str = "as-it-is") -> list[process.DeviceProcess]:
         monkeypatch.setattr(names, "present_devices", lambda _text: [f"cpu:{n}" for n in range(count)])
-        monkeypatch.setattr(process, "COMMAND", (sys.executable, str(HELPERS / "device_worker.py"), mode))
+        monkeypatch.setattr(started_processes, "COMMAND", (sys.executable, str(HELPERS / "device_worker.py"), mode))
         monkeypatch.setattr(process.DeviceProcess, "__init__", start)
         return started
 

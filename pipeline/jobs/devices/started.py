@@ -1,0 +1,75 @@
+"""Processes of devices before it is known what they are to do.
+
+Such a process imports PyTorch first, which takes it seconds, and so does the run, which finds out meanwhile which
+devices there are and what is left to do. So they start when the run does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+__all__ = ["COMMAND", "started", "started_early"]
+
+COMMAND = (sys.executable, "-P", "-m", "tvae.pipeline.jobs.devices.worker")
+_MOST = 16
+"""Processes that start early: how many devices there are shows later."""
+Started = subprocess.Popen[bytes]
+
+_waiting: ContextVar[list[Started] | None] = ContextVar("tvae_waiting", default=None)
+
+
+@contextmanager
+def started_early(count: int) -> Iterator[None]:
+    """For the length of a run. What nobody has taken has gone afterwards. None where the run and they had no processor
+    each: they would be in its way."""
+    with contextlib.ExitStack() as ended:
+        begun: list[Started] = []
+        if count < (os.cpu_count() or 1):
+            with contextlib.suppress(OSError):  # told when it is needed
+                for _ in range(min(count, _MOST)):
+                    begun.append(_start())
+                    ended.callback(_end, begun[-1], begun)
+        token = _waiting.set(begun)
+        ended.callback(_waiting.reset, token)
+        yield
+
+
+def started() -> Started:
+    """One that is there already, or else a new one. Raises OSError."""
+    waiting = _waiting.get()
+    while waiting:
+        process = waiting.pop(0)
+        if process.poll() is None:
+            return process
+        _close(process)
+    return _start()
+
+
+def _start() -> Started:
+    # as this process finds its modules
+    paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
+    own_group: dict[str, Any] = {"process_group": 0}
+    if sys.platform == "win32":
+        own_group = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(COMMAND, stdin=pipe, stdout=pipe, env=os.environ | {"PYTHONPATH": paths}, **own_group)
+
+
+def _end(process: Started, waiting: list[Started]) -> None:
+    if any(process is one for one in waiting):
+        process.kill()
+        process.wait()
+        _close(process)
+
+
+def _close(process: Started) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
