@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -67,6 +66,8 @@ def _method(backend: str) -> str:
 
 @cache
 def _begin_to_copy() -> None:
+    from multiprocessing import forkserver  # not for Windows
+
     processes.set_forkserver_preload(_IMPORTED)
     with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join([*sys.path, _ROOT])):
         forkserver.ensure_running()

@@ -16,7 +16,7 @@ from tvae.pipeline.batch.job_file import read_job_file
 from tvae.pipeline.batch.on_ray.engine import on_ray
 from tvae.pipeline.batch.run import Options, StepResult, run_batch
 from tvae.pipeline.jobs import Event
-from tvae.pipeline.jobs.devices import process
+from tvae.pipeline.jobs.devices import started
 
 WORKER = Path(__file__).parents[3] / "helpers" / "device_worker.py"
 
@@ -78,7 +78,7 @@ def on_nodes(two_nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         program: str = str(WORKER),
         **options: Any,
     ) -> tuple[list[StepResult], list[Event]]:
-        monkeypatch.setattr(process, "COMMAND", (sys.executable, program, mode))
+        monkeypatch.setattr(started, "COMMAND", (sys.executable, program, mode))
         (tmp_path / "job.toml").write_text("batch = 1\n" + text, encoding="utf-8")
         events: list[Event] = []
 
