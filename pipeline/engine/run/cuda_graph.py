@@ -58,8 +58,8 @@ class Recording:
                 # other threads copy to and from the device meanwhile: their calls are none of the recording's
                 self._graph.capture_begin(pool=pool.id, capture_error_mode="thread_local")
                 try:
-                    # cuBLAS keeps the workspace that it takes now to the end: later on it would lie between values, and
-                    # the memory on either side be too small for large ones (decode 1024x1024: 1.97 GiB of 1.54)
+                    # cuBLAS keeps its workspace to the end. Taken later it would lie between values, and what is free
+                    # on either side be too small for large ones (decode 1024x1024: 1968 MiB, and 1536 were planned)
                     torch.cuda.current_blas_handle()
                     self._outputs = run(self._inputs)
                 finally:

@@ -27,8 +27,8 @@ _waiting: ContextVar[list[Started] | None] = ContextVar("tvae_waiting", default=
 
 @contextmanager
 def started_early(count: int) -> Iterator[None]:
-    """For the length of a run. What nobody has taken has gone afterwards. None where the run and they had no processor
-    each: they would be in its way."""
+    """For the length of a run. Those that nobody has taken are ended with it. Where there are not enough processors for
+    the run and each of them, none starts: they would slow the run down."""
     with contextlib.ExitStack() as ended:
         begun: list[Started] = []
         if count < (os.cpu_count() or 1):

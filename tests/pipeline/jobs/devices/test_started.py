@@ -100,7 +100,7 @@ def test_not_where_they_are_not_wanted_or_in_the_way(
     assert begun == []
 
 
-def test_many_names_are_no_many_processes(begun: list[started.Started], idle: None) -> None:
+def test_many_names_are_not_many_processes(begun: list[started.Started], idle: None) -> None:
     """How many devices there are is found out later."""
     with started.started_early(50):
         assert len(begun) == 16
