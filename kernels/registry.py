@@ -39,6 +39,7 @@ from tvae.kernels.operations.norm_act import norm_act
 from tvae.kernels.operations.pad import pad
 from tvae.kernels.operations.rms_norm_act import rms_norm_act
 from tvae.kernels.operations.sample import sample
+from tvae.kernels.operations.shuffle_up import shuffle_up
 from tvae.kernels.operations.tensor_to_frames import tensor_to_frames
 from tvae.kernels.operations.wide_attention import wide_attention
 from tvae.kernels.prebuild import asked
@@ -180,6 +181,7 @@ class Kernels:
     pad = _method(pad)
     rms_norm_act = _method(rms_norm_act)
     sample = _method(sample)
+    shuffle_up = _method(shuffle_up)
     tensor_to_frames = _method(tensor_to_frames)
     wide_attention = _method(wide_attention)
 

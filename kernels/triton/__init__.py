@@ -29,6 +29,7 @@ from tvae.kernels.triton.narrow import conv_from_few, conv_to_few
 from tvae.kernels.triton.norm import norm_act
 from tvae.kernels.triton.reading import read_triton
 from tvae.kernels.triton.rms import rms_norm_act
+from tvae.kernels.triton.shuffle import shuffle_up
 from tvae.kernels.triton.spread import enlarge, pad
 from tvae.kernels.triton.statistics import add_stats, group_stats
 from tvae.kernels.triton_needs import OLDEST
@@ -55,7 +56,7 @@ IMPLEMENTATIONS = {
     fn.__name__: _built(fn)
     for fn in (
         *(group_stats, merge_stats, finish_stats, norm_act, add_stats),
-        *(rms_norm_act, pad, enlarge, conv_add, down_conv, enlarge_conv, conv_from_few, conv_to_few),
+        *(rms_norm_act, pad, enlarge, shuffle_up, conv_add, down_conv, enlarge_conv, conv_from_few, conv_to_few),
         *(wide_attention, linear),
     )
 }

@@ -42,6 +42,7 @@ def test_no_kernel_has_a_library_linked_into_it(monkeypatch: pytest.MonkeyPatch,
         run["rms_norm_act"](x, weight, weight, 1e-6, form, "silu", weight)
     run["pad"](x, (1, 1, 1, 1), "replicate", affine, "silu")
     run["enlarge"](x, (2, 2))
+    run["shuffle_up"](x, (2, 2), 32, None)
     run["conv_from_few"](few, torch.randn((64, 4, 3, 3), **last), weight, (1, 1, 1, 1), None, True)
     run["conv_to_few"](x, torch.randn((4, 64, 3, 3), **last), None, (1, 1, 1, 1), affine, "silu")
     tokens = torch.randn((1, 1, 2100, 384), **last)

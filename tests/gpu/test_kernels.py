@@ -31,6 +31,7 @@ from tvae.kernels.operations import (
     norm_act,
     pad,
     rms_norm_act,
+    shuffle_up,
 )
 from tvae.kernels.oracle import Oracle
 from tvae.kernels.registry import Unsupported, implementation, why_missing
@@ -43,7 +44,17 @@ pytestmark = [
 
 NORMS = (
     *("group_stats", "finish_stats", "norm_act", "add_stats", "rms_norm_act"),
-    *("pad", "enlarge", "conv_add", "down_conv", "enlarge_conv", "conv_from_few", "conv_to_few", "linear"),
+    *(
+        "pad",
+        "enlarge",
+        "shuffle_up",
+        "conv_add",
+        "down_conv",
+        "enlarge_conv",
+        "conv_from_few",
+        "conv_to_few",
+        "linear",
+    ),
 )
 CASES = {"compile": 6}
 """Random cases of a level where not 40: every new shape is compiled."""
@@ -105,6 +116,7 @@ def test_plain_channels_last_is_taken_and_captured(level: str, operation: str, d
         "rms_norm_act": lambda: rms_norm_act.case(oracle, "", x),
         "pad": lambda: pad.case(oracle, "", x, (0, 1, 0, 1), "constant", "silu"),
         "enlarge": lambda: enlarge.case(oracle, "", x, (2, 2)),
+        "shuffle_up": lambda: shuffle_up.case(oracle, "", x, (2, 2), 64),
         "conv_add": lambda: conv_add.case(oracle, "", 1, 64, 128, 96, 80),
         "down_conv": lambda: down_conv.case(oracle, "", 1, 64, 128, 192, 160),
         "enlarge_conv": lambda: enlarge_conv.case(oracle, "", 1, 64, 128, 96, 80),

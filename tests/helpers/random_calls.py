@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from math import prod
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from tvae.kernels.operations import (
     norm_act,
     pad,
     rms_norm_act,
+    shuffle_up,
 )
 from tvae.kernels.oracle import Case, Oracle
 
@@ -119,6 +121,12 @@ def random_case(operation: str, pick: random.Random) -> Case:
     if operation == "enlarge":
         factors = [pick.randint(1, 3) for _ in range(x.ndim - 2)]
         return enlarge.case(oracle, f"{label} {factors}", x, factors)
+    if operation == "shuffle_up":
+        factors = [pick.randint(1, 3) for _ in range(x.ndim - 2)]
+        ways = [n for n in range(1, 2 * x.shape[1]) if n * prod(factors) % x.shape[1] == 0]
+        channels = pick.choice(ways)
+        label = f"{label} {factors} {channels}"
+        return shuffle_up.case(oracle, label, x, factors, channels, summed=yes["residual"])
     if operation == "rms_norm_act":
         return rms_norm_act.case(
             oracle, label, x, form=pick.choice(("normalize", "rms")), weights=yes["weights"], act=act, into=yes["into"]

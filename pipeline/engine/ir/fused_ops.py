@@ -155,6 +155,11 @@ def down_conv(kernels: Kernels, x: Tensor, weight: Tensor, bias: Tensor | None) 
     return kernels.down_conv(x, weight, bias, (1, 1), None, False)[0]
 
 
+def shuffle_up(kernels: Kernels, x: Tensor, factors: Sequence[int], channels: int, other: Tensor | None) -> Tensor:
+    """Pixel shuffle of x_nc* with every channel repeated, so that ``channels`` are left, plus ``other``."""
+    return kernels.shuffle_up(x, factors, channels, other)
+
+
 def enlarge_conv(kernels: Kernels, x: Tensor, taps: Tensor, bias: Tensor | None) -> Tensor:
     """conv2d, 3x3, of x_nchw enlarged twice, from ``enlarging_taps``."""
     return kernels.enlarge_conv(x, taps, bias, (1, 1, 1, 1), None, False)[0]
@@ -238,7 +243,7 @@ _FUSED: dict[str, Callable[..., Tensor]] = {
     for fn in (
         *(norm_act, norm_pad, residual, subpixel_weight, enlarging_taps, last_taps, sum_of, passed_on),
         *(rms_norm_act, wide_attention, conv_add, uneven_conv, down_conv, enlarge_conv, conv_from_few, conv_to_few),
-        nearest_code,
+        *(nearest_code, shuffle_up),
     )
 }
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any
 
-__all__ = ["Size", "Sizes", "all_hold", "evaluate"]
+__all__ = ["Size", "Sizes", "all_hold", "evaluate", "symbols"]
 
 Sizes = Mapping[str, int]
 """Values of the symbols."""
@@ -92,6 +92,11 @@ def evaluate(size: int | Size, sizes: Sizes) -> int:
     if isinstance(size, Size):
         return eval(_compile(size.expr), _names(sizes))
     return size
+
+
+def symbols(size: int | Size) -> frozenset[str]:
+    """Those that a size depends on. Raises ValueError for no arithmetic."""
+    return frozenset(_compile(size.expr).co_names) - _FUNCTIONS.keys() if isinstance(size, Size) else frozenset()
 
 
 def all_hold(guards: Iterable[str], sizes: Sizes) -> bool:

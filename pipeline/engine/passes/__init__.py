@@ -17,6 +17,7 @@ from tvae.pipeline.engine.passes.nearest_code import fuse_nearest_code
 from tvae.pipeline.engine.passes.norm_act import fuse_norm_act
 from tvae.pipeline.engine.passes.residual import fuse_residual
 from tvae.pipeline.engine.passes.rms_norm import fuse_rms_norm
+from tvae.pipeline.engine.passes.shuffle_up import fuse_shuffle_up
 from tvae.pipeline.engine.passes.unused import remove_unused
 from tvae.pipeline.engine.passes.upsample_conv import fuse_enlarge_conv, fuse_upsample_conv
 from tvae.pipeline.engine.passes.wide_attention import use_wide_attention
@@ -51,7 +52,7 @@ def optimise(
         graph = rewrite(graph)
     if subpixel:
         graph = fuse_upsample_conv(graph)
-    for rewrite in (use_wide_attention, fuse_norm_act, fuse_rms_norm, fuse_residual):
+    for rewrite in (use_wide_attention, fuse_norm_act, fuse_rms_norm, fuse_shuffle_up, fuse_residual):
         graph = rewrite(graph)
     if narrow:
         graph = fuse_narrow_conv(graph)

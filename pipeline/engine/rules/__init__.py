@@ -19,6 +19,7 @@ from tvae.pipeline.engine.rules import (
     residual,
     scatter,
     shape,
+    shuffle_up,
     slices,
     window,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "residual",
     "scatter",
     "shape",
+    "shuffle_up",
     "slices",
     "window",
 ]

@@ -36,6 +36,11 @@ def pixel_norm_of_rows_in_channels(g: OneOp) -> Ref:
     return g.fused("rms_norm_act", x, None, None, 1.0, "rms", None, value=g.wide(x) / size)
 
 
+def pixels_of_rows_in_channels(g: OneOp) -> Ref:
+    x = rows_in_channels(g)
+    return g.fused("shuffle_up", x, (1, 1), 6, None, value=g.wide(x), shape=(2, "h", 4, "w"))
+
+
 def frames_that_the_rows_do_not_know(g: OneOp) -> Ref:
     """Queries of the halves of two pictures, as if they were frames."""
     x = g.call("unsqueeze.default", clip_tokens(g), 1, shape=(2, 1, "2*h*w", 4))
@@ -50,6 +55,7 @@ def frames_that_the_rows_do_not_know(g: OneOp) -> Ref:
     [
         (norm_of_rows_in_channels, "merged with the channels"),
         (pixel_norm_of_rows_in_channels, "merged with the channels"),
+        (pixels_of_rows_in_channels, "rows in the channels"),
         (frames_that_the_rows_do_not_know, "other frames"),
     ],
     ids=lambda p: getattr(p, "__name__", ""),

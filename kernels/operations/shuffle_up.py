@@ -1,0 +1,105 @@
+"""Repeated channels laid out as pixels, and a sum with them: how residual upsampling passes its input on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from tvae.kernels.layout import channels_last
+from tvae.kernels.operation import A_COPY, LIMITED, Operation
+from tvae.kernels.oracle import Case, Maps, Oracle, bytes_of
+
+__all__ = ["OPERATION", "case", "shuffle_up"]
+
+
+def shuffle_up(x: Tensor, factors: Sequence[int], channels: int, other: Tensor | None) -> Tensor:
+    """Pixel shuffle of x_nc* with every channel repeated, plus ``other``.
+
+    x: [N, K, *spatial]. Of the result, [N, channels, *(spatial * factors)], pixel p of channel c is channel
+    (c * P + s) // times of x's pixel p // factors, where P is the product of the factors, s the place of p among the P
+    pixels that become of one, and ``times`` = channels * P / K. So it is ``x.repeat_interleave(times, 1)`` shuffled as
+    ``torch.pixel_shuffle`` does, in any number of dimensions. other: of the result's shape. In x's layout.
+    """
+    places, spatial = math.prod(factors), x.shape[2:]
+    if len(factors) != len(spatial) or channels * places % x.shape[1]:
+        raise ValueError(f"{list(x.shape)} does not become {channels} channels, enlarged by {list(factors)}")
+    times = channels * places // x.shape[1]
+    lead = _lead(factors, times)
+    if lead is None:
+        parts = x.repeat_interleave(times, 1).unflatten(1, (channels, *factors))
+    else:  # without a copy: the last factors repeat what is there
+        ones = [1] * (len(factors) - lead)
+        parts = x.unflatten(1, (channels, *factors[:lead], *ones)).expand(-1, channels, *factors, *spatial)
+    count = len(factors)
+    pairs = [*chain(*zip(range(2 + count, 2 + 2 * count), range(2, 2 + count), strict=True))]
+    size = [n * factor for n, factor in zip(spatial, factors, strict=True)]
+    shape = x.shape[0], channels, *size
+    last = x.stride(1) == 1 and x.shape[1] > 1
+    strides = channels_last(shape) if last else None
+    y = x.new_empty(shape) if strides is None else torch.empty_strided(shape, strides, dtype=x.dtype, device=x.device)
+    pixels = parts.permute(0, 1, *pairs)
+    if other is None:
+        _split(y, spatial, factors).copy_(pixels)
+    else:
+        torch.add(_split(other, spatial, factors), pixels, out=_split(y, spatial, factors))
+    return y
+
+
+def _lead(factors: Sequence[int], times: int) -> int | None:
+    """How many factors at the front tell channels of x apart, where those behind them only repeat."""
+    return next((n for n in range(len(factors) + 1) if math.prod(factors[n:]) == times), None)
+
+
+def _split(t: Tensor, spatial: Sequence[int], factors: Sequence[int]) -> Tensor:
+    """Every spatial dimension as (where in x, which of the pixels that become of one)."""
+    for i, both in enumerate(zip(spatial, factors, strict=True)):
+        t = t.unflatten(2 + 2 * i, both)
+    return t
+
+
+def case(make: Oracle, label: str, x: Tensor, factors: Sequence[int], channels: int, *, summed: bool = True) -> Case:
+    size = [n * factor for n, factor in zip(x.shape[2:], factors, strict=True)]
+    other = make.picture(x.shape[0], channels, *size) if summed else None
+    places, y = math.prod(factors), x.new_zeros((x.shape[0], channels, *size), dtype=torch.float64)
+    for place in range(places):  # the definition, a place at a time
+        at, steps = place, list[slice]()
+        for factor in reversed(factors):
+            steps.insert(0, slice(at % factor, None, factor))
+            at //= factor
+        of = [(c * places + place) * x.shape[1] // (channels * places) for c in range(channels)]
+        y[:, :, *steps] = x.double()[:, of]
+    moved = bytes_of(x) + (1 if other is None else 2) * y.numel() * x.element_size()
+    expected = y if other is None else y + other.double()
+    return make.case(label, (x, list(factors), channels, other), expected=expected, moved=moved)
+
+
+def _measured(make: Oracle, size: int, channels: int) -> Case:
+    """To a picture of the size with half the channels, from half of it."""
+    half = max(1, size // 2)
+    return case(make, "measured", make.picture(1, channels, half, half), (2, 2), max(1, channels // 2))
+
+
+def _small(make: Oracle, maps: Maps) -> list[Case]:
+    found = []
+    for label, x in maps.each():
+        factors, held = (2,) * (x.ndim - 2), x.shape[1]
+        found += [
+            case(make, f"{label}, as many channels", x, factors, held),
+            case(make, f"{label}, alone", x, factors, held, summed=False),
+        ]
+        if held % 2 == 0:
+            found.append(case(make, f"{label}, half as many", x, factors, held // 2))
+    clip = maps.clip
+    return [
+        *found,
+        case(make, "in time alone", clip, (2, 1, 1), clip.shape[1]),
+        case(make, "unlike factors", clip, (1, 2, 3), clip.shape[1]),
+        case(make, "more channels", clip, (1, 2, 2), 2 * clip.shape[1]),
+    ]
+
+
+OPERATION = Operation(shuffle_up, _measured, _small, left_out={"script": A_COPY, "compile": A_COPY, "cuda": LIMITED})
