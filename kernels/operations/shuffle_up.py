@@ -63,7 +63,9 @@ def _split(t: Tensor, spatial: Sequence[int], factors: Sequence[int]) -> Tensor:
 
 def case(make: Oracle, label: str, x: Tensor, factors: Sequence[int], channels: int, *, summed: bool = True) -> Case:
     size = [n * factor for n, factor in zip(x.shape[2:], factors, strict=True)]
-    other = make.picture(x.shape[0], channels, *size) if summed else None
+    other = None
+    if summed:
+        other = make.noise(x.shape[0], channels, *size).to(x.dtype).movedim(1, -1).contiguous().movedim(-1, 1)
     places, y = math.prod(factors), x.new_zeros((x.shape[0], channels, *size), dtype=torch.float64)
     for place in range(places):  # the definition, a place at a time
         at, steps = place, list[slice]()
