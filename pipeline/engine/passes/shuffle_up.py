@@ -6,7 +6,6 @@ all of the large map: the repeated channels, their pixels, and the sum.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 from tvae.pipeline.engine.ir.graph import Graph, Node
@@ -89,12 +88,9 @@ def _repeated(r: Rewriter, node: Node, arg: Any, factors: Any, spatial: Any = No
     if repeat is None or repeat.op != "repeat_interleave" or not r.read_once(arg):
         return None
     source, times = r.node(repeat.args[0]), repeat.args[1]
-    if source is None or not isinstance(times, int) or [*repeat.args[2:3]] != [1] or len(node.meta.shape) < 3:
+    if source is None or not isinstance(times, int) or [*repeat.args[2:3]] != [1] or not isinstance(channels, int):
         return None
-    held = source.meta.shape[1]
-    if not isinstance(held, int) or not isinstance(channels, int) or held * times != channels * math.prod(factors):
-        return None
-    if len(source.meta.shape) != len(factors) + 2 or (spatial is not None and spatial != source.meta.shape[2:]):
+    if len(node.meta.shape) != len(factors) + 2 or (spatial is not None and spatial != source.meta.shape[2:]):
         return None
     return _Found(repeat.args[0], tuple(factors), channels)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tvae.pipeline.engine.ir.sizes import Size, all_hold, evaluate
+from tvae.pipeline.engine.ir.sizes import Size, all_hold, evaluate, symbols
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,8 @@ def test_what_is() -> None:
     assert all_hold(["8*s0 > 48", "sqrt(s0**2) == s0"], {"s0": 64})
     assert not all_hold(["s0 < min", "s0 > 0"], {"s0": 64})
     assert not all_hold(["int(1e300*1e300) > s0"], {"s0": 64})
+
+
+def test_what_a_size_depends_on() -> None:
+    assert symbols(Size("max(s0, 3)*s12 + 1")) == {"s0", "s12"}
+    assert symbols(7) == set()

@@ -74,6 +74,15 @@ def test_a_clip_in_three_dimensions() -> None:
     assert node.args[2:] == (2, None)
 
 
+def test_frames_that_become_channels_are_left_alone() -> None:
+    def fn(m: Layers, x: Tensor) -> Outputs:
+        n, _, t, h, w = x.shape
+        parts = x.repeat_interleave(4, 1).view(n, 2 * t, 2, 2, 2, 1, h, w)
+        return parts.permute(0, 1, 5, 2, 6, 3, 7, 4).contiguous().view(n, 2 * t, 2, 2 * h, 2 * w)
+
+    expect(rewritten(fn, fuse_shuffle_up, picture(1, 4, 2, 5, 4)), {"shuffle_up": 0})
+
+
 def in_another_order(m: Layers, x: Tensor) -> Outputs:
     return by_views(x, 4, (0, 1, 4, 3, 5, 2))
 

@@ -16,6 +16,7 @@ from one_op import (
 )
 
 from tvae.pipeline.engine.ir.graph import Ref
+from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.errors import UnsupportedOp
 
@@ -41,6 +42,14 @@ def pixels_of_rows_in_channels(g: OneOp) -> Ref:
     return g.fused("shuffle_up", x, (1, 1), 6, None, value=g.wide(x), shape=(2, "h", 4, "w"))
 
 
+def pixels_and_a_sum_with_other_rows(g: OneOp) -> Ref:
+    """What is added has the rows of two frames one after the other."""
+    x, frames = image(g), g.input(2, 4, 2, "h", "2*w")
+    other = g.call("view.default", frames, [2, 4, -1, Size("2*w")], shape=(2, 4, "2*h", "2*w"))
+    y = g.wide(x).repeat_interleave(2, 2).repeat_interleave(2, 3) + g.wide(other)
+    return g.fused("shuffle_up", x, (2, 2), 4, other, value=y, shape=(2, 4, "2*h", "2*w"))
+
+
 def frames_that_the_rows_do_not_know(g: OneOp) -> Ref:
     """Queries of the halves of two pictures, as if they were frames."""
     x = g.call("unsqueeze.default", clip_tokens(g), 1, shape=(2, 1, "2*h*w", 4))
@@ -56,6 +65,7 @@ def frames_that_the_rows_do_not_know(g: OneOp) -> Ref:
         (norm_of_rows_in_channels, "merged with the channels"),
         (pixel_norm_of_rows_in_channels, "merged with the channels"),
         (pixels_of_rows_in_channels, "rows in the channels"),
+        (pixels_and_a_sum_with_other_rows, "rows elsewhere"),
         (frames_that_the_rows_do_not_know, "other frames"),
     ],
     ids=lambda p: getattr(p, "__name__", ""),
