@@ -13,7 +13,7 @@ from tvae.kernels.layout import channels_last
 from tvae.kernels.operation import A_COPY, LIMITED, Operation
 from tvae.kernels.oracle import Case, Maps, Oracle, bytes_of
 
-__all__ = ["OPERATION", "case", "shuffle_up"]
+__all__ = ["OPERATION", "case", "leading", "shuffle_up"]
 
 
 def shuffle_up(x: Tensor, factors: Sequence[int], channels: int, other: Tensor | None) -> Tensor:
@@ -28,7 +28,7 @@ def shuffle_up(x: Tensor, factors: Sequence[int], channels: int, other: Tensor |
     if len(factors) != len(spatial) or channels * places % x.shape[1]:
         raise ValueError(f"{list(x.shape)} does not become {channels} channels, enlarged by {list(factors)}")
     times = channels * places // x.shape[1]
-    lead = _lead(factors, times)
+    lead = leading(factors, times)
     if lead is None:
         parts = x.repeat_interleave(times, 1).unflatten(1, (channels, *factors))
     else:  # without a copy: the last factors repeat what is there
@@ -49,8 +49,9 @@ def shuffle_up(x: Tensor, factors: Sequence[int], channels: int, other: Tensor |
     return y
 
 
-def _lead(factors: Sequence[int], times: int) -> int | None:
-    """How many factors at the front tell channels of x apart, where those behind them only repeat."""
+def leading(factors: Sequence[int], times: int) -> int | None:
+    """How many factors at the front tell channels of x apart, where those after them only repeat; None: the definition
+    writes the repeated channels down."""
     return next((n for n in range(len(factors) + 1) if math.prod(factors[n:]) == times), None)
 
 

@@ -147,6 +147,20 @@ def test_pictures_of_fewer_tokens_than_features(side: str) -> None:
         assert relative_l2(value, reference64(model, side, x)) <= TOLERANCE
 
 
+@pytest.mark.long
+def test_residual_upsampling() -> None:
+    """Wan 2.2's decoder passes its input on beside each upsampling, by as many channels and by half of them."""
+    folded = {"is_residual": True, "in_channels": 12, "out_channels": 12, "patch_size": 2, "decoder_base_dim": 8}
+    tiny = TINY["AutoencoderKLWan"]
+    model = replace(tiny, config={**tiny.config, **folded, "dim_mult": [1, 2, 4, 4]}).build()
+    for frames, *size in ((1, 3, 4), (3, 5, 2)):
+        z = tiny.input("decode", *size)[:, :, :1].repeat(1, 1, frames, 1, 1)
+        z += torch.linspace(0, 1, frames).view(1, 1, -1, 1, 1)
+        exact = reference64(model, "decode", z)
+        for strip in (1, 2, 37):
+            assert relative_l2(TiledVAE(model, strip=strip).decode(z).sample, exact) <= TOLERANCE
+
+
 def test_many_samples_and_other_widths_from_one_capture() -> None:
     """A batch is normalised sample by sample; the width is free too."""
     tiny = TINY["AutoencoderKL"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
+from tvae.kernels.operations.shuffle_up import leading
 from tvae.pipeline.engine.ir.axis import Axis, crop
 from tvae.pipeline.engine.ir.graph import Node
 from tvae.pipeline.engine.ir.program import Demand, Op, Read
@@ -17,8 +20,8 @@ def shuffle_up(ctx: Context, node: Node) -> Op:
     source, other, kernels = ctx.op(node.args[0]), ctx.maybe(node.args[3]), ctx.kernels
     factors, channels = node.args[1:3]
     axis, shape = source.axis, ctx.shape(node.meta)
-    if axis is None or axis.dim == 0:
-        assert axis is not None
+    assert axis is not None
+    if axis.dim == 0:
         return ctx.local(node, axis)
     if axis.dim == 1 or not axis.plain:
         raise NoRule(
@@ -40,6 +43,15 @@ def shuffle_up(ctx: Context, node: Node) -> Op:
         if (first * factor, last * factor) == (a, b):
             return kernels.shuffle_up(x, factors, channels, rest)
         y = crop(kernels.shuffle_up(x, factors, channels, None), out, a - first * factor, b - first * factor)
-        return y if rest is None else y + rest
+        return y if rest is None else y.add_(rest)
 
-    return ctx.emit(node, [source, *([] if other is None else [other])], out, demand, run, cheap=True)
+    row_bytes = math.prod(shape) // max(1, out.rows) * node.meta.dtype.itemsize
+    repeats = channels * math.prod(factors) // source.shape[1]
+    copied = ctx.is_plain("shuffle_up") and leading(factors, repeats) is None
+
+    def workspace(rows: int) -> int:
+        beyond = 2 * (factor - 1)  # rows of the first and last rows of the source that nobody wants
+        return (beyond + (rows + beyond if copied else 0)) * row_bytes
+
+    inputs = [source] if other is None else [source, other]
+    return ctx.emit(node, inputs, out, demand, run, cheap=True, workspace=workspace)
