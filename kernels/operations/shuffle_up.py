@@ -38,9 +38,8 @@ def shuffle_up(x: Tensor, factors: Sequence[int], channels: int, other: Tensor |
     pairs = [*chain(*zip(range(2 + count, 2 + 2 * count), range(2, 2 + count), strict=True))]
     size = [n * factor for n, factor in zip(spatial, factors, strict=True)]
     shape = x.shape[0], channels, *size
-    last = x.stride(1) == 1 and x.shape[1] > 1
-    strides = channels_last(shape) if last else None
-    y = x.new_empty(shape) if strides is None else torch.empty_strided(shape, strides, dtype=x.dtype, device=x.device)
+    inside = x.stride(1) == 1 and x.shape[1] > 1
+    y = x.new_empty_strided(shape, channels_last(shape)) if inside else x.new_empty(shape)
     pixels = parts.permute(0, 1, *pairs)
     if other is None:
         _split(y, spatial, factors).copy_(pixels)
