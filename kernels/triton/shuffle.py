@@ -97,6 +97,7 @@ def shuffle_up(x: Tensor, factors: Sequence[int], channels: int, other: Tensor |
     size = [n * factor for n, factor in zip(spatial, factors, strict=True)]
     shape = x.shape[0], channels, *size
     missing = 3 - len(size)
+    ones = [1] * missing
     if missing < 0 or 0 in x.shape or (x.stride(1) != 1 and x.shape[1] > 1):
         raise Unsupported("more than three spatial dimensions, none of them, or channels that are not innermost")
     if other is not None:
@@ -110,6 +111,7 @@ def shuffle_up(x: Tensor, factors: Sequence[int], channels: int, other: Tensor |
     height = pixel_block(SHUFFLE, block, x.element_size())
     if pixels + height > FURTHEST or channels * places > FURTHEST:
         raise Unsupported(f"{pixels} pixels of {channels} channels")
+    per_side = [*ones, *factors]
     split, tiles = ceil_div(channels, block), ceil_div(pixels, height)
     blocks = programs(x.device, SHUFFLE, x.shape[0] * split, tiles, tiles)
     with device_of(x):
@@ -120,7 +122,7 @@ def shuffle_up(x: Tensor, factors: Sequence[int], channels: int, other: Tensor |
             beside,
             y,
             channels,
-            *[1] * missing,
+            *ones,
             *size,
             blocks,
             tiles,
@@ -132,9 +134,9 @@ def shuffle_up(x: Tensor, factors: Sequence[int], channels: int, other: Tensor |
             *beside.stride()[2:],
             BP=height,
             BC=block,
-            FT=([1] * missing + [*factors])[0],
-            FH=([1] * missing + [*factors])[1],
-            FW=factors[-1],
+            FT=per_side[0],
+            FH=per_side[1],
+            FW=per_side[2],
             TIMES=channels * places // x.shape[1],
             SUM=other is not None,
             num_warps=SHUFFLE.warps,

@@ -44,17 +44,8 @@ pytestmark = [
 
 NORMS = (
     *("group_stats", "finish_stats", "norm_act", "add_stats", "rms_norm_act"),
-    *(
-        "pad",
-        "enlarge",
-        "shuffle_up",
-        "conv_add",
-        "down_conv",
-        "enlarge_conv",
-        "conv_from_few",
-        "conv_to_few",
-        "linear",
-    ),
+    *("pad", "enlarge", "shuffle_up", "linear"),
+    *("conv_add", "down_conv", "enlarge_conv", "conv_from_few", "conv_to_few"),
 )
 CASES = {"compile": 6}
 """Random cases of a level where not 40: every new shape is compiled."""

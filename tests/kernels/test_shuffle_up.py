@@ -26,7 +26,7 @@ def test_it_is_what_pytorch_gives_in_the_layout_of_its_input(channels: int, layo
 
 @pytest.mark.parametrize(("factors", "channels"), [((2, 2), 8), ((2, 2), 4), ((2, 2), 2), ((3, 1), 8), ((1, 2), 8)])
 def test_channels_are_repeated_without_a_copy(factors: tuple[int, int], channels: int) -> None:
-    """Of Wan 2.2's largest map the repeated channels take four times its memory."""
+    """They are as many values as the result has."""
 
     def copied(*_args: object) -> Tensor:
         raise AssertionError("repeated channels were written")

@@ -1,7 +1,7 @@
 """Pass: repeated channels that are laid out as pixels become one operation, with the sum that follows.
 
-Residual upsampling passes its input on like this: Wan 2.2, DC-AE. As operations of the model every step of it writes
-all of the large map: the repeated channels, their pixels, and the sum.
+Residual upsampling passes its input on like this. As operations of the model each writes all of the large map: the
+repeated channels, their pixels, and the sum.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch.nn.functional as F
+from diffusers.models.autoencoders.autoencoder_kl_wan import DupUp3D
 from rewrites import Fn, Layers, Outputs, all_rewritten, expect, name, only, picture, rewritten
 from torch import Tensor
 
@@ -72,6 +73,19 @@ def test_a_clip_in_three_dimensions() -> None:
     node = only(rewritten(fn, fuse_shuffle_up, picture(1, 4, 3, 5, 4)), "shuffle_up")
     assert [*node.args[1]] == [1, 2, 2]
     assert node.args[2:] == (2, None)
+
+
+@pytest.mark.parametrize(("channels", "in_time"), [(4, 2), (2, 1), (8, 2)])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_models_own_module(channels: int, in_time: int, first: bool) -> None:
+    """Wan 2.2's, of a clip's first step, too, where it leaves out frames."""
+    up = DupUp3D(4, channels, in_time, 2)
+
+    def fn(m: Layers, x: Tensor) -> Outputs:
+        return up(x, first).tanh()
+
+    node = only(rewritten(fn, fuse_shuffle_up, picture(1, 4, 3, 5, 4)), "shuffle_up")
+    assert ([*node.args[1]], node.args[2]) == ([in_time, 2, 2], channels)
 
 
 def test_frames_that_become_channels_are_left_alone() -> None:
