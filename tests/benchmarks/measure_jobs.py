@@ -34,6 +34,7 @@ from typing import Any
 
 import torch
 from card import card_of
+from measuring.compiled import keep_compiled_files
 from measuring.models import folder_of
 from measuring.options import machine
 from measuring.photos import buckets, photos
@@ -271,6 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Row]:
     names = options.rows.split(",")
     if unknown := sorted({*names} - {*ROWS}):
         parser.error(f"no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
+    keep_compiled_files(Path(options.folder))
     rows = Rows(COLUMNS, options.out, options.until, machine(card_of(options.device)))
     jobs = Jobs(options, rows)
     try:

@@ -216,7 +216,10 @@ def test_checksum(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_jobs(tmp_path: Path) -> None:
+def test_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", "anywhere")  # so that what the script sets is gone afterwards
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     out = tmp_path / "rows.jsonl"
     chosen = ("--rows", "sizes,calls,tiny", "--tiny", "--device", "cpu", "--folder", tmp_path, "--out", out)
     rows = run("measure_jobs", *chosen, tried=())
@@ -224,6 +227,7 @@ def test_jobs(tmp_path: Path) -> None:
     assert fine(rows[1:])
     assert len(out.read_text().splitlines()) == 4
     assert not [*tmp_path.glob("measured-jobs-*")]
+    assert [*(tmp_path / "compiled").rglob("overlap.*.pyc")]
 
 
 @pytest.mark.slow

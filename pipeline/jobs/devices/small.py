@@ -7,7 +7,6 @@ H100 takes 2 ms for a picture of 512x512 (SDXL's shape). A process on 16 cores r
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from statistics import median
 
@@ -15,6 +14,7 @@ from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs.job import Job, fills_shards
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.media.image_read import image_size
+from tvae.pipeline.settings.cores import usable_cores
 
 __all__ = ["by_processes"]
 
@@ -40,7 +40,7 @@ def by_processes(job: Job, items: Sequence[Item], devices: Sequence[str]) -> lis
     if not _may(job) or len(items) < many or not _are_small(job, items) or _left(job, items) < many:
         return given
     names = given or _chosen(job.device)
-    cores = _cores() // max(1, len(names))
+    cores = usable_cores() // max(1, len(names))
     times = [max(1, min(_wanted(job.preset, name), cores // CORES)) for name in names]
     found = [name for name, count in zip(names, times, strict=True) for _ in range(count)]
     return found if len(found) > len(names) else given
@@ -114,10 +114,3 @@ def _wanted(preset: str, device: str) -> int:
         return presets.choose("cuda", torch.cuda.get_device_capability(device)).processes
     except (ValueError, RuntimeError):  # told by whoever computes
         return 1
-
-
-def _cores() -> int:
-    """That this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

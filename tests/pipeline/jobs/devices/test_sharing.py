@@ -33,7 +33,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (9, 0))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: pytest.fail("a device is touched"))
-    monkeypatch.setattr(small, "_cores", lambda: 16)
+    monkeypatch.setattr(small, "usable_cores", lambda: 16)
     monkeypatch.setattr(small, "MANY", 20)
     monkeypatch.setattr(small, "LOOKED_AT", 3)
 
@@ -102,7 +102,7 @@ def test_a_driver_that_fails(hopper: None, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_few_cores(hopper: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small, "_cores", lambda: 7)
+    monkeypatch.setattr(small, "usable_cores", lambda: 7)
     assert processes(photos(tmp_path / "in")) == []
 
 
