@@ -5,8 +5,8 @@ model, side and size. ``--one-process`` shares among threads instead (``TiledVAE
 for exchanges. ``--cpu --tiny`` does the same between CPUs (gloo) with small models and sizes. Columns: median
 seconds of a call on one device and on all (with NCCL both are recorded as CUDA graphs where the preset wants it); the
 speed-up; how long the first rank's messages take, as a share of the shared call; how long everything else takes, on
-the device with the least of it and on that with the most; the most bytes a device has in tensors on one and on all
-(memory of recordings is not among them); whether the run was recorded, on one and on the first of all: where that is
+the device with the least of it and on that with the most; the most bytes a device has in tensors, and in what its
+recordings keep, on one and on all; whether the run was recorded, on one and on the first of all: where that is
 meant to be and is not, the log says why; the relative L2 distance between the two results (of the first rank's rows,
 where each keeps its own).
 """
@@ -26,12 +26,14 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+from device_cases import CASES, MODELS, TINY_CASES, Case, built
 from torch import Tensor, multiprocessing, nn
 
 from tvae.kernels.prebuild import wait_for_all
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.engine.run.exchange import GroupExchange
 from tvae.pipeline.engine.run.nccl_exchange import set_for_recordings
+from tvae.pipeline.memory.limits import recorded_segments
 from tvae.pipeline.session.load_libraries import load_libraries
 from tvae.pipeline.session.runner import RECORDED_AT
 
@@ -39,58 +41,6 @@ SLOW = 2.0
 """Seconds of a call that is measured fewer times."""
 Agreed = Callable[[float], float]
 """The same number on all ranks, from one of each."""
-Case = tuple[str, str, tuple[int, ...]]
-"""(model, side, shape of the input)."""
-SDXL = {
-    "down_block_types": ("DownEncoderBlock2D",) * 4,
-    "up_block_types": ("UpDecoderBlock2D",) * 4,
-    "block_out_channels": (128, 256, 512, 512),
-    "layers_per_block": 2,
-}
-TINY_KL = {**SDXL, "block_out_channels": (16, 16, 32, 32), "norm_num_groups": 8, "layers_per_block": 1}
-TINY_WAN = {"base_dim": 8, "z_dim": 4, "dim_mult": [1, 2, 2, 2], "num_res_blocks": 1, "latents_mean": [0.0] * 4}
-TINY_HUNYUAN = {"block_out_channels": (8, 8, 16, 16), "layers_per_block": 1, "norm_num_groups": 4}
-FOLDED = {"in_channels": 12, "out_channels": 12, "patch_size": 2, "is_residual": True, "scale_factor_spatial": 16}
-MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "sdxl": ("AutoencoderKL", SDXL, TINY_KL),
-    "hunyuan": ("AutoencoderKLHunyuanVideo", {}, TINY_HUNYUAN),
-    "wan": ("AutoencoderKLWan", {}, {**TINY_WAN, "latents_std": [1.0] * 4}),
-    "wan22": (
-        "AutoencoderKLWan",
-        {**FOLDED, "base_dim": 160, "decoder_base_dim": 256, "z_dim": 48, "latents_mean": [0.0] * 48}
-        | {"latents_std": [1.0] * 48},
-        {**TINY_WAN, **FOLDED, "latents_std": [1.0] * 4},
-    ),
-    "seedvr2": ("SeedVR2VAE", {}, {"block_out_channels": (8, 8, 16, 16), "layers_per_block": 1, "norm_num_groups": 4}),
-}
-"""Name: class, its configuration, and that of a small one."""
-CASES: list[Case] = [
-    *(("sdxl", "decode", (1, 4, n // 8, n // 8)) for n in (1024, 2048, 4096, 8192)),
-    *(("sdxl", "encode", (1, 3, n, n)) for n in (1024, 2048, 4096, 8192)),
-    ("hunyuan", "decode", (1, 16, 33, 90, 160)),
-    ("wan", "decode", (1, 16, 21, 90, 160)),
-    ("wan", "encode", (1, 3, 81, 720, 1280)),
-    ("wan22", "decode", (1, 48, 31, 44, 80)),
-    ("seedvr2", "decode", (1, 16, 17, 135, 240)),
-]
-TINY_CASES: list[Case] = [
-    ("sdxl", "decode", (1, 4, 12, 8)),
-    ("sdxl", "encode", (1, 3, 96, 64)),
-    ("hunyuan", "decode", (1, 16, 2, 8, 4)),
-    ("wan", "decode", (1, 4, 2, 8, 4)),
-    ("wan22", "decode", (1, 4, 2, 8, 4)),
-    ("seedvr2", "decode", (1, 16, 2, 8, 4)),
-]
-
-
-def built(name: str, tiny: bool, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """The model, with the same random weights in every process."""
-    from tvae.pipeline.models.own_classes import class_named
-
-    kind, large, small = MODELS[name]
-    torch.manual_seed(0)
-    model: nn.Module = class_named(kind)(**(small if tiny else large))  # type: ignore[misc]
-    return model.eval().to(device, dtype)
 
 
 def spent(call: Callable[[], Any], device: torch.device) -> tuple[float, float]:
@@ -129,7 +79,7 @@ def tensor_of(output: Any) -> Tensor:
 
 def measured(call: Callable[[], Any], device: torch.device, times: int, agreed: Agreed) -> tuple[float, int, Tensor]:
     """Median seconds of calls after the recorded one (the second, where a call takes long) and after all kernels are
-    built, most bytes of tensors (0 on a CPU), and the result."""
+    built, most bytes of tensors and recordings (0 on a CPU), and the result."""
     call()
     at = time.perf_counter()
     result = tensor_of(call())
@@ -152,8 +102,13 @@ def measured(call: Callable[[], Any], device: torch.device, times: int, agreed: 
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         seconds.append(time.perf_counter() - at)
-    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+    peak = torch.cuda.max_memory_allocated(device) + in_recordings(device) if device.type == "cuda" else 0
     return statistics.median(seconds), peak, result
+
+
+def in_recordings(device: torch.device) -> int:
+    """Bytes that recordings keep for their next replay: no tensor has them."""
+    return sum(segment["total_size"] - segment["allocated_size"] for segment in recorded_segments(device))
 
 
 def recorded(vae: TiledVAE) -> str:
