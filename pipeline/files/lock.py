@@ -48,9 +48,11 @@ def one_writer(output: Path, patience: float) -> Iterator[None]:
     """
     end = time.monotonic() + patience
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
         lock = _lock_path(output)
-        while (descriptor := _taken(lock)) is None:
+        while True:
+            output.parent.mkdir(parents=True, exist_ok=True)  # again, where a run that was refused has removed its own
+            if (descriptor := _taken(lock)) is not None:
+                break
             if time.monotonic() >= end:
                 raise OutputHeld(output)
             time.sleep(POLL_SECONDS)
@@ -75,10 +77,12 @@ def _lock_path(output: Path) -> Path:
 
 
 def _taken(lock: Path) -> int | None:
-    """Descriptor of the locked file; None where another has it."""
+    """Descriptor of the locked file; None where another has it, or has removed the folder that it was in."""
     flags = os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     try:
         descriptor = os.open(lock, flags | os.O_RDWR, 0o666)
+    except FileNotFoundError:
+        return None
     except PermissionError:  # somebody else's, or one that Windows is about to remove
         descriptor = os.open(lock, getattr(os, "O_NOFOLLOW", 0) | os.O_RDONLY)
     try:

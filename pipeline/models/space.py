@@ -54,10 +54,15 @@ def latent_space(class_name: str, config: Mapping[str, Any], weights: Mapping[st
     """From a VAE's class name, its configuration and its weights (a `state_dict`, or part of it).
 
     Only the constants that its family keeps there are read from `weights`; `UsageError` if they are missing.
-    `UsageError` for a configuration whose constants are no numbers.
+    `UsageError` for a configuration whose constants are no numbers. Where they are not as many as channels of
+    latents, model space is unknown.
     """
     try:
-        return _found(class_name, config, weights)
+        found = _found(class_name, config, weights)
+        family = FAMILIES.get(class_name)
+        if family is None or family.statistics:  # those among the weights are the model's own
+            return found
+        return _fitting(found, family.geometry(config).latent_channels)
     except (TypeError, ValueError, ZeroDivisionError) as error:
         raise UsageError(f"{class_name}: its configuration has unusable latent statistics: {error}") from error
 
@@ -73,6 +78,13 @@ def _found(class_name: str, config: Mapping[str, Any], weights: Mapping[str, Ten
     if config and not stored and not config.keys() & {"scaling_factor", "latents_mean"}:
         config = {**_defaults(class_name), **config}  # saved before these keys were: sd-vae-ft-mse, for one
     return from_config(config, tuple(stored)) if family is None else family.space(config, tuple(stored))
+
+
+def _fitting(space: LatentSpace, channels: int) -> LatentSpace:
+    for values in (space.shift, space.scale):
+        if len(values) not in (1, channels * space.frames * space.patch**2):
+            return LatentSpace(unknown=f"its latent statistics have {len(values)} values for {channels} channels")
+    return space
 
 
 def _statistics(class_name: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from tvae.pipeline.caches.shards import Sample
 from tvae.pipeline.caches.shards.record import FOLDER, SampleRecord, ShardRecord, unfinished
-from tvae.pipeline.errors import InputError
+from tvae.pipeline.errors import InputError, TvaeError
 from tvae.pipeline.files.atomic import discard, replacing, temporary_path, write_error
 from tvae.pipeline.jobs.cache_plan import CachePlan
 from tvae.pipeline.jobs.events import ItemDone
@@ -73,12 +73,15 @@ class Packing:
         self._open = _Open()
         self._writing: deque[_Writing] = deque()
         self._numbers: set[int] = set()
+        self._first = self._closed = False
+        """Was there nothing of an earlier run? Has a shard been filled?"""
         self._thread = ThreadPoolExecutor(1, "tvae-shards")
 
     def __enter__(self) -> Packing:
         marker = unfinished(self._root)
         try:
             marker.parent.mkdir(parents=True, exist_ok=True)
+            self._first = not marker.exists() and not self._standing.shards
             marker.touch()
             self._standing.tidy()
         except OSError as error:
@@ -93,6 +96,8 @@ class Packing:
             self._thread.shutdown(cancel_futures=True)
             for one in self._left():
                 discard(one.file)
+            if self._first and not self._closed and kind is not None and issubclass(kind, TvaeError):
+                discard(unfinished(self._root))  # the run is refused: nothing was begun
 
     def stage(self, item: Item, sample: Sample, record: SampleRecord) -> None:
         """Keep a sample of an item. In any thread. record: its own but for its bytes. InputError, OutputError."""
@@ -148,6 +153,7 @@ class Packing:
 
     def _close(self) -> None:
         """The open shard is full."""
+        self._closed = True
         number = self._standing.free_number(self._numbers)
         file = self._standing.form.file(number)
         facts = replace(self._facts, file=replace(self._facts.file, file=file))
@@ -192,8 +198,10 @@ class Packing:
             if form.index is not None and form.index_name is not None:
                 listed = [self._standing.shards[file] for file in sorted(self._standing.shards)]
                 content = form.index([(one.file, one.size, one.samples, one.settings) for one in listed])
-                with replacing(self._root / form.index_name) as temporary:
-                    temporary.write_bytes(content)
+                index = self._root / form.index_name
+                if not index.is_file() or index.read_bytes() != content:
+                    with replacing(index) as temporary:
+                        temporary.write_bytes(content)
             unfinished(self._root).unlink(missing_ok=True)
         except OSError as error:
             raise write_error(self._root, error) from error

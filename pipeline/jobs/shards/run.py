@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tvae.pipeline.caches.shards.record import FOLDER
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.lock import OutputHeld, one_writer
+from tvae.pipeline.files.new_folders import gone_if_empty
 from tvae.pipeline.jobs.batches import Batches
 from tvae.pipeline.jobs.cache_plan import CachePlan
 from tvae.pipeline.jobs.context import Context
@@ -36,7 +37,7 @@ def fill_shards(items: Sequence[Item], context: Context, batches: Batches, end: 
     if context.job.batch is None and plan.model.device.type == "cpu":
         batches = Batches(1, "cpu")  # what shares a call depends on time, and last bits on that; it brings little there
     try:
-        with one_writer(plan.root / FOLDER / "shards", _PATIENCE):
+        with gone_if_empty(plan.root / FOLDER), one_writer(plan.root / FOLDER / "shards", _PATIENCE):
             beside = TextsBeside()
             standing = Standing(plan, items, beside)
             with Packing(plan, standing, items, end) as packing:

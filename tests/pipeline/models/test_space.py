@@ -247,12 +247,6 @@ def test_rae_normalises_by_itself() -> None:
     assert latent_space("AutoencoderRAE", config, {}) == LatentSpace()
 
 
-@pytest.mark.parametrize("config", [{"scaling_factor": "large"}, {"latents_mean": [0.0], "latents_std": [0.0]}])
-def test_constants_of_no_use(config: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="AutoencoderKL: its configuration has unusable latent statistics"):
-        latent_space("AutoencoderKL", config, {})
-
-
 def test_more_frames_than_statistics() -> None:
     space = Vae("AutoencoderKLCosmos").space()
     assert space.frames == 16
