@@ -42,7 +42,7 @@ def verify_record(root: Path, place: Path, sources: Path | None = None, made_by:
     try:
         record = read_record(place)
     except InputError as error:
-        return Verdict(place, "damaged", str(error))
+        return Verdict.of_error(place, error)
     shown = root / record.files[0].file if record.files else place
     for file in record.files:
         path = root / file.file

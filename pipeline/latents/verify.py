@@ -56,6 +56,14 @@ class Verdict:
     state: Literal["fine", "unchecked", "stale", "incomplete", "damaged", "unreadable"]
     reason: str | None = None
 
+    @classmethod
+    def of_error(cls, path: Path, error: InputError) -> Verdict:
+        """What is wrong with a file, without its path, which is told before."""
+        why = str(error)
+        for said in (f"'{path}' is damaged: ", f"'{path}': damaged: "):
+            why = why.removeprefix(said)
+        return cls(path, "unreadable" if is_refused(error.__cause__) else "damaged", why)
+
 
 def not_read(path: Path, error: OSError, then: str = "") -> Verdict:
     """Of a file that was written and cannot be read. then: what to do where it has gone."""
@@ -94,7 +102,7 @@ def verify_latents(path: Path, source: Path | None = None, made_by: MadeBy | Non
         for part in reader:
             checked = checked and part.checksum is not None
     except InputError as error:
-        return Verdict(path, "unreadable" if is_refused(error.__cause__) else "damaged", str(error))
+        return Verdict.of_error(path, error)
     changed = _changed(reader.meta, source, made_by)
     if changed is not None:
         return Verdict(path, "stale", changed)

@@ -52,6 +52,17 @@ def test_verify(tvae: Tvae, photo: Path, clip: Path, encoded: Path) -> None:
     assert (result.exit_code, states(result)) == (4, {image: "fine", folder: "incomplete"})
 
 
+def test_the_path_is_told_once(tvae: Tvae, encoded: Path, photo: Path) -> None:
+    image = encoded / f"{photo.name}.safetensors"
+    whole = image.read_bytes()
+    image.write_bytes(whole[:-7])
+    told = tvae("verify", image).stdout.splitlines()[0]
+    assert told == f"{image}: damaged: the file has other bytes than its header promises"
+    image.write_bytes(whole[:-1] + bytes([whole[-1] ^ 16]))
+    told = tvae("verify", image).stdout.splitlines()[0]
+    assert told == f"{image}: damaged: its values or metadata are not those that were written; encode again"
+
+
 def test_what_has_changed_since(tvae: Tvae, photo: Path, encoded: Path, tmp_path: Path) -> None:
     image = encoded / f"{photo.name}.safetensors"
     assert states(tvae("verify", image, "--source", photo.parent, "--json")) == {image.name: "fine"}

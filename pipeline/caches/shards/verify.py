@@ -49,7 +49,7 @@ def _verify(root: Path, sources: _Sources | None, made_by: MadeBy | None) -> Ite
         try:
             record = read_record(place)
         except InputError as error:
-            yield Verdict(place, "damaged", str(error))
+            yield Verdict.of_error(place, error)
             continue
         path = root / record.file.file
         try:
