@@ -82,6 +82,8 @@ def _taken(lock: Path) -> int | None:
     try:
         descriptor = os.open(lock, flags | os.O_RDWR, 0o666)
     except FileNotFoundError:
+        if lock.parent.is_dir():  # nothing can be made there
+            raise
         return None
     except PermissionError:  # somebody else's, or one that Windows is about to remove
         descriptor = os.open(lock, getattr(os, "O_NOFOLLOW", 0) | os.O_RDONLY)
