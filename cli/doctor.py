@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Literal
 
 from tvae.cli import options
@@ -56,7 +57,7 @@ def _examine() -> dict[str, Any]:
         "kernels": _kernels(),
         "notes": [],
     }
-    report["notes"] = [*_torch_faults(), *_media_faults(report["media"])]
+    report["notes"] = [*_torch_faults(), *_media_faults(report["media"]), *_python_faults()]
     if os.name == "nt":
         report["notes"] += [
             "Windows: reading and writing use at most 2 workers; antivirus scanning of the output folder costs time",
@@ -155,6 +156,23 @@ def _media_faults(media: dict[str, Any]) -> list[str]:
     if "libx264" in media["encoders"]:
         return []
     return ["this build of PyAV lacks libx264: videos are written with the next best encoder; PyPI's wheels have it"]
+
+
+def _python_faults() -> list[str]:
+    import importlib.util
+    import os
+
+    import torch
+
+    kept = importlib.util.cache_from_source(torch.__file__)
+    if os.path.exists(kept):
+        return []
+    why = "PYTHONDONTWRITEBYTECODE is set" if sys.dont_write_bytecode else f"there is no {kept}"
+    packages = os.path.dirname(os.path.dirname(torch.__file__))
+    return [
+        f"Python has kept no compiled files of PyTorch ({why}): every command compiles what it imports, which takes "
+        f"seconds; run python -m compileall -q {packages} once"
+    ]
 
 
 def _has_codec(name: str, mode: Literal["r", "w"]) -> bool:

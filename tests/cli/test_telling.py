@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from typer.testing import Result
 
 Tvae = Callable[..., Result]
 
 
-def objects(result: Result) -> list[dict[str, object]]:
+def objects(result: Result) -> list[dict[str, Any]]:
     assert result.exit_code == 0, result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]
 
@@ -176,6 +180,22 @@ def test_doctor(tvae: Tvae) -> None:
     assert {"torch", "devices", "media", "kernels", "notes"} <= report.keys()
     assert report["devices"][-1]["device"] == "cpu"
     assert "libav" in tvae("doctor").stdout
+
+
+def test_doctor_looks_for_what_python_compiled(tvae: Tvae, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers often have ``PYTHONDONTWRITEBYTECODE``, and every command starts twice as slowly."""
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
+    for set_, why in ((True, "PYTHONDONTWRITEBYTECODE is set"), (False, f"there is no {tmp_path}")):
+        monkeypatch.setattr(sys, "dont_write_bytecode", set_)
+        (report,) = objects(tvae("doctor", "--json"))
+        (note,) = [note for note in report["notes"] if "compiled files" in note]
+        assert why in note
+        assert f"run python -m compileall -q {Path(torch.__file__).parents[1]} once" in note
+    kept = Path(importlib.util.cache_from_source(torch.__file__))
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    (report,) = objects(tvae("doctor", "--json"))
+    assert not [note for note in report["notes"] if "compiled files" in note]
 
 
 def test_doctor_says_of_every_kernel_level_whether_it_runs(tvae: Tvae, monkeypatch: pytest.MonkeyPatch) -> None:
