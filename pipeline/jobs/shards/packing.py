@@ -73,15 +73,15 @@ class Packing:
         self._open = _Open()
         self._writing: deque[_Writing] = deque()
         self._numbers: set[int] = set()
-        self._first = self._closed = False
-        """Was there nothing of an earlier run? Has a shard been filled?"""
+        self._was_unfinished = False
+        """Was it so before this run?"""
         self._thread = ThreadPoolExecutor(1, "tvae-shards")
 
     def __enter__(self) -> Packing:
         marker = unfinished(self._root)
         try:
             marker.parent.mkdir(parents=True, exist_ok=True)
-            self._first = not marker.exists() and not self._standing.shards
+            self._was_unfinished = marker.exists()
             marker.touch()
             self._standing.tidy()
         except OSError as error:
@@ -96,8 +96,9 @@ class Packing:
             self._thread.shutdown(cancel_futures=True)
             for one in self._left():
                 discard(one.file)
-            if self._first and not self._closed and kind is not None and issubclass(kind, TvaeError):
-                discard(unfinished(self._root))  # the run is refused: nothing was begun
+            refused = kind is not None and issubclass(kind, TvaeError)
+            if refused and not (self._was_unfinished or self._standing.shards or self._writing):
+                discard(unfinished(self._root))  # nothing was begun
 
     def stage(self, item: Item, sample: Sample, record: SampleRecord) -> None:
         """Keep a sample of an item. In any thread. record: its own but for its bytes. InputError, OutputError."""
@@ -153,7 +154,6 @@ class Packing:
 
     def _close(self) -> None:
         """The open shard is full."""
-        self._closed = True
         number = self._standing.free_number(self._numbers)
         file = self._standing.form.file(number)
         facts = replace(self._facts, file=replace(self._facts.file, file=file))

@@ -12,8 +12,7 @@ from durable import Disk
 from shard_files import photo
 
 from tvae.pipeline.caches import Buckets, CacheRequest
-from tvae.pipeline.caches.shards.record import unfinished
-from tvae.pipeline.errors import PlanError, UsageError
+from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs import ItemDone, ItemFailed, ItemSkipped, Job, run_job
 from tvae.pipeline.jobs.shards import packing
 from tvae.pipeline.jobs.shards.write import write_shard
@@ -235,48 +234,6 @@ def test_what_cannot_work_is_refused(fill: Any, photos: Any) -> None:
     ):
         with pytest.raises(UsageError, match=told):
             fill(**fields)
-
-
-@pytest.fixture
-def refusing(stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A VAE for which there is no room."""
-
-    def refused(*_: Any) -> None:
-        raise PlanError("a budget of 700 MiB is too small")
-
-    model = stand_in()
-    monkeypatch.setattr(model, "encode", refused)
-    return model
-
-
-@pytest.mark.parametrize("trainer", ["webdataset", "mds"])
-@pytest.mark.parametrize("there", [None, "deep", "deep/er"])
-def test_a_refused_run_leaves_nothing(
-    fill: Any, photos: Any, refusing: Any, tmp_path: Path, trainer: str, there: str | None
-) -> None:
-    """Not a folder that was not there before, either."""
-    source = photos(1)
-    if there is not None:
-        (tmp_path / there).mkdir(parents=True)
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(PlanError):
-        fill(source / "000.png", trainer=trainer, output=tmp_path / "deep/er", model=refusing)
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_refused_run_keeps_what_an_interrupted_one_told(
-    fill: Any, photos: Any, refusing: Any, tmp_path: Path
-) -> None:
-    """That shards are lacking, which ``verify`` says."""
-    photos(1)
-    marker = unfinished(tmp_path / "out")
-    marker.parent.mkdir(parents=True)
-    marker.touch()
-    with pytest.raises(PlanError):
-        fill(tmp_path / "in/000.png", model=refusing)
-    assert marker.exists()
-    fill()
-    assert not marker.exists()
 
 
 def test_an_index_that_is_right_stays(fill: Any, photos: Any, tmp_path: Path) -> None:
