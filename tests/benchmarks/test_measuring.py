@@ -227,7 +227,7 @@ def test_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert fine(rows[1:])
     assert len(out.read_text().splitlines()) == 4
     assert not [*tmp_path.glob("measured-jobs-*")]
-    assert [*(tmp_path / "compiled").rglob("overlap.*.pyc")]
+    assert [*(tmp_path / "measured-compiled").rglob("overlap.*.pyc")]
 
 
 @pytest.mark.slow
