@@ -218,7 +218,7 @@ def test_a_process_that_dies(together: Run, tmp_path: Path) -> None:
     (lost,) = (event for event in events if isinstance(event, DeviceLost))
     assert lost.device == "cpu:0"
     assert done(events).done + done(events).failed == 40
-    assert done(events).failed < 8
+    assert done(events).failed < 20  # what it had taken, not all that were for it
 
 
 @pytest.mark.long
