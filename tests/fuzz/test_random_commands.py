@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from random_commands import Commands, make_pool
@@ -39,8 +38,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def files(folder: Path) -> dict[Path, tuple[int, int]]:
     """Size and time of all of them."""
-    found = (path.lstat() for path in _below(folder))
-    return {path: (status.st_size, status.st_mtime_ns) for path, status in zip(_below(folder), found, strict=True)}
+    return {path: (path.lstat().st_size, path.lstat().st_mtime_ns) for path in _below(folder)}
 
 
 def _below(folder: Path) -> Iterator[Path]:
@@ -72,8 +70,7 @@ def check_left(words: list[str], done: Result, out: Path) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_random_commands(pool: Path, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    given: dict[Any, Any] = files(pool)
+    given = files(pool)
     for number in range(50):
         out = tmp_path / f"out{number}"
         words = Commands(1000 * seed + number, pool, out).draw()
