@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import os
 import shutil
 import subprocess
 import sys
@@ -40,6 +39,7 @@ from measuring.options import machine
 from measuring.photos import buckets, photos
 from measuring.rows import Row, Rows
 
+from tvae.pipeline.settings.cores import usable_cores
 from tvae.presets import builtin
 
 COLUMNS = {
@@ -156,7 +156,9 @@ class Jobs:
             plain = self._plain("encode", long, 1, many, vae=BUILTIN, workers=0)
             row = {"tvae": 1 / idle, "plain": plain, "times": 1 / idle / plain, "goal": plain}
             return row | {"met": "yes" if 1 / idle >= plain else "no", "note": f"{1e3 * idle:.1f} ms a photo"}
-        others = [multiprocessing.get_context("spawn").Process(target=_spin, daemon=True) for _ in range(_cores())]
+        others = [
+            multiprocessing.get_context("spawn").Process(target=_spin, daemon=True) for _ in range(usable_cores())
+        ]
         for other in others:
             other.start()
         try:
@@ -218,7 +220,7 @@ class Jobs:
         key = f"{side} {folder.name} {batch}"
         if key not in self._known:
             request = {"what": "plain", "side": side, "folder": str(folder), "out": str(self._work / "plain")}
-            request |= {"batch": batch, "workers": min(8, _cores()) if workers is None else workers}
+            request |= {"batch": batch, "workers": min(8, usable_cores()) if workers is None else workers}
             request |= {"most": min(most, 25 * batch + 100)}
             found = self._beside(request, vae)
             self._known[key] = found["photos"] / found["seconds"]
@@ -244,10 +246,6 @@ def _rate(items: int, seconds: Sequence[float]) -> float:
     if seconds[1] <= seconds[0]:
         raise RuntimeError(f"{items} items more took {seconds[1] - seconds[0]:.1f} s: the machine does other things")
     return items / (seconds[1] - seconds[0])
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _spin() -> None:
