@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import triton
 from triton.errors import TritonError
+from triton.runtime import build
 
 from tvae.kernels.registry import Failed
 from tvae.kernels.triton.attention import wide_attention
@@ -32,6 +33,7 @@ from tvae.kernels.triton.rms import rms_norm_act
 from tvae.kernels.triton.shuffle import shuffle_up
 from tvae.kernels.triton.spread import enlarge, pad
 from tvae.kernels.triton.statistics import add_stats, group_stats
+from tvae.kernels.triton_launchers import load_apart
 from tvae.kernels.triton_needs import OLDEST
 
 __all__ = ["IMPLEMENTATIONS", "missing", "prepare"]
@@ -61,6 +63,7 @@ IMPLEMENTATIONS = {
     )
 }
 """Operation -> its kernel."""
+load_apart(build)  # before any kernel is built
 
 
 def missing() -> str | None:
