@@ -13,7 +13,7 @@ from tvae.pipeline.session.outputs.taken_apart import Spec
 from tvae.pipeline.session.runner import Runner
 from tvae.pipeline.settings.threads import kept_busy
 
-__all__ = ["Ready"]
+__all__ = ["Ready", "serves_still"]
 
 
 @dataclass(frozen=True)
@@ -36,3 +36,8 @@ class Ready:
     @cached_property
     def _work(self) -> list[float]:
         return [op.work for op in self.planned.schedule.program.ops]
+
+
+def serves_still(ready: Ready, *, limits: Limits, device: torch.device, shared: bool) -> bool:
+    """Is there still room for a run? Ranks that share it all keep what they found together."""
+    return shared or ready.serves(limits, device)

@@ -34,7 +34,7 @@ from tvae.pipeline.session.load_libraries import load_libraries
 from tvae.pipeline.session.outputs.taken_apart import Spec
 from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.prepared import NO_SINKS, Compiled
-from tvae.pipeline.session.ready import Ready
+from tvae.pipeline.session.ready import Ready, serves_still
 from tvae.pipeline.session.recorded_clip import RunStep
 from tvae.pipeline.session.sides import Sides
 from tvae.pipeline.session.step_runs import StepRuns
@@ -84,7 +84,8 @@ class Session:
         self._runs = KeptRuns(device)
         self._records = preset.cuda_graphs and limits.vram is None and device.type == "cuda" and tells_segments()
         early, of_steps = self._records and self._watched, partial(self._settings, steps=True)
-        serves = self._serves if early else None
+        self._serves = partial(serves_still, limits=limits, device=device, shared=peers is not None)
+        serves = self._serves if early else None  # not the session itself: a cycle would keep all it holds
         self._early = EarlyRuns(self._runs, self._weights, subject.still, peers, serves, self._settings)
         self._clips = ClipRecorder(self._runs, self._weights, of_steps) if early and peers is None else None
         self._within_clip = False
@@ -126,10 +127,6 @@ class Session:
                     self._runs.clear()
                     self._sides.drop(task)
             return tensors, ready.spec
-
-    def _serves(self, ready: Ready) -> bool:
-        """Is there still room for a run? Ranks that share it all keep what they found together."""
-        return self._peers is not None or ready.serves(self.limits, self.device)
 
     def begun(self, task: Task, inputs: Sequence[Tensor], call: Call) -> tuple[list[Tensor], Spec] | None:
         """What ``compute`` gives, by a run that begins before the model is looked at; see ``EarlyRuns``."""

@@ -173,6 +173,7 @@ def one_case(rank: int, options: argparse.Namespace, case: Case, device: torch.d
         plain = TiledVAE(model)
         seconds, peak, result = measured(partial(getattr(plain, side), x), device, options.times, float)
         alone, replayed = (seconds, peak, result.cpu()), recorded(plain)
+        plain.release()
         del plain, result
         if options.law and seconds < SLOW:
             exact = exactly(model, side, x)
@@ -198,6 +199,7 @@ def one_case(rank: int, options: argparse.Namespace, case: Case, device: torch.d
             f"apart {distance(result, want):.1e}{law}",
             flush=True,
         )
+    together.release()
     dist.barrier()
 
 

@@ -79,6 +79,29 @@ def test_pictures_of_any_size_are_recorded(side: str, nothing_recorded: None) ->
         drop_recordings(CARD)
 
 
+@pytest.mark.parametrize("name", ["sdxl", "wan21"])
+@torch.no_grad()
+def test_recordings_go_with_their_vae(name: str, nothing_recorded: None) -> None:
+    """At once, and not when Python looks for cycles: whoever drops a pipeline wants its memory for the next."""
+    model, before = model_of(name), kept()
+    z = latents(name, 32, 32)
+    z = z if name == "sdxl" else z[:, :, None].expand(-1, -1, 3, -1, -1)
+    tiled = TiledVAE(model, "h200")
+    for _ in range(3):
+        tiled.decode(z)
+        wait_for_all()
+    for _ in range(RECORDED_AT):
+        tiled.decode(z)
+    assert kept() > before
+    gc.disable()
+    try:
+        del tiled
+        torch.cuda.empty_cache()
+        assert sum(s["total_size"] for s in recorded_segments(CARD)) == before
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @torch.no_grad()
 def test_a_short_clip_is_recorded_whole(dtype: torch.dtype, nothing_recorded: None) -> None:

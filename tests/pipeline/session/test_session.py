@@ -19,6 +19,7 @@ from tvae.pipeline.engine.plan import planner
 from tvae.pipeline.errors import PlanError
 from tvae.pipeline.session.clip_plan import ClipPlan
 from tvae.pipeline.session.prepared import Compiled
+from tvae.pipeline.session.session import Session
 
 CPU = torch.device("cpu")
 
@@ -59,6 +60,18 @@ def test_what_a_session_holds_goes_with_it(name: str, no_collector: None) -> Non
     left = [weakref.ref(s) for s in small._sessions.values()] + [weakref.ref(small)]
     del small
     assert [one() for one in left] == [None] * len(left)
+
+
+def test_a_session_of_a_gpu_goes_as_well(no_collector: None) -> None:
+    """Recordings are gigabytes, too. Such a session starts runs in more ways; that it is made needs no GPU."""
+    tiled = TiledVAE(model_and_input("sdxl", "encode")[0], "h200")
+    session = tiled._session(torch.device("cuda"), torch.bfloat16)
+    assert isinstance(session, Session)
+    assert session._records
+    assert session._early._serves is not None
+    gone = weakref.ref(session)
+    del tiled, session
+    assert gone() is None
 
 
 @pytest.mark.slow
