@@ -30,9 +30,9 @@ from tvae.pipeline.stores import RemoteFile
 if TYPE_CHECKING:
     from tvae.pipeline.session.model import Model
 
-__all__ = ["Decode"]
+__all__ = ["DECODED_BYTES", "Decode"]
 
-_HELD_BYTES = 8
+DECODED_BYTES = 8
 """Of a pixel of a picture that is decoded: its latents, the results, and the levels that are written."""
 
 
@@ -76,7 +76,7 @@ class Decode:
         job, meta = self._context.job, reader.meta
         model, fingerprint = model_of(reader, job, self._context.facts_for), self._fingerprint(reader)
         width, height = meta.geometry.padded_size
-        hold(width * height * _HELD_BYTES)
+        hold(width * height * DECODED_BYTES)
         (part,) = reader
         values = latents_to_decode(model, part.tensors, meta.space)
         return Picture(

@@ -28,12 +28,17 @@ def look_up(
     serves: Callable[[Path, Kind], str | None],
     finish: Callable[[Source, LengthFit, Sequence[str]], Finish],
     *,
+    result_bytes: int | None = None,
     shows_progress: bool = True,
     prepared: Callable[[Source, np.ndarray], np.ndarray] = lambda _source, rgb: rgb,
 ) -> Event | Picture | None:
-    """See ``Operation.look_up``. serves: see ``skipped``. finish: how the output of a picture is written that was read
-    from a source, made as long as the VAE takes it, with lines on what was done to it. prepared: what goes into the VAE
-    of an opened source and its picture, uint8 [H, W, 3]."""
+    """See ``Operation.look_up``.
+
+    serves: see ``skipped``. finish: how the output of a picture is written that was read from a source, made as long as
+    the VAE takes it, with lines on what was done to it. result_bytes: of a pixel's results until they are written;
+    None: of latents, with room for mean and variance of the picture and its mirror image. prepared: what goes into the
+    VAE of an opened source and its picture, uint8 [H, W, 3].
+    """
     job, model = context.job, context.facts_for(vae)
     if (skip := skipped(item, context, serves)) is not None:
         return skip
@@ -55,4 +60,7 @@ def look_up(
     pixels = rgb.shape[0] * rgb.shape[1]
     alone = model.info.temporal_factor is not None
     values = on_host(rgb, model.device)
-    return Picture(item, output, vae, values, pixels, write, alone=alone, shows_progress=shows_progress)
+    if result_bytes is None:
+        result_bytes = -(-4 * 4 * model.info.latent_channels // model.info.spatial_factor**2)
+    waits = values.nbytes + pixels * result_bytes
+    return Picture(item, output, vae, values, pixels, write, alone, shows_progress, waits)

@@ -29,17 +29,14 @@ from tvae.pipeline.jobs.memory import trimmed
 from tvae.pipeline.jobs.outcome import End, Outcome
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.pictures import Operation, Picture, Results
-from tvae.pipeline.jobs.room import Room, Stopped
+from tvae.pipeline.jobs.room import Room, Stopped, room_bytes
 from tvae.pipeline.jobs.stages import clip_outcome, looked_up, one_by_one, tell_progress, tell_started
 from tvae.pipeline.jobs.supply import PENDING, Items, Pending
 from tvae.pipeline.jobs.turns import Turn, Turns
-from tvae.pipeline.memory.amount import parse_size
 
 __all__ = ["run_items"]
 
-ROOM_BYTES = 256 << 20
-BUDGET_PART = 16  # of a budget of memory that was named: on a CPU what waits is beside what is computed
-LEAST_BYTES = 256 << 10  # that an item counts, however small: a bound of their number, too
+MOST_ITEMS = 1024  # that have room, however small they are
 CLIP_BYTES = 32 << 20  # that a clip counts while it waits for its turn: it is not open
 UNTOLD = 1000  # items that have ended and of which the caller has not been told: no others are looked up before
 EARLY = 64  # items that are open before the first result: reading many small ones would hold it up
@@ -67,8 +64,8 @@ class _Overlap:
     ) -> None:
         self._items: Iterator[Item | Pending] = iter(items)
         self._operation, self._context, self._batches, self._end = operation, context, batches, end
-        vram = context.job.vram
-        self._room = Room(ROOM_BYTES if vram is None else min(ROOM_BYTES, parse_size(vram) // BUDGET_PART))
+        room = room_bytes(context.job.vram)
+        self._room, self._least = Room(room), room // MOST_ITEMS
         self._lock, self._turns = threading.Lock(), Turns()
         self._for_caller, self._for_readers, self._for_writers = Bell(), more or Bell(), Bell()
         self._waiting = Waiting(batches)
@@ -131,7 +128,7 @@ class _Overlap:
         def hold(size: int) -> None:
             nonlocal held
             self._hand_on(turn)
-            size, begin = max(size, LEAST_BYTES), time.perf_counter()
+            size, begin = max(size, self._least), time.perf_counter()
             self._room.take(size)
             held += size
             self._context.busy.add("read", begin - time.perf_counter())  # waiting is no work
@@ -144,6 +141,8 @@ class _Overlap:
                     self._room.give(held)
                     held = 0
                     hold(CLIP_BYTES)
+                elif isinstance(found, Picture) and found.waiting_bytes is not None:
+                    held = self._room.keep(held, max(self._least, found.waiting_bytes))
         except Stopped:
             raise
         except Exception as error:  # the caller knows whose failure it is

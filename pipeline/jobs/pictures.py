@@ -44,6 +44,8 @@ class Picture:
     alone: bool = False
     """It shares no call: of a video VAE, whose calls are clips."""
     shows_progress: bool = True
+    waiting_bytes: int | None = None
+    """Of the run's room, from when it is read to its end; None: as many as reading it took."""
     begin: float = field(default_factory=time.monotonic)
     held: int = 0
     """Bytes of the run's room."""

@@ -5,13 +5,29 @@ from __future__ import annotations
 import threading
 from collections import deque
 
+from tvae.pipeline.engine.run.host_memory import available_bytes
 from tvae.pipeline.files.bell import Bell, surely
+from tvae.pipeline.memory.amount import parse_size
 
-__all__ = ["Room", "Stopped"]
+__all__ = ["Room", "Stopped", "room_bytes"]
+
+LEAST, MOST = 256 << 20, 1 << 30
+"""Bytes of a run's room where no budget was named. A photo of 24 million pixels takes 240 MiB while it is read."""
+PART = 32
+"""Of the memory that the computer can give."""
+BUDGET_PART = 16
+"""Of a budget of memory that was named: on a CPU what waits is beside what is computed."""
 
 
 class Stopped(Exception):
     """The run has ended; nobody waits for this thread's work."""
+
+
+def room_bytes(vram: str | int | None) -> int:
+    """For a run with this budget; None: none was named."""
+    if vram is not None:
+        return min(LEAST, parse_size(vram) // BUDGET_PART)
+    return max(LEAST, min(MOST, (available_bytes() or 0) // PART))
 
 
 class Room:
@@ -46,6 +62,12 @@ class Room:
         with self._lock:
             self._used -= size
             self._call_next()
+
+    def keep(self, held: int, size: int) -> int:
+        """Give back what is held beyond so many bytes. What is held now."""
+        if size < held:
+            self.give(held - size)
+        return min(size, held)
 
     def stop(self) -> None:
         """Send everybody home who waits, and who asks from now on."""

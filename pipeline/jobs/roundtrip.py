@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tvae.pipeline.jobs.compute import expect_pictures, roundtrip_pictures
 from tvae.pipeline.jobs.context import Context
+from tvae.pipeline.jobs.decode import DECODED_BYTES
 from tvae.pipeline.jobs.events import Event
 from tvae.pipeline.jobs.existing import picture_serves
 from tvae.pipeline.jobs.fingerprints import of_reconstructed
@@ -54,7 +55,7 @@ class Roundtrip:
             fingerprint = of_reconstructed(item.origin(), info.kind, job, model)
             return partial(self._write, spec=spec, geometry=source.geometry, fingerprint=fingerprint, notices=notices)
 
-        return look_up(item, self._context, self._vae, hold, serves, finish)
+        return look_up(item, self._context, self._vae, hold, serves, finish, result_bytes=DECODED_BYTES)
 
     def compute(self, model: Model, values: Sequence[Tensor]) -> list[Tensor]:
         return roundtrip_pictures(model, values)

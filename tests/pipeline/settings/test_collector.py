@@ -1,4 +1,4 @@
-"""Python's collector has little to do while a run starts, and works afterwards as it did."""
+"""Python's collector has little to do while a run starts, and works afterwards nearly as it did."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from PIL import Image
 
 from tvae.pipeline.jobs.devices import worker
 from tvae.pipeline.jobs.devices.messages import Alive, Ready
-from tvae.pipeline.settings.collector import collecting_later, collects_less, work_begins
+from tvae.pipeline.settings.collector import _WORKING, collecting_later, collects_less, work_begins
 
 
 def test_it_rests_until_it_is_called() -> None:
@@ -59,7 +59,7 @@ def test_what_is_there_when_work_begins_is_not_looked_through_again(as_it_was: t
     assert gc.get_threshold()[0] > 10 * as_it_was[0]
     there, frozen = [[n] for n in range(10_000)], gc.get_freeze_count()
     work_begins()
-    assert gc.get_threshold() == as_it_was
+    assert gc.get_threshold() == (_WORKING, *as_it_was[1:])
     assert gc.isenabled()
     assert gc.get_freeze_count() - frozen > len(there) // 2
 
@@ -79,6 +79,13 @@ def test_cycles_made_by_the_work_are_still_collected() -> None:
     assert gone() is None
 
 
+def test_whoever_wants_it_to_work_less_gets_that(as_it_was: tuple[int, int, int]) -> None:
+    gc.set_threshold(2 * _WORKING, 5, 6)
+    collects_less()
+    work_begins()
+    assert gc.get_threshold() == (2 * _WORKING, 5, 6)
+
+
 def test_a_callers_process_is_left_alone() -> None:
     there, thresholds, frozen = [[n] for n in range(10_000)], gc.get_threshold(), gc.get_freeze_count()
     work_begins()
@@ -92,7 +99,7 @@ def test_a_process_for_a_device_begins_its_work_when_it_is_ready(as_it_was: tupl
     process._tell(Alive())
     assert gc.get_threshold() != as_it_was
     process._tell(Ready(None, None, None))
-    assert gc.get_threshold() == as_it_was
+    assert gc.get_threshold() == (_WORKING, *as_it_was[1:])
 
 
 PROGRAM = """
@@ -103,7 +110,7 @@ gc.callbacks.append(lambda phase, of: seen.append(of["generation"]) if phase == 
 try:
     app.main()
 finally:
-    as_before, left = gc.get_threshold() == before, gc.get_freeze_count() > 1e5
+    as_before, left = gc.get_threshold() == (3_000, *before[1:]), gc.get_freeze_count() > 1e5
     print("whole passes:", seen.count(2), "thresholds:", as_before, "left:", left)
 """
 

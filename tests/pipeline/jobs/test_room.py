@@ -1,0 +1,75 @@
+"""How much a run may hold, and that a picture which waits holds no more than it needs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tvae.pipeline.jobs import overlap, room
+from tvae.pipeline.jobs.room import LEAST, MOST, Room, room_bytes
+
+Run = Callable[..., Any]
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("available", "vram", "expected"),
+    [
+        (128 * GIB, None, MOST),
+        (24 * GIB, None, 24 * GIB // 32),
+        (4 * GIB, None, LEAST),
+        (None, None, LEAST),  # the system does not tell
+        (128 * GIB, "2GiB", 2 * GIB // 16),
+        (128 * GIB, 64 * GIB, LEAST),
+    ],
+)
+def test_what_a_run_may_hold(
+    available: int | None, vram: str | int | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "available_bytes", lambda: available)
+    assert room_bytes(vram) == expected
+
+
+def test_what_is_given_back_can_be_had() -> None:
+    one = Room(10)
+    one.take(9)
+    assert one.keep(9, 20) == 9  # no more than before
+    assert one.keep(9, 3) == 3
+    one.take(7)
+    one.give(3 + 7)
+    one.take(10)
+
+
+def test_large_photos_wait_small(
+    run: Run, stand_in: Run, picture: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only one is read at a time, and yet others have been read when the first is computed: it waits scaled down."""
+    monkeypatch.setattr(overlap, "room_bytes", lambda _vram: 320 * 160 * 12)
+    count, three = [0], threading.Event()
+    for number in range(4):
+        source = picture(f"in/{number}.png", 320, 160, seed=number)
+    from tvae.pipeline.jobs import reading
+
+    prepare = reading.prepare
+
+    def counted(*args: Any) -> Any:
+        count[0] += 1
+        if count[0] == 3:
+            three.set()
+        return prepare(*args)
+
+    monkeypatch.setattr(reading, "prepare", counted)
+
+    class Waiting(type(stand_in())):  # type: ignore[misc]
+        def encode(self, x: Any) -> Any:
+            assert three.wait(20), "the first picture keeps the others from being read"
+            return super().encode(x)
+
+    done, _ = run(
+        "encode", source.parent, output=tmp_path / "out", model=Waiting(stand_in().info), size=(32, 16), batch=1
+    )
+    assert (done.done, done.failed) == (4, 0)
