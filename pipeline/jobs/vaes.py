@@ -11,6 +11,7 @@ from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.memory.amount import parse_size
 from tvae.pipeline.settings.cores import usable_cores
+from tvae.pipeline.settings.early_cuda import begin_cuda
 from tvae.presets import builtin
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ class Vaes:
             self.facts(job.vae or builtin.NAME)
 
     def _check_hardware(self) -> None:
+        begin_cuda(self._job.device)
+
         from tvae.pipeline.memory.limits import check_budget
 
         if self._job.vram is not None:

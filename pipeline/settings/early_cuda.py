@@ -1,0 +1,54 @@
+"""A GPU's context, made while PyTorch is imported.
+
+The driver takes a third of a second to start a GPU for a process. PyTorch asks for that when it is first used, after an
+import of a second or two, for which the driver need not wait: the context that PyTorch takes is the device's primary
+one (https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__PRIMARY__CTX.html), whoever has asked for it first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import sys
+import threading
+from pathlib import Path
+
+__all__ = ["begin_cuda"]
+
+_DRIVER, _OF_PYTORCH = (
+    ("nvcuda.dll", "torch_cuda.dll") if sys.platform == "win32" else ("libcuda.so.1", "libtorch_cuda.so")
+)
+
+
+def begin_cuda(name: str | None) -> threading.Thread | None:
+    """Start the device of this name, None: the first one, in a thread, where PyTorch will use it and is not there yet.
+
+    Python waits for the thread at its end. Where the driver has no such device the thread does nothing: PyTorch says
+    what is wrong.
+    """
+    kind, _, number = (name or "cuda").partition(":")
+    if kind != "cuda" or not (number or "0").isdecimal() or "torch" in sys.modules or not _for_cuda():
+        return None
+    os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")  # as PyTorch sets it before it starts a GPU
+    thread = threading.Thread(target=_start, args=(int(number or "0"),), name="tvae-cuda")
+    thread.start()
+    return thread
+
+
+def _for_cuda() -> bool:
+    """Is PyTorch here built for CUDA?"""
+    found = importlib.util.find_spec("torch")
+    return found is not None and any(
+        (Path(p) / "lib" / _OF_PYTORCH).exists() for p in found.submodule_search_locations or []
+    )
+
+
+def _start(number: int) -> None:
+    try:
+        driver = ctypes.CDLL(_DRIVER)
+    except OSError:
+        return
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), number) == 0:
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
