@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from tvae.pipeline.settings.cores import usable_cores
+
 __all__ = ["COMMAND", "started", "started_early"]
 
 COMMAND = (sys.executable, "-P", "-m", "tvae.pipeline.jobs.devices.worker")
@@ -31,7 +33,7 @@ def started_early(count: int) -> Iterator[None]:
     the run and each of them, none starts: they would slow the run down."""
     with contextlib.ExitStack() as ended:
         begun: list[Started] = []
-        if count < (os.cpu_count() or 1):
+        if count < usable_cores():
             with contextlib.suppress(OSError):  # told when it is needed
                 for _ in range(min(count, _MOST)):
                     begun.append(_start())

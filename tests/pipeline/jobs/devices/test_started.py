@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +27,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[started.Started]:
         return found[-1]
 
     monkeypatch.setattr(started, "_start", noted)
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(started, "usable_cores", lambda: 64)
     return found
 
 
@@ -93,7 +92,7 @@ def test_not_where_they_are_not_wanted_or_in_the_way(
     def refused(_text: str) -> list[str]:
         raise UsageError("there are none")
 
-    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(started, "usable_cores", lambda: cores)
     monkeypatch.setattr(names, "present_devices", refused)
     with pytest.raises(UsageError):
         run_job(Job("encode", (str(tmp_path),), output=str(tmp_path / "out"), **fields), lambda _: None)
