@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,52 @@ def test_what_is_given_back_can_be_had() -> None:
     one.take(7)
     one.give(3 + 7)
     one.take(10)
+
+
+@pytest.mark.parametrize(("operation", "of_pixel"), [("encode", 3 + 1), ("roundtrip", 10)])
+def test_what_a_picture_holds_while_it_waits(
+    operation: str, of_pixel: int, run: Run, picture: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its levels, and latents of four channels with variance and mirror image, an eighth each way; of a picture that
+    is decoded again, as much as reading took."""
+    kept: list[tuple[int, int]] = []
+    keep = Room.keep
+
+    def noted(self: Room, held: int, size: int) -> int:
+        kept.append((held, keep(self, held, size)))
+        return kept[-1][1]
+
+    monkeypatch.setattr(Room, "keep", noted)
+    monkeypatch.setattr(overlap, "MOST_ITEMS", 1 << 20)
+    run(operation, picture("a.png", 640, 320), output=tmp_path / "out")
+    assert kept == [(640 * 320 * 10, 640 * 320 * of_pixel)]
+
+
+def test_few_tiny_pictures_wait(
+    run: Run, stand_in: Run, picture: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much room there is: what Python keeps for each is not counted."""
+    monkeypatch.setattr(overlap, "MOST_ITEMS", 4)
+    read: list[int] = []
+    for number in range(30):
+        source = picture(f"in/{number:02d}.png", 16, 16, seed=number)
+    from tvae.pipeline.jobs import reading
+
+    prepare = reading.prepare
+    monkeypatch.setattr(reading, "prepare", lambda *args: read.append(1) or prepare(*args))
+
+    class Waiting(type(stand_in())):  # type: ignore[misc]
+        most = 0
+
+        def encode(self, x: Any) -> Any:
+            time.sleep(0.03)
+            self.most = max(self.most, len(read) - len([*(tmp_path / "out").glob("*.safetensors")]))
+            return super().encode(x)
+
+    model = Waiting(stand_in().info)
+    done, _ = run("encode", source.parent, output=tmp_path / "out", model=model, batch=1)
+    assert done.done == 30
+    assert 1 <= model.most <= 4
 
 
 def test_large_photos_wait_small(
