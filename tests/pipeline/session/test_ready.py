@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tvae.pipeline.session.ready import Ready
+from tvae.pipeline.session.ready import Ready, serves_still
 
 
 @pytest.mark.parametrize("recorded", [False, True])
@@ -19,5 +19,9 @@ def test_a_run_serves_while_its_weights_are_there_and_its_memory(in_place: bool,
     planned: Any = SimpleNamespace(fits=lambda _limits, _device: fits)
     spec: Any = None
     limits: Any = None
-    found = Ready(runner, planned, spec).serves(limits, torch.device("cpu"))
-    assert found == (in_place and (recorded or fits))
+    ready, device = Ready(runner, planned, spec), torch.device("cpu")
+    assert ready.serves(limits, device) == (in_place and (recorded or fits))
+    for shared in (False, True):  # ranks keep what they found together
+        assert serves_still(ready, limits=limits, device=device, shared=shared) == (
+            shared or ready.serves(limits, device)
+        )

@@ -84,6 +84,10 @@ def test_whoever_wants_it_to_work_less_gets_that(as_it_was: tuple[int, int, int]
     collects_less()
     work_begins()
     assert gc.get_threshold() == (2 * _WORKING, 5, 6)
+    gc.set_threshold(0)
+    collects_less()
+    work_begins()
+    assert gc.get_threshold()[0] == 0, "it was switched off"
 
 
 def test_a_callers_process_is_left_alone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -34,7 +35,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: log.append(name) or made)
     monkeypatch.setattr(early_cuda, "_for_cuda", lambda: True)
     monkeypatch.delitem(sys.modules, "torch")
-    monkeypatch.setenv("CUDA_MODULE_LOADING", "LAZY")
+    monkeypatch.setenv("CUDA_MODULE_LOADING", "EAGER")
     return made
 
 
@@ -49,6 +50,16 @@ def begun(name: str | None) -> bool:
 def test_the_device_that_is_meant(name: str | None, device: int, driver: SimpleNamespace) -> None:
     assert begun(name)
     assert driver.log == [early_cuda._DRIVER, ("init", 0), ("retain", device)]
+
+
+def test_kernels_are_loaded_as_pytorch_has_them_loaded(
+    driver: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert begun(None)
+    assert os.environ["CUDA_MODULE_LOADING"] == "EAGER", "as the user wants it"
+    monkeypatch.delenv("CUDA_MODULE_LOADING")
+    assert begun(None)
+    assert os.environ["CUDA_MODULE_LOADING"] == "LAZY"
 
 
 def test_one_that_the_driver_does_not_have(driver: SimpleNamespace) -> None:
