@@ -39,6 +39,7 @@ from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.session import Session
 from tvae.pipeline.session.subject import Subject
 from tvae.pipeline.session.task import Task
+from tvae.pipeline.settings.cores import usable_cores
 from tvae.presets import Preset
 
 __all__ = ["DTYPES", "Model", "Posterior", "open_model"]
@@ -73,9 +74,9 @@ def open_model(
 
     dtype: float32, bfloat16, float16 (or fp32, bf16, fp16); None: the preset's. strip: latent rows. vram: memory that
     the process may hold on the device, such as ``8GiB``; None: the preset's share of what is free. spill: folder for
-    what goes to disk. threads: that compute on a CPU, at most; None: PyTorch's number. vae_of, allow_pickle: see
-    ``locate_vae``. bitwise: see ``TiledVAE``. sharers: processes that share what is free of the device. kind: what is
-    made of it, None: a ``Model``.
+    what goes to disk. threads: that compute on a CPU, at most; None: PyTorch's number, and no more than
+    ``usable_cores``. vae_of, allow_pickle: see ``locate_vae``. bitwise: see ``TiledVAE``. sharers: processes that share
+    what is free of the device. kind: what is made of it, None: a ``Model``.
     """
     where = pick_device(device)
     chosen = choose_preset(preset, where, bitwise=bitwise)
@@ -91,7 +92,7 @@ def open_model(
     budget, folder = None if vram is None else parse_size(vram), None if spill is None else Path(spill)
     share = chosen.memory_share / sharers
     limits = Limits(strip or chosen.strip_rows, strip is not None, budget, share, folder, bitwise=bitwise)
-    more = allow_whole, threads or torch.get_num_threads()
+    more = allow_whole, threads or min(torch.get_num_threads(), usable_cores())
     return (kind or Model)(source, chosen, numbers, where, limits, *more)
 
 

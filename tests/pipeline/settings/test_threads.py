@@ -11,6 +11,7 @@ from tiny_vaes import TINY
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.session import model as session_model
 from tvae.pipeline.session.model import open_model
 from tvae.pipeline.session.runner import Runner
 from tvae.pipeline.settings.threads import computing_with, kept_busy
@@ -44,6 +45,16 @@ def test_small_pictures_take_fewer_than_large_ones(seen: list[int]) -> None:
         model.encode(torch.zeros(1, 3, size, size))
     assert seen == [1, 3, 1]
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(("cores", "named", "wanted"), [(2, None, 2), (64, None, 8), (2, 5, 5)])
+def test_no_more_than_the_cores_of_a_container(
+    cores: int, named: int | None, wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads beyond its share of the processors' time stop one another; who names a number has it."""
+    monkeypatch.setattr(session_model, "usable_cores", lambda: cores)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    assert open_model("builtin", device="cpu", threads=named)._session._threads == wanted
 
 
 def test_a_failure_gives_the_number_back() -> None:

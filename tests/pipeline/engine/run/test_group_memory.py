@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tvae.pipeline.engine.run import group_memory, host_memory
+from tvae.pipeline.engine.run import control_groups, group_memory, host_memory
 from tvae.pipeline.engine.run.group_memory import left_by_groups
 
 GIB = 1 << 30
@@ -38,11 +39,13 @@ class Groups:
 
 
 @pytest.fixture
-def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Groups:
+def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Groups]:
     found = Groups(tmp_path)
-    monkeypatch.setattr(group_memory, "MOUNTED", found.mounted)
-    monkeypatch.setattr(group_memory, "OF_THIS_PROCESS", found.own)
-    return found
+    monkeypatch.setattr(control_groups, "MOUNTED", found.mounted)
+    monkeypatch.setattr(control_groups, "OF_THIS_PROCESS", found.own)
+    group_memory._limited.cache_clear()
+    yield found
+    group_memory._limited.cache_clear()
 
 
 def test_a_container_of_version_2(groups: Groups) -> None:
