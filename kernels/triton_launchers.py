@@ -21,8 +21,8 @@ _LOADER = "_load_module_from_path"
 
 
 def load_apart(place: Any) -> None:
-    """Have ``triton.runtime.build`` load one module at a time, and give what it holds at that moment. Nothing where a
-    release has no such function."""
+    """Have Triton's own module for builds (triton/runtime/build.py) load one module at a time, and give what that holds
+    at the moment. Nothing where a release has no such function."""
     original = getattr(place, _LOADER, None)
     if original is None or hasattr(original, "apart"):
         return
