@@ -22,7 +22,7 @@ def groups_of(controller: str) -> Iterator[tuple[Path, int]]:
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        parts = [part for part in path.split("/") if part not in ("", "..")]
+        parts = [part for part in path.split("/") if part]
         roots: list[tuple[Path, int]] = []
         if controllers == "":
             roots = [(MOUNTED, 2), (MOUNTED / "unified", 2)]
