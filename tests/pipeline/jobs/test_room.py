@@ -38,19 +38,30 @@ def test_what_a_run_may_hold(
 def test_what_is_given_back_can_be_had() -> None:
     one = Room(10)
     one.take(9)
-    assert one.keep(9, 20) == 9  # no more than before
     assert one.keep(9, 3) == 3
     one.take(7)
     one.give(3 + 7)
     one.take(10)
 
 
-@pytest.mark.parametrize(("operation", "of_pixel"), [("encode", 3 + 1), ("roundtrip", 10)])
+def test_who_needs_more_does_not_wait_and_others_do() -> None:
+    one, had = Room(10), threading.Event()
+    one.take(4)
+    assert one.keep(4, 30) == 30
+    other = threading.Thread(target=lambda: (one.take(1), had.set()))
+    other.start()
+    assert not had.wait(0.1)
+    one.give(30)
+    assert had.wait(20)
+    other.join()
+
+
+@pytest.mark.parametrize(("operation", "of_pixel"), [("encode", 3 + 1), ("roundtrip", 3 + 8)])
 def test_what_a_picture_holds_while_it_waits(
     operation: str, of_pixel: int, run: Run, picture: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its levels, and latents of four channels with variance and mirror image, an eighth each way; of a picture that
-    is decoded again, as much as reading took."""
+    is decoded again, what decoding takes, which is more than reading took."""
     kept: list[tuple[int, int]] = []
     keep = Room.keep
 
@@ -120,3 +131,29 @@ def test_large_photos_wait_small(
         "encode", source.parent, output=tmp_path / "out", model=Waiting(stand_in().info), size=(32, 16), batch=1
     )
     assert (done.done, done.failed) == (4, 0)
+
+
+def test_small_photos_that_become_large_are_counted_as_large(
+    run: Run, stand_in: Run, picture: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 16x16 to 512x512: four fit when they wait, beside what four readers have at that moment."""
+    monkeypatch.setattr(overlap, "room_bytes", lambda _vram: 4 * 512 * 512 * 4)
+    out, read = tmp_path / "out", list[int]()
+    for number in range(24):
+        source = picture(f"in/{number:02d}.png", 16, 16, seed=number)
+    from tvae.pipeline.jobs import reading
+
+    prepare = reading.prepare
+    monkeypatch.setattr(reading, "prepare", lambda *args: read.append(1) or prepare(*args))
+
+    class Waiting(type(stand_in())):  # type: ignore[misc]
+        most = 0
+
+        def encode(self, x: Any) -> Any:
+            time.sleep(0.03)
+            self.most = max(self.most, len(read) - len([*out.glob("*.safetensors")]))
+            return super().encode(x)
+
+    model = Waiting(stand_in().info)
+    assert run("encode", source.parent, output=out, model=model, size=(512, 512), batch=1)[0].done == 24
+    assert 1 <= model.most <= 4 + 4
