@@ -1,10 +1,11 @@
 """Which item goes to which device next: one queue, from which each takes as it gets done.
 
 A device has several pictures at a time, to read, compute and write at once. They are a share of what is left, by how
-much it has done so far, so that all devices end together, fast and slow ones. A clip is given to a device that has
-nothing else, which gets no more until it is done: items would wait for as long as it takes, while other devices have
-nothing to do. A device that is the only one has two clips, one to compute and one to read, and some pictures beside
-them: others may still come, and would have nothing to do either.
+much it has done so far, so that all devices end together, fast and slow ones; but no fewer than it does in the time
+that one of them takes from its file to its result, or it would wait at the end of every run. A clip is given to a
+device that has nothing else, which gets no more until it is done: items would wait for as long as it takes, while other
+devices have nothing to do. A device that is the only one has two clips, one to compute and one to read, and some
+pictures beside them: others may still come, and would have nothing to do either.
 
 A file that ends the process that opens it must not end one device after the other. So where a process went without a
 word, the items that its threads were looking at are done again at the end, each alone on a device; one that loses that
@@ -13,7 +14,9 @@ device as well is not done again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tvae.pipeline.jobs.devices.item_queue import ItemQueue
@@ -30,8 +33,11 @@ BESIDE = 64
 """The same of the only device, beside a clip: with fewer it would tell the run of each at once, which costs more."""
 AHEAD = 64
 """Items of the queue in which the only device looks for pictures, where clips come first."""
-LEAST = 2
-"""The same at the end of the queue: one to compute, one to read."""
+LEAST, LEAST_SECONDS, LEAST_MOST = 2, 0.15, 32
+"""The same at the end of the queue: one to compute, one to read; of small ones, as many as are done in so long, up to
+so many."""
+_LATELY = 32
+"""Items by whose time that of the next is judged, and no fewer than a quarter of them."""
 
 
 class Loss(NamedTuple):
@@ -48,10 +54,11 @@ class Loss(NamedTuple):
 
 
 class Shares:
-    """devices: how many there are at the beginning; they are known by their numbers."""
+    """devices: how many there are at the beginning; they are known by their numbers. clock: tells seconds."""
 
-    def __init__(self, items: Sequence[Item], devices: int) -> None:
-        self._queue = ItemQueue(items)
+    def __init__(self, items: Sequence[Item], devices: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._queue, self._clock = ItemQueue(items), clock
+        self._ends: list[deque[float]] = [deque(maxlen=1 + _LATELY) for _ in range(devices)]
         self._hands: list[dict[int, Item]] = [{} for _ in range(devices)]
         self._done = [0] * devices
         self._begun: set[int] = set()
@@ -93,10 +100,18 @@ class Shares:
         if self.suspected(item) or not self._suspects.isdisjoint(hand):
             return not hand
         if not clips and not clip:
-            return len(hand) < max(LEAST, share)
+            return len(hand) < max(self._least(device), share)
         if len(self._alive) > 1:
             return not hand
         return len(hand) < min(BESIDE, max(1, share)) and clips + clip <= LEAST
+
+    def _least(self, device: int) -> int:
+        """Pictures that it has at the end of the queue."""
+        ends = self._ends[device]
+        if len(ends) <= _LATELY // 4:
+            return LEAST
+        each = (ends[-1] - ends[0]) / (len(ends) - 1)
+        return max(LEAST, int(min(LEAST_MOST, LEAST_SECONDS / max(each, 1e-9))))
 
     def suspected(self, item: Item) -> bool:
         """Was a device lost that looked at it?"""
@@ -115,6 +130,7 @@ class Shares:
     def ended(self, device: int, index: int) -> Item:
         """An item that a device had."""
         self._done[device] += 1
+        self._ends[device].append(self._clock())
         return self._forget(self._hands[device].pop(index))
 
     def lost(self, device: int, *, silently: bool = False, again: bool = False) -> Loss:
@@ -145,6 +161,7 @@ class Shares:
         self._hands.append({})
         self._done.append(0)
         self._taken.append({})
+        self._ends.append(deque(maxlen=1 + _LATELY))
         return len(self._hands) - 1
 
     def drop(self, item: Item) -> None:

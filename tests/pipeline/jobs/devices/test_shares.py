@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tvae.pipeline.jobs.devices.shares import AHEAD, BESIDE, FIRST, LEAST, MOST, Shares
+from tvae.pipeline.jobs.devices.shares import AHEAD, BESIDE, FIRST, LEAST, LEAST_MOST, LEAST_SECONDS, MOST, Shares
 from tvae.pipeline.jobs.outputs import Item
 
 
@@ -28,7 +28,8 @@ def given_to(shares: Shares, device: int) -> list[Item]:
 
 def ends(kinds: str, speeds: list[float], seconds: dict[str, float]) -> list[float]:
     """When each device is done: it does its items one after the other, as many seconds as these by its speed."""
-    shares, done = Shares(items(kinds), len(speeds)), [0.0] * len(speeds)
+    at = [0.0]
+    shares, done = Shares(items(kinds), len(speeds), lambda: at[0]), [0.0] * len(speeds)
     hands: list[list[Item]] = [[] for _ in speeds]
     clock: list[tuple[float, int]] = []
 
@@ -54,6 +55,7 @@ def ends(kinds: str, speeds: list[float], seconds: dict[str, float]) -> list[flo
         start(device, 0)
     while clock:
         now, device = heapq.heappop(clock)
+        at[0] = now
         shares.ended(device, hands[device].pop(0).index)
         done[device] = now
         idle = [n for n, hand in enumerate(hands) if not hand and n != device]
@@ -62,6 +64,24 @@ def ends(kinds: str, speeds: list[float], seconds: dict[str, float]) -> list[flo
             start(each, now)
     assert not shares.left
     return done
+
+
+def test_items_that_take_long_are_not_held_back() -> None:
+    """The last of them are given one by one, whoever gets done."""
+    assert max(ends("p" * 40, [1, 1, 1, 0.2], {"p": 5})) <= 40 * 5 / 3.2 + LEAST * 5 / 0.2
+    at = [0.0]
+    shares = Shares(items("p" * 600), 2, lambda: at[0])
+    for index in range(40):
+        given_to(shares, 0)
+        at[0] += 0.001
+        shares.ended(0, index)
+    assert shares._least(0) == LEAST_MOST
+    for index in range(40, 80):
+        given_to(shares, 0)
+        at[0] += 0.05
+        shares.ended(0, index)
+    assert shares._least(0) == int(LEAST_SECONDS / 0.05)
+    assert shares._least(1) == LEAST
 
 
 def test_equal_devices_end_together() -> None:
