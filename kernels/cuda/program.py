@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
-import uuid
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tvae.kernels import cache
+from tvae.kernels.kept_bytes import keep, kept
 
 __all__ = ["PROGRAMS", "Source", "cache_folder", "compiled", "missing", "source"]
 
@@ -33,9 +31,6 @@ PROGRAMS = {
     "hopper_conv": Source(("common", "barriers", "hopper", "hopper_conv"), ("conv",), specific=True),
 }
 """By name: the two forms of the ring, and a convolution."""
-
-_DIGEST = hashlib.sha256().digest_size
-"""Bytes before a program on the disk: its sha256."""
 
 
 def cache_folder() -> Path:
@@ -75,14 +70,10 @@ def compiled(name: str, capability: tuple[int, int], macros: Sequence[tuple[str,
     if not cache.is_private(folder):
         return _compile(text, macros, arch)
     path = folder / f"{_key(text, *macros, arch, _nvrtc_version())}.cubin"
-    try:
-        kept = path.read_bytes()
-    except OSError:
-        kept = b""
-    if kept[_DIGEST:] and hashlib.sha256(kept[_DIGEST:]).digest() == kept[:_DIGEST]:
-        return kept[_DIGEST:]
-    made = _compile(text, macros, arch)
-    _keep(path, hashlib.sha256(made).digest() + made)
+    made = kept(path)
+    if made is None:
+        made = _compile(text, macros, arch)
+        keep(path, made)
     return made
 
 
@@ -104,17 +95,3 @@ def _nvrtc_version() -> tuple[int, int]:
 
 def _key(*parts: Any) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-
-def _keep(path: Path, made: bytes) -> None:
-    """Under its name only when complete. A folder that cannot be written costs the next process a second, no more."""
-    part = path.with_name(f"{uuid.uuid4().hex}.part")
-    try:
-        with open(part, "xb") as file:
-            file.write(made)
-            file.flush()
-            os.fsync(file.fileno())  # or a power cut may leave zeros under the name
-        os.replace(part, path)
-    except OSError:
-        with suppress(OSError):
-            part.unlink()

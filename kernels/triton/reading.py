@@ -2,7 +2,7 @@
 
 It does so when it first builds or finds a kernel. Here one thread does it before, of those that build none does it
 again, and the library is read in one go: a megabyte at a time, each of which gives Python's lock away twice, would take
-seconds beside a capture, and slow that down by half.
+seconds beside a capture, and slow that down by half. The next process is told the name (``triton_name``).
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import builtins
 import mmap
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import triton
+
+from tvae.kernels.triton_name import known_name, remember_name
 
 __all__ = ["read_triton", "wait_for_reading"]
 
@@ -27,10 +29,21 @@ _reading = threading.Lock()
 def read_triton() -> None:
     """Have Triton read its own sources, unless it has; other threads wait for that."""
     place = triton.runtime.cache
-    own_name = getattr(place, "triton_key", None)
-    if own_name is not None:
-        with _reading, _in_one_go(place):
-            own_name()  # and keeps it
+    if not hasattr(place, "triton_key"):
+        return
+    with _reading:
+        own_name = place.triton_key
+        if hasattr(own_name, "is_known"):
+            return
+        name = known_name(place.__file__)
+        if name is not None:
+            place.triton_key = lambda: name
+        else:
+            files: set[str] = set()
+            with _in_one_go(place, lambda path: files.add(os.path.abspath(path))):
+                name = own_name()  # and keeps it
+            remember_name(place.__file__, name, files)
+        place.triton_key.is_known = True
 
 
 def wait_for_reading() -> None:
@@ -40,12 +53,16 @@ def wait_for_reading() -> None:
 
 
 @contextmanager
-def _in_one_go(place: Any) -> Iterator[None]:
-    """A module opens large files in this thread as ones that are read whole; all else as ever."""
+def _in_one_go(place: Any, opens: Callable[[Any], object] = lambda _file: None) -> Iterator[None]:
+    """A module opens large files in this thread as ones that are read whole; all else as ever. opens: is told of each
+    file that this thread opens."""
     thread = threading.get_ident()
 
     def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        whole = threading.get_ident() == thread and mode == "rb" and os.path.getsize(file) >= _LARGE
+        mine = threading.get_ident() == thread
+        if mine:
+            opens(file)
+        whole = mine and mode == "rb" and os.path.getsize(file) >= _LARGE
         return _Whole(file) if whole else builtins.open(file, mode, *args, **kwargs)
 
     place.open = opened

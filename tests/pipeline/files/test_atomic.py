@@ -102,15 +102,15 @@ def test_presets(disk: Disk, tmp_path: Path) -> None:
     disk.check(tmp_path)
 
 
-def test_a_compiled_program(disk: Disk, tmp_path: Path) -> None:
-    from tvae.kernels.cuda import program
+def test_what_kernels_keep(disk: Disk, tmp_path: Path) -> None:
+    from tvae.kernels.kept_bytes import keep
 
-    program._keep(tmp_path / "a.cubin", b"\x7fELF")
+    keep(tmp_path / "a.cubin", b"\x7fELF")
     assert disk.named == {tmp_path / "a.cubin"}
 
 
 RENAMES = {"replace", "rename", "renames", "link", "move"}
-ALLOWED = {"pipeline/files/atomic.py", "pipeline/session/graph_cache.py", "kernels/cuda/program.py"}
+ALLOWED = {"pipeline/files/atomic.py", "pipeline/session/graph_cache.py", "kernels/kept_bytes.py"}
 """Where files get their names; each is tested here but the graphs', whose own test it is."""
 
 
