@@ -95,7 +95,7 @@ def tvae(
 
 
 def main() -> None:
-    """Entry point of the console script."""
+    """A command, by the arguments of the process. Raises SystemExit with the exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names the terminal's encoding lacks must not stop a run
     tells_of_crashes()

@@ -58,6 +58,7 @@ from tvae.pipeline.jobs.vaes import Vaes
 from tvae.pipeline.media.sandbox import Sandbox
 from tvae.pipeline.settings.collector import collects_less, work_begins
 from tvae.pipeline.settings.crashes import tells_of_crashes
+from tvae.pipeline.settings.leaving import leaving
 
 if TYPE_CHECKING:
     from tvae.pipeline.jobs.devices.following import Following
@@ -93,8 +94,7 @@ class _Worker:
     def __init__(self, orders: IO[bytes], answers: IO[bytes]) -> None:
         self._orders, self._answers = orders, answers
         self._sending = threading.Lock()
-        self._items, self._claims = GivenItems(self._took), GrantedClaims(self._ask)
-        self._enough = Enough()
+        self._items, self._claims, self._enough = GivenItems(self._took), GrantedClaims(self._ask), Enough()
         self._sandbox, self._folders = Sandbox("off"), set[Path]()
         """Folders: of results that are to be sent."""
         self._uploads: Uploads | None = None
@@ -106,9 +106,8 @@ class _Worker:
 
         begin: Begin = receive(self._orders)
         if begin.log_level is not None:
-            log = logging.getLogger("tvae")
-            log.setLevel(begin.log_level)
-            log.addHandler(_Log(self._tell))
+            logging.getLogger("tvae").setLevel(begin.log_level)
+            logging.getLogger("tvae").addHandler(_Log(self._tell))
         listener = threading.Thread(target=self._listen, name="tvae-listens", daemon=True)
         watch = Watch(lambda: self._tell(Alive()))
         listener.start()
@@ -297,4 +296,5 @@ class _Log(logging.Handler):
 
 
 if __name__ == "__main__":
-    main()
+    with leaving():
+        main()
