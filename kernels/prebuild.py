@@ -3,7 +3,7 @@
 Triton builds a kernel when it is first called: 24 of them for SDXL's decoder, one after the other, where four fifths of
 the time are compilers' that other threads need not wait for. In a rehearsal a launch only asks for its kernel, which a
 thread builds; values are not computed, so that it wants a run whose course does not depend on them. The run itself may
-begin before that: a launch waits for its own kernel.
+begin before that: a launch waits for its own kernel, or the whole run does without (``Kernels``, ``definitions``).
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from contextvars import ContextVar
 __all__ = ["Builds", "asked", "beside", "rehearsal", "under_way", "wait_for", "wait_for_all"]
 
 _THREADS = 8
+_COMPILERS = 8
+"""Builds that leave Python's lock alone, at once: a program of CUDA C++ takes NVRTC two seconds, and Triton's builds,
+which take turns with Python's lock, are as quick beside it."""
 _ENOUGH = 150
 """Launches in a row. A picture's run has as many in all; its last kernel may be a new one."""
 _under_way: dict[Hashable, Future[None]] = {}
@@ -32,14 +35,14 @@ class Enough(Exception):
 class Builds:
     """What a rehearsal asked for."""
 
-    def __init__(self, pool: ThreadPoolExecutor) -> None:
-        self._pool = pool
+    def __init__(self, pool: ThreadPoolExecutor, compilers: ThreadPoolExecutor) -> None:
+        self._pool, self._compilers = pool, compilers
         self._asked: set[Hashable] = set()
         self._since = 0
 
-    def want(self, key: Hashable, build: Callable[[], object]) -> None:
-        """Have a thread build what ``key`` stands for, once. A failure is left to the run, which says what it means.
-        Raises Enough."""
+    def want(self, key: Hashable, build: Callable[[], object], *, alone: bool = False) -> None:
+        """Have a thread build what ``key`` stands for, once. alone: without Python's lock, so that it need not wait for
+        other builds. A failure is left to the run, which says what it means. Raises Enough."""
         if key in self._asked:
             self._since += 1
             if self._since >= _ENOUGH:
@@ -47,7 +50,7 @@ class Builds:
             return
         self._since = 0
         self._asked.add(key)
-        _under_way[key] = future = self._pool.submit(_tried, build)
+        _under_way[key] = future = (self._compilers if alone else self._pool).submit(_tried, build)
         future.add_done_callback(lambda _: _under_way.pop(key, None))
 
     def __len__(self) -> int:
@@ -65,18 +68,18 @@ def asked() -> Builds | None:
 @contextmanager
 def rehearsal() -> Iterator[Builds]:
     """This thread's launches ask for their kernels, until it is enough. When it ends some of them may be under way."""
-    pool = ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), thread_name_prefix="tvae-build")
-    builds = Builds(pool)
-    token = _asked.set(builds)
+    cores = os.cpu_count() or 1
+    pools = [ThreadPoolExecutor(min(n, cores), thread_name_prefix="tvae-build") for n in (_THREADS, _COMPILERS)]
+    builds = Builds(*pools)
+    token, broken = _asked.set(builds), True
     try:
         with suppress(Enough):
             yield builds
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
+        broken = False
     finally:
         _asked.reset(token)
-    pool.shutdown(wait=False)
+        for pool in pools:
+            pool.shutdown(wait=False, cancel_futures=broken)
 
 
 def beside(work: Callable[[], object]) -> None:
@@ -99,9 +102,9 @@ def wait_for(key: Hashable) -> None:
         wait([future])
 
 
-def wait_for_all() -> None:
-    """Until nothing is being built."""
-    wait([*_under_way.values()])
+def wait_for_all(seconds: float | None = None) -> bool:
+    """Until nothing is being built, or for so long: is nothing?"""
+    return not wait([*_under_way.values()], seconds).not_done
 
 
 def _tried(build: Callable[[], object]) -> None:

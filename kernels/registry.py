@@ -20,6 +20,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import torch
 
 from tvae.kernels import triton_needs
+from tvae.kernels.definitions import definitions_alone
 from tvae.kernels.levels import LEVELS, check_levels
 from tvae.kernels.operations import OPERATIONS, operation_of
 from tvae.kernels.operations.add_stats import add_stats
@@ -113,7 +114,8 @@ def _method(definition: Callable[_P, _R]) -> Callable[Concatenate[Kernels, _P], 
             given = bound.args
         elif len(args) < len(defaults):
             given = (*args, *defaults[len(args) :])
-        for level, computed in self._chains.get(operation) or self._chain(operation):
+        chain = self._chains.get(operation) or self._chain(operation)
+        for level, computed in chain[-1:] if definitions_alone() else chain:
             try:
                 found: _R = computed(*given)
             except Unsupported as reason:

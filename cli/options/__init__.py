@@ -45,6 +45,7 @@ from tvae.cli.options.model import (
     Vae,
     VaeOf,
     Vram,
+    WaitForKernels,
 )
 from tvae.cli.options.picture import Align, Fit, MaxMegapixels, Sandbox, Size
 from tvae.cli.options.report import Json, NoProgress, Quiet, Verbose
@@ -104,4 +105,5 @@ __all__ = [
     "VaeOf",
     "Verbose",
     "Vram",
+    "WaitForKernels",
 ]

@@ -26,6 +26,7 @@ __all__ = [
     "Vae",
     "VaeOf",
     "Vram",
+    "WaitForKernels",
 ]
 
 MODEL = "Model"
@@ -190,6 +191,15 @@ Bitwise = Annotated[
         "--bitwise",
         help="The same bits for every --vram and --devices, on devices of one kind and with as many --threads. "
         "Slower, and the smallest --vram is larger.",
+        rich_help_panel=MODEL,
+    ),
+]
+WaitForKernels = Annotated[
+    bool,
+    typer.Option(
+        "--wait-for-kernels",
+        help="Compute nothing before a GPU's kernels are built, which takes seconds the first time. Without it, "
+        "PyTorch's own operations compute until then, just as exactly.",
         rich_help_panel=MODEL,
     ),
 ]

@@ -142,7 +142,7 @@ def _convolve(
         raise Unsupported(SCATTERED)
     parts = torch.empty(cut.parts, dtype=torch.float64, device=x.device) if stats else None
     if here is not None:
-        here.want(cut.build, lambda: load("conv", *cut.build))
+        here.want(cut.build, lambda: load("conv", *cut.build), alone=True)
         return y, parts
     wait_for(cut.build)
     launch = _launcher(cut.build, cut.blocks)

@@ -123,6 +123,9 @@ class Job:
     allow_whole: bool = False
     bitwise: bool = False
     """The same bits in every budget and on any number of devices. Each picture then has a call of its own."""
+    wait_for_kernels: bool = False
+    """Compute nothing before the kernels of a new model are built; else pictures and short clips may be, by PyTorch's
+    own operations."""
     batch: int | None = None
     """Pictures of one size that share a call, at most; None: as many as pays."""
     max_pixels: int = MAX_PIXELS

@@ -76,7 +76,7 @@ class Limits:
     clip's strips divide, so that ``strip`` counts latent frames where it is time; None for what serves best. longest:
     what strips may grow to while they take little memory. beside: bytes of tensors that are still to come: a clip and
     its result, of which single steps are planned. bitwise: results have the same bits in any budget and on any
-    number of devices.
+    number of devices. wait_for_kernels: no run computes without those that are being built.
     """
 
     strip: int
@@ -88,6 +88,7 @@ class Limits:
     longest: int = 0
     beside: int = 0
     bitwise: bool = False
+    wait_for_kernels: bool = True
 
     def of_frames(self) -> Limits:
         """For strips of time, of which a few frames are as much as many rows."""

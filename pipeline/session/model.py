@@ -68,6 +68,7 @@ def open_model(
     threads: int | None = None,
     bitwise: bool = False,
     sharers: int = 1,
+    wait_for_kernels: bool = True,
     kind: Callable[..., Model] | None = None,
 ) -> Model:
     """Open ``builtin``, a diffusers folder, a safetensors file or a hub id for computing. UsageError before any work.
@@ -76,7 +77,7 @@ def open_model(
     the process may hold on the device, such as ``8GiB``; None: the preset's share of what is free. spill: folder for
     what goes to disk. threads: that compute on a CPU, at most; None: PyTorch's number, and no more than
     ``usable_cores``. vae_of, allow_pickle: see ``locate_vae``. bitwise: see ``TiledVAE``. sharers: processes that share
-    what is free of the device. kind: what is made of it, None: a ``Model``.
+    what is free of the device. wait_for_kernels: see ``Limits``. kind: what is made of it, None: a ``Model``.
     """
     where = pick_device(device)
     chosen = choose_preset(preset, where, bitwise=bitwise)
@@ -91,7 +92,8 @@ def open_model(
         numbers = torch.float32  # the checkpoint overflows in float16 and says so
     budget, folder = None if vram is None else parse_size(vram), None if spill is None else Path(spill)
     share = chosen.memory_share / sharers
-    limits = Limits(strip or chosen.strip_rows, strip is not None, budget, share, folder, bitwise=bitwise)
+    how: Any = {"bitwise": bitwise, "wait_for_kernels": wait_for_kernels}
+    limits = Limits(strip or chosen.strip_rows, strip is not None, budget, share, folder, **how)
     more = allow_whole, threads or min(torch.get_num_threads(), usable_cores())
     return (kind or Model)(source, chosen, numbers, where, limits, *more)
 

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -31,6 +32,7 @@ from tvae.pipeline.models.calls import Call, Frames, Side, Step
 from tvae.pipeline.session.any_order import check_order
 from tvae.pipeline.session.captures import Captured, Captures, Fits, Written
 from tvae.pipeline.session.choose_plan import ChosenPlan, at_callers, choose_plan, described
+from tvae.pipeline.session.first_runs import takes_definitions
 from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.ready import Ready
 from tvae.pipeline.session.runner import Runner
@@ -125,6 +127,7 @@ class Compiled:
         last, bounded, spill = self._channels_last, limits.vram is not None, limits.spill
         shared = None if self._shared is None else self._shared.run(plan.program, channels_last=last)
         how: dict[str, Any] = {"channels_last": last, "record": record, "bounded": bounded}
+        how["plainly"] = partial(takes_definitions, found, limits, inputs[0].device)
         return Runner(plan, given, weights.made, planned=lambda: found.bytes, spill=spill, shared=shared, **how)
 
     def plan(

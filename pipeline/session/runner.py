@@ -16,6 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from tvae.kernels.definitions import definitions
 from tvae.kernels.prebuild import under_way
 from tvae.pipeline.engine.ir.constants import from_weights
 from tvae.pipeline.engine.ir.program import Op
@@ -53,7 +54,8 @@ _log = logging.getLogger("tvae")
 class Runner:
     """See the module's docstring. weights and constants of the graph by name; made: what other runs made of them;
     planned: counts the bytes that a run takes; record: replay runs that come often; spill: folder for buffers on disk;
-    bounded: memory was named; shared: with other ranks."""
+    bounded: memory was named; shared: with other ranks; plainly: is a run to take the definitions now?
+    Never with other ranks."""
 
     def __init__(
         self,
@@ -67,8 +69,10 @@ class Runner:
         spill: Path | None = None,
         bounded: bool = False,
         shared: SharedRun | None = None,
+        plainly: Callable[[], bool] | None = None,
     ) -> None:
         self._planned, self._bounded, self._shared = planned, bounded, shared
+        self._plainly = plainly if shared is None else None
         self._plan, self._weights, self._channels_last, self._spill = plan, weights, channels_last, spill
         self._constants = from_weights(plan.program, weights, made)
         self.noisy = any(op.kind == "noise" for op in plan.program.ops)
@@ -240,8 +244,13 @@ class Runner:
         results: Mapping[int, Tensor] | None = None,
     ) -> list[Tensor | None]:
         resident = self._bounded and inputs[0].device.type == "cpu"  # what a budget counts there
-        first = inputs[0].device.type == "cuda" and not getattr(self._thread, "convolved", False)
-        with SmallWorkspaces(self._planned).all() if first else nullcontext():
+        convolved = getattr(self._thread, "convolved", False)
+        first = inputs[0].device.type == "cuda" and not convolved
+        plainly = self._plainly is not None and self._plainly()
+        with (
+            SmallWorkspaces(self._planned).all() if first else nullcontext(),
+            definitions() if plainly else nullcontext(),
+        ):
             found = execute(
                 self._plan,
                 inputs,
@@ -255,7 +264,7 @@ class Runner:
                 exchange=None if self._shared is None else self._shared.exchange,
                 results=results,
             )
-        self._thread.convolved = True
+        self._thread.convolved = convolved or not plainly  # kernels load what they need when they first run
         return found
 
     def _recorded(

@@ -134,7 +134,17 @@ def _values(kind: Any, name: str) -> st.SearchStrategy[Any]:
 def test_any_job_is_read_as_it_was(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("jobs")
     names = ("vram", "size", "fps", "crf", "seed", "encoder_options", "existing", "dtype", "device", "preset", "codec")
-    names += ("recursive", "strip", "threads", "batch", "allow_whole", "max_pixels", "pix_fmt", "color")
+    names += (
+        "recursive",
+        "strip",
+        "threads",
+        "batch",
+        "allow_whole",
+        "wait_for_kernels",
+        "max_pixels",
+        "pix_fmt",
+        "color",
+    )
     kinds = {field.name: field.type for field in fields(Job)}
     chosen = data.draw(st.lists(st.sampled_from(names), unique=True))
     values = {name: data.draw(_values({"bool": bool}.get(str(kinds[name]), kinds[name]), name)) for name in chosen}
@@ -167,3 +177,12 @@ def test_what_is_not_as_by_default_alone_is_printed(tvae: Tvae, here: Path) -> N
 def test_a_name_that_is_no_text_is_refused(here: Path) -> None:
     with pytest.raises(UsageError, match="is no valid text"):
         as_toml([said_of(Job("encode", (os.fsdecode(b"in/\xff.png"),)))])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("encode", "in"), ("decode", "in"), ("roundtrip", "in"), ("cache", "in", "--for", "kohya", "--arch", "sdxl")],
+)
+def test_kernels_are_waited_for(command: tuple[str, ...], tvae: Tvae, here: Path) -> None:
+    assert "wait_for_kernels = true\n" in tvae(*command, "--wait-for-kernels", "--print-config").stdout
+    assert "wait_for_kernels" not in tvae(*command, "--print-config").stdout

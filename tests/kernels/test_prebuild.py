@@ -122,3 +122,30 @@ def test_what_is_done_beside_is_waited_for() -> None:
     wait_for_all()
     assert done == [True]
     assert not under_way()
+
+
+def test_what_holds_no_lock_of_pythons_is_not_queued_behind_what_does() -> None:
+    go, programs = threading.Event(), threading.Event()
+    with rehearsal() as builds:
+        for n in range(40):
+            builds.want(n, lambda: go.wait(10))
+        builds.want("program", programs.set, alone=True)
+        builds.want("program", lambda: pytest.fail("asked for twice"), alone=True)
+    try:
+        assert programs.wait(5)
+        assert len(builds) == 41
+    finally:
+        go.set()
+        wait_for_all()
+
+
+def test_all_are_waited_for_so_long() -> None:
+    go = threading.Event()
+    assert wait_for_all(0)
+    beside(lambda: go.wait(10))
+    begin = time.monotonic()
+    assert not wait_for_all(0.05)
+    assert 0.04 < time.monotonic() - begin < 5
+    go.set()
+    assert wait_for_all(10)
+    assert wait_for_all()

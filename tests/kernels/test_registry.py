@@ -6,6 +6,7 @@ import inspect
 import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -30,6 +31,7 @@ from tvae.kernels import (
     why_missing,
 )
 from tvae.kernels.cases import measured_case, small_cases
+from tvae.kernels.definitions import definitions, definitions_alone
 from tvae.kernels.operations import operation_of
 from tvae.kernels.prebuild import rehearsal
 from tvae.kernels.registry import Failed
@@ -159,6 +161,23 @@ def test_what_cannot_be_built_is_not_asked_again(level: Callable[..., None]) -> 
     for _ in range(3):
         assert torch.equal(kernels.sample(*ARGUMENTS), torch.full((3,), 3.0))
     assert asked == ["asked"]
+
+
+def test_definitions_alone_in_one_thread(level: Callable[..., None]) -> None:
+    level("triton", sample=answer("triton"))
+    level("cuda", sample=answer("cuda"))
+    kernels, elsewhere = Kernels({"sample": "cuda"}), list[Any]()
+    with definitions():
+        assert definitions_alone()
+        assert torch.equal(kernels.sample(*ARGUMENTS), torch.full((3,), 3.0))
+        other = threading.Thread(target=lambda: elsewhere.append(kernels.sample(*ARGUMENTS)))
+        other.start()
+        other.join()
+    assert elsewhere == [kernels.sample(*ARGUMENTS)] == ["cuda"]
+    assert not definitions_alone()
+    with pytest.raises(KeyError), definitions():
+        raise KeyError
+    assert not definitions_alone()
 
 
 def test_the_log_says_nothing_of_a_rehearsal(level: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tvae.pipeline.jobs import Job, vaes
 from tvae.pipeline.jobs.run import _aside
-from tvae.pipeline.jobs.vaes import Vaes
+from tvae.pipeline.jobs.vaes import OpenVaes, Vaes
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,11 @@ def test_a_process_whose_children_compute_starts_none(monkeypatch: pytest.Monkey
     monkeypatch.setattr(vaes, "begin_cuda", found.append)
     Vaes(_aside(Job("encode", ("a",), device="cuda:1", vram="4GiB"))).check()
     assert found == ["cpu"]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_kernels_are_waited_for_where_the_job_says_so(waits: bool) -> None:
+    run = Vaes(Job("encode", ("a",), device="cpu", wait_for_kernels=waits), opened=(opened := OpenVaes()))
+    assert run.get("builtin").limits.wait_for_kernels == waits
+    other = Vaes(Job("encode", ("a",), device="cpu", wait_for_kernels=not waits), opened=opened)
+    assert other.get("builtin").limits.wait_for_kernels != waits

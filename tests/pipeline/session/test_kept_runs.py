@@ -12,6 +12,7 @@ import torch
 from small_models import Residual, built, graph_of, image
 from torch import Tensor
 
+from tvae.kernels.definitions import definitions_alone
 from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan.schedule import schedule
 from tvae.pipeline.session import kept_runs, runner
@@ -78,13 +79,13 @@ class Owner:
         self.has = True
 
 
-def runner_for(x: Tensor) -> Runner:
+def runner_for(x: Tensor, plainly: Callable[[], bool] | None = None) -> Runner:
     graph = graph_of(Residual)
     sizes = graph.bind([tuple(x.shape)])
     assert sizes is not None
     weights = dict(built(Residual).named_parameters()) | graph.constants
     plan = schedule(lower(graph, sizes, x.device), 4)
-    return Runner(plan, weights, planned=lambda: 0, channels_last=False, record=True)
+    return Runner(plan, weights, planned=lambda: 0, channels_last=False, record=True, plainly=plainly)
 
 
 @pytest.mark.parametrize(
@@ -211,3 +212,21 @@ def test_nothing_is_recorded_while_kernels_are_built(monkeypatch: pytest.MonkeyP
     building = False
     one.run([x], recorder=runs)
     assert one.recorded
+
+
+def test_a_run_without_kernels_is_followed_by_one_with_them_before_any_is_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Recording the first run of a kernel would load it, and what it needs, into a stream that is recorded."""
+    Card(monkeypatch)
+    runs, x = KeptRuns(CARD), image(8)
+    alone: list[bool] = []
+    left = [True] * (RECORDED_AT + 1)
+    one = runner_for(x, lambda: bool(left and left.pop()))
+    execute = runner.execute
+    monkeypatch.setattr(runner, "execute", lambda *a, **k: (alone.append(definitions_alone()), execute(*a, **k))[1])
+    (expected,) = runner_for(x).run([x])
+    for n in range(RECORDED_AT + 3):
+        assert torch.equal(one.run([x], recorder=runs)[0], expected)
+        assert one.recorded == (n == RECORDED_AT + 2)
+    assert alone == [False, *[True] * (RECORDED_AT + 1), False, False]  # the last is recorded
