@@ -11,13 +11,18 @@ from pathlib import Path
 __all__ = ["keep", "kept"]
 
 _DIGEST = hashlib.sha256().digest_size
+_MOST = 1 << 26
+"""Bytes of a file that is read."""
 
 
 def kept(path: Path) -> bytes | None:
-    """What ``keep`` put there. None where it is not, or damaged."""
+    """What ``keep`` put there. None where it is not, damaged, or larger than anything that is kept."""
     try:
-        found = path.read_bytes()
+        with open(path, "rb") as file:
+            found = file.read(_MOST + 1)
     except OSError:
+        return None
+    if len(found) > _MOST:
         return None
     whole = found[_DIGEST:] and hashlib.sha256(found[_DIGEST:]).digest() == found[:_DIGEST]
     return found[_DIGEST:] if whole else None

@@ -35,9 +35,9 @@ def known_name(module: str) -> str | None:
     try:
         name, states = json.loads(found)
         same = all((state := _state(path)) is not None and [*state] == known for path, known in states.items())
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return None
-    return name if same and isinstance(name, str) else None
+    return name if states and same and isinstance(name, str) else None
 
 
 def remember_name(module: str, name: str, files: Collection[str]) -> None:

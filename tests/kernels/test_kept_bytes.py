@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tvae.kernels import kept_bytes
 from tvae.kernels.kept_bytes import keep, kept
 
 
@@ -27,6 +28,15 @@ def test_what_is_damaged_is_not_there(tmp_path: Path) -> None:
         assert kept(path) is None
         keep(path, b"some bytes")
         assert path.read_bytes() == whole
+
+
+def test_what_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    keep(path, b"x" * 100)
+    monkeypatch.setattr(kept_bytes, "_MOST", 132)
+    assert kept(path) == b"x" * 100
+    monkeypatch.setattr(kept_bytes, "_MOST", 131)
+    assert kept(path) is None
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

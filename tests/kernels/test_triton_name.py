@@ -79,7 +79,10 @@ def test_nothing_to_go_by(library: Path) -> None:
     assert known_name(MODULE) is None
 
 
-@pytest.mark.parametrize("kept", [b"", b"[]", b"7", b'["name"]', b"[7, {}]", b'["name", 7]', b'["name", {"/": 7}]'])
+@pytest.mark.parametrize(
+    "kept",
+    [b"", b"[]", b"7", b'["name"]', b"[7, {}]", b'["name", 7]', b'["name", {}]', b"[" * 100_000, b'["name", {"/": 7}]'],
+)
 def test_a_damaged_entry(kept: bytes, library: Path) -> None:
     remember_name(MODULE, "1.0-abc", files(library))
     (entry,) = (library.parent / "kept" / "triton").iterdir()
