@@ -46,7 +46,7 @@ def remember_name(module: str, name: str, files: Collection[str]) -> None:
     states = {path: _state(path) for path in sorted({*files, *(os.path.dirname(path) for path in files)})}
     found = [state for state in states.values() if state is not None]
     latest = max((state[1] for state in found), default=0)
-    if found and len(found) == len(states) and time.time_ns() - latest > _SETTLED_NS and is_private(folder):
+    if found and time.time_ns() - latest > _SETTLED_NS and is_private(folder):
         keep(_entry(folder, module), json.dumps([name, states]).encode())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,8 @@ def test_what_is_damaged_is_not_there(tmp_path: Path) -> None:
         assert kept(path) is None
         keep(path, b"some bytes")
         assert path.read_bytes() == whole
+    path.write_bytes(hashlib.sha256(b"").digest())  # a power cut's
+    assert kept(path) is None
 
 
 def test_what_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

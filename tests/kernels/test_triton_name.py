@@ -79,6 +79,11 @@ def test_nothing_to_go_by(library: Path) -> None:
     assert known_name(MODULE) is None
 
 
+def test_a_name_that_is_no_text(library: Path) -> None:
+    remember_name(MODULE, 7, files(library))  # type: ignore[arg-type]
+    assert known_name(MODULE) is None
+
+
 @pytest.mark.parametrize(
     "kept",
     [b"", b"[]", b"7", b'["name"]', b"[7, {}]", b'["name", 7]', b'["name", {}]', b"[" * 100_000, b'["name", {"/": 7}]'],

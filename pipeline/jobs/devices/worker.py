@@ -115,7 +115,6 @@ class _Worker:
             self._alone(begin)
         else:
             self._among_others(begin, begin.ranks)
-        self._done = True
         watch.end()
         join([listener])  # the run closes stdin
         if begin.ranks is not None:
@@ -259,6 +258,7 @@ class _Worker:
     def _tell(self, message: object) -> None:
         if isinstance(message, Ready):
             work_begins()
+        self._done |= isinstance(message, Finished | Failed)  # before the run hears of it, which closes stdin then
         with self._sending:
             send(self._answers, message)
 

@@ -11,7 +11,7 @@ from hopper_machine import ALL, Machine, last, machine_of
 
 from tvae.kernels import Unsupported
 from tvae.kernels.cuda import hopper_conv, hopper_cut
-from tvae.kernels.prebuild import rehearsal
+from tvae.kernels.prebuild import Builds, rehearsal
 from tvae.kernels.registry import Failed
 
 ENLARGED = {
@@ -191,6 +191,9 @@ def test_a_rehearsal_launches_nothing_and_asks_the_level_below_too(
     monkeypatch.setattr(module.cudnn_sum, "check", lambda *_: pytest.fail("asked"))
     monkeypatch.setattr(module, "implementation", lambda *_: lambda *_: others.append("the level below"))
     x, weight, residual = last(2, 64, 40, 30), last(256, 64, 3, 3), last(2, 256, 40, 30)
+    queues: list[bool] = []
+    want = Builds.want
+    monkeypatch.setattr(Builds, "want", lambda *a, **k: (queues.append(k.get("alone", False)), want(*a, **k))[1])
     with rehearsal() as builds:
         y, parts = module.conv_add(x, weight, None if alone else residual, None, ALL, None, True)
         assert others == ["the level below"]
@@ -198,6 +201,7 @@ def test_a_rehearsal_launches_nothing_and_asks_the_level_below_too(
     assert others[-1] == "the level below"
     assert (y.shape, parts.shape) == ((2, 256, 40, 30), (2, 12, 3, 256))
     assert len(builds) == 2
+    assert queues == [True, True], "NVRTC waits for none of Triton's builds"
     assert not machine.boxes
 
 

@@ -230,3 +230,18 @@ def test_a_run_without_kernels_is_followed_by_one_with_them_before_any_is_record
         assert torch.equal(one.run([x], recorder=runs)[0], expected)
         assert one.recorded == (n == RECORDED_AT + 2)
     assert alone == [False, *[True] * (RECORDED_AT + 1), False, False]  # the last is recorded
+
+
+def test_a_run_that_is_shared_takes_what_the_other_ranks_take() -> None:
+    x = image(8)
+    graph = graph_of(Residual)
+    sizes = graph.bind([tuple(x.shape)])
+    assert sizes is not None
+    weights = dict(built(Residual).named_parameters()) | graph.constants
+    plan, shared = (
+        schedule(lower(graph, sizes, x.device), 4),
+        SimpleNamespace(steps=False, recordable=False, exchange=None),
+    )
+    how: Any = {"planned": lambda: 0, "channels_last": False, "record": False, "shared": shared}
+    one = Runner(plan, weights, **how, plainly=lambda: pytest.fail("asked"))
+    assert one.started([x])

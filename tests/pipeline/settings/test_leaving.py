@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tvae.pipeline.jobs import Job
+from tvae.pipeline.jobs.devices.messages import Begin, Finished, NoMore, receive, send
+from tvae.pipeline.jobs.devices.started import COMMAND
 
 PROGRAM = """
 import atexit, logging, logging.handlers, sys, threading, time, types
@@ -26,7 +31,7 @@ def late():
 def main():
     log = logging.getLogger("tvae")
     log.addHandler(logging.handlers.MemoryHandler(99, target=logging.FileHandler({log!r})))
-    log.error("logged")
+    log.warning("logged")
     threading.held = Held()
     atexit.register(print, "atexit")
     threading.Thread(target=late).start()
@@ -40,7 +45,8 @@ with leaving():
 
 def run(tmp_path: Path, end: str, *, heavy: bool = True) -> subprocess.CompletedProcess[str]:
     code = PROGRAM.format(heavy=heavy, log=str(tmp_path / "log"), end=end)
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
 
 
 @pytest.mark.parametrize(
@@ -83,3 +89,39 @@ def test_nobody_reads_what_is_written(tmp_path: Path) -> None:
         told = process.stderr.read().decode()
         assert process.wait(60) != 0
     assert "BrokenPipeError" in told
+
+
+HELD = """
+import sys, threading
+class Held:
+    def __del__(self):
+        sys.stderr.write("taken apart\\n")
+threading.held = Held()
+"""
+
+
+def test_the_program_ends_so() -> None:
+    code = HELD + "import torch; sys.argv = ['tvae', '--version']; from tvae.cli.__main__ import program; program()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("tvae ")
+
+
+def test_the_process_of_a_device_ends_so(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(HELD)
+    paths = os.pathsep.join([str(tmp_path), *(path for path in sys.path if path)])
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        COMMAND, stdin=pipe, stdout=pipe, stderr=pipe, env={**os.environ, "PYTHONPATH": paths}
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        send(process.stdin, Begin(Job("encode", ("none",), device="cpu"), None))
+        send(process.stdin, NoMore())
+        process.stdin.flush()
+        while not isinstance(receive(process.stdout), Finished):
+            pass
+        process.stdin.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 0

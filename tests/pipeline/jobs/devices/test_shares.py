@@ -75,7 +75,7 @@ def test_items_that_take_long_are_not_held_back() -> None:
         given_to(shares, 0)
         at[0] += 0.001
         shares.ended(0, index)
-    assert shares._least(0) == LEAST_MOST
+        assert shares._least(0) == (LEAST if index < 8 else LEAST_MOST), "a few say little"
     for index in range(40, 80):
         given_to(shares, 0)
         at[0] += 0.05
