@@ -21,17 +21,18 @@ _DRIVER, _OF_PYTORCH = (
 )
 
 
-def begin_cuda(name: str | None) -> threading.Thread | None:
+def begin_cuda(name: str | None, *, driver_alone: bool = False) -> threading.Thread | None:
     """Start the device of this name, None: the first one, in a thread, where PyTorch will use it and is not there yet.
 
-    Python waits for the thread at its end. Where the driver has no such device the thread does nothing: PyTorch says
-    what is wrong.
+    driver_alone: which device that will be is not known yet. The driver looks at all that there are, and takes memory
+    of none. Python waits for the thread at its end. Where the driver has no such device the thread does nothing:
+    PyTorch says what is wrong.
     """
     kind, _, number = (name or "cuda").partition(":")
     if kind != "cuda" or not (number or "0").isdecimal() or "torch" in sys.modules or not _for_cuda():
         return None
     os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")  # as PyTorch sets it before it starts a GPU
-    thread = threading.Thread(target=_start, args=(int(number or "0"),), name="tvae-cuda")
+    thread = threading.Thread(target=_start, args=(None if driver_alone else int(number or "0"),), name="tvae-cuda")
     thread.start()
     return thread
 
@@ -44,11 +45,12 @@ def _for_cuda() -> bool:
     )
 
 
-def _start(number: int) -> None:
+def _start(number: int | None) -> None:
+    """The driver, and the device of this number."""
     try:
         driver = ctypes.CDLL(_DRIVER)
     except OSError:
         return
     device, context = ctypes.c_int(), ctypes.c_void_p()
-    if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), number) == 0:
+    if driver.cuInit(0) == 0 and number is not None and driver.cuDeviceGet(ctypes.byref(device), number) == 0:
         driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)

@@ -19,7 +19,7 @@ from tvae.pipeline.settings.cores import usable_cores
 
 __all__ = ["COMMAND", "started", "started_early"]
 
-COMMAND = (sys.executable, "-P", "-m", "tvae.pipeline.jobs.devices.worker")
+COMMAND = (sys.executable, "-P", "-m", "tvae.pipeline.jobs.devices")
 _MOST = 16
 """Processes that start early: how many devices there are shows later."""
 Started = subprocess.Popen[bytes]

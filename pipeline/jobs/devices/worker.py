@@ -1,4 +1,4 @@
-"""The process of a device: ``python -m tvae.pipeline.jobs.devices.worker``.
+"""The process of a device: ``python -m tvae.pipeline.jobs.devices``.
 
 It is told on stdin what to do, and answers on stdout (see ``messages``). When stdin ends before all is done, it ends
 as a run does that Ctrl-C interrupts: what is being written is finished, the rest is dropped.
@@ -7,13 +7,12 @@ as a run does that Ctrl-C interrupts: what is being written is finished, the res
 from __future__ import annotations
 
 import _thread
-import logging
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +35,6 @@ from tvae.pipeline.jobs.devices.messages import (
     Failed,
     Finished,
     Give,
-    Logged,
     Ordered,
     Raised,
     Ranks,
@@ -47,6 +45,7 @@ from tvae.pipeline.jobs.devices.messages import (
     receive,
     send,
 )
+from tvae.pipeline.jobs.devices.passed_log import pass_log
 from tvae.pipeline.jobs.operations import operation_for
 from tvae.pipeline.jobs.outcome import Finished as ItemFinished
 from tvae.pipeline.jobs.outcome import Outcome, failure, is_fault
@@ -58,7 +57,6 @@ from tvae.pipeline.jobs.vaes import Vaes
 from tvae.pipeline.media.sandbox import Sandbox
 from tvae.pipeline.settings.collector import collects_less, work_begins
 from tvae.pipeline.settings.crashes import tells_of_crashes
-from tvae.pipeline.settings.leaving import leaving
 
 if TYPE_CHECKING:
     from tvae.pipeline.jobs.devices.following import Following
@@ -106,8 +104,7 @@ class _Worker:
 
         begin: Begin = receive(self._orders)
         if begin.log_level is not None:
-            logging.getLogger("tvae").setLevel(begin.log_level)
-            logging.getLogger("tvae").addHandler(_Log(self._tell))
+            pass_log(begin.log_level, self._tell)
         listener = threading.Thread(target=self._listen, name="tvae-listens", daemon=True)
         watch = Watch(lambda: self._tell(Alive()))
         listener.start()
@@ -282,19 +279,3 @@ def _answers(vaes: Vaes) -> bool:
         return True
     except (RuntimeError, UsageError):
         return False
-
-
-class _Log(logging.Handler):
-    """To the run."""
-
-    def __init__(self, tell: Callable[[object], None]) -> None:
-        super().__init__()
-        self._tell = tell
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._tell(Logged(record.levelno, self.format(record)))
-
-
-if __name__ == "__main__":
-    with leaving():
-        main()

@@ -52,6 +52,13 @@ def test_the_device_that_is_meant(name: str | None, device: int, driver: SimpleN
     assert driver.log == [early_cuda._DRIVER, ("init", 0), ("retain", device)]
 
 
+def test_the_driver_alone(driver: SimpleNamespace) -> None:
+    thread = begin_cuda(None, driver_alone=True)
+    assert thread is not None
+    thread.join(20)
+    assert driver.log == [early_cuda._DRIVER, ("init", 0)]
+
+
 def test_kernels_are_loaded_as_pytorch_has_them_loaded(
     driver: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -118,3 +119,15 @@ def test_one_that_has_gone_is_not_taken(begun: list[started.Started], idle: None
         with each:
             each.kill()
     assert ended(begun)
+
+
+def test_a_process_starts_the_driver_before_it_imports_pytorch() -> None:
+    """Which device it will have is not known yet."""
+    program = (
+        "import sys\n"
+        "from tvae.pipeline.jobs.devices import __main__ as process\n"
+        "process.begin_cuda = lambda *a, **k: print(a, k, 'torch' in sys.modules, file=sys.stderr)\n"
+        "process.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "(None,) {'driver_alone': True} False\n")
