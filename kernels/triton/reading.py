@@ -8,6 +8,7 @@ seconds beside a capture, and slow that down by half. The next process is told t
 from __future__ import annotations
 
 import builtins
+import functools
 import mmap
 import os
 import threading
@@ -37,7 +38,7 @@ def read_triton() -> None:
             return
         name = known_name(place.__file__)
         if name is not None:
-            place.triton_key = lambda: name
+            place.triton_key = functools.lru_cache(functools.wraps(own_name)(lambda: name))
         else:
             files: set[str] = set()
             with _in_one_go(place, lambda path: files.add(os.path.abspath(path))):

@@ -54,6 +54,7 @@ def test_the_next_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(place, "triton_key", lambda: pytest.fail("read again"))
         reading.read_triton()
         assert place.triton_key() == expected
+        assert place.triton_key.cache_info().currsize == 1, "as Triton's own"
         found = place.triton_key
         reading.read_triton()
         assert place.triton_key is found
