@@ -199,7 +199,7 @@ WaitForKernels = Annotated[
     typer.Option(
         "--wait-for-kernels",
         help="Compute nothing before a GPU's kernels are built, which takes seconds the first time. Without it, "
-        "PyTorch's own operations compute until then, just as exactly.",
+        "PyTorch's own operations compute pictures until then, just as exactly.",
         rich_help_panel=MODEL,
     ),
 ]

@@ -124,8 +124,8 @@ class Job:
     bitwise: bool = False
     """The same bits in every budget and on any number of devices. Each picture then has a call of its own."""
     wait_for_kernels: bool = False
-    """Compute nothing before the kernels of a new model are built; else pictures and short clips may be, by PyTorch's
-    own operations."""
+    """Compute nothing before the kernels of a new model are built; else pictures may be, by PyTorch's own
+    operations."""
     batch: int | None = None
     """Pictures of one size that share a call, at most; None: as many as pays."""
     max_pixels: int = MAX_PIXELS

@@ -1,7 +1,8 @@
 """Runs that begin while kernels are being built, on a machine or with a model that is new.
 
 Building takes seconds, and the operations that a kernel stands for are there in PyTorch as well. Those take more time
-and memory, so that only brief runs with room to spare do without the kernels; all others wait for them.
+and memory, so that only brief runs with room to spare do without the kernels; all others wait for them. So do clips:
+cuDNN may search for the algorithms of their convolutions, which takes longer than building kernels.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ _log = logging.getLogger("tvae")
 def takes_definitions(plan: ChosenPlan, limits: Limits, device: torch.device) -> bool:
     """Is a run of this plan, now, to take PyTorch's own operations instead of kernels that are not built yet?"""
     if limits.wait_for_kernels or limits.bitwise or limits.vram is not None or not under_way():
+        return False
+    program = plan.schedule.program
+    if any(len(program.ops[i].shape) != 4 for i in program.inputs):
         return False
     room = unused_bytes(device)
     if room is None or _TIMES * plan.bytes > limits.share * room or plan.seconds > _BRIEF:

@@ -37,8 +37,11 @@ def building() -> Iterator[None]:
         wait_for_all()
 
 
-def planned(seconds: float = 0.1, size: int = GIB) -> Any:
-    return SimpleNamespace(seconds=seconds, bytes=size)
+def planned(seconds: float = 0.1, size: int = GIB, *dims: int) -> Any:
+    """dims: of the inputs."""
+    ops = [SimpleNamespace(shape=(1,) * n) for n in dims or (4,)]
+    program = SimpleNamespace(ops=ops, inputs=range(len(ops)))
+    return SimpleNamespace(seconds=seconds, bytes=size, schedule=SimpleNamespace(program=program))
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +65,12 @@ def test_a_brief_run_does_without() -> None:
 def test_who_wants_one_level_or_named_the_memory_waits(limits: Limits) -> None:
     with building():
         assert not takes_definitions(planned(), limits, CPU)
+
+
+@pytest.mark.parametrize("dims", [(5,), (5, 5, 5), (4, 5)])
+def test_a_clip_waits(dims: tuple[int, ...]) -> None:
+    with building():
+        assert not takes_definitions(planned(0.1, GIB, *dims), EARLY, CPU)
 
 
 def test_a_long_run_waits() -> None:
