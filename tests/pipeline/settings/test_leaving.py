@@ -107,6 +107,22 @@ def test_the_program_ends_so() -> None:
     assert done.stdout.startswith("tvae ")
 
 
+def test_a_program_that_calls_a_command_goes_on_and_ends_as_it_likes() -> None:
+    code = """
+import sys, torch
+from tvae.cli.app import main
+sys.argv = ["tvae", "encode", "none.png"]
+try:
+    main()
+except SystemExit as end:
+    print("ended with", end.code)
+sys.exit(7)
+"""
+    done = subprocess.run([sys.executable, "-c", HELD + code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (7, "ended with 2\n")
+    assert "taken apart" in done.stderr
+
+
 def test_the_process_of_a_device_ends_so(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(HELD)
     paths = os.pathsep.join([str(tmp_path), *(path for path in sys.path if path)])
