@@ -75,28 +75,32 @@ def test_what_a_picture_holds_while_it_waits(
     assert kept == [(640 * 320 * 10, 640 * 320 * of_pixel)]
 
 
+def counting(stand_in: Run, out: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A model that is slow, and says in ``most`` how many pictures were read and not written, at most."""
+    from tvae.pipeline.jobs import reading
+
+    read, prepare = list[int](), reading.prepare
+    monkeypatch.setattr(reading, "prepare", lambda *args: read.append(1) or prepare(*args))
+
+    class Counting(type(stand_in())):  # type: ignore[misc]
+        most = 0
+
+        def encode(self, x: Any) -> Any:
+            time.sleep(0.03)
+            self.most = max(self.most, len(read) - len([*out.glob("*.safetensors")]))
+            return super().encode(x)
+
+    return Counting(stand_in().info)
+
+
 def test_few_tiny_pictures_wait(
     run: Run, stand_in: Run, picture: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However much room there is: what Python keeps for each is not counted."""
     monkeypatch.setattr(overlap, "MOST_ITEMS", 4)
-    read: list[int] = []
     for number in range(30):
         source = picture(f"in/{number:02d}.png", 16, 16, seed=number)
-    from tvae.pipeline.jobs import reading
-
-    prepare = reading.prepare
-    monkeypatch.setattr(reading, "prepare", lambda *args: read.append(1) or prepare(*args))
-
-    class Waiting(type(stand_in())):  # type: ignore[misc]
-        most = 0
-
-        def encode(self, x: Any) -> Any:
-            time.sleep(0.03)
-            self.most = max(self.most, len(read) - len([*(tmp_path / "out").glob("*.safetensors")]))
-            return super().encode(x)
-
-    model = Waiting(stand_in().info)
+    model = counting(stand_in, tmp_path / "out", monkeypatch)
     done, _ = run("encode", source.parent, output=tmp_path / "out", model=model, batch=1)
     assert done.done == 30
     assert 1 <= model.most <= 4
@@ -138,22 +142,9 @@ def test_small_photos_that_become_large_are_counted_as_large(
 ) -> None:
     """Of 16x16 to 512x512: four fit when they wait, beside what four readers have at that moment."""
     monkeypatch.setattr(overlap, "room_bytes", lambda _vram: 4 * 512 * 512 * 4)
-    out, read = tmp_path / "out", list[int]()
+    out = tmp_path / "out"
     for number in range(24):
         source = picture(f"in/{number:02d}.png", 16, 16, seed=number)
-    from tvae.pipeline.jobs import reading
-
-    prepare = reading.prepare
-    monkeypatch.setattr(reading, "prepare", lambda *args: read.append(1) or prepare(*args))
-
-    class Waiting(type(stand_in())):  # type: ignore[misc]
-        most = 0
-
-        def encode(self, x: Any) -> Any:
-            time.sleep(0.03)
-            self.most = max(self.most, len(read) - len([*out.glob("*.safetensors")]))
-            return super().encode(x)
-
-    model = Waiting(stand_in().info)
+    model = counting(stand_in, out, monkeypatch)
     assert run("encode", source.parent, output=out, model=model, size=(512, 512), batch=1)[0].done == 24
     assert 1 <= model.most <= 4 + 4
