@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tvae.kernels.operations.shuffle_up import Part
 from tvae.kernels.registry import Unsupported
 from tvae.kernels.triton.launch import (
     FURTHEST,
@@ -28,7 +29,7 @@ __all__ = ["shuffle_up"]
 SHUFFLE = Tuning(tile_bytes=8192, warps=4, per_sm=10**6, stages=1)
 
 
-@triton.jit(do_not_specialize=["t", "h", "w", "blocks", "tiles"])
+@triton.jit(do_not_specialize=["t", "h", "w", "first_t", "first_h", "first_w", "blocks", "tiles"])
 def _shuffle(
     x: tl.tensor,
     other: tl.tensor,
@@ -37,6 +38,9 @@ def _shuffle(
     t: tl.tensor,
     h: tl.tensor,
     w: tl.tensor,
+    first_t: tl.tensor,
+    first_h: tl.tensor,
+    first_w: tl.tensor,
     blocks: tl.tensor,
     tiles: tl.tensor,
     x_sample: tl.tensor,
@@ -74,11 +78,12 @@ def _shuffle(
         line = row - frame * h
         keep = (at < pixels)[:, None] & c_keep[None, :]
         of = c[None, :]
+        in_t, in_h, in_w = frame + first_t, line + first_h, column + first_w
         if TIMES != PLACES:
-            place = ((frame % FT) * FH + line % FH) * FW + column % FW
+            place = ((in_t % FT) * FH + in_h % FH) * FW + in_w % FW
             of = (c[None, :] * PLACES + place[:, None]) // TIMES
-        source = tl.cast(frame // FT, tl.int64) * x_frame
-        source += tl.cast(line // FH, tl.int64) * x_row + tl.cast(column // FW, tl.int64) * x_pixel
+        source = tl.cast(in_t // FT, tl.int64) * x_frame
+        source += tl.cast(in_h // FH, tl.int64) * x_row + tl.cast(in_w // FW, tl.int64) * x_pixel
         v = tl.load(x + (source[:, None] + of), mask=keep, other=0.0)
         if SUM:
             beside = tl.cast(frame, tl.int64) * o_frame
@@ -88,13 +93,20 @@ def _shuffle(
         tl.store(y + (to[:, None] + c[None, :]), v.to(y.dtype.element_ty), mask=keep)
 
 
-def shuffle_up(x: Tensor, factors: Sequence[int], channels: int, other: Tensor | None) -> Tensor:
+def shuffle_up(
+    x: Tensor, factors: Sequence[int], channels: int, other: Tensor | None, part: Part | None = None
+) -> Tensor:
     """See ``operations.shuffle_up``. The sum is taken in float32 and rounded once; y is dense, channels innermost."""
     check_place(x)
     places, spatial = math.prod(factors), x.shape[2:]
     if len(factors) != len(spatial) or min(factors) < 1 or channels * places % x.shape[1]:
         raise ValueError(f"{list(x.shape)} does not become {channels} channels, enlarged by {list(factors)}")
-    size = [n * factor for n, factor in zip(spatial, factors, strict=True)]
+    size, begin = [n * factor for n, factor in zip(spatial, factors, strict=True)], [0] * len(spatial)
+    if part is not None:
+        dim, first, last = part
+        if not 0 <= first < last <= size[dim]:
+            raise ValueError(f"no pixels [{first}, {last}) among {size[dim]}")
+        size[dim], begin[dim] = last - first, first
     shape = x.shape[0], channels, *size
     missing = 3 - len(size)
     ones = [1] * missing
@@ -124,6 +136,8 @@ def shuffle_up(x: Tensor, factors: Sequence[int], channels: int, other: Tensor |
             channels,
             *ones,
             *size,
+            *[0] * missing,
+            *begin,
             blocks,
             tiles,
             x.stride(0) if x.shape[0] > 1 else 0,

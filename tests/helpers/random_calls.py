@@ -125,8 +125,11 @@ def random_case(operation: str, pick: random.Random) -> Case:
         factors = [pick.randint(1, 3) for _ in range(x.ndim - 2)]
         ways = [n for n in range(1, 2 * x.shape[1]) if n * prod(factors) % x.shape[1] == 0]
         channels = pick.choice(ways)
-        label = f"{label} {factors} {channels}"
-        return shuffle_up.case(oracle, label, x, factors, channels, summed=yes["residual"])
+        dim = pick.randrange(x.ndim - 2)
+        first, last = sorted(pick.sample(range(x.shape[2 + dim] * factors[dim] + 1), 2))
+        part = (dim, first, last) if yes["into"] else None
+        label = f"{label} {factors} {channels} {part}"
+        return shuffle_up.case(oracle, label, x, factors, channels, summed=yes["residual"], part=part)
     if operation == "rms_norm_act":
         return rms_norm_act.case(
             oracle, label, x, form=pick.choice(("normalize", "rms")), weights=yes["weights"], act=act, into=yes["into"]

@@ -187,14 +187,20 @@ def zeros_on_both_sides(x: Tensor, weight: Tensor, bias: Any, pads: Any, out: An
     return (y if out is None else out.copy_(y)), parts
 
 
-def as_many_for_all(x: Tensor, factors: Any, channels: int, other: Any) -> Tensor:
+def as_many_for_all(x: Tensor, factors: Any, channels: int, other: Any, part: Any) -> Tensor:
     """The first channels enlarged, whatever becomes of the others."""
     y = native("enlarge")(x, factors)[:, torch.arange(channels) % x.shape[1]]
+    y = y if part is None else y.narrow(2 + part[0], part[1], part[2] - part[1])
     return y if other is None else y + other
 
 
-def leaves_the_sum_out(x: Tensor, factors: Any, channels: int, other: Any) -> Tensor:
-    return native("shuffle_up")(x, factors, channels, None)
+def leaves_the_sum_out(x: Tensor, factors: Any, channels: int, _other: Any, part: Any) -> Tensor:
+    return native("shuffle_up")(x, factors, channels, None, part)
+
+
+def begins_with_the_first_row(x: Tensor, factors: Any, channels: int, other: Any, part: Any) -> Tensor:
+    part = part and (part[0], 0, part[2] - part[1])
+    return native("shuffle_up")(x, factors, channels, other, part)
 
 
 def a_frame_late(x: Tensor, weight: Tensor, *more: Any) -> Tensor:
@@ -224,7 +230,7 @@ WRONG = {
     "rms_norm_act": [over_all_pixels, forgets_the_offset, leaves_the_place_empty],
     "pad": [zeros_for_all, normalises_the_border],
     "enlarge": [by_blocks],
-    "shuffle_up": [as_many_for_all, leaves_the_sum_out],
+    "shuffle_up": [as_many_for_all, leaves_the_sum_out, begins_with_the_first_row],
     "conv3d": [a_frame_late],
     "conv_add": [forgets_the_border, adds_nothing, needs_a_residual],
     "down_conv": [a_step_late, zeros_on_both_sides],

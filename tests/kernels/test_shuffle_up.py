@@ -37,3 +37,13 @@ def test_channels_are_repeated_without_a_copy(factors: tuple[int, int], channels
     times = channels * factors[0] * factors[1] // 8
     pixels = X.repeat_interleave(times, 1).unflatten(1, (channels, *factors)).permute(0, 1, 4, 2, 5, 3)
     assert torch.equal(wanted, pixels.reshape(wanted.shape))
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_part_is_what_is_cut_out_of_the_whole(layout: torch.memory_format) -> None:
+    x, factors = X.contiguous(memory_format=layout), (2, 3)
+    whole = shuffle_up(x, factors, 4, None)
+    other = torch.randn(2, 4, 3, 12)
+    assert torch.equal(shuffle_up(x, factors, 4, None, (0, 1, 4)), whole[:, :, 1:4])
+    assert torch.equal(shuffle_up(x, factors, 4, other, (0, 1, 4)), whole[:, :, 1:4] + other)
+    assert torch.equal(shuffle_up(x, factors, 4, None, (1, 5, 12)), whole[..., 5:])

@@ -67,6 +67,21 @@ def test_pixels_are_the_definitions_bits(
         assert torch.equal(y, wanted)
 
 
+@pytest.mark.parametrize(("shape", "factors", "channels"), CALLS)
+def test_a_part_of_the_result(shape: tuple[int, ...], factors: tuple[int, ...], channels: int) -> None:
+    """Along each dimension, beginning and ending between the pixels that become of one."""
+    x = a_map(*shape)
+    for dim, factor in enumerate(factors):
+        part = dim, factor - 1, factor * shape[2 + dim] - factor // 2
+        y = shuffle.shuffle_up(x, factors, channels, None, part)
+        assert torch.equal(y, shuffle_up(x, factors, channels, None).narrow(2 + dim, part[1], part[2] - part[1]))
+        assert y.movedim(1, -1).is_contiguous()
+        other = a_map(*y.shape)
+        wanted = shuffle_up(x, factors, channels, other, part)
+        assert torch.equal(shuffle.shuffle_up(x, factors, channels, other, part), wanted)
+        assert torch.equal(wanted, y + other)
+
+
 def test_rows_of_larger_maps() -> None:
     """Neither input lies in one piece."""
     x, other = a_map(2, 8, 2, 9, 4)[:, :, :, 2:6], a_map(2, 4, 2, 12, 8)[:, :, :, 1:9]
@@ -106,3 +121,6 @@ def test_wrong_arguments_are_named(run: Any) -> None:
     if run is not shuffle_up:
         with pytest.raises(ValueError, match="added"):
             run(x, (2, 2), 8, x)
+        for part in ((0, 3, 3), (0, 0, 9), (1, -1, 2)):
+            with pytest.raises(ValueError, match=r"among 8"):
+                run(x, (2, 2), 8, None, part)

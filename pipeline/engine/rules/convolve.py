@@ -38,23 +38,48 @@ def _conv2d(
 ) -> Tensor:
     """conv2d; on a GPU, in 16 bits, one of single taps is a matrix product: cuDNN thinks for 2 ms about each size that
     it has not seen (H100), and the product takes as long as its convolution."""
-    single = weight.shape[2:] == (1, 1) and set(stride) == {1} and set(padding) == {0} and groups == 1
-    pays = x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
-    y = as_product(kernels, x, weight, bias) if single and pays else None
+    y = as_product(kernels, x, weight, bias) if _is_product(x, weight, stride, padding, groups) else None
     return conv2d(x, weight, bias, stride, padding, dilation, groups) if y is None else y
+
+
+def _is_product(x: Tensor, weight: Tensor, stride: list[int], padding: list[int], groups: int) -> bool:
+    single = weight.shape[2:] == (1, 1) and set(stride) == {1} and set(padding) == {0} and groups == 1
+    return single and x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
 
 
 def as_product(kernels: Kernels, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
     """conv2d with single taps of x_nchw as a matrix product, which has channels innermost; None where x does not have
-    them so, or has its pixels at uneven distances."""
+    them so, or has a picture's pixels at uneven distances."""
     if x.stride(1) != 1 or x.shape[1] == 1 or 0 in x.shape:
         return None
+    taps_oi = weight.flatten(1)
+    if (x_pi := _pixels(x, -1)) is not None:
+        y = kernels.linear(x_pi, taps_oi, bias)
+    elif (x_npi := _pixels(x, x.shape[0], -1)) is not None:
+        y = _picture_by_picture(x_npi, taps_oi, bias)
+    else:
+        return None
+    return y.view(x.shape[0], *x.shape[2:], weight.shape[0]).permute(0, 3, 1, 2)
+
+
+def _pixels(x: Tensor, *counts: int) -> Tensor | None:
+    """The pixels of x_nchw, divided as the counts say, [*counts, C]; None where that takes a copy."""
     try:
-        pixels = x.permute(0, 2, 3, 1).view(-1, x.shape[1])
+        return x.permute(0, 2, 3, 1).view(*counts, x.shape[1])
     except RuntimeError:
         return None
-    y = kernels.linear(pixels, weight.flatten(1), bias)
-    return y.view(x.shape[0], *x.shape[2:], weight.shape[0]).permute(0, 3, 1, 2)
+
+
+def _picture_by_picture(x_npi: Tensor, taps_oi: Tensor, bias: Tensor | None) -> Tensor:
+    """The same of pictures that do not follow each other in memory, as some rows of each frame do: a library would copy
+    them first, element by element."""
+    y_npo = x_npi.new_empty((*x_npi.shape[:2], taps_oi.shape[0]))
+    for x_pi, y_po in zip(x_npi, y_npo, strict=True):
+        if bias is None:
+            torch.mm(x_pi, taps_oi.T, out=y_po)
+        else:
+            torch.addmm(bias, x_pi, taps_oi.T, out=y_po)
+    return y_npo
 
 
 def _conv3d(
@@ -71,8 +96,12 @@ def _conv3d(
     alone = weight.shape[2] == 1 and stride[0] == 1 and padding[0] == 0 and 0 not in x.shape
     if not alone or x.stride(1) != 1 or x.shape[1] == 1:
         return kernels.conv3d(x, weight, bias, stride, padding, dilation, groups)
-    frames = settled(x.transpose(1, 2).flatten(0, 1))
-    y = conv2d(frames, weight.select(2, 0), bias, stride[1:], padding[1:], dilation[1:], groups)
+    frames, taps = settled(x.transpose(1, 2).flatten(0, 1)), weight.select(2, 0)
+    apart, y = not frames.is_contiguous(memory_format=torch.channels_last), None
+    if apart and _is_product(frames, taps, stride[1:], padding[1:], groups):
+        y = as_product(kernels, frames, taps, bias)
+    if y is None:
+        y = conv2d(frames, taps, bias, stride[1:], padding[1:], dilation[1:], groups)
     return y.unflatten(0, (x.shape[0], x.shape[2])).transpose(1, 2)
 
 

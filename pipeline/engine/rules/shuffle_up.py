@@ -7,7 +7,7 @@ import math
 from torch import Tensor
 
 from tvae.kernels.operations.shuffle_up import leading
-from tvae.pipeline.engine.ir.axis import Axis, crop
+from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.ir.graph import Node
 from tvae.pipeline.engine.ir.program import Demand, Op, Read
 from tvae.pipeline.engine.rules.context import Context
@@ -40,10 +40,9 @@ def shuffle_up(ctx: Context, node: Node) -> Op:
     def run(read: Read, a: int, b: int) -> Tensor:
         first, last = span(a, b)
         x, rest = read(source.id, first, last), None if other is None else read(other.id, a, b)
-        if (first * factor, last * factor) == (a, b):
-            return kernels.shuffle_up(x, factors, channels, rest)
-        y = crop(kernels.shuffle_up(x, factors, channels, None), out, a - first * factor, b - first * factor)
-        return y if rest is None else y.add_(rest)
+        whole = (first * factor, last * factor) == (a, b)
+        part = None if whole else (axis.dim - 2, a - first * factor, b - first * factor)
+        return kernels.shuffle_up(x, factors, channels, rest, part)
 
     row_bytes = math.prod(shape) // max(1, out.rows) * node.meta.dtype.itemsize
     repeats = channels * math.prod(factors) // source.shape[1]
