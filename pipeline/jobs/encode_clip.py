@@ -92,7 +92,7 @@ class _Clip:
 
     def reached(self, chunks: int, stream: ClipStream | None, generator: Tensor | None) -> None:
         """All parts so far, of so many chunks, are written; the rest needs the stream's caches and the generator."""
-        if self.checkpoints.due:
+        if self.checkpoints.due(0 if stream is None else stream.nbytes):
             writer, caches = self.writer, [] if stream is None else stream.saved()
             self.checkpoints.write(Checkpoint(writer.parts, writer.frames, chunks, caches, generator))
 

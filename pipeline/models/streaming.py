@@ -37,6 +37,11 @@ class ClipStream:
         assert isinstance(result, Tensor)
         return result
 
+    @property
+    def nbytes(self) -> int:
+        """Size of what ``saved`` gives."""
+        return sum(cache.nbytes for cache in self.caches)
+
     def saved(self) -> list[Tensor]:
         """All that later steps know of earlier ones, on the CPU."""
         return [cache.cpu() for cache in self.caches if not isinstance(cache, OwnRows)]

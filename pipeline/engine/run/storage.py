@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -87,6 +88,11 @@ class OwnRows:
     def device(self) -> torch.device:
         """Where they are."""
         return self.rows.device
+
+    @property
+    def nbytes(self) -> int:
+        """Of the whole value."""
+        return math.prod(self.shape) * self.rows.element_size()
 
     def to(self, device: torch.device) -> OwnRows:
         """The same there."""

@@ -137,6 +137,10 @@ class StandInStream:
         pixels = (chunk - done / 100).repeat_interleave(FACTOR, -1).repeat_interleave(FACTOR, -2)
         return pixels.repeat_interleave(factor if done else model.info.lead_frames or factor, 2)
 
+    @property
+    def nbytes(self) -> int:
+        return sum(cache.nbytes for cache in self.caches)
+
     def saved(self) -> list[Tensor]:
         return [*self.caches]
 

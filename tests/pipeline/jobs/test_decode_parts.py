@@ -31,7 +31,7 @@ def test_the_end_of_a_part(tmp_path: Path, beside: bool) -> None:
     found = Checkpoints(state, "f" * 64).read()
     assert found is not None
     assert (found.parts, found.frames, found.chunks) == (1, PART_FRAMES, 2)
-    parts._checkpoints._next = float("inf")  # it is too early for another
+    parts._checkpoints._took = float("inf")  # it is too early for another
     second = parts.reached(2 * PART_FRAMES, 3)
     assert second is not None
     second()

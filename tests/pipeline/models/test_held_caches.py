@@ -152,6 +152,7 @@ def test_a_stream_goes_on_with_what_another_saved(folder: Path, monkeypatch: pyt
         assert relative_l2(stream.step(part), expected) <= 2e-6
         assert any(isinstance(cache, OffloadedCache) for cache in stream.caches) == bool(n % 2)
         saved = stream.saved()
+        assert stream.nbytes == sum(cache.nbytes for cache in saved)
 
 
 @pytest.mark.long

@@ -56,7 +56,8 @@ def computed(model: Model, side: Any, x: Tensor, *, again: bool = False) -> Tens
     parts, at = list[Tensor](), 0
     for n, size in enumerate(stream.cuts.sizes(x.shape[2])):
         if again and n == 1:
-            saved, stream = stream.saved(), model.stream(side)
+            told, saved, stream = stream.nbytes, stream.saved(), model.stream(side)
+            assert told == sum(cache.nbytes for cache in saved)
             assert stream is not None
             assert all(type(cache) is Tensor for cache in saved)
             stream.restore(saved)

@@ -130,11 +130,27 @@ def test_an_older_clip_stays_while_its_successor_is_interrupted(
     assert not list((out / "c.mkv.latents").glob(".tvae*"))
 
 
+def test_none_is_kept_that_would_take_longer_than_the_run(
+    run: Run, model: Run, interrupted: Run, kind: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image VAE has no caches to keep."""
+    monkeypatch.setattr(checkpoint, "_BYTES_A_SECOND", 1e-12)
+    interrupted("encode", source, tmp_path / "out", 150)
+    _, events = run("encode", source, output=tmp_path / "out", model=model())
+    assert went_on(events) == (kind == "image")
+
+
 def test_keeping_checkpoints_takes_a_small_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     kept = checkpoint.Checkpoints(tmp_path / "state", "f")
-    assert kept.due
+    assert kept.due(0)
+    gigabytes = 5 << 30
+    assert not kept.due(gigabytes), "the first takes its share of the time, too"
+    now += 399.0
+    assert not kept.due(gigabytes)
+    now += 2.0
+    assert kept.due(gigabytes)
 
     save_file = checkpoint.save_file
 
@@ -146,9 +162,10 @@ def test_keeping_checkpoints_takes_a_small_share_of_the_time(tmp_path: Path, mon
     monkeypatch.setattr(checkpoint, "save_file", slow)
     kept.write(checkpoint.Checkpoint(1, 17, 5, [torch.arange(6.0).view(2, 3).t(), torch.ones(2, dtype=torch.bfloat16)]))
     now += 39.0
-    assert not kept.due
+    assert not kept.due(gigabytes)
+    assert not kept.due(0), "it is known how long it takes"
     now += 2.0
-    assert kept.due
+    assert kept.due(gigabytes)
     found = kept.read()
     assert found is not None
     assert (found.parts, found.frames, found.chunks, found.generator, len(found.caches)) == (1, 17, 5, None, 2)
