@@ -32,11 +32,11 @@ from tvae.pipeline.media import (
 )
 from tvae.pipeline.models.calls import Side
 from tvae.pipeline.models.latent_space import LatentSpace
+from tvae.pipeline.session.outputs.taken_apart import Posterior
 
 if TYPE_CHECKING:
     from tvae.pipeline.models.streaming import ClipStream
     from tvae.pipeline.session.model import Model
-    from tvae.pipeline.session.outputs.taken_apart import Posterior
 
 __all__ = [
     "decode_clip",
@@ -45,6 +45,7 @@ __all__ = [
     "encode_clip",
     "encode_frame",
     "encode_pictures",
+    "encode_step",
     "enough_memory",
     "expect_pictures",
     "kept_names",
@@ -52,6 +53,7 @@ __all__ = [
     "latents_to_decode",
     "out_of_memory",
     "roundtrip_pictures",
+    "step_levels",
     "without_memory",
 ]
 
@@ -102,6 +104,23 @@ def encode_frame(
     if frame.shape[0] * frame.shape[1] <= model.whole_pixels:
         rows = levels_to_device([on_host(frame, model.device)], model.device, model.dtype)
     return _kept(model, model.encode(rows), posterior, space, generator)
+
+
+def encode_step(
+    stream: ClipStream,
+    frames: Sequence[np.ndarray],
+    model: Model,
+    posterior: PosteriorKind,
+    space: Space,
+    generator: torch.Generator,
+) -> list[Tensor]:
+    """The same of the next frames of a clip for a video VAE, each [1, C, t, h, w], on the device."""
+    height, width, channels = frames[0].shape
+    pixels = torch.empty((1, channels, len(frames), height, width), dtype=model.dtype, device=model.device)
+    for place, frame in zip(pixels[0].unbind(1), frames, strict=True):  # one at a time takes less memory
+        place.copy_(levels_to_device([on_host(frame, model.device)], model.device, model.dtype)[0])
+    moments = stream.step(pixels)
+    return _kept(model, Posterior.from_moments(moments), posterior, space, generator)
 
 
 def kept_names(posterior: str) -> tuple[str, ...]:
@@ -192,6 +211,12 @@ def decode_clip(model: Model, latents: Tensor) -> list[np.ndarray]:
 def decode_step(stream: ClipStream, latents: Tensor) -> list[np.ndarray]:
     """The pictures that the next latent frame ``[C, 1, h, w]`` of a clip stands for. InputError as above."""
     return tensor_to_frames(stream.step(latents.unsqueeze(0))[0].transpose(0, 1))
+
+
+def step_levels(stream: ClipStream, latents: Tensor) -> list[Tensor]:
+    """Of each of those pictures uint8 levels [1, H, W, 3], and whether it is finite [1], in turn, on the device."""
+    frames = stream.step(latents.unsqueeze(0))[0].transpose(0, 1)
+    return [found for frame in frames for found in tensor_to_levels(frame.unsqueeze(0))]
 
 
 def latents_to_decode(model: Model, tensors: dict[str, Tensor], space: SpaceRecord) -> Tensor:

@@ -19,14 +19,14 @@ from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.jobs.busy import CLIP
 from tvae.pipeline.jobs.checkpoint import Checkpoint, goes_on
 from tvae.pipeline.jobs.clip_modes import ClipMode, Passage, passage
-from tvae.pipeline.jobs.compute import decode_clip, decode_step, enough_memory, latents_to_decode
+from tvae.pipeline.jobs.compute import decode_clip, enough_memory, latents_to_decode
 from tvae.pipeline.jobs.context import Context
-from tvae.pipeline.jobs.decode_parts import DecodeParts
+from tvae.pipeline.jobs.decode_parts import DecodeParts, Ends
 from tvae.pipeline.jobs.describe import identity
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import picture_serves, undone
 from tvae.pipeline.jobs.fingerprints import of_decoded
-from tvae.pipeline.jobs.frames import decoded_frames
+from tvae.pipeline.jobs.frames import decoded_frames, decoded_steps
 from tvae.pipeline.jobs.geometry import restore
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.lengths import frame_count
@@ -127,13 +127,14 @@ def _decode_chunks(
                 while times and done < start.frames:
                     writer.pass_over(*times.popleft())
                     done += 1
-        for number, (clip, frames) in enumerate(_decoded(clips, model, way, context), start.chunks + 1):
+        ends = None if parts is None else parts.counted(start)
+        for clip, frames, end in _decoded(clips, model, way, context, ends):
             times.extend(zip(clip.pts, clip.durations, strict=True))
             for rgb in frames[: len(times)]:  # copies of the last frame, which filled the clip up, have no times
                 put(partial(writer.write, Frame(restore(rgb, reader.meta.geometry), *times.popleft())))
                 done += 1
                 trimmer.one_more()
-            if parts is not None and (end := parts.reached(done, number)) is not None:
+            if end is not None:
                 put(end)
             context.emit(Progress(item.source, item.index, done, reader.frames))
         if times:
@@ -204,18 +205,24 @@ def model_of(reader: LatentsReader, job: Job, opened: Callable[[str], Model]) ->
 
 
 def _decoded(
-    clips: Iterable[_Clip], model: Model, way: Passage, context: Context
-) -> Iterator[tuple[_Clip, list[np.ndarray]]]:
-    """What goes through the decoder together, and its frames."""
+    clips: Iterable[_Clip], model: Model, way: Passage, context: Context, ends: Ends | None
+) -> Iterator[tuple[_Clip, list[np.ndarray], Callable[[], None] | None]]:
+    """What goes through the decoder together, its frames, and what is to be done once those are written."""
+
+    def behind(clip: _Clip) -> Callable[[], None] | None:
+        return None if ends is None else ends(len(clip.pts))
+
+    given = ((clip, clip.latents) for clip in clips)
     if way.mode is ClipMode.FRAME_BY_FRAME:
-        for clip, rgb in decoded_frames(((clip, clip.latents) for clip in clips), model, context):
-            yield clip, [rgb]
-        return
-    for clip in clips:
-        with context.busy.at(CLIP), enough_memory(model):
-            given = clip.latents
-            frames = decode_clip(model, given) if way.stream is None else decode_step(way.stream, given)
-        yield clip, frames
+        for clip, rgb in decoded_frames(given, model, context):
+            yield clip, [rgb], behind(clip)
+    elif way.stream is not None:
+        yield from decoded_steps(given, way.stream, model, context, behind)
+    else:
+        for clip, latents in given:
+            with context.busy.at(CLIP), enough_memory(model):
+                frames = decode_clip(model, latents)
+            yield clip, frames, behind(clip)
 
 
 def _clips(reader: LatentsReader, model: Model, way: Passage) -> Iterator[_Clip]:

@@ -12,7 +12,10 @@ from tvae.pipeline.media import PartedVideoWriter
 if TYPE_CHECKING:
     from tvae.pipeline.models.streaming import ClipStream
 
-__all__ = ["PART_FRAMES", "DecodeParts"]
+__all__ = ["PART_FRAMES", "DecodeParts", "Ends"]
+
+Ends = Callable[[int], Callable[[], None] | None]
+"""Of the next chunk, of so many frames: see ``DecodeParts.reached``."""
 
 PART_FRAMES = 128
 """At least these make a part. Each begins with a key frame; encoders put one in as often by themselves."""
@@ -39,8 +42,20 @@ class DecodeParts:
         self._parts, self._end = found.parts, found.frames
         return found
 
+    def counted(self, start: Checkpoint) -> Ends:
+        """``reached`` of one chunk after the other, behind those of the start; told how many frames each has."""
+        frames, chunks = start.frames, start.chunks
+
+        def ends(more: int) -> Callable[[], None] | None:
+            nonlocal frames, chunks
+            frames, chunks = frames + more, chunks + 1
+            return self.reached(frames, chunks)
+
+        return ends
+
     def reached(self, frames: int, chunks: int) -> Callable[[], None] | None:
-        """What is to be done once the first ``frames`` frames, of so many chunks, are written, if a part ends there."""
+        """What is to be done once the first ``frames`` frames, of so many chunks, are written, if a part ends there.
+        The stream has begun the last of them and no other."""
         if frames - self._end < PART_FRAMES:
             return None
         self._parts, self._end = self._parts + 1, frames

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.describe import describe
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import latents_serve, undone
-from tvae.pipeline.jobs.frames import encoded_frames
+from tvae.pipeline.jobs.frames import encoded_frames, encoded_steps
 from tvae.pipeline.jobs.lengths import LengthFit
 from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.on_demand import encode_on_demand
@@ -27,8 +28,8 @@ from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.parts import Part, PartGatherer
 from tvae.pipeline.jobs.queues import prefetched, written_in_thread
 from tvae.pipeline.jobs.reading import Chunk, Source, gathered, open_source
-from tvae.pipeline.jobs.steps import StepPart, in_steps
-from tvae.pipeline.media import ClipTags, frames_to_tensor
+from tvae.pipeline.jobs.steps import LATENT_FRAMES, StepPart, in_steps
+from tvae.pipeline.media import ClipTags
 from tvae.pipeline.models.load import BUILTIN
 from tvae.pipeline.session.outputs.taken_apart import Posterior
 
@@ -90,11 +91,9 @@ class _Clip:
         context.notify(self.item, [goes_on(self.writer.frames)])
         return found.chunks
 
-    def reached(self, chunks: int, stream: ClipStream | None, generator: Tensor | None) -> None:
+    def reached(self, chunks: int, generator: Tensor | None, caches: Sequence[Tensor] = ()) -> None:
         """All parts so far, of so many chunks, are written; the rest needs the stream's caches and the generator."""
-        if self.checkpoints.due(0 if stream is None else stream.nbytes):
-            writer, caches = self.writer, [] if stream is None else stream.saved()
-            self.checkpoints.write(Checkpoint(writer.parts, writer.frames, chunks, caches, generator))
+        self.checkpoints.write(Checkpoint(self.writer.parts, self.writer.frames, chunks, caches, generator))
 
     def progress(self, done: int, context: Context) -> None:
         context.emit(Progress(self.item.source, self.item.index, done, self.source.reader.info.frames))
@@ -124,7 +123,8 @@ def _encode_frames(clip: _Clip, model: Model, context: Context) -> None:
 
     def write(part: Part) -> None:
         clip.writer.add(part.tensors, part.pts, part.durations)
-        clip.reached(clip.writer.frames, None, part.generator)
+        if clip.checkpoints.due(0):
+            clip.reached(clip.writer.frames, part.generator)
 
     with prefetched(clip.source.frames(), context.queue_frames) as read, written_in_thread(write, parts_waiting) as put:
         frames = ((chunk, chunk.frames[0]) for chunk in islice(clip.fit.through(read), start, None))
@@ -143,22 +143,31 @@ def _encode_frames(clip: _Clip, model: Model, context: Context) -> None:
 
 def _encode_steps(clip: _Clip, stream: ClipStream, model: Model, context: Context) -> None:
     """A clip chunk by chunk, its latents part by part."""
-    job, trimmer, waiting = context.job, Trimmer(), StepPart()
+    trimmer, waiting, begun = Trimmer(), StepPart(), 0
     start = clip.begin(context, stream)
     done = clip.writer.frames
     count = clip.fit.fitted(clip.source.count()) if stream.cuts.rest_first else None
+
+    def behind(chunk: Chunk, latents: int) -> tuple[list[Tensor], Tensor] | None:
+        """The caches and the generator's state, where a checkpoint is kept behind the step that has begun."""
+        nonlocal begun
+        begun += latents
+        if begun < LATENT_FRAMES and not chunk.repeated:  # a part ends as ``waiting`` has it, when its latents come
+            return None
+        begun = 0
+        return (stream.saved(), clip.generator.get_state()) if clip.checkpoints.due(stream.nbytes) else None
+
     with prefetched(clip.source.frames(), context.queue_frames) as read:
-        steps = in_steps(clip.fit.through(read), stream.cuts.sizes(count))
-        for number, chunk in enumerate(islice(steps, start, None), start + 1):
-            with context.busy.at(CLIP), enough_memory(model):
-                pixels = frames_to_tensor(chunk.frames, model.device, model.dtype)
-                moments = stream.step(pixels.transpose(0, 1).unsqueeze(0))
-                kept = kept_of(model, Posterior.from_moments(moments), job.posterior, job.space, clip.generator)
-            waiting.add(kept, chunk)
+        steps = islice(in_steps(clip.fit.through(read), stream.cuts.sizes(count)), start, None)
+        found = encoded_steps(steps, stream, model, context, clip.generator, behind)
+        for number, (chunk, kept, state) in enumerate(found, start + 1):
+            waiting.add(kept, chunk, chunk.repeated)
             done += len(chunk.pts)
-            if waiting.full or clip.fit.repeated:
-                clip.writer.add(*waiting.take(), clip.fit.repeated)
-                clip.reached(number, stream, clip.generator.get_state())
+            if waiting.full or chunk.repeated:
+                clip.writer.add(*waiting.take())
+            if state is not None:
+                caches, generator = state
+                clip.reached(number, generator, caches)
             trimmer.one_more()
             clip.progress(done, context)
     if waiting:
@@ -191,7 +200,8 @@ def _encode_on_demand(clip: _Clip, model: Model, context: Context) -> None:
         clip.progress(done, context)
 
     encode_on_demand(clip.source, clip.fit, model, context.queue_frames, take, seen)
-    clip.writer.add(*waiting.take(), clip.fit.repeated)
+    tensors, pts, durations, _ = waiting.take()
+    clip.writer.add(tensors, pts, durations, clip.fit.repeated)
 
 
 def _encode_whole(clip: _Clip, model: Model, context: Context) -> None:

@@ -1,4 +1,5 @@
-"""Frames of clips through an image VAE, a call for each: a GPU is given the next before it is done with the last."""
+"""Clips call by call: the frames of an image VAE, and the steps of a video VAE. A GPU is given the next call before it
+is done with the last."""
 
 from __future__ import annotations
 
@@ -12,17 +13,28 @@ from torch import Tensor
 
 from tvae.pipeline.jobs.busy import CLIP
 from tvae.pipeline.jobs.calls import AHEAD
-from tvae.pipeline.jobs.compute import decode_pictures, encode_frame, enough_memory, kept_names
+from tvae.pipeline.jobs.compute import (
+    decode_pictures,
+    encode_frame,
+    encode_step,
+    enough_memory,
+    kept_names,
+    step_levels,
+)
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.pictures import Results, moment
+from tvae.pipeline.jobs.reading import Chunk
 from tvae.pipeline.media import check_finite
 
 if TYPE_CHECKING:
+    from tvae.pipeline.models.streaming import ClipStream
     from tvae.pipeline.session.model import Model
 
-__all__ = ["decoded_frames", "encoded_frames"]
+__all__ = ["decoded_frames", "decoded_steps", "encoded_frames", "encoded_steps"]
 
 T = TypeVar("T")
+U = TypeVar("U")
+V = TypeVar("V")
 
 
 def encoded_frames(
@@ -51,10 +63,51 @@ def decoded_frames(
         yield one, levels.numpy()
 
 
+def encoded_steps(
+    chunks: Iterable[Chunk],
+    stream: ClipStream,
+    model: Model,
+    context: Context,
+    generator: torch.Generator,
+    behind: Callable[[Chunk, int], U],
+) -> Iterator[tuple[Chunk, dict[str, Tensor], U]]:
+    """Of each chunk what the job keeps, [C, t, h, w] on the CPU, and what ``behind``, which is told t, too, gives as
+    soon as the device has the step, and before it has the next."""
+    job = context.job
+    told: deque[U] = deque()
+
+    def begin(chunk: Chunk) -> list[Tensor]:
+        kept = encode_step(stream, chunk.frames, model, job.posterior, job.space, generator)
+        told.append(behind(chunk, kept[0].shape[2]))
+        return kept
+
+    for chunk, kept in _computed(((chunk, chunk) for chunk in chunks), begin, model, context):
+        yield chunk, dict(zip(kept_names(job.posterior), kept, strict=True)), told.popleft()
+
+
+def decoded_steps(
+    latents: Iterable[tuple[T, Tensor]], stream: ClipStream, model: Model, context: Context, behind: Callable[[T], U]
+) -> Iterator[tuple[T, list[np.ndarray], U]]:
+    """Of raw latents [C, t, h, w] each the frames, uint8 [H, W, 3], and what ``behind`` gives of it as soon as the
+    device has the step, and before it has the next. InputError where values are not finite."""
+    told: deque[U] = deque()
+
+    def begin(given: tuple[T, Tensor]) -> list[Tensor]:
+        found = step_levels(stream, given[1])
+        told.append(behind(given[0]))
+        return found
+
+    for one, found in _computed(((one, (one, z)) for one, z in latents), begin, model, context):
+        levels, finite = found[0::2], found[1::2]
+        for each in finite:
+            check_finite(each)
+        yield one, [each.numpy() for each in levels], told.popleft()
+
+
 def _computed(
-    inputs: Iterable[tuple[T, np.ndarray | Tensor]], begin: Callable[..., list[Tensor]], model: Model, context: Context
+    inputs: Iterable[tuple[T, V]], begin: Callable[[V], list[Tensor]], model: Model, context: Context
 ) -> Iterator[tuple[T, list[Tensor]]]:
-    """Results of all inputs, in their order."""
+    """Results of all inputs, in their order. begin: gives the device its next call; results are [1, ...]."""
     calls: deque[tuple[T, Results]] = deque()
     for one, values in inputs:
         with enough_memory(model):

@@ -37,6 +37,11 @@ class Chunk:
     pts: list[int | None]
     durations: list[int | None]
 
+    @property
+    def repeated(self) -> int:
+        """How many such copies there are."""
+        return len(self.frames) - len(self.pts)
+
 
 @dataclass
 class Source:

@@ -51,7 +51,7 @@ class StepPart:
         self._tensors: list[dict[str, Tensor]] = []
         self._pts: list[int | None] = []
         self._durations: list[int | None] = []
-        self._latents = 0
+        self._latents = self._repeated = 0
 
     def __bool__(self) -> bool:
         return bool(self._tensors)
@@ -61,16 +61,17 @@ class StepPart:
         """Is it time to write?"""
         return self._latents >= LATENT_FRAMES
 
-    def add(self, tensors: dict[str, Tensor], chunk: Chunk) -> None:
-        """A step's latents, and the times of its frames."""
+    def add(self, tensors: dict[str, Tensor], chunk: Chunk, repeated: int = 0) -> None:
+        """A step's latents, and the times of its frames. repeated: frames beside those, copies of the clip's last."""
         self._tensors.append(tensors)
         self._latents += next(iter(tensors.values())).shape[1]
         self._pts += chunk.pts
         self._durations += chunk.durations
+        self._repeated += repeated
 
-    def take(self) -> tuple[dict[str, Tensor], list[int | None], list[int | None]]:
-        """All of it; the part begins anew."""
+    def take(self) -> tuple[dict[str, Tensor], list[int | None], list[int | None], int]:
+        """All of it, as latents' writers take it; the part begins anew."""
         joined = {name: torch.cat([t[name] for t in self._tensors], 1) for name in self._tensors[0]}
-        found = joined, self._pts, self._durations
-        self._tensors, self._pts, self._durations, self._latents = [], [], [], 0
+        found = joined, self._pts, self._durations, self._repeated
+        self._tensors, self._pts, self._durations, self._latents, self._repeated = [], [], [], 0, 0
         return found

@@ -14,6 +14,7 @@ import pytest
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, Notice, Progress
 from tvae.pipeline.jobs.lengths import LengthFit, frame_count
+from tvae.pipeline.jobs.pictures import Results
 from tvae.pipeline.jobs.reading import Chunk
 from tvae.pipeline.latents import open_latents
 
@@ -96,6 +97,18 @@ def test_frames_pass_through_while_the_clip_goes_on() -> None:
             if given == 100:
                 break
         assert 101 <= len(taken) <= 101 + most
+
+
+def test_a_step_that_begins_early_changes_no_part(
+    run: Run, clip: Run, stand_in: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU has the last step, for which the clip was filled up, while the latents of the one before come."""
+    monkeypatch.setattr(Results, "on_its_way", True)
+    source, model = clip("c.mkv", times=tuple(range(0, 63 * 40, 40))), stand_in(True, temporal_factor=4)
+    run("encode", source, output=tmp_path / "lat", model=model)
+    found = [*open_latents(tmp_path / "lat" / "c.mkv.latents")]
+    assert [len(part.pts) for part in found] == [61, 2]
+    assert [part.repeated for part in found] == [0, 2]
 
 
 @pytest.mark.parametrize("steps", [False, True])

@@ -67,15 +67,16 @@ def test_parts_take_what_was_added_in_order() -> None:
     part, taken = StepPart(), []
     assert not part
     for n in range(2 * LATENT_FRAMES + 3):
-        part.add({"latents": torch.full((2, 1, 1, 1), float(n))}, Chunk([], [n], [1]))
+        part.add({"latents": torch.full((2, 1, 1, 1), float(n))}, Chunk([], [n], [1]), n % 2)
         if part.full:
             taken.append(part.take())
             assert not part
     taken.append(part.take())
-    values = [int(v) for tensors, _, _ in taken for v in tensors["latents"][0, :, 0, 0]]
-    assert values == [pts for _, times, _ in taken for pts in times]
+    values = [int(v) for tensors, _, _, _ in taken for v in tensors["latents"][0, :, 0, 0]]
+    assert values == [pts for _, times, _, _ in taken for pts in times]
     assert all(b - a == 1 for a, b in pairwise(values))
-    assert [len(times) for _, times, _ in taken] == [LATENT_FRAMES, LATENT_FRAMES, 3]
+    assert [len(times) for _, times, _, _ in taken] == [LATENT_FRAMES, LATENT_FRAMES, 3]
+    assert [repeated for _, _, _, repeated in taken] == [LATENT_FRAMES // 2, LATENT_FRAMES // 2, 1]
 
 
 def test_parts_count_latents_not_steps() -> None:

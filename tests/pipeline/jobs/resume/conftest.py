@@ -13,6 +13,7 @@ import pytest
 from slow_but import slow_but
 
 from tvae.pipeline.jobs import Event, Job, Progress, checkpoint, run_job
+from tvae.pipeline.jobs.pictures import Results
 
 Run = Callable[..., Any]
 
@@ -32,6 +33,12 @@ run_job(Job({operation!r}, ({source!r},), output={output!r}, **{fields!r}), kill
 raise AssertionError("not killed")
 """
 NUMBER = "SIGKILL" if os.name != "nt" else "SIGTERM"
+
+
+@pytest.fixture(autouse=True)
+def ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process a step begins before the results of the one before are written, as on a GPU; in others not."""
+    monkeypatch.setattr(Results, "on_its_way", True)
 
 
 @pytest.fixture(params=slow_but(["steps"], ["image", "steps"]))

@@ -1,0 +1,49 @@
+"""A device has the next step of a clip before the results of one are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tvae.pipeline.jobs import Event, Job, Progress, run_job
+from tvae.pipeline.jobs.pictures import Results
+
+Run = Callable[..., Any]
+
+
+@pytest.mark.parametrize("ahead", [True, False], ids=["on a GPU", "on a CPU"])
+@pytest.mark.parametrize("side", ["encode", "decode"])
+def test_the_next_step_begins_first(
+    run: Run, clip: Run, stand_in: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: str, ahead: bool
+) -> None:
+    source, said = clip("c.mkv", times=tuple(range(0, 17 * 40, 40))), list[str]()
+    model = stand_in(True, temporal_factor=4)
+    if side == "decode":
+        run("encode", source, output=tmp_path / "lat", model=model)
+        source = tmp_path / "lat" / "c.mkv.latents"
+    stream_of = model.stream
+
+    def told(side: str) -> Any:
+        stream = stream_of(side)
+        step = stream.step
+
+        def begin(*given: Any) -> Any:
+            said.append("step")
+            return step(*given)
+
+        stream.step = begin
+        return stream
+
+    def heard(event: Event) -> None:
+        if isinstance(event, Progress):
+            said.append("results")
+
+    monkeypatch.setattr(model, "stream", told)
+    monkeypatch.setattr(Results, "on_its_way", ahead)
+    done = run_job(Job(side, (str(source),), output=str(tmp_path / "out")), heard, model=model)
+    assert done.done == 1
+    together = ["step", "results"] * 5
+    assert said == (["step", *["step", "results"] * 4, "results"] if ahead else together)
