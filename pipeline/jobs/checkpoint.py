@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -20,6 +21,9 @@ from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.files.content_checksum import CHECKSUM, of_tensors
 from tvae.pipeline.files.tensor_write import save_file
 from tvae.pipeline.latents.tensor_file import own_memory
+
+if TYPE_CHECKING:
+    from tvae.pipeline.models.streaming import ClipStream
 
 __all__ = ["Checkpoint", "Checkpoints", "goes_on"]
 
@@ -51,7 +55,7 @@ class Checkpoints:
 
     def __init__(self, path: Path, fingerprint: str) -> None:
         self.path, self._fingerprint = path, fingerprint
-        self._last, self._took = time.monotonic(), float("nan")
+        self._last, self._took, self._taking = time.monotonic(), float("nan"), 0.0
 
     def read(self) -> Checkpoint | None:
         """None where there is none of ours, or it is damaged: the work starts from the beginning."""
@@ -74,6 +78,15 @@ class Checkpoints:
         took = size / _BYTES_A_SECOND if math.isnan(self._took) else self._took
         return time.monotonic() - self._last >= took / SHARE
 
+    def caches_of(self, stream: ClipStream | None) -> list[Tensor] | None:
+        """What a checkpoint keeps of a stream, where it is time for one. None of a model that has no stream."""
+        if not self.due(0 if stream is None else stream.nbytes):
+            return None
+        begin = time.monotonic()
+        caches = [] if stream is None else stream.saved()
+        self._taking = time.monotonic() - begin
+        return caches
+
     def write(self, checkpoint: Checkpoint) -> None:
         """Replaces the one before; its parts must be written already. OutputError for a full disk."""
         begin = time.monotonic()
@@ -87,7 +100,7 @@ class Checkpoints:
         except (OSError, SafetensorError) as error:
             raise write_error(self.path, error) from error
         self._last = time.monotonic()
-        self._took = self._last - begin
+        self._took = self._last - begin + self._taking
 
 
 def goes_on(frames: int) -> str:

@@ -59,8 +59,8 @@ class DecodeParts:
         if frames - self._end < PART_FRAMES:
             return None
         self._parts, self._end = self._parts + 1, frames
-        if not self._checkpoints.due(0 if self._stream is None else self._stream.nbytes):
+        caches = self._checkpoints.caches_of(self._stream)
+        if caches is None:
             return partial(self._writer.end_part, beside=self._beside)
-        caches = [] if self._stream is None else self._stream.saved()
         keep = partial(self._checkpoints.write, Checkpoint(self._parts, frames, chunks, caches))
         return partial(self._writer.end_part, keep, beside=self._beside)

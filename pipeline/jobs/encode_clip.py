@@ -155,7 +155,8 @@ def _encode_steps(clip: _Clip, stream: ClipStream, model: Model, context: Contex
         if begun < LATENT_FRAMES and not chunk.repeated:  # a part ends as ``waiting`` has it, when its latents come
             return None
         begun = 0
-        return (stream.saved(), clip.generator.get_state()) if clip.checkpoints.due(stream.nbytes) else None
+        caches = clip.checkpoints.caches_of(stream)
+        return None if caches is None else (caches, clip.generator.get_state())
 
     with prefetched(clip.source.frames(), context.queue_frames) as read:
         steps = islice(in_steps(clip.fit.through(read), stream.cuts.sizes(count)), start, None)

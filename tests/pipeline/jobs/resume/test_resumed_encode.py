@@ -13,6 +13,7 @@ import pytest
 import torch
 from resumed import contents, first_frame, same, went_on
 from slow_but import slow_but
+from torch import Tensor
 
 from tvae.pipeline.jobs import checkpoint
 from tvae.pipeline.latents import open_latents
@@ -160,8 +161,21 @@ def test_keeping_checkpoints_takes_a_small_share_of_the_time(tmp_path: Path, mon
         return save_file(*arguments)
 
     monkeypatch.setattr(checkpoint, "save_file", slow)
-    kept.write(checkpoint.Checkpoint(1, 17, 5, [torch.arange(6.0).view(2, 3).t(), torch.ones(2, dtype=torch.bfloat16)]))
-    now += 39.0
+    caches = [torch.arange(6.0).view(2, 3).t(), torch.ones(2, dtype=torch.bfloat16)]
+
+    class Stream:
+        nbytes = gigabytes
+
+        def saved(self) -> list[Tensor]:
+            nonlocal now
+            now += 1.0
+            return caches
+
+    stream: Any = Stream()
+    assert kept.caches_of(stream) is caches
+    kept.write(checkpoint.Checkpoint(1, 17, 5, caches))
+    now += 59.0
+    assert kept.caches_of(stream) is None
     assert not kept.due(gigabytes)
     assert not kept.due(0), "it is known how long it takes"
     now += 2.0
