@@ -222,7 +222,7 @@ def _decoded(
         for clip, latents in given:
             with context.busy.at(CLIP), enough_memory(model):
                 frames = decode_clip(model, latents)
-            yield clip, frames, behind(clip)
+            yield clip, frames, None
 
 
 def _clips(reader: LatentsReader, model: Model, way: Passage) -> Iterator[_Clip]:

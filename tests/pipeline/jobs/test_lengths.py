@@ -99,16 +99,24 @@ def test_frames_pass_through_while_the_clip_goes_on() -> None:
         assert 101 <= len(taken) <= 101 + most
 
 
+@pytest.mark.parametrize(("frames", "parts", "copies"), [(63, [61, 2], [0, 2]), (55, [55], [2])])
 def test_a_step_that_begins_early_changes_no_part(
-    run: Run, clip: Run, stand_in: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run,
+    clip: Run,
+    stand_in: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    frames: int,
+    parts: list[int],
+    copies: list[int],
 ) -> None:
     """A GPU has the last step, for which the clip was filled up, while the latents of the one before come."""
     monkeypatch.setattr(Results, "on_its_way", True)
-    source, model = clip("c.mkv", times=tuple(range(0, 63 * 40, 40))), stand_in(True, temporal_factor=4)
+    source, model = clip("c.mkv", times=tuple(range(0, frames * 40, 40))), stand_in(True, temporal_factor=4)
     run("encode", source, output=tmp_path / "lat", model=model)
     found = [*open_latents(tmp_path / "lat" / "c.mkv.latents")]
-    assert [len(part.pts) for part in found] == [61, 2]
-    assert [part.repeated for part in found] == [0, 2]
+    assert [len(part.pts) for part in found] == parts
+    assert [part.repeated for part in found] == copies
 
 
 @pytest.mark.parametrize("steps", [False, True])

@@ -1,4 +1,4 @@
-"""A device has the next step of a clip before the results of one are written."""
+"""A device has the next step of a clip before the results of one are written, and each step's own are looked at."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tvae.pipeline.jobs import Event, Job, Progress, run_job
+from tvae.pipeline.jobs import Event, ItemFailed, Job, Progress, run_job
 from tvae.pipeline.jobs.pictures import Results
 
 Run = Callable[..., Any]
@@ -47,3 +47,35 @@ def test_the_next_step_begins_first(
     assert done.done == 1
     together = ["step", "results"] * 5
     assert said == (["step", *["step", "results"] * 4, "results"] if ahead else together)
+
+
+@pytest.mark.parametrize("ahead", [True, False], ids=["on a GPU", "on a CPU"])
+def test_a_step_that_is_not_finite_is_no_frame(
+    run: Run, clip: Run, stand_in: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: bool
+) -> None:
+    """One value of one frame."""
+    source, model = clip("c.mkv", times=tuple(range(0, 17 * 40, 40))), stand_in(True, temporal_factor=4)
+    run("encode", source, output=tmp_path / "lat", model=model)
+    stream_of = model.stream
+
+    def damaged(side: str) -> Any:
+        stream = stream_of(side)
+        step = stream.step
+
+        def begin(*given: Any) -> Any:
+            found = step(*given)
+            if len(model.shapes) == 3:
+                found[0, 1, 2, 3, 4] = float("inf")
+            return found
+
+        stream.step = begin
+        return stream
+
+    model.shapes.clear()
+    monkeypatch.setattr(model, "stream", damaged)
+    monkeypatch.setattr(Results, "on_its_way", ahead)
+    done, events = run("decode", tmp_path / "lat" / "c.mkv.latents", output=tmp_path / "out", model=model)
+    assert (done.done, done.failed) == (0, 1)
+    (failed,) = [event for event in events if isinstance(event, ItemFailed)]
+    assert "NaN or infinite" in failed.error
+    assert not [*(tmp_path / "out").glob("*.mp4")]
