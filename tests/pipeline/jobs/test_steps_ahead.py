@@ -6,10 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from tvae.pipeline.jobs import Event, ItemFailed, Job, Progress, run_job
+from tvae.pipeline.jobs.compute import encode_step
 from tvae.pipeline.jobs.pictures import Results
+from tvae.pipeline.media import frames_to_tensor
 
 Run = Callable[..., Any]
 
@@ -79,3 +83,18 @@ def test_a_step_that_is_not_finite_is_no_frame(
     (failed,) = [event for event in events if isinstance(event, ItemFailed)]
     assert "NaN or infinite" in failed.error
     assert not [*(tmp_path / "out").glob("*.mp4")]
+
+
+def test_a_step_is_given_its_frames_in_order(stand_in: Run) -> None:
+    rng, given = np.random.default_rng(0), list[torch.Tensor]()
+    frames = [rng.integers(0, 256, (8, 12, 3), dtype=np.uint8) for _ in range(3)]
+
+    class Stream:
+        def step(self, pixels: torch.Tensor) -> torch.Tensor:
+            given.append(pixels)
+            return torch.cat([pixels, pixels], 1)
+
+    stream: Any = Stream()
+    (kept,) = encode_step(stream, frames, stand_in(), "mean", "raw", torch.Generator())
+    assert torch.equal(given[0], frames_to_tensor(frames).transpose(0, 1).unsqueeze(0))
+    assert torch.equal(kept, given[0])
