@@ -13,6 +13,8 @@ from tiny_vaes import TINY, relative_l2, waves
 from torch import Tensor
 
 from tvae.pipeline.engine.capture.capture import capture
+from tvae.pipeline.engine.ir.axis import Axis
+from tvae.pipeline.engine.run.storage import OwnRows
 from tvae.pipeline.models.calls import Side
 from tvae.pipeline.models.seedvr2 import SeedVR2VAE
 from tvae.pipeline.session import captures
@@ -55,6 +57,20 @@ def encoded(model: Model, x: Tensor) -> Tensor:
 def decoded(model: Model, z: Tensor) -> Tensor:
     """Pixels of a clip, step by step."""
     return streamed(model, "decode", z)
+
+
+def test_the_size_of_caches_is_that_of_what_is_saved(file: Path) -> None:
+    stream = opened(file, 1).stream("encode")
+    assert stream is not None
+    assert stream.nbytes == 0
+    stream.step(torch.zeros(1, 3, next(iter(stream.cuts.sizes(None))), 16, 16))
+    assert stream.nbytes == sum(cache.nbytes for cache in stream.saved()) > 0
+
+
+def test_the_size_of_own_rows_is_that_of_all_rows() -> None:
+    whole = torch.zeros(1, 4, 2, 6, 5, dtype=torch.bfloat16)
+    own = OwnRows(whole[:, :, :, :2], tuple(whole.shape), Axis(3, 1, 6, 1), ((0, 2), (2, 6)))
+    assert own.nbytes == whole.nbytes
 
 
 FIVE: dict[str, dict[Side, tuple[int, ...]]] = {
