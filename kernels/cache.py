@@ -12,7 +12,10 @@ import stat
 from functools import cache
 from pathlib import Path
 
-__all__ = ["cache_folder", "is_private"]
+__all__ = ["SETTLED_NS", "cache_folder", "is_private"]
+
+SETTLED_NS = 2_000_000_000
+"""After which a file's time of change tells of every further one: the coarsest of file systems in use is FAT's."""
 
 _log = logging.getLogger("tvae")
 

@@ -16,13 +16,11 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from tvae.kernels.cache import cache_folder, is_private
+from tvae.kernels.cache import SETTLED_NS, cache_folder, is_private
 from tvae.kernels.kept_bytes import keep, kept
 
 __all__ = ["known_name", "remember_name"]
 
-_SETTLED_NS = 2_000_000_000
-"""The coarsest time of change of file systems in use is FAT's: two seconds."""
 _State = tuple[int, int, int]
 
 
@@ -46,7 +44,7 @@ def remember_name(module: str, name: str, files: Collection[str]) -> None:
     states = {path: _state(path) for path in sorted({*files, *(os.path.dirname(path) for path in files)})}
     found = [state for state in states.values() if state is not None]
     latest = max((state[1] for state in found), default=0)
-    if found and time.time_ns() - latest > _SETTLED_NS and is_private(folder):
+    if found and time.time_ns() - latest > SETTLED_NS and is_private(folder):
         keep(_entry(folder, module), json.dumps([name, states]).encode())
 
 

@@ -14,14 +14,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tvae.kernels.cache import cache_folder, is_private
+from tvae.kernels.cache import SETTLED_NS, cache_folder, is_private
 from tvae.pipeline.files.atomic import replacing
 from tvae.pipeline.files.checked import open_regular, read_json
 
 MOST_BYTES = 1 << 20
 """Of an entry."""
-SETTLED_NS = 2_000_000_000
-"""The coarsest mtime of file systems in use is FAT's: two seconds."""
 
 
 def sha256_of_files(files: Sequence[Path]) -> str:
