@@ -18,7 +18,7 @@ from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs.cache_draw import drawn, generator_of
 from tvae.pipeline.jobs.cache_plan import CachePlan
 from tvae.pipeline.jobs.clip_modes import ClipMode, passage
-from tvae.pipeline.jobs.compute import enough_memory
+from tvae.pipeline.jobs.compute import enough_memory, step_pixels
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import DONE_ALREADY, undone
@@ -113,8 +113,7 @@ def encoded(model: Model, frames: list[np.ndarray]) -> Posterior:
                 chunk = [*islice(left, size)]
                 if not chunk:
                     break
-                pixels = frames_to_tensor(chunk, model.device, model.dtype)
-                parts.append(way.stream.step(pixels.transpose(0, 1).unsqueeze(0)))
+                parts.append(way.stream.step(step_pixels(model, chunk)))
             return Posterior.from_moments(torch.cat(parts, 2))
         if way.mode is ClipMode.ON_DEMAND:
             moments: list[Tensor] = []

@@ -54,6 +54,7 @@ __all__ = [
     "out_of_memory",
     "roundtrip_pictures",
     "step_levels",
+    "step_pixels",
     "without_memory",
 ]
 
@@ -115,12 +116,17 @@ def encode_step(
     generator: torch.Generator,
 ) -> list[Tensor]:
     """The same of the next frames of a clip for a video VAE, each [1, C, t, h, w], on the device."""
+    moments = stream.step(step_pixels(model, frames))
+    return _kept(model, Posterior.from_moments(moments), posterior, space, generator)
+
+
+def step_pixels(model: Model, frames: Sequence[np.ndarray]) -> Tensor:
+    """A step's frames as [1, 3, T, H, W] on the device, which fetches them beside its work."""
     height, width, channels = frames[0].shape
     pixels = torch.empty((1, channels, len(frames), height, width), dtype=model.dtype, device=model.device)
     for place, frame in zip(pixels[0].unbind(1), frames, strict=True):  # one at a time takes less memory
         place.copy_(levels_to_device([on_host(frame, model.device)], model.device, model.dtype)[0])
-    moments = stream.step(pixels)
-    return _kept(model, Posterior.from_moments(moments), posterior, space, generator)
+    return pixels
 
 
 def kept_names(posterior: str) -> tuple[str, ...]:

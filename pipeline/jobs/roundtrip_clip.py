@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs.clip_modes import ClipMode, Passage, passages_there_and_back
-from tvae.pipeline.jobs.compute import decode_clip, decode_step, encode_clip, enough_memory, kept_of
+from tvae.pipeline.jobs.compute import decode_clip, decode_step, encode_clip, enough_memory, kept_of, step_pixels
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import picture_serves, undone
@@ -31,7 +31,7 @@ from tvae.pipeline.jobs.queues import prefetched, written_in_thread
 from tvae.pipeline.jobs.reading import Chunk, Source, gathered, open_source
 from tvae.pipeline.jobs.steps import in_steps
 from tvae.pipeline.jobs.writing import open_output
-from tvae.pipeline.media import ClipTags, Frame, SideStreams, frames_to_tensor
+from tvae.pipeline.media import ClipTags, Frame, SideStreams
 from tvae.pipeline.media.formats import Kind
 from tvae.pipeline.session.outputs.taken_apart import Posterior
 
@@ -173,8 +173,8 @@ class _Reconstruction:
         model = self._model
         with enough_memory(model):
             if self._encode is not None:
-                pixels = frames_to_tensor(chunk.frames, model.device, model.dtype)
-                latents = Posterior.from_moments(self._encode.step(pixels.transpose(0, 1).unsqueeze(0))).mean[0]
+                pixels = step_pixels(model, chunk.frames)
+                latents = Posterior.from_moments(self._encode.step(pixels)).mean[0]
             else:
                 latents = encode_clip(model, chunk.frames, "mean", "raw", torch.Generator())["latents"]
             known = zip(chunk.frames, chunk.pts, chunk.durations, strict=False)
