@@ -22,7 +22,7 @@ from tvae.pipeline.jobs.compute import (
     step_levels,
 )
 from tvae.pipeline.jobs.context import Context
-from tvae.pipeline.jobs.pictures import Results, moment
+from tvae.pipeline.jobs.pictures import Results, moment, on_host
 from tvae.pipeline.jobs.reading import Chunk
 from tvae.pipeline.media import check_finite
 
@@ -58,7 +58,11 @@ def decoded_frames(
     latents: Iterable[tuple[T, Tensor]], model: Model, context: Context
 ) -> Iterator[tuple[T, np.ndarray]]:
     """Of raw latents [C, 1, h, w] each a uint8 [H, W, 3]. InputError where values are not finite."""
-    for one, (levels, finite) in _computed(latents, lambda z: decode_pictures(model, [z]), model, context):
+
+    def begin(z: Tensor) -> list[Tensor]:
+        return decode_pictures(model, [on_host(z, model.device)])
+
+    for one, (levels, finite) in _computed(latents, begin, model, context):
         check_finite(finite)
         yield one, levels.numpy()
 
@@ -93,7 +97,8 @@ def decoded_steps(
     told: deque[U] = deque()
 
     def begin(given: tuple[T, Tensor]) -> list[Tensor]:
-        found = step_levels(stream, given[1])
+        latents = on_host(given[1], model.device).to(model.device, non_blocking=True)
+        found = step_levels(stream, latents)
         told.append(behind(given[0]))
         return found
 
