@@ -104,13 +104,13 @@ def shuffle_up(
     size, begin = [n * factor for n, factor in zip(spatial, factors, strict=True)], [0] * len(spatial)
     if part is not None:
         dim, first, last = part
-        if not 0 <= first < last <= size[dim]:
+        if not 0 <= first <= last <= size[dim]:
             raise ValueError(f"no pixels [{first}, {last}) among {size[dim]}")
         size[dim], begin[dim] = last - first, first
     shape = x.shape[0], channels, *size
     missing = 3 - len(size)
     ones = [1] * missing
-    if missing < 0 or 0 in x.shape or (x.stride(1) != 1 and x.shape[1] > 1):
+    if missing < 0 or 0 in x.shape or 0 in shape or (x.stride(1) != 1 and x.shape[1] > 1):
         raise Unsupported("more than three spatial dimensions, none of them, or channels that are not innermost")
     if other is not None:
         if other.shape != shape:

@@ -6,7 +6,6 @@ latents are drawn with. With both restored, the rest is computed as if nothing h
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,8 +30,7 @@ SHARE = 1 / 20
 """Of a run's time that may go into keeping checkpoints. The caches of a large model are some gigabytes."""
 
 _BYTES_A_SECOND = 1 << 28
-"""That a checkpoint is written with, where none was before: caches of Wan 2.1 at 1280x720, some 2.5 and 4.5 GiB, took
-10 and 22 seconds (16 cores, a virtual disk)."""
+"""That the first is taken to be kept with: Wan 2.1's 2.4 GiB at 1280x720 took some 7 s (16 cores, a virtual disk)."""
 
 GENERATOR, CACHE, COUNTS = "generator", "cache.{:04d}", ("parts", "frames", "chunks")
 
@@ -55,7 +53,9 @@ class Checkpoints:
 
     def __init__(self, path: Path, fingerprint: str) -> None:
         self.path, self._fingerprint = path, fingerprint
-        self._last, self._took, self._taking = time.monotonic(), float("nan"), 0.0
+        self._took: float | None = None
+        self._last, self._taking = time.monotonic(), 0.0
+        self._under_way = False
 
     def read(self) -> Checkpoint | None:
         """None where there is none of ours, or it is damaged: the work starts from the beginning."""
@@ -74,17 +74,18 @@ class Checkpoints:
 
     def due(self, size: int) -> bool:
         """Whether it is time for the next, with caches of so many bytes: seldom enough that keeping them takes a small
-        share of the run, the first one among them."""
-        took = size / _BYTES_A_SECOND if math.isnan(self._took) else self._took
-        return time.monotonic() - self._last >= took / SHARE
+        share of the run, the first one among them. None is due between ``caches_of`` and ``write``."""
+        took = size / _BYTES_A_SECOND if self._took is None else self._took
+        return not self._under_way and time.monotonic() - self._last >= took / SHARE
 
     def caches_of(self, stream: ClipStream | None) -> list[Tensor] | None:
-        """What a checkpoint keeps of a stream, where it is time for one. None of a model that has no stream."""
+        """What the next checkpoint keeps of a stream, nothing where there is none; None if it is not due. ``write``
+        follows."""
         if not self.due(0 if stream is None else stream.nbytes):
             return None
         begin = time.monotonic()
         caches = [] if stream is None else stream.saved()
-        self._taking = time.monotonic() - begin
+        self._taking, self._under_way = time.monotonic() - begin, True
         return caches
 
     def write(self, checkpoint: Checkpoint) -> None:
@@ -100,7 +101,7 @@ class Checkpoints:
         except (OSError, SafetensorError) as error:
             raise write_error(self.path, error) from error
         self._last = time.monotonic()
-        self._took = self._last - begin + self._taking
+        self._took, self._under_way = self._last - begin + self._taking, False
 
 
 def goes_on(frames: int) -> str:

@@ -115,7 +115,7 @@ def encode_step(
     space: Space,
     generator: torch.Generator,
 ) -> list[Tensor]:
-    """The same of the next frames of a clip for a video VAE, each [1, C, t, h, w], on the device."""
+    """What ``kept_names`` says of the next frames of a clip for a video VAE, each [1, C, t, h, w], on the device."""
     moments = stream.step(step_pixels(model, frames))
     return _kept(model, Posterior.from_moments(moments), posterior, space, generator)
 
@@ -220,7 +220,7 @@ def decode_step(stream: ClipStream, latents: Tensor) -> list[np.ndarray]:
 
 
 def step_levels(stream: ClipStream, latents: Tensor) -> list[Tensor]:
-    """Of each of those pictures uint8 levels [1, H, W, 3], and whether it is finite [1], in turn, on the device."""
+    """Of each picture of ``decode_step`` uint8 levels [1, H, W, 3], and whether it is finite [1], on the device."""
     frames = stream.step(latents.unsqueeze(0))[0].transpose(0, 1)
     return [found for frame in frames for found in tensor_to_levels(frame.unsqueeze(0))]
 

@@ -18,6 +18,7 @@ from tvae.pipeline import latents
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.jobs.busy import CLIP
 from tvae.pipeline.jobs.checkpoint import Checkpoint, goes_on
+from tvae.pipeline.jobs.clip_calls import decoded_frames, decoded_steps
 from tvae.pipeline.jobs.clip_modes import ClipMode, Passage, passage
 from tvae.pipeline.jobs.compute import decode_clip, enough_memory, latents_to_decode
 from tvae.pipeline.jobs.context import Context
@@ -26,7 +27,6 @@ from tvae.pipeline.jobs.describe import identity
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import picture_serves, undone
 from tvae.pipeline.jobs.fingerprints import of_decoded
-from tvae.pipeline.jobs.frames import decoded_frames, decoded_steps
 from tvae.pipeline.jobs.geometry import restore
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.lengths import frame_count

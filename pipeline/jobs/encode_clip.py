@@ -14,13 +14,13 @@ from torch import Tensor
 from tvae.pipeline import latents
 from tvae.pipeline.jobs.busy import CLIP
 from tvae.pipeline.jobs.checkpoint import Checkpoint, Checkpoints, goes_on
+from tvae.pipeline.jobs.clip_calls import encoded_frames, encoded_steps
 from tvae.pipeline.jobs.clip_modes import ClipMode, passage
 from tvae.pipeline.jobs.compute import encode_clip, enough_memory, kept_of
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.describe import describe
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import latents_serve, undone
-from tvae.pipeline.jobs.frames import encoded_frames, encoded_steps
 from tvae.pipeline.jobs.lengths import LengthFit
 from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.on_demand import encode_on_demand

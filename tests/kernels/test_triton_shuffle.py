@@ -101,6 +101,7 @@ def refused() -> list[Any]:
         pytest.param(lambda: shuffle.shuffle_up(x, (2, 2), 8, other.contiguous()), id="nor those of the sum"),
         pytest.param(lambda: shuffle.shuffle_up(x, (2, 2), 8, other.bfloat16()), id="two types"),
         pytest.param(lambda: shuffle.shuffle_up(x[..., :0], (2, 2), 8, None), id="empty"),
+        pytest.param(lambda: shuffle.shuffle_up(x, (2, 2), 8, None, (0, 3, 3)), id="no row"),
         pytest.param(lambda: shuffle.shuffle_up(x.double(), (2, 2), 8, None), id="float64"),
     ]
 
@@ -121,6 +122,6 @@ def test_wrong_arguments_are_named(run: Any) -> None:
     if run is not shuffle_up:
         with pytest.raises(ValueError, match="added"):
             run(x, (2, 2), 8, x)
-        for part in ((0, 3, 3), (0, 0, 9), (1, -1, 2)):
+        for part in ((0, 3, 2), (0, 0, 9), (1, -1, 2)):
             with pytest.raises(ValueError, match=r"among 8"):
                 run(x, (2, 2), 8, None, part)

@@ -173,6 +173,8 @@ def test_keeping_checkpoints_takes_a_small_share_of_the_time(tmp_path: Path, mon
 
     stream: Any = Stream()
     assert kept.caches_of(stream) is caches
+    now += 500.0
+    assert kept.caches_of(stream) is None, "the first is still being written, beside the next part"
     kept.write(checkpoint.Checkpoint(1, 17, 5, caches))
     now += 59.0
     assert kept.caches_of(stream) is None

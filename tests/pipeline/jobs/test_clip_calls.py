@@ -12,10 +12,10 @@ from gpu_clock import Clock
 from torch import Tensor
 
 from tvae.pipeline.errors import InputError, OutOfMemory
-from tvae.pipeline.jobs import frames
+from tvae.pipeline.jobs import clip_calls
 from tvae.pipeline.jobs.busy import Busy
+from tvae.pipeline.jobs.clip_calls import decoded_frames, encoded_frames
 from tvae.pipeline.jobs.compute import encode_frame
-from tvae.pipeline.jobs.frames import decoded_frames, encoded_frames
 from tvae.pipeline.media import PixelRows
 from tvae.pipeline.session.model import open_model
 
@@ -44,7 +44,7 @@ def test_the_next_is_begun_before_the_last_is_given(gpu: Any) -> None:
         return [values.unsqueeze(0)]
 
     run = context()
-    for one, (found,) in frames._computed(inputs(), begin, gpu, run):
+    for one, (found,) in clip_calls._computed(inputs(), begin, gpu, run):
         told.append(f"give {one}")
         assert int(found) == one
     assert told == ["begin 0", "begin 1", "give 0", "begin 2", "give 1", "begin 3", "give 2", "give 3"]
@@ -56,7 +56,7 @@ def test_memory_that_ends_ends_the_clip(gpu: Any) -> None:
         raise torch.OutOfMemoryError("no")
 
     with pytest.raises(OutOfMemory):
-        next(frames._computed([(0, torch.ones(1))], begin, gpu, context()))
+        next(clip_calls._computed([(0, torch.ones(1))], begin, gpu, context()))
 
 
 def test_each_frame_has_noise_of_its_own() -> None:
