@@ -1,4 +1,4 @@
-"""conv3d: the kernel for Hopper, or what cuDNN has."""
+"""conv3d: the kernel for Hopper, or the best that cuDNN has."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from torch import Tensor
 
-from tvae.kernels import cudnn_clip, padded_channels
+from tvae.kernels import cudnn_clip, folded_frames, padded_channels
 from tvae.kernels.cuda import hopper_conv
 from tvae.kernels.registry import Unsupported
 
@@ -28,6 +28,8 @@ def conv3d(
     if taken and groups == 1 and set(stride) == set(dilation) == {1}:
         with suppress(Unsupported):
             return hopper_conv.conv3d(x, weight, bias, padding)
+    if folded_frames.suits(x, weight, stride, padding, dilation, groups):
+        return folded_frames.conv3d(x, weight, bias, stride, padding)
     if padded_channels.suits(x, weight, groups):
         return padded_channels.conv3d(x, weight, bias, stride, padding, dilation, groups)
     return cudnn_clip.conv3d(x, weight, bias, stride, padding, dilation, groups)

@@ -81,7 +81,8 @@ class Tuner:
         heights = [rows for rows in _STRIPS if rows < 2 * self._rows][-2 if self._quick else 0 :] or [_STRIPS[0]]
         yield from self._choose("strip_rows", {str(rows): {"strip_rows": rows} for rows in heights})
         if self._device.type == "cuda":
-            for key, off in (("cudnn_benchmark", "steps"), ("cuda_graphs", False)):
+            without = "steps" if self.preset.cudnn_benchmark is True else self.preset.cudnn_benchmark
+            for key, off in (("cudnn_benchmark", without), ("cuda_graphs", False)):
                 yield from self._choose(key, {"off": {key: off}, "on": {key: True}})
 
     def _levels(self) -> Generator[Trial, None, dict[str, str]]:
