@@ -12,9 +12,9 @@ from tvae.pipeline.jobs.pictures import Operation, Picture, Results, moment
 
 __all__ = ["Calls"]
 
-AHEAD, FURTHER = 2, 4
+AHEAD, FURTHER = 2, 6
 """That a device has before it: the one that runs, and the next; and of small calls, whose memory is nothing. A size
-that is new, and one that is recorded, take the host as long as the device takes for two or three."""
+that is new, and then recorded, takes the host as long as the device takes for five."""
 SMALL_PIXELS = 1 << 22
 """Of a small call."""
 

@@ -1,4 +1,4 @@
-"""A GPU's context, made while PyTorch is imported.
+"""A GPU's context, made while PyTorch is imported, and what can be asked of the GPU before.
 
 The driver takes a third of a second to start a GPU for a process. PyTorch asks for that when it is first used, after an
 import of a second or two, for which the driver need not wait: the context that PyTorch takes is the device's primary
@@ -14,8 +14,10 @@ import sys
 import threading
 from pathlib import Path
 
-__all__ = ["begin_cuda"]
+__all__ = ["begin_cuda", "capability_of"]
 
+_MAJOR, _MINOR = 75, 76
+"""The driver's CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and MINOR."""
 _DRIVER, _OF_PYTORCH = (
     ("nvcuda.dll", "torch_cuda.dll") if sys.platform == "win32" else ("libcuda.so.1", "libtorch_cuda.so")
 )
@@ -28,13 +30,44 @@ def begin_cuda(name: str | None, *, driver_alone: bool = False) -> threading.Thr
     of none. Python waits for the thread at its end. Where the driver has no such device the thread does nothing:
     PyTorch says what is wrong.
     """
-    kind, _, number = (name or "cuda").partition(":")
-    if kind != "cuda" or not (number or "0").isdecimal() or "torch" in sys.modules or not _for_cuda():
+    number = _number(name)
+    if number is None or "torch" in sys.modules or not _for_cuda():
         return None
-    os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")  # as PyTorch sets it before it starts a GPU
-    thread = threading.Thread(target=_start, args=(None if driver_alone else int(number or "0"),), name="tvae-cuda")
+    _load_lazily()
+    thread = threading.Thread(target=_start, args=(None if driver_alone else number,), name="tvae-cuda")
     thread.start()
     return thread
+
+
+def capability_of(name: str | None) -> tuple[int, int] | None:
+    """Of the device of this name, None: the first one, without PyTorch and without memory of the device. None where
+    PyTorch cannot use it or the driver does not have it."""
+    number = _number(name)
+    if number is None or not _for_cuda():
+        return None
+    try:
+        driver = ctypes.CDLL(_DRIVER)
+    except OSError:
+        return None
+    _load_lazily()
+    device, found = ctypes.c_int(), (ctypes.c_int(), ctypes.c_int())
+    if driver.cuInit(0) != 0 or driver.cuDeviceGet(ctypes.byref(device), number) != 0:
+        return None
+    for value, attribute in zip(found, (_MAJOR, _MINOR), strict=True):
+        if driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device) != 0:
+            return None
+    return found[0].value, found[1].value
+
+
+def _load_lazily() -> None:
+    """As PyTorch has it before it starts a GPU."""
+    os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")
+
+
+def _number(name: str | None) -> int | None:
+    """Of a GPU by its name, None: the first one. None for other names."""
+    kind, _, number = (name or "cuda").partition(":")
+    return int(number or "0") if kind == "cuda" and (number or "0").isdecimal() else None
 
 
 def _for_cuda() -> bool:

@@ -7,14 +7,16 @@ H100 takes 2 ms for a picture of 512x512 (SDXL's shape). A process on 16 cores r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.jobs.devices.started import start_more
 from tvae.pipeline.jobs.job import Job, fills_shards
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.media.image_read import image_size
 from tvae.pipeline.settings.cores import usable_cores
+from tvae.pipeline.settings.early_cuda import capability_of
 
 __all__ = ["by_processes"]
 
@@ -39,11 +41,20 @@ def by_processes(job: Job, items: Sequence[Item], devices: Sequence[str]) -> lis
     given, many = [*devices], MANY * max(1, len(devices))
     if not _may(job) or len(items) < many or not _are_small(job, items) or _left(job, items) < many:
         return given
+    there = [name for name in given or [job.device or "cuda:0"] if capability_of(name) is not None]
+    begun = 1 if given else 0  # of each device
+    # they import PyTorch beside this process
+    start_more(sum(count - begun for count in _times(job, there, capability_of) if count > 1))
     names = given or _chosen(job.device)
-    cores = usable_cores() // max(1, len(names))
-    times = [max(1, min(_wanted(job.preset, name), cores // CORES)) for name in names]
+    times = _times(job, names, _capability)
     found = [name for name, count in zip(names, times, strict=True) for _ in range(count)]
     return found if len(found) > len(names) else given
+
+
+def _times(job: Job, names: Sequence[str], capability: Callable[[str], tuple[int, int] | None]) -> list[int]:
+    """How many processes each device is to have."""
+    most = usable_cores() // max(1, len(names)) // CORES
+    return [max(1, min(_wanted(job.preset, name, capability), most)) for name in names]
 
 
 def _may(job: Job) -> bool:
@@ -100,17 +111,21 @@ def _chosen(device: str | None) -> list[str]:
     return [device] if number != device and number.isdecimal() and int(number) < there else []
 
 
-def _wanted(preset: str, device: str) -> int:
-    """Processes, by the preset."""
+def _capability(name: str) -> tuple[int, int]:
     import torch
 
+    return torch.cuda.get_device_capability(name)
+
+
+def _wanted(preset: str, device: str, capability: Callable[[str], tuple[int, int] | None]) -> int:
+    """Processes, by the preset."""
     from tvae import presets
 
-    if not device.startswith("cuda:"):
+    if not device.startswith("cuda"):
         return 1
     try:
         if preset != "auto":
             return presets.load(preset).processes
-        return presets.choose("cuda", torch.cuda.get_device_capability(device)).processes
+        return presets.choose("cuda", capability(device)).processes
     except (ValueError, RuntimeError):  # told by whoever computes
         return 1

@@ -17,14 +17,30 @@ from typing import Any
 
 from tvae.pipeline.settings.cores import usable_cores
 
-__all__ = ["COMMAND", "started", "started_early"]
+__all__ = ["COMMAND", "start_more", "started", "started_early"]
 
 COMMAND = (sys.executable, "-P", "-m", "tvae.pipeline.jobs.devices")
 _MOST = 16
 """Processes that start early: how many devices there are shows later."""
 Started = subprocess.Popen[bytes]
 
-_waiting: ContextVar[list[Started] | None] = ContextVar("tvae_waiting", default=None)
+
+class _Waiting(list[Started]):
+    """Processes that nobody has taken yet; ``ended`` ends them."""
+
+    def __init__(self, ended: contextlib.ExitStack) -> None:
+        super().__init__()
+        self._ended = ended
+
+    def start(self, count: int) -> None:
+        """So many more."""
+        with contextlib.suppress(OSError):  # told when it is needed
+            for _ in range(min(count, _MOST)):
+                self.append(_start())
+                self._ended.callback(_end, self[-1], self)
+
+
+_waiting: ContextVar[_Waiting | None] = ContextVar("tvae_waiting", default=None)
 
 
 @contextmanager
@@ -32,15 +48,19 @@ def started_early(count: int) -> Iterator[None]:
     """For the length of a run. Those that nobody has taken are ended with it. Where there are not enough processors for
     the run and each of them, none starts: they would slow the run down."""
     with contextlib.ExitStack() as ended:
-        begun: list[Started] = []
-        if count < usable_cores():
-            with contextlib.suppress(OSError):  # told when it is needed
-                for _ in range(min(count, _MOST)):
-                    begun.append(_start())
-                    ended.callback(_end, begun[-1], begun)
-        token = _waiting.set(begun)
+        waiting = _Waiting(ended)
+        token = _waiting.set(waiting)
         ended.callback(_waiting.reset, token)
+        if count < usable_cores():
+            waiting.start(count)
         yield
+
+
+def start_more(count: int) -> None:
+    """The same for a run that is under way and has found out that it will probably want them."""
+    waiting = _waiting.get()
+    if waiting is not None and len(waiting) + count < usable_cores():
+        waiting.start(count)
 
 
 def started() -> Started:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tvae.pipeline.settings import early_cuda
-from tvae.pipeline.settings.early_cuda import begin_cuda
+from tvae.pipeline.settings.early_cuda import begin_cuda, capability_of
 
 
 @pytest.fixture
@@ -25,11 +25,16 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         found._obj.value = 7 + number
         return 0 if number < 2 else 101
 
+    def attribute(found: Any, which: int, device: Any) -> int:
+        found._obj.value = {75: 9, 76: device.value - 7}[which]
+        return int(made.broken)
+
     made = SimpleNamespace(
         log=log,
         broken=0,
         cuInit=lambda flags: log.append(("init", flags)) or made.broken,
         cuDeviceGet=device_of,
+        cuDeviceGetAttribute=attribute,
         cuDevicePrimaryCtxRetain=lambda _context, device: log.append(("retain", device.value)) or 0,
     )
     monkeypatch.setattr(ctypes, "CDLL", lambda name: log.append(name) or made)
@@ -82,12 +87,32 @@ def test_other_devices_and_wrong_names(name: str, driver: SimpleNamespace) -> No
     assert driver.log == []
 
 
+def test_the_capability_of_a_device(driver: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_MODULE_LOADING")
+    assert [capability_of(name) for name in (None, "cuda", "cuda:0", "cuda:1")] == [(9, 0), (9, 0), (9, 0), (9, 1)]
+    assert driver.log == 4 * [early_cuda._DRIVER, ("init", 0)], "no device is taken"
+    assert os.environ["CUDA_MODULE_LOADING"] == "LAZY"
+    assert [capability_of(name) for name in ("cuda:2", "cpu", "cuda:x")] == [None] * 3
+    driver.cuInit = lambda _flags: 0
+    driver.broken = 100
+    assert capability_of("cuda:0") is None
+    driver.cuInit = lambda _flags: 100
+    assert capability_of("cuda:0") is None
+
+
+def test_no_capability_where_pytorch_cannot_use_it(driver: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(early_cuda, "_for_cuda", lambda: False)
+    assert capability_of(None) is None
+    assert driver.log == []
+
+
 def test_without_a_driver(driver: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> Any:
         raise OSError(f"{name}: cannot open shared object file")
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
     assert begun(None)
+    assert capability_of(None) is None
 
 
 def test_where_pytorch_is_there_or_cannot_use_it(driver: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,16 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(small, "usable_cores", lambda: 16)
     monkeypatch.setattr(small, "MANY", 20)
     monkeypatch.setattr(small, "LOOKED_AT", 3)
+    monkeypatch.setattr(small, "start_more", lambda _count: None)
+
+
+@pytest.fixture
+def early(hopper: None, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Processes that start before PyTorch is asked for devices; the driver has the two."""
+    found: list[int] = []
+    monkeypatch.setattr(small, "start_more", found.append)
+    monkeypatch.setattr(small, "capability_of", {"cuda": (9, 0), "cuda:0": (9, 0), "cuda:1": (9, 0)}.get)
+    return found
 
 
 def photos(folder: Path, count: int = 40, size: tuple[int, int] = (64, 32), suffix: str = "jpg") -> Path:
@@ -89,6 +99,28 @@ def test_several_devices(hopper: None, tmp_path: Path) -> None:
     assert processes(folder, both, devices="2", split="rows") == [*both]
     assert processes(photos(tmp_path / "few", 39), both, devices="2") == [*both]
     assert processes(folder, ("cpu", "cuda:1"), devices="cpu,cuda:1") == ["cpu", "cuda:1", "cuda:1"]
+
+
+def test_they_start_before_pytorch_is_asked(early: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, seen = photos(tmp_path / "in"), list[list[int]]()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: seen.append([*early]) or (9, 0))
+    assert processes(folder) == ["cuda:0"] * 2
+    assert processes(folder, device="cuda") == ["cuda:0"] * 2
+    assert seen == [[2], [2, 2]]
+    assert processes(folder, ("cuda:0", "cuda:1"), devices="2") == ["cuda:0", "cuda:0", "cuda:1", "cuda:1"]
+    assert processes(folder, ("cpu", "cuda:1"), devices="cpu,cuda:1") == ["cpu", "cuda:1", "cuda:1"]
+    assert early == [2, 2, 2, 1], "one of each device that is named is there already"
+
+
+def test_none_starts_where_none_is_wanted(early: list[int], tmp_path: Path) -> None:
+    folder = photos(tmp_path / "in")
+    for fields in ({"device": "cpu"}, {"device": "cuda:7"}, {"preset": "rtx50"}, {"preset": "none"}):
+        processes(folder, **fields)
+    assert early == [0] * 4
+    processes(folder, vram="8GiB")
+    processes(photos(tmp_path / "few", 19))
+    processes(photos(tmp_path / "large", size=(1024, 512)))
+    assert early == [0] * 4
 
 
 def test_a_driver_that_fails(hopper: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,28 @@ def test_one_that_has_gone_is_not_taken(begun: list[started.Started], idle: None
     assert ended(begun)
 
 
+def test_more_start_in_a_run_that_is_under_way(
+    begun: list[started.Started], idle: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started.start_more(2)
+    assert begun == [], "there is no run that would end them"
+    with started.started_early(1):
+        started.start_more(2)
+        assert len(begun) == 3
+        monkeypatch.setattr(started, "usable_cores", lambda: 4)
+        started.start_more(1)
+        assert len(begun) == 3, "a processor for the run and each of them"
+        assert [started.started() for _ in range(3)] == begun
+    assert not any(ended([each]) for each in begun), "whoever took them ends them"
+    for each in begun:
+        with each:
+            each.kill()
+    with started.started_early(0):
+        started.start_more(2)
+        assert len(begun) == 5
+    assert ended(begun)
+
+
 def test_a_process_starts_the_driver_before_it_imports_pytorch() -> None:
     """Which device it will have is not known yet."""
     program = (
