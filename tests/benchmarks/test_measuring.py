@@ -102,6 +102,15 @@ def test_every_row_of_speed(name: str) -> None:
     assert ("copy 32" if name == "attention" else "diffusers") in {row["run"] for row in rows}
 
 
+@pytest.mark.slow
+def test_jobs_of_clips(tmp_path: Path) -> None:
+    rows = fine(run("measure_clip_jobs", "--frames", "9,257", "--repeat", 1, "--folder", tmp_path))
+    assert [row["row"] for row in rows] == ["sdxl/encode", "sdxl/decode", "wan21/encode", "wan21/decode"]
+    assert all(row["long"] > row["short"] and row["share"] == row["tvae"] / row["engine"] for row in rows)
+    assert [row["goal"] for row in rows[:2]] == [110, 65]
+    assert {path.name for path in tmp_path.iterdir()} <= {"measured-films", "measured-compiled"}, "the rest is gone"
+
+
 def test_a_row_that_fails_is_a_row_and_those_without_time_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     rows = Rows({"name": "5", "value": "6.2f"}, None, 1e6)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,13 +20,15 @@ from tvae.pipeline.bench.vae import VaeCase, cast, input_of, make_case
 from tvae.pipeline.models.calls import Side
 from tvae.pipeline.models.families import LatentGeometry
 
-__all__ = ["Clip", "clip_of", "folder_of", "geometry_of", "module_of", "shape_of"]
+__all__ = ["Clip", "clip_of", "folder_of", "geometry_of", "module_of", "shape_of", "soft_folder_of"]
 
 Clip = tuple[int, int, int | None]
 """Width, height, and frames of a clip."""
 
 _TINY_SEEDVR2 = {"block_out_channels": (32,) * 4, "layers_per_block": 1, "latent_channels": 4}
 """What its weights alone can tell: the number of groups is not among it."""
+_SOFT = 0.01
+"""Of a last layer."""
 
 
 def shape_of(name: str, tiny: bool) -> Shape:
@@ -54,12 +57,28 @@ def geometry_of(name: str, tiny: bool) -> LatentGeometry:
 
 def folder_of(name: str, tiny: bool, dtype: str) -> Path:
     """A folder (or a file of weights alone) that commands open; made once on a machine."""
+    return _saved(f"{name}-{'tiny' if tiny else 'public'}-{dtype}", lambda: module_of(name, tiny, dtype, "cpu"), name)
+
+
+def soft_folder_of(name: str, tiny: bool, dtype: str) -> Path:
+    """The same with a last layer that is made small: what it decodes is nearly even, and no noise."""
+
+    def softened() -> nn.Module:
+        model: Any = module_of(name, tiny, dtype, "cpu")
+        with torch.no_grad():
+            for parameter in model.decoder.conv_out.parameters():
+                parameter.mul_(_SOFT)
+        return model
+
+    return _saved(f"{name}-{'tiny' if tiny else 'public'}-soft-{dtype}", softened, name)
+
+
+def _saved(kind: str, make: Callable[[], Any], name: str) -> Path:
     root = Path(os.environ.get("MEASURING_FOLDER", tempfile.gettempdir())) / "measured-models"
-    target = root / f"{name}-{'tiny' if tiny else 'public'}-{dtype}-{torch.__version__}"
+    target = root / f"{kind}-{torch.__version__}"
     if not target.exists():
         root.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(dir=root))
-        model: Any = module_of(name, tiny, dtype, "cpu")
+        made, model = Path(tempfile.mkdtemp(dir=root)), make()
         if name == "seedvr2":
             from safetensors.torch import save_file
 
