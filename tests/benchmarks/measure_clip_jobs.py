@@ -4,8 +4,8 @@
 
 Clips are made, in H.264. The rate of a command is the slope between a short clip and a long one, so that start-up is
 out: of ``--repeat`` runs of each, the least. ``engine``: its own rate, of steps of a video VAE, or of the best batch of
-an image VAE. Random weights decode to noise, on which x264 takes all the time: the decoder's last layer is made small, so
-that results are as soft as films are.
+an image VAE. Random weights decode to noise, on which x264 takes all the time: the decoder's last layer is made small,
+so that results are as soft as films are.
 """
 
 from __future__ import annotations
