@@ -19,6 +19,7 @@ from tvae.pipeline.jobs.compute import (
     encode_step,
     enough_memory,
     kept_names,
+    roundtrip_pictures,
     step_levels,
 )
 from tvae.pipeline.jobs.context import Context
@@ -30,7 +31,14 @@ if TYPE_CHECKING:
     from tvae.pipeline.models.streaming import ClipStream
     from tvae.pipeline.session.model import Model
 
-__all__ = ["decoded_frames", "decoded_steps", "encoded_frames", "encoded_steps"]
+__all__ = [
+    "decoded_frames",
+    "decoded_steps",
+    "encoded_frames",
+    "encoded_steps",
+    "reconstructed_frames",
+    "reconstructed_steps",
+]
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -103,10 +111,51 @@ def decoded_steps(
         return found
 
     for one, found in _computed(((one, (one, z)) for one, z in latents), begin, model, context):
-        levels, finite = found[0::2], found[1::2]
-        for each in finite:
-            check_finite(each)
-        yield one, [each.numpy() for each in levels], told.popleft()
+        yield one, _finite(found), told.popleft()
+
+
+def reconstructed_frames(
+    chunks: Iterable[Chunk], model: Model, context: Context
+) -> Iterator[tuple[Chunk, list[np.ndarray]]]:
+    """Of each chunk of a single frame what the VAE makes of it, uint8 [H, W, 3]. InputError as above."""
+
+    def begin(chunk: Chunk) -> list[Tensor]:
+        (frame,) = chunk.frames
+        return roundtrip_pictures(model, [on_host(frame, model.device)])
+
+    for chunk, found in _computed(((chunk, chunk) for chunk in chunks), begin, model, context):
+        yield chunk, _finite(found)
+
+
+def reconstructed_steps(
+    chunks: Iterable[Chunk],
+    there: ClipStream,
+    back: ClipStream,
+    sizes: Iterator[int],
+    model: Model,
+    context: Context,
+) -> Iterator[tuple[Chunk, list[np.ndarray]]]:
+    """The same of chunks that are steps of the encoder. sizes: of the decoder's steps, in latent frames; those of a
+    chunk are whole ones. InputError as above."""
+
+    def begin(chunk: Chunk) -> list[Tensor]:
+        (latents,) = encode_step(there, chunk.frames, model, "mean", "raw", torch.Generator())
+        found = list[Tensor]()
+        while latents.shape[2]:
+            size = next(sizes)
+            found += step_levels(back, latents[0, :, :size])
+            latents = latents[:, :, size:]
+        return found
+
+    for chunk, found in _computed(((chunk, chunk) for chunk in chunks), begin, model, context):
+        yield chunk, _finite(found)
+
+
+def _finite(found: list[Tensor]) -> list[np.ndarray]:
+    """Of frames, each followed by whether it is finite. InputError where one is not."""
+    for finite in found[1::2]:
+        check_finite(finite)
+    return [levels.numpy() for levels in found[0::2]]
 
 
 def _computed(

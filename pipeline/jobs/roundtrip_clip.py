@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.jobs.clip_calls import decoded_steps, reconstructed_frames, reconstructed_steps
 from tvae.pipeline.jobs.clip_modes import ClipMode, Passage, passages_there_and_back
-from tvae.pipeline.jobs.compute import decode_clip, decode_step, encode_clip, enough_memory, kept_of, step_pixels
+from tvae.pipeline.jobs.compute import decode_clip, encode_clip, enough_memory, kept_of
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import picture_serves, undone
@@ -36,6 +37,7 @@ from tvae.pipeline.media.formats import Kind
 from tvae.pipeline.session.outputs.taken_apart import Posterior
 
 if TYPE_CHECKING:
+    from tvae.pipeline.models.streaming import ClipStream
     from tvae.pipeline.session.model import Model
 
 __all__ = ["roundtrip_clip_item"]
@@ -91,7 +93,7 @@ def roundtrip_clip_item(item: Item, context: Context) -> Event:
                     if there.mode is ClipMode.ON_DEMAND:
                         _on_demand(item, source, fit, model, context, give)
                     else:
-                        _by_chunks(source, fit, _Reconstruction(model, there, back), context, give)
+                        _by_chunks(source, fit, model, there, back, context, give)
                 source.check_unchanged()
                 writer.commit()
         context.notify(item, [*source.reader.warnings, *source.told, *fit.told, *told, *writer.warnings])
@@ -111,13 +113,47 @@ def _streams(source: Source, kind: Kind, context: Context, told: list[str]) -> I
             yield context.sandbox.copy_streams(source.path, Path(folder) / "streams", told)
 
 
-def _by_chunks(source: Source, fit: LengthFit, reconstruct: _Reconstruction, context: Context, give: Give) -> None:
+def _by_chunks(
+    source: Source, fit: LengthFit, model: Model, there: Passage, back: Passage, context: Context, give: Give
+) -> None:
     """What goes through the encoder together goes on through the decoder."""
-    count = fit.fitted(source.count()) if reconstruct.counts else None
+    counts = there.stream is not None and there.stream.cuts.rest_first
+    count = fit.fitted(source.count()) if counts else None
     with prefetched(source.frames(), context.queue_frames) as read:
-        for chunk in reconstruct.chunks(fit.through(read), count):
-            for pair in reconstruct(chunk):
-                give(pair)
+        for chunk, shown in _reconstructed(fit.through(read), count, model, there, back, context):
+            known = zip(chunk.frames, chunk.pts, chunk.durations, strict=False)
+            for rgb, (reference, pts, duration) in zip(shown, known, strict=False):
+                give((reference, Frame(rgb, pts, duration)))
+
+
+def _reconstructed(
+    frames: Iterable[Chunk], count: int | None, model: Model, there: Passage, back: Passage, context: Context
+) -> Iterator[tuple[Chunk, Iterable[np.ndarray]]]:
+    """Chunks that go through the encoder together, single frames, steps, or the whole clip, and what comes out. count:
+    of the frames, where the encoder's steps depend on it."""
+    if there.stream is not None and back.stream is not None:
+        latents = None if count is None else -(-count // (model.info.temporal_factor or 1))
+        chunks, sizes = in_steps(frames, there.stream.cuts.sizes(count)), back.stream.cuts.sizes(latents)
+        yield from reconstructed_steps(chunks, there.stream, back.stream, sizes, model, context)
+    elif there.mode is ClipMode.FRAME_BY_FRAME:
+        yield from reconstructed_frames(frames, model, context)
+    else:
+        clip = gathered(frames)
+        with enough_memory(model):
+            found = encode_clip(model, clip.frames, "mean", "raw", torch.Generator())["latents"]
+        yield clip, _decoded(found, back.stream, model, context)
+
+
+def _decoded(latents: Tensor, stream: ClipStream | None, model: Model, context: Context) -> Iterator[np.ndarray]:
+    """Frames of a clip's latents [C, t, h, w]."""
+    if stream is None:
+        with enough_memory(model):
+            found = decode_clip(model, latents)
+        yield from found
+        return
+    steps = latents.split([*stream.cuts.sizes(latents.shape[1])], 1)
+    for _, shown, _ in decoded_steps(((None, step) for step in steps), stream, model, context, lambda _: None):
+        yield from shown
 
 
 def _on_demand(item: Item, source: Source, fit: LengthFit, model: Model, context: Context, give: Give) -> None:
@@ -146,48 +182,3 @@ def _on_demand(item: Item, source: Source, fit: LengthFit, model: Model, context
         with enough_memory(model):
             clip = LatentRows(latents, len(latents), (latents[0].shape[1], latents[0].shape[2]), model)
             model.run_frames("decode", clip, PictureSink(shown))
-
-
-class _Reconstruction:
-    """Chunks through a model and back.
-
-    ``counts``: the steps of its encoder depend on the clip's length.
-    """
-
-    def __init__(self, model: Model, there: Passage, back: Passage) -> None:
-        self._model, self._mode, self._encode, self._decode = model, there.mode, there.stream, back.stream
-        self.counts = self._encode is not None and self._encode.cuts.rest_first
-        self._sizes: Iterator[int] = iter(())
-
-    def chunks(self, frames: Iterable[Chunk], count: int | None) -> Iterator[Chunk]:
-        """What goes through the encoder together: single frames, steps, or the whole clip. count: of the frames, if
-        ``counts``."""
-        if self._encode is not None and self._decode is not None:
-            latents = None if count is None else -(-count // (self._model.info.temporal_factor or 1))
-            self._sizes = self._decode.cuts.sizes(latents)
-            return in_steps(frames, self._encode.cuts.sizes(count))
-        return iter(frames) if self._mode is ClipMode.FRAME_BY_FRAME else iter([gathered(frames)])
-
-    def __call__(self, chunk: Chunk) -> Iterator[tuple[np.ndarray, Frame]]:
-        """Each frame as it went in, with what came out."""
-        model = self._model
-        with enough_memory(model):
-            if self._encode is not None:
-                pixels = step_pixels(model, chunk.frames)
-                latents = Posterior.from_moments(self._encode.step(pixels)).mean[0]
-            else:
-                latents = encode_clip(model, chunk.frames, "mean", "raw", torch.Generator())["latents"]
-            known = zip(chunk.frames, chunk.pts, chunk.durations, strict=False)
-            for rgb, (reference, pts, duration) in zip(self._decoded(latents), known, strict=False):
-                yield reference, Frame(rgb, pts, duration)
-
-    def _decoded(self, latents: Tensor) -> Iterator[np.ndarray]:
-        """Frames of latents [C, t, h, w]; those of one chunk of frames are whole steps of the decoder."""
-        if self._decode is None:
-            yield from decode_clip(self._model, latents)
-            return
-        sizes = self._decode.cuts.sizes(latents.shape[1]) if self._encode is None else self._sizes
-        while latents.shape[1]:
-            size = next(sizes)
-            yield from decode_step(self._decode, latents[:, :size])
-            latents = latents[:, size:]

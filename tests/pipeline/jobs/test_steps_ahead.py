@@ -54,6 +54,46 @@ def test_the_next_step_begins_first(
 
 
 @pytest.mark.parametrize("ahead", [True, False], ids=["on a GPU", "on a CPU"])
+@pytest.mark.parametrize("kind", ["image", "steps"])
+def test_the_next_step_of_a_roundtrip_begins_first(
+    clip: Run, stand_in: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, ahead: bool
+) -> None:
+    """Both sides of it. An image VAE has a step for each frame."""
+    times = tuple(range(0, (17 if kind == "steps" else 5) * 40, 40))
+    source, said = clip("c.mkv", times=times), list[str]()
+    model = stand_in(kind == "steps", temporal_factor=4 if kind == "steps" else None)
+
+    def noted(name: str, call: Any) -> Any:
+        def begin(*given: Any) -> Any:
+            said.append(name)
+            return call(*given)
+
+        return begin
+
+    def told(side: str) -> Any:
+        stream = stream_of(side)
+        if stream is not None:
+            stream.step = noted(side, stream.step)
+        return stream
+
+    stream_of = model.stream
+    monkeypatch.setattr(model, "stream", told)
+    if kind == "image":
+        monkeypatch.setattr(model, "encode", noted("encode", model.encode))
+        monkeypatch.setattr(model, "decode", noted("decode", model.decode))
+
+    def heard(event: Event) -> None:
+        if isinstance(event, Progress) and said[-1] != "results":
+            said.append("results")
+
+    monkeypatch.setattr(Results, "on_its_way", ahead)
+    done = run_job(Job("roundtrip", (str(source),), output=str(tmp_path / "out.mkv")), heard, model=model)
+    assert done.done == 1
+    step = ["encode", "decode"]
+    assert said == ([*step, *[*step, "results"] * 4] if ahead else [*step, "results"] * 5)
+
+
+@pytest.mark.parametrize("ahead", [True, False], ids=["on a GPU", "on a CPU"])
 def test_a_step_that_is_not_finite_is_no_frame(
     run: Run, clip: Run, stand_in: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: bool
 ) -> None:
