@@ -147,7 +147,7 @@ class Dashboard:
         if any(load.devices.values()):
             yield f"busy: {_devices(busy)}"
         stages = load.stages_since(before, now - since)
-        if any(load.stages.values()):
+        if any((*load.stages.values(), *load.clips.values())):
             yield f"stages: {listed(stages)}; bottleneck: {limiting(stages) or 'none'}"
 
 

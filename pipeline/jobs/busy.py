@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
-__all__ = ["BUSY", "CLIP", "Busy", "Load", "bottleneck", "limiting", "listed"]
+__all__ = ["BUSY", "CLIP", "CLIP_READ", "CLIP_WRITE", "Busy", "Load", "bottleneck", "limiting", "listed"]
 
+T = TypeVar("T")
 STAGES = ("read", "compute", "write")
-CLIP = "clip"
-"""Computing of clips, which is no stage: what reads and writes them is not counted."""
+CLIP, CLIP_READ, CLIP_WRITE = "clip", "clip read", "clip write"
+"""Computing, reading and writing of clips, of which a process has one at a time: one thread reads, and one writes."""
+_OF_CLIPS = {"read": CLIP_READ, "compute": CLIP, "write": CLIP_WRITE}
 BUSY = 0.7
 """Share of the time from which on a stage holds the others up."""
 _DOING = {"read": "reading", "compute": "computing", "write": "writing"}
@@ -20,24 +23,29 @@ _DOING = {"read": "reading", "compute": "computing", "write": "writing"}
 
 @dataclass(frozen=True)
 class Load:
-    """Seconds of work so far. devices: that each has computed, by its name; stages: of all threads and devices, by
-    stage; threads: that read, and as many that write."""
+    """Seconds of work so far. devices: that each has computed, by its name; stages: of all threads and devices on
+    pictures, by stage; threads: that read, and as many that write; clips: as stages, on clips."""
 
     devices: Mapping[str, float]
     stages: Mapping[str, float]
     threads: int
+    clips: Mapping[str, float]
 
     def busy_since(self, before: Load, seconds: float) -> dict[str, float]:
         """Share of the seconds between two looks that each device was at work; 0 to 1."""
         return {name: _share(spent - before.devices.get(name, 0.0), seconds) for name, spent in self.devices.items()}
 
     def stages_since(self, before: Load, seconds: float) -> dict[str, float]:
-        """The same of each stage, on average over what does it."""
-        workers = {"compute": max(1, len(self.devices))}
-        return {
-            stage: _share(self.stages[stage] - before.stages[stage], seconds * workers.get(stage, max(1, self.threads)))
-            for stage in STAGES
-        }
+        """The same of each stage, on average over what does it: of pictures or of clips, whichever is more."""
+        one_each = seconds * max(1, len(self.devices))
+        pictures, clips = (_more(now, then) for now, then in ((self.stages, before.stages), (self.clips, before.clips)))
+        several = seconds * max(1, self.threads)
+        found = {stage: max(_share(pictures[stage], several), _share(clips[stage], one_each)) for stage in STAGES}
+        return found | {"compute": _share(pictures["compute"] + clips["compute"], one_each)}
+
+
+def _more(now: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
+    return {stage: now[stage] - before[stage] for stage in STAGES}
 
 
 class Busy:
@@ -46,7 +54,7 @@ class Busy:
 
     def __init__(self, threads: int, device: str | None = None) -> None:
         self._threads, self._device = threads, device
-        self._seconds = dict.fromkeys((*STAGES, CLIP), 0.0)
+        self._seconds = dict.fromkeys((*STAGES, *_OF_CLIPS.values()), 0.0)
         self._others: dict[object, tuple[str, int, dict[str, float]]] = {}
         self._lock = threading.Lock()
 
@@ -63,6 +71,32 @@ class Busy:
             yield
         finally:
             self.add(stage, time.perf_counter() - begin)
+
+    @contextmanager
+    def off(self, stage: str) -> Iterator[None]:
+        """The same thread waits, or does something else, meanwhile."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(stage, begin - time.perf_counter())
+
+    def during(self, stage: str, values: Iterable[T]) -> Iterator[T]:
+        """The values; to give each is work of a stage."""
+        return _each(values, lambda: self.at(stage))
+
+    def without(self, stage: str, values: Iterable[T]) -> Iterator[T]:
+        """The values, within a time that counts as work of a stage; to wait for each is none."""
+        return _each(values, lambda: self.off(stage))
+
+    def by(self, stage: str, work: Callable[[T], None]) -> Callable[[T], None]:
+        """The same function; what it does is work of a stage."""
+
+        def done(value: T) -> None:
+            with self.at(stage):
+                work(value)
+
+        return done
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -93,18 +127,33 @@ class Busy:
             own = dict(self._seconds)
         threads, devices = self._threads, {} if self._device is None else {self._device: own["compute"] + own[CLIP]}
         stages = {stage: own[stage] for stage in STAGES}
+        clips = {stage: own[name] for stage, name in _OF_CLIPS.items()}
         for name, more, seconds in others:
             threads += more
             devices[name] = devices.get(name, 0.0) + seconds.get("compute", 0.0) + seconds.get(CLIP, 0.0)
             for stage in STAGES:
                 stages[stage] += seconds.get(stage, 0.0)
-        return Load(devices, stages, threads)
+                clips[stage] += seconds.get(_OF_CLIPS[stage], 0.0)
+        return Load(devices, stages, threads, clips)
 
     def shares(self, seconds: float) -> dict[str, float]:
         """Share of a run of so long that each device, and each thread of the others on average, was at work; 0 to 1."""
         now = self.load()
-        before = Load({}, dict.fromkeys(STAGES, 0.0), 0)
+        nothing = dict.fromkeys(STAGES, 0.0)
+        before = Load({}, nothing, 0, nothing)
         return {stage: round(share, 3) for stage, share in now.stages_since(before, seconds).items()}
+
+
+def _each(values: Iterable[T], within: Callable[[], AbstractContextManager[None]]) -> Iterator[T]:
+    """The values, each taken within such a context."""
+    source = iter(values)
+    while True:
+        with within():
+            try:
+                value = next(source)
+            except StopIteration:
+                return
+        yield value
 
 
 def _share(spent: float, seconds: float) -> float:

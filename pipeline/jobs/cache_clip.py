@@ -15,6 +15,7 @@ from torch import Tensor
 from tvae.pipeline.caches.record import FileRecord
 from tvae.pipeline.caches.spec import Piece
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.jobs.busy import CLIP, CLIP_READ, CLIP_WRITE
 from tvae.pipeline.jobs.cache_draw import drawn, generator_of
 from tvae.pipeline.jobs.cache_plan import CachePlan
 from tvae.pipeline.jobs.clip_modes import ClipMode, passage
@@ -88,11 +89,13 @@ class _Done:
         if all(name in self._there for name in names):
             self.files += [self._there[name] for name in names]
         else:
-            posterior = encoded(model, frames)
-            latents = stored(posterior, model, self._plan, generator_of(subject, self._context.job.seed))
-            staged = self._plan.stage(subject, [latents], self._item.record)
-            self.files += [one.record for one in staged]
-            self._plan.commit(self._item.record, self.record.with_files(tuple(self.files), complete=False), staged)
+            busy, generator = self._context.busy, generator_of(subject, self._context.job.seed)
+            with busy.at(CLIP):
+                latents = stored(encoded(model, frames), model, self._plan, generator)
+            with busy.at(CLIP_WRITE):
+                staged = self._plan.stage(subject, [latents], self._item.record)
+                self.files += [one.record for one in staged]
+                self._plan.commit(self._item.record, self.record.with_files(tuple(self.files), complete=False), staged)
         self.frames += len(frames)
         self._context.emit(Progress(self._item.source, self._item.index, piece.start + piece.frames, None))
 
@@ -141,7 +144,7 @@ def pieces(source: Source, item: Item, context: Context, plan: CachePlan) -> Ite
     rate = float(info.frame_rate or 0) or request.target_fps or 1.0
     numbers = kept_frames(rate, request.target_fps)
     kept_rate = min(rate, request.target_fps or rate)
-    with prefetched(source.frames(), context.queue_frames) as read:
+    with prefetched(context.busy.during(CLIP_READ, source.frames()), context.queue_frames) as read:
         frames = (chunk.frames[0] for chunk, number in zip(read, numbers, strict=False) if number is not None)
         shown = (plan.pixels(frame, info, framing) for frame in frames)
         for start, held in pieces_of(shown, request, lambda length: _fitted(length, model)):

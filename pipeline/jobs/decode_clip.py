@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tvae.pipeline import latents
 from tvae.pipeline.errors import InputError, UsageError
-from tvae.pipeline.jobs.busy import CLIP
+from tvae.pipeline.jobs.busy import CLIP, CLIP_READ, CLIP_WRITE
 from tvae.pipeline.jobs.checkpoint import Checkpoint, goes_on
 from tvae.pipeline.jobs.clip_calls import decoded_frames, decoded_steps
 from tvae.pipeline.jobs.clip_modes import ClipMode, Passage, passage
@@ -118,8 +118,8 @@ def _decode_chunks(
     if start.frames:
         context.notify(item, [goes_on(start.frames)])
     with (
-        prefetched(_clips(reader, model, way), context.queue_frames) as clips,
-        written_in_thread(_do, context.queue_frames) as put,
+        prefetched(context.busy.during(CLIP_READ, _clips(reader, model, way)), context.queue_frames) as clips,
+        written_in_thread(context.busy.by(CLIP_WRITE, _do), context.queue_frames) as put,
     ):
         if isinstance(writer, PartedVideoWriter):
             for clip in islice(clips, start.chunks):
@@ -158,22 +158,24 @@ def _decode_on_demand(item: Item, reader: LatentsReader, model: Model, writer: W
             yield from latents_to_decode(model, part.tensors, meta.space).unbind(1)
 
     with (
-        prefetched(latent_frames(), context.queue_frames) as read,
-        written_in_thread(writer.write, context.queue_frames) as put,
+        prefetched(context.busy.during(CLIP_READ, latent_frames()), context.queue_frames) as read,
+        written_in_thread(context.busy.by(CLIP_WRITE, writer.write), context.queue_frames) as put,
     ):
         first = next(read)
-        clip = LatentRows(chain([first], read), reader.latent_frames, (first.shape[1], first.shape[2]), model)
+        rest = context.busy.without(CLIP, read)
+        clip = LatentRows(chain([first], rest), reader.latent_frames, (first.shape[1], first.shape[2]), model)
 
         def take(picture: np.ndarray) -> None:
             nonlocal done
             if not times:  # a copy of the last frame, which filled the clip
                 return
-            put(Frame(restore(picture, meta.geometry), *times.popleft()))
+            with context.busy.off(CLIP):
+                put(Frame(restore(picture, meta.geometry), *times.popleft()))
             done += 1
             trimmer.one_more()
             context.emit(Progress(item.source, item.index, done, reader.frames))
 
-        with enough_memory(model):
+        with context.busy.at(CLIP), enough_memory(model):
             model.run_frames("decode", clip, PictureSink(take))
         if times:
             raise InputError(f"damaged latents: {done + len(times)} timestamps for {done} frames")

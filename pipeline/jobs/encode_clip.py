@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline import latents
-from tvae.pipeline.jobs.busy import CLIP
+from tvae.pipeline.jobs.busy import CLIP, CLIP_READ, CLIP_WRITE
 from tvae.pipeline.jobs.checkpoint import Checkpoint, Checkpoints, goes_on
 from tvae.pipeline.jobs.clip_calls import encoded_frames, encoded_steps
 from tvae.pipeline.jobs.clip_modes import ClipMode, passage
@@ -126,7 +127,7 @@ def _encode_frames(clip: _Clip, model: Model, context: Context) -> None:
         if clip.checkpoints.due(0):
             clip.reached(clip.writer.frames, part.generator)
 
-    with prefetched(clip.source.frames(), context.queue_frames) as read, written_in_thread(write, parts_waiting) as put:
+    with _read(clip, context) as read, written_in_thread(context.busy.by(CLIP_WRITE, write), parts_waiting) as put:
         frames = ((chunk, chunk.frames[0]) for chunk in islice(clip.fit.through(read), start, None))
         for chunk, tensors, state in encoded_frames(frames, model, context, clip.generator):
             part = gatherer.add(tensors, chunk.pts[0], chunk.durations[0])
@@ -158,17 +159,18 @@ def _encode_steps(clip: _Clip, stream: ClipStream, model: Model, context: Contex
         caches = clip.checkpoints.caches_of(stream)
         return None if caches is None else (caches, clip.generator.get_state())
 
-    with prefetched(clip.source.frames(), context.queue_frames) as read:
+    with _read(clip, context) as read:
         steps = islice(in_steps(clip.fit.through(read), stream.cuts.sizes(count)), start, None)
         found = encoded_steps(steps, stream, model, context, clip.generator, behind)
         for number, (chunk, kept, state) in enumerate(found, start + 1):
             waiting.add(kept, chunk, chunk.repeated)
             done += len(chunk.pts)
-            if waiting.full or chunk.repeated:
-                clip.writer.add(*waiting.take())
-            if state is not None:
-                caches, generator = state
-                clip.reached(number, generator, caches)
+            with context.busy.at(CLIP_WRITE):
+                if waiting.full or chunk.repeated:
+                    clip.writer.add(*waiting.take())
+                if state is not None:
+                    caches, generator = state
+                    clip.reached(number, generator, caches)
             trimmer.one_more()
             clip.progress(done, context)
     if waiting:
@@ -193,26 +195,34 @@ def _encode_on_demand(clip: _Clip, model: Model, context: Context) -> None:
         count = (not (waiting or clip.writer.frames) and model.info.lead_frames) or model.info.temporal_factor or 1
         kept = kept_of(model, Posterior.from_moments(moments), job.posterior, job.space, clip.generator)
         if waiting.full:
-            clip.writer.add(*waiting.take())
+            with context.busy.off(CLIP), context.busy.at(CLIP_WRITE):
+                clip.writer.add(*waiting.take())
         waiting.add(kept, Chunk([], times.pts[:count], times.durations[:count]))
         done += len(times.pts[:count])
         del times.pts[:count], times.durations[:count]
         trimmer.one_more()
         clip.progress(done, context)
 
-    encode_on_demand(clip.source, clip.fit, model, context.queue_frames, take, seen)
+    encode_on_demand(clip.source, clip.fit, model, context, take, seen)
     tensors, pts, durations, _ = waiting.take()
-    clip.writer.add(tensors, pts, durations, clip.fit.repeated)
+    with context.busy.at(CLIP_WRITE):
+        clip.writer.add(tensors, pts, durations, clip.fit.repeated)
 
 
 def _encode_whole(clip: _Clip, model: Model, context: Context) -> None:
     """A clip as one tensor, its latents as one part."""
-    with prefetched(clip.source.frames(), context.queue_frames) as read:
+    with _read(clip, context) as read:
         whole = gathered(clip.fit.through(read))
     with context.busy.at(CLIP), enough_memory(model):
         tensors = encode_clip(model, whole.frames, context.job.posterior, context.job.space, clip.generator)
-    clip.writer.add(tensors, whole.pts, whole.durations, clip.fit.repeated)
+    with context.busy.at(CLIP_WRITE):
+        clip.writer.add(tensors, whole.pts, whole.durations, clip.fit.repeated)
     clip.progress(clip.fit.kept, context)
+
+
+def _read(clip: _Clip, context: Context) -> AbstractContextManager[Iterator[Chunk]]:
+    """The clip's frames, read in a thread."""
+    return prefetched(context.busy.during(CLIP_READ, clip.source.frames()), context.queue_frames)
 
 
 def _keep_streams(

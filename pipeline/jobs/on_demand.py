@@ -13,7 +13,9 @@ from torch import Tensor
 
 from tvae.pipeline.engine.run.storage import Done
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.jobs.busy import CLIP, CLIP_READ
 from tvae.pipeline.jobs.compute import enough_memory
+from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.lengths import LengthFit
 from tvae.pipeline.jobs.queues import prefetched
 from tvae.pipeline.jobs.reading import Chunk, Source
@@ -107,7 +109,7 @@ def encode_on_demand(
     source: Source,
     fit: LengthFit,
     model: Model,
-    queue_frames: int,
+    context: Context,
     take: Callable[[Tensor], None],
     seen: Callable[[Chunk], None] = lambda _chunk: None,
 ) -> None:
@@ -116,17 +118,17 @@ def encode_on_demand(
     take: is given the moments [1, 2·C, 1, h, w] of one latent frame after the other. seen: each frame on its way in.
     The model has to know how many there are: they are counted before. InputError where the count was another.
     """
-    counted = source.count()
-    with prefetched(source.frames(), queue_frames) as read:
+    counted, busy = source.count(), context.busy
+    with prefetched(busy.during(CLIP_READ, source.frames()), context.queue_frames) as read:
         fitted = fit.through(read)
         first = next(fitted)
 
         def pictures() -> Iterator[np.ndarray]:
-            for chunk in chain([first], fitted):
+            for chunk in chain([first], busy.without(CLIP, fitted)):
                 seen(chunk)
                 yield chunk.frames[0]
 
-        with enough_memory(model):
+        with busy.at(CLIP), enough_memory(model):
             rows = FrameRows(pictures(), fit.fitted(counted), first.frames[0], model)
             model.run_frames("encode", rows, LatentSink(take))
         if next(fitted, None) is not None:  # what is dropped at the end is known then, too

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.jobs.busy import CLIP, CLIP_READ, CLIP_WRITE
 from tvae.pipeline.jobs.clip_calls import decoded_steps, reconstructed_frames, reconstructed_steps
 from tvae.pipeline.jobs.clip_modes import ClipMode, Passage, passages_there_and_back
 from tvae.pipeline.jobs.compute import decode_clip, encode_clip, enough_memory, kept_of
@@ -80,7 +81,7 @@ def roundtrip_clip_item(item: Item, context: Context) -> Event:
                     meter.add(reference, frame)
                     writer.write(dataclasses.replace(pair[1], rgb=frame))
 
-                with written_in_thread(finish, context.queue_frames) as put:
+                with written_in_thread(context.busy.by(CLIP_WRITE, finish), context.queue_frames) as put:
 
                     def give(pair: tuple[np.ndarray, Frame]) -> None:
                         nonlocal done
@@ -119,7 +120,7 @@ def _by_chunks(
     """What goes through the encoder together goes on through the decoder."""
     counts = there.stream is not None and there.stream.cuts.rest_first
     count = fit.fitted(source.count()) if counts else None
-    with prefetched(source.frames(), context.queue_frames) as read:
+    with prefetched(context.busy.during(CLIP_READ, source.frames()), context.queue_frames) as read:
         for chunk, shown in _reconstructed(fit.through(read), count, model, there, back, context):
             known = zip(chunk.frames, chunk.pts, chunk.durations, strict=False)
             for rgb, (reference, pts, duration) in zip(shown, known, strict=False):
@@ -139,7 +140,7 @@ def _reconstructed(
         yield from reconstructed_frames(frames, model, context)
     else:
         clip = gathered(frames)
-        with enough_memory(model):
+        with context.busy.at(CLIP), enough_memory(model):
             found = encode_clip(model, clip.frames, "mean", "raw", torch.Generator())["latents"]
         yield clip, _decoded(found, back.stream, model, context)
 
@@ -147,7 +148,7 @@ def _reconstructed(
 def _decoded(latents: Tensor, stream: ClipStream | None, model: Model, context: Context) -> Iterator[np.ndarray]:
     """Frames of a clip's latents [C, t, h, w]."""
     if stream is None:
-        with enough_memory(model):
+        with context.busy.at(CLIP), enough_memory(model):
             found = decode_clip(model, latents)
         yield from found
         return
@@ -164,21 +165,22 @@ def _on_demand(item: Item, source: Source, fit: LengthFit, model: Model, context
         mean = kept_of(model, Posterior.from_moments(moments), "mean", "raw", torch.Generator())["latents"]
         latents.append(mean[:, 0])
 
-    encode_on_demand(source, fit, model, context.queue_frames, take)
-    factor, depth = model.info.spatial_factor, context.queue_frames
+    encode_on_demand(source, fit, model, context, take)
+    factor, busy = model.info.spatial_factor, context.busy
     with (
         open_source(source.path, context.job, factor, context.sandbox) as reopened,
-        prefetched(reopened.frames(), depth) as read,
+        prefetched(busy.during(CLIP_READ, reopened.frames()), context.queue_frames) as read,
     ):
         references = LengthFit(model.info, context.job.align).through(read)
 
         def shown(picture: np.ndarray) -> None:
-            chunk = next(references, None)
-            if chunk is None:
-                raise InputError("it has fewer frames than a moment ago")
-            if chunk.pts:  # others are copies of the last frame, which filled the clip
-                give((chunk.frames[0], Frame(picture, chunk.pts[0], chunk.durations[0])))
+            with busy.off(CLIP):
+                chunk = next(references, None)
+                if chunk is None:
+                    raise InputError("it has fewer frames than a moment ago")
+                if chunk.pts:  # others are copies of the last frame, which filled the clip
+                    give((chunk.frames[0], Frame(picture, chunk.pts[0], chunk.durations[0])))
 
-        with enough_memory(model):
+        with busy.at(CLIP), enough_memory(model):
             clip = LatentRows(latents, len(latents), (latents[0].shape[1], latents[0].shape[2]), model)
             model.run_frames("decode", clip, PictureSink(shown))

@@ -107,7 +107,7 @@ def test_devices_of_the_last_seconds(watched: Watched) -> None:
         busy.told("b", "cuda:1", 2, {"read": 0.2 * second, "compute": 0.3 * second, "clip": 0.2 * second})
         lines = watched.lines()
     assert "busy: cuda:0 90 %, cuda:1 50 %" in lines
-    assert "stages: reading 10 %, computing 60 %, writing 0 %; bottleneck: none" in lines
+    assert "stages: reading 10 %, computing 70 %, writing 0 %; bottleneck: computing" in lines
     busy.forget("b")
     assert "busy: cuda:0 90 %" in watched.lines()
 

@@ -13,6 +13,7 @@ from tvae.pipeline.caches import Subject
 from tvae.pipeline.caches.shards.record import OriginRecord, SampleRecord
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.content_checksum import of_file
+from tvae.pipeline.jobs.busy import CLIP, CLIP_WRITE
 from tvae.pipeline.jobs.cache import Cache
 from tvae.pipeline.jobs.cache_clip import encoded, pieces, stored
 from tvae.pipeline.jobs.cache_draw import drawn, generator_of
@@ -91,10 +92,11 @@ class Shards(Cache):
                 if piece.start not in there:
                     subject = plan.subject(item.below, info, piece)
                     noise = generator_of(subject, context.job.seed)
-                    latents = stored(encoded(model, pictures), model, plan, noise)
-                    self._packing.stage(
-                        item, sample_of(plan, subject, [latents], went.texts), self._record(subject, went)
-                    )
+                    with context.busy.at(CLIP):
+                        latents = stored(encoded(model, pictures), model, plan, noise)
+                    with context.busy.at(CLIP_WRITE):
+                        sample = sample_of(plan, subject, [latents], went.texts)
+                        self._packing.stage(item, sample, self._record(subject, went))
                 context.emit(Progress(item.source, item.index, piece.start + piece.frames, None))
             if not count:
                 wanted = plan.request.start + (plan.request.frames or 1)

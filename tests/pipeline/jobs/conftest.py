@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from tvae.pipeline.jobs import Event, Job, RunDone, run_job
+from tvae.pipeline.jobs.clip_modes import ClipMode
 from tvae.pipeline.models.latent_space import LatentSpace
 from tvae.pipeline.models.stepping import Cuts
 
@@ -152,6 +153,19 @@ class StandInStream:
 def stand_in() -> Callable[..., StandIn]:
     """Builds a stand-in; keywords change its info."""
     return lambda steps=False, **changes: StandIn(replace(StandInInfo(), **changes), steps)
+
+
+@pytest.fixture
+def model_of(stand_in: Callable[..., StandIn]) -> Callable[[ClipMode], StandIn]:
+    """A stand-in whose clips go this way."""
+
+    def model_of(mode: ClipMode) -> StandIn:
+        steps, alone = mode is ClipMode.IN_STEPS, mode is ClipMode.FRAME_BY_FRAME
+        made = stand_in(steps=steps, temporal_factor=None if alone else 4)
+        made.goes_by_frames = mode is ClipMode.ON_DEMAND
+        return made
+
+    return model_of
 
 
 @pytest.fixture

@@ -95,18 +95,6 @@ def clip_lengths(model: Any, width: int) -> set[int]:
     return {shape[2] if len(shape) == 5 else 1 for shape in model.shapes if shape[-1] == width}
 
 
-@pytest.fixture
-def model_of(stand_in: Run) -> Callable[[ClipMode], Any]:
-    """A stand-in whose clips go this way."""
-
-    def model_of(mode: ClipMode) -> Any:
-        made = stand_in(steps=mode is STEPS, temporal_factor=None if mode is FRAMES else 4)
-        made.goes_by_frames = mode is DEMAND
-        return made
-
-    return model_of
-
-
 @pytest.mark.parametrize("mode", ClipMode)
 def test_jobs_go_that_way(mode: ClipMode, run: Run, clip: Run, model_of: Run, tmp_path: Path) -> None:
     source = clip(times=tuple(40 * n for n in range(13)))
