@@ -16,6 +16,7 @@ from tvae.pipeline.caches.record import CacheRecord
 from tvae.pipeline.jobs.cache_clip import cache_clip_item
 from tvae.pipeline.jobs.cache_draw import drawn, generator_of
 from tvae.pipeline.jobs.cache_plan import CachePlan
+from tvae.pipeline.jobs.clips import ClipRun
 from tvae.pipeline.jobs.compute import encode_pictures, expect_pictures
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemSkipped
@@ -78,7 +79,7 @@ class Cache:
     def expect(self, model: Model, values: Sequence[Tensor]) -> None:
         expect_pictures(model, "encode", values)
 
-    def clip(self, item: Item) -> Event:
+    def clip(self, item: Item) -> ClipRun:
         return cache_clip_item(item, self._context, self._plan)
 
     def _write(

@@ -19,12 +19,14 @@ from tvae.pipeline.jobs.busy import CLIP, CLIP_READ, CLIP_WRITE
 from tvae.pipeline.jobs.cache_draw import drawn, generator_of
 from tvae.pipeline.jobs.cache_plan import CachePlan
 from tvae.pipeline.jobs.clip_modes import ClipMode, passage
+from tvae.pipeline.jobs.clips import ClipRun
 from tvae.pipeline.jobs.compute import enough_memory, step_pixels
 from tvae.pipeline.jobs.context import Context
-from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted, Progress
+from tvae.pipeline.jobs.events import ItemDone, ItemSkipped, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import DONE_ALREADY, undone
 from tvae.pipeline.jobs.lengths import missing_frames
 from tvae.pipeline.jobs.on_demand import FrameRows, LatentSink
+from tvae.pipeline.jobs.outcome import Finished
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.queues import prefetched
 from tvae.pipeline.jobs.reading import Source, open_source
@@ -39,10 +41,8 @@ if TYPE_CHECKING:
 __all__ = ["cache_clip_item", "encoded", "kept_frames", "pieces", "pieces_of", "stored"]
 
 
-def cache_clip_item(item: Item, context: Context, plan: CachePlan) -> Event:
-    """Writes the files of a video's pieces, unless they are there, and returns the item's last event."""
-    begin = time.monotonic()
-    model = context.model_for(context.job.vae or BUILTIN)
+def cache_clip_item(item: Item, context: Context, plan: CachePlan) -> ClipRun:
+    """Writes the files of a video's pieces, unless they are there."""
     if not plan.architecture.clips:
         raise InputError(f"{plan.trainer.name} caches images alone for {plan.architecture.name}, and this is a video")
 
@@ -55,7 +55,9 @@ def cache_clip_item(item: Item, context: Context, plan: CachePlan) -> Event:
     ):
         if skip is not None:
             return ItemSkipped(item.source, item.index, plan.shown(item.record), skip.reason)
-        info = source.reader.info
+        yield
+        begin, info = time.monotonic(), source.reader.info
+        model = context.model_for(context.job.vae or BUILTIN)
         context.emit(ItemStarted(item.source, item.index, plan.shown(item.record), info.kind, info.frames))
         done = _Done(item, context, plan)
         for piece, frames in pieces(source, item, context, plan):
@@ -63,10 +65,11 @@ def cache_clip_item(item: Item, context: Context, plan: CachePlan) -> Event:
         if not done.files:
             wanted = plan.request.start + (plan.request.frames or 1)
             raise InputError(f"it holds no piece to cache: fewer than {wanted} frames")
+        yield
         source.check_unchanged()
         plan.commit(item.record, done.record.with_files(tuple(done.files)))
-        context.notify(item, source.reader.warnings)
-    return ItemDone(item.source, item.index, plan.root / done.files[0].file, done.frames, time.monotonic() - begin)
+        notices, output = source.reader.warnings, plan.root / done.files[0].file
+    return Finished(notices, ItemDone(item.source, item.index, output, done.frames, time.monotonic() - begin))
 
 
 class _Done:

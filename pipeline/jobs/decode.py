@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.jobs.clips import ClipRun
 from tvae.pipeline.jobs.compute import decode_pictures, expect_pictures, latents_to_decode
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.decode_clip import decode_clip_item, model_of, vae_of
@@ -95,7 +96,7 @@ class Decode:
     def expect(self, model: Model, values: Sequence[Tensor]) -> None:
         expect_pictures(model, "decode", values)
 
-    def clip(self, item: Item) -> Event:
+    def clip(self, item: Item) -> ClipRun:
         return decode_clip_item(item, self._context)
 
     def _write(self, picture: Picture, results: list[Tensor], *, meta: LatentsMeta, fingerprint: str) -> Finished:

@@ -20,11 +20,12 @@ from tvae.pipeline.jobs.busy import CLIP, CLIP_READ, CLIP_WRITE
 from tvae.pipeline.jobs.checkpoint import Checkpoint, goes_on
 from tvae.pipeline.jobs.clip_calls import decoded_frames, decoded_steps
 from tvae.pipeline.jobs.clip_modes import ClipMode, Passage, passage
+from tvae.pipeline.jobs.clips import ClipRun
 from tvae.pipeline.jobs.compute import decode_clip, enough_memory, latents_to_decode
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.decode_parts import DecodeParts, Ends
 from tvae.pipeline.jobs.describe import identity
-from tvae.pipeline.jobs.events import Event, ItemDone, ItemStarted, Progress
+from tvae.pipeline.jobs.events import ItemDone, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import picture_serves, undone
 from tvae.pipeline.jobs.fingerprints import of_decoded
 from tvae.pipeline.jobs.geometry import restore
@@ -32,6 +33,7 @@ from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.lengths import frame_count
 from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.on_demand import LatentRows, PictureSink
+from tvae.pipeline.jobs.outcome import Finished
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.queues import prefetched, written_in_thread
 from tvae.pipeline.jobs.remote.opening import latents_to_read
@@ -58,25 +60,22 @@ class _Clip:
     durations: list[int | None]
 
 
-def decode_clip_item(item: Item, context: Context) -> Event:
-    """Writes the clip, unless it is there, and returns the item's last event."""
-    begin = time.monotonic()
+def decode_clip_item(item: Item, context: Context) -> ClipRun:
+    """Writes the clip, unless it is there."""
     with latents_to_read(item, context, waits=False) as reader:
-        return _decode(item, reader, context, begin)
+        return (yield from _decode(item, reader, context))
 
 
-def _decode(item: Item, reader: LatentsReader, context: Context, begin: float) -> Event:
+def _decode(item: Item, reader: LatentsReader, context: Context) -> ClipRun:
     job, meta = context.job, reader.meta
     output = context.claim(item, meta.kind)
 
     def up_to_date() -> str | None:
-        return picture_serves(output, of_decoded(reader, job, model_of(reader, job, context.model_for)))
+        return picture_serves(output, of_decoded(reader, job, model_of(reader, job, context.facts_for)))
 
     with undone(item, output, job.existing, up_to_date) as skip:
         if skip is not None:
             return skip
-        model = model_of(reader, job, context.model_for)
-        context.emit(ItemStarted(item.source, item.index, output, meta.kind, reader.frames))
         audio = None
         if job.audio == "copy" and reader.streams is not None:
             reader.check_streams()
@@ -84,6 +83,10 @@ def _decode(item: Item, reader: LatentsReader, context: Context, begin: float) -
             if (target := written_as(output.suffix)) is not None:
                 context.sandbox.rehearse_streams(audio, target.name)
         tags = ClipTags.from_record(reader.streams or {}, reader.path)
+        yield
+        begin = time.monotonic()
+        model = model_of(reader, job, context.model_for)
+        context.emit(ItemStarted(item.source, item.index, output, meta.kind, reader.frames))
         way = passage(model, "decode", meta.kind)
         fingerprint = of_decoded(reader, job, model)
         with open_output(
@@ -98,9 +101,10 @@ def _decode(item: Item, reader: LatentsReader, context: Context, begin: float) -
                     beside = context.queue_frames > 0 and model.device.type != "cpu"
                     parts = DecodeParts(writer, fingerprint, way.stream, beside=beside)
                 done = _decode_chunks(item, reader, model, way, writer, parts, context)
+            yield
             writer.commit()
-    context.notify(item, writer.warnings)
-    return ItemDone(item.source, item.index, output, done, time.monotonic() - begin)
+    last = ItemDone(item.source, item.index, output, done, time.monotonic() - begin)
+    return Finished(writer.warnings, last)
 
 
 def _decode_chunks(

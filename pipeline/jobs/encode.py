@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from tvae.pipeline import latents
+from tvae.pipeline.jobs.clips import ClipRun
 from tvae.pipeline.jobs.compute import encode_pictures, expect_pictures, kept_names
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.describe import describe
@@ -58,7 +59,7 @@ class Encode:
     def expect(self, model: Model, values: Sequence[Tensor]) -> None:
         expect_pictures(model, "encode", values)
 
-    def clip(self, item: Item) -> Event:
+    def clip(self, item: Item) -> ClipRun:
         return encode_clip_item(item, self._context)
 
     def _write(

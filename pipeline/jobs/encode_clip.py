@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -17,14 +16,16 @@ from tvae.pipeline.jobs.busy import CLIP, CLIP_READ, CLIP_WRITE
 from tvae.pipeline.jobs.checkpoint import Checkpoint, Checkpoints, goes_on
 from tvae.pipeline.jobs.clip_calls import encoded_frames, encoded_steps
 from tvae.pipeline.jobs.clip_modes import ClipMode, passage
+from tvae.pipeline.jobs.clips import ClipRun
 from tvae.pipeline.jobs.compute import encode_clip, enough_memory, kept_of
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.describe import describe
-from tvae.pipeline.jobs.events import Event, ItemDone, ItemStarted, Progress
+from tvae.pipeline.jobs.events import ItemDone, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import latents_serve, undone
 from tvae.pipeline.jobs.lengths import LengthFit
 from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.on_demand import encode_on_demand
+from tvae.pipeline.jobs.outcome import Finished
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.parts import Part, PartGatherer
 from tvae.pipeline.jobs.queues import prefetched, written_in_thread
@@ -44,28 +45,36 @@ PARTS_WAITING = 1
 """Between computing and writing; none where frames do not wait either."""
 
 
-def encode_clip_item(item: Item, context: Context) -> Event:
-    """Writes the clip's latents, unless they are there, and returns the item's last event."""
-    job, begin = context.job, time.monotonic()
-    model = context.model_for(job.vae or BUILTIN)
-    with open_source(item.source, job, model.info.spatial_factor, context.sandbox, member=item.member) as source:
+def encode_clip_item(item: Item, context: Context) -> ClipRun:
+    """Writes the clip's latents, unless they are there."""
+    job, vae = context.job, context.job.vae or BUILTIN
+    facts = context.facts_for(vae)
+    with open_source(item.source, job, facts.info.spatial_factor, context.sandbox, member=item.member) as source:
         source.check_clip(item.source)
         info = source.reader.info
         output = context.claim(item, info.kind)
-        meta = describe(item.origin(), source, job, model)
+        meta = describe(item.origin(), source, job, facts)
         with undone(item, output, job.existing, lambda: latents_serve(output, meta.fingerprint)) as skip:
             if skip is not None:
                 return skip
-            fit = LengthFit(model.info, job.align)
+            fit = LengthFit(facts.info, job.align)
             fit.check(info.frames)
-            context.emit(ItemStarted(item.source, item.index, output, info.kind, info.frames))
             generator = torch.Generator().manual_seed(job.seed)
-            with latents.VideoLatentsWriter(output, meta) as writer:
+            frames = context.busy.during(CLIP_READ, source.frames())
+            with (
+                latents.VideoLatentsWriter(output, meta) as writer,
+                prefetched(frames, context.queue_frames) as read,
+            ):
                 kept = Checkpoints(writer.state_path, meta.fingerprint)
-                _encode_clip(_Clip(item, source, fit, writer, kept, generator), model, context)
-                _keep_streams(item, source, fit, writer, context)
-        context.notify(item, [*source.reader.warnings, *source.told, *fit.told])
-    return ItemDone(item.source, item.index, output, fit.kept, time.monotonic() - begin)
+                yield
+                begin = time.monotonic()
+                context.emit(ItemStarted(item.source, item.index, output, info.kind, info.frames))
+                clip = _Clip(item, source, read, fit, writer, kept, generator)
+                _encode_clip(clip, context.model_for(vae), context)
+                yield
+                warnings = _keep_streams(source, fit, writer, context)
+        done = ItemDone(item.source, item.index, output, fit.kept, time.monotonic() - begin)
+        return Finished([*warnings, *source.reader.warnings, *source.told, *fit.told], done)
 
 
 @dataclass
@@ -74,6 +83,8 @@ class _Clip:
 
     item: Item
     source: Source
+    read: Iterator[Chunk]
+    """Its frames, which a thread reads."""
     fit: LengthFit
     writer: latents.VideoLatentsWriter
     checkpoints: Checkpoints
@@ -127,8 +138,8 @@ def _encode_frames(clip: _Clip, model: Model, context: Context) -> None:
         if clip.checkpoints.due(0):
             clip.reached(clip.writer.frames, part.generator)
 
-    with _read(clip, context) as read, written_in_thread(context.busy.by(CLIP_WRITE, write), parts_waiting) as put:
-        frames = ((chunk, chunk.frames[0]) for chunk in islice(clip.fit.through(read), start, None))
+    with written_in_thread(context.busy.by(CLIP_WRITE, write), parts_waiting) as put:
+        frames = ((chunk, chunk.frames[0]) for chunk in islice(clip.fit.through(clip.read), start, None))
         for chunk, tensors, state in encoded_frames(frames, model, context, clip.generator):
             part = gatherer.add(tensors, chunk.pts[0], chunk.durations[0])
             if part is not None:
@@ -159,20 +170,19 @@ def _encode_steps(clip: _Clip, stream: ClipStream, model: Model, context: Contex
         caches = clip.checkpoints.caches_of(stream)
         return None if caches is None else (caches, clip.generator.get_state())
 
-    with _read(clip, context) as read:
-        steps = islice(in_steps(clip.fit.through(read), stream.cuts.sizes(count)), start, None)
-        found = encoded_steps(steps, stream, model, context, clip.generator, behind)
-        for number, (chunk, kept, state) in enumerate(found, start + 1):
-            waiting.add(kept, chunk, chunk.repeated)
-            done += len(chunk.pts)
-            with context.busy.at(CLIP_WRITE):
-                if waiting.full or chunk.repeated:
-                    clip.writer.add(*waiting.take())
-                if state is not None:
-                    caches, generator = state
-                    clip.reached(number, generator, caches)
-            trimmer.one_more()
-            clip.progress(done, context)
+    steps = islice(in_steps(clip.fit.through(clip.read), stream.cuts.sizes(count)), start, None)
+    found = encoded_steps(steps, stream, model, context, clip.generator, behind)
+    for number, (chunk, kept, state) in enumerate(found, start + 1):
+        waiting.add(kept, chunk, chunk.repeated)
+        done += len(chunk.pts)
+        with context.busy.at(CLIP_WRITE):
+            if waiting.full or chunk.repeated:
+                clip.writer.add(*waiting.take())
+            if state is not None:
+                caches, generator = state
+                clip.reached(number, generator, caches)
+        trimmer.one_more()
+        clip.progress(done, context)
     if waiting:
         clip.writer.add(*waiting.take())
 
@@ -203,7 +213,7 @@ def _encode_on_demand(clip: _Clip, model: Model, context: Context) -> None:
         trimmer.one_more()
         clip.progress(done, context)
 
-    encode_on_demand(clip.source, clip.fit, model, context, take, seen)
+    encode_on_demand(clip.source, clip.read, clip.fit, model, context, take, seen)
     tensors, pts, durations, _ = waiting.take()
     with context.busy.at(CLIP_WRITE):
         clip.writer.add(tensors, pts, durations, clip.fit.repeated)
@@ -211,8 +221,7 @@ def _encode_on_demand(clip: _Clip, model: Model, context: Context) -> None:
 
 def _encode_whole(clip: _Clip, model: Model, context: Context) -> None:
     """A clip as one tensor, its latents as one part."""
-    with _read(clip, context) as read:
-        whole = gathered(clip.fit.through(read))
+    whole = gathered(clip.fit.through(clip.read))
     with context.busy.at(CLIP), enough_memory(model):
         tensors = encode_clip(model, whole.frames, context.job.posterior, context.job.space, clip.generator)
     with context.busy.at(CLIP_WRITE):
@@ -220,15 +229,9 @@ def _encode_whole(clip: _Clip, model: Model, context: Context) -> None:
     clip.progress(clip.fit.kept, context)
 
 
-def _read(clip: _Clip, context: Context) -> AbstractContextManager[Iterator[Chunk]]:
-    """The clip's frames, read in a thread."""
-    return prefetched(context.busy.during(CLIP_READ, clip.source.frames()), context.queue_frames)
-
-
-def _keep_streams(
-    item: Item, source: Source, fit: LengthFit, writer: latents.VideoLatentsWriter, context: Context
-) -> None:
-    """Puts the source's other streams beside the latents, if they are wanted, and completes the folder."""
+def _keep_streams(source: Source, fit: LengthFit, writer: latents.VideoLatentsWriter, context: Context) -> list[str]:
+    """Puts the source's other streams beside the latents, if they are wanted, and completes the folder. What is to be
+    told of them."""
     warnings: list[str] = []
     side = (
         context.sandbox.copy_streams(source.path, writer.streams_stem, warnings)
@@ -239,4 +242,4 @@ def _keep_streams(
     source.check_unchanged()
     record = side.to_json() if side else {"streams": []}
     writer.commit({**record, "tags": tags.to_json()} if side or tags else None, fit.dropped)
-    context.notify(item, warnings)
+    return warnings

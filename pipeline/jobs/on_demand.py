@@ -13,11 +13,10 @@ from torch import Tensor
 
 from tvae.pipeline.engine.run.storage import Done
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.jobs.busy import CLIP, CLIP_READ
+from tvae.pipeline.jobs.busy import CLIP
 from tvae.pipeline.jobs.compute import enough_memory
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.lengths import LengthFit
-from tvae.pipeline.jobs.queues import prefetched
 from tvae.pipeline.jobs.reading import Chunk, Source
 from tvae.pipeline.media import frames_to_tensor, tensor_to_frames
 
@@ -107,29 +106,29 @@ class PictureSink:
 
 def encode_on_demand(
     source: Source,
+    read: Iterator[Chunk],
     fit: LengthFit,
     model: Model,
     context: Context,
     take: Callable[[Tensor], None],
     seen: Callable[[Chunk], None] = lambda _chunk: None,
 ) -> None:
-    """Encode a clip whose frames are fetched as the model gets to them.
+    """Encode a clip whose frames are fetched, from those that are read, as the model gets to them.
 
     take: is given the moments [1, 2·C, 1, h, w] of one latent frame after the other. seen: each frame on its way in.
     The model has to know how many there are: they are counted before. InputError where the count was another.
     """
     counted, busy = source.count(), context.busy
-    with prefetched(busy.during(CLIP_READ, source.frames()), context.queue_frames) as read:
-        fitted = fit.through(read)
-        first = next(fitted)
+    fitted = fit.through(read)
+    first = next(fitted)
 
-        def pictures() -> Iterator[np.ndarray]:
-            for chunk in chain([first], busy.without(CLIP, fitted)):
-                seen(chunk)
-                yield chunk.frames[0]
+    def pictures() -> Iterator[np.ndarray]:
+        for chunk in chain([first], busy.without(CLIP, fitted)):
+            seen(chunk)
+            yield chunk.frames[0]
 
-        with busy.at(CLIP), enough_memory(model):
-            rows = FrameRows(pictures(), fit.fitted(counted), first.frames[0], model)
-            model.run_frames("encode", rows, LatentSink(take))
-        if next(fitted, None) is not None:  # what is dropped at the end is known then, too
-            raise InputError(f"it holds more frames than the {counted} that were counted")
+    with busy.at(CLIP), enough_memory(model):
+        rows = FrameRows(pictures(), fit.fitted(counted), first.frames[0], model)
+        model.run_frames("encode", rows, LatentSink(take))
+    if next(fitted, None) is not None:  # what is dropped at the end is known then, too
+        raise InputError(f"it holds more frames than the {counted} that were counted")

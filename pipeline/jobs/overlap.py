@@ -6,8 +6,9 @@
     look up, skip, read   ->   batch, compute, start    ->    wait for the copy, write,
                                the copy back                  give the file its name
 
-Pictures take this way. A clip is done from end to end in the caller's thread, with threads of its own, while pictures
-are read and written beside it. What is in work is bounded by bytes (see ``Room``). Leaving for any reason, Ctrl-C
+Pictures take this way. A clip is computed in the caller's thread, with threads of its own that read and write, while
+pictures are read and written beside it, and other clips opened and finished (see ``Clips``). What is in work is bounded
+by bytes (see ``Room``). Leaving for any reason, Ctrl-C
 included, lets writes that have begun end, drops the rest, and joins the threads.
 """
 
@@ -17,12 +18,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from operator import length_hint
 
 from tvae.pipeline.errors import OutOfMemory
 from tvae.pipeline.files.bell import Bell, join, surely
 from tvae.pipeline.jobs.batches import Batches, Waiting
 from tvae.pipeline.jobs.calls import Calls
+from tvae.pipeline.jobs.clips import ClipRun, Clips
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import ItemSkipped
 from tvae.pipeline.jobs.memory import trimmed
@@ -30,7 +33,7 @@ from tvae.pipeline.jobs.outcome import End, Outcome
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.pictures import Operation, Picture, Results
 from tvae.pipeline.jobs.room import Room, Stopped, room_bytes
-from tvae.pipeline.jobs.stages import clip_outcome, looked_up, one_by_one, tell_progress, tell_started
+from tvae.pipeline.jobs.stages import looked_up, one_by_one, tell_progress, tell_started
 from tvae.pipeline.jobs.supply import PENDING, Items, Pending
 from tvae.pipeline.jobs.turns import Turn, Turns
 
@@ -69,7 +72,8 @@ class _Overlap:
         self._lock, self._turns = threading.Lock(), Turns()
         self._for_caller, self._for_readers, self._for_writers = Bell(), more or Bell(), Bell()
         self._waiting = Waiting(batches)
-        self._clips: deque[Item] = deque()
+        end_clip = partial(self._ends, held=CLIP_BYTES)
+        self._clips = Clips(operation.clip, context, self._for_caller.ring, end_clip)
         self._writes: deque[tuple[Picture, Results, int]] = deque()
         self._ended: deque[tuple[Item, Outcome]] = deque()
         self._calls = Calls(operation, context)
@@ -82,13 +86,14 @@ class _Overlap:
     def run(self) -> None:
         """Until every item has ended."""
         works = ((self._read, "read"), (self._write, "write")) * self._threads
+        works += ((self._clips.open_all, "open"), (self._clips.finish_all, "finish"))
         threads = [self._thread(work, name) for work, name in works]
         try:
             for thread in threads:
                 thread.start()
             self._compute()
         finally:
-            surely(self._stop, lambda: join(threads))
+            surely(self._stop, lambda: join(threads), self._clips.close)
 
     def _thread(self, work: Callable[[], None], name: str) -> threading.Thread:
         def body() -> None:
@@ -106,6 +111,7 @@ class _Overlap:
     def _stop(self) -> None:
         self._room.stop()
         self._context.sandbox.close()  # nobody waits for what is not wanted any more
+        self._clips.stop()
         with self._lock:
             self._stopped = True
             self._for_readers.ring(self._threads)
@@ -184,12 +190,11 @@ class _Overlap:
     def _found(self, item: Item, found: Outcome | Picture | None, held: int) -> None:
         if found is not None and not isinstance(found, Picture):
             return self._ends(item, found, held)
+        if found is None:
+            return self._clips.add(item)
         with self._lock:
-            if found is None:
-                self._clips.append(item)
-            else:
-                found.held = held
-                self._waiting.add(found)
+            found.held = held
+            self._waiting.add(found)
             self._for_caller.ring()
 
     def _ends(self, item: Item, outcome: Outcome, held: int) -> None:
@@ -226,17 +231,18 @@ class _Overlap:
         self._tell()
         self._calls.wait()
 
-    def _do(self, pictures: list[Picture], clip: Item | None) -> None:
+    def _do(self, pictures: list[Picture], clip: tuple[Item, ClipRun] | None) -> None:
         for picture in pictures:
             tell_started(picture, self._context)
         if pictures:
             self._call(pictures)
         elif clip is not None:
             self._begun = True
-            self._do_clip(clip)
+            self._clips.compute(*clip)
 
     def _tell(self) -> None:
         """Of the items that have ended since."""
+        self._clips.tell()
         with self._context.together():
             while True:
                 with self._lock:
@@ -250,14 +256,15 @@ class _Overlap:
                     self._for_readers.ring()
                 self._end(item, outcome)
 
-    def _take(self) -> tuple[list[Picture], Item | None]:
+    def _take(self) -> tuple[list[Picture], tuple[Item, ClipRun] | None]:
         """What is to be computed next; nothing where items have ended before."""
         with self._lock:
             if self._waiting:
                 return self._waiting.take(), None
-            if self._clips:
-                return [], self._clips.popleft()
-            idle = not (self._ended or self._over())
+        if (clip := self._clips.take()) is not None:
+            return [], clip
+        with self._lock:
+            idle = not (self._ended or self._waiting or self._over())
         if idle:
             self._for_caller.wait()
         return [], None
@@ -289,10 +296,3 @@ class _Overlap:
             half = len(pictures) // 2
             self._call(pictures[:half])
             self._call(pictures[half:])
-
-    def _do_clip(self, item: Item) -> None:
-        outcome = clip_outcome(self._operation, item, self._context)
-        if outcome is not None:
-            return self._ends(item, outcome, CLIP_BYTES)
-        with self._lock:
-            self._clips.append(item)

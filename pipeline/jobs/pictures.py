@@ -18,6 +18,7 @@ from tvae.pipeline.jobs.outcome import Finished
 from tvae.pipeline.jobs.outputs import Item
 
 if TYPE_CHECKING:
+    from tvae.pipeline.jobs.clips import ClipRun
     from tvae.pipeline.session.model import Model
 
 __all__ = ["Finish", "Hold", "Operation", "Picture", "Results", "between", "moment", "on_host"]
@@ -147,5 +148,5 @@ class Operation(Protocol):
     def expect(self, model: Model, values: Sequence[Tensor]) -> None:
         """Plans for what ``compute`` will be given next. In the caller's thread, while the device works."""
 
-    def clip(self, item: Item) -> Event:
-        """Does a clip from end to end and returns its last event. In the caller's thread."""
+    def clip(self, item: Item) -> ClipRun:
+        """Does a clip."""

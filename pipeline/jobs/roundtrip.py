@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from tvae.pipeline.jobs.clips import ClipRun
 from tvae.pipeline.jobs.compute import expect_pictures, roundtrip_pictures
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.decode import DECODED_BYTES
@@ -63,7 +64,7 @@ class Roundtrip:
     def expect(self, model: Model, values: Sequence[Tensor]) -> None:
         expect_pictures(model, "encode", values)
 
-    def clip(self, item: Item) -> Event:
+    def clip(self, item: Item) -> ClipRun:
         return roundtrip_clip_item(item, self._context)
 
     def _write(

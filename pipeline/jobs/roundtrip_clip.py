@@ -18,9 +18,10 @@ from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs.busy import CLIP, CLIP_READ, CLIP_WRITE
 from tvae.pipeline.jobs.clip_calls import decoded_steps, reconstructed_frames, reconstructed_steps
 from tvae.pipeline.jobs.clip_modes import ClipMode, Passage, passages_there_and_back
+from tvae.pipeline.jobs.clips import ClipRun
 from tvae.pipeline.jobs.compute import decode_clip, encode_clip, enough_memory, kept_of
 from tvae.pipeline.jobs.context import Context
-from tvae.pipeline.jobs.events import Event, ItemDone, ItemStarted, Progress
+from tvae.pipeline.jobs.events import ItemDone, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import picture_serves, undone
 from tvae.pipeline.jobs.fingerprints import of_reconstructed
 from tvae.pipeline.jobs.geometry import restore
@@ -28,6 +29,7 @@ from tvae.pipeline.jobs.lengths import LengthFit
 from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.metrics import QualityMeter
 from tvae.pipeline.jobs.on_demand import LatentRows, PictureSink, encode_on_demand
+from tvae.pipeline.jobs.outcome import Finished
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.queues import prefetched, written_in_thread
 from tvae.pipeline.jobs.reading import Chunk, Source, gathered, open_source
@@ -35,6 +37,7 @@ from tvae.pipeline.jobs.steps import in_steps
 from tvae.pipeline.jobs.writing import open_output
 from tvae.pipeline.media import ClipTags, Frame, SideStreams
 from tvae.pipeline.media.formats import Kind
+from tvae.pipeline.models.load import BUILTIN
 from tvae.pipeline.session.outputs.taken_apart import Posterior
 
 if TYPE_CHECKING:
@@ -47,25 +50,24 @@ Give = Callable[[tuple[np.ndarray, Frame]], None]
 """Takes a frame as the VAE got it, and as it gave it."""
 
 
-def roundtrip_clip_item(item: Item, context: Context) -> Event:
-    """Writes the clip's reconstruction, unless it is there, and returns the item's last event.
+def roundtrip_clip_item(item: Item, context: Context) -> ClipRun:
+    """Writes the clip's reconstruction, unless it is there.
 
     Quality compares 8-bit frames as the VAE got them (after ``--size`` and cropping) with what it gave, before any
     video codec.
     """
-    job, begin = context.job, time.monotonic()
-    model = context.model_for(job.vae or "builtin")
-    with open_source(item.source, job, model.info.spatial_factor, context.sandbox, member=item.member) as source:
+    job, vae = context.job, context.job.vae or BUILTIN
+    facts = context.facts_for(vae)
+    with open_source(item.source, job, facts.info.spatial_factor, context.sandbox, member=item.member) as source:
         source.check_clip(item.source)
         info = source.reader.info
         output = context.claim(item, info.kind)
-        fingerprint = of_reconstructed(item.origin(), info.kind, job, model)
+        fingerprint = of_reconstructed(item.origin(), info.kind, job, facts)
         with undone(item, output, job.existing, lambda: picture_serves(output, fingerprint)) as skip:
             if skip is not None:
                 return skip
-            fit = LengthFit(model.info, job.align)
+            fit = LengthFit(facts.info, job.align)
             fit.check(info.frames)
-            context.emit(ItemStarted(item.source, item.index, output, info.kind, info.frames))
             width, height = source.geometry.size
             spec = dataclasses.replace(info.spec, width=width, height=height)
             told: list[str] = []
@@ -74,7 +76,11 @@ def roundtrip_clip_item(item: Item, context: Context) -> Event:
             with (
                 _streams(source, info.kind, context, told) as audio,
                 open_output(output, spec, info.kind, job, audio, fingerprint, tags=tags) as writer,
+                prefetched(context.busy.during(CLIP_READ, source.frames()), context.queue_frames) as read,
             ):
+                yield
+                begin, model = time.monotonic(), context.model_for(vae)
+                context.emit(ItemStarted(item.source, item.index, output, info.kind, info.frames))
 
                 def finish(pair: tuple[np.ndarray, Frame]) -> None:
                     reference, frame = (restore(rgb, source.geometry) for rgb in (pair[0], pair[1].rgb))
@@ -92,13 +98,15 @@ def roundtrip_clip_item(item: Item, context: Context) -> Event:
 
                     there, back = passages_there_and_back(model, info.kind)
                     if there.mode is ClipMode.ON_DEMAND:
-                        _on_demand(item, source, fit, model, context, give)
+                        _on_demand(source, read, fit, model, context, give)
                     else:
-                        _by_chunks(source, fit, model, there, back, context, give)
+                        _by_chunks(source, read, fit, model, there, back, context, give)
+                yield
                 source.check_unchanged()
                 writer.commit()
-        context.notify(item, [*source.reader.warnings, *source.told, *fit.told, *told, *writer.warnings])
-    return ItemDone(item.source, item.index, output, done, time.monotonic() - begin, meter.result())
+        notices = [*source.reader.warnings, *source.told, *fit.told, *told, *writer.warnings]
+    last = ItemDone(item.source, item.index, output, done, time.monotonic() - begin, meter.result())
+    return Finished(notices, last)
 
 
 @contextmanager
@@ -115,16 +123,22 @@ def _streams(source: Source, kind: Kind, context: Context, told: list[str]) -> I
 
 
 def _by_chunks(
-    source: Source, fit: LengthFit, model: Model, there: Passage, back: Passage, context: Context, give: Give
+    source: Source,
+    read: Iterator[Chunk],
+    fit: LengthFit,
+    model: Model,
+    there: Passage,
+    back: Passage,
+    context: Context,
+    give: Give,
 ) -> None:
     """What goes through the encoder together goes on through the decoder."""
     counts = there.stream is not None and there.stream.cuts.rest_first
     count = fit.fitted(source.count()) if counts else None
-    with prefetched(context.busy.during(CLIP_READ, source.frames()), context.queue_frames) as read:
-        for chunk, shown in _reconstructed(fit.through(read), count, model, there, back, context):
-            known = zip(chunk.frames, chunk.pts, chunk.durations, strict=False)
-            for rgb, (reference, pts, duration) in zip(shown, known, strict=False):
-                give((reference, Frame(rgb, pts, duration)))
+    for chunk, shown in _reconstructed(fit.through(read), count, model, there, back, context):
+        known = zip(chunk.frames, chunk.pts, chunk.durations, strict=False)
+        for rgb, (reference, pts, duration) in zip(shown, known, strict=False):
+            give((reference, Frame(rgb, pts, duration)))
 
 
 def _reconstructed(
@@ -157,7 +171,9 @@ def _decoded(latents: Tensor, stream: ClipStream | None, model: Model, context: 
         yield from shown
 
 
-def _on_demand(item: Item, source: Source, fit: LengthFit, model: Model, context: Context, give: Give) -> None:
+def _on_demand(
+    source: Source, read: Iterator[Chunk], fit: LengthFit, model: Model, context: Context, give: Give
+) -> None:
     """All through the encoder, then all through the decoder: the latents are held, the frames are read once more."""
     latents: list[Tensor] = []
 
@@ -165,13 +181,13 @@ def _on_demand(item: Item, source: Source, fit: LengthFit, model: Model, context
         mean = kept_of(model, Posterior.from_moments(moments), "mean", "raw", torch.Generator())["latents"]
         latents.append(mean[:, 0])
 
-    encode_on_demand(source, fit, model, context, take)
+    encode_on_demand(source, read, fit, model, context, take)
     factor, busy = model.info.spatial_factor, context.busy
     with (
         open_source(source.path, context.job, factor, context.sandbox) as reopened,
-        prefetched(busy.during(CLIP_READ, reopened.frames()), context.queue_frames) as read,
+        prefetched(busy.during(CLIP_READ, reopened.frames()), context.queue_frames) as once_more,
     ):
-        references = LengthFit(model.info, context.job.align).through(read)
+        references = LengthFit(model.info, context.job.align).through(once_more)
 
         def shown(picture: np.ndarray) -> None:
             with busy.off(CLIP):

@@ -9,6 +9,7 @@ from tvae.pipeline.files.bell import Bell
 from tvae.pipeline.files.lock import OutputHeld
 from tvae.pipeline.files.pulse import beat
 from tvae.pipeline.jobs.beside import write_beside
+from tvae.pipeline.jobs.clips import tell_held, through
 from tvae.pipeline.jobs.compute import enough_memory
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemStarted, Progress
@@ -55,15 +56,14 @@ def one_by_one(items: Items, operation: Operation, context: Context, end: End, m
 
 
 def clip_outcome(operation: Operation, item: Item, context: Context) -> Outcome | None:
-    """Does a clip; None where another run is writing its output: then it is to be tried again after the others."""
+    """Does a clip in this thread; None where another run is writing its output: then it is to be tried again after the
+    others."""
     try:
-        return operation.clip(item)
+        return through(operation.clip(item))
     except UnsupportedOp:
         raise
     except OutputHeld as held:
-        if item.index not in context.held:
-            context.held.add(item.index)
-            context.notify(item, [f"another run is writing {held.path}; waiting for it"])
+        tell_held(item, held, context)
         beat()  # to wait is what it is to do
         return None
     except Exception as error:  # the caller knows whose failure it is

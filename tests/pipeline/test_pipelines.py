@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -95,8 +98,12 @@ def script() -> ModuleType:
 
 @pytest.mark.slow
 def test_the_script_measures_all_of_them(script: ModuleType, tmp_path: Path) -> None:
-    out = tmp_path / "rows.jsonl"
-    script.main([*script.ROWS, "--device", "cpu", "--warm", "1", "--out", str(out)])
+    """In a process of its own: what this one holds after many tests counts against the budget of a row. Its exit code
+    says whether times are as they should be, which tiny models cannot tell."""
+    out, command = tmp_path / "rows.jsonl", [sys.executable, str(script.__file__), *script.ROWS, "--device", "cpu"]
+    path = os.pathsep.join([str(Path(__file__).parents[1] / "helpers"), *filter(None, sys.path)])
+    environment = os.environ | {"PYTHONPATH": path}
+    subprocess.run([*command, "--warm", "1", "--out", str(out)], env=environment, timeout=600)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["row"] for row in rows] == [*script.ROWS]
     for row in rows:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from tvae.pipeline.files.atomic import write_error
+from tvae.pipeline.jobs.clips import ClipRun
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped
 from tvae.pipeline.jobs.existing import is_there
 from tvae.pipeline.jobs.facts import made_of
@@ -43,10 +44,10 @@ class Uploading:
     def expect(self, model: Model, values: Sequence[Tensor]) -> None:
         self._operation.expect(model, values)
 
-    def clip(self, item: Item) -> Event:
-        last = self._operation.clip(item)
-        if isinstance(last, ItemDone):
-            return self._send(last)
+    def clip(self, item: Item) -> ClipRun:
+        last = yield from self._operation.clip(item)
+        if isinstance(last, Finished):
+            return replace(last, done=self._send(last.done))
         if isinstance(last, ItemSkipped) and is_there(last.output):
             self._uploads.send(last.output)
         return last

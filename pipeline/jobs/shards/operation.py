@@ -18,6 +18,7 @@ from tvae.pipeline.jobs.cache import Cache
 from tvae.pipeline.jobs.cache_clip import encoded, pieces, stored
 from tvae.pipeline.jobs.cache_draw import drawn, generator_of
 from tvae.pipeline.jobs.cache_plan import CachePlan
+from tvae.pipeline.jobs.clips import ClipRun
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemDone, ItemSkipped, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import DONE_ALREADY
@@ -77,13 +78,13 @@ class Shards(Cache):
             found.output = self._plan.root
         return found
 
-    def clip(self, item: Item) -> Event:
-        plan, context, begin = self._plan, self._context, time.monotonic()
-        model = context.model_for(self._vae)
-        there = self._standing.starts(item)
+    def clip(self, item: Item) -> ClipRun:
+        plan, context = self._plan, self._context
         assert item.below is not None, "an item of a cache has a place"
         with open_source(item.source, context.job, 1, context.sandbox, member=item.member) as source:
-            info = source.reader.info
+            yield
+            begin, info, model = time.monotonic(), source.reader.info, context.model_for(self._vae)
+            there = self._standing.starts(item)
             context.emit(ItemStarted(item.source, item.index, plan.root, info.kind, info.frames))
             went, frames, count = _Went(item, source, self._beside), 0, 0
             for piece, pictures in pieces(source, item, context, plan):
@@ -101,9 +102,10 @@ class Shards(Cache):
             if not count:
                 wanted = plan.request.start + (plan.request.frames or 1)
                 raise InputError(f"it holds no piece to cache: fewer than {wanted} frames")
+            yield
             source.check_unchanged()
-            context.notify(item, source.reader.warnings)
-        return ItemDone(item.source, item.index, plan.root, frames, time.monotonic() - begin)
+            notices = source.reader.warnings
+        return Finished(notices, ItemDone(item.source, item.index, plan.root, frames, time.monotonic() - begin))
 
     def _stage(
         self, picture: Picture, results: list[Tensor], *, subject: Subject, went: _Went, notices: Sequence[str]

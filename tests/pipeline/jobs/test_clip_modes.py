@@ -127,5 +127,6 @@ def test_threads_are_those_of_the_preset(
     assert run("encode", source, output=tmp_path / "lat", model=model_of(mode), **common)[0].done == 1
     assert run("decode", tmp_path / "lat", output=tmp_path / "out", model=model_of(mode), **common)[0].done == 1
     assert run("roundtrip", source, output=tmp_path / "back", model=model_of(mode), **common)[0].done == 1
-    of_frames, of_items = {"tvae-read", "tvae-write"}, {"tvae-read-item", "tvae-write-item"}
+    of_frames = {"tvae-read", "tvae-write"}
+    of_items = {f"tvae-{work}-item" for work in ("read", "write", "open", "finish")}
     assert {name for name in started if name.startswith("tvae-")} == (of_frames | of_items if workers else set())
