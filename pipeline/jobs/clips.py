@@ -2,7 +2,7 @@
 
 ::
 
-    a thread               the caller's thread       a thread
+    a thread               the caller's thread       threads
     open, begin to read -> compute, with threads  -> complete the file, give it its name
                            of its own
 
@@ -30,6 +30,9 @@ ClipRun = Generator[None, None, Outcome]
 computes and emits events, in the caller's thread; before and after, which is in any thread, it does neither."""
 AHEAD = 1
 """Clips that are open and wait for their turn, and those that are computed and wait for theirs."""
+FINISHERS = 2
+"""Threads that complete clips: several files of each have to reach the disk, and a film's last frames wait in its
+encoder, which takes memory."""
 
 
 def through(run: ClipRun) -> Outcome:
@@ -71,7 +74,7 @@ class Clips:
         self._items = deque[Item]()
         self._open, self._computed = deque[tuple[Item, ClipRun]](), deque[tuple[Item, ClipRun]]()
         self._held = deque[tuple[Item, OutputHeld]]()
-        self._finishing = self._stopped = False
+        self._finishing, self._stopped = 0, False
 
     def add(self, item: Item) -> None:
         """A clip that is to be done. From any thread."""
@@ -82,7 +85,7 @@ class Clips:
     def take(self) -> tuple[Item, ClipRun] | None:
         """The next one that is open, unless those before it are not finished. In the caller's thread, as all below."""
         with self._lock:
-            if not self._open or len(self._computed) > AHEAD:
+            if not self._open or self._finishing + len(self._computed) >= FINISHERS + AHEAD:
                 return None
             found = self._open.popleft()
         self._for_opener.ring()
@@ -108,7 +111,7 @@ class Clips:
         with self._lock:
             self._stopped = True
         self._for_opener.ring()
-        self._for_finisher.ring()
+        self._for_finisher.ring(FINISHERS)
 
     def close(self) -> None:
         """Leaves what is not finished, once the threads have ended."""
@@ -128,17 +131,18 @@ class Clips:
                 self._open_one(item)
 
     def finish_all(self) -> None:
-        """The same of another thread."""
+        """The same of each of ``FINISHERS``."""
         while not self._stopped:
             with self._lock:
-                work = self._computed[0] if self._computed else None
+                work = self._computed.popleft() if self._computed else None
+                self._finishing += work is not None
             if work is None:
                 self._for_finisher.wait()
                 continue
             outcome = self._stage(*work)
             assert outcome is not None, "a clip stops twice"
             with self._lock:
-                self._computed.popleft()
+                self._finishing -= 1
             self._end(work[0], outcome)
 
     def _open_one(self, item: Item) -> None:

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = ["encode_clip_item"]
 
+_Rest = tuple[dict[str, Tensor], list[int | None], list[int | None], int]
+"""A last part, as ``VideoLatentsWriter.add`` takes it."""
 PARTS_WAITING = 1
 """Between computing and writing; none where frames do not wait either."""
 
@@ -70,8 +72,11 @@ def encode_clip_item(item: Item, context: Context) -> ClipRun:
                 begin = time.monotonic()
                 context.emit(ItemStarted(item.source, item.index, output, info.kind, info.frames))
                 clip = _Clip(item, source, read, fit, writer, kept, generator)
-                _encode_clip(clip, context.model_for(vae), context)
+                rest = _encode_clip(clip, context.model_for(vae), context)
                 yield
+                if rest is not None:
+                    with context.busy.at(CLIP_WRITE):
+                        clip.writer.add(*rest)
                 warnings = _keep_streams(source, fit, writer, context)
         done = ItemDone(item.source, item.index, output, fit.kept, time.monotonic() - begin)
         return Finished([*warnings, *source.reader.warnings, *source.told, *fit.told], done)
@@ -111,22 +116,22 @@ class _Clip:
         context.emit(Progress(self.item.source, self.item.index, done, self.source.reader.info.frames))
 
 
-def _encode_clip(clip: _Clip, model: Model, context: Context) -> None:
-    """Reading, computing and writing overlap."""
+def _encode_clip(clip: _Clip, model: Model, context: Context) -> _Rest | None:
+    """Reading, computing and writing overlap. Returns what is not written yet."""
     way = passage(model, "encode", "video")
     match way.mode:
         case ClipMode.FRAME_BY_FRAME:
-            _encode_frames(clip, model, context)
+            return _encode_frames(clip, model, context)
         case ClipMode.IN_STEPS:
             assert way.stream is not None
-            _encode_steps(clip, way.stream, model, context)
+            return _encode_steps(clip, way.stream, model, context)
         case ClipMode.ON_DEMAND:
-            _encode_on_demand(clip, model, context)
+            return _encode_on_demand(clip, model, context)
         case ClipMode.WHOLE:
-            _encode_whole(clip, model, context)
+            return _encode_whole(clip, model, context)
 
 
-def _encode_frames(clip: _Clip, model: Model, context: Context) -> None:
+def _encode_frames(clip: _Clip, model: Model, context: Context) -> _Rest | None:
     """A clip frame by frame, for an image VAE."""
     gatherer, trimmer = PartGatherer(), Trimmer()
     start = clip.begin(context)
@@ -149,11 +154,10 @@ def _encode_frames(clip: _Clip, model: Model, context: Context) -> None:
             trimmer.one_more()
             clip.progress(done, context)
         rest = gatherer.rest()
-        if rest is not None:
-            put(rest)
+    return None if rest is None else (rest.tensors, rest.pts, rest.durations, 0)
 
 
-def _encode_steps(clip: _Clip, stream: ClipStream, model: Model, context: Context) -> None:
+def _encode_steps(clip: _Clip, stream: ClipStream, model: Model, context: Context) -> _Rest | None:
     """A clip chunk by chunk, its latents part by part."""
     trimmer, waiting, begun = Trimmer(), StepPart(), 0
     start = clip.begin(context, stream)
@@ -183,11 +187,10 @@ def _encode_steps(clip: _Clip, stream: ClipStream, model: Model, context: Contex
                 clip.reached(number, generator, caches)
         trimmer.one_more()
         clip.progress(done, context)
-    if waiting:
-        clip.writer.add(*waiting.take())
+    return waiting.take() if waiting else None
 
 
-def _encode_on_demand(clip: _Clip, model: Model, context: Context) -> None:
+def _encode_on_demand(clip: _Clip, model: Model, context: Context) -> _Rest:
     """A clip whose frames are fetched as the model gets to them, its latents part by part.
 
     The model has to know how many there are: they are counted before.
@@ -215,18 +218,16 @@ def _encode_on_demand(clip: _Clip, model: Model, context: Context) -> None:
 
     encode_on_demand(clip.source, clip.read, clip.fit, model, context, take, seen)
     tensors, pts, durations, _ = waiting.take()
-    with context.busy.at(CLIP_WRITE):
-        clip.writer.add(tensors, pts, durations, clip.fit.repeated)
+    return tensors, pts, durations, clip.fit.repeated
 
 
-def _encode_whole(clip: _Clip, model: Model, context: Context) -> None:
+def _encode_whole(clip: _Clip, model: Model, context: Context) -> _Rest:
     """A clip as one tensor, its latents as one part."""
     whole = gathered(clip.fit.through(clip.read))
     with context.busy.at(CLIP), enough_memory(model):
         tensors = encode_clip(model, whole.frames, context.job.posterior, context.job.space, clip.generator)
-    with context.busy.at(CLIP_WRITE):
-        clip.writer.add(tensors, whole.pts, whole.durations, clip.fit.repeated)
     clip.progress(clip.fit.kept, context)
+    return tensors, whole.pts, whole.durations, clip.fit.repeated
 
 
 def _keep_streams(source: Source, fit: LengthFit, writer: latents.VideoLatentsWriter, context: Context) -> list[str]:

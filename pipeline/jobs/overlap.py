@@ -25,7 +25,7 @@ from tvae.pipeline.errors import OutOfMemory
 from tvae.pipeline.files.bell import Bell, join, surely
 from tvae.pipeline.jobs.batches import Batches, Waiting
 from tvae.pipeline.jobs.calls import Calls
-from tvae.pipeline.jobs.clips import ClipRun, Clips
+from tvae.pipeline.jobs.clips import FINISHERS, ClipRun, Clips
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import ItemSkipped
 from tvae.pipeline.jobs.memory import trimmed
@@ -86,7 +86,7 @@ class _Overlap:
     def run(self) -> None:
         """Until every item has ended."""
         works = ((self._read, "read"), (self._write, "write")) * self._threads
-        works += ((self._clips.open_all, "open"), (self._clips.finish_all, "finish"))
+        works += ((self._clips.open_all, "open"), *((self._clips.finish_all, "finish"),) * FINISHERS)
         threads = [self._thread(work, name) for work, name in works]
         try:
             for thread in threads:
