@@ -28,11 +28,10 @@ __all__ = ["ClipRun", "Clips", "tell_held", "through"]
 ClipRun = Generator[None, None, Outcome]
 """Does a clip and returns how it ended. It stops twice: when it is open, and when it is computed. Between the two it
 computes and emits events, in the caller's thread; before and after, which is in any thread, it does neither."""
-AHEAD = 1
-"""Clips that are open and wait for their turn, and those that are computed and wait for theirs."""
-FINISHERS = 2
-"""Threads that complete clips: several files of each have to reach the disk, and a film's last frames wait in its
-encoder, which takes memory."""
+AHEAD, FINISHERS = 1, 2
+"""Clips that are open and wait for their turn, and threads that complete clips, at most so many as there are threads.
+Of each, files have to reach the disk; but a film's last frames wait in its encoder, and what comes from a store is on
+this machine's disk."""
 
 
 def through(run: ClipRun) -> Outcome:
@@ -85,7 +84,7 @@ class Clips:
     def take(self) -> tuple[Item, ClipRun] | None:
         """The next one that is open, unless those before it are not finished. In the caller's thread, as all below."""
         with self._lock:
-            if not self._open or self._finishing + len(self._computed) >= FINISHERS + AHEAD:
+            if not self._open or self._finishing + len(self._computed) >= FINISHERS:
                 return None
             found = self._open.popleft()
         self._for_opener.ring()

@@ -19,7 +19,7 @@ from tvae.pipeline.stores import RemoteFile, StoreError
 __all__ = ["SPILL_BYTES", "Interrupted", "fetch_one", "give_time", "local_copy"]
 
 SPILL_BYTES = 4 << 30
-"""That fetched images may take on the disk together, beside two clips and one image that has more."""
+"""That fetched images may take on the disk together, beside four clips and one image that has more."""
 _ROOM = Room(SPILL_BYTES)
 
 _TICK = 100

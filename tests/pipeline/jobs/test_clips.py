@@ -203,23 +203,21 @@ def test_how_many_are_open_and_wait_for_their_end() -> None:
     with threads_of(made):
         for number in range(6):
             made.add(item(number))
-        for number in range(3):
+        for number in range(2):
             made.compute(*taken())
             assert log.wait(f"open {number + 1}")
         assert log.wait("finishing 0")
         assert log.wait("finishing 1")
-        assert made.take() is None, "three are not finished"
-        assert "finishing 2" not in log.said
-        assert "open 4" not in log.said, "one is open, and waits"
+        assert made.take() is None, "two are not finished"
+        assert "open 3" not in log.said, "one is open, and waits"
         let_go.set()
-        assert log.wait("finishing 2")
         one, run = taken()
-        assert one.index == 3
-        assert log.wait("open 4")
+        assert one.index == 2
+        assert log.wait("open 3")
         run.close()
-    assert sorted(ended) == [0, 1, 2]
-    assert {text for text in log.said if text.startswith("left")} == {f"left {number}" for number in range(5)}
-    assert "computed 4" not in log.said
+    assert sorted(ended) == [0, 1]
+    assert {text for text in log.said if text.startswith("left")} == {f"left {number}" for number in range(4)}
+    assert "computed 3" not in log.said
 
 
 def test_an_operation_without_a_rule_ends_the_run() -> None:
