@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from clips import write_clip
 
 from tvae.pipeline.errors import InputError, UnsupportedOp
+from tvae.pipeline.files import bell
 from tvae.pipeline.files.bell import join
 from tvae.pipeline.files.lock import OutputHeld, one_writer
 from tvae.pipeline.jobs import ItemDone, ItemFailed, ItemStarted, Job, Notice, clips, run_job
@@ -178,10 +180,17 @@ def item(number: int) -> Any:
     return SimpleNamespace(index=number)
 
 
-def test_how_many_are_open_and_wait_for_their_end() -> None:
-    log, ended, let_go = Log(), list[int](), threading.Event()
+def test_how_many_are_open_and_wait_for_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits is woken, and does not look by itself now and then."""
+    monkeypatch.setattr(bell, "POLL_SECONDS", LONG)
+    log, ended, let_go, begin = Log(), list[int](), threading.Event(), time.monotonic()
+    runs: list[ClipRun] = []
 
     def start(one: Any) -> ClipRun:
+        runs.append(done(one))
+        return runs[-1]
+
+    def done(one: Any) -> ClipRun:
         log.say(f"open {one.index}")
         try:
             yield
@@ -215,6 +224,7 @@ def test_how_many_are_open_and_wait_for_their_end() -> None:
         assert one.index == 2
         assert log.wait("open 3")
         run.close()
+    assert time.monotonic() - begin < LONG / 2
     assert sorted(ended) == [0, 1]
     assert {text for text in log.said if text.startswith("left")} == {f"left {number}" for number in range(4)}
     assert "computed 3" not in log.said
