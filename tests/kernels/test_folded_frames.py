@@ -81,6 +81,13 @@ def test_the_numbers_of_the_model(
     assert float((y.double() - want).norm()) <= (4e-3 if dtype == torch.bfloat16 else 5e-4) * float(want.norm())
 
 
+def test_eights_have_room_for_the_bias() -> None:
+    x, weight, bias = clip(8, 64)
+    want = F.conv3d(x.as_subclass(Tensor).double(), weight.double(), bias.double(), *ONCE[:2])
+    y = conv3d(x, weight, bias, *ONCE[:2])
+    assert float((y.double() - want).norm()) <= 4e-3 * float(want.norm())
+
+
 def test_the_result_has_its_channels_innermost() -> None:
     x, weight, bias = clip(n=2)
     assert conv3d(x, weight, bias, *ONCE[:2]).is_contiguous(memory_format=LAST)

@@ -14,6 +14,7 @@ from tiny_vaes import TINY
 
 from tvae import presets
 from tvae.pipeline.jobs.clip_modes import ClipMode, passage, passages_there_and_back
+from tvae.pipeline.latents import open_latents
 from tvae.pipeline.models.calls import SIDES
 from tvae.pipeline.session.model import open_model
 
@@ -100,6 +101,8 @@ def test_jobs_go_that_way(mode: ClipMode, run: Run, clip: Run, model_of: Run, tm
     source = clip(times=tuple(40 * n for n in range(13)))
     encoder, decoder, both = (model_of(mode) for _ in range(3))
     assert run("encode", source, output=tmp_path / "lat", model=encoder)[0].done == 1
+    (folder,) = (tmp_path / "lat").iterdir()
+    assert open_latents(folder).summary()["repeated"] == 0
     assert run("decode", tmp_path / "lat", output=tmp_path / "out", model=decoder)[0].done == 1
     assert run("roundtrip", source, output=tmp_path / "back", model=both)[0].done == 1
     assert clip_lengths(encoder, 32) == ENCODED[mode]
