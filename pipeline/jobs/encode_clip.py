@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline import latents
-from tvae.pipeline.jobs.busy import CLIP, CLIP_READ, CLIP_WRITE
+from tvae.pipeline.jobs.busy import CLIP, CLIP_WRITE
 from tvae.pipeline.jobs.checkpoint import Checkpoint, Checkpoints, goes_on
 from tvae.pipeline.jobs.clip_calls import encoded_frames, encoded_steps
 from tvae.pipeline.jobs.clip_modes import ClipMode, passage
@@ -22,13 +22,14 @@ from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.describe import describe
 from tvae.pipeline.jobs.events import ItemDone, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import latents_serve, undone
+from tvae.pipeline.jobs.frames_ahead import frames_ahead
 from tvae.pipeline.jobs.lengths import LengthFit
 from tvae.pipeline.jobs.memory import Trimmer
 from tvae.pipeline.jobs.on_demand import encode_on_demand
 from tvae.pipeline.jobs.outcome import Finished
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.parts import Part, PartGatherer
-from tvae.pipeline.jobs.queues import prefetched, written_in_thread
+from tvae.pipeline.jobs.queues import written_in_thread
 from tvae.pipeline.jobs.reading import Chunk, Source, gathered, open_source
 from tvae.pipeline.jobs.steps import LATENT_FRAMES, StepPart, in_steps
 from tvae.pipeline.media import ClipTags
@@ -62,16 +63,12 @@ def encode_clip_item(item: Item, context: Context) -> ClipRun:
             fit = LengthFit(facts.info, job.align)
             fit.check(info.frames)
             generator = torch.Generator().manual_seed(job.seed)
-            frames = context.busy.during(CLIP_READ, source.frames())
-            with (
-                latents.VideoLatentsWriter(output, meta) as writer,
-                prefetched(frames, context.queue_frames) as read,
-            ):
+            with latents.VideoLatentsWriter(output, meta) as writer, frames_ahead(source, context) as frames:
                 kept = Checkpoints(writer.state_path, meta.fingerprint)
                 yield
                 begin = time.monotonic()
                 context.emit(ItemStarted(item.source, item.index, output, info.kind, info.frames))
-                clip = _Clip(item, source, read, fit, writer, kept, generator)
+                clip = _Clip(item, source, frames(), fit, writer, kept, generator)
                 rest = _encode_clip(clip, context.model_for(vae), context)
                 yield
                 if rest is not None:

@@ -24,6 +24,7 @@ from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import ItemDone, ItemStarted, Progress
 from tvae.pipeline.jobs.existing import picture_serves, undone
 from tvae.pipeline.jobs.fingerprints import of_reconstructed
+from tvae.pipeline.jobs.frames_ahead import frames_ahead
 from tvae.pipeline.jobs.geometry import restore
 from tvae.pipeline.jobs.lengths import LengthFit
 from tvae.pipeline.jobs.memory import Trimmer
@@ -76,7 +77,7 @@ def roundtrip_clip_item(item: Item, context: Context) -> ClipRun:
             with (
                 _streams(source, info.kind, context, told) as audio,
                 open_output(output, spec, info.kind, job, audio, fingerprint, tags=tags) as writer,
-                prefetched(context.busy.during(CLIP_READ, source.frames()), context.queue_frames) as read,
+                frames_ahead(source, context) as frames,
             ):
                 yield
                 begin, model = time.monotonic(), context.model_for(vae)
@@ -98,9 +99,9 @@ def roundtrip_clip_item(item: Item, context: Context) -> ClipRun:
 
                     there, back = passages_there_and_back(model, info.kind)
                     if there.mode is ClipMode.ON_DEMAND:
-                        _on_demand(source, read, fit, model, context, give)
+                        _on_demand(source, frames(), fit, model, context, give)
                     else:
-                        _by_chunks(source, read, fit, model, there, back, context, give)
+                        _by_chunks(source, frames(), fit, model, there, back, context, give)
                 yield
                 source.check_unchanged()
                 writer.commit()

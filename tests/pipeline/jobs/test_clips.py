@@ -17,8 +17,9 @@ from tvae.pipeline.errors import InputError, UnsupportedOp
 from tvae.pipeline.files import bell
 from tvae.pipeline.files.bell import join
 from tvae.pipeline.files.lock import OutputHeld, one_writer
-from tvae.pipeline.jobs import ItemDone, ItemFailed, ItemStarted, Job, Notice, clips, run_job
+from tvae.pipeline.jobs import ItemDone, ItemFailed, ItemStarted, Job, Notice, clips, frames_ahead, run_job
 from tvae.pipeline.jobs import encode_clip as encode_module
+from tvae.pipeline.jobs.busy import Busy
 from tvae.pipeline.jobs.clip_modes import ClipMode
 from tvae.pipeline.jobs.clips import ClipRun, Clips
 
@@ -174,6 +175,33 @@ def threads_of(made: Clips) -> Iterator[None]:
         made.stop()
         join(threads)
         made.close()
+
+
+@pytest.mark.parametrize(("few", "depth", "early"), [(10**9, 4, 4), (0, 4, 0), (10**9, 0, 0)])
+def test_small_frames_are_read_before_their_turn(
+    few: int, depth: int, early: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as wait between two threads; large ones, and those that no thread reads, when they are asked for."""
+    monkeypatch.setattr(frames_ahead, "FEW_BYTES", few)
+    log = Log()
+
+    def frames() -> Iterator[int]:
+        for number in range(6):
+            log.say(f"read {number}")
+            yield number
+
+    source: Any = SimpleNamespace(reader=SimpleNamespace(info=SimpleNamespace(width=8, height=4)), frames=frames)
+    context: Any = SimpleNamespace(busy=Busy(1), queue_frames=depth)
+    with frames_ahead.frames_ahead(source, context) as given:
+        if early:
+            assert log.wait(f"read {early}"), "and one more, which waits for room"
+        else:
+            assert log.said == []
+        assert [*given()] == [*range(6)]
+    assert len(log.said) == 6
+    with frames_ahead.frames_ahead(source, context):
+        pass
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("tvae-")]
 
 
 def item(number: int) -> Any:
