@@ -82,7 +82,7 @@ class Clips:
         self._for_opener.ring()
 
     def take(self) -> tuple[Item, ClipRun] | None:
-        """The next one that is open, unless those before it are not finished. In the caller's thread, as all below."""
+        """The next one that is open, unless too many before it are not finished. In the caller's thread."""
         with self._lock:
             if not self._open or self._finishing + len(self._computed) >= FINISHERS:
                 return None
@@ -91,7 +91,7 @@ class Clips:
         return found
 
     def compute(self, item: Item, run: ClipRun) -> None:
-        """Does what the caller's thread does of it. Raises UnsupportedOp."""
+        """Does what is to be done of it in the caller's thread. Raises UnsupportedOp."""
         outcome = self._stage(item, run)
         if outcome is not None:
             self._end(item, outcome)
@@ -101,7 +101,7 @@ class Clips:
         self._for_finisher.ring()
 
     def tell(self) -> None:
-        """Of clips that wait for other runs."""
+        """Of clips that wait for other runs. In the caller's thread."""
         while self._held:
             tell_held(*self._held.popleft(), self._context)
 
