@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = ["encode_clip_item"]
 
-_Rest = tuple[dict[str, Tensor], list[int | None], list[int | None], int]
-"""A last part, as ``VideoLatentsWriter.add`` takes it."""
+_Rest = Callable[[], None]
+"""Writes the last part."""
 PARTS_WAITING = 1
 """Between computing and writing; none where frames do not wait either."""
 
@@ -73,7 +74,7 @@ def encode_clip_item(item: Item, context: Context) -> ClipRun:
                 yield
                 if rest is not None:
                     with context.busy.at(CLIP_WRITE):
-                        clip.writer.add(*rest)
+                        rest()
                 warnings = _keep_streams(source, fit, writer, context)
         done = ItemDone(item.source, item.index, output, fit.kept, time.monotonic() - begin)
         return Finished([*warnings, *source.reader.warnings, *source.told, *fit.told], done)
@@ -151,7 +152,7 @@ def _encode_frames(clip: _Clip, model: Model, context: Context) -> _Rest | None:
             trimmer.one_more()
             clip.progress(done, context)
         rest = gatherer.rest()
-    return None if rest is None else (rest.tensors, rest.pts, rest.durations, 0)
+    return None if rest is None else partial(write, rest)
 
 
 def _encode_steps(clip: _Clip, stream: ClipStream, model: Model, context: Context) -> _Rest | None:
@@ -184,7 +185,7 @@ def _encode_steps(clip: _Clip, stream: ClipStream, model: Model, context: Contex
                 clip.reached(number, generator, caches)
         trimmer.one_more()
         clip.progress(done, context)
-    return waiting.take() if waiting else None
+    return partial(clip.writer.add, *waiting.take()) if waiting else None
 
 
 def _encode_on_demand(clip: _Clip, model: Model, context: Context) -> _Rest:
@@ -215,7 +216,7 @@ def _encode_on_demand(clip: _Clip, model: Model, context: Context) -> _Rest:
 
     encode_on_demand(clip.source, clip.read, clip.fit, model, context, take, seen)
     tensors, pts, durations, _ = waiting.take()
-    return tensors, pts, durations, clip.fit.repeated
+    return partial(clip.writer.add, tensors, pts, durations, clip.fit.repeated)
 
 
 def _encode_whole(clip: _Clip, model: Model, context: Context) -> _Rest:
@@ -224,7 +225,7 @@ def _encode_whole(clip: _Clip, model: Model, context: Context) -> _Rest:
     with context.busy.at(CLIP), enough_memory(model):
         tensors = encode_clip(model, whole.frames, context.job.posterior, context.job.space, clip.generator)
     clip.progress(clip.fit.kept, context)
-    return tensors, whole.pts, whole.durations, clip.fit.repeated
+    return partial(clip.writer.add, tensors, whole.pts, whole.durations, clip.fit.repeated)
 
 
 def _keep_streams(source: Source, fit: LengthFit, writer: latents.VideoLatentsWriter, context: Context) -> list[str]:
