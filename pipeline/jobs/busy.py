@@ -105,6 +105,11 @@ class Busy:
             return dict(self._seconds)
 
     @property
+    def device(self) -> str | None:
+        """What this process computes on."""
+        return self._device
+
+    @property
     def threads(self) -> int:
         """That read, and as many that write, of all processes."""
         with self._lock:

@@ -6,7 +6,8 @@
     open, begin to read -> compute, with threads  -> complete the file, give it its name
                            of its own
 
-A clip is a generator that stops where it goes on in another thread: see ``ClipRun``.
+A clip is a generator that stops where it goes on in another thread: see ``ClipRun``. Where memory was named and is that
+of the CPU, in which files are read and written, too, a clip ends before the next one is opened.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ class Clips:
         self._open, self._computed = deque[tuple[Item, ClipRun]](), deque[tuple[Item, ClipRun]]()
         self._held = deque[tuple[Item, OutputHeld]]()
         self._finishing, self._stopped = 0, False
+        self._alone = context.job.vram is not None and context.busy.device == "cpu"
+        self._begun = 0  # clips that were opened and have not ended
 
     def add(self, item: Item) -> None:
         """A clip that is to be done. From any thread."""
@@ -94,7 +97,7 @@ class Clips:
         """Does what is to be done of it in the caller's thread. Raises UnsupportedOp."""
         outcome = self._stage(item, run)
         if outcome is not None:
-            self._end(item, outcome)
+            self._ended(item, outcome)
             return
         with self._lock:
             self._computed.append((item, run))
@@ -123,7 +126,9 @@ class Clips:
         """A thread's work: until the run stops."""
         while not self._stopped:
             with self._lock:
-                item = self._items.popleft() if self._items and len(self._open) < AHEAD else None
+                room = self._begun == 0 if self._alone else len(self._open) < AHEAD
+                item = self._items.popleft() if self._items and room else None
+                self._begun += item is not None
             if item is None:
                 self._for_opener.wait()
             else:
@@ -142,7 +147,7 @@ class Clips:
             assert outcome is not None, "a clip stops twice"
             with self._lock:
                 self._finishing -= 1
-            self._end(work[0], outcome)
+            self._ended(work[0], outcome)
 
     def _open_one(self, item: Item) -> None:
         run = self._start(item)
@@ -151,16 +156,23 @@ class Clips:
         except OutputHeld as held:
             with self._lock:
                 self._items.append(item)
+                self._begun -= 1
             self._held.append((item, held))
             beat()  # to wait is what it is to do
             self._ring()
             return
         if outcome is not None:
-            self._end(item, outcome)
+            self._ended(item, outcome)
             return
         with self._lock:
             self._open.append((item, run))
         self._ring()
+
+    def _ended(self, item: Item, outcome: Outcome) -> None:
+        with self._lock:
+            self._begun -= 1
+        self._for_opener.ring()
+        self._end(item, outcome)
 
     def _stage(self, item: Item, run: ClipRun) -> Outcome | None:
         """The next part of a clip; what it raises is the clip's own fault. Raises UnsupportedOp and OutputHeld."""
