@@ -14,7 +14,7 @@ __all__ = ["BUSY", "CLIP", "CLIP_READ", "CLIP_WRITE", "Busy", "Load", "bottlenec
 T = TypeVar("T")
 STAGES = ("read", "compute", "write")
 CLIP, CLIP_READ, CLIP_WRITE = "clip", "clip read", "clip write"
-"""Computing, reading and writing of clips, of which a process has one at a time: one thread reads, and one writes."""
+"""Computing, reading and writing of clips. A process computes one at a time, which one thread reads and one writes."""
 _OF_CLIPS = {"read": CLIP_READ, "compute": CLIP, "write": CLIP_WRITE}
 BUSY = 0.7
 """Share of the time from which on a stage holds the others up."""
