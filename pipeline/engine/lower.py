@@ -52,8 +52,14 @@ def lower(
         without_rule(by.op, by.module, "it turns the height into a constant")
     params: dict[int, str] = {}
     spread: set[int] = set()  # ops that run whole though their value has rows: allow_whole was set
-    used, shared = graph.readers, set[int]()
-    for id_, node in enumerate(graph.nodes):
+    used, begin, shared = graph.readers, 0, set[int]()
+    if like is not None:  # with the same weights in front
+        begin, first = graph.first_params
+        shared.update(first)
+        ctx.ops += like.ops[: len(first)]
+        ctx.ids |= zip(first, range(len(first)), strict=True)
+        params |= {number: like.params[number] for number in range(len(first))}
+    for id_, node in enumerate(graph.nodes[begin:], begin):
         if node.kind == "param" and id_ not in used:
             continue  # an exported side lists every weight of its model
         known = None if like is None else _of_weights(ctx, like, id_, shared)
@@ -131,7 +137,7 @@ def _lower_call(ctx: Context, node: Node) -> Op:
         if source.op in SPLITS:
             return taken(ctx, node, source, node.args[1])
         return _part(ctx, node)
-    tiled = any(o.axis for o in ctx.operands(node))
+    tiled = any(ctx.ops[ctx.ids[r]].axis is not None for r in node.reads)
     if not tiled and not ctx.row_dims(node.meta):
         return ctx.whole(node, kind="noise" if node.op in NOISE else "call")
     if node.op not in RULES:

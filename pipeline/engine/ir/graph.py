@@ -68,12 +68,12 @@ class Node:
     outputs: tuple[Meta, ...] = ()
     is_tuple: bool = False
 
-    @property
+    @cached_property
     def op(self) -> str:
         """The operation's name without namespace and overload: ``conv2d`` for ``aten.conv2d.default``."""
         return _short(self.target) if self.kind == "call" else self.target
 
-    @property
+    @cached_property
     def meta(self) -> Meta:
         """Shape and type of the (first) tensor this node gives."""
         return self.outputs[0]
@@ -122,6 +122,12 @@ class Graph:
     def readers(self) -> Counter[int]:
         """How many nodes read each value, the graph's outputs counted in. A graph does not change once it is made."""
         return Counter(i for node in self.nodes for i in node.reads) + Counter(self.outputs)
+
+    @cached_property
+    def first_params(self) -> tuple[int, tuple[int, ...]]:
+        """How many nodes in front are weights whose shapes depend on no size, and which of them are read."""
+        count = next((i for i, node in enumerate(self.nodes) if node.kind != "param" or node.sized), len(self.nodes))
+        return count, tuple(i for i in range(count) if i in self.readers)
 
     def symbol_of(self, dim: int) -> str | None:
         """The symbol of a dimension of the first input: ``s0`` of sizes ``s0`` and ``8*s0``; None for a constant."""

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, TypedDict, TypeVar, dataclass_transform
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack, dataclass_transform
 
 import torch
 from torch import Tensor
@@ -152,6 +152,15 @@ class Op:
     """The input that it copies once more, where it gets rows of it that do not lie in one piece."""
     other_bytes: int = 0
     """Size of its other results, where it gives several tensors."""
+
+    def saying(self, **more: Unpack[More]) -> Op:
+        """The same op, with more to say. Python's own way to make it takes four times as long."""
+        fields = self.__dict__ | more
+        for found in ("bytes", "row_bytes"):
+            fields.pop(found, None)
+        made = object.__new__(Op)
+        made.__dict__.update(fields)
+        return made
 
     @cached_property
     def bytes(self) -> int:

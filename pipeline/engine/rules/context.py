@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Unpack
 
 import torch
@@ -17,14 +16,14 @@ from torch import Tensor
 from tvae.kernels import Kernels
 from tvae.pipeline.engine.ir.axis import Axis, crop, shape_of_rows
 from tvae.pipeline.engine.ir.fused_ops import fused
-from tvae.pipeline.engine.ir.graph import Graph, Meta, Node, Ref, map_refs
+from tvae.pipeline.engine.ir.graph import Graph, Node, Ref, map_refs
 from tvae.pipeline.engine.ir.layout import settled
 from tvae.pipeline.engine.ir.op_facts import is_view
 from tvae.pipeline.engine.ir.program import Demand, More, Op, Read, Reduction
 from tvae.pipeline.engine.ir.resolve import resolve
-from tvae.pipeline.engine.ir.sizes import Size, evaluate
+from tvae.pipeline.engine.ir.sizes import Size
+from tvae.pipeline.engine.rules.at_sizes import AtSizes
 from tvae.pipeline.engine.rules.node_call import Invoke, draws, in_order, node_call
-from tvae.pipeline.engine.rules.probe import grows, probe_sizes
 from tvae.pipeline.engine.rules.registry import NoRule
 
 __all__ = ["Context", "no_demand", "no_rows"]
@@ -52,7 +51,7 @@ def _settling(run: Run) -> Run:
     return settling
 
 
-class Context:
+class Context(AtSizes):
     """A graph being lowered at concrete sizes."""
 
     def __init__(
@@ -64,18 +63,10 @@ class Context:
         *,
         channels_last: bool = True,
     ) -> None:
-        self.graph, self.sizes, self.device, self.kernels = graph, dict(sizes), device, kernels
-        self.channels_last = channels_last
+        super().__init__(graph, sizes)
+        self.device, self.kernels, self.channels_last = device, kernels, channels_last
         self.ops: list[Op] = []
         self.ids: dict[int, int] = {}
-        self._probe = probe_sizes(graph, self.sizes)
-        self._numbers: dict[str, int] = {}  # by expression: a graph has few of them, and evaluating takes longer
-        self._follows: dict[str, bool] = {}
-
-    @property
-    def serves_others(self) -> bool:
-        """Does the graph serve other heights, too?"""
-        return self._probe is not None
 
     # -- memory
     def is_plain(self, operation: str) -> bool:
@@ -90,52 +81,6 @@ class Context:
         last = self.channels_last and len(source.shape) in (4, 5)
         outer = [0, *range(2, source.axis.dim)] if last else range(source.axis.dim)
         return source.id if any(source.shape[d] > 1 for d in outer) else None
-
-    # -- sizes
-    def number(self, size: int | Size) -> int:
-        """A size at the actual input shape."""
-        if not isinstance(size, Size):
-            return size
-        number = self._numbers.get(size.expr)
-        if number is None:
-            number = self._numbers[size.expr] = evaluate(size, self.sizes)
-        return number
-
-    def shape(self, meta: Meta) -> tuple[int, ...]:
-        """A shape at the actual input shape."""
-        return tuple([n if type(n) is int else self.number(n) for n in meta.shape])
-
-    def follows(self, size: int | Size) -> bool:
-        """Does this size grow with the rows? Decided by evaluating it at more rows: in an expression, symbols can
-        cancel."""
-        if self._probe is None or not isinstance(size, Size):
-            return False
-        found = self._follows.get(size.expr)
-        if found is None:
-            found = self._follows[size.expr] = grows(size, self._probe.base, self._probe.taller)
-        return found
-
-    def is_wide(self, size: int | Size) -> bool:
-        """Does this size grow with a tiled size other than the rows (the width)?"""
-        if self._probe is None or not isinstance(size, Size):
-            return False
-        return grows(size, self._probe.base, self._probe.wider)
-
-    def row_dims(self, meta: Meta) -> list[int]:
-        """Dimensions of a value that grow with the rows."""
-        return [d for d, s in enumerate(meta.shape) if type(s) is not int and self.follows(s)]
-
-    def rows_in(self, size: int | Size) -> int:
-        """The factor of a product such as H·W/64 that belongs to the rows.
-
-        Found numerically, as sizes are opaque expressions: what all widths of a long run have in common is the rows.
-        """
-        if not self.follows(size):
-            raise NoRule("it creates rows from a size that does not grow with them")
-        row, shared = self.graph.row_symbol, 0
-        for more in range(128):
-            shared = math.gcd(shared, evaluate(size, {s: n if s == row else n + more for s, n in self.sizes.items()}))
-        return shared
 
     # -- operands
     def op(self, ref: Ref) -> Op:
@@ -152,11 +97,14 @@ class Context:
 
     def value(self, arg: Any) -> Any:
         """A non-tensor argument with every size resolved."""
+        if type(arg) is int or arg is None:
+            return arg
         return map_refs(arg, lambda a: self.number(a) if isinstance(a, Size) else self.device)
 
     def operands(self, node: Node) -> list[Op]:
         """The ops a node reads, each once."""
-        return [self.ops[i] for i in dict.fromkeys(self.ids[r] for r in node.reads)]
+        ids = [self.ids[r] for r in node.reads]
+        return [self.ops[i] for i in (ids if len(ids) < 2 else dict.fromkeys(ids))]
 
     def call(self, node: Node, target: Callable[..., Any] | None = None) -> Invoke:
         """The node's own operation on whole values, or ``target`` with its arguments, as a function of a reader of
@@ -185,13 +133,14 @@ class Context:
     ) -> Op:
         """Append an op that computes ``node`` (or a named part of it)."""
         shape = self.shape(node.meta) if shape is None else shape
+        ids = [i.id for i in inputs]
         if is_view(node.op) and len(shape) in (4, 5) and 1 in shape:
             run = _settling(run)
         op = Op(
             id=len(self.ops),
             name=name or node.op,
             module=node.module,
-            inputs=tuple(dict.fromkeys(i.id for i in inputs)),
+            inputs=tuple(ids if len(ids) < 2 else dict.fromkeys(ids)),
             axis=axis,
             shape=shape,
             dtype=node.meta.dtype if dtype is None else dtype,
@@ -200,7 +149,7 @@ class Context:
             whole_reads=whole_reads,
             reduction=reduction,
             cheap=cheap,
-            constant=all(i.constant for i in inputs) if constant is None else constant,
+            constant=False not in [i.constant for i in inputs] if constant is None else constant,
             **more,
         )
         self.ops.append(op)
@@ -208,7 +157,7 @@ class Context:
 
     def put(self, op: Op, **more: Unpack[More]) -> Op:
         """An op that has more to say takes the place of one that was emitted before, with the same value."""
-        self.ops[op.id] = replace(op, **more)
+        self.ops[op.id] = op.saying(**more)
         return self.ops[op.id]
 
     def whole(self, node: Node, *, barrier: bool = False, kind: str = "call") -> Op:

@@ -50,12 +50,24 @@ def unsqueeze(ctx: Context, node: Node) -> Op:
 
 @rule("permute", "transpose", "movedim", "moveaxis", "t", "swapaxes")
 def permute(ctx: Context, node: Node) -> Op:
-    """Dimensions in another order; found by permuting a tensor whose sizes name its dimensions."""
+    """Dimensions in another order."""
     source = ctx.op(node.args[0])
     assert source.axis is not None
-    named = torch.empty([3 + i for i in range(len(source.shape))], device="meta")
-    order = [s - 3 for s in ctx.call(node)(lambda _: named).shape]
+    order = _order(ctx, node, len(source.shape))
     return ctx.local(node, source.axis.moved(order.index(source.axis.dim)), cheap=True)
+
+
+def _order(ctx: Context, node: Node, ndim: int) -> list[int]:
+    """The old dimension that each new one is."""
+    order, given = [*range(ndim)], ctx.value(node.args[1:])
+    if node.op == "permute" and len(given) == 1:
+        return [order[d] for d in given[0]]
+    if node.op == "transpose" and len(given) == 2:
+        a, b = given
+        order[a], order[b] = order[b], order[a]
+        return order
+    named = torch.empty([3 + i for i in order], device="meta")  # its sizes name its dimensions
+    return [s - 3 for s in ctx.call(node)(lambda _: named).shape]
 
 
 @rule("expand", "broadcast_to", born=True)
