@@ -127,6 +127,7 @@ def calls(request: dict[str, Any]) -> dict[str, Any]:
                 run(x)
                 seconds[-1].append(_now(device) - begin)
         found[name] = sum(map(sum, seconds)) / (3 * len(inputs)) * 1e3
+        found[f"{name}_rounds"] = [round(sum(times) / len(inputs) * 1e3, 1) for times in seconds]
         found[f"{name}_first"] = max(first - third for first, third in zip(seconds[0], seconds[2], strict=True)) * 1e3
     return found
 

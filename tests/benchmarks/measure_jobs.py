@@ -2,8 +2,9 @@
 
 ``PYTHONPATH=tests/helpers python tests/benchmarks/measure_jobs.py --rows encode1024,skip --out rows.jsonl``
 
-Photos are made, as JPEGs. The rate of a command is the slope between a run over few photos and one over many, so that
-start-up is out; ``start`` is what is left of the short run. Rows, by name:
+Photos are made, as JPEGs. The rate of a command is that from when a few photos are done to its end, so that start-up is
+out, which differs from run to run; ``start`` is the time before. Of *skip*, *small* and *busy* it is the slope between
+two runs. Rows, by name:
 
 ============  =========================================================================================================
 encode1024    photos of 1024x1024 to latents; also encode512
@@ -96,14 +97,13 @@ class Jobs:
                 self._command("encode", folder, self._work / f"latents-{folder.name}")
             short, long = (self._work / f"latents-{folder.name}" for folder in (short, long))
         self._command(side, short, self._work / "warm")
-        seconds = [self._command(side, folder, self._work / f"{name}-{folder.name}") for folder in (short, long)]
-        rate = _rate(many - few, seconds)
+        rate, start = self._after(side, long, self._work / f"{name}-{long.name}", few)
         batches = [n for n in (16, 4, 1) if side == "encode" and 4 * n <= many] or [1]
         best = max(batches, key=lambda batch: self._plain(side, long, batch, many))
         plain = self._plain(side, long, best, many)
         asked = {"what": "engine", "size": (pixels, pixels), "side": side, "batches": (1, 2, 8), "longest": 3}
         engine = 1 / self._beside(asked)["seconds"]
-        row = {"tvae": rate, "start": seconds[0] - few / rate, "plain": plain, "times": rate / plain, "engine": engine}
+        row = {"tvae": rate, "start": start, "plain": plain, "times": rate / plain, "engine": engine}
         return self._judged(name, row, note=f"plain in batches of {best}; {few} and {many} photos")
 
     def _sizes(self) -> Row:
@@ -113,20 +113,18 @@ class Jobs:
         mixed = [sizes[n * 7 % len(sizes)] for n in range(many)]
         short, long = (photos(self._made / f"sizes-{pixels}-{n}", mixed[:n]) for n in (few, many))
         self._command("encode", short, self._work / "warm")
-        seconds = [
-            min(self._command("encode", folder, self._work / folder.name) for _ in range(2)) for folder in (short, long)
-        ]
-        rate = _rate(many - few, seconds)
-        return self._judged("sizes", {"tvae": rate, "start": seconds[0]}, note=f"{len(sizes)} sizes, {many} photos")
+        rates, starts = zip(*[self._after("encode", long, self._work / long.name, few) for _ in range(2)], strict=True)
+        row = {"tvae": sum(rates) / 2, "start": sum(starts) / 2}
+        return self._judged("sizes", row, note=f"{len(sizes)} sizes, {many} photos; {rates[0]:.1f}, {rates[1]:.1f}")
 
     def _calls(self) -> Row:
         sizes = buckets(128 * 128 if self._options.tiny else 1 << 20, 3 if self._options.tiny else 10)
         found = self._beside({"what": "calls", "sizes": sizes})
         row = {"tvae": found["tvae"], "plain": found["diffusers"], "times": found["diffusers"] / found["tvae"]}
         row |= {"goal": GOALS["calls"], "met": "yes" if found["tvae"] <= GOALS["calls"] else "no"}
-        return (
-            row | found | {"note": f"ms a call; a size's first call {found['tvae_first']:.1f} ms more than its third"}
-        )
+        rounds = ", ".join(map(str, found["tvae_rounds"]))
+        note = f"ms a call, by rounds {rounds}; a size's first call up to {found['tvae_first']:.1f} more than its third"
+        return row | found | {"note": note}
 
     def _skip(self) -> Row:
         few, many = (5, 50) if self._options.tiny else (100, 2000)
@@ -174,20 +172,13 @@ class Jobs:
         count = 50 if self._options.tiny else 20_000
         folder = photos(self._made / f"16x{count}", [(16, 16)] * count)
         out = self._work / "tiny"
-        begin = time.perf_counter()
-        with subprocess.Popen(
-            [*self._words("encode", folder, out, "builtin"), "--json"], stdout=subprocess.PIPE, text=True
-        ) as process:
-            assert process.stdout is not None
-            begun = found = 0.0
-            for line in process.stdout:
-                kind = json.loads(line)["type"]
-                if kind == "run_started":
-                    begun = time.perf_counter() - begin
-                if kind == "item_done":
-                    found = time.perf_counter() - begin
-                    break
-            process.kill()
+        begun = found = 0.0
+        for seconds, kind in self._heard(self._words("encode", folder, out, "builtin")):
+            if kind == "run_started":
+                begun = seconds
+            if kind == "item_done":
+                found = seconds
+                break
         return {"tvae": found, "start": begun, "note": f"seconds to the first of {count} results, and to run_started"}
 
     def _counts(self, name: str) -> tuple[int, int]:
@@ -212,6 +203,27 @@ class Jobs:
         if done.returncode:
             raise RuntimeError(f"exit code {done.returncode}: {done.stderr.strip()}")
         return time.perf_counter() - begin
+
+    def _after(self, side: str, folder: Path, out: Path, few: int) -> tuple[float, float]:
+        """Photos a second from when a few are done to the end of the command; seconds before the first at that rate."""
+        shutil.rmtree(out, ignore_errors=True)
+        begin = time.perf_counter()
+        done = [at for at, kind in self._heard(self._words(side, folder, out, self._vae)) if kind == "item_done"]
+        rate = (len(done) - few) / (time.perf_counter() - begin - done[few - 1])
+        return rate, done[few - 1] - few / rate
+
+    def _heard(self, words: list[str]) -> Iterator[tuple[float, str]]:
+        """The events of a command: after how many seconds, and the type."""
+        begin = time.perf_counter()
+        with subprocess.Popen([*words, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                for line in process.stdout or ():
+                    yield time.perf_counter() - begin, json.loads(line)["type"]
+                _, failure = process.communicate()
+                if process.returncode:
+                    raise RuntimeError(f"exit code {process.returncode}: {failure.strip()}")
+            finally:
+                process.kill()  # where nobody wants to hear more
 
     def _plain(
         self, side: str, folder: Path, batch: int, most: int, vae: str | None = None, workers: int | None = None
