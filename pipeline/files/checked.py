@@ -16,7 +16,10 @@ from io import BufferedReader, FileIO
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-__all__ = ["DEEPEST", "is_name", "is_refused", "open_regular", "parse_json", "read_bytes", "read_json"]
+__all__ = [
+    *("DEEPEST", "is_name", "is_refused", "open_regular", "parse_json", "read_bytes", "read_json"),
+    "regular_descriptor",
+]
 
 DEEPEST = 32
 """Most levels of lists and objects inside one another."""
@@ -39,15 +42,25 @@ def is_refused(error: BaseException | None) -> bool:
 
 def open_regular(path: Path) -> BufferedReader:
     """Open a regular file, or a link to one, for reading. `OSError` for anything else; it never waits."""
+    descriptor, _ = regular_descriptor(path)
+    try:
+        return BufferedReader(FileIO(descriptor))  # ``open`` would ask whether it is a terminal
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def regular_descriptor(path: Path) -> tuple[int, os.stat_result]:
+    """The same as a descriptor, which the caller closes, and what the system says of the file."""
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     descriptor = os.open(path, flags)
     try:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode):
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
             raise OSError(errno.EISDIR, "it is a folder", str(path))
-        if not stat.S_ISREG(mode):
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        return BufferedReader(FileIO(descriptor))  # ``open`` would ask whether it is a terminal
+        return descriptor, status
     except BaseException:
         os.close(descriptor)
         raise

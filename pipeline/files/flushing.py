@@ -31,8 +31,11 @@ _running: dict[Path, _Flush] = {}
 
 def flush_file(path: Path) -> None:
     """Push the file's bytes to the disk."""
-    with open(path, "r+b") as file:
-        os.fsync(file.fileno())
+    descriptor = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))  # ``open`` asks the system for more
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def flush_folder(folder: Path) -> None:

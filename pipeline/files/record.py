@@ -36,6 +36,7 @@ Count = Annotated[int, Within(0, 2**31 - 1)]
 Side = Annotated[int, Within(1, 2**31 - 1)]
 """Width or height of a picture."""
 
+_PLAIN = {str, int, float, bool, type(None)}
 _WIDE = Within(-(2**63), 2**63 - 1)
 _LARGEST_TERM = 2**31 - 1
 """Of a fraction; FFmpeg's rationals hold no more."""
@@ -43,8 +44,11 @@ _LARGEST_TERM = 2**31 - 1
 
 def to_json(value: Any) -> Any:
     """JSON-able copy of a dataclass, fraction, sequence, mapping or plain value."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    kind = type(value)
+    if kind in _PLAIN:  # most are, and asking what else they could be takes longer than all the rest
+        return value
+    if dataclasses.is_dataclass(kind):
+        return {name: to_json(getattr(value, name)) for name in _names(kind)}
     if isinstance(value, Fraction):
         return f"{value.numerator}/{value.denominator}"
     if isinstance(value, Mapping):
@@ -52,6 +56,11 @@ def to_json(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [to_json(item) for item in value]
     return value
+
+
+@cache
+def _names(cls: type) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(cls))
 
 
 def from_json(cls: type[T], data: Any, where: str = "metadata") -> T:

@@ -19,6 +19,8 @@ __all__ = ["FLOATING", "Digest", "save_file", "save_plain", "spec_of"]
 FLOATING = {name: ours for name, ours in TYPES.items() if "float" in ours}
 """Types of values of latents: torch's names, by safetensors' names."""
 _ALIGNED = 8
+_BUFFER = 1 << 16
+"""Small files are written at once; where it is not said, ``open`` asks whether the file is a terminal."""
 
 
 class Digest(Protocol):
@@ -63,7 +65,7 @@ def save_plain(
         header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNED)
-    with open(path, "wb") as file:
+    with open(path, "wb", buffering=_BUFFER) as file:
         file.write(head := len(text).to_bytes(8, "little") + text)
         if digest is not None:
             digest.update(head)

@@ -35,7 +35,8 @@ def write_image_latents(
     if not overwrite and path.exists() and not is_ours(path):
         raise InputError(f"'{path}' exists and is not latents of tvae; move it away, or pass --overwrite")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise write_error(path, error) from error
     return write_tensors(path, tensors, meta, PartRecord(repeated=repeated), whole=whole)

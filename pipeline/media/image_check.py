@@ -5,14 +5,12 @@ No pixel is decoded and little is read. What fails may be fine all the same; wha
 
 from __future__ import annotations
 
-import os
 import struct
 import zlib
 from collections.abc import Callable
-from io import BufferedReader
-from pathlib import Path
+from typing import BinaryIO
 
-from tvae.pipeline.files.checked import open_regular
+from tvae.pipeline.media.opened import Opened
 
 __all__ = ["MOST_STEPS", "looks_whole"]
 
@@ -24,21 +22,21 @@ _TIFF_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 
 _TIFF_OFFSETS, _TIFF_LENGTHS = (273, 324), (279, 325)  # of strips, of tiles
 
 
-def looks_whole(path: Path) -> bool:
-    """True too for files that are no PNG, JPEG, GIF, WebP, BMP or TIFF, and for those that cannot be opened."""
+def looks_whole(opened: Opened) -> bool:
+    """True too for files that are no PNG, JPEG, GIF, WebP, BMP or TIFF, and for those that cannot be read."""
+    file = opened.file
     try:
-        with open_regular(path) as file:
-            length = os.fstat(file.fileno()).st_size
-            head = file.read(12)
-            check = next((check for magic, check in _CHECKS if head.startswith(magic)), None)
-            return check is None or check(file, length)
+        file.seek(0)
+        head = file.read(12)
+        check = next((check for magic, check in _CHECKS if head.startswith(magic)), None)
+        return check is None or check(file, opened.length)
     except OSError:
         return True
     except (struct.error, LookupError):  # it ends too early
         return False
 
 
-def _png(file: BufferedReader, length: int) -> bool:
+def _png(file: BinaryIO, length: int) -> bool:
     at = 8
     for _ in range(MOST_STEPS):
         file.seek(at)
@@ -58,7 +56,7 @@ def _png(file: BufferedReader, length: int) -> bool:
     return False
 
 
-def _jpeg(file: BufferedReader, length: int) -> bool:
+def _jpeg(file: BinaryIO, length: int) -> bool:
     at = 2
     for _ in range(MOST_STEPS):
         file.seek(at)
@@ -71,24 +69,24 @@ def _jpeg(file: BufferedReader, length: int) -> bool:
     return False
 
 
-def _gif(file: BufferedReader, length: int) -> bool:
+def _gif(file: BinaryIO, length: int) -> bool:
     return _ends_with(file, length, b";")
 
 
-def _riff(file: BufferedReader, length: int) -> bool:
+def _riff(file: BinaryIO, length: int) -> bool:
     """WebP; AVI has the same first bytes, and is looked at when it is opened as a video."""
     file.seek(4)
     size, kind = struct.unpack("<I4s", file.read(8))
     return kind != b"WEBP" or length - size - 8 in (0, 1)
 
 
-def _bmp(file: BufferedReader, length: int) -> bool:
+def _bmp(file: BinaryIO, length: int) -> bool:
     file.seek(2)
     size, _, pixels = struct.unpack("<III", file.read(12))
     return bool(size == length and 26 <= pixels <= length)
 
 
-def _tiff(file: BufferedReader, length: int) -> bool:
+def _tiff(file: BinaryIO, length: int) -> bool:
     """The first picture: its entries and all that they point to lie in the file."""
     file.seek(0)
     order = "<" if file.read(2) == b"II" else ">"
@@ -120,13 +118,13 @@ def _inside(found: dict[int, tuple[int, ...]], offsets: int, lengths: int, lengt
     return all(begin + size <= length for begin, size in zip(found[offsets], found[lengths], strict=True))
 
 
-def _ends_with(file: BufferedReader, length: int, mark: bytes) -> bool:
+def _ends_with(file: BinaryIO, length: int, mark: bytes) -> bool:
     """But for zeros, which some programs add."""
     file.seek(max(0, length - 4096))
     return file.read(4096).rstrip(b"\0").endswith(mark)
 
 
-_CHECKS: tuple[tuple[bytes, Callable[[BufferedReader, int], bool]], ...] = (
+_CHECKS: tuple[tuple[bytes, Callable[[BinaryIO, int], bool]], ...] = (
     (b"\x89PNG\r\n\x1a\n", _png),
     (b"\xff\xd8", _jpeg),
     (b"GIF8", _gif),

@@ -11,6 +11,7 @@ import io
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, ImageCms, UnidentifiedImageError
@@ -21,6 +22,7 @@ from tvae.pipeline.media.container import reason
 from tvae.pipeline.media.formats import HEIF, JPEG, PILLOW_READS, TIFF, WEBP, ImageFormat
 from tvae.pipeline.media.image_damage import DAMAGE, blaming, damaged, quiet
 from tvae.pipeline.media.image_pixels import in_bands, read_deep, transparent
+from tvae.pipeline.media.opened import Opened
 from tvae.pipeline.media.orientation import from_exif
 from tvae.pipeline.media.room import MAX_PIXELS, too_large, too_many_pixels
 from tvae.pipeline.media.spec import Colour, MediaInfo
@@ -35,15 +37,16 @@ _PIX_FMT = {"1": "monob", "L": "gray", "LA": "ya8", "P": "pal8", "PA": "pal8", "
 Image.init()
 
 
-def is_image(path: Path, max_pixels: int = MAX_PIXELS) -> bool:
+def is_image(opened: Opened, max_pixels: int = MAX_PIXELS) -> bool:
     """Whether Pillow reads it as one picture; animations of some formats are videos.
 
     Raises InputError for more than ``max_pixels``, a broken header, and HEIF (FFmpeg would read single tiles of it).
     """
-    image = _identify(path, max_pixels)
+    path = opened.path
+    image = _identify(path, opened.file, max_pixels)
     if image is None:
-        with path.open("rb") as file:
-            head = file.read(12)
+        opened.file.seek(0)
+        head = opened.file.read(12)
         if head[4:8] == b"ftyp" and head[8:12] in HEIF.brands:
             raise InputError(f"{path}: is a HEIF photo, which is not supported; convert it to JPEG or PNG first")
         return False
@@ -54,7 +57,7 @@ def is_image(path: Path, max_pixels: int = MAX_PIXELS) -> bool:
 def image_size(path: Path) -> tuple[int, int] | None:
     """Width and height as the header has them; None where it is no image that Pillow reads. Raises InputError for a
     broken header."""
-    image = _identify(path, MAX_PIXELS)
+    image = _identify(path, path, MAX_PIXELS)
     if image is None:
         return None
     with image:
@@ -71,16 +74,17 @@ def _pictures(image: Image.Image, path: Path) -> int:
         return getattr(image, "n_frames", 1)
 
 
-def _identify(path: Path, max_pixels: int) -> Image.Image | None:
-    """Reads the header alone. None when it is no image that Pillow may read."""
+def _identify(path: Path, file: Path | BinaryIO, max_pixels: int) -> Image.Image | None:
+    """Reads the header alone, of the file or from it. None when it is no image that Pillow may read."""
     try:
         with quiet():
             # left to itself it takes almost anything for a TGA
-            image = Image.open(path, formats=[name for name in PILLOW_READS if name in Image.OPEN])
+            image = Image.open(file, formats=[name for name in PILLOW_READS if name in Image.OPEN])
     except UnidentifiedImageError:
         return None
     except DAMAGE as error:
         raise damaged(path, error) from error
+    image.filename = str(path)  # which Pillow does not know of an open file; it maps uncompressed ones by it
     if image.width * image.height > max_pixels:
         image.close()
         raise too_many_pixels(path, image.size, max_pixels)
@@ -92,15 +96,15 @@ class ImageReader(StillReader):
 
     def __init__(
         self,
-        path: Path,
+        opened: Opened,
         max_pixels: int = MAX_PIXELS,
         hold: Callable[[int], None] | None = None,
         memory: int | None = None,
     ) -> None:
         """hold: is told how many bytes the picture takes, before it is decoded. memory: that it may take at most."""
         self.warnings: list[str] = []
-        self._path = path
-        image = _identify(path, max_pixels)
+        self._path = path = opened.path
+        image = _identify(path, opened.file, max_pixels)
         if image is None:
             raise InputError(f"{path}: is not an image; check the file")
         with image:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.media.image_read import ImageReader, is_image
+from tvae.pipeline.media.opened import Opened
 from tvae.pipeline.media.room import MAX_PIXELS
 from tvae.pipeline.media.spec import MediaInfo, Reader
 from tvae.pipeline.media.truncation import missing_bytes
@@ -37,28 +39,53 @@ def open_reader(
     hold: Callable[[int], None] | None = None,
     memory: int | None = None,
     on_size: Callable[[int], None] = lambda _: None,
+    opened: Opened | None = None,
 ) -> Reader:
     """Open an image or a video for reading frames, by its content. Raises InputError for what cannot be read, pictures
     of more than ``max_pixels`` among it, and those that would take more than ``memory`` bytes to read (None: any
     number). hold: is told how many bytes reading an image takes, before they are taken; on_size: how many pixels a
-    frame of a video has."""
+    frame of a video has. opened: the file, where the caller has it open."""
     path = Path(path).absolute()
-    if check_file(path, max_pixels):
-        return ImageReader(path, max_pixels, hold, memory)
+    with nullcontext(opened) if opened is not None else _opened(path) as file:
+        if _is_image(file, max_pixels):
+            return ImageReader(file, max_pixels, hold, memory)
     return VideoReader(path, max_pixels, memory, on_size)
 
 
 def check_file(path: Path, max_pixels: int = MAX_PIXELS) -> bool:
     """Whether an absolute path is an image for Pillow, by its first bytes. Raises InputError for what is seen without
     decoding: a folder, an empty file, one that is cut off, an image of more than ``max_pixels``."""
+    with _opened(path) as file:
+        return _is_image(file, max_pixels)
+
+
+def _opened(path: Path) -> Opened:
     try:
         if path.is_dir():
             raise InputError(f"{path}: is a folder, not an image or a video; name the files in it")
         if path.stat().st_size == 0:
-            raise InputError(f"{path}: is empty (0 bytes); fetch it again")
-        missing = missing_bytes(path)
+            raise _empty(path)
+        return Opened(path)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check the name and your rights to it") from error
+        raise _unreadable(path, error) from error
+
+
+def _is_image(opened: Opened, max_pixels: int) -> bool:
+    path = opened.path
+    if opened.length == 0:
+        raise _empty(path)
+    try:
+        missing = missing_bytes(opened)
+    except OSError as error:
+        raise _unreadable(path, error) from error
     if missing:
         raise InputError(f"{path}: is cut off, its last {missing} bytes are missing; fetch it again")
-    return is_image(path, max_pixels)
+    return is_image(opened, max_pixels)
+
+
+def _empty(path: Path) -> InputError:
+    return InputError(f"{path}: is empty (0 bytes); fetch it again")
+
+
+def _unreadable(path: Path, error: OSError) -> InputError:
+    return InputError(f"{path}: cannot be read ({error.strerror}); check the name and your rights to it")

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, get_args
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.leftovers import remove_leftovers
 from tvae.pipeline.media.image_check import looks_whole
+from tvae.pipeline.media.opened import Opened
 from tvae.pipeline.media.probe import open_reader as open_here
 from tvae.pipeline.media.room import MAX_PIXELS
 from tvae.pipeline.media.sandbox_answers import Asked, described, lines, raise_told
@@ -78,9 +80,22 @@ class Sandbox:
 
     def takes(self, path: Path) -> bool:
         """Is this file one for another process?"""
+        with self._open(path) as opened:
+            return self._takes(path, opened)
+
+    def _takes(self, path: Path, opened: Opened | None) -> bool:
+        """The same of one that is open; None where there was no need, or it cannot be."""
         if self._mode != "auto":
             return self._mode == "on"
-        return self.distrusts(path) or not (looks_whole(path) and video_looks_whole(path))
+        return self.distrusts(path) or (opened is not None and not (looks_whole(opened) and video_looks_whole(opened)))
+
+    def _open(self, path: Path) -> AbstractContextManager[Opened | None]:
+        if self._mode == "on" or self.distrusts(path):
+            return nullcontext()
+        try:
+            return Opened(path)
+        except OSError:  # which is told when it is read
+            return nullcontext()
 
     def open_reader(
         self,
@@ -90,8 +105,9 @@ class Sandbox:
         memory: int | None = None,
     ) -> Reader:
         path = Path(path).absolute()
-        if not self.takes(path):
-            return open_here(path, max_pixels, hold, memory)
+        with self._open(path) as opened:
+            if not self._takes(path, opened):
+                return open_here(path, max_pixels, hold, memory, lambda _: None, opened)
         asked = Asked(path, max_pixels, memory, hold)
         reader, process = self._served(path, lambda process: self._opened(process, asked))
         if not isinstance(reader, SandboxedVideo):

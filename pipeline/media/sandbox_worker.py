@@ -23,6 +23,7 @@ from tvae.pipeline.errors import InputError, OutputError
 from tvae.pipeline.files.record import to_json
 from tvae.pipeline.media.container import reason
 from tvae.pipeline.media.image_read import is_image
+from tvae.pipeline.media.opened import Opened
 from tvae.pipeline.media.probe import open_reader
 from tvae.pipeline.media.room import VIDEO_HELD_BYTES
 from tvae.pipeline.media.sandbox_messages import receive, seconds_for, send
@@ -178,7 +179,8 @@ def _described(reader: Reader) -> dict[str, Any]:
 
 def _pillow_reads(path: Path, max_pixels: int) -> bool:
     try:
-        return is_image(path, max_pixels)
+        with Opened(path) as opened:
+            return is_image(opened, max_pixels)
     except (InputError, OSError):  # told when it is opened
         return True
 

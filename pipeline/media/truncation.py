@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import BinaryIO
+
+from tvae.pipeline.media.opened import Opened
 
 __all__ = ["missing_bytes"]
 
@@ -12,17 +13,17 @@ _ESSENTIAL_BOXES = {b"mdat", b"moov", b"moof"}
 _EBML_HEADER, _EBML_SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
 
 
-def missing_bytes(path: Path) -> int:
+def missing_bytes(opened: Opened) -> int:
     """How many bytes an MP4/MOV, Matroska/WebM or AVI file lacks at its end; 0 when none or not to be known."""
-    length = path.stat().st_size
-    with path.open("rb") as file:
-        magic = file.read(12)
-        if magic[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
-            return _in_boxes(file, length)
-        if magic[:4] == _EBML_HEADER:
-            return _in_ebml(file, length)
-        if magic[:4] == b"RIFF" and magic[8:12] == b"AVI ":
-            return max(0, int.from_bytes(magic[4:8], "little") + 8 - length)
+    file, length = opened.file, opened.length
+    file.seek(0)
+    magic = file.read(12)
+    if magic[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
+        return _in_boxes(file, length)
+    if magic[:4] == _EBML_HEADER:
+        return _in_ebml(file, length)
+    if magic[:4] == b"RIFF" and magic[8:12] == b"AVI ":
+        return max(0, int.from_bytes(magic[4:8], "little") + 8 - length)
     return 0
 
 

@@ -5,14 +5,12 @@ Nothing is decoded and little is read. What fails may be fine all the same; what
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterator
-from io import BufferedReader
-from pathlib import Path
+from typing import BinaryIO
 
-from tvae.pipeline.files.checked import open_regular
 from tvae.pipeline.media.image_check import MOST_STEPS
+from tvae.pipeline.media.opened import Opened
 
 __all__ = ["video_looks_whole"]
 
@@ -32,20 +30,20 @@ class _OddError(Exception):
     """The file is not as its own lengths say."""
 
 
-def video_looks_whole(path: Path) -> bool:
-    """True too for files that are no MP4, Matroska, AVI or MPEG-TS, and for those that cannot be opened."""
+def video_looks_whole(opened: Opened) -> bool:
+    """True too for files that are no MP4, Matroska, AVI or MPEG-TS, and for those that cannot be read."""
+    file, length = opened.file, opened.length
     try:
-        with open_regular(path) as file:
-            length = os.fstat(file.fileno()).st_size
-            head = file.read(_PACKET + 1)
-            if head[4:8] in _BOXES:
-                _look_at_boxes(file, length)
-            elif head[:4] == _EBML.to_bytes(4, "big"):
-                _look_at_elements(file, length)
-            elif head[:4] == b"RIFF" and head[8:12] == b"AVI ":
-                _look_at_chunks(file, length)
-            elif head[:1] == head[_PACKET:] == bytes([_SYNC]):
-                _look_at_packets(file, length)
+        file.seek(0)
+        head = file.read(_PACKET + 1)
+        if head[4:8] in _BOXES:
+            _look_at_boxes(file, length)
+        elif head[:4] == _EBML.to_bytes(4, "big"):
+            _look_at_elements(file, length)
+        elif head[:4] == b"RIFF" and head[8:12] == b"AVI ":
+            _look_at_chunks(file, length)
+        elif head[:1] == head[_PACKET:] == bytes([_SYNC]):
+            _look_at_packets(file, length)
     except OSError:
         return True
     except (_OddError, struct.error, IndexError):
@@ -53,7 +51,7 @@ def video_looks_whole(path: Path) -> bool:
     return True
 
 
-def _look_at_boxes(file: BufferedReader, length: int) -> None:
+def _look_at_boxes(file: BinaryIO, length: int) -> None:
     """ISO 14496-12, 4.2."""
     kinds = set()
     places = [(0, length, True)]
@@ -83,7 +81,7 @@ def _look_at_boxes(file: BufferedReader, length: int) -> None:
         raise _OddError
 
 
-def _look_at_elements(file: BufferedReader, length: int) -> None:
+def _look_at_elements(file: BinaryIO, length: int) -> None:
     """RFC 8794. Where an element does not say its size, as in live streams, the look ends."""
     file.seek(0)
     kind, size = _element(file)
@@ -111,7 +109,7 @@ def _look_at_elements(file: BufferedReader, length: int) -> None:
             raise _OddError
 
 
-def _element(file: BufferedReader) -> tuple[int, int | None]:
+def _element(file: BinaryIO) -> tuple[int, int | None]:
     first = file.read(1)[0]
     kind = int.from_bytes(bytes([first]) + file.read(8 - first.bit_length()), "big")
     first = file.read(1)[0]
@@ -122,7 +120,7 @@ def _element(file: BufferedReader) -> tuple[int, int | None]:
     return kind, None if size == (1 << bits) - 1 else size
 
 
-def _look_at_chunks(file: BufferedReader, length: int) -> None:
+def _look_at_chunks(file: BinaryIO, length: int) -> None:
     for at, kind, size in _chunks(file, 0, length):
         if kind != b"RIFF":
             raise _OddError
@@ -131,7 +129,7 @@ def _look_at_chunks(file: BufferedReader, length: int) -> None:
             raise _OddError
 
 
-def _chunks(file: BufferedReader, at: int, end: int) -> Iterator[tuple[int, bytes, int]]:
+def _chunks(file: BinaryIO, at: int, end: int) -> Iterator[tuple[int, bytes, int]]:
     for _ in range(MOST_STEPS):
         if end - at < 8:
             return
@@ -144,7 +142,7 @@ def _chunks(file: BufferedReader, at: int, end: int) -> Iterator[tuple[int, byte
     raise _OddError
 
 
-def _look_at_packets(file: BufferedReader, length: int) -> None:
+def _look_at_packets(file: BinaryIO, length: int) -> None:
     """Some of the packets, from the first to the last."""
     packets = length // _PACKET
     for n in range(0, packets, max(1, packets // 256)):

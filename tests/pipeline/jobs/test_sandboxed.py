@@ -22,7 +22,7 @@ from stand_in import StandIn
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, Job, run_job
 from tvae.pipeline.latents import open_latents
-from tvae.pipeline.media import SideStreams, open_reader, sandbox_process
+from tvae.pipeline.media import SideStreams, image_read, open_reader, sandbox_process
 from tvae.pipeline.media.attachments import KeptAttachment
 from tvae.pipeline.media.sandbox import Sandbox
 
@@ -60,7 +60,7 @@ def run(operation: str, source: Path, output: Path, **more: Any) -> tuple[list[E
 def opened_here(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], list[str]]:
     """Files below a folder that this process has opened with a library that decodes."""
     seen: list[str] = []
-    real_av, real_image = av.open, Image.open
+    real_av, real_image, real_read = av.open, Image.open, image_read._identify
 
     def name_of(file: Any) -> str:
         return str(file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", "")).removeprefix("file:")
@@ -73,8 +73,13 @@ def opened_here(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], list[str]]:
         seen.append(name_of(file))
         return real_image(file, *args, **more)
 
+    def identify(path: Path, *more: Any) -> Any:
+        seen.append(name_of(path))  # Pillow is given the open file
+        return real_read(path, *more)
+
     monkeypatch.setattr(av, "open", open_av)
     monkeypatch.setattr(Image, "open", open_image)
+    monkeypatch.setattr(image_read, "_identify", identify)
     return lambda folder: [name for name in seen if Path(name).is_relative_to(folder)]
 
 
@@ -120,7 +125,9 @@ def test_streams_that_crash_ffmpeg_cost_their_clip(
     command = (sys.executable, "-P", "-c", f"FAULT = {fault!r}\n" + CRASHING_MUXER)
     monkeypatch.setattr(sandbox_process, "COMMAND", command)
     if sandbox == "auto":  # then those that look damaged
-        monkeypatch.setattr("tvae.pipeline.media.sandbox.video_looks_whole", lambda path: "sound" not in str(path))
+        monkeypatch.setattr(
+            "tvae.pipeline.media.sandbox.video_looks_whole", lambda opened: "sound" not in str(opened.path)
+        )
     events, _done = run("decode", sources[1], tmp_path / "out", sandbox=sandbox)
     (failed,) = (event for event in events if isinstance(event, ItemFailed))
     assert failed.input.name == "sound.mkv.latents"

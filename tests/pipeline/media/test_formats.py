@@ -29,6 +29,7 @@ from tvae.pipeline.media.formats import (
     written_as,
 )
 from tvae.pipeline.media.image_read import is_image
+from tvae.pipeline.media.opened import Opened
 
 ROOT = Path(__file__).resolve().parents[3]
 IMAGES = [one for one in FORMATS if isinstance(one, ImageFormat)]
@@ -85,7 +86,8 @@ def test_who_reads_an_image(one: ImageFormat, tmp_path: Path) -> None:
     info = probe(sample(tmp_path / f"a{one.suffixes[0]}"))
     assert info.kind == "image"
     assert (info.container == one.name.lower()) == (one.reader == "Pillow")
-    assert is_image(info.path) == (one.reader == "Pillow")
+    with Opened(info.path) as opened:
+        assert is_image(opened) == (one.reader == "Pillow")
 
 
 @pytest.mark.parametrize("one", [one for one in IMAGES if one.reader is None], ids=lambda one: one.name)
@@ -94,8 +96,8 @@ def test_what_is_refused(one: ImageFormat, tmp_path: Path) -> None:
     for brand in one.brands:
         path = tmp_path / f"a{one.suffixes[0]}"
         path.write_bytes(b"\0\0\0\x18ftyp" + brand + bytes(100))
-        with pytest.raises(InputError, match=f"is a {one.name} photo"):
-            is_image(path)
+        with Opened(path) as opened, pytest.raises(InputError, match=f"is a {one.name} photo"):
+            is_image(opened)
 
 
 @pytest.mark.parametrize("suffix", [".png", ".apng", ".gif", ".webp", ".avif", ".tiff"])

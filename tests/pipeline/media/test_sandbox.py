@@ -21,6 +21,7 @@ from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, Job, run_job
 from tvae.pipeline.media import open_reader, sandbox_process
 from tvae.pipeline.media.image_check import looks_whole
+from tvae.pipeline.media.opened import Opened
 from tvae.pipeline.media.sandbox import Sandbox
 from tvae.pipeline.media.sandbox_messages import receive
 from tvae.pipeline.media.sandbox_process import COMMAND
@@ -156,17 +157,24 @@ def test_which_files_it_takes(tmp_path: Path, nothing_left: None) -> None:
         assert len(auto._all) == 1
 
 
+def whole(path: Path) -> bool:
+    with Opened(path) as opened:
+        return looks_whole(opened)
+
+
 def test_whole_files_look_whole(tmp_path: Path) -> None:
     for name, path in pictures(tmp_path).items():
-        assert looks_whole(path), name
+        assert whole(path), name
         if path.suffix in (".png", ".jpg", ".webp", ".bmp", ".tif", ".gif"):
             path.write_bytes(path.read_bytes()[: path.stat().st_size // (4 if name == "several.tif" else 2)])
-            assert not looks_whole(path), name
+            assert not whole(path), name
     flipped = bytearray(io.BytesIO((tmp_path / "rgb.png").read_bytes()).getvalue())
     flipped[20] ^= 1  # in the size
     (tmp_path / "flipped.png").write_bytes(flipped)
-    assert not looks_whole(tmp_path / "flipped.png")
-    assert looks_whole(tmp_path / "missing.png")
+    assert not whole(tmp_path / "flipped.png")
+    with Sandbox("auto") as auto:
+        assert auto.takes(tmp_path / "flipped.png")
+        assert not auto.takes(tmp_path / "missing.png")
 
 
 @pytest.mark.long
@@ -229,9 +237,11 @@ def test_a_process_that_an_earlier_file_damaged(bad_decoder: None, tmp_path: Pat
         assert (len(held), worker in there._all) == (1, False)
 
 
-def test_a_run_that_ends_waits_for_nobody(bad_decoder: None, tmp_path: Path) -> None:
+def test_a_run_that_ends_waits_for_nobody(bad_decoder: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Image.new("RGB", (40, 32)).save(tmp_path / "hangs.png")
     told: list[Exception] = []
+    asked, ask = threading.Event(), sandbox_process.DecoderProcess.ask
+    monkeypatch.setattr(sandbox_process.DecoderProcess, "ask", lambda *given: asked.set() or ask(*given))
 
     def read(there: Sandbox) -> None:
         try:
@@ -242,7 +252,8 @@ def test_a_run_that_ends_waits_for_nobody(bad_decoder: None, tmp_path: Path) -> 
     with Sandbox("on") as there:
         thread = threading.Thread(target=read, args=(there,))
         thread.start()
-        time.sleep(0.7)
+        assert asked.wait(60)
+        time.sleep(0.3)
     thread.join(5)
     assert (thread.is_alive(), len(told)) == (False, 1)
 

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tvae.pipeline.engine.run import host_memory
 from tvae.pipeline.errors import PlanError, UsageError
 from tvae.pipeline.memory import limits as budget
 from tvae.pipeline.memory.allocator_bytes import AllocatorBytes
@@ -161,6 +162,7 @@ def test_proc_is_read_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
         raise FileNotFoundError
 
     monkeypatch.setattr(Path, "read_text", missing)
+    monkeypatch.setattr(host_memory, "open", missing, raising=False)
     assert (budget.available_bytes(), budget._resident()) == (None, 0)
 
 
