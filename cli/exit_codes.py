@@ -33,6 +33,8 @@ class Terminated(BaseException):
 
 def code_for(error: BaseException) -> ExitCode:
     """Exit code of a run that ended with ``error``."""
+    if type(error) is RuntimeError and isinstance(error.__cause__, (KeyboardInterrupt, Terminated)):
+        error = error.__cause__  # Python 3.11 says so of a signal that comes while it makes a class
     if isinstance(error, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
     if isinstance(error, Terminated):

@@ -19,6 +19,8 @@ __all__ = ["Bell", "join", "surely"]
 
 POLL_SECONDS = 0.2
 """Waits are cut into pieces of this length: on Windows a wait without a time-out cannot be interrupted by Ctrl-C."""
+_SIGNALS = 3
+"""That a work of ``surely`` is begun for at most."""
 _MOST = 1024
 """Rings that are remembered; more threads than that do not wait."""
 
@@ -74,13 +76,17 @@ def _runs(thread: threading.Thread) -> bool:
 
 
 def surely(*works: Callable[[], object]) -> None:
-    """Does each of these, from its beginning once more where Ctrl-C comes in its midst; raises that at the end."""
-    late: KeyboardInterrupt | None = None
+    """Does each of these, from its beginning once more where Ctrl-C or SIGTERM comes in its midst; raises that at the
+    end. Of who sends many the last few end a work, and the next one has its turn."""
+    late: BaseException | None = None
     for work in works:
-        try:
-            work()
-        except KeyboardInterrupt as error:
-            late = error
-            work()
+        for _ in range(_SIGNALS):
+            try:
+                work()
+                break
+            except (Exception, SystemExit, GeneratorExit):
+                raise
+            except BaseException as error:  # a signal: the command line has one of its own for SIGTERM
+                late = error
     if late is not None:
         raise late

@@ -143,6 +143,8 @@ class PartedVideoWriter:
                 film.mux(packet)
             film.finish()
         except (OSError, ValueError) as error:
+            if not self.state_path.exists():  # nobody could go on with the parts, which take room on a full disk
+                self.abort()
             raise OutputError(
                 f"cannot write {self.path}: putting it together from its parts failed ({error}); run again"
             ) from error

@@ -78,6 +78,19 @@ def test_codes(error: BaseException, code: int) -> None:
     assert code_for(error) == code
 
 
+@pytest.mark.parametrize(("signal", "code"), [(KeyboardInterrupt, 130), (Terminated, 143), (OSError, 1)])
+def test_a_signal_while_a_class_is_made(signal: type[BaseException], code: int) -> None:
+    """As when a module is imported. Python 3.11 raises a RuntimeError from it."""
+
+    class Named:
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise signal
+
+    with pytest.raises((RuntimeError, signal)) as raised:
+        type("Owner", (), {"name": Named()})
+    assert code_for(raised.value) == code
+
+
 def test_logs_are_shown_with_v_alone(tvae: Tvae, photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = logging.getLogger("tvae")
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tvae.pipeline.files import bell as bell_module
-from tvae.pipeline.files.bell import Bell, join
+from tvae.pipeline.files.bell import Bell, join, surely
 
 
 class DiesBeforeItBegins(threading.Event):
@@ -109,3 +109,40 @@ def test_a_bell_remembers_only_so_many_rings(monkeypatch: pytest.MonkeyPatch) ->
     for _ in range(3):
         bell.ring(10**9)
     assert len(bell._rings) == 1024
+
+
+class Terminated(BaseException):
+    """As SIGTERM is told."""
+
+
+@pytest.mark.parametrize("signal", [KeyboardInterrupt, Terminated])
+@pytest.mark.parametrize("signals", [0, 1, 2, 7])
+def test_signals_end_no_work_half_done(signal: type[BaseException], signals: int) -> None:
+    """Neither this one nor those after it. Of who sends very many, one work gives up."""
+    done: list[str] = []
+    left = [signal()] * signals
+
+    def work() -> None:
+        if left:
+            raise left.pop()
+        done.append("first")
+
+    if signals:
+        with pytest.raises(signal):
+            surely(work, lambda: done.append("second"))
+    else:
+        surely(work, lambda: done.append("second"))
+    assert done == (["second"] if signals == 7 else ["first", "second"])
+
+
+@pytest.mark.parametrize("error", [OSError, SystemExit])
+def test_an_error_of_a_work_is_no_signal(error: type[BaseException]) -> None:
+    tried: list[int] = []
+
+    def fails() -> None:
+        tried.append(1)
+        raise error
+
+    with pytest.raises(error):
+        surely(fails, lambda: tried.append(2))
+    assert tried == [1]
