@@ -20,7 +20,7 @@ __all__ = ["Bell", "join", "surely"]
 POLL_SECONDS = 0.2
 """Waits are cut into pieces of this length: on Windows a wait without a time-out cannot be interrupted by Ctrl-C."""
 _SIGNALS = 3
-"""That a work of ``surely`` is begun for at most."""
+"""Times that ``surely`` begins a work at most."""
 _MOST = 1024
 """Rings that are remembered; more threads than that do not wait."""
 
@@ -76,8 +76,8 @@ def _runs(thread: threading.Thread) -> bool:
 
 
 def surely(*works: Callable[[], object]) -> None:
-    """Does each of these, from its beginning once more where Ctrl-C or SIGTERM comes in its midst; raises that at the
-    end. Of who sends many the last few end a work, and the next one has its turn."""
+    """Does each of these, from its beginning again where Ctrl-C or SIGTERM comes in its midst; raises that at the end.
+    A work that is interrupted three times is given up, and the next one begins."""
     late: BaseException | None = None
     for work in works:
         for _ in range(_SIGNALS):

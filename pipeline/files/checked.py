@@ -51,7 +51,7 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def regular_descriptor(path: Path) -> tuple[int, os.stat_result]:
-    """The same as a descriptor, which the caller closes, and what the system says of the file."""
+    """The same: its descriptor, which the caller closes, and what the system says of the file."""
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     descriptor = os.open(path, flags)
     try:
