@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from open_files import open_files
 from PIL import Image
 
 from tvae.pipeline.errors import InputError
@@ -32,6 +34,8 @@ def test_a_picture_of_any_length_is_the_file_s(suffix: str, side: int, tmp_path:
         assert (opened.length, opened.file.read()) == (len(content), content)
         opened.file.seek(3)
         assert opened.file.read(5) == content[3:8]
+        at_once = suffix in (".jpg", ".png", ".webp") and len(content) <= IN_MEMORY
+        assert isinstance(opened.file, BytesIO) == at_once
     assert opened.file.closed
     for mode in ("auto", "off"):
         with Sandbox(mode) as sandbox, sandbox.open_reader(path) as reader:
@@ -59,6 +63,19 @@ def test_a_photo_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(Path, "open", refused)
         sandbox.open_reader(tmp_path / "a.jpg").close()
     assert asked == [str(tmp_path / "a.jpg")]
+    with Sandbox("on") as elsewhere:
+        assert elsewhere.takes(tmp_path / "a.jpg")
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".bmp"])
+def test_a_file_is_closed(suffix: str, tmp_path: Path) -> None:
+    noise(tmp_path / f"a{suffix}", 40)
+    before = open_files()
+    for _ in range(20):
+        with Opened(tmp_path / f"a{suffix}"):
+            pass
+    assert open_files() == before
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no such files")
