@@ -1,7 +1,6 @@
 """A file that is looked at several times before it is read, opened once.
 
-At each call of the system another thread may take the interpreter's lock. A folder of photos is read by many threads,
-which wait for that lock longer than for the disk.
+At each call of the system another thread may take the interpreter's lock, and many threads read a folder of photos.
 """
 
 from __future__ import annotations
