@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["BAND", "KEYS", "attention_bytes", "band_rows", "chunk_of", "narrow_bytes", "product_rows"]
+__all__ = ["BAND", "CHUNK", "KEYS", "attention_bytes", "band_rows", "narrow_bytes", "product_rows"]
 
 _BLOCK, _TILE = 8448, 128
 """Queries whose weights exist at a time on a card of 132 multiprocessors (fewer have smaller blocks), a tile's keys."""
-_MANY = 65536
-"""Keys from which on starting the kernels can last longer than they run, on a slow host: fewer chunks, fewer starts."""
+CHUNK = 16384
+"""Keys whose weights exist at a time, at most. In chunks of half as many, attention of a picture of 1024x1024 has 19
+starts in the place of 13, and on a slow host these last longer than the kernels run."""
 KEYS = 8
 """The second product of attention is of a multiple of so many keys: with 16 bits that is what fast kernels read."""
 BAND = 1 << 20
@@ -19,7 +20,7 @@ BAND = 1 << 20
 def attention_bytes(queries: int, keys: int, depth: int) -> int:
     """Of wide_attention: values in float16, the last chunk of them once more where zeros must follow; of a block of
     queries the weights in float16, their results in float32, and a sum for every tile of keys."""
-    chunk = min(chunk_of(keys), keys)
+    chunk = min(CHUNK, keys)
     values = 2 * depth * (keys + (chunk if keys % KEYS else 0))
     rows = min(_BLOCK, queries + queries // 4 + KEYS)  # as many as ``product_rows`` gives for any block up to this one
     return values + rows * (2 * chunk + 4 * depth + 4 * -(-keys // _TILE))
@@ -35,11 +36,6 @@ def product_rows(rows: int, block: int) -> int:
     while rows <= 4 * step and step > 1:
         step //= 2
     return min(block, step * -(-rows // step))
-
-
-def chunk_of(keys: int) -> int:
-    """Keys whose weights exist at a time."""
-    return 8192 if keys < _MANY else 16384
 
 
 def band_rows(columns: int) -> int:

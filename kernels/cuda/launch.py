@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from tvae.kernels import current
 from tvae.kernels.cuda import program
 from tvae.kernels.cuda.ring import Card
 from tvae.kernels.registry import Unsupported
@@ -102,7 +103,7 @@ class Launch:
 
     def __call__(self, *arguments: int) -> None:
         """Run on the device's current stream. Every argument is a pointer or a 64-bit integer."""
-        if torch.cuda.current_device() == self._device:
+        if current.device() == self._device:
             self._run(arguments)
         else:
             with torch.cuda.device(self._device):
@@ -126,7 +127,7 @@ class StructLaunch:
 
     def __call__(self, *structures: int) -> None:
         """Run on the device's current stream. structures: their addresses."""
-        if torch.cuda.current_device() == self._device:
+        if current.device() == self._device:
             self._run(structures)
         else:
             with torch.cuda.device(self._device):
@@ -134,7 +135,7 @@ class StructLaunch:
 
     def _run(self, structures: tuple[int, ...]) -> None:
         _attach(self._device)
-        addresses, stream = self._addresses(*structures), torch._C._cuda_getCurrentRawStream(self._device)
+        addresses, stream = self._addresses(*structures), current.stream(self._device)
         (error,) = self._launch(self._function, *self._grid, self._shared, stream, ctypes.addressof(addresses), 0)
         if error != self._success:
             raise RuntimeError(f"a kernel was not launched: {error.name}")

@@ -62,7 +62,7 @@ def wide_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) 
     if k.shape[1] * k.shape[2] < _WORTH:
         raise Unsupported(f"no faster below {_WORTH} keys")
     with device_of(q):
-        return attend_frames(q, k, v, scale, causal, plan_for(q.device, d, k.shape[1] * k.shape[2]))
+        return attend_frames(q, k, v, scale, causal, plan_for(q.device, d))
 
 
 def attend_frames(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, plan: Plan) -> Tensor:

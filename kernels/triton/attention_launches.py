@@ -20,6 +20,8 @@ __all__ = ["add_product", "launch_peaks", "launch_repair", "launch_weights", "lo
 
 _WAVES = 2
 """Of programs that repair: each looks at all of its rows' largest exponents, and they share what is to be done."""
+_ADDS = torch.__version__ >= "2.10"
+"""Before, addmm wanted the accumulator in the type of the factors. Asked once, since each comparison takes 20 us."""
 _loaded: set[Hashable] = set()
 """What ``load_others`` has seen to."""
 
@@ -107,9 +109,9 @@ def add_product(wide: Tensor, p: Tensor, v: Tensor, first: bool) -> None:
     """wide += p·v in float32; ``first``: wide = p·v."""
     if first:
         torch.mm(p, v, out_dtype=torch.float32, out=wide)
-    elif torch.__version__ >= "2.10":
+    elif _ADDS:
         torch.addmm(wide, p, v, out_dtype=torch.float32, out=wide)
-    else:  # there addmm wanted the accumulator in the type of the factors
+    else:
         wide += torch.mm(p, v, out_dtype=torch.float32)
 
 

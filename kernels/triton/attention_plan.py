@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
 from tvae.kernels.registry import Unsupported
 from tvae.kernels.triton.sizes import ceil_div
-from tvae.kernels.workspace import chunk_of, product_rows
+from tvae.kernels.workspace import CHUNK, product_rows
 
 __all__ = ["Plan", "Scratch", "plan_for"]
 
@@ -36,22 +37,23 @@ class Plan:
     group: int = 8
     block: int = 8448
     """Queries at a time, a multiple of ``rows``."""
-    chunk: int = 8192
+    chunk: int = CHUNK
     """Keys at a time, a multiple of ``columns``."""
     cores: int = 132
     """Multiprocessors of the GPU."""
 
 
-def plan_for(device: torch.device, channels: int, keys: int) -> Plan:
-    """The plan for a GPU and so many keys. Unsupported for a GPU that is older than Ampere."""
+@cache
+def plan_for(device: torch.device, channels: int) -> Plan:
+    """The plan for a GPU. Unsupported for one that is older than Ampere."""
     found = torch.cuda.get_device_properties(device)
-    cores, chunk = found.multi_processor_count, chunk_of(keys)
+    cores = found.multi_processor_count
     # so many queries that the second product, in 128x256 tiles, fills every multiprocessor once
     block = 128 * max(1, cores // ceil_div(channels, 256))
     if found.major in (9, 10):
-        return Plan(2 * cores, columns=128, warps=4, stages=3, block=block, chunk=chunk, cores=cores)
+        return Plan(2 * cores, columns=128, warps=4, stages=3, block=block, cores=cores)
     if found.major >= 8:
-        return Plan(cores, 128, 128, 32, 8, 4, 1, False, False, block=block, chunk=chunk, cores=cores)
+        return Plan(cores, 128, 128, 32, 8, 4, 1, False, False, block=block, cores=cores)
     raise Unsupported(f"needs compute capability 8.0, not {found.major}.{found.minor}")
 
 

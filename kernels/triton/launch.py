@@ -14,6 +14,7 @@ from torch import Tensor
 from triton import knobs
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from tvae.kernels import current
 from tvae.kernels.layout import channels_last, pixels_of
 from tvae.kernels.prebuild import asked, under_way, wait_for
 from tvae.kernels.registry import Unsupported
@@ -182,17 +183,16 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
 
     Options are compile-time values.
     """
-    builds = asked()
+    builds, device = asked(), 0 if INTERPRETED else current.device()
     if builds is not None:
-        device = torch.cuda.current_device()
         kernel.device_caches[device]  # made here: two threads would make two
         likes = tuple(_like(value) for value in args)
         builds.want(_key(kernel, device, args, options), partial(_build, kernel, device, likes, options))
         return
-    same = None if INTERPRETED else _same(kernel, torch.cuda.current_device(), args, options)
+    same = None if INTERPRETED else _same(kernel, device, args, options)
     ready = None if same is None else _READY.get(same)
     if ready is None:
-        key = _key(kernel, torch.cuda.current_device(), args, options) if same is not None or under_way() else None
+        key = _key(kernel, device, args, options) if same is not None or under_way() else None
         made = None if same is None else _MADE.get(key)
         if made is None:
             wait_for(key)
@@ -204,7 +204,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
         ready = made, tuple(options[name] for name in kernel.arg_names[len(args) :]), kernel
         _add(_READY, same, ready)
     made, constants, _ = ready
-    made[(*grid, 1, 1)[:3]](*args, *constants)
+    made[(*grid, 1, 1)[:3]](*args, *constants, stream=current.stream(device))
 
 
 def compiled(
@@ -212,7 +212,7 @@ def compiled(
 ) -> Callable[..., Any] | None:
     """What starts the kernel that was compiled for such arguments on the current device, constants behind them, where
     one was."""
-    made = None if INTERPRETED else _MADE.get(_key(kernel, torch.cuda.current_device(), args, options))
+    made = None if INTERPRETED else _MADE.get(_key(kernel, current.device(), args, options))
     return None if made is None else cast(Callable[..., Any], made[(*grid, 1, 1)[:3]])
 
 
@@ -283,7 +283,7 @@ def _build(kernel: Any, device: int, args: tuple[Any, ...], options: dict[str, A
 
 def device_of(x: Tensor) -> AbstractContextManager[object]:
     """Triton launches on the current device: make it x's."""
-    if not x.is_cuda or x.device.index == torch.cuda.current_device():
+    if not x.is_cuda or x.device.index == current.device():
         return nullcontext()
     return torch.cuda.device(x.device)
 

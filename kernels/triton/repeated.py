@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tvae.kernels import current
 from tvae.kernels.prebuild import asked
 from tvae.kernels.triton.launch import compiled, launch
 
@@ -38,7 +39,7 @@ class Repeated:
 
     def __call__(self, *tensors: Tensor) -> None:
         """Launch, or ask for the kernel in a rehearsal (see ``launch``)."""
-        if self._index is None or torch.cuda.current_device() == self._index:
+        if self._index is None or current.device() == self._index:
             self._launch(tensors)
         else:  # Triton launches on the current device
             with torch.cuda.device(self._index):
@@ -49,7 +50,7 @@ class Repeated:
             seen = tuple([(t.dtype, t.data_ptr() % 16 == 0) for t in tensors])
             run = self._runs.get(seen) or self._found(seen, tensors)
             if run is not None:
-                run(*tensors, *self._rest)
+                run(*tensors, *self._rest, stream=current.stream(self._index))
                 return
         launch(self._kernel, self._grid, *tensors, *self._numbers, **self._options)
 

@@ -132,8 +132,8 @@ def second_product(plan: Plan) -> None:
         v = torch.randn(chunk, WIDE, device=DEVICE).half()
         wide = torch.zeros(plan.block, WIDE, device=DEVICE)
         flops = 2 * plan.block * chunk * WIDE
-        _try(rows, f"chunk {chunk}, adding", flops, lambda a=wide, b=p, c=v: attention._add_product(a, b, c, False))
-        _try(rows, f"chunk {chunk}, first", flops, lambda a=wide, b=p, c=v: attention._add_product(a, b, c, True))
+        _try(rows, f"chunk {chunk}, adding", flops, lambda a=wide, b=p, c=v: attention.add_product(a, b, c, False))
+        _try(rows, f"chunk {chunk}, first", flops, lambda a=wide, b=p, c=v: attention.add_product(a, b, c, True))
     print(f"second product, {plan.block} rows:")
     _report(rows)
 
@@ -179,7 +179,7 @@ def main() -> None:
     torch.manual_seed(0)
     started = time.perf_counter()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, TFLOP/s of {WIDE} channels, bfloat16")
-    plan = plan_for(DEVICE, WIDE, max(TOKENS))
+    plan = plan_for(DEVICE, WIDE)
     best = first_product(plan)
     second_product(plan)
     print(f"best: {_told(best)}")

@@ -15,6 +15,7 @@ if find_spec("triton") is None:
     pytest.skip("needs Triton", allow_module_level=True)
 import interpreted  # noqa: F401  (before Triton)
 
+from tvae.kernels import current
 from tvae.kernels.prebuild import rehearsal, wait_for_all
 from tvae.kernels.triton import launch as launching
 from tvae.kernels.triton.launch import launch
@@ -38,7 +39,7 @@ class Kernel:
 
 
 def test_one_build_for_each_specialisation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(current, "device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
     kernel, x = Kernel(), torch.zeros(64)
     launch(kernel, (7,), x, 16, 5, 1.0, BLOCK=4)
@@ -64,7 +65,7 @@ def test_one_build_for_each_specialisation(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_build_holds_no_memory_but_sees_what_matters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(current, "device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
     kernel, x = Kernel(), torch.zeros(1 << 20, dtype=torch.float16)
     with rehearsal():
@@ -79,7 +80,7 @@ def test_a_build_holds_no_memory_but_sees_what_matters(monkeypatch: pytest.Monke
 
 
 def test_a_launch_waits_for_its_kernel_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(current, "device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext())
     go = threading.Event()
 
@@ -107,15 +108,17 @@ def test_a_launch_waits_for_its_kernel_alone(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_looks_the_same_is_launched_without_tritons_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The compiled kernel gets a grid of three dimensions, and constants behind the arguments, in its order."""
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    """The compiled kernel gets a grid of three dimensions, the device's current stream, and constants behind the
+    arguments, in its order."""
+    monkeypatch.setattr(current, "device", lambda: 3)
+    monkeypatch.setattr(current, "stream", lambda device: 100 + device)
     monkeypatch.setattr(launching, "INTERPRETED", False)
     monkeypatch.setattr(launching, "_MADE", {})
     direct: list[tuple[Any, ...]] = []
 
     class Compiled:
         def __getitem__(self, grid: tuple[int, ...]) -> Any:
-            return lambda *args: direct.append((grid, *args))
+            return lambda *args, stream: direct.append((grid, stream, *args))
 
     class Found(Kernel):
         arg_names = ("x", "size", "count", "eps", "BLOCK", "FLAG")
@@ -133,14 +136,14 @@ def test_what_looks_the_same_is_launched_without_tritons_search(monkeypatch: pyt
     other = torch.ones(32)
     launch(kernel, (3, 2), other, 16, 5, 1.0, **options)
     assert (kernel.launched, len(direct)) == ([(7,)], 1)
-    grid, given, *rest = direct[0]
-    assert grid == (3, 2, 1)
+    grid, stream, given, *rest = direct[0]
+    assert (grid, stream) == ((3, 2, 1), 103)
     assert given is other
     assert rest == [16, 5, 1.0, 4, True]
     launch(kernel, (5,), x, 4096, 1, 1.0, **options)  # another size, which the kernel was built for as well
-    assert direct.pop() == ((5, 1, 1), x, 4096, 1, 1.0, 4, True)
+    assert direct.pop() == ((5, 1, 1), 103, x, 4096, 1, 1.0, 4, True)
     launch(kernel, (5,), x, 16, 5, 2.0, **options)  # nor are there kernels of one float
-    assert direct.pop() == ((5, 1, 1), x, 16, 5, 2.0, 4, True)
+    assert direct.pop() == ((5, 1, 1), 103, x, 16, 5, 2.0, 4, True)
     for changed in ((x, 17, 5, 1.0), (x, 1, 5, 1.0), (x[1:], 16, 5, 1.0), (x.half(), 16, 5, 1.0), (x, 16, 2**31, 1.0)):
         launch(kernel, (1,), *changed, **options)
     launch(kernel, (1,), x, 16, 5, 1.0, **{**options, "BLOCK": 8})

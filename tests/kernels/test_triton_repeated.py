@@ -13,6 +13,7 @@ if find_spec("triton") is None:
     pytest.skip("needs Triton", allow_module_level=True)
 import interpreted  # noqa: F401  (before Triton)
 
+from tvae.kernels import current
 from tvae.kernels.prebuild import rehearsal, wait_for_all
 from tvae.kernels.triton import launch as launching
 from tvae.kernels.triton.repeated import Repeated
@@ -27,7 +28,11 @@ class Compiled:
         self._number, self._direct = number, direct
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        return lambda *args: self._direct.append((self._number, grid, *args))
+        def run(*args: Any, stream: int) -> None:
+            assert stream == 7
+            self._direct.append((self._number, grid, *args))
+
+        return run
 
 
 class Kernel:
@@ -56,7 +61,8 @@ class Kernel:
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(current, "device", lambda: 0)
+    monkeypatch.setattr(current, "stream", lambda _device: 7)
     monkeypatch.setattr(launching, "INTERPRETED", False)
     monkeypatch.setattr(launching, "_MADE", {})
     monkeypatch.setattr(launching, "_READY", {})
@@ -119,19 +125,19 @@ def _no_reading(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_tensors_device_is_made_the_current_one(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    current = [0]
+    entered = [0]
 
     @contextmanager
     def device(index: int) -> Any:
-        current.append(index)
+        entered.append(index)
         yield
-        current.pop()
+        entered.pop()
 
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[-1])
+    monkeypatch.setattr(current, "device", lambda: entered[-1])
     monkeypatch.setattr(torch.cuda, "device", device)
     seen: list[int] = []
     monkeypatch.setattr(launching, "_key", lambda kernel, index, *_: seen.append(index) or index)
     run = Repeated(kernel, (1,), (16,), {"BLOCK": 4, "FLAG": True}, torch.device("cuda", 3))
     run(torch.zeros(64), torch.zeros(64))
     assert set(seen) == {3}
-    assert current == [0]
+    assert entered == [0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tvae.kernels.workspace import KEYS, attention_bytes, product_rows
+from tvae.kernels.workspace import CHUNK, KEYS, attention_bytes, product_rows
 
 
 @pytest.mark.parametrize("block", [8448, 8192, 4224, 64])
@@ -18,10 +18,10 @@ def test_rows_of_products(block: int) -> None:
     assert len({rows for rows in found.values() if block / 2 < rows <= block}) <= 4
 
 
-@pytest.mark.parametrize("keys", [4096, 12288])
+@pytest.mark.parametrize("keys", [4096, 12288, 32768])
 def test_values_of_an_odd_number_of_keys_are_copied(keys: int) -> None:
     """Those of the last chunk, at most a whole one: zeros follow them."""
     less, more = (attention_bytes(4000, n, 512) for n in (keys, keys + 1))
     assert keys % KEYS == 0
-    copied = 2 * 512 * min(keys, 8192)
+    copied = 2 * 512 * min(keys, CHUNK)
     assert copied <= more - less <= copied * 1.01 + (1 << 20)
