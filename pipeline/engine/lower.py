@@ -53,8 +53,9 @@ def lower(
     params: dict[int, str] = {}
     spread: set[int] = set()  # ops that run whole though their value has rows: allow_whole was set
     used, begin, shared = graph.readers, 0, set[int]()
+    count, first = graph.first_params  # told at a graph's first size, which takes seconds in any case
     if like is not None:  # with the same weights in front
-        begin, first = graph.first_params
+        begin = count
         shared.update(first)
         ctx.ops += like.ops[: len(first)]
         ctx.ids |= zip(first, range(len(first)), strict=True)
