@@ -46,6 +46,8 @@ _FUNCTIONS = {
     **{"min": min, "max": max, "abs": abs, "int": int, "float": float, "round": round},
     **{"trunc": math.trunc, "floor": math.floor, "ceil": math.ceil, "sqrt": math.sqrt},
 }
+_NAMES: dict[str, Any] = {"__builtins__": {}, **_FUNCTIONS}
+"""All that an expression may use but for the symbols."""
 
 
 _LONGEST = 1 << 16
@@ -57,15 +59,32 @@ _HIGHEST = 64
 @lru_cache(maxsize=65536)
 def _compile(expr: str) -> CodeType:
     """Raises ValueError for anything but arithmetic that takes little time, whatever the symbols are."""
+    return _compiled(expr)
+
+
+@lru_cache(maxsize=4096)
+def _compile_all(conditions: tuple[str, ...]) -> CodeType:
+    """All of them as one: a graph has up to hundreds, and is asked about several sizes for every new one. Raises
+    ValueError as well."""
+    return _compiled(*dict.fromkeys(conditions))
+
+
+def _compiled(*expressions: str) -> CodeType:
     try:
-        if len(expr) > _LONGEST:
-            raise SyntaxError
-        tree = ast.parse(expr, mode="eval")
-        if not all(_allowed(part) for part in ast.walk(tree)):
-            raise SyntaxError
-        return compile(tree, "<size>", "eval")
+        parts = [_arithmetic(expr) for expr in expressions] or [ast.Constant(True)]
+        one = parts[0] if len(parts) == 1 else ast.BoolOp(ast.And(), parts)
+        return compile(ast.fix_missing_locations(ast.Expression(one)), "<size>", "eval")
     except (SyntaxError, RecursionError, MemoryError, TypeError):
-        raise ValueError(f"not a size expression: {reprlib.repr(expr)}") from None
+        raise ValueError(f"not a size expression: {reprlib.repr(' and '.join(expressions))}") from None
+
+
+def _arithmetic(expr: str) -> ast.expr:
+    if len(expr) > _LONGEST:
+        raise SyntaxError
+    tree = ast.parse(expr, mode="eval")
+    if not all(_allowed(part) for part in ast.walk(tree)):
+        raise SyntaxError
+    return tree.body
 
 
 def _allowed(part: ast.AST) -> bool:
@@ -90,7 +109,7 @@ def _exponent(right: ast.expr) -> float:
 def evaluate(size: int | Size, sizes: Sizes) -> int:
     """The integer a size stands for. Raises NameError for a symbol without a value, ValueError for no arithmetic."""
     if isinstance(size, Size):
-        return eval(_compile(size.expr), _names(sizes))
+        return eval(_compile(size.expr), _NAMES, sizes)
     return size
 
 
@@ -102,12 +121,6 @@ def symbols(size: int | Size) -> frozenset[str]:
 def all_hold(guards: Iterable[str], sizes: Sizes) -> bool:
     """Are all of these conditions true? One that needs a symbol without a value, or is no arithmetic, is not."""
     try:
-        names = _names(sizes)
-        return all(eval(_compile(guard), names) for guard in dict.fromkeys(guards))
+        return bool(eval(_compile_all(tuple(guards)), _NAMES, sizes))
     except (NameError, ArithmeticError, ValueError, TypeError):
         return False
-
-
-def _names(sizes: Sizes) -> dict[str, Any]:
-    """All that an expression may use."""
-    return {"__builtins__": {}, **_FUNCTIONS, **sizes}
