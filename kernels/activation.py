@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
+
+from tvae.kernels import functional
 
 __all__ = ["activate"]
 
@@ -12,4 +13,4 @@ def activate(y: Tensor, act: str | None) -> Tensor:
     """In place. ValueError for an activation that there is not."""
     if act not in (None, "silu"):
         raise ValueError(f"the activations are None and 'silu', not '{act}'")
-    return y if act is None else F.silu(y, inplace=True)
+    return y if act is None else functional.silu_(y)

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from tvae.kernels import library_convolutions
+from tvae.kernels import functional, library_convolutions
 
 __all__ = ["conv3d", "suits"]
 
@@ -34,8 +33,8 @@ def conv3d(
 ) -> Tensor:
     """See ``operations.conv3d``, of what ``suits``."""
     more = -weight.shape[0] % _EIGHT
-    wide = F.pad(weight, (0, 0) * (weight.ndim - 1) + (0, more)).contiguous(memory_format=_LAST)
-    shift = None if bias is None else F.pad(bias, (0, more))
+    wide = functional.pad(weight, (0, 0) * (weight.ndim - 1) + (0, more)).contiguous(memory_format=_LAST)
+    shift = None if bias is None else functional.pad(bias, (0, more))
     y = library_convolutions.conv3d(x, wide, shift, list(stride), list(padding), list(dilation), groups)
     return y[:, : weight.shape[0]].contiguous(memory_format=_LAST)
 

@@ -112,10 +112,9 @@ class TiledVAE(InPlaceOf):
         if group is None and not gather:
             raise UsageError("gather=False is for the processes of a group; pass group, too")
         super().__init__(vae)
-        self._preset_name, self._strip, self._rows, self._allow_whole = preset, strip, rows, allow_whole
-        self._bitwise = bitwise
+        self._preset_name, self._strip, self._rows, self._bitwise = preset, strip, rows, bitwise
         self._vram, self._spill = None if vram is None else parse_size(vram), None if spill is None else Path(spill)
-        self._devices = () if devices is None else devices_of_call(devices)
+        self._allow_whole, self._devices = allow_whole, () if devices is None else devices_of_call(devices)
         self._peers = None if group is None else Peers(group, gather=gather)
         self._presets: dict[torch.device, Preset] = {}
         self._identity: Identity | None = None
@@ -270,6 +269,7 @@ class TiledVAE(InPlaceOf):
                 lambda _names: weights_of(vae) if (it := this()) is None else it._weights(),
                 borrowed=True,
                 geometry=lambda: FAMILIES[str(family)].geometry(config_of(vae)),
+                setting=lambda name: getattr(vae, name, None),
                 fits=lambda graph, spec: resolvable(spec) and fits_weights(graph, weights_of(vae)),
                 still=lambda: (it := this()) is None or it._identity is None or it._identity.unchanged(),
                 lock=self._lock,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch.nn.functional as F
 from torch import Tensor
 
+from tvae.kernels import functional
 from tvae.kernels.library_convolutions import conv2d
 from tvae.kernels.operation import LIMITED, SAME_CALL, Operation
 from tvae.kernels.operations.group_stats import group_stats
@@ -22,7 +22,7 @@ def conv_from_few(
 
     pads: (left, right, top, bottom). ``out`` takes y.
     """
-    y = conv2d(F.pad(x, list(pads)), weight, bias)
+    y = conv2d(functional.pad(x, list(pads)), weight, bias)
     y = y if out is None else out.copy_(y)
     return y, group_stats(y) if stats else None
 

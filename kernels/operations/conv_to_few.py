@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch.nn.functional as F
 from torch import Tensor
 
+from tvae.kernels import functional
 from tvae.kernels.library_convolutions import conv2d
 from tvae.kernels.operation import LIMITED, SAME_CALL, Operation
 from tvae.kernels.operations.norm_act import norm_act
@@ -24,7 +24,7 @@ def conv_to_few(
     act: str | None = None,
 ) -> Tensor:
     """conv2d of norm_act(x_nchw, affine, act), or of x itself, with zeros around it; the result has a few channels."""
-    return conv2d(F.pad(x if affine is None else norm_act(x, affine, act), list(pads)), weight, bias)
+    return conv2d(functional.pad(x if affine is None else norm_act(x, affine, act), list(pads)), weight, bias)
 
 
 def case(

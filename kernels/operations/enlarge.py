@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch.nn.functional as F
 from torch import Tensor
 
+from tvae.kernels import functional
 from tvae.kernels.operation import A_COPY, LIMITED, Operation
 from tvae.kernels.oracle import Case, Maps, Oracle, bytes_of
 
@@ -16,7 +16,7 @@ __all__ = ["OPERATION", "case", "enlarge"]
 def enlarge(x: Tensor, factors: Sequence[int]) -> Tensor:
     """x_nc* with every pixel repeated, by a whole factor for each spatial dimension (nearest upsampling)."""
     size = [n * factor for n, factor in zip(x.shape[2:], factors, strict=True)]
-    return F.interpolate(x, size=size, mode="nearest")
+    return functional.interpolate(x, size=size, mode="nearest")
 
 
 def case(make: Oracle, label: str, x: Tensor, factors: Sequence[int]) -> Case:

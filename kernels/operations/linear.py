@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
 
+from tvae.kernels import functional
 from tvae.kernels.operation import SAME_CALL, Operation
 from tvae.kernels.oracle import Case, Maps, Oracle, bytes_of
 
@@ -13,7 +13,7 @@ __all__ = ["OPERATION", "case", "linear"]
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x·weightᵀ + bias of the last dimension. x [..., I], weight [O, I], bias [O] -> [..., O]."""
-    return F.linear(x, weight, bias)
+    return functional.linear(x, weight, bias)
 
 
 def case(make: Oracle, label: str, shape: tuple[int, ...], outer: int, *, bias: bool = True, apart: int = 0) -> Case:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from tvae.kernels import functional
 from tvae.kernels.operation import A_COPY, LIMITED, Operation
 from tvae.kernels.operations.norm_act import norm_act
 from tvae.kernels.oracle import Case, Maps, Oracle, bytes_of, scaled
@@ -20,7 +20,7 @@ def pad(x: Tensor, amounts: Sequence[int], mode: str, affine: Tensor | None = No
 
     amounts: as for ``F.pad``, the last dimension first. With ``affine`` it is norm_act(x, affine, act) that is padded.
     """
-    return F.pad(x if affine is None else norm_act(x, affine, act), list(amounts), mode)
+    return functional.pad(x if affine is None else norm_act(x, affine, act), list(amounts), mode)
 
 
 def case(make: Oracle, label: str, x: Tensor, amounts: Sequence[int], mode: str, act: str | None = "-") -> Case:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from tvae.kernels import functional
 from tvae.kernels.operation import LIMITED, SAME_CALL, Operation
 from tvae.kernels.oracle import TOLERANCE, Case, Maps, Oracle, bytes_of
 
@@ -20,11 +20,13 @@ def wide_attention(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool =
     b, t, m, d = q.shape
     if not causal:
         keys, values = k.reshape(b, 1, -1, d), v.reshape(b, 1, -1, d)
-        return F.scaled_dot_product_attention(q.reshape(b, 1, -1, d), keys, values, scale=scale).view(b, t, m, d)
+        return functional.scaled_dot_product_attention(q.reshape(b, 1, -1, d), keys, values, scale=scale).view(
+            b, t, m, d
+        )
     out = torch.empty_like(q)
     for i in range(t):
         keys, values = k[:, : i + 1].reshape(b, 1, -1, d), v[:, : i + 1].reshape(b, 1, -1, d)
-        out[:, i] = F.scaled_dot_product_attention(q[:, i : i + 1], keys, values, scale=scale)[:, 0]
+        out[:, i] = functional.scaled_dot_product_attention(q[:, i : i + 1], keys, values, scale=scale)[:, 0]
     return out
 
 

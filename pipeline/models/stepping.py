@@ -65,6 +65,8 @@ class Stepping:
     step: Step
     cuts: Cuts | None = None
     """None: after the geometry's lead, then after as many frames as make a latent frame."""
+    sized_by: str = ""
+    """The model's attribute that says the size of its chunks, where it has one and other chunks give other numbers."""
 
 
 def own_method(name: str) -> Step:

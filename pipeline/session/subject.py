@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
 
@@ -25,10 +25,11 @@ class Subject:
     depend on, None where they may not go to disk. module: gives what graphs are captured from, in the type of the
     computation. weights: the current ones, at least those of the names it is given. there: those that asking for takes
     no memory; None: all. borrowed: others write into the weights whenever they like. geometry: how pixels and latents
-    relate, asked for where steps need it. fits: of graphs from disk, those that can be this model's. still: is it what
-    ``key`` says, also now? Another thread may change it while it is captured. written: gives a side's graph without a
-    capture, of models that have one. shared: by side, the graphs that sessions on several devices of this process
-    have in common. Weights are then copied to each device, and who makes those sessions looks whether they change.
+    relate, asked for where steps need it. setting: an attribute of the model; None: as the family has it. fits: of
+    graphs from disk, those that can be this model's. still: is it what ``key`` says, also now? Another thread may
+    change it while it is captured. written: gives a side's graph without a capture, of models that have one. shared: by
+    side, the graphs that sessions on several devices of this process have in common. Weights are then copied to each
+    device, and who makes those sessions looks whether they change.
     """
 
     family: str | None
@@ -38,6 +39,7 @@ class Subject:
     there: Callable[[], Mapping[str, Tensor]] | None = None
     borrowed: bool = False
     geometry: Callable[[], LatentGeometry] | None = None
+    setting: Callable[[str], int | None] = lambda _name: None
     fits: Fits | None = None
     still: Callable[[], bool] = lambda: True
     written: Written | None = None
@@ -50,7 +52,8 @@ class Subject:
         if stepping is None:
             return None
         if stepping.cuts is not None:
-            return stepping.cuts
+            size = self.setting(stepping.sized_by) if stepping.sized_by else None
+            return stepping.cuts if size is None else replace(stepping.cuts, size=size)
         assert self.geometry is not None, "a family's geometry is known"
         geometry = self.geometry()
         return Cuts(geometry.lead, geometry.temporal or 1)

@@ -119,3 +119,21 @@ def test_a_last_step_that_is_alone_makes_no_caches_and_its_plan_says_so(
     alone, first, second = plans[1].steps[0].plan, plans[2].steps[0].plan, plans[2].steps[1].plan
     assert alone.peak_bytes < first.peak_bytes
     assert second.peak_bytes < plans[3].steps[1].plan.peak_bytes
+
+
+@pytest.mark.parametrize("frames", [(1, 4), (3, 12)])
+def test_chunks_are_as_long_as_the_model_says(frames: tuple[int, int]) -> None:
+    """CogVideoX's norms see a whole chunk, and two attributes say how many frames it has."""
+    tiny = TINY["AutoencoderKLCogVideoX"]
+    model = tiny.build()
+    vae, z = TiledVAE(model, "cpu"), tiny.input("decode", 3, 2)[:, :, :1].repeat(1, 1, 5, 1, 1)
+    z = z * torch.linspace(1, 2, 5)[:, None, None]
+    plain = vae.decode(z).sample
+    model.num_latent_frames_batch_size, model.num_sample_frames_batch_size = frames
+    with torch.no_grad():
+        wide = copy.deepcopy(model).double()
+        clip = wide.decode(z.double()).sample
+        moments = wide.encode(clip).latent_dist.parameters
+    assert clip.shape != plain.shape or relative_l2(plain, clip) > 1e-3
+    assert relative_l2(vae.decode(z).sample, clip) < 1e-5
+    assert relative_l2(vae.encode(clip.float()).latent_dist.parameters, moments) < 1e-5

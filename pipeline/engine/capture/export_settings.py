@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from tvae.pipeline.engine.capture.in_thread import instead, replaced_in
+from tvae.pipeline.engine.capture.patched_functions import patched_once
 from tvae.pipeline.engine.capture.quiet import quiet
 from tvae.pipeline.engine.capture.quotients import whole_quotients
 from tvae.pipeline.engine.capture.shortcuts.fewer_notes import fewer_notes
@@ -41,6 +42,7 @@ def exporting(*, shortcuts: bool = True) -> Iterator[None]:
         settings.enter_context(_backends_as_they_are())
         settings.enter_context(_own_modules_alone())
         settings.enter_context(_own_modes())
+        settings.enter_context(patched_once())
         settings.enter_context(whole_quotients())
         if shortcuts:
             settings.enter_context(fewer_notes())

@@ -11,10 +11,9 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from tvae.kernels import Kernels
+from tvae.kernels import Kernels, functional
 from tvae.kernels.library_convolutions import conv1d, conv2d, conv3d
 from tvae.pipeline.engine.ir.layout import dense, with_frames
 from tvae.pipeline.engine.ir.nearest import nearest_code
@@ -109,8 +108,8 @@ def _sum_taps(weight_oi33: Tensor, into_oi44: Tensor) -> None:
     count = max(1, _SLICE // weight_oi33.shape[1])
     for weight, into in zip(weight_oi33.split(count), into_oi44.split(count), strict=True):
         wide = weight if weight.dtype == torch.float64 else weight.float()
-        rows = F.pad(wide.flip(2, 3), (0, 0, 1, 1)).unfold(2, 2, 1).sum(-1)
-        into.copy_(F.pad(rows, (1, 1)).unfold(3, 2, 1).sum(-1))
+        rows = functional.pad(wide.flip(2, 3), (0, 0, 1, 1)).unfold(2, 2, 1).sum(-1)
+        into.copy_(functional.pad(rows, (1, 1)).unfold(3, 2, 1).sum(-1))
 
 
 def last_taps(_kernels: Kernels | None, weight: Tensor, first: int) -> Tensor:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from tvae.kernels import functional
 from tvae.kernels.partial_attention import PartialAttention, merge, partial_attention, partial_bytes, traffic_bytes
 from tvae.kernels.workspace import attention_bytes
 from tvae.pipeline.engine.ir.graph import Node
@@ -196,11 +196,11 @@ def _attended(qkv: tuple[Tensor, Tensor, Tensor], bias: Tensor | None, **extra: 
         shared = bias.unsqueeze(1) if bias is not None and bias.ndim == 3 else bias
         return _attended((q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1)), shared, **extra).squeeze(1)
     if not _is_rounded(q, k):
-        return F.scaled_dot_product_attention(q, k, v, bias, **extra)
+        return functional.scaled_dot_product_attention(q, k, v, bias, **extra)
     q_wide, k_wide, v_wide = (x.to(torch.float32, memory_format=torch.contiguous_format) for x in qkv)
     if bias is not None and bias.is_floating_point():
         bias = bias.float()
-    return F.scaled_dot_product_attention(q_wide, k_wide, v_wide, bias, **extra).to(q.dtype)
+    return functional.scaled_dot_product_attention(q_wide, k_wide, v_wide, bias, **extra).to(q.dtype)
 
 
 def _is_rounded(q: Op | Tensor, k: Op | Tensor) -> bool:

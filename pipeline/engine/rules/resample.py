@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor
 
+from tvae.kernels import functional
 from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.ir.graph import Node
 from tvae.pipeline.engine.ir.op_facts import NEAREST
@@ -41,7 +41,7 @@ def nearest(ctx: Context, node: Node) -> Op:
     def upsample(t: Tensor, rows: int) -> Tensor:
         if factors is not None:  # both kinds of nearest are plain repetition then
             return ctx.kernels.enlarge(t, factors)
-        return F.interpolate(t, size=ctx.strip_shape(node, out, rows)[-dims:], mode=mode)
+        return functional.interpolate(t, size=ctx.strip_shape(node, out, rows)[-dims:], mode=mode)
 
     return ctx.rescale(node, source, out, upsample)
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from tvae.kernels import functional
 from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.ir.fused_ops import even_zeros
 from tvae.pipeline.engine.ir.graph import Node
@@ -162,7 +162,7 @@ def transposed_convolution(ctx: Context, node: Node) -> Op:
         skip -= cut
         missing = skip + b - a - out.shape[axis.dim]
         if missing > 0:  # rows no input reaches hold the bias alone
-            out = F.pad(out, [0, 0] * (dims - 1 - sp) + [0, missing])
+            out = functional.pad(out, [0, 0] * (dims - 1 - sp) + [0, missing])
             if bs is not None:
                 out.narrow(axis.dim, out.shape[axis.dim] - missing, missing).add_(bs.view(-1, *[1] * dims))
         return out.narrow(axis.dim, skip, b - a)
@@ -190,7 +190,7 @@ def padding(ctx: Context, node: Node) -> Op:
 
     def around(read: Read, lo: int, hi: int, borders: list[int]) -> Tensor:
         rows = read(source.id, lo, hi)
-        return ctx.kernels.pad(rows, borders, mode) if spread else F.pad(rows, borders, mode, fill)
+        return ctx.kernels.pad(rows, borders, mode) if spread else functional.pad(rows, borders, mode, fill)
 
     return padded(ctx, node, [source], amounts, mode, around, fill or 0)
 
@@ -276,7 +276,7 @@ def _around(
     borders = [o for o in (above, below) if o is not None]
 
     def wide(t: Tensor) -> Tensor:
-        return F.pad(t, across, "circular") if any(across) else t
+        return functional.pad(t, across, "circular") if any(across) else t
 
     def run(read: Read, a: int, b: int) -> Tensor:
         lo, hi = a - top, b - top

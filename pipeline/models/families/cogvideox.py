@@ -1,9 +1,10 @@
 """CogVideoX's VAE in steps, over diffusers' own modules.
 
-The reference encodes a clip 8 frames at a time and decodes it 2 latent frames at a time; what is left over makes the
-first chunk longer. Its GroupNorms see a whole chunk, so that other chunks would give other numbers. Each causal
-convolution hands on its last two input frames; before a clip's first, copies of that frame stand. (Those of one frame,
-in the spatial norms of the decoder, hand on their whole input and never look at it: they keep nothing here.)
+The reference encodes a clip 8 frames at a time and decodes it 2 latent frames at a time, unless two attributes of the
+model say otherwise; what is left over makes the first chunk longer. Its GroupNorms see a whole chunk, so that other
+chunks would give other numbers. Each causal convolution hands on its last two input frames; before a clip's first,
+copies of that frame stand. (Those of one frame, in the spatial norms of the decoder, hand on their whole input and
+never look at it: they keep nothing here.)
 
 A chunk of 1 + 2k frames gives its first frame apart, one of 2k does not: clips of 1 + 8k frames come back as such, and
 so do those of 8k frames, whose latents are even in number.
@@ -89,8 +90,8 @@ FAMILIES = [
         _cogvideox,
         "CogVideoX; clips of 1 + 8k or 8k frames",
         steps={
-            "encode": Stepping(encode_step, Cuts(0, 8, rest_first=True)),
-            "decode": Stepping(decode_step, Cuts(0, 2, rest_first=True)),
+            "encode": Stepping(encode_step, Cuts(0, 8, rest_first=True), "num_sample_frames_batch_size"),
+            "decode": Stepping(decode_step, Cuts(0, 2, rest_first=True), "num_latent_frames_batch_size"),
         },
         checkpoints={"cogvideox": Checkpoint({}, "CogVideoX")},
         layouts=(
