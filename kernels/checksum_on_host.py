@@ -30,7 +30,8 @@ class HostChecksums:
 
     def __call__(self) -> Tensor:
         """[tensors] int64."""
-        return torch.tensor([_sum_of(b.reshape(-1).numpy(), n) for n, b in enumerate(self._bytes)], dtype=torch.int64)
+        sums = [_sum_of(b.reshape(-1).numpy(), n) for n, b in enumerate(self._bytes)]
+        return torch.tensor(sums, dtype=torch.int64, device="cpu")
 
 
 def _sum_of(data: np.ndarray, number: int) -> int:

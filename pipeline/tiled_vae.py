@@ -33,6 +33,7 @@ from tvae.pipeline.session.callers_module import (
     checked_module,
     compute_dtype,
     config_of,
+    input_at_fault,
     lock_of,
 )
 from tvae.pipeline.session.clip_plan import ClipPlan
@@ -207,7 +208,7 @@ class TiledVAE(InPlaceOf):
                 given["return_dict"] = False
             more, call, generator = tensors_and_options(side, given)
             dtype = compute_dtype(self.vae, x.dtype)
-            with plain_modes(x.device):
+            with plain_modes(x.device), input_at_fault(side, x, self.vae):
                 inputs = [t.detach().to(dtype) if t.is_floating_point() else t for t in (x, *more)]
                 value = self._computed(side, inputs, call, generator, x.dtype)
             return value if return_dict or own_tuple else as_tuple(value)
@@ -222,8 +223,7 @@ class TiledVAE(InPlaceOf):
             return super()._apply(*args, **kwargs)
 
     def _check(self, side: Side, x: Tensor) -> None:
-        check_input(side, x, self.vae)
-        check_place(side, x.device, self._devices)
+        check_input(side, x, self.vae, self._devices)
         if not self._told_of_tiling and any(getattr(self.vae, name, False) is True for name in BLENDED):
             self._told_of_tiling = True
             _log.warning("the VAE's own tiling is switched on and not used: strips need no blending")
@@ -257,7 +257,7 @@ class TiledVAE(InPlaceOf):
         """The one for the model as it is now."""
         if self._identity is None or not self._identity.unchanged():
             self.release()
-            self._identity = identity_of(self.vae)
+            self._identity = identity_of(self.vae).evaluated()
         key = self._key(identity := self._identity, device, dtype)
         if key not in self._sessions:
             check_hooks(self.vae)

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tvae.pipeline.errors import UsageError
+from tvae.pipeline.errors import UnsupportedOp, UsageError
 from tvae.pipeline.models.calls import Side
+from tvae.pipeline.models.families import FAMILIES
+from tvae.pipeline.models.recognise import family_of
 
-__all__ = ["check_hooks", "check_input", "check_place", "checked_module", "compute_dtype", "config_of", "lock_of"]
+__all__ = [
+    "check_hooks",
+    "check_input",
+    "check_place",
+    "checked_module",
+    "compute_dtype",
+    "config_of",
+    "input_at_fault",
+    "lock_of",
+]
 
 _INSTEAD = "; enable_model_cpu_offload() works, and TiledVAE(vae, vram=...) bounds memory"
 _LOCKS: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
@@ -43,8 +55,9 @@ def check_hooks(vae: nn.Module) -> None:
             raise UsageError(f"accelerate moves the VAE's weights part by part: leave the VAE out of it{_INSTEAD}")
 
 
-def check_input(side: Side, x: Tensor, vae: nn.Module) -> None:
-    """Raises UsageError for an input of another device, type or rank than the module's, or one that requires grad."""
+def check_input(side: Side, x: Tensor, vae: nn.Module, devices: Sequence[torch.device]) -> None:
+    """Raises UsageError for an input of another device, type or rank than the module's, or one that requires grad; and
+    as ``check_place``."""
     weight = next(iter(vae.parameters()))
     if torch.is_grad_enabled() and x.requires_grad:
         raise UsageError(f"{side}() runs without gradients: call it on x.detach(), or train with the wrapped model")
@@ -54,6 +67,27 @@ def check_input(side: Side, x: Tensor, vae: nn.Module) -> None:
         check_hooks(vae)
         have, want = f"{x.dtype} on {x.device}", f"{weight.dtype} on {weight.device}"
         raise UsageError(f"{side}() got {have.replace('torch.', '')}, the VAE is {want.replace('torch.', '')}")
+    check_place(side, x.device, devices)
+
+
+@contextmanager
+def input_at_fault(side: Side, x: Tensor, vae: nn.Module) -> Iterator[None]:
+    """A model that cannot be captured with an input that is not for it is not at fault: raises UsageError then. That
+    cannot be told before, since a class may take more than its configuration says."""
+    try:
+        yield
+    except UnsupportedOp as error:
+        config, family = config_of(vae), FAMILIES.get(family_of(vae) or "")
+        names = ("in_channels",) if side == "encode" else ("latent_channels", "z_dim")
+        wanted = next((config[name] for name in names if isinstance(config.get(name), int)), None)
+        if family is not None and family.kind == "image" and x.ndim != 4:
+            raise UsageError(
+                f"{side}() got {list(x.shape)}: {type(vae).__name__} takes pictures, [N, C, H, W]"
+            ) from error
+        if wanted is not None and x.shape[1] != wanted:
+            what = "channels" if side == "encode" else "latent channels"
+            raise UsageError(f"{side}() got {list(x.shape)}: this VAE has {wanted} {what}, not {x.shape[1]}") from error
+        raise
 
 
 def check_place(side: Side, device: torch.device, devices: Sequence[torch.device]) -> None:

@@ -18,9 +18,12 @@ __all__ = ["plain_modes"]
 
 @contextmanager
 def plain_modes(device: torch.device) -> Iterator[None]:
-    """Without autocast, gradients and inference mode. Raises UsageError inside a transform of ``torch.func``."""
+    """Without autocast, gradients and inference mode. Raises UsageError inside a transform of ``torch.func``, and under
+    FakeTensorMode, whose tensors would be kept for later calls."""
     if torch._C._functorch.peek_interpreter_stack() is not None:
         raise UsageError("a VAE in strips cannot run inside torch.func transforms (vmap, grad, ...): call it outside")
+    if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+        raise UsageError("a VAE in strips cannot run under FakeTensorMode: call the wrapped model there")
     with ExitStack() as modes:
         for kind in {device.type, "cpu"}:
             if torch.is_autocast_enabled(kind):

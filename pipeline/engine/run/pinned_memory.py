@@ -90,7 +90,10 @@ class PinnedMemory:
         if found is None:
             self.drop()
             found = self._registered(size)
-        return found or Block(torch.empty(size, dtype=torch.uint8, pin_memory=torch.cuda.is_available()))
+        if found is None:
+            memory = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=torch.cuda.is_available())
+            found = Block(memory)
+        return found
 
     def _registered(self, size: int) -> Block | None:
         """None where the system has no more, or CUDA takes none."""
@@ -110,7 +113,7 @@ class PinnedMemory:
 
 def _pages(size: int) -> Tensor:
     if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(size, dtype=torch.uint8)
+        return torch.empty(size, dtype=torch.uint8, device="cpu")
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for advice in (mmap.MADV_HUGEPAGE, mmap.MADV_DONTFORK):  # pages that a fork copies would not be the pinned ones
         with suppress(OSError):

@@ -3,8 +3,9 @@
 Two modules of equal digests compute the same function of their weights (by name) and inputs. The digest covers, for
 every part of the module: its class and the code that it may run, every attribute, functions and objects held by
 attributes, hooks, patched methods, parametrisations, and types, shapes and strides of its tensors: not their values,
-not where they lie. It does not cover what changes no result without gradients (``training`` flags, state-dict hooks),
-nor what accelerate puts into a model to move it. Writes through ``.data`` or NumPy are not seen.
+not where they lie. It does not cover what changes no result without gradients (state-dict hooks, ``training`` flags,
+unless a layer behaves otherwise in training), nor what accelerate puts into a
+model to move it. Writes through ``.data`` or NumPy are not seen.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Collection
 
 from torch import nn
 
+from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.reference import BLENDED
 from tvae.pipeline.session.identity import library
 from tvae.pipeline.session.identity.sources import closure_digests
@@ -32,6 +34,8 @@ class Identity:
     """
 
     def __init__(self, module: nn.Module, ignored: Collection[str]) -> None:
+        self._learning = {name: part for name, part in module.named_modules() if _learns(part)}
+        self._trained = self._in_training()
         walk = Walk(module, ignored)
         walk.run()
         self.why = walk.why
@@ -45,7 +49,25 @@ class Identity:
 
     def unchanged(self) -> bool:
         """True while nothing that the digest covers has changed, nor a weight been written to; quick."""
-        return self._watch.unchanged()
+        return self._watch.unchanged() and self._in_training() == self._trained
+
+    def evaluated(self) -> Identity:
+        """Itself. Raises UsageError for a module with a layer in training that behaves otherwise then."""
+        for name in self._trained:
+            kind = type(self._learning[name]).__name__
+            raise UsageError(f"{kind} '{name}' is in training, in which its results differ: call eval() on the VAE")
+        return self
+
+    def _in_training(self) -> list[str]:
+        return [name for name, part in self._learning.items() if part.training]
+
+
+def _learns(part: nn.Module) -> bool:
+    """Does a layer of PyTorch's give other results in training?"""
+    if isinstance(part, nn.modules.dropout._DropoutNd | nn.AlphaDropout | nn.FeatureAlphaDropout):
+        return part.p > 0
+    statistics = isinstance(part, nn.modules.batchnorm._NormBase) and part.track_running_stats
+    return statistics or isinstance(part, nn.RReLU)
 
 
 def identity_of(module: nn.Module, ignored: Collection[str] = BLENDED) -> Identity:

@@ -1,0 +1,75 @@
+"""What is switched on around a call, the model's own mode, and inputs that are not for the model."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from tiny_vaes import TINY, relative_l2
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from tvae.pipeline import TiledVAE
+from tvae.pipeline.errors import UsageError
+
+LATENTS = torch.randn(1, 4, 6, 5, generator=torch.Generator().manual_seed(1))
+
+
+def wanted(model: nn.Module) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = copy.deepcopy(model).double().decode(LATENTS.double()).sample
+    return found
+
+
+def test_default_device() -> None:
+    """The caller's default device is not where a CPU's sums of weights are."""
+    model = TINY["AutoencoderKL"].build()
+    vae = TiledVAE(model, "cpu")
+    with torch.device("meta"):
+        first, second = vae.decode(LATENTS).sample, vae.decode(LATENTS).sample
+    assert relative_l2(first, wanted(model)) < 1e-5
+    assert torch.equal(first, second)
+
+
+def test_fake_tensors() -> None:
+    """They are refused, and later calls have none of them."""
+    model = TINY["AutoencoderKL"].build()
+    vae = TiledVAE(model, "cpu", strip=2)
+    for _ in range(2):
+        with FakeTensorMode(allow_non_fake_inputs=True), pytest.raises(UsageError, match="FakeTensorMode"):
+            vae.decode(LATENTS)
+        assert relative_l2(vae.decode(LATENTS).sample, wanted(model)) < 1e-5
+
+
+@pytest.mark.parametrize("layer", [nn.BatchNorm2d(16), nn.Sequential(nn.GroupNorm(4, 16), nn.Dropout(0.5))])
+def test_layers_that_learn(layer: nn.Module) -> None:
+    """Refused in training, whenever that begins; the model's own numbers in evaluation."""
+    model = TINY["AutoencoderKL"].build()
+    model.decoder.conv_norm_out = layer
+    vae = TiledVAE(model, "cpu")
+    for _ in range(2):
+        model.train()
+        with pytest.raises(UsageError, match=r"'decoder\.conv_norm_out.*eval\(\)"):
+            vae.decode(LATENTS)
+        model.eval()
+        assert relative_l2(vae.decode(LATENTS).sample, wanted(model)) < 1e-5
+
+
+def test_training_that_changes_nothing() -> None:
+    model = TINY["AutoencoderKL"].build().train()
+    assert relative_l2(TiledVAE(model, "cpu").decode(LATENTS).sample, wanted(model)) < 1e-5
+    assert model.training
+
+
+@pytest.mark.parametrize(
+    ("side", "shape", "said"),
+    [
+        ("decode", (1, 5, 6, 5), "4 latent channels, not 5"),
+        ("encode", (1, 4, 16, 16), "3 channels, not 4"),
+        ("decode", (1, 4, 2, 6, 5), "takes pictures"),
+    ],
+)
+def test_inputs_of_other_models(side: str, shape: tuple[int, ...], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        getattr(TiledVAE(TINY["AutoencoderKL"].build(), "cpu"), side)(torch.zeros(shape))
