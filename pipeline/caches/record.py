@@ -1,7 +1,8 @@
 """What tvae keeps beside a trainer's files: of each source, what its files were made of, and their checksums.
 
-The records are JSON files in a hidden folder of the output folder, which trainers do not look into. A record is
-written when its files are complete but for their names, so that what a killed run left behind is known as tvae's own.
+The records are JSON files in a hidden folder of the output folder, which trainers do not look into: one for each
+source, trainer and architecture, whose caches may lie side by side. A record is written when its files are complete but
+for their names, so that what a killed run left behind is known as tvae's own.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
@@ -20,7 +22,10 @@ from tvae.pipeline.files.content_checksum import CHECKSUM, of_file, of_json
 from tvae.pipeline.files.record import Within, from_json, to_json
 from tvae.pipeline.latents.meta import SourceRecord, VaeIdentity
 
-__all__ = ["FOLDER", "CacheRecord", "FileRecord", "place_of_source", "read_record", "record_place", "write_record"]
+__all__ = [
+    *("FOLDER", "CacheRecord", "FileRecord", "place_for", "place_of_source", "read_record", "record_place"),
+    "write_record",
+]
 
 FOLDER = ".tvae-cache"
 _SUFFIX = ".json"
@@ -97,10 +102,27 @@ def record_place(root: Path, relative: Path) -> Path:
     return root / FOLDER / relative.with_name(relative.name + _SUFFIX)
 
 
-def place_of_source(root: Path, record: Path) -> Path:
-    """The inverse of ``record_place``: the source's place below the folder that was cached."""
-    relative = record.relative_to(root / FOLDER)
+def place_for(root: Path, record: Path, trainer: str, architecture: str) -> Path:
+    """The place of a source's record for a trainer and architecture. record: from ``record_place``, where an older tvae
+    kept it for whichever it was; that place is given where it is of these."""
+    own = root / FOLDER / _folder(trainer, architecture) / record.relative_to(root / FOLDER)
+    if record.exists() and not own.exists():
+        with suppress(InputError):
+            older = read_record(record)
+            if (older.trainer, older.architecture) == (trainer, architecture):
+                return record
+    return own
+
+
+def place_of_source(root: Path, place: Path, record: CacheRecord) -> Path:
+    """The inverse of both: the source's place below the folder that was cached."""
+    relative, folder = place.relative_to(root / FOLDER), _folder(record.trainer, record.architecture)
+    relative = relative.relative_to(folder) if relative.parts[0] == folder else relative
     return relative.with_name(relative.name.removesuffix(_SUFFIX))
+
+
+def _folder(trainer: str, architecture: str) -> str:
+    return f"{trainer}-{architecture}"
 
 
 def write_record(path: Path, record: CacheRecord) -> None:

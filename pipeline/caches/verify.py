@@ -53,7 +53,7 @@ def verify_record(root: Path, place: Path, sources: Path | None = None, made_by:
             return not_read(path, error, "; run again")
     if not record.complete:
         return Verdict(shown, "incomplete", "pieces are missing: the run was interrupted, or is running; run it again")
-    changed = _changed(record, None if sources is None else sources / place_of_source(root, place), made_by)
+    changed = _changed(record, None if sources is None else sources / place_of_source(root, place, record), made_by)
     return Verdict(shown, "fine") if changed is None else Verdict(shown, "stale", changed)
 
 

@@ -45,7 +45,7 @@ class Cache:
         self._plan = CachePlan(context.job, context.facts_for(self._vae))
 
     def look_up(self, item: Item, hold: Hold) -> Event | Picture | None:
-        plan = self._plan
+        plan, item = self._plan, self._plan.own(item)
 
         def serves(place: Path, kind: Kind) -> str | None:
             return None if plan.serves(place, item.source) is None else DONE_ALREADY

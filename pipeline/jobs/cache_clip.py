@@ -45,6 +45,7 @@ def cache_clip_item(item: Item, context: Context, plan: CachePlan) -> ClipRun:
     """Writes the files of a video's pieces, unless they are there."""
     if not plan.architecture.clips:
         raise InputError(f"{plan.trainer.name} caches images alone for {plan.architecture.name}, and this is a video")
+    item = plan.own(item)
 
     def serves() -> str | None:
         return None if plan.serves(item.record, item.source) is None else DONE_ALREADY

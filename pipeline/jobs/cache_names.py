@@ -81,7 +81,7 @@ def cached_folders(items: Iterable[Item], job: Job) -> set[Path]:
 def planned_cache(item: Item, context: Context, plan: CachePlan) -> Event:
     """What would be done with an item. Raises InputError for one that cannot be read or has no bucket."""
     assert item.below is not None, "an item of a cache has a place"
-    existing = context.job.existing
+    existing, below, item = context.job.existing, item.below, plan.own(item)
     if existing != "overwrite" and (
         plan.serves(item.record, item.source) is not None or (existing == "keep" and item.record.exists())
     ):
@@ -89,5 +89,5 @@ def planned_cache(item: Item, context: Context, plan: CachePlan) -> Event:
         return ItemSkipped(item.source, item.index, plan.shown(item.record), reason)
     with blame_input(), context.sandbox.open_reader(item.source, context.job.max_pixels) as reader:
         info = reader.info
-    output = plan.root / plan.trainer.files(plan.subject(item.below, info))[0]
+    output = plan.root / plan.trainer.files(plan.subject(below, info))[0]
     return ItemPlanned(item.source, item.index, output, output.exists())

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.caches import Architecture, CacheRequest, Framing, Subject, Trainer, architecture_of, trainer_named
-from tvae.pipeline.caches.record import CacheRecord, FileRecord, read_record, write_record
+from tvae.pipeline.caches.record import CacheRecord, FileRecord, place_for, read_record, write_record
 from tvae.pipeline.caches.resize import framed
 from tvae.pipeline.caches.spec import Piece, Size, Wish
 from tvae.pipeline.errors import InputError, UsageError
@@ -22,6 +22,7 @@ from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.files.stored import fill
 from tvae.pipeline.jobs.describe import identity, tool
 from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.latents import SourceRecord
 from tvae.pipeline.latents.tensor_file import check_finite, own_memory
 from tvae.pipeline.media.orientation import Orientation
@@ -156,6 +157,11 @@ class CachePlan:
             rgb = Orientation(-info.rotation % 360).apply(rgb)
             rgb = rgb[:, ::-1] if info.mirrored else rgb
         return framed(rgb, framing)
+
+    def own(self, item: Item) -> Item:
+        """The same with the place of its record for this trainer and architecture."""
+        place = place_for(self.root, item.record, self.trainer.name, self.architecture.name)
+        return replace(item, folder=place.parent, name=place.name)
 
     def record(self, source: Path) -> CacheRecord:
         """Of the files that this job makes of a source, before there are any."""

@@ -94,8 +94,9 @@ def _cached(item: Item, context: Context, cached: CachePlan) -> Event:
     planned = planned_cache(item, context, cached)
     if not isinstance(planned, ItemPlanned):
         return planned
-    cached.check_own(planned.output, item.record)
-    return _planned(item, planned.output, _why(item.record, context.job))
+    record = cached.own(item).record
+    cached.check_own(planned.output, record)
+    return _planned(item, planned.output, _why(record, context.job))
 
 
 def _why(there: Path, job: Job) -> str | None:
