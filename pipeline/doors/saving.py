@@ -23,6 +23,8 @@ from tvae.pipeline.models.latent_space import LatentSpace
 
 __all__ = ["save_latents"]
 
+_SLOWEST, _FASTEST = 0.001, 1e6
+
 
 def save_latents(
     path: str | os.PathLike[str],
@@ -52,6 +54,8 @@ def save_latents(
         raise UsageError(f"{target} exists; pass overwrite=True to replace it")
     if isinstance(latents, Latents):
         meta, pts, values = latents.meta, latents.pts, _named(latents)
+        if not all(type(tick) is int for tick in pts):
+            raise UsageError(f"pts are whole numbers of ticks of {meta.time_base} s, one a frame, not {[*pts[:3]]}")
         if target.suffix.lower() == ".latent":
             values = in_space(values, LatentSpace.from_json(meta.space.constants), meta.space.name, "raw")
     elif latents.ndim not in (3, 4):
@@ -90,8 +94,8 @@ def _described(
         raise UsageError(f"{target.name} says which VAE its latents are of: pass vae")
     if space not in SPACES:
         raise UsageError(f"space '{space}' is not one of {', '.join(SPACES)}")
-    if not fps > 0:
-        raise UsageError(f"fps {fps} is not a frame rate; it must be above 0")
+    if not _SLOWEST <= fps <= _FASTEST:
+        raise UsageError(f"fps {fps} is not a frame rate; it is to be from {_SLOWEST} to {_FASTEST:.0f}")
     name = os.fspath(vae)
     job = Job("decode", (str(target),), vae=name, vae_of=of, allow_pickle=allow_pickle, latents_space=space)
     model = Vaes(job).facts(name)

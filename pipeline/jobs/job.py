@@ -194,6 +194,9 @@ class Job:
             raise UsageError("a cache is made by the operation cache, which has to know for which trainer (--for)")
         if not (self.inputs or self.listed):
             raise UsageError(f"nothing to {self.operation}: name a file, a folder or a pattern")
+        if "" in self.inputs or self.output == "":
+            which = "an input" if "" in self.inputs else "the output"
+            raise UsageError(f"the name of {which} is empty, as that of a variable that is not set; '.' is this folder")
         if self.naming is not None:
             if self.operation == "cache":
                 raise UsageError("a cache's files have the names that its trainer looks for; leave naming out")

@@ -124,7 +124,22 @@ def open_source(
     with reader:
         shape = (factor, job.size) if job.cache is None else (1, None)  # a cache has sizes of its own
         wanted = ((reader.info.width, reader.info.height), *shape, job.fit, job.align)
-        yield Source(reader, plan_geometry(*wanted), told(*wanted), path, opened_as, sandbox)
+        geometry = plan_geometry(*wanted)
+        _check_room(path, geometry, _memory(job))
+        yield Source(reader, geometry, told(*wanted), path, opened_as, sandbox)
+
+
+def _check_room(path: Path, geometry: Geometry, memory: int | None) -> None:
+    """InputError for a picture that is to be scaled to more pixels than there is memory for."""
+    if geometry.resized is None or memory is None:
+        return
+    width, height = geometry.resized
+    taken = 3 * width * (2 * height + geometry.source_height)  # it is scaled across, then along, and laid out once more
+    if taken > memory:
+        raise InputError(
+            f"{path}: scaling it to {width}x{height} pixels takes {taken >> 20} MiB, and {max(0, memory) >> 20} MiB "
+            "are free; ask for a smaller --size, or name a larger --vram where one is named"
+        )
 
 
 def _identity(path: Path) -> tuple[int, ...]:

@@ -167,9 +167,13 @@ class ImageReader(StillReader):
             return in_bands(self._converted(picture, profile) if profile else picture)
 
     def _converted(self, picture: Image.Image, profile: bytes) -> Image.Image:
-        if transparent(picture):
+        if picture.mode in ("LA", "1"):  # whose profile is of grey
+            picture = picture.convert("L")
+        elif transparent(picture) or picture.mode in ("P", "PA", "YCbCr"):
             picture = picture.convert("RGBA").convert("RGB")
-        if picture.mode in ("RGB", "L", "CMYK"):
+        if picture.mode not in ("RGB", "L", "CMYK"):
+            self.warnings.append(f"ICC profile of pixels that Pillow calls {picture.mode} cannot be used; ignored")
+        else:
             try:
                 source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
                 name = ImageCms.getProfileDescription(source).strip()

@@ -45,10 +45,19 @@ def levels_to_device(pictures: Sequence[Tensor], device: torch.device, dtype: to
 def tensor_to_levels(pixels: Tensor) -> tuple[Tensor, Tensor]:
     """[N, 3, H, W] -> uint8 [N, H, W, 3] as ``tensor_to_frames``, and whether all values of each are finite [N].
 
-    Nothing waits for the device: see ``check_finite``.
+    Nothing waits for the device: see ``check_finite``. InputError for pictures of other than three channels.
     """
+    _check_rgb(pixels)
     values = pixels.detach().to(torch.float32)
     return to_frames.tensor_to_frames(values, torch.uint8), torch.isfinite(values).flatten(1).all(1)
+
+
+def _check_rgb(pixels: Tensor) -> None:
+    if pixels.shape[1] != 3:
+        raise InputError(
+            f"the VAE makes pictures of {pixels.shape[1]} channels, and those of three (RGB) are written; call it in "
+            "Python, through TiledVAE"
+        )
 
 
 def check_finite(finite: Tensor) -> None:
@@ -60,8 +69,9 @@ def check_finite(finite: Tensor) -> None:
 def tensor_to_frames(pixels: Tensor) -> list[np.ndarray]:
     """[N, 3, H, W] of any floating type on any device -> uint8 [H, W, 3] frames: clamped, rounded half to even.
 
-    Raises InputError when a value is not finite: such pixels are never written.
+    Raises InputError when a value is not finite: such pixels are never written; and as ``tensor_to_levels``.
     """
+    _check_rgb(pixels)
     frames = []
     for picture in pixels.detach():
         values = picture.unsqueeze(0).to(torch.float32)

@@ -78,6 +78,10 @@ class Found:
         return f"{names} have the same layers"
 
 
+_STORED = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
+"""Types of weights, by safetensors' names."""
+
+
 def recognise(header: Header, where: Path, of: str | None = None, sha256: Callable[[], str] = str) -> Found:
     """The VAE in a file. of: the key of the public model that it is of, where the user said it. sha256: of the file,
     asked for only where nothing else tells.
@@ -94,6 +98,13 @@ def recognise(header: Header, where: Path, of: str | None = None, sha256: Callab
     best = tries[0]
     if best.faults:
         raise UsageError(f"VAE '{where}' is no VAE that tvae knows; {_nearest(tries)}")
+    weights = (piece for name, piece in best.pieces if name.endswith((".weight", ".bias")))
+    others = {tensors[piece.stored].dtype for piece in weights} - _STORED
+    if others:
+        raise UsageError(
+            f"VAE '{where}' is stored as {', '.join(sorted(others))}, which tvae does not make weights of; take one in "
+            "float32, float16, bfloat16 or float8"
+        )
     family = FAMILIES[best.family.class_name]
     kin = [k for k in family.kin if k.fits(best.config)]
     kin, why = _told(kin, header, prefix, where, of)

@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 import torch
 from clips import write_clip
+from diffusers import AutoencoderKL
 from foreign_files import WRITERS, latents_of, saved_model
 from PIL import Image
 from safetensors.torch import load_file
 from slow_but import slow_but
+from tiny_vaes import TINY
 from typer.testing import CliRunner
 
 from tvae.cli.app import app
-from tvae.pipeline import encode, load_latents, save_latents
+from tvae.pipeline import decode, encode, load_latents, save_latents
 from tvae.pipeline.errors import InputError, UsageError
 
 
@@ -207,3 +209,43 @@ def test_values_that_are_not_finite_are_not_saved(model: Any) -> None:
         with pytest.raises(InputError, match="not finite"):
             save_latents(name, torch.full((4, 2, 2), float("nan")), vae=model.folder)
         assert not Path(name).exists()
+
+
+@pytest.mark.parametrize("fps", [1e10, float("inf"), 1e-9, float("nan"), 0, -1])
+def test_save_latents_of_no_frame_rate(model: Any, fps: float) -> None:
+    """Nothing is written that could not be read."""
+    with pytest.raises(UsageError, match="is not a frame rate"):
+        save_latents("c.latents", torch.zeros(4, 2, 3, 3), vae=model.folder, fps=fps)
+    assert not Path("c.latents").exists()
+
+
+@pytest.mark.parametrize("fps", [0.001, 23.976, 1e6])
+def test_save_latents_of_a_frame_rate(model: Any, fps: float) -> None:
+    found = load_latents(save_latents("c.latents", torch.zeros(4, 2, 3, 3), vae=model.folder, fps=fps))
+    assert float(found.meta.frame_rate) == pytest.approx(fps)
+    with pytest.raises(UsageError, match="whole numbers of ticks"):
+        save_latents("d.latents", replace(found, pts=(0.5, 1.5)))
+    assert not Path("d.latents").exists()
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4])
+def test_a_vae_of_other_channels(channels: int) -> None:
+    """What it makes is no picture that could be written."""
+    config = {**TINY["AutoencoderKL"].config, "out_channels": channels}
+    AutoencoderKL(**config).save_pretrained("other")
+    save_latents("z.safetensors", torch.zeros(4, 6, 8), vae="other")
+    with pytest.raises(InputError, match=f"pictures of {channels} channels"):
+        decode("z.safetensors", "out")
+    assert not [path for path in Path("out").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    "words", [["encode", ""], ["encode", "a.png", "-o", ""], ["decode", ""], ["encode", "a.png", ""]]
+)
+def test_names_that_are_empty(words: list[str]) -> None:
+    """As those of variables that are not set: they are not the folder where one is."""
+    Image.new("RGB", (16, 16)).save("a.png")
+    result = CliRunner().invoke(app, [*words, "--device", "cpu"])
+    assert result.exit_code == 2
+    assert "is empty" in result.stderr
+    assert [path.name for path in Path().iterdir()] == ["a.png"]

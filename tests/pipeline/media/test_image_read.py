@@ -116,10 +116,41 @@ def test_icc_profiles_are_converted_to_srgb(tmp_path: Path) -> None:
     # swap red and green: rename the two colorant tags, so that the expected answer is known without a colour engine
     swapped = srgb.tobytes().replace(b"rXYZ", b"#XYZ").replace(b"gXYZ", b"rXYZ").replace(b"#XYZ", b"gXYZ")
     swapped = swapped.replace(b"s\0R\0G\0B", b"s\0w\0a\0p").replace(b"sRGB built-in", b"swap built-in")
-    picture.save(tmp_path / "swapped.png", icc_profile=swapped)
-    got, warnings = read(tmp_path / "swapped.png")
-    assert np.abs(got[0, 0].astype(int) - (160, 90, 40)).max() <= 1
-    assert warnings[0].startswith("converted from its ICC profile")
+    for name, kind in (
+        ("rgb.png", picture),
+        ("palette.png", picture.quantize(4)),
+        ("alpha.png", picture.convert("RGBA")),
+    ):
+        kind.save(tmp_path / name, icc_profile=swapped)
+        got, warnings = read(tmp_path / name)
+        assert np.abs(got[0, 0].astype(int) - (160, 90, 40)).max() <= 1, name
+        assert any(said.startswith("converted from its ICC profile") for said in warnings), name
+
+
+def linear_grey() -> bytes:
+    """A profile of grey whose levels are proportional to light."""
+    white = b"XYZ \0\0\0\0" + struct.pack(">3i", 63190, 65536, 54061)
+    curve = b"curv" + bytes(8)
+    text = b"desc\0\0\0\0" + struct.pack(">I", 12) + b"linear grey\0" + bytes(78)
+    tags, data, at = [], b"", 128 + 4 + 3 * 12
+    for name, value in ((b"wtpt", white), (b"kTRC", curve), (b"desc", text)):
+        tags.append(name + struct.pack(">2I", at + len(data), len(value)))
+        data += value + bytes(-len(value) % 4)
+    size = struct.pack(">I", at + len(data))
+    date = struct.pack(">6H", 2026, 1, 1, 0, 0, 0)
+    begin = size + bytes(4) + b"\2\x10\0\0" + b"mntrGRAYXYZ " + date + b"acsp" + bytes(28)
+    head = begin + struct.pack(">3i", 63190, 65536, 54061)
+    return head + bytes(128 - len(head)) + struct.pack(">I", len(tags)) + b"".join(tags) + data
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "1"])
+def test_profiles_of_grey(mode: str, tmp_path: Path) -> None:
+    """Half of the light is level 188 of sRGB."""
+    level = 255 if mode == "1" else 128
+    Image.new("L", (8, 8), level).convert(mode).save(tmp_path / "a.png", icc_profile=linear_grey())
+    got, warnings = read(tmp_path / "a.png")
+    assert np.abs(got.astype(int) - (255 if mode == "1" else 188)).max() <= 1
+    assert any(said.startswith("converted from its ICC profile") for said in warnings)
 
 
 def test_animations_are_videos(quarters: np.ndarray, tmp_path: Path) -> None:
