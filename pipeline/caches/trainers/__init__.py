@@ -68,6 +68,10 @@ def _differs(one: Architecture, info: ModelInfo) -> str:
         return f"that has {one.channels} channels"
     if one.factor not in (None, info.spatial_factor):
         return f"that has {one.factor} pixels a latent, this {info.spatial_factor}"
+    space = info.space
+    if one.space == "model" and one.constants is not None and space.unknown is None and not _has(one.constants, info):
+        theirs = f"scale {one.constants[0]} and shift {one.constants[1]} on the way into model space"
+        return f"that has {theirs}, this {space.scale[0]:.5g} and {space.shift[0]:.5g}"
     return ""
 
 

@@ -140,7 +140,7 @@ def test_what_is_said_is_what_happens(operation: str, sandbox: str, batch: Batch
 
 def test_a_cache(batch: Batch, photos: Path, tmp_path: Path) -> None:
     text = 'operation = "cache"\ninputs = "in"\noutput = "out"\nvae = "builtin"\n{}'
-    text += 'cache = {{trainer = "kohya", architecture = "flux", buckets = "64-128/64", flip = {}}}\n'
+    text += 'cache = {{trainer = "kohya", architecture = "sd3", buckets = "64-128/64", flip = {}}}\n'
     plain = text.format("", "false")
     for existing in ("skip", "skip", "keep"):
         asked = text.format(f'existing = "{existing}"\n', "false")

@@ -14,9 +14,10 @@ from PIL import Image
 from tvae.pipeline.caches import Buckets, CacheRequest
 from tvae.pipeline.caches.record import FOLDER, read_record, record_place, write_record
 from tvae.pipeline.caches.verify import records_below, verify_record
+from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemSkipped, Job, run_job
 
-WANTED = (("kohya", "sdxl"), ("kohya", "sd"), ("ai-toolkit", "sdxl"), ("ai-toolkit", "sd1"))
+WANTED = (("kohya", "sdxl"), ("kohya", "sd"), ("ai-toolkit", "sdxl"), ("simpletuner", "sdxl"))
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +75,9 @@ def test_a_record_of_an_older_tvae(images: Path, vae: Any) -> None:
     assert not outputs(cached(images, "kohya", "sdxl", vae))
     found = [verify_record(root, place, images) for root, place in records_below(images)]
     assert [one.state for one in found] == ["fine"] * 4
+
+
+def test_constants_of_another_model(images: Path, vae: Any) -> None:
+    """What is stored in model space would be in that of another model than the trainer's."""
+    with pytest.raises(UsageError, match=r"not ai-toolkit's for sd1: that has scale 0\.18215 .*, this 0\.13025"):
+        cached(images, "ai-toolkit", "sd1", vae)
