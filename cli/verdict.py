@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,7 +32,7 @@ alive       the segments in which a buffer exists"""
 def verdict(plan: Plan | ClipPlan, model: Model) -> Iterator[str]:
     """Lines. Raises PlanError where buffers do not fit on the disk that they would go to."""
     from tvae.pipeline.engine.plan.report import size_text, time_text
-    from tvae.pipeline.errors import PlanError
+    from tvae.pipeline.memory.disk_room import disk_room
 
     shape = "x".join(map(str, plan.input_shape))
     yield f"{plan.side} {shape}: fits in {_room(model)}"
@@ -45,13 +42,7 @@ def verdict(plan: Plan | ClipPlan, model: Model) -> Iterator[str]:
     if plan.host_bytes:
         yield f"  host    {size_text(plan.host_bytes)} of buffers in the host's memory"
     if plan.disk_bytes:
-        folder = Path(model.limits.spill or gettempdir())
-        free = shutil.disk_usage(folder).free
-        if plan.disk_bytes > free:
-            raise PlanError(
-                f"{plan.side} {shape} needs {size_text(plan.disk_bytes)} on disk, and {folder} has {size_text(free)} "
-                "free; name another folder with --spill, or more memory with --vram"
-            )
+        folder, free = disk_room(plan.disk_bytes, model.limits.spill, f"{plan.side} {shape}")
         yield f"  disk    {size_text(plan.disk_bytes)} of buffers in {folder}, where {size_text(free)} are free"
     for one in plan.whole:
         yield f"  whole   {one}: exact, but in more memory than strips"

@@ -48,7 +48,9 @@ def verify_record(root: Path, place: Path, sources: Path | None = None, made_by:
         path = root / file.file
         try:
             if of_file(path) != file.checksum:
-                return Verdict(path, "damaged", "its content is not what was written; remove it, and run the same command again")
+                return Verdict(
+                    path, "damaged", "its content is not what was written; remove it, and run the same command again"
+                )
         except OSError as error:
             return not_read(path, error, "; run again")
     if not record.complete:

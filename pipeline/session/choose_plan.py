@@ -21,6 +21,7 @@ from tvae.pipeline.engine.plan.schedule import Place, Schedule, by_rows
 from tvae.pipeline.engine.plan.ways import Prior
 from tvae.pipeline.engine.run.storage import ROWS, OwnRows, Pending, RowSink, RowSource
 from tvae.pipeline.errors import PlanError
+from tvae.pipeline.memory.disk_room import disk_room
 from tvae.pipeline.memory.limits import (
     Limits,
     Overhead,
@@ -122,7 +123,8 @@ def choose_plan(
 
     places: from ``at_callers``. height_bands: of strips that divide time. to_come: see ``overhead``. there: bytes of
     the inputs that are on the device already; None: all of them. prior: see ``fitting``. agreed: of a program that
-    ranks share, what is the least of all of them. Raises PlanError, UsageError for the limits.
+    ranks share, what is the least of all of them. Raises PlanError, of a run also where a disk has no room for its
+    buffers; UsageError for the limits.
     """
     there = _given(program, places) if there is None else there
     strips, higher = heights(program, limits), too_high(program, limits)
@@ -172,6 +174,8 @@ def choose_plan(
         if way.schedule.strip_rows != longer[0] or way.bytes > _CLIP_BYTES:
             break
         strips, found = longer, way
+    if to_come is not None and "disk" in found.schedule.places.values():
+        disk_room(found.cost.disk, limits.spill, "it")
     return found
 
 

@@ -167,6 +167,12 @@ def cosmos(weights: Weights) -> Weights:
     return named | {f"encoder.patcher3d.{n}": buffer for n in ("wavelets", "_arange", "patch_size_buffer")}
 
 
+def cosmos_in_comfyui(weights: Weights) -> Weights:
+    """With the mean and deviation of latents beside them."""
+    means = next(iter(weights.values())).new_zeros(16, 16)
+    return {**cosmos(weights), "latent_mean": means, "latent_std": means}
+
+
 _WAN: dict[str, str | Callable[[re.Match[str]], str]] = {
     r"^quant_conv": "conv1",
     r"^post_quant_conv": "conv2",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 from tiny_vaes import TINY, relative_l2, result
 
 from tvae.pipeline import TiledVAE
+from tvae.pipeline.engine.run import disk_storage
 from tvae.pipeline.errors import PlanError, UsageError
 from tvae.pipeline.memory import limits as budget
 from tvae.pipeline.session.weights import PreparedWeights
@@ -169,6 +172,19 @@ def test_a_folder_for_spilling_that_is_not_there(model: Any, memory: dict[str, i
     with pytest.raises(
         PlanError, match=r"cannot spill .* to .*missing: No such file or directory; name another folder"
     ):
+        tiled.decode(KL.input("decode", *SIZE))
+
+
+@pytest.mark.long
+def test_a_disk_without_room_is_told_before_anything_is_written(
+    model: Any, memory: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enough = smallest(model, "decode")
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: usage(1 << 30, 1 << 30, 4096))
+    monkeypatch.setattr(disk_storage, "_private_file", lambda *_: pytest.fail("something was written"))
+    tiled = TiledVAE(model, vram=f"{enough}MiB", spill=tmp_path)
+    with pytest.raises(PlanError, match=r"needs .* on disk, and .* has 4.0 KiB free; name another folder"):
         tiled.decode(KL.input("decode", *SIZE))
 
 

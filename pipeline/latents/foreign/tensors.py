@@ -41,6 +41,13 @@ def tensor_in(path: Path, key: str | None = None) -> Tensor:
     """
     found = tensors_in(path)
     tensors = {name: value for name, value in found.items() if value.is_floating_point()}
+    whole = {name: value for name, value in found.items() if name not in tensors}
+    meant = key if key is not None else next((name for name in (_COMFY, *_KEYS) if name in whole), None)
+    if meant in whole and (key is not None or not tensors):
+        raise InputError(
+            f"'{path}': its tensor '{meant}' {list(whole[meant].shape)} is of type {whole[meant].dtype}, and latents "
+            "are floating-point numbers"
+        )
     name = _named(path, tensors, key)
     value = tensors[name]
     if name == _COMFY and _COMFY_VERSION not in found:
@@ -63,7 +70,9 @@ def tensors_in(path: Path) -> dict[str, Tensor]:
     except OSError as error:
         raise InputError(f"cannot read latents '{path}': {error.strerror or error}") from error
     except ValueError as error:
-        raise InputError(f"cannot read latents '{path}': {_first_line(error)}") from error
+        objects = "allow_pickle" in str(error)  # which NumPy would have one pass
+        why = "damaged, or it holds objects of Python's and not plain numbers" if objects else _first_line(error)
+        raise InputError(f"cannot read latents '{path}': {why}") from error
     except Exception as error:  # whatever a damaged file makes a reader do, it is the file that is bad
         why = f"damaged, or no {path.suffix} file ({type(error).__name__}: {_first_line(error)})"
         raise InputError(f"cannot read latents '{path}': {why}") from error

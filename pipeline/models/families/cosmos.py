@@ -54,7 +54,8 @@ FAMILIES = [
                 r"encoder\.conv_in\.0\.conv3d\.weight",
                 only({}),
                 _RULES,
-                unused=(r".*\.(wavelets|_arange|patch_size_buffer)",),
+                # the last two are ComfyUI's
+                unused=(r".*\.(wavelets|_arange|patch_size_buffer)", r"latent_(mean|std)"),
             ),
         ),
         kin=(

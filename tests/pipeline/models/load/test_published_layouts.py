@@ -98,6 +98,7 @@ PUBLIC: dict[str, tuple[str, dict[str, Any], Renaming, str | None]] = {
     "cogvideox": ("AutoencoderKLCogVideoX", {}, names.cogvideox, None),
     "mochi": ("AutoencoderKLMochi", {}, names.mochi, None),
     "cosmos": ("AutoencoderKLCosmos", {}, names.cosmos, None),
+    "cosmos in ComfyUI": ("AutoencoderKLCosmos", {}, names.cosmos_in_comfyui, None),
     "taesd": ("AutoencoderTiny", {}, names.taesd_in_comfyui, None),
     "taef1": ("AutoencoderTiny", {"latent_channels": 16}, names.taesd_in_comfyui, None),
     "taew2.1": ("TAEHV", {}, dict, "taew2.1"),
