@@ -32,6 +32,15 @@ class InPlaceOf(nn.Module):
         except AttributeError:
             return getattr(self.__dict__["vae"], name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """What is set of the other's attributes is set there; ``training`` in both."""
+        vae = self.__dict__.get("vae")
+        of_other = vae is not None and not name.startswith("_") and not hasattr(type(self), name) and hasattr(vae, name)
+        if of_other:
+            setattr(vae, name, value)
+        if not of_other or name in self.__dict__:
+            super().__setattr__(name, value)
+
     def __delattr__(self, name: str) -> None:
         """The other's attributes go from the other. accelerate takes its hooks off so: what has the hook gets back the
         ``forward`` that it had before."""

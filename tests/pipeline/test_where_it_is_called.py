@@ -73,3 +73,32 @@ def test_training_that_changes_nothing() -> None:
 def test_inputs_of_other_models(side: str, shape: tuple[int, ...], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         getattr(TiledVAE(TINY["AutoencoderKL"].build(), "cpu"), side)(torch.zeros(shape))
+
+
+def test_attributes_are_set_where_they_belong() -> None:
+    """An attribute of the model's that is set through the wrapper changes what both compute."""
+
+    class Gain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.gain = nn.Conv2d(3, 3, 3, padding=1), 1.0
+
+        def encode(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+            return (self.conv(x) * self.gain,)
+
+        decode = encode
+
+    model = Gain()
+    vae, x = TiledVAE(model, "cpu"), torch.randn(1, 3, 8, 8)
+    for gain in (1.0, 2.0, -3.0):
+        vae.gain = gain
+        assert model.gain == vae.gain == gain
+        with torch.no_grad():
+            assert relative_l2(vae.decode(x)[0], model.decode(x)[0]) < 1e-5
+    vae.conv = nn.Conv2d(3, 3, 1)
+    assert model.conv is vae.conv
+    vae.note = "mine"
+    assert not hasattr(model, "note")
+    for mode in (False, True):
+        vae.train(mode)
+        assert {model.training, vae.training, model.conv.training} == {mode}

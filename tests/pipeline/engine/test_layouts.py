@@ -35,7 +35,7 @@ def test_tokens_of_an_attention_lie_in_rows(name: str, batch: int, monkeypatch: 
         return attend(*args, **kwargs)
 
     tiled = TiledVAE(module, "h200", strip=3)
-    monkeypatch.setattr(attention, "F", SimpleNamespace(scaled_dot_product_attention=spied))
+    monkeypatch.setattr(attention, "functional", SimpleNamespace(scaled_dot_product_attention=spied))
     z = torch.randn(batch, of.geometry.latent_channels, 2, 6, 8, dtype=torch.bfloat16)
     with torch.no_grad():
         tiled.decode(z)

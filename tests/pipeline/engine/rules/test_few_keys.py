@@ -93,7 +93,7 @@ def test_as_many_at_a_time_as_are_widened(
 
     with (
         mock.patch.object(attention, "_WIDENED", most),
-        mock.patch.object(attention.F, plain.__name__, counted),
+        mock.patch.object(attention.functional, plain.__name__, counted),
     ):
         got = attention._by_samples((q, k, v), bias)
     assert max(sizes) <= max(most, attention._widened_bytes(q, k, v) // max(samples, heads))
