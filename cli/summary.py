@@ -49,13 +49,15 @@ def _media(values: Values) -> Iterator[str]:
 
 def _tensors(values: Values) -> Iterator[str]:
     found = values["tensors"]
+    latents = len(found) <= MOST_LATENTS
+    if not latents:
+        yield values["no_vae"]
     yield f"{len(found)} tensor{'s' * (len(found) != 1)} of another program"
     for name, spec in [*found.items()][:8]:
         yield f"  {name}  {'x'.join(map(str, spec['shape']))}, {spec['dtype']}"
     yield f"  on disk   {_size(values['bytes'])}"
-    yield "  if they are latents, decode takes them with --vae and --space"
-    if len(found) > MOST_LATENTS:
-        yield f"  {values['no_vae']}"
+    if latents:
+        yield "  if they are latents, decode takes them with --vae and --space"
 
 
 def _vae(values: Values) -> Iterator[str]:

@@ -125,17 +125,16 @@ def open_source(
         shape = (factor, job.size) if job.cache is None else (1, None)  # a cache has sizes of its own
         wanted = ((reader.info.width, reader.info.height), *shape, job.fit, job.align)
         geometry = plan_geometry(*wanted)
-        _check_room(path, geometry, _memory(job))
+        if geometry.resized is not None:
+            _check_room(path, geometry, geometry.resized, _memory(job))
         yield Source(reader, geometry, told(*wanted), path, opened_as, sandbox)
 
 
-def _check_room(path: Path, geometry: Geometry, memory: int | None) -> None:
+def _check_room(path: Path, geometry: Geometry, size: tuple[int, int], memory: int | None) -> None:
     """InputError for a picture that is to be scaled to more pixels than there is memory for."""
-    if geometry.resized is None or memory is None:
-        return
-    width, height = geometry.resized
+    width, height = size
     taken = 3 * width * (2 * height + geometry.source_height)  # it is scaled across, then along, and laid out once more
-    if taken > memory:
+    if memory is not None and taken > memory:
         raise InputError(
             f"{path}: scaling it to {width}x{height} pixels takes {taken >> 20} MiB, and {max(0, memory) >> 20} MiB "
             "are free; ask for a smaller --size, or name a larger --vram where one is named"
