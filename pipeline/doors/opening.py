@@ -14,6 +14,7 @@ from tvae.pipeline.latents import LatentsMeta, open_latents
 from tvae.pipeline.models.load import load_module, locate_vae
 
 if TYPE_CHECKING:
+    from tvae.pipeline.jobs.job import Space
     from tvae.pipeline.tiled_vae import TiledVAE
 
 __all__ = ["Latents", "load_latents", "load_vae"]
@@ -57,12 +58,32 @@ def load_vae(
     return TiledVAE(load_module(source, dtype, device), preset, **options)
 
 
-def load_latents(path: str | os.PathLike[str]) -> Latents:
-    """Latents of tvae: an image's file, or a clip's folder with all its parts joined in time, on the CPU.
+def load_latents(
+    path: str | os.PathLike[str],
+    *,
+    vae: str | os.PathLike[str] | None = None,
+    of: str | None = None,
+    allow_pickle: bool = False,
+    space: Space | None = None,
+    key: str | None = None,
+    size: tuple[int, int] | None = None,
+) -> Latents:
+    """Latents of tvae: an image's file, or a clip's folder with all its parts joined in time, on the CPU; or those of
+    another program (``.latent``, ``.safetensors``, ``.npz``, ``.npy``, ``.pt``), which do not say what they are of.
 
-    Raises InputError for what is missing, damaged or incomplete, and for files of other programs.
+    vae, space: what another program's latents are of, as in ``tvae decode``; of, allow_pickle: see ``load_vae``. key:
+    the tensor's name, where a file has several. size: width and height of the picture, where the latents are tokens.
+
+    Raises InputError for what is missing, damaged or incomplete, or has other channels than the VAE; UsageError where
+    vae and space are missing.
     """
-    reader = open_latents(Path(path))
+    from tvae.pipeline.jobs import Job
+    from tvae.pipeline.jobs.convert import opened
+    from tvae.pipeline.jobs.vaes import Vaes
+
+    told: dict[str, Any] = {"vae_of": of, "allow_pickle": allow_pickle, "latents_space": space, "latents_key": key}
+    job = Job("decode", (os.fspath(path),), vae=None if vae is None else os.fspath(vae), size=size, **told)
+    reader = open_latents(Path(path)) if space is None else opened(Path(path), job, Vaes(job))
     parts = [*reader]
     names = [*parts[0].tensors]
     joined = {
@@ -70,5 +91,7 @@ def load_latents(path: str | os.PathLike[str]) -> Latents:
         for name in names
     }
     times = tuple(time for part in parts for time in part.pts)
+    if reader.meta.kind == "image" and reader.meta.vae.temporal_factor is None:
+        joined = {name: value.squeeze(1) if value.ndim == 4 else value for name, value in joined.items()}
     value = joined["mean"] if "mean" in joined else joined["latents"]
     return Latents(value, joined.get("logvar"), reader.meta, times)

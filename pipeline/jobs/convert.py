@@ -23,7 +23,7 @@ from tvae.pipeline.models.latent_space import LatentSpace
 if TYPE_CHECKING:
     from tvae.pipeline.jobs.vaes import Vaes
 
-__all__ = ["convert", "in_space", "suits", "write_latents"]
+__all__ = ["convert", "in_space", "opened", "suits", "write_latents"]
 
 
 def convert(
@@ -40,7 +40,7 @@ def convert(
     if target.exists() and target.samefile(source):
         raise UsageError(f"{target} is the source itself; name another file")
     suits(target, None)
-    reader = _opened(source, job, vaes)
+    reader = opened(source, job, vaes)
     suits(target, reader.meta)
     space = to or ("raw" if target.suffix.lower() == ".latent" else reader.meta.space.name)
     parts = _in_space([*reader], reader.meta, space)
@@ -121,8 +121,9 @@ def _image(value: Tensor) -> Tensor:
     return value.squeeze(1) if value.ndim == 4 else value
 
 
-def _opened(source: Path, job: Job, vaes: Vaes) -> LatentsReader:
-    """Raises UsageError where another program's file needs to be told what it holds, InputError."""
+def opened(source: Path, job: Job, vaes: Vaes) -> LatentsReader:
+    """The latents in a file, tvae's or another program's; see ``convert``. Raises UsageError where a file of another
+    program needs to be told what it holds, InputError."""
     if source.is_dir() or source.name == "index.json" or is_ours(source):
         return latents.open_latents(source)
     if source.suffix.lower() not in SUFFIXES:

@@ -228,6 +228,22 @@ def test_save_latents_of_a_frame_rate(model: Any, fps: float) -> None:
     assert not Path("d.latents").exists()
 
 
+@pytest.mark.parametrize("form", WRITERS)
+def test_load_latents_of_other_programs(model: Any, form: str) -> None:
+    """The same values, once it is said what they are of."""
+    z, path = latents_of(model), Path(form)
+    WRITERS[form](path, z)
+    with pytest.raises(InputError, match="pass --vae and --space"):
+        load_latents(path)
+    found = load_latents(path, vae=model.folder, space="raw")
+    torch.testing.assert_close(found.tensor, z[0], rtol=1e-6, atol=1e-6)
+    assert found.meta.space.name == "raw"
+    with pytest.raises(UsageError, match="pass --vae"):
+        load_latents(path, space="raw")
+    again = load_latents(save_latents("again.safetensors", found))
+    assert torch.equal(again.tensor, found.tensor)
+
+
 @pytest.mark.parametrize("channels", [1, 2, 4])
 def test_a_vae_of_other_channels(channels: int) -> None:
     """What it makes is no picture that could be written."""
