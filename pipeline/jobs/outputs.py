@@ -29,9 +29,13 @@ from tvae.pipeline.latents.foreign import WRITTEN, ForeignLatents
 from tvae.pipeline.media.formats import DEFAULT_SUFFIXES, WRITTEN_SUFFIXES, Kind, kinds_of, listed
 from tvae.pipeline.stores import RemoteFile
 
-__all__ = ["Claims", "Item", "assign", "names_a_file", "why_closed"]
+__all__ = ["LONGEST_NAME", "Claims", "Item", "assign", "names_a_file", "why_closed"]
 
 LATENTS_ENDINGS: dict[Kind, str] = {"image": latents.IMAGE_SUFFIX, "video": latents.VIDEO_SUFFIX}
+
+
+LONGEST_NAME = 255
+"""Bytes of a file's name, on the systems that people have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +183,20 @@ def assign(found: Iterable[Found], job: Job) -> list[Item]:
     if closed and len(closed) == len(used):
         raise UsageError(closed[used[0]])
     return [
-        dataclasses.replace(item, problem=closed[item.folder])
-        if item.problem is None and item.folder in closed
+        dataclasses.replace(item, problem=problem)
+        if item.problem is None and (problem := closed.get(item.folder) or _too_long(item)) is not None
         else item
         for item in items
     ]
+
+
+def _too_long(item: Item) -> str | None:
+    """Why no file can have the name that an item's result would get from its source's."""
+    if item.exact or item.below is not None:
+        return None
+    if max((len(os.fsencode(item.output_name(kind))) for kind in item.kinds), default=0) <= LONGEST_NAME:
+        return None
+    return f"{item.source}: the name of its result would have more than {LONGEST_NAME} bytes; name one with -o FILE"
 
 
 def _identities(found: list[Found], job: Job) -> list[tuple[str, frozenset[Kind]]]:

@@ -16,7 +16,7 @@ from typing import SupportsIndex, overload
 
 from tvae.pipeline.files.tar_members import SUFFIX as ARCHIVE
 from tvae.pipeline.jobs.job import Job
-from tvae.pipeline.jobs.outputs import Claims, Item, why_closed
+from tvae.pipeline.jobs.outputs import LONGEST_NAME, Claims, Item, why_closed
 from tvae.pipeline.jobs.plain_files import Files, named_files
 from tvae.pipeline.latents import VIDEO_SUFFIX
 from tvae.pipeline.media.formats import Kind, kinds_of, listed
@@ -78,6 +78,11 @@ class DistinctOutputs(Claims):
         return item.output(kind)
 
 
+def _has_long_names(files: Files) -> bool:
+    """May a result's name be longer than a file's can be? ``assign`` looks closer."""
+    return any(len(name) > LONGEST_NAME // 8 and len(os.fsencode(name)) > LONGEST_NAME - 16 for name in files.names)
+
+
 def folders_of(items: Sequence[Item]) -> set[Path]:
     """That outputs of items without a problem go to."""
     if isinstance(items, ScannedItems):
@@ -97,7 +102,7 @@ def scanned(job: Job) -> ScannedItems | None:
         else:
             files = named_files(job)
         items = ScannedItems(files or (), output)
-        if not items or not all(map(_is_plain, items.folders)):
+        if not items or not all(map(_is_plain, items.folders)) or any(map(_has_long_names, files or ())):
             return None
     except OSError:
         return None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tvae.pipeline.errors import InputError, UsageError
-from tvae.pipeline.jobs import Job
+from tvae.pipeline.jobs import ItemFailed, ItemStarted, Job
 from tvae.pipeline.jobs.items import expand
 from tvae.pipeline.jobs.outputs import Claims, Item, assign
 
@@ -96,3 +97,22 @@ def test_checking_leaves_no_trace(tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     items("encode", "a.jpg", output="new/folder")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_names_too_long_for_their_results(named: bool, run: Callable[..., Any], picture: Any, tmp_path: Path) -> None:
+    """They fail before anything is computed, and the others do not."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in ("x" * 251, "x" * 239, "a"):
+        picture().rename(folder / f"{name}.png")
+    given = sorted(folder.iterdir()) if named else [folder]
+    for again in (False, True):
+        done, events = run("encode", *given, output=tmp_path / "out")
+        assert (done.done + done.skipped, done.failed) == (2, 1)
+        assert again == bool(done.skipped)
+        (failed,) = [event for event in events if isinstance(event, ItemFailed)]
+        assert "more than 255 bytes; name one with -o FILE" in failed.error
+        assert not [event for event in events if isinstance(event, ItemStarted) and event.input == failed.input]
+    done, _ = run("encode", folder / f"{'x' * 251}.png", output=tmp_path / "short.safetensors")
+    assert done.done == 1
