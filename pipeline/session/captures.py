@@ -221,6 +221,8 @@ class Captures:
             finally:
                 touched = not self._still()
                 watch.restore()
+                for example in examples:  # an error's frames hold them, and to print one would read what is not there
+                    example.resize_(0)
         return *settled(watch.checked(graph), spec), touched
 
 

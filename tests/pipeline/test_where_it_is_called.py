@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import traceback
 
 import pytest
 import torch
@@ -102,3 +103,19 @@ def test_attributes_are_set_where_they_belong() -> None:
     for mode in (False, True):
         vae.train(mode)
         assert {model.training, vae.training, model.conv.training} == {mode}
+
+
+def test_errors_can_be_printed() -> None:
+    """With the variables of all frames, as debuggers and pytest do: each tensor has the memory that it says."""
+    with pytest.raises(UsageError) as caught:
+        TiledVAE(TINY["AutoencoderKL"].build(), "cpu").decode(torch.zeros(1, 5, 6, 5))
+    error: BaseException | None = caught.value
+    seen: list[torch.Tensor] = []
+    while error is not None:
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            for value in frame.f_locals.values():
+                seen += [t for t in (value if isinstance(value, list | tuple) else [value]) if type(t) is torch.Tensor]
+        error = error.__cause__ or error.__context__
+    assert seen
+    for tensor in seen:
+        assert tensor.is_meta or tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.element_size()

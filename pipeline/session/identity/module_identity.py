@@ -34,8 +34,8 @@ class Identity:
     """
 
     def __init__(self, module: nn.Module, ignored: Collection[str]) -> None:
-        self._learning = {name: part for name, part in module.named_modules() if _learns(part)}
-        self._trained = self._in_training()
+        parts = module.named_modules()
+        self._trained = {name: type(part).__name__ for name, part in parts if part.training and _learns(part)}
         walk = Walk(module, ignored)
         walk.run()
         self.why = walk.why
@@ -49,17 +49,13 @@ class Identity:
 
     def unchanged(self) -> bool:
         """True while nothing that the digest covers has changed, nor a weight been written to; quick."""
-        return self._watch.unchanged() and self._in_training() == self._trained
+        return self._watch.unchanged()
 
     def evaluated(self) -> Identity:
         """Itself. Raises UsageError for a module with a layer in training that behaves otherwise then."""
-        for name in self._trained:
-            kind = type(self._learning[name]).__name__
+        for name, kind in self._trained.items():
             raise UsageError(f"{kind} '{name}' is in training, in which its results differ: call eval() on the VAE")
         return self
-
-    def _in_training(self) -> list[str]:
-        return [name for name, part in self._learning.items() if part.training]
 
 
 def _learns(part: nn.Module) -> bool:
