@@ -87,7 +87,7 @@ def test_a_shard_that_is_being_written_is_of_an_unfinished_run(
     encode, write = model.encode, packing.write_shard
 
     def refuses(*arguments: Any) -> Any:
-        if writing.wait(0.02):  # as soon as the fifth sample has been told, and the sixth does not fit
+        if writing.wait(0.1):  # as soon as the fifth sample has been told, and the sixth does not fit
             refused.set()
             raise UnsupportedOp("aten.new", "encoder")
         return encode(*arguments)
