@@ -188,7 +188,7 @@ class TiledVAE(InPlaceOf):
             given = arguments_of(side, getattr(self.vae, side), example, (), kwargs)
             given.pop("return_dict", None)
             tensors, call, _ = tensors_and_options(side, given)
-            with plain_modes(weight.device):
+            with plain_modes(weight.device), input_at_fault(side, example, self.vae):
                 session = self._session(weight.device, compute_dtype(self.vae, weight.dtype))
                 if self._in_steps(session, side, call, len(shape)):
                     return session.plan_clip(side, tuple(shape), whole=True)

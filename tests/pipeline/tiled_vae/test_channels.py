@@ -10,11 +10,11 @@ from slow_but import slow_but
 from tiny_vaes import TINY
 
 from tvae.pipeline import TiledVAE
-from tvae.pipeline.errors import UnsupportedOp
+from tvae.pipeline.errors import UsageError
 
 
 def told(call: Any) -> str:
-    with pytest.raises(UnsupportedOp, match="channel") as caught:
+    with pytest.raises(UsageError, match="channels") as caught:
         call()
     return str(caught.value)
 
