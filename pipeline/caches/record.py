@@ -122,7 +122,9 @@ def place_of_source(root: Path, place: Path, record: CacheRecord) -> Path:
 
 
 def _folder(trainer: str, architecture: str) -> str:
-    return f"{trainer}-{architecture}"
+    """Hidden, as no folder of sources is that tvae looks into: what an older tvae kept of sources in a folder of this
+    name is never taken for it."""
+    return f".{trainer}-{architecture}"
 
 
 def write_record(path: Path, record: CacheRecord) -> None:

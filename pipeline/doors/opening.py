@@ -74,8 +74,8 @@ def load_latents(
     vae, space: what another program's latents are of, as in ``tvae decode``; of, allow_pickle: see ``load_vae``. key:
     the tensor's name, where a file has several. size: width and height of the picture, where the latents are tokens.
 
-    Raises InputError for what is missing, damaged or incomplete, or has other channels than the VAE; UsageError where
-    vae and space are missing.
+    Raises InputError for what is missing, damaged or incomplete, has other channels than the VAE, or is another
+    program's and no space is said; UsageError where the VAE is not.
     """
     from tvae.pipeline.jobs import Job
     from tvae.pipeline.jobs.convert import opened

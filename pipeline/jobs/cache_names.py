@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tvae.pipeline.caches import trainer_named
+from tvae.pipeline.caches.record import FOLDER as RECORDS
 from tvae.pipeline.caches.shards import key_of
 from tvae.pipeline.caches.shards.record import FOLDER
 from tvae.pipeline.errors import UsageError
@@ -69,13 +71,17 @@ def advice(job: Job) -> list[str]:
 
 
 def cached_folders(items: Iterable[Item], job: Job) -> set[Path]:
-    """Folders that a cache's files are written to."""
+    """Folders that a cache's files, and the records of them, are written to."""
     if job.cache is None:
         return set()
     root, trainer = Path(job.output or "."), trainer_named(job.cache.trainer)
     if trainer.form is not None:
         return {root, root / FOLDER}
-    return {root / trainer.folder(item.below) for item in items if item.below is not None}
+    known, sources = root / RECORDS, [item for item in items if item.below is not None]
+    kept = [known / one for one in (os.listdir(known) if known.is_dir() else ()) if one.startswith(".")]
+    places = {item.folder.relative_to(known) for item in sources}
+    found = {root / trainer.folder(item.below) for item in sources if item.below is not None}
+    return found | {folder / place for folder in kept for place in places if (folder / place).is_dir()}
 
 
 def planned_cache(item: Item, context: Context, plan: CachePlan) -> Event:

@@ -217,7 +217,7 @@ def test_a_turned_photo_is_seen_as_the_trainer_sees_it(sdxl: Any, tmp_path: Path
 def test_a_damaged_record_counts_for_nothing(sdxl: Any, tmp_path: Path) -> None:
     source, out = photo(tmp_path / "a.png"), tmp_path / "out"
     cached(sdxl, source, out=out)
-    record = out / ".tvae-cache" / "kohya-sdxl" / "a.png.json"
+    record = out / ".tvae-cache" / ".kohya-sdxl" / "a.png.json"
     data = json.loads(record.read_text())
     data["files"][0]["file"] = "../../b.npz"
     record.write_text(json.dumps(data))
@@ -290,7 +290,7 @@ def test_the_mirrored_image_s_file_is_in_the_way(sdxl: Any, tmp_path: Path) -> N
     source, out = photo(tmp_path / "a.png"), tmp_path / "out"
     wanted: dict[str, Any] = {"trainer": "ai-toolkit", "flip": True, "buckets": Buckets()}
     cached(sdxl, source, out=out, **wanted)
-    record = out / ".tvae-cache" / "ai-toolkit-sdxl" / "a.png.json"
+    record = out / ".tvae-cache" / ".ai-toolkit-sdxl" / "a.png.json"
     first, second = (out / file["file"] for file in json.loads(record.read_text())["files"])
     record.unlink()
     first.unlink()

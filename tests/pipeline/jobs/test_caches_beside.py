@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def test_a_record_of_an_older_tvae(images: Path, vae: Any) -> None:
     """It kept one for each image, whichever trainer it was for: what is there is known, and another's is left alone."""
     cached(images, "kohya", "sdxl", vae)
     for source in ("a.png", "below/b.png"):
-        place = images / FOLDER / "kohya-sdxl" / f"{source}.json"
+        place = images / FOLDER / ".kohya-sdxl" / f"{source}.json"
         write_record(record_place(images, Path(source)), read_record(place))
         place.unlink()
     assert not outputs(cached(images, "kohya", "sdxl", vae))
@@ -81,3 +82,26 @@ def test_constants_of_another_model(images: Path, vae: Any) -> None:
     """What is stored in model space would be in that of another model than the trainer's."""
     with pytest.raises(UsageError, match=r"not ai-toolkit's for sd1: that has scale 0\.18215 .*, this 0\.13025"):
         cached(images, "ai-toolkit", "sd1", vae)
+
+
+def test_a_folder_that_is_called_like_a_cache(images: Path, vae: Any) -> None:
+    """The record of an image is not taken for that of one of its name in a folder of the trainer's name."""
+    before = outputs(cached(images, "kohya", "sdxl", vae))
+    inside = images / "kohya-sdxl"
+    inside.mkdir()
+    (inside / "a.png").write_bytes((images / "a.png").read_bytes())
+    first = outputs(cached(images, "kohya", "sdxl", vae))
+    assert len(first) == 1
+    assert all(path.is_file() for path in before | first)
+    assert not outputs(cached(images, "kohya", "sdxl", vae))
+    assert {verify_record(root, place, images).state for root, place in records_below(images)} == {"fine"}
+
+
+def test_what_a_killed_run_left_beside_records_goes(images: Path, vae: Any) -> None:
+    cached(images, "kohya", "sdxl", vae)
+    left = [images / FOLDER / ".kohya-sdxl" / place / ".tvae-1-00000000-000000000000.tmp" for place in ("", "below")]
+    for path in left:
+        path.write_bytes(b"cut")
+        os.utime(path, (0, 0))
+    cached(images, "kohya", "sdxl", vae)
+    assert not [path for path in left if path.exists()]
