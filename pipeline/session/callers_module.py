@@ -35,13 +35,18 @@ _ONE_LOCK_EACH = threading.Lock()
 
 
 def checked_module(vae: nn.Module) -> nn.Module:
-    """The module. Raises UsageError for one without ``encode`` or ``decode``, or without weights."""
+    """The module. Raises UsageError for one without ``encode`` or ``decode``, or without weights, and for TorchScript,
+    whose code cannot be captured nor watched."""
     name = type(vae).__name__
     lacking = [side for side in ("encode", "decode") if not callable(getattr(vae, side, None))]
     if lacking:
         raise UsageError(f"{name} has no {lacking[0]}(); TiledVAE wraps modules with encode and decode")
     if next(iter(vae.parameters()), None) is None:
         raise UsageError(f"{name} has no parameters: wrap a model with weights")
+    for part, found in vae.named_modules():
+        if isinstance(found, torch.jit.ScriptModule):
+            which = f"'{part}' of {name} is" if part else f"{name} is"
+            raise UsageError(f"{which} TorchScript: wrap the model as it was before torch.jit")
     return vae
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -155,3 +156,13 @@ def test_a_plan_takes_no_memory_for_its_input(side: Any, shape: tuple[int, ...])
     """Not even where it is the first to look at the model: these take terabytes."""
     with pytest.raises(PlanError, match="the smallest that works is"):
         TiledVAE(KL.build(), vram="1GiB").plan(shape, side)
+
+
+@pytest.mark.parametrize("scripted", [torch.jit.script, lambda part: torch.jit.trace(part, torch.zeros(1, 4, 8, 8))])
+def test_torchscript_is_refused(scripted: Any) -> None:
+    model = KL.build()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch calls it old
+        model.post_quant_conv = scripted(nn.Conv2d(4, 4, 1))
+    with pytest.raises(UsageError, match="'post_quant_conv' of AutoencoderKL is TorchScript: wrap the model as it was"):
+        TiledVAE(model)
