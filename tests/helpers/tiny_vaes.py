@@ -73,6 +73,18 @@ TINY: dict[str, TinyVAE] = {
         (4, None),
         4,
     ),
+    "AsymmetricAutoencoderKL": TinyVAE(
+        "AsymmetricAutoencoderKL",
+        {
+            "down_block_types": _blocks("DownEncoderBlock2D", 4),
+            "down_block_out_channels": EIGHTS,
+            "up_block_types": _blocks("UpDecoderBlock2D", 4),
+            "up_block_out_channels": (8, 16, 32, 32),
+            "norm_num_groups": 4,
+        },
+        (4, None),
+        8,
+    ),
     "AutoencoderTiny": TinyVAE(
         "AutoencoderTiny",
         {"encoder_block_out_channels": (16,) * 4, "decoder_block_out_channels": (16,) * 4},
