@@ -21,6 +21,7 @@ Cosmos                          (z - latents_mean) · sigma_data / latents_std, 
                                 statistics per channel and latent frame
 Flux2                           squares of 2×2 latents become channels, then           flux2 (`_encode_vae_image`)
                                 (z - running_mean) / √(running_var + batch_norm_eps)
+KVAE                            unknown: no pipeline of diffusers uses it              none
 RAE                             z: its own encode normalises                           rae_dit
 TAEHV, TAECVX                   z: its own encode gives model space                    not diffusers: `models/taehv`
 ==============================  =====================================================  ================================

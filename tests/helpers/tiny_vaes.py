@@ -85,6 +85,12 @@ TINY: dict[str, TinyVAE] = {
         (4, None),
         8,
     ),
+    "AutoencoderKLKVAE": TinyVAE(
+        "AutoencoderKLKVAE",
+        {"channels": 32, "num_enc_blocks": 1, "num_dec_blocks": 1, "z_channels": 4, "ch_mult": (1, 2)},
+        (4, None),
+        2,
+    ),
     "AutoencoderTiny": TinyVAE(
         "AutoencoderTiny",
         {"encoder_block_out_channels": (16,) * 4, "decoder_block_out_channels": (16,) * 4},
