@@ -154,13 +154,17 @@ def _describe_vae(source: VaeSource) -> dict[str, Any]:
     from tvae.pipeline.models.families import FAMILIES
     from tvae.pipeline.models.geometry import geometry_of
     from tvae.pipeline.models.load import load_module
+    from tvae.pipeline.models.other_classes import why_other
+    from tvae.pipeline.models.published import published_name
     from tvae.pipeline.models.space import space_of
 
     space, family = space_of(source), FAMILIES.get(source.class_name)
     return {
         "id": source.id,
         "class": source.class_name,
+        "name": published_name(source.weights_sha256),
         "note": family.note if family else None,
+        "not_used": why_other(source.class_name),
         "geometry": asdict(geometry_of(source.class_name, source.config, lambda: load_module(source)))
         if family
         else None,

@@ -65,6 +65,10 @@ def _vae(values: Values) -> Iterator[str]:
     kind = "a VAE" if known is None else _article("video" if known["temporal"] else "image") + " VAE"
     note = f" ({values['note']})" if values["note"] else ""
     yield f"{kind}: {values['class']}{note}"
+    if values["name"] is not None:
+        yield f"  name      {values['name']}"
+    if values["not_used"] is not None:
+        yield f"  not used  by the command line: {values['not_used']}"
     if known is not None:
         frames = f" and {known['temporal']} frames" if known["temporal"] else ""
         side = known["spatial"]

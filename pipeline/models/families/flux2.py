@@ -65,5 +65,6 @@ FAMILIES = [
             Layout("diffusers", r"encoder\.down_blocks\.0\.resnets\.0\.conv1\.weight", _configs),
             Layout("Black Forest Labs", r"encoder\.down\.0\.block\.0\.conv1\.weight", _configs, _RULES),
         ),
+        files={"d64f3a68e1cc4f9f4e29b6e0da38a0204fe9a49f2d4053f0ec1fa1ca02f9c4b5": "FLUX.2"},
     )
 ]

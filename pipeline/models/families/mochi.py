@@ -152,5 +152,6 @@ FAMILIES = [
             Layout("diffusers", r"encoder\.block_in\.resnets\.0\.norm1\.norm_layer\.weight", only({})),
             Layout("Genmo", r"encoder\.layers\.4\.layers\.1\.attn_block\.attn\.qkv\.weight", only({}), _rules()),
         ),
+        files={"1be451cec94b911980406169286babc5269e7cf6a94bbbbdf45e8d3f2c961083": "Mochi 1"},
     )
 ]

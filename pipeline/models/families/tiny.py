@@ -37,5 +37,6 @@ FAMILIES = [
             Layout("diffusers", r"decoder\.layers\.0\.weight", _configs),
             Layout("TAESD", r"taesd_decoder\.1\.weight", _configs, _RULES, unused=("vae_scale", "vae_shift")),
         ),
+        files={"ff4824aca94dd6111e0340fa749347fb74101060d9712cb5ef1ca8f1cf17502f": "TAESDXL"},
     ),
 ]
