@@ -36,7 +36,7 @@ def inspect(
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Say what a file or folder is (latents, an image, a video or a VAE): first the main facts, then all details."""
+    """Say what a file or folder is (latents, an image, a video, a VAE, a cache): first the main facts, then all."""
     with reporting(verbose, json):
         from contextlib import nullcontext
         from pathlib import Path
@@ -97,6 +97,7 @@ def _look(thing: str, max_pixels: int, mode: SandboxMode) -> tuple[str, dict[str
     from pathlib import Path
 
     from tvae.pipeline import latents
+    from tvae.pipeline.caches.describe import caches_in
     from tvae.pipeline.errors import InputError, UsageError
     from tvae.pipeline.latents.foreign import SUFFIXES
     from tvae.pipeline.latents.tensor_file import is_ours
@@ -117,7 +118,11 @@ def _look(thing: str, max_pixels: int, mode: SandboxMode) -> tuple[str, dict[str
             except UsageError as reason:
                 no_vae = str(reason)
             if path.is_dir() and not latents.is_latents(path):
-                raise InputError(f"{thing} is a folder without latents of a video or a VAE") from error
+                if caches := caches_in(path):
+                    return "caches", {"path": str(path), "caches": caches}
+                raise InputError(
+                    f"{thing} is a folder without latents of a video, a VAE or a cache; name a file in it"
+                ) from error
             if named_so and not is_ours(path):
                 return "tensors", _describe_tensors(path) | {"no_vae": no_vae}
             raise

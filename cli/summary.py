@@ -16,8 +16,19 @@ MOST_LATENTS = 8
 
 
 def summary(kind: str, values: Values) -> Iterator[str]:
-    """A line that says what it is, and a few indented ones. kind: ``latents``, ``media``, ``tensors`` or ``vae``."""
-    yield from {"latents": _latents, "media": _media, "tensors": _tensors, "vae": _vae}[kind](values)
+    """A line that says what it is, and a few indented ones. kind: ``caches``, ``latents``, ``media``, ``tensors`` or
+    ``vae``."""
+    told = {"caches": _caches, "latents": _latents, "media": _media, "tensors": _tensors, "vae": _vae}
+    yield from told[kind](values)
+
+
+def _caches(values: Values) -> Iterator[str]:
+    found = values["caches"]
+    yield f"{len(found)} cache{'s' * (len(found) != 1)} that tvae wrote; tvae verify reads them whole"
+    for one in found:
+        size = "" if one["resolution"] is None else f", at {'x'.join(map(str, one['resolution']))}"
+        yield f"  {one['trainer']}  {one['architecture']}{size}, by {one['vae']['id']}"
+        yield f"    {one['sources']} images or pieces, {_size(one['bytes'])} in {one['files']} files"
 
 
 def _latents(values: Values) -> Iterator[str]:
