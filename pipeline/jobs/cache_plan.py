@@ -30,7 +30,7 @@ from tvae.pipeline.media.spec import MediaInfo
 from tvae.pipeline.memory.amount import parse_size
 
 if TYPE_CHECKING:
-    from tvae.pipeline.session.model import Model
+    from tvae.pipeline.session.model_info import Known
 
 __all__ = ["CachePlan", "Staged"]
 
@@ -54,7 +54,7 @@ class CachePlan:
     """Raises UsageError, when it is made, for what the trainer has no room for."""
 
     job: Job
-    model: Model
+    model: Known
     """To be asked what it is."""
 
     def __post_init__(self) -> None:
@@ -145,11 +145,19 @@ class CachePlan:
     def subject(self, place: PurePosixPath, info: MediaInfo, piece: Piece | None = None) -> Subject:
         """An image or a piece of a video. place: below the output folder. Raises InputError for want of a bucket."""
         size = self._seen(info)
+        return Subject(place, size, self.framing(size), self.architecture, piece, self.request.flip)
+
+    def framing(self, size: Size) -> Framing:
+        """The trainer's, of a picture that it sees in this size. Raises InputError for want of a bucket."""
         try:
-            framing = self.trainer.frame(size, self.wish)
+            return self.trainer.frame(size, self.wish)
         except ValueError as error:
             raise InputError(f"no bucket of {self.trainer.name} takes it: {error}") from None
-        return Subject(place, size, framing, self.architecture, piece, self.request.flip)
+
+    def check_clips(self) -> None:
+        """InputError where videos cannot be cached."""
+        if not self.architecture.clips:
+            raise InputError(f"{self.trainer.name} caches images alone for {self.architecture.name}; this is a video")
 
     def pixels(self, rgb: np.ndarray, info: MediaInfo, framing: Framing) -> np.ndarray:
         """uint8 [H, W, 3] of an upright frame to what the encoder sees."""
