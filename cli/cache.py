@@ -60,17 +60,6 @@ Start = Annotated[
     int,
     typer.Option("--start", metavar="N", min=0, help="Frame that the first piece begins with.", rich_help_panel=CACHE),
 ]
-TargetFps = Annotated[
-    float | None,
-    typer.Option(
-        "--target-fps",
-        metavar="N",
-        help="Leave out frames of faster videos until so many a second are left.",
-        show_default="all frames",
-        rich_help_panel=CACHE,
-    ),
-]
-
 Shards = Annotated[
     str | None,
     typer.Option(
@@ -103,7 +92,7 @@ def cache(
     frames: Frames = None,
     stride: Stride = None,
     start: Start = 0,
-    target_fps: TargetFps = None,
+    target_fps: options.TargetFps = None,
     shards: Shards = None,
     vae: options.Vae = None,
     vae_of: options.VaeOf = None,

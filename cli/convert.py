@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -12,6 +13,7 @@ from tvae.cli.reporting import printable, reporting, say, tell
 
 if TYPE_CHECKING:
     from tvae.pipeline.jobs import Job
+    from tvae.pipeline.jobs.conversion import Conversion
     from tvae.pipeline.jobs.job import Space
 
 __all__ = ["convert"]
@@ -21,7 +23,7 @@ Source = Annotated[
     typer.Argument(
         metavar="FROM",
         help="Latents of tvae, or a file of another program: .latent, .safetensors, .npz, .npy, .pt. With --for also a "
-        "folder of tvae's latents.",
+        "folder of tvae's latents; with --from that of a cache.",
     ),
 ]
 Target = Annotated[
@@ -29,7 +31,7 @@ Target = Annotated[
     typer.Argument(
         metavar="TO",
         help="Its name says what is written: .safetensors (an image) and .latents (a video) in tvae's form; .latent "
-        "(ComfyUI), .npz, .npy, .pt. With --for the folder of the cache.",
+        "(ComfyUI), .npz, .npy, .pt. With --for and --from a folder.",
     ),
 ]
 ToSpace = Annotated[
@@ -53,13 +55,44 @@ For = Annotated[
         rich_help_panel=CACHE,
     ),
 ]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="TRAINER",
+        help="FROM is the folder of this trainer's cache. Needs --vae.",
+        autocompletion=completion.trainers,
+        rich_help_panel=CACHE,
+    ),
+]
+FromArch = Annotated[
+    str | None,
+    typer.Option(
+        "--from-arch",
+        metavar="NAME",
+        help="With --from and --for: what --arch is of the one, of the other.",
+        show_default="the only one that the VAE suits",
+        rich_help_panel=CACHE,
+    ),
+]
+Pictures = Annotated[
+    str | None,
+    typer.Option(
+        "--source",
+        metavar="FOLDER",
+        help="With --from: folder of the images and videos that the cache was made of. They say what its files do not: "
+        "whole names, sizes, frame rates.",
+        show_default="FROM",
+        rich_help_panel=CACHE,
+    ),
+]
 Size = Annotated[
     str | None,
     typer.Option(
         "--size",
         metavar="WxH",
-        help="With --for the resolution that the trainer is set to. Otherwise of the picture, where another program's "
-        "latents are rows of tokens (Flux).",
+        help="With --for and --from the resolution that the trainer is set to. Otherwise of the picture, where another "
+        "program's latents are rows of tokens (Flux).",
         show_default=False,
         rich_help_panel=options.LATENTS,
     ),
@@ -70,12 +103,16 @@ def convert(
     source: Source,
     target: Target,
     trainer: For = None,
+    came_from: From = None,
     arch: options.Arch = None,
+    from_arch: FromArch = None,
+    pictures: Pictures = None,
     size: Size = None,
     buckets: options.Buckets = "on",
     no_upscale: options.NoUpscale = False,
     posterior: options.CachePosterior = None,
     seed: options.Seed = 0,
+    target_fps: options.TargetFps = None,
     vae: options.LatentsVae = None,
     vae_of: options.VaeOf = None,
     allow_pickle: options.AllowPickle = False,
@@ -93,10 +130,12 @@ def convert(
 
     Files of other programs do not say which VAE and space they are of: pass --vae and --space.
 
-    With --for, tvae's latents become a cache of a trainer. Their pictures must have been scaled and cut as the trainer
-    would do it; each that was not fails with a line that says what is wanted.
+    With --for, tvae's latents become a cache of a trainer; with --from, such a cache becomes latents of tvae; with
+    both, one trainer's cache becomes another's. Pictures must have been scaled and cut as the trainer of --for would
+    do it: say with --size, --buckets and --no-upscale how it is set. Each that was not fails with a line that says
+    what is wanted.
     """
-    with reporting(verbose, json, resumable=trainer is not None):
+    with reporting(verbose, json, resumable=trainer is not None or came_from is not None):
         from pathlib import Path
 
         from tvae.cli import arguments
@@ -104,17 +143,14 @@ def convert(
         from tvae.pipeline.jobs import Job
         from tvae.pipeline.jobs.remote.refusals import refuse_urls
 
-        refuse_urls([source, target], "tvae convert")
+        refuse_urls([source, target, *([pictures] if pictures else [])], "tvae convert")
         if not Path(source).exists():
             raise UsageError(f"{source} does not exist")
-        _check_together(
-            trainer is not None,
-            {"--arch": arch, "--buckets": buckets != "on", "--no-upscale": no_upscale, "--posterior": posterior}
-            | {"--seed": seed, "--recursive": recursive},
-            {"--vae": vae, "--space": space, "--key": key, "--to-space": to_space},
-        )
         wanted = arguments.parse_size(size)
-        if trainer is None:
+        if trainer is None and came_from is None:
+            given = {"--arch": arch, "--buckets": buckets != "on", "--no-upscale": no_upscale, "--posterior": posterior}
+            _refuse(given | {"--seed": seed, "--recursive": recursive}, "of caches: pass --for or --from, too")
+            _refuse(_of_from(from_arch, pictures, target_fps), "of caches that are read: pass --from, too")
             job = Job(
                 "decode",
                 (source,),
@@ -128,7 +164,23 @@ def convert(
             _one_file(source, target, job, to_space, overwrite, json)
             return
         from tvae.pipeline.caches import Buckets, CacheRequest
+        from tvae.pipeline.jobs.conversion import Conversion
 
+        _refuse({"--space": space, "--key": key}, "of single files; caches have their own")
+        if came_from is None:
+            _refuse(_of_from(from_arch, pictures, target_fps), "of caches that are read: pass --from, too")
+            _refuse({"--vae": vae, "--vae-of": vae_of}, "of --from; tvae's latents say which VAE they are of")
+        if trainer is None:
+            _refuse({"--from-arch": from_arch}, "of conversions from one cache into another; pass --arch")
+            _refuse({"--posterior": posterior, "--seed": seed}, "of --for")
+        else:
+            _refuse({"--to-space": to_space}, "of tvae's own latents; a cache has the trainer's")
+        into, out_of = (
+            None if name is None else CacheRequest(name, of, Buckets.parse(buckets), not no_upscale)
+            for name, of in ((trainer, arch), (came_from, arch if trainer is None else from_arch))
+        )
+        into = into and replace(into, posterior=posterior)
+        out_of = out_of and replace(out_of, target_fps=target_fps)
         job = Job(
             "cache",
             (source,),
@@ -136,21 +188,28 @@ def convert(
             recursive=recursive,
             existing=arguments.existing(overwrite, False),
             vae=vae,
+            vae_of=vae_of,
+            allow_pickle=allow_pickle,
+            device="cpu",
             size=wanted,
             seed=seed,
-            cache=CacheRequest(trainer, arch, Buckets.parse(buckets), not no_upscale, posterior=posterior),
+            cache=into or out_of,
         )
-        _many(job, json, quiet, verbose, not no_progress)
+        folder = None if pictures is None else Path(pictures)
+        _many(Conversion(job, out_of, into is None, folder, to_space), json, quiet, verbose, not no_progress)
 
 
-def _check_together(caches: bool, of_caches: dict[str, object], of_files: dict[str, object]) -> None:
-    """Raises UsageError for options of the other kind of conversion."""
+def _of_from(arch: str | None, pictures: str | None, target_fps: float | None) -> dict[str, object]:
+    return {"--from-arch": arch, "--source": pictures, "--target-fps": target_fps}
+
+
+def _refuse(given: dict[str, object], whose: str) -> None:
+    """Raises UsageError for the first option that says anything. whose: what it is of, and what to do."""
     from tvae.pipeline.errors import UsageError
 
-    for name, value in (of_files if caches else of_caches).items():
+    for name, value in given.items():
         if value not in (None, False, 0):
-            where = "of single files; with --for, latents say it themselves" if caches else "of caches: pass --for, too"
-            raise UsageError(f"{name} is {where}")
+            raise UsageError(f"{name} is {whose}")
 
 
 def _one_file(source: str, target: str, job: Job, to_space: Space | None, overwrite: bool, as_json: bool) -> None:
@@ -169,11 +228,11 @@ def _one_file(source: str, target: str, job: Job, to_space: Space | None, overwr
     tell(printable(f"{source} -> {target}"))
 
 
-def _many(job: Job, as_json: bool, quiet: bool, verbose: bool, progress: bool) -> None:
+def _many(wanted: Conversion, as_json: bool, quiet: bool, verbose: bool, progress: bool) -> None:
     from tvae.cli.exit_codes import ExitCode
     from tvae.cli.render import Display
-    from tvae.pipeline.jobs.conversion import Conversion, run_conversion
+    from tvae.pipeline.jobs.conversion import run_conversion
 
     with Display(as_json=as_json, quiet=quiet, verbose=verbose, progress=progress) as display:
-        finished = run_conversion(Conversion(job), display.show)
+        finished = run_conversion(wanted, display.show)
     raise typer.Exit(ExitCode.SOME_FAILED if finished.failed else ExitCode.DONE)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tvae.cli.options.caching import Arch, Buckets, CachePosterior, NoUpscale
+from tvae.cli.options.caching import Arch, Buckets, CachePosterior, NoUpscale, TargetFps
 from tvae.cli.options.files import (
     BatchFile,
     DryRun,
@@ -102,6 +102,7 @@ __all__ = [
     "Spill",
     "Split",
     "Strip",
+    "TargetFps",
     "Threads",
     "TokensSize",
     "UrlInputs",

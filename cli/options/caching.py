@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-__all__ = ["CACHE", "Arch", "Buckets", "CachePosterior", "NoUpscale"]
+__all__ = ["CACHE", "Arch", "Buckets", "CachePosterior", "NoUpscale", "TargetFps"]
 
 CACHE = "Cache"
 
@@ -40,6 +40,16 @@ CachePosterior = Annotated[
         "--posterior",
         help="Mean of the encoder's distribution, or a sample of it.",
         show_default="what the trainer stores",
+        rich_help_panel=CACHE,
+    ),
+]
+TargetFps = Annotated[
+    float | None,
+    typer.Option(
+        "--target-fps",
+        metavar="N",
+        help="Leave out frames of faster videos until so many a second are left.",
+        show_default="all frames",
         rich_help_panel=CACHE,
     ),
 ]

@@ -144,7 +144,7 @@ class CachePlan:
 
     def subject(self, place: PurePosixPath, info: MediaInfo, piece: Piece | None = None) -> Subject:
         """An image or a piece of a video. place: below the output folder. Raises InputError for want of a bucket."""
-        size = self._seen(info)
+        size = self.trainer.sees(info)
         return Subject(place, size, self.framing(size), self.architecture, piece, self.request.flip)
 
     def framing(self, size: Size) -> Framing:
@@ -161,7 +161,7 @@ class CachePlan:
 
     def pixels(self, rgb: np.ndarray, info: MediaInfo, framing: Framing) -> np.ndarray:
         """uint8 [H, W, 3] of an upright frame to what the encoder sees."""
-        if info.kind not in self.trainer.upright and (info.rotation or info.mirrored):
+        if self.trainer.leaves_turned(info):
             rgb = Orientation(-info.rotation % 360).apply(rgb)
             rgb = rgb[:, ::-1] if info.mirrored else rgb
         return framed(rgb, framing)
@@ -283,8 +283,3 @@ class CachePlan:
             "computed": str(self.model.dtype).removeprefix("torch."),
             "pieces": [request.frames, request.stride, request.start, request.target_fps],
         }
-
-    def _seen(self, info: MediaInfo) -> Size:
-        """Width and height of an image as the trainer sees it."""
-        turned = info.kind not in self.trainer.upright and info.rotation in (90, 270)
-        return (info.height, info.width) if turned else (info.width, info.height)

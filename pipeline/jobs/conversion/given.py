@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.caches.spec import Piece
+from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.content_checksum import of_file
+from tvae.pipeline.files.record import Count, from_json
 from tvae.pipeline.latents import LatentsMeta
 from tvae.pipeline.models.latent_space import LatentSpace
 from tvae.pipeline.session.model_info import ModelInfo
 
-__all__ = ["Given", "KnownVae", "Taken"]
+__all__ = ["Cached", "Given", "KnownVae", "Taken", "checksum_of"]
 
 
 @dataclass(frozen=True)
@@ -36,19 +38,48 @@ class Given:
 
 @dataclass(frozen=True)
 class Taken:
-    """One picture or video that is converted, before its values are read. pieces: of a video that was cut; else 1."""
+    """One picture or video that is converted. pieces: of a video that was cut; else 1."""
 
     meta: LatentsMeta
-    files: tuple[Path, ...]
+    """Of the first piece."""
     read: Callable[[], Iterable[Given]]
     """Raises InputError."""
+    checksum: str
+    """Of the files that values come from."""
     pieces: int = 1
     content: str = ""
     """Checksum of the picture's own bytes, where the picture is at hand."""
 
-    def checksum(self) -> str:
-        """Of the files that values come from. `OSError`."""
-        return hashlib.sha256("".join(of_file(file) for file in self.files).encode()).hexdigest()
+
+def checksum_of(files: Iterable[Path]) -> str:
+    """Of their bytes, in order. Raises InputError for one that cannot be read."""
+    found = hashlib.sha256()
+    for file in files:
+        try:
+            found.update(of_file(file).encode())
+        except OSError as error:
+            raise InputError(f"cannot read '{file}': {error.strerror or error}") from error
+    return found.hexdigest()
+
+
+@dataclass(frozen=True)
+class Cached:
+    """What latents say that came out of a trainer's cache, in ``options`` under ``cache``."""
+
+    trainer: str
+    architecture: str
+    as_stored: bool = False
+    """The picture's file says to turn it, and the latents are of the picture as it is stored."""
+    start: Count = 0
+    """Of a video: the frame that its piece begins with."""
+
+    @classmethod
+    def of(cls, meta: LatentsMeta) -> Cached | None:
+        """None: they did not, or not as this tvae writes it."""
+        try:
+            return from_json(cls, meta.options["cache"], "options.cache")
+        except (KeyError, ValueError):
+            return None
 
 
 @dataclass(frozen=True)

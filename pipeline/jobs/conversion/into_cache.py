@@ -12,7 +12,7 @@ from tvae.pipeline.caches.record import CacheRecord, FileRecord, read_record
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs.cache_draw import drawn, generator_of
 from tvae.pipeline.jobs.cache_plan import CachePlan
-from tvae.pipeline.jobs.conversion.given import Given, KnownVae, Taken
+from tvae.pipeline.jobs.conversion.given import Cached, Given, KnownVae, Taken
 from tvae.pipeline.jobs.convert import in_space
 from tvae.pipeline.jobs.describe import tool
 from tvae.pipeline.jobs.events import ItemDone, ItemSkipped
@@ -21,6 +21,7 @@ from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outcome import Finished
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.latents import Geometry, LatentsMeta
+from tvae.pipeline.media.formats import listed
 
 __all__ = ["IntoCache"]
 
@@ -36,6 +37,11 @@ class IntoCache:
         self._plans: dict[object, CachePlan] = {}
         self._told: set[str] = set()
         self._notices: list[str] = []
+
+    @property
+    def begun(self) -> bool:
+        """Could any latents be such a cache?"""
+        return bool(self._plans)
 
     def write(self, item: Item, taken: Taken) -> Finished | ItemSkipped:
         """Writes the entries of one picture or video, unless they are there. Raises InputError, OutputError, and
@@ -94,7 +100,7 @@ class IntoCache:
     def _record(self, plan: CachePlan, taken: Taken, posterior: str) -> CacheRecord:
         """Of the entries, before there are any. They are made of the files that values come from."""
         drawn_here = posterior == "sample" and taken.meta.posterior.kind == "moments"
-        said = {"posterior": posterior, "seed": self._job.seed if drawn_here else None, "latents": taken.checksum()}
+        said = {"posterior": posterior, "seed": self._job.seed if drawn_here else None, "latents": taken.checksum}
         name, architecture = plan.trainer.name, plan.architecture.name
         options = {**plan.options, **said}
         return CacheRecord(name, architecture, taken.meta.vae, taken.meta.source, taken.content, options, tool=tool())
@@ -135,6 +141,14 @@ def _subject(plan: CachePlan, place: PurePosixPath, given: Given, pieces: int) -
             f"its {meta.kind} was turned as its file says and {trainer.name} does not turn it; save it upright, then "
             "encode it"
         )
+    came = Cached.of(meta)
+    if came is not None and came.as_stored and meta.kind in trainer.upright:
+        raise InputError(
+            f"its {meta.kind} is to be turned as its file says, which {trainer.name} does and {came.trainer} does not; "
+            "save it upright, then cache it"
+        )
+    if trainer.whole_names and not listed(place.suffix):
+        raise InputError(f"{trainer.name} wants the whole name of its picture, not '{place.name}'; pass --source")
     if given.repeated:
         raise InputError(f"its last frame was repeated {given.repeated} times; encode it with --align crop")
     if trainer.one_piece and pieces > 1:
@@ -158,8 +172,8 @@ def _check_framing(trainer: str, wanted: Framing, geometry: Geometry) -> None:
     padded = ", padded" if any(geometry.pad) else ""
     raise InputError(
         f"{trainer} wants {_said(wanted.resized, wanted.crop)} of this picture of {size[0]}x{size[1]}, the latents are "
-        f"of {_said(resized, crop)}{padded}; say how the trainer is set (--size, --buckets, --no-upscale), or encode "
-        f"with --size {width}x{height} --fit cover"
+        f"of {_said(resized, crop)}{padded}; say how the trainer is set (--size, --buckets, --no-upscale), or begin "
+        f"with the picture: tvae cache, or tvae encode --size {width}x{height} --fit cover"
     )
 
 

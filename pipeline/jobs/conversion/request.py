@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from tvae.pipeline.caches import CacheRequest, trainer_named
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.job import Job, Space
 
 __all__ = ["Conversion"]
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """Raises UsageError for trainers that there is no file for, and for shards."""
+    """Raises UsageError for trainers that there is no file for, for shards, and for what contradicts itself."""
 
     job: Job
     """Of the operation cache: its only input is what is converted, its output the folder that it goes to; ``existing``,
-    ``size``, ``seed`` and ``cache`` as there. ``cache`` is the cache that is written."""
+    ``vae``, ``size`` and ``seed`` as there. ``cache`` is the cache that is written or, where tvae's own latents are,
+    the one that is read."""
+    out_of: CacheRequest | None = None
+    """The cache that is read; None: tvae's own latents are."""
+    into_own: bool = False
+    """tvae's own latents are written."""
+    pictures: Path | None = None
+    """Folder of the images and videos that a cache was made of; None: looked for in the cache itself."""
+    space: Space | None = None
+    """Of tvae's own latents that are written; None: that of the cache."""
 
     def __post_init__(self) -> None:
         assert self.job.cache is not None, "a job that caches has one"
-        _check(self.job.cache, "are filled by tvae cache, from pictures")
+        assert self.out_of is not None or not self.into_own, "from one's own into one's own is no conversion"
+        if self.out_of is not None:
+            _check(self.out_of, "are read by their loaders alone")
+            if self.job.vae is None:
+                raise UsageError("a cache does not say which VAE it is of: pass --vae")
+        if not self.into_own:
+            _check(self.job.cache, "are filled by tvae cache, from pictures")
+        if self.pictures is not None and not self.pictures.is_dir():
+            raise UsageError(f"the folder of --source, {self.pictures}, does not exist")
 
 
 def _check(request: CacheRequest, why_no_shards: str) -> None:
