@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from tvae.pipeline.latents import LatentsMeta
 from tvae.pipeline.models.latent_space import LatentSpace
 from tvae.pipeline.session.model_info import ModelInfo
 
-__all__ = ["Cached", "Given", "KnownVae", "Taken", "checksum_of"]
+__all__ = ["Cached", "Given", "KnownVae", "Once", "Taken", "checksum_of"]
 
 
 @dataclass(frozen=True)
@@ -113,3 +114,18 @@ class KnownVae:
             values=vae.values,
         )
         return cls(info, getattr(torch, meta.dtype))
+
+
+class Once:
+    """Lines that hold of many items and are told of the first alone. Any thread may ask."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+        self._lock = threading.Lock()
+
+    def new(self, lines: Iterable[str]) -> list[str]:
+        """Those that were not told before."""
+        with self._lock:
+            found = [line for line in dict.fromkeys(lines) if line not in self._told]
+            self._told |= {*found}
+        return found

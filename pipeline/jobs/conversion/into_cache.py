@@ -12,7 +12,7 @@ from tvae.pipeline.caches.record import CacheRecord, FileRecord, read_record
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs.cache_draw import drawn, generator_of
 from tvae.pipeline.jobs.cache_plan import CachePlan
-from tvae.pipeline.jobs.conversion.given import Cached, Given, KnownVae, Taken
+from tvae.pipeline.jobs.conversion.given import Cached, Given, KnownVae, Once, Taken
 from tvae.pipeline.jobs.convert import in_space
 from tvae.pipeline.jobs.describe import tool
 from tvae.pipeline.jobs.events import ItemDone, ItemSkipped
@@ -35,8 +35,7 @@ class IntoCache:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._plans: dict[object, CachePlan] = {}
-        self._told: set[str] = set()
-        self._notices: list[str] = []
+        self._told = Once()
 
     @property
     def begun(self) -> bool:
@@ -46,10 +45,10 @@ class IntoCache:
     def write(self, item: Item, taken: Taken) -> Finished | ItemSkipped:
         """Writes the entries of one picture or video, unless they are there. Raises InputError, OutputError, and
         UsageError where the VAE is not the trainer's."""
-        begin, plan = time.monotonic(), self._plan(taken.meta)
+        begin, plan, notices = time.monotonic(), self._plan(taken.meta), list[str]()
         if taken.meta.kind == "video":
             plan.check_clips()
-        item, posterior = plan.own(item), self._posterior(plan, taken.meta)
+        item, posterior = plan.own(item), self._posterior(plan, taken.meta, notices)
         record = self._record(plan, taken, posterior)
 
         def serves() -> str | None:
@@ -63,19 +62,12 @@ class IntoCache:
             for number, given in enumerate(taken.read(), 1):
                 assert item.below is not None, "an item of a cache has a place"
                 subject = _subject(plan, item.below, given, taken.pieces)
-                staged = plan.stage(subject, self._values(plan, subject, given, posterior), item.record)
+                staged = plan.stage(subject, self._values(plan, subject, given, posterior, notices), item.record)
                 files += [one.record for one in staged]
                 plan.commit(item.record, record.with_files((*files,), complete=number == taken.pieces), staged)
                 frames += 1 if given.piece is None else given.piece.frames
         done = ItemDone(item.source, item.index, plan.root / files[0].file, frames, time.monotonic() - begin)
-        notices, self._notices = self._notices, []
-        return Finished(notices, done)
-
-    def _once(self, message: str) -> None:
-        """What holds of many entries."""
-        if message not in self._told:
-            self._told.add(message)
-            self._notices.append(message)
+        return Finished(self._told.new(notices), done)
 
     def _plan(self, meta: LatentsMeta) -> CachePlan:
         known = KnownVae.of(meta)
@@ -84,14 +76,14 @@ class IntoCache:
             self._plans[key] = CachePlan(self._job, known)
         return self._plans[key]
 
-    def _posterior(self, plan: CachePlan, meta: LatentsMeta) -> str:
+    def _posterior(self, plan: CachePlan, meta: LatentsMeta, notices: list[str]) -> str:
         """What is stored: *mean*, *sample*, or *none* of a VAE that gives a point."""
         wanted, kind = plan.posterior, meta.posterior.kind
         if kind in (wanted, "moments", "none"):
             return wanted
         who = f"{plan.trainer.name} stores a {wanted} for {plan.architecture.name}"
         if kind == "mean" and plan.request.posterior is None:
-            self._once(f"{who}; latents that are means stay means (tvae encode --posterior moments leaves both open)")
+            notices.append(f"{who}; what is a mean stays one (tvae encode --posterior moments leaves both open)")
             return kind
         if plan.request.posterior is not None:
             raise InputError(f"a {wanted} was asked for and these latents are a {kind}; encode --posterior moments")
@@ -105,7 +97,9 @@ class IntoCache:
         options = {**plan.options, **said}
         return CacheRecord(name, architecture, taken.meta.vae, taken.meta.source, taken.content, options, tool=tool())
 
-    def _values(self, plan: CachePlan, subject: Subject, given: Given, posterior: str) -> list[Tensor]:
+    def _values(
+        self, plan: CachePlan, subject: Subject, given: Given, posterior: str, notices: list[str]
+    ) -> list[Tensor]:
         """[C, t, h, w] in the trainer's space: of the picture and, where both sides keep it, of the mirrored one."""
         space, (old, new) = plan.model.info.space, (given.meta.space.name, plan.architecture.space)
         values = in_space(given.tensors, space, old, new)
@@ -118,7 +112,7 @@ class IntoCache:
         if given.mirrored is None:
             return [found]
         if not subject.flip:
-            self._once(f"{plan.trainer.name} keeps no mirrored images in its cache; theirs are left out")
+            notices.append(f"{plan.trainer.name} keeps no mirrored images in its cache; theirs are left out")
             return [found]
         return [found, in_space({"latents": given.mirrored}, space, old, new)["latents"]]
 

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from tvae.pipeline.jobs.conversion.given import Given, KnownVae, Taken
+from tvae.pipeline.jobs.conversion.given import Given, KnownVae, Once, Taken
 from tvae.pipeline.jobs.convert import in_space, write_latents
 from tvae.pipeline.jobs.events import ItemDone, ItemSkipped
 from tvae.pipeline.jobs.existing import DONE_ALREADY, latents_serve
@@ -26,7 +26,7 @@ class IntoOwn:
 
     def __init__(self, job: Job, space: Space | None) -> None:
         self._job, self._space = job, space
-        self._told = False
+        self._told = Once()
 
     def write(self, item: Item, taken: Taken) -> Finished | ItemSkipped:
         """Writes the latents of one picture, or of all pieces of one video, unless they are there. InputError,
@@ -34,15 +34,16 @@ class IntoOwn:
         begin, frames, made = time.monotonic(), 0, False
         outputs, notices = list[Path](), list[str]()
         for given in taken.read():
-            if given.mirrored is not None and not self._told:
-                self._told = True
+            if given.mirrored is not None:
                 notices.append("tvae's own latents hold no mirrored images; those of the cache are left out")
             outputs.append(self._output(item, given, taken.pieces))
             made = self._write(outputs[-1], given) or made
             frames += 1 if given.piece is None else given.piece.frames
         if not made:
             return ItemSkipped(item.source, item.index, outputs[0], DONE_ALREADY)
-        return Finished(notices, ItemDone(item.source, item.index, outputs[0], frames, time.monotonic() - begin))
+        return Finished(
+            self._told.new(notices), ItemDone(item.source, item.index, outputs[0], frames, time.monotonic() - begin)
+        )
 
     def _write(self, output: Path, given: Given) -> bool:
         """False: it is there already."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 from tvae.pipeline.caches import architecture_of, trainer_named
@@ -28,9 +31,13 @@ from tvae.pipeline.media.sandbox import Sandbox
 
 __all__ = ["run_conversion"]
 
+_AT_ONCE = 8
+"""Items."""
+
 
 def run_conversion(wanted: Conversion, on_event: Callable[[Event], None]) -> RunDone:
-    """Does all of it in the caller's thread and returns the last event. Events and errors are those of ``run_job``."""
+    """Does all of it and returns the last event. Events are told in the caller's thread; they and errors are those of
+    ``run_job``."""
     begin, job = time.monotonic(), wanted.job
     with Sandbox(job.sandbox) as sandbox:
         context = context_for(job, Vaes(job), Claims(()), on_event, sandbox, computes=False)
@@ -44,8 +51,9 @@ def run_conversion(wanted: Conversion, on_event: Callable[[Event], None]) -> Run
         tally = Tally(context, alone=len(items) == 1)
         on_event(RunStarted("convert", len(items)))
         way = IntoOwn(job, wanted.space) if wanted.into_own else IntoCache(job)
-        for item in items:
-            tally.end(item, _ended(item, lambda item: way.write(item, take(item)), way))
+        with closing(_ended(items, lambda item: way.write(item, take(item)), way)) as ended:
+            for item, outcome in ended:
+                tally.end(item, outcome)
         finished = tally.sum_up(time.monotonic() - begin)
     on_event(finished)
     return finished
@@ -70,8 +78,29 @@ def _listed(wanted: Conversion, context: Context) -> tuple[list[Item], Callable[
     return [item for item, _ in cached], lambda item: entries.taken(item, cached[item.index][1])
 
 
-def _ended(item: Item, do: Callable[[Item], Outcome], way: IntoCache | IntoOwn) -> Outcome:
-    """How an item ends. UsageError for what cannot be done with any before one could be."""
+def _ended(
+    items: Iterable[Item], do: Callable[[Item], Outcome], way: IntoCache | IntoOwn
+) -> Generator[tuple[Item, Outcome], None, None]:
+    """How items end, in their order. Several are done at the same time, for most of it goes into flushing files; but
+    one after the other until one could be done at all: UsageError for what cannot be done with any."""
+    running = deque[tuple[Item, Future[Outcome]]]()
+    with ThreadPoolExecutor(_AT_ONCE, "tvae-convert") as threads:
+        try:
+            for item in items:
+                if not way.begun:
+                    yield item, _outcome(item, do, way)
+                    continue
+                running.append((item, threads.submit(_outcome, item, do, way)))
+                if len(running) > _AT_ONCE:
+                    first, future = running.popleft()
+                    yield first, future.result()
+            for item, future in running:
+                yield item, future.result()
+        finally:
+            threads.shutdown(cancel_futures=True)
+
+
+def _outcome(item: Item, do: Callable[[Item], Outcome], way: IntoCache | IntoOwn) -> Outcome:
     try:
         if item.problem is not None:
             raise InputError(item.problem)

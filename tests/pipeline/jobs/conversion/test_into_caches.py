@@ -67,7 +67,7 @@ def test_means_stay_means_and_that_is_said_once(folders: Any) -> None:
     tvae("encode", "photos", "-o", "lat", "--vae", folders("sdxl"), "--dtype", "float32")
     code, _, told = tvae("convert", "lat", "cache", *KOHYA)
     assert (code, len(told)) == (0, 1)
-    assert "kohya stores a sample for sdxl; latents that are means stay means" in told[0]
+    assert "kohya stores a sample for sdxl; what is a mean stays one" in told[0]
     with np.load("cache/0_0096x0064_sdxl.npz") as found:
         assert torch.from_numpy(found["latents"]).equal(load_latents("lat/0.png.safetensors").tensor)
         assert found["original_size"].tolist() == [96, 64]
