@@ -231,8 +231,12 @@ def _one_file(source: str, target: str, job: Job, to_space: Space | None, overwr
 def _many(wanted: Conversion, as_json: bool, quiet: bool, verbose: bool, progress: bool) -> None:
     from tvae.cli.exit_codes import ExitCode
     from tvae.cli.render import Display
+    from tvae.pipeline.jobs.cache_names import advice
     from tvae.pipeline.jobs.conversion import run_conversion
 
     with Display(as_json=as_json, quiet=quiet, verbose=verbose, progress=progress) as display:
         finished = run_conversion(wanted, display.show)
+    if finished.done and not (quiet or as_json or wanted.into_own):
+        for line in advice(wanted.job, wanted.images):
+            say(line)
     raise typer.Exit(ExitCode.SOME_FAILED if finished.failed else ExitCode.DONE)

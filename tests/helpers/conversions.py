@@ -10,8 +10,11 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from tvae.cli.app import app
+from tvae.pipeline.caches import TRAINERS
 
-__all__ = ["files_below", "tvae", "write_photo"]
+__all__ = ["BESIDE", "files_below", "tvae", "write_photo"]
+
+BESIDE = "looks for a cache beside the images"
 
 
 def write_photo(path: Path, width: int = 96, height: int = 64, seed: int = 0, **saved: Any) -> Path:
@@ -23,9 +26,11 @@ def write_photo(path: Path, width: int = 96, height: int = 64, seed: int = 0, **
 
 
 def tvae(*words: object) -> tuple[int, str, list[str]]:
-    """Exit code, stdout, and the lines of stderr that are no sums."""
+    """Exit code, stdout, and the lines of stderr that are no sums and no advice on a trainer."""
     done = CliRunner().invoke(app, [*map(str, words)])
-    return done.exit_code, done.stdout, [line for line in done.stderr.splitlines() if line.startswith("tvae: ")]
+    lines = (line.removeprefix("tvae: ") for line in done.stderr.splitlines() if line.startswith("tvae: "))
+    notes = {note for trainer in TRAINERS.values() for note in trainer.notes}
+    return done.exit_code, done.stdout, [line for line in lines if line not in notes and BESIDE not in line]
 
 
 def files_below(folder: Path) -> dict[str, bytes]:

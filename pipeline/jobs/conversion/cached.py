@@ -9,15 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from tvae.pipeline.caches import CacheRequest, architecture_of, trainer_named
+from tvae.pipeline.caches import CacheRequest, architecture_of, check_constants, trainer_named
 from tvae.pipeline.caches.record import CacheRecord, read_record, record_place
 from tvae.pipeline.caches.spec import Entry
 from tvae.pipeline.caches.verify import records_below
 from tvae.pipeline.errors import InputError, UsageError
+from tvae.pipeline.files.checked import is_name
 from tvae.pipeline.files.tensor_header import read_texts
 from tvae.pipeline.jobs.conversion.pictures import Pictures
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.media.formats import Kind, kinds_of, listed
 
 if TYPE_CHECKING:
     from tvae.pipeline.session.model_info import ModelInfo
@@ -56,6 +58,12 @@ class CacheFolder:
             raise UsageError(f"{root} is no folder; name that of the cache")
         self.root, self.trainer = root, trainer_named(request.trainer)
         self.architecture = architecture_of(self.trainer, request.architecture, info)
+        check_constants(self.architecture, info)
+        if self.architecture.space == "model" and info.space.unknown is not None:
+            raise UsageError(
+                f"{self.trainer.name} caches model space for {self.architecture.name}, and nothing is known of that of "
+                f"VAE '{info.id}': {info.space.unknown}; say which model it is of (--vae-of)"
+            )
         self._pictures = Pictures(pictures or root, self.trainer, self.architecture)
         self._records = dict(self._recorded())
 
@@ -72,9 +80,9 @@ class CacheFolder:
         output, items = Path(job.output or "."), []
         for index, (place, (files, picture, problem)) in enumerate(sorted(found.items())):
             record = record_place(output, Path(place))
-            at = (files[0].path, index, frozenset[str](), record.parent, record.name, False, False)
-            item = Item(*at, problem, below=None if problem else place)  # type: ignore[arg-type]
-            items.append((item, CacheFiles(tuple(files), picture)))
+            kinds = frozenset[Kind]() if picture is None else kinds_of(picture.suffix)
+            at = (files[0].path, index, kinds, record.parent, record.name, False, False)
+            items.append((Item(*at, problem, below=None if problem else place), CacheFiles(tuple(files), picture)))
         return items
 
     def _files(self, recursive: bool) -> Iterator[EntryFile]:
@@ -94,8 +102,10 @@ class CacheFolder:
         """Its place, the picture if it is at hand, and what is wrong. What has no whole name is called after its own
         file."""
         entry, own = file.entry, PurePosixPath(file.path.relative_to(self.root).as_posix())
-        if file.record is not None:
+        if file.record is not None and listed(PurePosixPath(file.record.source.name).suffix):
             entry = replace(entry, name=file.record.source.name)
+        if entry.name is not None and not is_name(entry.name):
+            return own, None, f"'{file.path}': its source is called '{entry.name}', and no file can be"
         try:
             place = self._pictures.place_of(entry, own)
         except InputError as error:

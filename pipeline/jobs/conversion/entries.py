@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from tvae.pipeline.caches import CacheRequest, Framing
@@ -25,6 +26,7 @@ from tvae.pipeline.latents.foreign import tensors_in
 from tvae.pipeline.latents.meta import PosteriorKind
 from tvae.pipeline.latents.tensor_file import own_memory
 from tvae.pipeline.latents.verify import MadeBy
+from tvae.pipeline.media.formats import listed
 from tvae.pipeline.media.spec import MediaInfo
 
 if TYPE_CHECKING:
@@ -119,7 +121,8 @@ class Entries:
                 name = one.path.relative_to(self.folder.root).as_posix()
                 if name in kept and of_file(one.path) != kept[name]:
                     raise InputError(f"'{one.path}' is damaged: its content is not what was written")
-            if path is not None and not record.of_source(path):
+            by_name = listed(PurePosixPath(record.source.name).suffix)  # else it is known by another cache's file
+            if path is not None and by_name and not record.of_source(path):
                 raise InputError(f"its source '{path}' has changed; cache it again")
             return record.content
         return "" if path is None else of_file(path)

@@ -41,6 +41,13 @@ class Conversion:
         if self.pictures is not None and not self.pictures.is_dir():
             raise UsageError(f"the folder of --source, {self.pictures}, does not exist")
 
+    @property
+    def images(self) -> list[Path]:
+        """Folders that the images lie in, as far as that is known."""
+        if self.pictures is not None:
+            return [self.pictures]
+        return [] if self.out_of is None else [Path(self.job.inputs[0])]
+
 
 def _check(request: CacheRequest, why_no_shards: str) -> None:
     trainer = trainer_named(request.trainer)

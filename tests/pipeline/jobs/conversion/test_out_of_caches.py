@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 from clips import write_clip
-from conversions import files_below, tvae, write_photo
+from conversions import BESIDE, files_below, tvae, write_photo
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from slow_but import slow_but
+from typer.testing import CliRunner
 
+from tvae.cli.app import app
 from tvae.pipeline import load_latents
 
 KOHYA = ("--size", "96x64", "--buckets", "32-128/32")
@@ -208,8 +210,6 @@ def test_what_is_not_as_it_was_is_refused(folders: Any) -> None:
     shutil.copytree(folders("sdxl"), other, dirs_exist_ok=True)
     (weights,) = other.glob("*.safetensors")
     changed = {name: value + 1 for name, value in load_file(weights).items()}
-    from safetensors.torch import save_file
-
     save_file(changed, weights)
     told = tvae(*(other if word == folders("sdxl") else word for word in words), "--overwrite")[2]
     assert sum("it was made by another VAE" in line for line in told) >= 2
@@ -224,6 +224,7 @@ def test_what_is_not_as_it_was_is_refused(folders: Any) -> None:
         (("--from", "kohya"), "does not say which VAE it is of: pass --vae"),
         (("--from", "kohya", "--vae", "V", "--arch", "flux"), "is not kohya's for flux"),
         (("--from", "webdataset", "--vae", "V"), "shards of webdataset are read by their loaders alone"),
+        (("--from", "kohya", "--vae", "V", "--arch", "sd"), "is of another model than sd"),
         (("--from", "musubi", "--vae", "V"), "trains nothing on latents of the VAE"),
         (("--from", "kohya", "--vae", "V", "--arch", "sdxl", "--source", "gone"), "gone, does not exist"),
         (("--from", "ai-toolkit", "--vae", "V", "--arch", "sdxl"), "no files of ai-toolkit for sdxl in cache"),
@@ -268,3 +269,38 @@ def test_files_that_hold_something_else(folders: Any, arrays: dict[str, tuple[in
     if "say with --size" in told:
         assert tvae(*words, *KOHYA)[0] == 0
         assert load_latents("out/a.npz.safetensors").tensor.shape == (4, 8, 12)
+
+
+@pytest.mark.parametrize("name", ["../../a.png", "/a.png", "x/a.png", ".."])
+def test_names_that_lead_elsewhere(folders: Any, name: str) -> None:
+    """What a file says of its source is no path to follow."""
+    texts = {"filename": name, "latent_space_version": "sdxl", "format": "pt"}
+    texts |= {"scale_to_width": "64", "scale_to_height": "64", "crop_x": "0", "crop_y": "0"}
+    texts |= {"crop_width": "64", "crop_height": "64"}
+    for place in ("deep/cache/_latent_cache", "deep/cache/s/_latent_cache"):
+        Path(place).mkdir(parents=True)
+        save_file({"latent": torch.zeros(4, 8, 8)}, f"{place}/a_x.safetensors", texts)
+    write_photo(Path("a.png"), 64, 64)
+    before = files_below(Path())
+    words = ("--from", "ai-toolkit", "--arch", "sdxl", "--vae", folders("sdxl"), "--recursive", "--source", "deep")
+    code, _, told = tvae("convert", "deep/cache", "deep/out", *words)
+    assert (code, len(told)) == (3, 2)
+    assert all("and no file can be" in line for line in told)
+    assert files_below(Path()) == before
+
+
+def test_what_the_trainer_wants_is_told(folders: Any) -> None:
+    write_photo(Path("photos/a.png"))
+    settings = ("--arch", "sdxl", *KOHYA)
+    words = ("--from", "kohya", "--vae", str(folders("sdxl")))
+    tvae("cache", "photos", "-o", "photos", "--for", "kohya", *settings, *words[2:])
+    told = []
+    for call in (
+        ["photos", "lat", *words, *settings],
+        ["lat", "out", "--for", "kohya", *settings],
+        ["out", "photos", "--for", "ai-toolkit", *words, "--arch", "sdxl", "--size", "96x96", "--source", "photos"],
+    ):
+        told.append(CliRunner().invoke(app, ["convert", *call]).stderr)
+    assert [BESIDE in one for one in told] == [False, True, False]
+    assert ["one resolution of each image" in one for one in told] == [False, True, False]
+    assert files_below(Path("photos/_latent_cache"))
