@@ -13,12 +13,14 @@ from tvae.pipeline.caches.record import record_place
 from tvae.pipeline.caches.spec import Piece
 from tvae.pipeline.errors import InputError, TvaeError
 from tvae.pipeline.files.checked import is_name
+from tvae.pipeline.files.tensor_header import read_header
 from tvae.pipeline.jobs.conversion.given import Cached, Given, Taken, checksum_of
 from tvae.pipeline.jobs.found import Found
 from tvae.pipeline.jobs.items import expand
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item
-from tvae.pipeline.latents import LatentsMeta, LatentsReader, open_latents, source_of
+from tvae.pipeline.latents import IMAGE_SUFFIX, LatentsMeta, LatentsReader, open_latents, source_of
+from tvae.pipeline.latents.meta import FORMAT
 from tvae.pipeline.media.formats import Kind
 
 __all__ = ["own_items", "taken"]
@@ -51,6 +53,9 @@ class _Read(NamedTuple):
 def _source(found: Found) -> _Read:
     if found.problem is not None:
         return _Read(found.name, frozenset(), found.problem)
+    if _of_another_program(found.path):
+        told = "a trainer's cache is named with --from, by its folder; other files are converted without --for"
+        return _Read(found.name, frozenset(), f"'{found.path}' is not latents of tvae; {told}")
     try:
         name, kind = source_of(found.path)
         is_piece = kind == "video" and Cached.of(open_latents(found.path).meta) is not None
@@ -58,6 +63,16 @@ def _source(found: Found) -> _Read:
         return _Read(found.name, frozenset(), str(error))
     problem = None if is_name(name) else f"{found.path}: its source is called '{name}', and no file can be"
     return _Read(name, frozenset({kind}), problem, is_piece)
+
+
+def _of_another_program(path: Path) -> bool:
+    """Is it a whole file that does not say it is of tvae?"""
+    if path.is_dir():
+        return False
+    try:
+        return path.suffix != IMAGE_SUFFIX or read_header(path).metadata.get("format") != FORMAT
+    except (OSError, ValueError):  # damaged, which the reader of latents tells
+        return False
 
 
 def _item(found: Found, read: _Read, index: int, output: Path) -> Item:

@@ -33,11 +33,11 @@ class Conversion:
         assert self.job.cache is not None, "a job that caches has one"
         assert self.out_of is not None or not self.into_own, "from one's own into one's own is no conversion"
         if self.out_of is not None:
-            _check(self.out_of, "are read by their loaders alone")
+            _check(self.out_of, "--from", "are read by their loaders alone")
             if self.job.vae is None:
                 raise UsageError("a cache does not say which VAE it is of: pass --vae")
         if not self.into_own:
-            _check(self.job.cache, "are filled by tvae cache, from pictures")
+            _check(self.job.cache, "--for", "are filled by tvae cache, from pictures")
         if self.pictures is not None and not self.pictures.is_dir():
             raise UsageError(f"the folder of --source, {self.pictures}, does not exist")
 
@@ -49,8 +49,8 @@ class Conversion:
         return [] if self.out_of is None else [Path(self.job.inputs[0])]
 
 
-def _check(request: CacheRequest, why_no_shards: str) -> None:
-    trainer = trainer_named(request.trainer)
+def _check(request: CacheRequest, option: str, why_no_shards: str) -> None:
+    trainer = trainer_named(request.trainer, option)
     if trainer.form is not None:
         raise UsageError(f"shards of {trainer.name} {why_no_shards}; tvae convert knows caches of single files")
     names = [one.name for one in trainer.architectures]

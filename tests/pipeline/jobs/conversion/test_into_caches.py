@@ -12,6 +12,7 @@ import torch
 from clips import write_clip
 from conversions import files_below, tvae, write_photo
 from PIL import Image
+from safetensors.torch import save_file
 from slow_but import slow_but
 
 from tvae.pipeline import load_latents, save_latents
@@ -149,9 +150,11 @@ def test_one_bad_item_fails_alone(folders: Any) -> None:
     data[-5] ^= 1
     file.write_bytes(data)
     Path("lat/3.safetensors").write_bytes(b"no latents")
+    save_file({"latent": torch.zeros(4, 8, 12)}, "lat/5.safetensors")
     code, out, told = tvae("convert", "lat", "cache", *KOHYA)
     assert (code, out.splitlines()) == (3, ["lat/0.png.safetensors -> cache/0_0096x0064_sdxl.npz"])
     kinds = ("is not kohya's for sdxl: that has 4 channels", "is damaged", "3.safetensors", "was turned as its file")
+    kinds += ("'lat/5.safetensors' is not latents of tvae; a trainer's cache is named with --from",)
     assert len(told) == len(kinds)
     assert all(any(kind in line for line in told) for kind in kinds)
 
