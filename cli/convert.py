@@ -70,7 +70,7 @@ FromArch = Annotated[
     typer.Option(
         "--from-arch",
         metavar="NAME",
-        help="With --from and --for: what --arch is of the one, of the other.",
+        help="With --from and --for: the diffusion model of the cache that is read; --arch is then of the one written.",
         show_default="the only one that the VAE suits",
         rich_help_panel=CACHE,
     ),
