@@ -241,7 +241,10 @@ class Entries:
             self._want(CacheFiles((read.file,), None), "frame rate", "video")
         wanted = self.request.target_fps if record is None else _kept_rate(record)
         rate = float(info.frame_rate or 0) or wanted or 1.0
-        start, count = frames or (0, frame_count(self.model.info, latent_frames, True))
+        held = frame_count(self.model.info, latent_frames, True)
+        start, count = frames or (0, held)
+        if count != held:
+            raise InputError(f"'{read.file.path}' is called as one of {count} frames, and its latents are of {held}")
         return Piece(start, count, min(rate, wanted or rate))
 
     def _posterior(self, record: CacheRecord | None) -> PosteriorKind:

@@ -58,3 +58,13 @@ def test_between_trainers(folders: Any) -> None:
     assert [*files_below(Path("out"))] == ["c.latent"]
     code, _, told = tvae("convert", "cache", "out", *words[:-6], "--arch", "kl", *of_vae, "--source", ".")
     assert (code, "is not comfy's for kl" in told[0]) == (2, True)
+
+
+def test_a_name_that_says_other_frames(folders: Any) -> None:
+    write_clip(Path("c.mkv"), 9, sound=False, side=64)
+    of_vae = ("--vae", folders("wan"), "--arch", "wan", "--size", "64x64")
+    tvae("cache", "c.mkv", "-o", "cache", "--for", "musubi", *of_vae)
+    shutil.rmtree("cache/.tvae-cache")
+    Path("cache/c_00000-009_0064x0064_wan.safetensors").rename("cache/c_00000-013_0064x0064_wan.safetensors")
+    code, _, told = tvae("convert", "cache", "lat", "--from", "musubi", *of_vae, "--source", ".")
+    assert (code, "of 13 frames, and its latents are of 9" in told[0]) == (3, True)
