@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
+
+import torch
 
 from tvae.pipeline.models.latent_space import LatentSpace
 
-__all__ = ["ModelInfo"]
+__all__ = ["Known", "ModelInfo"]
 
 
 @dataclass(frozen=True)
@@ -31,3 +34,15 @@ class ModelInfo:
     latent_group: int = 1
     path: str | None = None
     values: tuple[str, ...] = ()
+
+
+class Known(Protocol):
+    """A VAE that is to be asked what it is: a ``Model``, or what latents say of theirs."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That it computes in."""
+        ...
