@@ -282,7 +282,7 @@ class _Translator:
 
 def _arithmetic(text: str) -> str:
     """An expression as the exporter prints it, in the names that size expressions know."""
-    return re.sub(r"\b(?:math\.|torch\.sym_)(?=\w+\()", "", text)
+    return re.sub(r"\b(?:math\.|torch\._?sym_)(?=\w+\()", "", text)
 
 
 def _module_of(n: Any) -> str:

@@ -42,6 +42,8 @@ def exporting(*, shortcuts: bool = True) -> Iterator[None]:
         settings.enter_context(_backends_as_they_are())
         settings.enter_context(_own_modules_alone())
         settings.enter_context(_own_modes())
+        settings.enter_context(_no_graph_is_printed())
+        settings.enter_context(_distributions_are_not_checked())
         settings.enter_context(patched_once())
         settings.enter_context(whole_quotients())
         if shortcuts:
@@ -61,6 +63,36 @@ def _shapes_are_not_kept(at_every_operation: Callable[[], None]) -> Iterator[Non
         return mode._dispatch_impl(*args)
 
     with instead(FakeTensorMode, "_cached_dispatch_impl", dispatch):
+        yield
+
+
+@contextmanager
+def _no_graph_is_printed() -> Iterator[None]:
+    """Where a model needs to know a value, the exporter prints what it has traced."""
+    import torch.export._trace
+
+    place: Any = torch.export._trace
+    original = getattr(place, "get_class_if_classified_error", None)
+
+    def classified(error: Exception) -> Any:
+        vars(error).pop("partial_fx_graph", None)
+        return original(error)  # type: ignore[misc]
+
+    with instead(place, "get_class_if_classified_error", classified):
+        yield
+
+
+@contextmanager
+def _distributions_are_not_checked() -> Iterator[None]:
+    """Those of PyTorch look at the values of their parameters when they are made: that they are no NaN, say."""
+    from torch.distributions import Distribution
+
+    original: Any = Distribution.__init__
+
+    def made(distribution: Any, *args: Any, **kwargs: Any) -> None:
+        original(distribution, *args[:2], **kwargs | {"validate_args": False})
+
+    with instead(Distribution, "__init__", made):
         yield
 
 
