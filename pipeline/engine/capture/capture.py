@@ -12,6 +12,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from tvae.pipeline.engine.capture.export_settings import exporting, takes_shortc
 from tvae.pipeline.engine.capture.factories import SymbolicFactories
 from tvae.pipeline.engine.capture.made_constant import Lost, noting_constants
 from tvae.pipeline.engine.capture.regions import in_line
+from tvae.pipeline.engine.capture.whole_numbers import reads_numbers, sizes_stay_sizes
 from tvae.pipeline.engine.ir.graph import DEVICE, Constant, Graph, Meta, Node, Ref
 from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.errors import UnsupportedOp, UsageError
@@ -71,10 +73,10 @@ def _captured(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Se
     entry = _Entry(module, fn)
     failed: list[Exception] = []  # their frames hold those of all callers, with the caches of a clip
     try:
-        for shortcuts in (True, False) if takes_shortcuts() else (False,):
+        for sizes_stay, shortcuts in _ways(module):
             for shapes in _dynamic(inputs, rows):
                 try:
-                    with noting_constants(module) as lost:
+                    with noting_constants(module) as lost, sizes_stay_sizes(module) if sizes_stay else nullcontext():
                         program = _exported(entry, inputs, shapes, shortcuts)
                     return _Translator(program, inputs, rows, lost).graph()
                 except UsageError:  # of what the model returns: no other way to trace it changes that
@@ -92,6 +94,12 @@ def _captured(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Se
         if failed:
             failed.clear()
             gc.collect()  # PyTorch 2.11 leaves their frames in reference cycles
+
+
+def _ways(module: nn.Module) -> list[tuple[bool, bool]]:
+    """Whether ``int(size)`` stays a size, and whether the exporter takes shortcuts; the best first."""
+    found = [(False, True), (False, False)] if takes_shortcuts() else [(False, False)]
+    return [(True, found[0][1]), *found] if reads_numbers(module) else found
 
 
 def _exported(entry: nn.Module, inputs: Sequence[Tensor], shapes: Any, shortcuts: bool) -> Any:

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from tvae.pipeline.engine.capture.in_thread import instead, replaced_in
+from tvae.pipeline.engine.capture.maths import sizes_in_functions
 from tvae.pipeline.engine.capture.patched_functions import patched_once
 from tvae.pipeline.engine.capture.quiet import quiet
 from tvae.pipeline.engine.capture.quotients import whole_quotients
@@ -46,6 +47,7 @@ def exporting(*, shortcuts: bool = True) -> Iterator[None]:
         settings.enter_context(_distributions_are_not_checked())
         settings.enter_context(patched_once())
         settings.enter_context(whole_quotients())
+        settings.enter_context(sizes_in_functions())
         if shortcuts:
             settings.enter_context(fewer_notes())
             settings.enter_context(known_shapes())

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from tvae.pipeline.engine.ir.op_facts import VIEWS
 from tvae.pipeline.errors import UnsupportedOp
@@ -44,11 +44,10 @@ def write_casts(graph: Any, precision: Precision) -> None:
         call = _Call(node)
         if not call.is_cast_like(precision):
             raise _refused(node, precision)
-        casts = dict[Any, Any]()
+        node.args, node.kwargs = call.args, call.kwargs
         with graph.inserting_before(node):
             for operand, dtype in call.casts.items():
-                casts[operand] = _cast(graph, node, operand, dtype)
-        node.args, node.kwargs = torch.fx.map_arg((call.args, call.kwargs), lambda n: casts.get(n, n))
+                node.replace_input_with(operand, _cast(graph, node, operand, dtype))
 
 
 def _has_fractions(value: Any) -> bool:

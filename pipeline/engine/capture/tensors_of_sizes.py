@@ -52,7 +52,9 @@ class TensorsOfSizes:
     def _made(self, func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Some make a size a constant on their way; ``torch.tensor`` does not."""
         like, data = (args[0], args[1:2]) if name == "new_tensor" else (None, args[:1])
-        numbers = self._as_sizes(list(data[0]) if data and isinstance(data[0], list | tuple) else data[0] if data else 0)
+        numbers = self._as_sizes(
+            list(data[0]) if data and isinstance(data[0], list | tuple) else data[0] if data else 0
+        )
         if not data or not _has_sizes(numbers):
             return func(*args, **kwargs)
         more = dict(zip(("dtype", "device"), args[2 if like is not None else 1 :], strict=False)) | kwargs
@@ -174,10 +176,10 @@ _READ: dict[str, Callable[[Numbers], Any]] = {
     **{"__int__": int, "__index__": int, "__float__": float},
 }
 """A model that asks for a number of Python's own gets it, and is a model of that size alone."""
-_TAKES_SIZES = frozenset(
-    "arange zeros ones empty full rand randn new_zeros new_ones new_empty new_full view reshape expand repeat tile "
-    "narrow unflatten repeat_interleave".split()
-)
+_TAKES_SIZES = {
+    *("arange", "zeros", "ones", "empty", "full", "rand", "randn", "new_zeros", "new_ones", "new_empty", "new_full"),
+    *("view", "reshape", "expand", "repeat", "tile", "narrow", "unflatten", "repeat_interleave"),
+}
 """They take a size as an argument of its own, besides in lists."""
 _COMPUTED: dict[str, Callable[..., Numbers]] = {
     **dict.fromkeys(("prod",), _over_all(math.prod)),

@@ -44,8 +44,7 @@ _ALLOWED = (
 )
 _FUNCTIONS = {
     **{"min": min, "max": max, "abs": abs, "int": int, "float": float, "round": round},
-    **{"trunc": math.trunc, "floor": math.floor, "ceil": math.ceil, "sqrt": math.sqrt, "log": math.log},
-    **{"log2": math.log2},
+    **{"trunc": math.trunc, "floor": math.floor, "ceil": math.ceil, "sqrt": math.sqrt},
 }
 _NAMES: dict[str, Any] = {"__builtins__": {}, **_FUNCTIONS}
 """All that an expression may use but for the symbols."""

@@ -71,9 +71,7 @@ Finish = Callable[[Any], Tensor]
 Join = Callable[[Any, Tensor], Tensor]
 
 
-def _merged(
-    source: Op, name: str, dims: list[int], keep: bool, order: float | None
-) -> tuple[Fold, Finish, Join]:
+def _merged(source: Op, name: str, dims: list[int], keep: bool, order: float | None) -> tuple[Fold, Finish, Join]:
     """Sums, products and extremes, which merge by themselves. order: of a norm, the root of sums of powers."""
 
     def part(t: Tensor) -> Tensor:

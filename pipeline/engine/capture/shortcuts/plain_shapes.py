@@ -122,7 +122,7 @@ def _normed(
 
 def _combined(x: Tensor, y: Any, alpha: Any = 1) -> Tensor | None:
     """A sum, a difference, a product or a quotient."""
-    if not x.is_floating_point() or isinstance(alpha, torch.SymInt):
+    if not isinstance(x, Tensor) or not x.is_floating_point() or isinstance(alpha, torch.SymInt):
         return None
     if not isinstance(y, Tensor):
         return _alike(x) if isinstance(y, (int, float)) else None
