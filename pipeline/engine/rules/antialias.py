@@ -16,7 +16,7 @@ from tvae.pipeline.engine.ir.graph import Node
 from tvae.pipeline.engine.ir.program import Op
 from tvae.pipeline.engine.rules.context import Context
 from tvae.pipeline.engine.rules.interpolate import Taps, along_rows, cubic_far, cubic_near
-from tvae.pipeline.engine.rules.registry import rule
+from tvae.pipeline.engine.rules.registry import NoRule, rule
 
 _CUBIC = -0.5
 """The parameter of PyTorch's cubic filter with antialiasing, which is not that without."""
@@ -25,6 +25,9 @@ _CUBIC = -0.5
 @rule("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", born=True)
 def antialiased(ctx: Context, node: Node) -> Op:
     """Linear and cubic interpolation with antialiasing, to any size."""
+    axis = ctx.op(node.args[0]).axis
+    if axis is not None and axis.dim == 3:  # PyTorch gives wrong numbers of a single column, and a strip may be one
+        raise NoRule("interpolation with antialiasing of rows that lie across")
     cubic = "cubic" in node.op
     width = 4 if cubic else 2  # of the filter, in rows
 

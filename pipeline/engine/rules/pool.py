@@ -140,7 +140,13 @@ def adaptive_largest(ctx: Context, node: Node, pooled: Node, index: int) -> Op:
     assert axis is not None
     if axis.dim < len(source.shape) - int(pooled.op[-2]):
         invoke = ctx.call(pooled)
-        return ctx.local(node, axis, run=lambda read, a, b: invoke(lambda _: read(source.id, a, b))[index])
+        return ctx.emit(
+            node,
+            [source],
+            axis,
+            lambda a, b: [(source.id, a, b)],
+            lambda read, a, b: invoke(lambda _: read(source.id, a, b))[index],
+        )
     if index:
         raise NoRule("it asks where in the picture the largest values lie")
     out, across = _cut(ctx, pooled, source, node)
