@@ -84,15 +84,16 @@ def _functions(part: nn.Module) -> dict[str, FunctionType]:
     return {name: function for name, function in found.items() if name not in vars(part)}
 
 
-def _is_copied(function: FunctionType, seen: frozenset[CodeType] = frozenset()) -> bool:
-    """Does it, or a function that it finds among its globals, call one of these?"""
-    code, names = function.__code__, function.__globals__
+def _is_copied(function: FunctionType, seen: set[CodeType] | None = None) -> bool:
+    """Does it, or a function that it finds among its globals, call one of these? seen: those that were asked before."""
+    code, names, seen = function.__code__, function.__globals__, set() if seen is None else seen
     if f"{function.__module__}.".startswith(_NOT_THEIRS) or code in seen or _writes_globals(code):
         return False
+    seen.add(code)
     if _called(code) - names.keys():
         return True
     others = [names.get(name) for name in _names(code)]
-    return any(isinstance(other, FunctionType) and _is_copied(other, seen | {code}) for other in others)
+    return any(isinstance(other, FunctionType) and _is_copied(other, seen) for other in others)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

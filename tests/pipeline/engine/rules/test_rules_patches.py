@@ -97,7 +97,9 @@ def of_tokens(g: OneOp) -> Ref:
 def elsewhere(g: OneOp) -> Ref:
     """As many columns as windows, but a window's rows are those of two frames."""
     x = g.call("transpose.int", clip_tokens(g), 1, 2, shape=(2, 4, "2*h*w"))
-    return g.call("col2im.default", x, [Size("2*h"), Size("w")], [1, 1], [1, 1], [0, 0], [1, 1], shape=(2, 4, "2*h", "w"))
+    return g.call(
+        "col2im.default", x, [Size("2*h"), Size("w")], [1, 1], [1, 1], [0, 0], [1, 1], shape=(2, 4, "2*h", "w")
+    )
 
 
 @pytest.mark.parametrize(

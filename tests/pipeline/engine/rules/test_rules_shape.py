@@ -232,7 +232,9 @@ CASES: dict[str, Case] = {
     "unflatten": unflatten,
     "squeeze": squeeze,
     "unsqueeze": unsqueeze,
-    **dict.fromkeys(["permute", "transpose", "movedim", "moveaxis", "t", "swapaxes", "mT", "adjoint", "numpy_T"], permute),
+    **dict.fromkeys(
+        ["permute", "transpose", "movedim", "moveaxis", "t", "swapaxes", "mT", "adjoint", "numpy_T"], permute
+    ),
     **dict.fromkeys(["expand", "broadcast_to"], expand),
     **dict.fromkeys(["repeat", "tile"], repeat),
     "repeat_interleave": repeat_interleave,
