@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.ir.graph import Node
-from tvae.pipeline.engine.ir.program import Op, Read, Reduction
+from tvae.pipeline.engine.ir.program import More, Op, Read, Reduction
 from tvae.pipeline.engine.ir.resolve import resolve
 from tvae.pipeline.engine.rules.context import Context, no_rows
 from tvae.pipeline.engine.rules.registry import NoRule, rule
@@ -56,7 +56,10 @@ def pooling(ctx: Context, node: Node) -> Op:
         skip = (lo - (first - pads[sp])) // s
         return result.narrow(axis.dim, skip, b - a)
 
-    return ctx.emit(node, [source], out, lambda a, b: [(source.id, *span(a, b)[2:])], run)
+    # PyTorch also makes the places of largest values, as int64, but for one dimension
+    places = 8 * math.prod(ctx.shape(node.meta)) // max(1, out.rows) if largest and dims > 1 else 0
+    more: More = {"workspace": lambda n: n * places}
+    return ctx.emit(node, [source], out, lambda a, b: [(source.id, *span(a, b)[2:])], run, **more)
 
 
 def _of_pairs(x: Tensor) -> Tensor:
