@@ -12,7 +12,6 @@ import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -76,12 +75,14 @@ def _captured(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Se
         for sizes_stay, shortcuts in _ways(module):
             for shapes in _dynamic(inputs, rows):
                 try:
-                    with noting_constants(module) as lost, sizes_stay_sizes(module) if sizes_stay else nullcontext():
+                    with noting_constants(module) as lost, sizes_stay_sizes(module.modules() if sizes_stay else ()):
                         program = _exported(entry, inputs, shapes, shortcuts)
                     return _Translator(program, inputs, rows, lost).graph()
-                except UsageError:  # of what the model returns: no other way to trace it changes that
-                    raise
                 except Exception as error:  # sizes that were multiples by chance, or that are constants to the model
+                    if (
+                        isinstance(error, UsageError) and not sizes_stay
+                    ):  # of what it returns: no other way changes that
+                        raise
                     _log.debug("not captured with the sizes %s", shapes, exc_info=True)
                     failed.append(error)
         if isinstance(failed[-1], UnsupportedOp):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dis
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import CodeType, FunctionType
@@ -56,12 +56,12 @@ def reads_numbers(module: nn.Module) -> bool:
 
 
 @contextmanager
-def sizes_stay_sizes(module: nn.Module) -> Iterator[None]:
-    """In this thread, for calls of this model."""
+def sizes_stay_sizes(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """In this thread, for calls of these modules."""
     thread = threading.get_ident()
     put: list[tuple[dict[str, Any], str]] = []
     try:
-        for part in module.modules():
+        for part in modules:
             for name, function in _functions(part).items():
                 vars(part)[name] = replaced_in(thread, function, _copied(function)).__get__(part)
                 put.append((vars(part), name))

@@ -124,6 +124,21 @@ def test_the_models_own_numbers(kind: type[Sized]) -> None:
         assert plan.whole or plan.strips > 1
 
 
+class Told(Sized):
+    """Returns its size as a number of Python's own."""
+
+    def encode(self, x: Tensor) -> Any:
+        return {"z": self.conv(x), "rows": int(x.shape[2]) * 2}
+
+
+@torch.no_grad()
+def test_a_number_that_is_returned_is_the_one_of_this_size() -> None:
+    model = Told().eval()
+    tiled = TiledVAE(model, "cpu", allow_whole=True)
+    for height in (16, 21):
+        assert tiled.encode(torch.randn(1, 3, height, 12))["rows"] == 2 * height
+
+
 class Global(Sized):
     """Writes a global, which a copy would write elsewhere."""
 
@@ -143,7 +158,7 @@ def test_what_is_not_copied() -> None:
 def test_a_method_of_the_object_itself_stays() -> None:
     model = Fractions()
     own = vars(model)["part"] = nn.Identity().forward
-    with sizes_stay_sizes(model):
+    with sizes_stay_sizes(model.modules()):
         assert vars(model)["part"] is own
     assert vars(model)["part"] is own
 
@@ -151,7 +166,7 @@ def test_a_method_of_the_object_itself_stays() -> None:
 def test_only_this_thread_and_only_for_a_while() -> None:
     model, x = Fractions().eval(), torch.randn(1, 3, 8, 8)
     found: list[Any] = []
-    with sizes_stay_sizes(model), torch.no_grad():
+    with sizes_stay_sizes(model.modules()), torch.no_grad():
         assert "part" in vars(model)
         thread = threading.Thread(target=lambda: found.append(model.encode(x)))
         thread.start()
