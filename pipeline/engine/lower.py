@@ -17,6 +17,7 @@ from tvae.pipeline.engine.ir.op_facts import NOISE
 from tvae.pipeline.engine.ir.program import Op, Program
 from tvae.pipeline.engine.rules import BORN, RULES, Context, NoRule
 from tvae.pipeline.engine.rules.context import no_demand
+from tvae.pipeline.engine.rules.node_call import draws
 from tvae.pipeline.engine.rules.slices import SPLITS, taken
 from tvae.pipeline.errors import UnsupportedOp, in_module
 
@@ -143,6 +144,8 @@ def _lower_call(ctx: Context, node: Node) -> Op:
         return ctx.whole(node, kind="noise" if node.op in NOISE else "call")
     if node.op not in RULES:
         raise NoRule("")
+    if node.op not in NOISE and draws(node):
+        raise NoRule("it draws random numbers for all rows at once")
     if not tiled and node.op not in BORN:
         raise NoRule("it creates rows from a value without rows")
     return RULES[node.op](ctx, node)

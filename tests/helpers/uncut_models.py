@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -76,6 +78,22 @@ class Tabled(Uncut):
         return (h.flatten(2) * self.line[:, :, : height * width]).view(n, c, height, width)
 
 
+class Numbered(Uncut):
+    """The height as a number, and wide values around it."""
+
+    def between(self, h: Tensor) -> Tensor:
+        h = F.silu(h) * (1 / int(h.shape[2]))
+        h = self.norm(torch.cat([h, h], 1)[:, 4:12])
+        return F.max_pool2d(h, 3, 1, 1).softmax(1)
+
+
+class Pooled(Uncut):
+    """A few numbers of the whole picture, spread over it again."""
+
+    def between(self, h: Tensor) -> Tensor:
+        return h + F.interpolate(F.adaptive_avg_pool2d(h, 4), size=h.shape[-2:])
+
+
 # -- what does not -----------------------------------------------------------------------------------------------------
 class Looped(Uncut):
     """One row after the other."""
@@ -102,10 +120,10 @@ class Recurrent(Uncut):
 
 
 class Number(Uncut):
-    """The height as a number, and wide values around it."""
+    """The same, by a function that takes numbers of Python's alone."""
 
     def between(self, h: Tensor) -> Tensor:
-        h = F.silu(h) * (1 / int(h.shape[2]))
+        h = F.silu(h) * (1 / math.isqrt(h.shape[2] ** 2))
         h = self.norm(torch.cat([h, h], 1)[:, 4:12])
         return F.max_pool2d(h, 3, 1, 1).softmax(1)
 
@@ -140,13 +158,6 @@ class Sliced(Uncut):
         return out.reshape(n, c, height, width)
 
 
-class Pooled(Uncut):
-    """A few numbers of the whole picture, spread over it again."""
-
-    def between(self, h: Tensor) -> Tensor:
-        return h + F.interpolate(F.adaptive_avg_pool2d(h, 4), size=h.shape[-2:])
-
-
 class Sorted(Uncut):
     """An operation that gives two values, one of which is twice as wide."""
 
@@ -166,15 +177,14 @@ class Transposed(Uncut):
         return self.norm(self.up(torch.rot90(h, 2, (2, 3))).transpose(2, 3).contiguous().transpose(2, 3))
 
 
-CUT: dict[str, type[Uncut]] = {k.__name__: k for k in (Spaced, Meshed, Counted, Tabled)}
+CUT: dict[str, type[Uncut]] = {k.__name__: k for k in (Spaced, Meshed, Counted, Tabled, Numbered, Pooled)}
 UNCUT: dict[str, tuple[type[Uncut], str, str]] = {
     "Looped": (Looped, "for n in range(h.shape[2]):", ""),
     "Recurrent": (Recurrent, "aten.gru.input", "gru"),
-    "Number": (Number, "h = F.silu(h) * (1 / int(h.shape[2]))", ""),
+    "Number": (Number, "h = F.silu(h) * (1 / math.isqrt(h.shape[2] ** 2))", ""),
     "Sampled": (Sampled, "aten.grid_sampler.default", ""),
     "Grid": (Grid, "aten.affine_grid_generator.default", ""),
     "Sliced": (Sliced, "for first in range(0, q.shape[1], q.shape[1]):", ""),
-    "Pooled": (Pooled, "aten.upsample_nearest2d.vec", ""),
     "Sorted": (Sorted, "aten.sort.default", ""),
     "Transposed": (Transposed, "aten.rot90.default", ""),
 }

@@ -85,6 +85,19 @@ def test_whole_values_are_in_the_plan(name: str) -> None:
     assert said <= 1.35 * live.peak
 
 
+def test_the_places_of_largest_values_are_in_the_plan() -> None:
+    """Pooling makes them, too, as long numbers."""
+    model, x = built(CUT["Numbered"]), waves((1, 3, 48, 256))
+    tiled = TiledVAE(model, strip=16)
+    tiled.decode(x)
+    prepared = [t for runner in runners_of(tiled) for t in runner._constants.values()]
+    with torch.no_grad(), LiveBytes([*model.parameters(), *prepared]) as live:
+        tiled.decode(x)
+    said = tiled.plan(tuple(x.shape), "decode").peak_bytes
+    assert live.peak <= 1.08 * said
+    assert said <= 1.35 * live.peak
+
+
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the system says: a process of 300 MiB on a machine of 4 GiB."""

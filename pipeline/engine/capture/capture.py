@@ -24,6 +24,7 @@ from tvae.pipeline.engine.capture.factories import SymbolicFactories
 from tvae.pipeline.engine.capture.made_constant import Lost, noting_constants
 from tvae.pipeline.engine.capture.regions import in_line
 from tvae.pipeline.engine.capture.symbols import Choice, choices
+from tvae.pipeline.engine.capture.whole_numbers import reads_numbers, sizes_stay_sizes
 from tvae.pipeline.engine.ir.graph import DEVICE, Constant, Graph, Meta, Node, Ref
 from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.errors import UnsupportedOp, UsageError
@@ -74,15 +75,15 @@ def _captured(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Se
     entry = _Entry(module, fn)
     failed: list[Exception] = []  # their frames hold those of all callers, with the caches of a clip
     try:
-        for shortcuts in (True, False) if takes_shortcuts() else (False,):
+        for sizes_stay, shortcuts in _ways(module):
             for choice in choices(inputs, rows):
                 try:
-                    with noting_constants(module) as lost:
+                    with noting_constants(module) as lost, sizes_stay_sizes(module.modules() if sizes_stay else ()):
                         program = _exported(entry, inputs, choice, shortcuts)
                     return _Translator(program, inputs, rows, lost).graph()
-                except UsageError:  # of what the model returns: no other way to trace it changes that
-                    raise
                 except Exception as error:  # sizes that were multiples by chance, or that are constants to the model
+                    if isinstance(error, UsageError) and not sizes_stay:
+                        raise  # of what it returns: no other way changes that
                     _log.debug("not captured with the sizes %s", choice.shapes, exc_info=True)
                     failed.append(error)
         if isinstance(failed[-1], UnsupportedOp):
@@ -95,6 +96,12 @@ def _captured(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Se
         if failed:
             failed.clear()
             gc.collect()  # PyTorch 2.11 leaves their frames in reference cycles
+
+
+def _ways(module: nn.Module) -> list[tuple[bool, bool]]:
+    """Whether ``int(size)`` stays a size, and whether the exporter takes shortcuts; the best first."""
+    found = [(False, True), (False, False)] if takes_shortcuts() else [(False, False)]
+    return [(True, found[0][1]), *found] if reads_numbers(module) else found
 
 
 def _exported(entry: _Entry, inputs: Sequence[Tensor], choice: Choice, shortcuts: bool) -> Any:
@@ -241,7 +248,7 @@ class _Translator:
 
 def _arithmetic(text: str) -> str:
     """An expression as the exporter prints it, in the names that size expressions know."""
-    return re.sub(r"\b(?:math\.|torch\.sym_)(?=\w+\()", "", text)
+    return re.sub(r"\b(?:math\.|torch\._?sym_)(?=\w+\()", "", text)
 
 
 def _module_of(n: Any) -> str:

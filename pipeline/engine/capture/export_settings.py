@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from tvae.pipeline.engine.capture.in_thread import instead, replaced_in
+from tvae.pipeline.engine.capture.maths import sizes_in_functions
 from tvae.pipeline.engine.capture.patched_functions import patched_once
 from tvae.pipeline.engine.capture.quiet import quiet
 from tvae.pipeline.engine.capture.quotients import whole_quotients
@@ -42,8 +43,11 @@ def exporting(*, shortcuts: bool = True) -> Iterator[None]:
         settings.enter_context(_backends_as_they_are())
         settings.enter_context(_own_modules_alone())
         settings.enter_context(_own_modes())
+        settings.enter_context(_no_graph_is_printed())
+        settings.enter_context(_distributions_are_not_checked())
         settings.enter_context(patched_once())
         settings.enter_context(whole_quotients())
+        settings.enter_context(sizes_in_functions())
         if shortcuts:
             settings.enter_context(fewer_notes())
             settings.enter_context(known_shapes())
@@ -61,6 +65,36 @@ def _shapes_are_not_kept(at_every_operation: Callable[[], None]) -> Iterator[Non
         return mode._dispatch_impl(*args)
 
     with instead(FakeTensorMode, "_cached_dispatch_impl", dispatch):
+        yield
+
+
+@contextmanager
+def _no_graph_is_printed() -> Iterator[None]:
+    """Where a model needs to know a value, the exporter prints what it has traced."""
+    import torch.export._trace
+
+    place: Any = torch.export._trace
+    original = getattr(place, "get_class_if_classified_error", None)
+
+    def classified(error: Exception) -> Any:
+        vars(error).pop("partial_fx_graph", None)
+        return original(error)  # type: ignore[misc]
+
+    with instead(place, "get_class_if_classified_error", classified):
+        yield
+
+
+@contextmanager
+def _distributions_are_not_checked() -> Iterator[None]:
+    """Those of PyTorch look at the values of their parameters when they are made: that they are no NaN, say."""
+    from torch.distributions import Distribution
+
+    original: Any = Distribution.__init__
+
+    def made(distribution: Any, *args: Any, **kwargs: Any) -> None:
+        original(distribution, *args[:2], **kwargs | {"validate_args": False})
+
+    with instead(Distribution, "__init__", made):
         yield
 
 

@@ -29,6 +29,8 @@ Lost = dict[str, Constant]
 _LARGE = 1 << 20
 """More rows than any input has, and a multiple of whatever a model divides them by."""
 
+_REMAINDERS = ("Mod", "PythonMod")
+
 _TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(__file__).parents[1])
 
@@ -74,16 +76,18 @@ def noting_constants(model: nn.Module) -> Iterator[Lost]:
 
 
 def _pins(guard: Any) -> bool:
-    """Is it true for one number of elements only (H·W = 3072)? Of pixels that became channels, say, it is true for
-    every size (3·(H//(H//4))·(W//(W//4)) = 48)."""
+    """Is it true for a few sizes only (H·W = 3072, H² = 144)? Of pixels that became channels, say, it is true for every
+    size (3·(H//(H//4))·(W//(W//4)) = 48); of a remainder for one in so many."""
     import sympy
 
     if not isinstance(guard, sympy.Eq):
         return False
-    number, product = sorted(guard.args, key=lambda side: not side.is_number)
-    if not (number.is_number and len(product.free_symbols) > 1 and product.is_Mul):
+    number, size = sorted(guard.args, key=lambda side: not side.is_number)
+    if not number.is_number or not size.free_symbols or size.is_Symbol:
         return False
-    return bool(product.subs(dict.fromkeys(product.free_symbols, _LARGE)) != number)
+    if any(type(part).__name__ in _REMAINDERS for part in sympy.preorder_traversal(size)):
+        return False
+    return all(size.subs(dict.fromkeys(size.free_symbols, n)) != number for n in (_LARGE, _LARGE + 1))
 
 
 def _whoever_asked(frame: FrameType | None, names: dict[int, str]) -> Constant:

@@ -1,5 +1,5 @@
 """Regions of a model under other settings (``torch.autocast``, gradients on or off), which the exporter puts into
-graphs of their own: what changes no number is written in line."""
+graphs of their own: they are written in line, with the casts that their operations make."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from tvae.pipeline.engine.capture.precision import Precision, write_casts
 from tvae.pipeline.errors import UnsupportedOp
 
 __all__ = ["in_line"]
@@ -16,25 +17,37 @@ _REGIONS = {"wrap_with_autocast": 4, "wrap_with_set_grad_enabled": 1}
 """The exporter's name of such a region, and how many settings it has before its graph."""
 
 
-def in_line(owner: Any, device: torch.device) -> None:
-    """Write the regions of a graph module in line, those inside of others first. Raises UnsupportedOp where a region
-    has another precision on the device that the graph is for (of a model without weights any device)."""
+def in_line(owner: Any, device: torch.device, precision: Precision | None = None) -> None:
+    """Write the regions of a graph module in line, those inside of others first.
+
+    precision: in which the graph itself computes, if ``torch.autocast`` says so. Raises UnsupportedOp where the casts
+    of a region cannot be told: of an operation, or of all of a model whose weights are not loaded.
+    """
     graph = owner.graph
+    if precision is not None:
+        write_casts(graph, precision)
     for node in list(graph.nodes):
         settings = _REGIONS.get(getattr(node.target, "__name__", "")) if node.op == "call_function" else None
         if settings is None:
             continue
         region, operands = node.args[settings], node.args[settings + 1 :]
         inner = getattr(owner, region.target)
-        if settings > 1 and node.args[2] and device.type in (node.args[0], "meta"):
-            kind = str(node.args[1] or "lower").removeprefix("torch.")
-            why = f"it computes a part in {kind} precision (torch.autocast), which tvae does not follow"
-            raise UnsupportedOp("torch.autocast", _module_in(inner), why, whole=False)
-        in_line(inner, device)
+        in_line(inner, device, precision if settings == 1 else _precision(node, inner, device, precision))
         _replace(graph, node, inner.graph, operands)
         graph.erase_node(node)
         if not region.users:
             graph.erase_node(region)
+
+
+def _precision(node: Any, inner: Any, device: torch.device, around: Precision | None) -> Precision | None:
+    """That of a region under ``torch.autocast``; the one around it where it is for another kind of device."""
+    found = Precision(node.args[0], node.args[1])
+    if device.type == "meta" and node.args[2]:
+        why = f"it computes a part in {found} precision (torch.autocast), whose casts depend on where the weights are"
+        raise UnsupportedOp("torch.autocast", _module_in(inner), why, whole=False)
+    if device.type != found.device:
+        return around
+    return found if node.args[2] else None
 
 
 def _replace(graph: Any, node: Any, inner: Any, operands: Any) -> None:

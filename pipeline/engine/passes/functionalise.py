@@ -31,7 +31,7 @@ _RESHAPES = {
 def functionalise(graph: Graph) -> Graph:
     """Rewrite ``x.add_(y)`` as ``x = x.add(y)``, and ``x[:, 0].add_(y)`` as a copy of x with another channel.
 
-    Refuses writes into weights and buffers, through views that repeat elements, and of a wider type.
+    Refuses writes into weights and buffers, and through views that repeat elements.
     """
     return _Functional(graph).graph()
 
@@ -136,13 +136,15 @@ class _Functional:
             )
         if op in _RESHAPES:
             raise _refused(node, "it gives a value another shape in place")
-        types = [self._old.nodes[r].meta.dtype for r in node.reads]
-        if reduce(torch.promote_types, types) != types[0]:
-            raise _refused(node, "it writes values of a wider type in place")
+        wider = _result_type([self._old.nodes[r].meta for r in node.reads])
         namespace, _, overload = node.target.split(".")
         name = f"__{op[3:]}" if op.startswith("__i") else op[:-1]
         args, kwargs = map_refs((node.args, node.kwargs), lambda a: Ref(self._current(a.id)) if type(a) is Ref else a)
-        return self._add(replace(node, target=f"{namespace}.{name}.{overload}", args=args, kwargs=kwargs))
+        made = replace(node, target=f"{namespace}.{name}.{overload}", args=args, kwargs=kwargs)
+        if wider == meta.dtype:
+            return self._add(made)
+        computed = Ref(self._add(replace(made, outputs=(Meta(meta.shape, wider),))))
+        return self._add(Node("call", "aten.to.dtype", (computed, meta.dtype), {}, node.module, (meta,)))
 
     def _put_back(self, node: Node, view: int, pieces: Node | None, whole: int, new: int) -> int:
         """The viewed value with what its view has become. pieces: what gave the view as one of several."""
@@ -164,6 +166,12 @@ def _is_write(node: Node) -> bool:
     if node.kind != "call" or not node.args or not isinstance(node.args[0], Ref):
         return False
     return node.op.endswith("_") and (not node.op.startswith("_") or node.op.startswith("__i"))
+
+
+def _result_type(operands: list[Meta]) -> torch.dtype:
+    """The type that an operation computes in; a number in a tensor of no dimensions does not widen others."""
+    each = [torch.empty([1] * len(meta.shape), dtype=meta.dtype, device="meta") for meta in operands]
+    return reduce(lambda x, y: torch.empty_like(x + y, dtype=torch.result_type(x, y)), each).dtype
 
 
 def _shares_memory(id_: int, node: Node, graph: Graph) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tvae.pipeline.engine.ir.graph import Graph, Meta, Node
-from tvae.pipeline.engine.ir.op_facts import NEAREST
+from tvae.pipeline.engine.ir.op_facts import CASTS, NEAREST
 from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.engine.passes.rewriter import Rewriter
 
@@ -72,8 +72,11 @@ def _twice(small: int | Size, large: int | Size) -> bool:
 
 
 def _three_by_three(r: Rewriter, node: Node) -> bool:
-    """A 3x3 convolution of stride 1 and padding 1 over all channels at once."""
+    """A 3x3 convolution of stride 1 and padding 1 over all channels at once. Not one under ``torch.autocast``, whose
+    kernel is cast: its sums, which are larger, would be rounded, and the rest of such a model rounds less."""
     weight = r.node(node.args[1])
+    if weight is not None and weight.op in CASTS:
+        return False
     stride, padding, dilation, groups = [*node.args[3:], *[None] * 4][:4] if len(node.args) > 3 else [None] * 4
     if weight is None or tuple(weight.meta.shape[2:]) != (3, 3) or node.kwargs or (groups or 1) != 1:
         return False

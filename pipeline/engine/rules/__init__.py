@@ -1,6 +1,7 @@
 """One rule per ATen operation, one file per kind of rule, one registry."""
 
 from tvae.pipeline.engine.rules import (
+    antialias,
     attention,
     down,
     einsum,
@@ -11,6 +12,7 @@ from tvae.pipeline.engine.rules import (
     nearest,
     norm,
     order,
+    patches,
     pointwise,
     pool,
     products,
@@ -31,6 +33,7 @@ __all__ = [
     "RULES",
     "Context",
     "NoRule",
+    "antialias",
     "attention",
     "down",
     "einsum",
@@ -41,6 +44,7 @@ __all__ = [
     "nearest",
     "norm",
     "order",
+    "patches",
     "pointwise",
     "pool",
     "products",

@@ -32,7 +32,10 @@ _LOGIC = (
     "lt le gt ge eq ne where logical_and logical_or logical_xor logical_not masked_fill "
     "bitwise_and bitwise_or bitwise_xor bitwise_not __and__ __or__ __xor__ __lshift__ __rshift__"
 )
-_COPIES = "to _to_copy alias detach dropout feature_dropout expand_as zeros_like ones_like full_like lift_fresh_copy"
+_COPIES = (
+    "to _to_copy alias detach dropout feature_dropout alpha_dropout feature_alpha_dropout "
+    "expand_as zeros_like ones_like full_like lift_fresh_copy"
+)
 
 
 def broadcast_axis(ctx: Context, node: Node) -> Axis:

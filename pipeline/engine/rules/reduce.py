@@ -49,9 +49,9 @@ def statistic(ctx: Context, node: Node) -> Op:
             raise NoRule(f"{name} over the rows and other dimensions")
         return _folded(ctx, node, source, *extreme(source, dims[0], keep, 1, largest=name == "argmax"))
     order = (node.args[1] if len(node.args) > 1 else 2) if name == "linalg_vector_norm" else None
-    if order not in (None, 2, 2.0):
-        raise NoRule(f"{name} over the rows, which cannot be merged from the results of strips")
-    return _folded(ctx, node, source, *_merged(source, name, dims, keep, squared=order is not None))
+    if order is not None and not 0 < order <= math.inf:
+        raise NoRule(f"{name} of order {order} over the rows, which tvae does not merge from the results of strips")
+    return _folded(ctx, node, source, *_merged(source, "amax" if order == math.inf else name, dims, keep, order))
 
 
 def _folded(ctx: Context, node: Node, source: Op, fold: Any, finish: Callable[[Any], Tensor], join: Any = None) -> Op:
@@ -71,10 +71,12 @@ Finish = Callable[[Any], Tensor]
 Join = Callable[[Any, Tensor], Tensor]
 
 
-def _merged(source: Op, name: str, dims: list[int], keep: bool, *, squared: bool) -> tuple[Fold, Finish, Join]:
-    """Sums, products and extremes, which merge by themselves."""
+def _merged(source: Op, name: str, dims: list[int], keep: bool, order: float | None) -> tuple[Fold, Finish, Join]:
+    """Sums, products and extremes, which merge by themselves. order: of a norm, the root of sums of powers."""
 
     def part(t: Tensor) -> Tensor:
+        if order is not None:
+            t = t.abs()
         if name in ("amax", "max"):
             return torch.amax(t, dims, keep)
         if name in ("amin", "min"):
@@ -84,7 +86,7 @@ def _merged(source: Op, name: str, dims: list[int], keep: bool, *, squared: bool
             for d in dims[::-1]:
                 wide = wide.prod(d, keepdim=keep)
             return wide
-        return (wide.square() if squared else wide).sum(dims, keepdim=keep)
+        return (wide.square() if order == 2 else wide if order in (None, 1) else wide**order).sum(dims, keepdim=keep)
 
     def merge(x: Tensor, y: Tensor) -> Tensor:
         if name in ("amax", "max"):
@@ -100,7 +102,14 @@ def _merged(source: Op, name: str, dims: list[int], keep: bool, *, squared: bool
         return join(acc, part(read(source.id, a, b)))
 
     count = math.prod(source.shape[d] for d in dims) if name == "mean" else 1
-    return fold, lambda acc: acc / count if name == "mean" else acc.sqrt() if squared else acc, join
+    power = None if order in (1, math.inf) else order
+
+    def finish(acc: Tensor) -> Tensor:
+        if power is not None:
+            return acc.sqrt() if power == 2 else acc ** (1 / power)
+        return acc / count if name == "mean" else acc
+
+    return fold, finish, join
 
 
 def spread(source: Op, dims: list[int], keep: bool, correction: float, *, root: bool) -> tuple[Fold, Finish]:

@@ -15,12 +15,15 @@ from tvae.pipeline.engine.rules.interpolate import nearest_rows
 from tvae.pipeline.engine.rules.registry import NoRule, rule
 
 
-@rule(*NEAREST)
+@rule(*NEAREST, born=True)
 def nearest(ctx: Context, node: Node) -> Op:
     """Nearest neighbours: an output row is a copy of one input row."""
     source, shape = ctx.op(node.args[0]), ctx.shape(node.meta)
     axis, dims = source.axis, NEAREST[node.op]
-    assert axis is not None
+    if axis is None:
+        if not node.target.endswith(".vec"):
+            raise NoRule("it creates rows from a value without rows")
+        return nearest_rows(ctx, node, source)
     if axis.dim < len(shape) - dims:
         return ctx.local(node, axis)
     if not axis.plain:

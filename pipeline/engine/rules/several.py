@@ -9,6 +9,7 @@ import torch
 from tvae.pipeline.engine.ir.graph import Node
 from tvae.pipeline.engine.ir.program import Op, Reduction
 from tvae.pipeline.engine.rules.context import Context, no_demand, no_rows
+from tvae.pipeline.engine.rules.pool import adaptive_largest
 from tvae.pipeline.engine.rules.reduce import correction_of, extreme, spread
 from tvae.pipeline.engine.rules.registry import NoRule
 
@@ -16,7 +17,8 @@ __all__ = ["SEVERAL", "one_of_several"]
 
 _DIM_AT = {"max": 1, "min": 1, "topk": 2, "sort": 1}
 _SPREADS = ("var_mean", "std_mean")
-SEVERAL = {*_DIM_AT, *_SPREADS}
+_POOLED = {f"adaptive_max_pool{n}d" for n in (1, 2, 3)}
+SEVERAL = {*_DIM_AT, *_SPREADS, *_POOLED}
 
 
 def one_of_several(ctx: Context, node: Node, source: Node, index: int) -> Op:
@@ -25,6 +27,8 @@ def one_of_several(ctx: Context, node: Node, source: Node, index: int) -> Op:
     if x.axis is None:
         reads = ctx.operands(source)
         return ctx.emit(node, reads, None, no_demand, lambda read, _a, _b: invoke(read)[index])
+    if source.op in _POOLED:
+        return adaptive_largest(ctx, node, source, index)
     axis, ndim = x.axis, len(x.shape)
     if source.op in _SPREADS:
         over = None if source.target.endswith(".default") else _argument(source, 1, "dim", None)

@@ -48,7 +48,7 @@ def unsqueeze(ctx: Context, node: Node) -> Op:
     return ctx.local(node, source.axis.moved(source.axis.dim + (dim <= source.axis.dim)), cheap=True)
 
 
-@rule("permute", "transpose", "movedim", "moveaxis", "t", "swapaxes")
+@rule("permute", "transpose", "movedim", "moveaxis", "t", "swapaxes", "mT", "adjoint", "numpy_T")
 def permute(ctx: Context, node: Node) -> Op:
     """Dimensions in another order."""
     source = ctx.op(node.args[0])

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch._subclasses import fake_tensor
 from torch.export import _trace
 from torch.fx.experimental import proxy_tensor
 
+from tvae.pipeline.engine.capture.capture import capture
 from tvae.pipeline.engine.capture.export_settings import exporting
 from tvae.pipeline.engine.capture.in_thread import instead
+from tvae.pipeline.errors import UnsupportedOp
 
 
 def test_everything_is_as_before_afterwards() -> None:
@@ -24,6 +28,10 @@ def test_everything_is_as_before_afterwards() -> None:
         (proxy_tensor._ModuleStackTracer, "create_node"),
         (_trace, "_ignore_backend_decomps"),
         (_symbolic_trace._Patcher, "patch_method"),
+        (_trace, "get_class_if_classified_error"),
+        (torch.distributions.Distribution, "__init__"),
+        *((kind, "__str__") for kind in (torch.SymInt, torch.SymFloat)),
+        (math, "sqrt"),
     )
     found = [place for place in places if hasattr(*place)]
 
@@ -34,6 +42,13 @@ def test_everything_is_as_before_afterwards() -> None:
     with exporting():
         assert all(now != then for now, then in zip(state(), before, strict=True))
     assert state() == before
+
+
+def test_nothing_is_printed_where_a_model_asks_for_a_value(capfd: pytest.CaptureFixture[str]) -> None:
+    model = torch.nn.Conv2d(3, 3, 3)
+    with pytest.raises(UnsupportedOp, match="data-dependent"):
+        capture(model, lambda x: [x if model(x).mean().item() > 0 else -x], [torch.zeros(1, 3, 6, 6)])
+    assert capfd.readouterr() == ("", "")
 
 
 def test_what_is_inherited_is_so_again_and_what_others_put_there_stays() -> None:

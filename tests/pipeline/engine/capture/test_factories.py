@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from small_functions import Small
 from torch import Tensor
 
@@ -40,7 +41,45 @@ def added(h: Tensor) -> Tensor:
     return h / torch.sum(torch.tensor([h.shape[2], 3, h.shape[3]])).item()
 
 
-@pytest.mark.parametrize("fn", [product, product_in_a_shape, floats, one, added], ids=lambda f: f.__name__)
+def listed(h: Tensor) -> Tensor:
+    height, width = torch.tensor(h.shape[-2:]).tolist()
+    return h * height + width
+
+
+def sized_like_another(h: Tensor) -> Tensor:
+    return h / h.new_tensor([h.shape[2], h.shape[3]]).prod() + torch.as_tensor(h.size())[2:].sum().item()
+
+
+def padded(h: Tensor) -> Tensor:
+    """To whole windows, in tensors."""
+    sizes = torch.as_tensor(h.shape[-2:])
+    down, across = (torch.ceil(sizes / 4).long() * 4 - sizes).unbind(0)
+    return F.pad(h, [0, across, 0, down])
+
+
+def shrunk(h: Tensor) -> Tensor:
+    sizes = torch.tensor(h.shape[2:]) // 2
+    return F.interpolate(h, size=(sizes[0], sizes[1])) * sizes.max().item()
+
+
+def rows_numbered(h: Tensor) -> Tensor:
+    return h + torch.arange(torch.tensor(h.shape)[2])[:, None]
+
+
+def computed(h: Tensor) -> Tensor:
+    a, b = torch.tensor(h.shape[2]), torch.tensor(h.shape[3])
+    least = torch.minimum(a, b) % 5 - (-a) * 2
+    return h * torch.stack([least, 1 + b]).sum().item() / torch.sqrt(a * 1.0).item()
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        *(product, product_in_a_shape, floats, one, added),
+        *(listed, sized_like_another, padded, shrunk, rows_numbered, computed),
+    ],
+    ids=lambda f: f.__name__,
+)
 def test_one_graph_serves_every_size(fn: Fn) -> None:
     module = Small().eval()
     graph = optimise(

@@ -20,6 +20,10 @@ H, W = sympy.symbols("h w", integer=True, positive=True)
         (sympy.Eq(64, 16 * (W // (16 * (W // 32))) * (H // (16 * (H // 32)))), False),
         (sympy.Eq(H * W, 4 * (H // 2) * (W // 2)), False),
         (sympy.Ne(H * W, 3072), False),
+        (sympy.Eq(H**2, 144), True),
+        (sympy.Eq(sympy.sqrt(H * W), 48), True),
+        (sympy.Eq(H // (H // 4), 4), False),
+        (sympy.Eq(H % 4, 3), False),
     ],
     ids=str,
 )

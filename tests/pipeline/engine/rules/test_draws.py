@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from inside import runners_of
 from live_bytes import LiveBytes
 from tiny_vaes import waves
@@ -15,6 +16,7 @@ from uncut_models import Uncut
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.engine.ir.graph import Node, Ref
 from tvae.pipeline.engine.rules.node_call import draws
+from tvae.pipeline.errors import UnsupportedOp
 
 X = Ref(0)
 GRU = X, X, [X], True, 1
@@ -39,6 +41,34 @@ GRU = X, X, [X], True, 1
 )
 def test_only_some_calls_draw(target: str, args: tuple[Any, ...], kwargs: dict[str, Any], expected: bool) -> None:
     assert draws(Node("call", target, args, kwargs)) is expected
+
+
+class Dropped(Uncut):
+    """Drops values in evaluation mode, too."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def between(self, h: Tensor) -> Tensor:
+        if self.kind == "attention":
+            return F.scaled_dot_product_attention(h, h, h, dropout_p=0.3)
+        dropped: Tensor = getattr(F, self.kind)(h, 0.3, training=True)
+        return dropped
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["dropout", "dropout2d", "alpha_dropout", "attention"])
+def test_what_drops_values_at_random_is_not_computed_strip_by_strip(kind: str) -> None:
+    """Other values would be dropped than the model drops with the same generator."""
+    torch.manual_seed(3)
+    model, x = Dropped(kind).eval(), waves((1, 3, 24, 20))
+    with pytest.raises(UnsupportedOp, match=r"random numbers.*allow_whole"):
+        TiledVAE(model, strip=4).decode(x)
+    torch.manual_seed(5)
+    want = model.decode(x)
+    torch.manual_seed(5)
+    torch.testing.assert_close(TiledVAE(model, strip=4, allow_whole=True).decode(x), want, rtol=1e-4, atol=1e-5)
 
 
 class Drawn(Uncut):

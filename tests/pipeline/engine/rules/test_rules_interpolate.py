@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from one_op import CPU, Case, Draw, OneOp, check, image, tokens
+from one_op import CPU, Case, Draw, OneOp, check, execute_strips, image, tokens
 from refusals import Build, refused_and_exact
 
 from tvae.pipeline.engine.ir.graph import Ref
@@ -45,13 +45,30 @@ def _resized(draw: Draw, op: str, dims: int, *aligned: bool) -> OneOp:
     return g.gives(g.call(f"{op}.vec", x, *args, shape=shape))
 
 
+def antialiased(draw: Draw, op: str) -> OneOp:
+    """By size or by scale, up and down, with the rows down or in the batch. (Of a single column PyTorch's own numbers
+    are wrong.)"""
+    g, aligned, scaled = OneOp(draw(st.integers(2, 12))), draw(st.booleans()), draw(st.booleans())
+    down, across = draw(st.sampled_from(RATIOS)), draw(st.sampled_from([Fraction(1), Fraction(1, 2), Fraction(2)]))
+    scales = [float(down), float(across)]
+    if draw(st.booleans()):
+        sizes = [7 * down.numerator // down.denominator, 4 * across.numerator // across.denominator]
+        how = (None, aligned, scales) if scaled else (sizes, aligned, None)
+        return g.gives(g.call(f"{op}.vec", g.input("h", 3, 7, 4), *how, shape=("h", 3, *sizes)))
+    size, width = f"(h*{down.numerator})//{down.denominator}", 4 * across.numerator // across.denominator
+    scaled = scaled and (down == 1 or g.number(size) != g.number("h"))
+    how = (None, aligned, scales) if scaled else ([Size(size), width], aligned, None)
+    return g.gives(g.call(f"{op}.vec", g.input(2, 3, "h", 4), *how, shape=(2, 3, size, width)))
+
+
 def smooth(draw: Draw, op: str) -> OneOp:
     return _resized(draw, op, int(op[-2]), draw(st.booleans()))
 
 
-CASES: dict[str, Case] = dict.fromkeys(
-    ["upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"], smooth
-)
+CASES: dict[str, Case] = {
+    **dict.fromkeys(["upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"], smooth),
+    **dict.fromkeys(["_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"], antialiased),
+}
 
 
 @pytest.mark.parametrize("op", CASES)
@@ -68,6 +85,18 @@ def test_nearest_neighbours_at_any_ratio(op: str, data: Any) -> None:
     g = _resized(data.draw, op, int(op[-2]))
     g.tolerance = 0
     check(lambda _draw, _op: g, op, data)
+
+
+@pytest.mark.parametrize("op", ["upsample_nearest2d", "upsample_bilinear2d", "_upsample_bicubic2d_aa"])
+@given(rows=st.integers(1, 12), size=st.integers(1, 6), aligned=st.booleans())
+def test_rows_are_made_of_a_value_without_rows(op: str, rows: int, size: int, aligned: bool) -> None:
+    """What pooling to a few pixels gives, as large as the picture again."""
+    g = OneOp(rows, 4)
+    few = g.call("adaptive_avg_pool2d.default", image(g), [size, 2], shape=(2, 4, size, 2))
+    args = [Size("h"), Size("w")], *([] if "nearest" in op else [aligned]), None
+    g.gives(g.call(f"{op}.vec", few, *args, shape=(2, 4, "h", "w")))
+    for strip in (1, 3):
+        execute_strips(lower(g.graph, g.sizes, CPU), g, strip)
 
 
 @given(rows=st.integers(50, 400), made=st.integers(1, 500), exact=st.booleans())
@@ -99,13 +128,20 @@ def of_tokens(g: OneOp) -> Ref:
     return g.call("upsample_linear1d.vec", x, None, False, [2.0], shape=(2, 4, "2*h*w"))
 
 
-def antialiased(g: OneOp) -> Ref:
-    args = ([Size("h*2//3"), 3], False, None)
-    return g.call("_upsample_bilinear2d_aa.vec", image(g), *args, shape=(2, 4, "h*2//3", 3))
+def by_scales(g: OneOp) -> Ref:
+    args = ([Size("2*h"), 3], False, 2.0, 1.0)
+    return g.call("upsample_bilinear2d.default", image(g), *args, shape=(2, 4, "2*h", 3))
+
+
+def antialiased_across(g: OneOp) -> Ref:
+    args = ([3, Size("2*h")], False, None)
+    return g.call("_upsample_bilinear2d_aa.vec", g.input(2, 4, 5, "h"), *args, shape=(2, 4, 3, "2*h"))
 
 
 @pytest.mark.parametrize(
-    ("why", "build"), [("merged", of_tokens), ("no rule", antialiased)], ids=["tokens", "antialias"]
+    ("why", "build"),
+    [("merged", of_tokens), ("scales", by_scales), ("across", antialiased_across)],
+    ids=["tokens", "scales", "across"],
 )
 def test_what_it_does_not_cover_is_refused(why: str, build: Build) -> None:
     refused_and_exact(why, build)

@@ -28,8 +28,8 @@ _BINARY = (
 )
 _BITS = "bitwise_or bitwise_xor bitwise_not __and__ __or__ __xor__ __lshift__ __rshift__"
 _SCALAR = (
-    "clamp masked_fill where bitwise_and logical_or to _to_copy dropout feature_dropout full_like type_as threshold "
-    "addcmul addcdiv lerp"
+    "clamp masked_fill where bitwise_and logical_or to _to_copy dropout feature_dropout alpha_dropout "
+    "feature_alpha_dropout full_like type_as threshold addcmul addcdiv lerp"
 )
 
 
@@ -89,7 +89,10 @@ def scalar(draw: Draw, op: str) -> OneOp:
         "to": ("to.dtype", (x, torch.float32), {}),
         "_to_copy": ("_to_copy.default", (x,), {"dtype": torch.float32, "device": DEVICE}),
         "dropout": ("dropout.default", (x, 0.5, False), {}),
-        "feature_dropout": ("feature_dropout.default", (x, 0.5, False), {}),
+        **{
+            f"{n}dropout": (f"{n}dropout.default", (x, 0.5, False), {})
+            for n in ("feature_", "alpha_", "feature_alpha_")
+        },
         "threshold": ("threshold.default", (x, 0.1, 2.0), {}),
         "addcmul": ("addcmul.default", (x, x, g.param(1)), {"value": 0.5}),
         "addcdiv": ("addcdiv.default", (x, g.param(1), g.call("exp.default", x)), {"value": 0.5}),

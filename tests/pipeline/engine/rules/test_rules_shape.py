@@ -129,9 +129,12 @@ def permute(draw: Draw, op: str) -> OneOp:
     """Any order of the dimensions of any layout."""
     g = _new(draw)
     _, x = _layout(draw, g)
-    if op == "t":
+    if op in ("t", "numpy_T"):
         x = g.call("reshape.default", tokens(g), [-1, 4], shape=("2*h*w", 4))
-        return g.gives(g.call("t.default", x, shape=(4, "2*h*w")), tolerance=0)
+        return g.gives(g.call(f"{op}.default", x, shape=(4, "2*h*w")), tolerance=0)
+    if op in ("mT", "adjoint"):
+        *front, a, b = g.shape_of(x)
+        return g.gives(g.call(f"{op}.default", x, shape=[*front, b, a]), tolerance=0)
     shape = list(g.shape_of(x))
     order = list(range(len(shape)))
     if op == "permute":
@@ -229,7 +232,9 @@ CASES: dict[str, Case] = {
     "unflatten": unflatten,
     "squeeze": squeeze,
     "unsqueeze": unsqueeze,
-    **dict.fromkeys(["permute", "transpose", "movedim", "moveaxis", "t", "swapaxes"], permute),
+    **dict.fromkeys(
+        ["permute", "transpose", "movedim", "moveaxis", "t", "swapaxes", "mT", "adjoint", "numpy_T"], permute
+    ),
     **dict.fromkeys(["expand", "broadcast_to"], expand),
     **dict.fromkeys(["repeat", "tile"], repeat),
     "repeat_interleave": repeat_interleave,

@@ -126,11 +126,18 @@ def adaptive(draw: Draw, op: str) -> OneOp:
     left = [draw(st.integers(1, 4)) for _ in others]
     if at < 0:
         x, shape = g.input("h", 3, *others), ["h", 3, *left]
+        if op.startswith("adaptive_max"):
+            parts = g.call(f"{op}.default", x, left, shape=[shape, shape])
+            return g.gives(g.part(parts, 0), g.part(parts, 1), tolerance=0)
         return g.gives(g.call(f"{op}.default", x, left, shape=shape))
     rows, made = draw(st.sampled_from([("h", 1), ("h", 2), ("h", 3), ("h", "h"), ("2*h", "h")]))
     x = g.input(2, 3, *_placed(at, rows, others))
     size = [Size(n) if isinstance(n, str) else n for n in _placed(at, made, left)]
-    made_of_all = g.call(f"{op}.default", x, size, shape=[2, 3, *_placed(at, made, left)])
+    after = [2, 3, *_placed(at, made, left)]
+    if op.startswith("adaptive_max"):
+        values = g.part(g.call(f"{op}.default", x, size, shape=[after, after]), 0)
+        return g.gives(values, g.call("neg.default", x), tolerance=0)
+    made_of_all = g.call(f"{op}.default", x, size, shape=after)
     return g.gives(made_of_all, g.call("neg.default", x))
 
 
@@ -166,7 +173,7 @@ CASES: dict[str, Case] = {
     **dict.fromkeys(["conv1d", "conv2d", "conv3d"], convolution),
     **dict.fromkeys(["conv_transpose1d", "conv_transpose2d", "conv_transpose3d"], transposed),
     **dict.fromkeys([f"{kind}_pool{n}d" for kind in ("avg", "max") for n in (1, 2, 3)], pooling),
-    **dict.fromkeys([f"adaptive_avg_pool{n}d" for n in (1, 2, 3)], adaptive),
+    **dict.fromkeys([f"adaptive_{kind}_pool{n}d" for kind in ("avg", "max") for n in (1, 2, 3)], adaptive),
     **dict.fromkeys(["pad", "constant_pad_nd"], padding),
 }
 

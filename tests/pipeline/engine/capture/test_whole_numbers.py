@@ -1,0 +1,176 @@
+"""``int`` and ``float`` of sizes in a model's code: one graph for every size, and nothing that stays changed."""
+
+from __future__ import annotations
+
+import copy
+import math
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tvae.pipeline import TiledVAE
+from tvae.pipeline.engine.capture.whole_numbers import reads_numbers, sizes_stay_sizes
+
+
+def scaled(n: int, by: float) -> int:
+    return int(n * by)
+
+
+def enlarged(h: Tensor) -> list[int]:
+    """Calls a function that calls ``int``."""
+    return [scaled(n, by=1.5) for n in h.shape[2:]]
+
+
+class Sized(nn.Module):
+    """Its parts are methods, which subclasses replace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.window = nn.Conv2d(3, 4, 3, padding=1), 4
+
+    def encode(self, x: Tensor) -> Tensor:
+        return self.part(self.conv(x))
+
+    decode = encode
+
+    def part(self, h: Tensor) -> Tensor:
+        return h
+
+
+class Fractions(Sized):
+    def part(self, h: Tensor) -> Tensor:
+        return F.interpolate(h, size=(int(h.shape[2] * 0.75), int(h.shape[3] / 2)), mode="bilinear")
+
+
+class Cubic(Sized):
+    def part(self, h: Tensor) -> Tensor:
+        return F.interpolate(h, size=[int(n * 0.85) for n in h.shape[2:]], mode="bicubic")
+
+
+class Helpers(Sized):
+    def part(self, h: Tensor) -> Tensor:
+        return F.interpolate(h, size=enlarged(h))
+
+
+class Windows(Sized):
+    """Padded to whole windows."""
+
+    def padding(self, h: Tensor) -> list[int]:
+        height, width = (int(np.ceil(n / self.window)) * self.window for n in h.shape[2:])
+        return [0, width - h.shape[3], 0, height - h.shape[2]]
+
+    def part(self, h: Tensor) -> Tensor:
+        return F.pad(h, self.padding(h))
+
+
+class Roots(Sized):
+    def part(self, h: Tensor) -> Tensor:
+        count = h.shape[2] * h.shape[3]
+        return h / int(math.sqrt(count)) + h / int(torch.sqrt(torch.tensor(count))) + h / math.sqrt(count)
+
+
+class Positions(Sized):
+    def part(self, h: Tensor) -> Tensor:
+        return h + torch.arange(h.shape[2])[:, None] / float(h.shape[2])
+
+
+class Halves(Sized):
+    def part(self, h: Tensor) -> Tensor:
+        half = int(torch.tensor(h.shape[2:])[0] // 2)
+        return torch.cat([h[:, :, half:], h[:, :, :half]], 2)
+
+
+class Asked(Sized):
+    """A size is an ``int`` to a model."""
+
+    def part(self, h: Tensor) -> Tensor:
+        return h * 2 if isinstance(h.shape[2], int) else h * 3
+
+
+class Text(Sized):
+    """The number of digits is no size: a graph for each height."""
+
+    def part(self, h: Tensor) -> Tensor:
+        return h * len(f"{int(h.shape[2])}")
+
+
+class Table(Sized):
+    def part(self, h: Tensor) -> Tensor:
+        return h * {16: 2.0, 21: 3.0}[int(h.shape[2])]
+
+
+CUT = (Fractions, Cubic, Helpers, Windows, Roots, Positions, Halves, Asked)
+SIZES = ((16, 12), (21, 20))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [*CUT, Text, Table], ids=lambda kind: kind.__name__)
+def test_the_models_own_numbers(kind: type[Sized]) -> None:
+    model = kind().eval()
+    wide = copy.deepcopy(model).double()
+    tiled = TiledVAE(model, "cpu", strip=3, allow_whole=kind not in CUT)
+    for size in SIZES:
+        x = torch.randn(1, 3, *size)
+        want = wide.encode(x.double())
+        assert float((tiled.encode(x) - want).norm() / want.norm()) < 1e-5
+        plan = tiled.plan((1, 3, *size), "encode")
+        assert bool(plan.whole) is (kind not in CUT)
+        assert plan.whole or plan.strips > 1
+
+
+class Told(Sized):
+    """Returns its size as a number of Python's own."""
+
+    def encode(self, x: Tensor) -> Any:
+        return {"z": self.conv(x), "rows": int(x.shape[2]) * 2}
+
+
+@torch.no_grad()
+def test_a_number_that_is_returned_is_the_one_of_this_size() -> None:
+    model = Told().eval()
+    tiled = TiledVAE(model, "cpu", allow_whole=True)
+    for height in (16, 21):
+        assert tiled.encode(torch.randn(1, 3, height, 12))["rows"] == 2 * height
+
+
+class Global(Sized):
+    """Writes a global, which a copy would write elsewhere."""
+
+    def part(self, h: Tensor) -> Tensor:
+        global SIZES
+        SIZES = tuple(SIZES)
+        return h * int(h.shape[1])
+
+
+def test_what_is_not_copied() -> None:
+    assert not reads_numbers(Global())
+    assert not reads_numbers(Sized())
+    assert not reads_numbers(nn.MultiheadAttention(4, 2))
+    assert reads_numbers(nn.Sequential(Helpers()))
+
+
+def test_a_method_of_the_object_itself_stays() -> None:
+    model = Fractions()
+    own = vars(model)["part"] = nn.Identity().forward
+    with sizes_stay_sizes(model.modules()):
+        assert vars(model)["part"] is own
+    assert vars(model)["part"] is own
+
+
+def test_only_this_thread_and_only_for_a_while() -> None:
+    model, x = Fractions().eval(), torch.randn(1, 3, 8, 8)
+    found: list[Any] = []
+    with sizes_stay_sizes(model.modules()), torch.no_grad():
+        assert "part" in vars(model)
+        thread = threading.Thread(target=lambda: found.append(model.encode(x)))
+        thread.start()
+        thread.join(20)
+        assert torch.equal(found[0], model.encode(x))
+    assert "part" not in vars(model)
+    assert model.part.__func__ is Fractions.part
