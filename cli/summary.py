@@ -76,6 +76,7 @@ def _vae(values: Values) -> Iterator[str]:
         yield f"  known     by {found['layout']}'s names and their shapes{inside}"
         of = found["of"] if found["unknown"] is None else f"not known: {found['unknown']} (--vae-of)"
         yield "  of        " + ", ".join(filter(None, (of, found["why"])))
+    yield from (f"  lacks     {sentence}" for sentence in values["lacks"].values())
     pickled = ", pickled (pass --allow-pickle)" if values["pickled"] else ""
     yield f"  weights   {values['parameters'] / 1e6:.1f} million, {where}{pickled}"
 

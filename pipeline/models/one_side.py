@@ -6,6 +6,7 @@ has no weights: its submodules are ``Absent``, so that no call can compute with 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -13,7 +14,7 @@ from torch import nn
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.calls import SIDES, Side
 
-__all__ = ["Absent", "check_side", "leave_out", "other_side", "part_of", "side_of"]
+__all__ = ["Absent", "check_lacks", "check_side", "leave_out", "other_side", "part_of", "side_of"]
 
 _PARTS: dict[Side, tuple[str, ...]] = {"encode": ("encoder", "quant_conv"), "decode": ("decoder", "post_quant_conv")}
 """Children of an autoencoder that one side alone computes with."""
@@ -52,6 +53,12 @@ def leave_out(module: nn.Module, side: Side, reason: str) -> None:
     for name in _PARTS[side]:
         if isinstance(getattr(module, name, None), nn.Module):
             setattr(module, name, Absent(side, reason))
+
+
+def check_lacks(lacks: Mapping[Side, str], side: Side) -> None:
+    """Raises UsageError where the weights do not hold this side. lacks: what to say then, by side."""
+    if side in lacks:
+        raise UsageError(lacks[side])
 
 
 def check_side(module: nn.Module, side: Side) -> None:

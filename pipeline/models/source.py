@@ -69,11 +69,6 @@ class VaeSource:
         except OSError as error:
             raise UsageError(f"cannot read the weights of VAE '{self.id}': {error}") from error
 
-    def check_side(self, side: Side) -> None:
-        """Raises `UsageError`, which names what is missing, where the weights do not hold this side."""
-        if side in self.lacks:
-            raise UsageError(self.lacks[side])
-
     def _sha256_of_part(self) -> str:
         """Of the stored bytes of a checkpoint's tensors that are the VAE's, with their names."""
         assert self.found is not None, "a folder has no such part"

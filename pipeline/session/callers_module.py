@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tvae.pipeline.errors import UnsupportedOp, UsageError
 from tvae.pipeline.models.calls import Side
 from tvae.pipeline.models.families import FAMILIES
+from tvae.pipeline.models.one_side import check_side
 from tvae.pipeline.models.recognise import family_of
 
 __all__ = [
@@ -73,7 +74,8 @@ def check_input(side: Side, x: Tensor, vae: nn.Module, devices: Sequence[torch.d
 @contextmanager
 def input_at_fault(side: Side, x: Tensor, vae: nn.Module) -> Iterator[None]:
     """A model that cannot be captured with an input that is not for it is not at fault: raises UsageError then. That
-    cannot be told before, since a class may take more than its configuration says."""
+    cannot be told before, since a class may take more than its configuration says. A side without weights can."""
+    check_side(vae, side)
     try:
         yield
     except UnsupportedOp as error:
