@@ -67,6 +67,11 @@ class Layout:
     rules: Rules = ()
     unused: tuple[str, ...] = ()
 
+    @property
+    def whose(self) -> str:
+        """The name, before what is its."""
+        return f"{self.name}'" if self.name.endswith("s") else f"{self.name}'s"
+
 
 @dataclass(frozen=True)
 class Kin:

@@ -8,6 +8,10 @@ from tvae.pipeline.models.layout import Shapes, count
 
 __all__ = ["LdmLayers", "ldm_layers"]
 
+_WIDE = ("resnets.0.conv1", "resnets.0.conv2", "resnets.1.conv1")
+"""Convolutions that give as many channels as their level has: one of them may be what is missing."""
+
+
 @dataclass(frozen=True)
 class LdmLayers:
     """encoder, decoder: channels of each level, from the pixels inwards. Of a side that is not there: as the other's.
@@ -28,8 +32,8 @@ def ldm_layers(shapes: Shapes) -> LdmLayers | None:
     levels = max(count(shapes, r"encoder\.down_blocks\.(\d+)\."), count(shapes, r"decoder\.up_blocks\.(\d+)\."))
     given = _first(shapes, "encoder.conv_in"), _first(shapes, "decoder.conv_out")
     latent = _first(shapes, "decoder.conv_in"), _first(shapes, "encoder.conv_out")
-    down = [_first(shapes, f"encoder.down_blocks.{i}.resnets.0.conv1") for i in range(levels)]
-    up = [_first(shapes, f"decoder.up_blocks.{i}.resnets.0.conv1") for i in reversed(range(levels))]
+    down = [_first(shapes, *(f"encoder.down_blocks.{i}.{conv}" for conv in _WIDE)) for i in range(levels)]
+    up = [_first(shapes, *(f"decoder.up_blocks.{i}.{conv}" for conv in _WIDE)) for i in reversed(range(levels))]
     sides = [tuple(shape[0] for shape in side if shape) for side in (down, up) if all(side)]
     if not levels or not any(given) or not any(latent) or not sides:
         return None
@@ -46,7 +50,7 @@ def ldm_layers(shapes: Shapes) -> LdmLayers | None:
     )
 
 
-def _first(shapes: Shapes, layer: str) -> tuple[int, ...]:
-    """The shape of a convolution's weight; empty if there is none."""
-    shape = shapes.get(f"{layer}.weight", ())
-    return shape if len(shape) == 4 else ()
+def _first(shapes: Shapes, *layers: str) -> tuple[int, ...]:
+    """The shape of the weight of the first of these that is a convolution; empty if none is."""
+    found = (shapes.get(f"{layer}.weight", ()) for layer in layers)
+    return next((shape for shape in found if len(shape) == 4), ())

@@ -28,8 +28,12 @@ _AS_LIKE = 0.1
 """Less in common than the nearest, and still worth it."""
 _TOLD = 2
 """Candidates that are told of."""
+_AS_NEAR = 4
+"""Times as many faults as the nearest one has, and still worth being told of."""
 _NAMED = 3
 """Tensors that are named of what is missing, and so on."""
+_PARTS = 3
+"""Of a stored tensor that is several of the module's, in most cases."""
 
 
 def alike(tensors: Mapping[str, TensorSpec]) -> list[Candidate]:
@@ -39,12 +43,15 @@ def alike(tensors: Mapping[str, TensorSpec]) -> list[Candidate]:
 
 def what_is_near(tensors: Mapping[str, TensorSpec], candidates: Iterable[Candidate], prefix: str) -> str:
     """How the sentence goes on about a VAE that has these tensors. prefix: of all their names in the file."""
-    by_faults = sorted(candidates, key=lambda one: one.faults)
-    texts = [*dict.fromkeys(_told(one, tensors, prefix) for one in by_faults[:_LOOKED_AT])]
-    texts = texts or [_unread(family, layout, tensors, prefix) for family, layout in _alike(tensors)]
+    different: dict[Any, Candidate] = {}
+    for one in sorted(candidates, key=lambda one: one.faults):
+        different.setdefault((one.family.class_name, *map(tuple, (one.missing, one.left, one.misshapen))), one)
+    near = [*different.values()][:_TOLD]
+    texts = [_told(one, tensors, prefix) for one in near if one.faults <= _AS_NEAR * near[0].faults]
+    texts = texts or [_unread(family, layout, tensors, prefix) for family, layout in _alike(tensors)[:1]]
     if not texts:
         return f"is a file of no VAE that tvae knows: {_some(prefix + name for name in tensors)}"
-    return f"is no VAE that tvae knows; nearest is {' | '.join(texts[:_TOLD])}"
+    return f"is no VAE that tvae knows; nearest is {' | '.join(texts)}"
 
 
 def _alike(tensors: Mapping[str, TensorSpec]) -> list[tuple[Family, Layout]]:
@@ -89,19 +96,20 @@ def _blind(name: str) -> str:
 
 
 def _told(candidate: Candidate, tensors: Mapping[str, TensorSpec], prefix: str) -> str:
-    """What differs, by names of the file."""
-    missing = [_stored_as(name, candidate, tensors) for name in candidate.missing[:_NAMED]]
+    """What differs, by names of the file. Several parts of one stored tensor are one."""
+    asked = candidate.missing[: _PARTS * _NAMED]
+    missing = [*dict.fromkeys(_stored_as(name, candidate, tensors) for name in asked)]
     differs = [
         f"{count} {what} ({', '.join(prefix + name for name in names[:_NAMED])}{', …' if count > _NAMED else ''})"
         for count, names, what in (
-            (len(candidate.missing), missing, "missing"),
+            (len(candidate.missing) - len(asked) + len(missing), missing, "missing"),
             (len(candidate.left), candidate.left, "left over"),
             (len(candidate.misshapen), candidate.misshapen, "misshapen"),
         )
         if count
     ]
     side = "" if candidate.absent is None else f"the {part_of(other_side(candidate.absent))} of "
-    return f"{side}{candidate.family.class_name} in {candidate.layout.name}'s names: {', '.join(differs)}"
+    return f"{side}{candidate.family.class_name} in {candidate.layout.whose} names: {', '.join(differs)}"
 
 
 def _stored_as(name: str, candidate: Candidate, tensors: Mapping[str, TensorSpec]) -> str:
@@ -145,7 +153,7 @@ def _unread(family: Family, layout: Layout, tensors: Mapping[str, TensorSpec], p
     """Of a layout whose configuration cannot be read off these shapes."""
     shapes = _Asked({name: piece.shape for name, piece in named(layout, tensors)[0].items()})
     empty = not [*layout.configs(shapes)]
-    what = f"{family.class_name} in {layout.name}'s names"
+    what = f"{family.class_name} in {layout.whose} names"
     if empty and shapes.vain:
         pieces = named(layout, tensors)[0]
         candidate = Candidate(family, layout, {}, pieces, [], [], [], None)

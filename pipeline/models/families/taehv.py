@@ -52,14 +52,14 @@ def _read_off(
     made = [_sides(shapes, f"decoder.{n}.conv") for n in spread]
     encoder_time = tuple(taken // given for given, taken in pooled)
     decoder_time = tuple(given // taken for given, taken in made)
-    width, colours = _sides(shapes, "encoder.0")
-    channels = _sides(shapes, first)[1]
+    begin, end = _sides(shapes, "encoder.0"), _sides(shapes, "encoder.17")
+    channels = max(_sides(shapes, first)[1], end[0])
+    colours = max(begin[1], _sides(shapes, f"decoder.{spread[-1] + (1 if large else 3)}")[0])
+    width = max(begin[0], end[1])
     if not any(name.startswith("encoder.") for name in shapes):
         encoder_time, width = decoder_time[::-1], _WIDTHS[-1]
-        colours = _sides(shapes, f"decoder.{spread[-1] + (1 if large else 3)}")[0]
     if not any(name.startswith("decoder.") for name in shapes):
         decoder_time, widths = encoder_time[::-1], [*_WIDTHS]
-        channels = _sides(shapes, "encoder.17")[0]
     patch = isqrt(colours // _COLOURS)
     if prod(encoder_time) == prod(decoder_time) and (patch, channels) != _H3 and min(patch, *widths) > 0:
         yield {
