@@ -1,4 +1,4 @@
-"""A file's tensors beside what a layout and a configuration expect: where each lies, what is missing, what is left over.
+"""A file's tensors beside what a layout and a configuration expect: where they lie, which are missing or left over.
 
 Nothing is decided here. ``single_file`` takes a candidate without faults, ``nearest`` tells of those that have some.
 """
@@ -18,6 +18,8 @@ from tvae.pipeline.models.one_side import side_of
 
 __all__ = ["Candidate", "Piece", "beside", "joined"]
 
+_NO_SHAPE = (-1,)
+"""Of parts of a tensor that cannot be divided so."""
 _COUNTER = ".num_batches_tracked"
 """Of steps in training, which files may leave out."""
 
@@ -68,21 +70,22 @@ def beside(family: Family, layout: Layout, tensors: Mapping[str, TensorSpec]) ->
 
 
 def named(layout: Layout, tensors: Mapping[str, TensorSpec]) -> tuple[dict[str, Piece], list[str]]:
-    """Where the tensors lie, by the module's names; and stored ones whose names, or parts, are another's, too."""
+    """Where the tensors lie, by the module's names; and stored ones whose names are another's, too."""
     found: dict[str, Piece] = {}
     twice: list[str] = []
     for stored, names in module_names(layout, tensors).items():
         shape = tensors[stored].shape
         for part, name in enumerate(names):
-            rows = (shape[0] // len(names), *shape[1:]) if shape else ()
-            if name in found or (len(names) > 1 and (not shape or shape[0] % len(names))):
+            divides = len(names) == 1 or (shape and shape[0] % len(names) == 0)
+            rows = (shape[0] // len(names), *shape[1:]) if shape and divides else shape if divides else _NO_SHAPE
+            if name in found:
                 twice.append(stored)
             found.setdefault(name, Piece(stored, rows, part, len(names)))
     return found, twice
 
 
 def joined(one: Candidate, other: Candidate) -> Candidate | None:
-    """Two candidates of one side each, from the first and the second of two files, as one model. None: they are none."""
+    """Two candidates of one side each, from the first and the second of two files, as one model; None if they are none."""
     if one.family is not other.family or {one.absent, other.absent} != {*SIDES}:
         return None
     second = {name: Piece(p.stored, p.shape, p.part, p.parts, 1) for name, p in other.pieces.items()}
@@ -124,8 +127,8 @@ def _compared(
             pieces[name] = Piece(piece.stored, shape, piece.part, piece.parts, piece.file)
     absent = _absent([side for side in SIDES if side not in sides], expected)
     missing = [name for name in missing if absent is None or side_of(name) != absent]
-    left = twice + [piece.stored for name, piece in found.items() if name not in expected]
-    return Candidate(family, layout, config, pieces, missing, left, misshapen, absent)
+    left = [*dict.fromkeys(twice + [piece.stored for name, piece in found.items() if name not in expected])]
+    return Candidate(family, layout, config, pieces, missing, left, [*dict.fromkeys(misshapen)], absent)
 
 
 def _absent(without: list[Side], expected: Mapping[str, Any]) -> Side | None:

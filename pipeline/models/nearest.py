@@ -1,14 +1,14 @@
 """Of a file that is no VAE that tvae knows: which it is nearest to, and what differs, counted and named.
 
-Marks, by which files are known in no time, do not count here: the tensor that is one may be what is missing. All layouts
-are compared by names without their numbers, the nearest ones tensor by tensor.
+Marks, by which files are known in no time, do not count here: the tensor that is one may be what is missing. All
+layouts are compared by names without their numbers, the nearest ones tensor by tensor.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from os.path import commonprefix
+from itertools import takewhile
 from typing import Any
 
 from tvae.pipeline.files.tensor_header import TensorSpec
@@ -115,20 +115,27 @@ def _told(candidate: Candidate, tensors: Mapping[str, TensorSpec], prefix: str) 
 def _stored_as(name: str, candidate: Candidate, tensors: Mapping[str, TensorSpec]) -> str:
     """What the file would call a tensor of the module: a name like those it has that the layout's rules make this one
     of. The module's own name where there is none."""
-    near = sorted(candidate.pieces, key=lambda other: -len(commonprefix([name, other])))[:_LOOKED_AT]
+    near = sorted(candidate.pieces, key=lambda other: -_begin_alike(name, other))[:_LOOKED_AT]
     stored = [candidate.pieces[one].stored.split(".") for one in near]
     others: dict[int, set[str]] = {}
-    for split in map(lambda one: one.split("."), tensors):
+    """Parts of names by their place, counted from the beginning and from the end."""
+    for split in (one.split(".") for one in tensors):
         for place, part in enumerate(split):
             others.setdefault(place, set()).add(part)
+            others.setdefault(place - len(split), set()).add(part)
     tries = {
         ".".join([*split[:place], part, *split[place + 1 :]])
         for split in stored
         for place in range(len(split))
-        for part in others[place]
+        for part in others[place] | others[place - len(split)]
     } - tensors.keys()
     named_so = module_names(candidate.layout, [*tensors, *sorted(tries)])
     return next((one for one in sorted(tries) if name in named_so[one]), name)
+
+
+def _begin_alike(one: str, other: str) -> int:
+    """For so many characters."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 _LOOKED_AT = 8

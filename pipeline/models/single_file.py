@@ -1,8 +1,9 @@
 """What VAE a safetensors file holds, alone or inside a checkpoint: known by names and shapes, from its header alone.
 
 A file is a VAE that tvae knows where, under the names of one layout, every tensor of the module is there in its shape,
-and no other; or every tensor of one side, and none of the other side. What shapes do not tell (the scale of model space) is taken from the rest of the checkpoint or from the
-file's metadata where they name the model, and else stays unknown.
+and no other; or every tensor of one side, and none of the other side. What shapes do not tell (the scale of model
+space) is taken from the rest of the checkpoint or from the file's metadata where they name the model, and else stays
+unknown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """VAEs without a configuration: files of weights that are known by their tensors, each whole or one side alone.
 
-An encoder and a decoder in files of their own are one VAE where their names are the same but for these two words, in one
-folder: `taesd_encoder.safetensors` and `taesd_decoder.safetensors`. Tensors alone do not tell which go together.
+An encoder and a decoder in files of their own are one VAE where their names are the same but for these two words, in
+one folder: `taesd_encoder.safetensors` and `taesd_decoder.safetensors`. Tensors alone do not tell which go together.
 """
 
 from __future__ import annotations

@@ -97,7 +97,12 @@ FAMILIES = [
         checkpoints={"hunyuan": Checkpoint({}, "HunyuanVideo")},
         layouts=(
             Layout("diffusers", r"(encoder\.down|decoder\.up)_blocks\.0\.resnets\.0\.conv1\.conv\.weight", only({})),
-            Layout("Latent Diffusion", r"(encoder\.down|decoder\.up)\.0\.block\.0\.conv1\.conv\.weight", only({}), LDM_RULES),
+            Layout(
+                "Latent Diffusion",
+                r"(encoder\.down|decoder\.up)\.0\.block\.0\.conv1\.conv\.weight",
+                only({}),
+                LDM_RULES,
+            ),
         ),
     ),
     Family(

@@ -73,7 +73,9 @@ FAMILIES = [
         layouts=(
             Layout("diffusers", r"(encoder\.down_blocks\.2|decoder\.up_blocks\.3)\.conv\.weight", only(_PUBLISHED)),
             # latent diffusion has these names, too, but no more than four levels
-            Layout("HunyuanImage", r"(encoder\.down|decoder\.up)\.5\.block\.0\.norm1\.weight", only(_PUBLISHED), _rules()),
+            Layout(
+                "HunyuanImage", r"(encoder\.down|decoder\.up)\.5\.block\.0\.norm1\.weight", only(_PUBLISHED), _rules()
+            ),
         ),
     ),
     Family(

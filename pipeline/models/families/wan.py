@@ -177,7 +177,12 @@ FAMILIES = [
         layouts=(
             Layout("diffusers", _MIDDLE, only(_LAYERS_21, _LAYERS_22)),
             Layout("Wan", r"(encoder\.down|decoder\.up)samples\.0\.residual\.2\.weight", only(_LAYERS_21), _RULES_21),
-            Layout("Wan", r"(encoder\.downsamples\.0\.down|decoder\.upsamples\.0\.up)samples\.0\.residual\.2\.weight", only(_LAYERS_22), _RULES_22),
+            Layout(
+                "Wan",
+                r"(encoder\.downsamples\.0\.down|decoder\.upsamples\.0\.up)samples\.0\.residual\.2\.weight",
+                only(_LAYERS_22),
+                _RULES_22,
+            ),
         ),
         kin=(
             Kin("wan2.1", "Wan 2.1 and Qwen-Image", {"z_dim": 16}),

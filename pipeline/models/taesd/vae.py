@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -42,14 +43,14 @@ class TAESD(nn.Module):
         self.decoder = nn.Sequential(*_decoder(spec))
 
     def encode(self, x: Tensor, return_dict: bool = True) -> Any:
-        """x [N, 3, H, W] in [-1, 1] -> AutoencoderTinyOutput, its ``latents`` [N, C, H/8, W/8], or H/32 of a deep one."""
+        """x [N, 3, H, W] in [-1, 1] -> AutoencoderTinyOutput, its ``latents`` [N, C, H/8, W/8]; H/32 if it is deep."""
         from diffusers.models.autoencoders.autoencoder_tiny import AutoencoderTinyOutput
 
         latents = self.encoder((x + 1) / 2)
         return AutoencoderTinyOutput(latents=latents) if return_dict else (latents,)
 
     def decode(self, z: Tensor, return_dict: bool = True) -> Any:
-        """z [N, C, h, w] -> DecoderOutput, its ``sample`` [N, 3, 8h, 8w], or 32h of a deep one, around [-1, 1]."""
+        """z [N, C, h, w] -> DecoderOutput, its ``sample`` [N, 3, 8h, 8w] around [-1, 1]; 32h if it is deep."""
         from diffusers.models.autoencoders.vae import DecoderOutput
 
         pixels = self.decoder(z) * 2 - 1
@@ -71,8 +72,9 @@ class _Block(nn.Module):
         )
         self.pool: nn.Sequential | None = None
         if pooled:
-            there, back = (nn.Conv2d(a, b, 1, bias=False) for a, b in ((channels, 4 * channels), (4 * channels, channels)))
-            self.pool = nn.Sequential(there, nn.GroupNorm(4, 4 * channels), nn.ReLU(), back)
+            many = 4 * channels
+            there, back = nn.Conv2d(channels, many, 1, bias=False), nn.Conv2d(many, channels, 1, bias=False)
+            self.pool = nn.Sequential(there, nn.GroupNorm(4, many), nn.ReLU(), back)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.pool is not None:
@@ -107,7 +109,7 @@ def _deep_encoder(spec: TAESDConfig) -> list[nn.Module]:
 def _decoder(spec: TAESDConfig) -> list[nn.Module]:
     widths = [spec.width] * 4 if not spec.deep else [4 * spec.width, 2 * spec.width, *[spec.width] * 4]
     layers: list[nn.Module] = [_Bounded(), _conv(spec.latent_channels, widths[0]), nn.ReLU()]
-    for level, (width, out) in enumerate(zip(widths, widths[1:], strict=False)):
+    for level, (width, out) in enumerate(pairwise(widths)):
         layers += (_Block(width, pooled=spec.pooled and level == 0) for _ in range(_BLOCKS))
         layers += [nn.Upsample(scale_factor=2), _conv(width, out, bias=False)]
     return [*layers, _Block(widths[-1]), _conv(widths[-1], _COLOURS)]

@@ -53,7 +53,10 @@ def whole_numbers(weights: Weights) -> None:
     ("damage", "reason"),
     [
         (whole_numbers, "is stored as I8, which tvae does not make weights of"),
-        (lose, r"nearest is AutoencoderKL in Latent Diffusion's names: 2 missing \(encoder\.mid\.attn_1\.q\.weight, decoder\.conv_out\.bias\)$"),
+        (
+            lose,
+            r"nearest is AutoencoderKL in Latent Diffusion's names: 2 missing \(encoder\.\S+q\.weight, decoder\S+\)$",
+        ),
         (add, r"Latent Diffusion's names: 1 left over \(decoder\.extra\.weight\)$"),
         (bend, r"Latent Diffusion's names: 1 misshapen \(decoder\.up\.0\.block\.0\.conv2\.weight\)$"),
         (transpose, "misshapen"),
