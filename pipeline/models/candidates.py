@@ -85,7 +85,7 @@ def named(layout: Layout, tensors: Mapping[str, TensorSpec]) -> tuple[dict[str, 
 
 
 def joined(one: Candidate, other: Candidate) -> Candidate | None:
-    """Two candidates of one side each, from the first and the second of two files, as one model; None if they are none."""
+    """Two candidates of a side each, from the first and the second of two files, as one model. None: they are none."""
     if one.family is not other.family or {one.absent, other.absent} != {*SIDES}:
         return None
     second = {name: Piece(p.stored, p.shape, p.part, p.parts, 1) for name, p in other.pieces.items()}

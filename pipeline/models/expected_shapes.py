@@ -33,6 +33,7 @@ def expected_shapes(
         graphs = (kl.graph_of(layers, side, 1, torch.float32) for side in ("encode", "decode"))
         params = (node for graph in graphs for node in graph.nodes if node.kind == "param")
         return {node.target: tuple(n for n in node.meta.shape if isinstance(n, int)) for node in params}
+    class_named(class_name)  # what modules make at import must not be shapes alone
     try:
         with torch.device("meta"):
             module = new_module(class_name, config, stored, halves)

@@ -58,8 +58,8 @@ class Layout:
     none does, the file is most likely of another layout. configs: configurations that a module with such shapes may
     have, by the module's names, of both sides or of one; none where the shapes are no such module's. rules: patterns
     and what takes their place, applied to every name in turn. A number that ``~`` precedes counts from the other end. A
-    name that ``|`` divides stands for several tensors, equal parts of the stored one along dimension 0. unused: patterns
-    of names that the module does without.
+    name that ``|`` divides stands for several tensors, equal parts of the stored one along dimension 0. unused:
+    patterns of names that the module does without.
     """
 
     name: str

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -126,3 +128,21 @@ def test_layers_that_no_shapes_tell() -> None:
     gone += ("up.2.block.0.conv1", "up.2.block.0.conv2", "up.2.block.1.conv1")
     line = told({k: v for k, v in stored.items() if not any(one in k for one in gone)})
     assert "AutoencoderKL in Latent Diffusion's names, whose layers are read off tensors that are missing (vae." in line
+
+
+@pytest.mark.long
+def test_models_that_are_built_later_have_all_their_values() -> None:
+    """Files of diffusers are imported where a class is first compared: what they make then is no shape alone."""
+    code = """
+import torch
+from tvae.pipeline.files.tensor_header import TensorSpec
+from tvae.pipeline.models.nearest import alike
+alike({"x.weight": TensorSpec("F32", (3, 3))})
+from diffusers.models.autoencoders import AutoencoderKLCosmos
+narrow = {"encoder_block_out_channels": (16,) * 4, "decode_block_out_channels": (16,) * 4, "num_layers": 1}
+model = AutoencoderKLCosmos(**narrow, attention_resolutions=(8,), resolution=64, patch_size=2)
+with torch.no_grad():
+    print(model.encode(torch.zeros(1, 3, 9, 64, 64)).latent_dist.sample().device)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == "cpu"
