@@ -36,7 +36,8 @@ def _layers(latent: int, width: int, deep: bool) -> dict[str, Any]:
 
 
 def _space(config: Config, _stored: tuple[tuple[float, ...], ...]) -> LatentSpace:
-    """The encoder's latents are those of the diffusion model; FLUX.2's has squares of 2×2 of them as channels."""
+    """The encoder's latents are those of the diffusion model; FLUX.2's has squares of 2×2 of them as channels. (The
+    author's wrapper for diffusers has a norm that changes nothing there; ComfyUI packs squares and no more.)"""
     return LatentSpace(patch=2 if config.get("pooled", True) else 1)
 
 
