@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from tvae.cli import completion, options
+from tvae.cli.options.caching import CACHE
 from tvae.cli.reporting import reporting
 
 __all__ = ["cache"]
-
-CACHE = "Cache"
 
 For = Annotated[
     str,
@@ -21,17 +20,6 @@ For = Annotated[
         help="The program that reads the cache: kohya (sd-scripts), musubi (musubi-tuner) and others, or shards for "
         "webdataset or mds (MosaicML Streaming); tvae names them all where it does not know one.",
         autocompletion=completion.trainers,
-        rich_help_panel=CACHE,
-    ),
-]
-Arch = Annotated[
-    str | None,
-    typer.Option(
-        "--arch",
-        metavar="NAME",
-        help="The diffusion model, as the trainer calls it: sdxl, flux, wan and so on; for shards raw or model, the "
-        "space of the latents.",
-        show_default="the only one that the VAE suits",
         rich_help_panel=CACHE,
     ),
 ]
@@ -45,29 +33,7 @@ Resolution = Annotated[
         rich_help_panel=CACHE,
     ),
 ]
-Buckets = Annotated[
-    str,
-    typer.Option(
-        "--buckets",
-        metavar="on|off|MIN-MAX[/STEP]",
-        help="Sort images into sizes near their own proportions, as the trainer does it; smallest and largest side and "
-        "their step as the trainer is set to, such as 256-2048/64.",
-        rich_help_panel=CACHE,
-    ),
-]
-NoUpscale = Annotated[
-    bool, typer.Option("--no-upscale", help="Do not enlarge images below the resolution.", rich_help_panel=CACHE)
-]
 Flip = Annotated[bool, typer.Option("--flip", help="Also cache each image mirrored left-right.", rich_help_panel=CACHE)]
-Posterior = Annotated[
-    Literal["mean", "sample"] | None,
-    typer.Option(
-        "--posterior",
-        help="Mean of the encoder's distribution, or a sample of it.",
-        show_default="what the trainer stores",
-        rich_help_panel=CACHE,
-    ),
-]
 Frames = Annotated[
     int | None,
     typer.Option(
@@ -94,17 +60,6 @@ Start = Annotated[
     int,
     typer.Option("--start", metavar="N", min=0, help="Frame that the first piece begins with.", rich_help_panel=CACHE),
 ]
-TargetFps = Annotated[
-    float | None,
-    typer.Option(
-        "--target-fps",
-        metavar="N",
-        help="Leave out frames of faster videos until so many a second are left.",
-        show_default="all frames",
-        rich_help_panel=CACHE,
-    ),
-]
-
 Shards = Annotated[
     str | None,
     typer.Option(
@@ -127,17 +82,17 @@ def cache(
     no_clobber: options.NoClobber = False,
     dry_run: options.DryRun = False,
     print_config: options.PrintConfig = False,
-    arch: Arch = None,
+    arch: options.Arch = None,
     size: Resolution = None,
-    buckets: Buckets = "on",
-    no_upscale: NoUpscale = False,
+    buckets: options.Buckets = "on",
+    no_upscale: options.NoUpscale = False,
     flip: Flip = False,
-    posterior: Posterior = None,
+    posterior: options.CachePosterior = None,
     seed: options.Seed = 0,
     frames: Frames = None,
     stride: Stride = None,
     start: Start = 0,
-    target_fps: TargetFps = None,
+    target_fps: options.TargetFps = None,
     shards: Shards = None,
     vae: options.Vae = None,
     vae_of: options.VaeOf = None,

@@ -36,7 +36,7 @@ def inspect(
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Say what a file or folder is (latents, an image, a video or a VAE): first the main facts, then all details."""
+    """Say what a file or folder is (latents, an image, a video, a VAE, a cache): first the main facts, then all."""
     with reporting(verbose, json):
         from contextlib import nullcontext
         from pathlib import Path
@@ -97,6 +97,7 @@ def _look(thing: str, max_pixels: int, mode: SandboxMode) -> tuple[str, dict[str
     from pathlib import Path
 
     from tvae.pipeline import latents
+    from tvae.pipeline.caches.describe import caches_in
     from tvae.pipeline.errors import InputError, UsageError
     from tvae.pipeline.latents.foreign import SUFFIXES
     from tvae.pipeline.latents.tensor_file import is_ours
@@ -117,7 +118,11 @@ def _look(thing: str, max_pixels: int, mode: SandboxMode) -> tuple[str, dict[str
             except UsageError as reason:
                 no_vae = str(reason)
             if path.is_dir() and not latents.is_latents(path):
-                raise InputError(f"{thing} is a folder without latents of a video or a VAE") from error
+                if caches := caches_in(path):
+                    return "caches", {"path": str(path), "caches": caches}
+                raise InputError(
+                    f"{thing} is a folder without latents of a video, a VAE or a cache; name a file in it"
+                ) from error
             if named_so and not is_ours(path):
                 return "tensors", _describe_tensors(path) | {"no_vae": no_vae}
             raise
@@ -154,13 +159,17 @@ def _describe_vae(source: VaeSource) -> dict[str, Any]:
     from tvae.pipeline.models.families import FAMILIES
     from tvae.pipeline.models.geometry import geometry_of
     from tvae.pipeline.models.load import load_module
+    from tvae.pipeline.models.other_classes import why_other
+    from tvae.pipeline.models.published import published_name
     from tvae.pipeline.models.space import space_of
 
     space, family = space_of(source), FAMILIES.get(source.class_name)
     return {
         "id": source.id,
         "class": source.class_name,
+        "name": published_name(source.weights_sha256),
         "note": family.note if family else None,
+        "not_used": why_other(source.class_name),
         "geometry": asdict(geometry_of(source.class_name, source.config, lambda: load_module(source)))
         if family
         else None,

@@ -46,7 +46,8 @@ class LogFile:
         """A line, for an event that says more than how far an item is."""
         match event:
             case jobs.RunStarted():
-                named = "" if event.vae is None else f" with {event.vae} in {event.dtype} on {event.device}"
+                of = "" if event.vae_name is None else f" ({event.vae_name})"
+                named = "" if event.vae is None else f" with {event.vae}{of} in {event.dtype} on {event.device}"
                 self._write(f"{event.operation} of {event.items} items{named}")
             case jobs.ItemDone():
                 self._write(f"done {event.input} -> {event.output} in {event.seconds:.3f} s")

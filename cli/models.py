@@ -9,10 +9,10 @@ __all__ = ["models"]
 
 
 def models(json: options.Json = False, verbose: options.Verbose = False) -> None:
-    """List the VAE classes that the command line knows, with the models that use them."""
+    """List the VAE classes that the command line knows, with the models that use them, and diffusers' others."""
     with reporting(verbose, json):
         from tvae.cli.table import emit
-        from tvae.pipeline.models import families
+        from tvae.pipeline.models import families, other_classes
 
         for family in families.describe():
             if json:
@@ -22,3 +22,10 @@ def models(json: options.Json = False, verbose: options.Verbose = False) -> None
                 more = "; ".join(f"{option} {', '.join(names)}" for option, names in taken.items() if names)
                 told = f"({more})" if more else ""
                 tell(f"{family['class_name']:30} {family['kind']:6} {family['note']} {told}".rstrip())
+        if not json:
+            tell("\nnot for the command line; TiledVAE runs the sides that are named")
+        for other in other_classes.describe():
+            if json:
+                emit("other_model", other, as_json=True)
+            else:
+                tell(f"{other['class_name']:30} {', '.join(other['runs']) or '-':14} {other['why']}")

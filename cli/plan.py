@@ -8,6 +8,7 @@ import typer
 
 from tvae.cli import options
 from tvae.cli.reporting import printable, reporting, tell
+from tvae.cli.work import say_builtin
 
 if TYPE_CHECKING:
     from tvae.pipeline.jobs.input_shape import Extent
@@ -55,11 +56,8 @@ def plan(
     """
     with reporting(verbose, json):
         from tvae.cli import arguments
-        from tvae.cli.table import emit
-        from tvae.cli.verdict import LEGEND, verdict
         from tvae.pipeline.errors import UsageError
-        from tvae.pipeline.jobs.input_shape import Extent, input_shape
-        from tvae.pipeline.session.model import open_model
+        from tvae.pipeline.jobs.input_shape import Extent
 
         if (input is None) == (shape is None):
             raise UsageError("name either an INPUT or a --shape")
@@ -81,19 +79,32 @@ def plan(
         }
         if devices is not None:
             _plan_shared(vae or named or "builtin", wanted, side, device, devices, of_model, verbose, json)
-            return
-        model = open_model(vae or named or "builtin", device=device, **of_model)
-        for one in ("encode", "decode") if side == "both" else (side,):
-            found = model.plan(input_shape(model.info, wanted, one), one)
-            if json:
-                emit("plan", {"side": one, **found.to_json()}, as_json=True)
-                continue
-            for line in verdict(found, model):
-                tell(printable(line))
-            if verbose:
-                tell(str(found))
-        if verbose and not json:
-            tell(LEGEND)
+        else:
+            _plan_alone(vae or named or "builtin", wanted, side, device, of_model, verbose, json)
+        if vae is None and named is None and not json:
+            say_builtin()
+
+
+def _plan_alone(
+    vae: str, wanted: Extent, side: str, device: str | None, of_model: dict[str, Any], verbose: bool, json: bool
+) -> None:
+    from tvae.cli.table import emit
+    from tvae.cli.verdict import LEGEND, verdict
+    from tvae.pipeline.jobs.input_shape import input_shape
+    from tvae.pipeline.session.model import open_model
+
+    model = open_model(vae, device=device, **of_model)
+    for one in ("encode", "decode") if side == "both" else (side,):
+        found = model.plan(input_shape(model.info, wanted, one), one)
+        if json:
+            emit("plan", {"side": one, **found.to_json()}, as_json=True)
+            continue
+        for line in verdict(found, model):
+            tell(printable(line))
+        if verbose:
+            tell(str(found))
+    if verbose and not json:
+        tell(LEGEND)
 
 
 def _plan_shared(

@@ -62,6 +62,8 @@ class Display:
                 self._warn(f"{event.device} is lost ({event.error}); others do what it had not begun")
             case jobs.Notice() if not self._quiet:
                 self._complain("warning", event.input, event.message)
+            case jobs.RunStarted(vae_name=str(name)) if not self._json and not self._quiet:
+                self._screen.line(printable(f"{event.vae} is the VAE of {name}"))
             case _ if not self._json and not self._quiet:
                 self._tell(event)
 

@@ -16,8 +16,19 @@ MOST_LATENTS = 8
 
 
 def summary(kind: str, values: Values) -> Iterator[str]:
-    """A line that says what it is, and a few indented ones. kind: ``latents``, ``media``, ``tensors`` or ``vae``."""
-    yield from {"latents": _latents, "media": _media, "tensors": _tensors, "vae": _vae}[kind](values)
+    """A line that says what it is, and a few indented ones. kind: ``caches``, ``latents``, ``media``, ``tensors`` or
+    ``vae``."""
+    told = {"caches": _caches, "latents": _latents, "media": _media, "tensors": _tensors, "vae": _vae}
+    yield from told[kind](values)
+
+
+def _caches(values: Values) -> Iterator[str]:
+    found = values["caches"]
+    yield f"{len(found)} cache{'s' * (len(found) != 1)} that tvae wrote; tvae verify reads them whole"
+    for one in found:
+        size = "" if one["resolution"] is None else f", at {'x'.join(map(str, one['resolution']))}"
+        yield f"  {one['trainer']}  {one['architecture']}{size}, by {one['vae']['id']}"
+        yield f"    {one['sources']} images or pieces, {_size(one['bytes'])} in {one['files']} files"
 
 
 def _latents(values: Values) -> Iterator[str]:
@@ -65,6 +76,10 @@ def _vae(values: Values) -> Iterator[str]:
     kind = "a VAE" if known is None else _article("video" if known["temporal"] else "image") + " VAE"
     note = f" ({values['note']})" if values["note"] else ""
     yield f"{kind}: {values['class']}{note}"
+    if values["name"] is not None:
+        yield f"  name      {values['name']}"
+    if values["not_used"] is not None:
+        yield f"  not used  by the command line: {values['not_used']}"
     if known is not None:
         frames = f" and {known['temporal']} frames" if known["temporal"] else ""
         side = known["spatial"]

@@ -10,7 +10,7 @@ from tvae.cli.reporting import say, tell
 from tvae.pipeline.jobs import Job, run_job
 from tvae.pipeline.jobs.cache_names import advice
 
-__all__ = ["carry_out", "tell_job"]
+__all__ = ["carry_out", "say_builtin", "tell_job"]
 
 
 def carry_out(job: Job, *, as_json: bool, quiet: bool, verbose: bool, progress: bool) -> None:
@@ -18,11 +18,16 @@ def carry_out(job: Job, *, as_json: bool, quiet: bool, verbose: bool, progress: 
     with Display(as_json=as_json, quiet=quiet, verbose=verbose, progress=progress) as display:
         finished = run_job(job, display.show)
     if finished.done and job.vae is None and job.operation != "decode" and not (quiet or as_json):
-        say("the built-in VAE was used, which is for previews and tests; name your model's with --vae")
+        say_builtin()
     if finished.done and not (quiet or as_json):
         for line in advice(job):
             say(line)
     raise typer.Exit(ExitCode.SOME_FAILED if finished.failed else ExitCode.DONE)
+
+
+def say_builtin() -> None:
+    """The VAE was taken because none was named."""
+    say("the built-in VAE was used, which is for previews and tests; name your model's with --vae")
 
 
 def tell_job(job: Job) -> None:

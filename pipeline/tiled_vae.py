@@ -29,12 +29,12 @@ from tvae.pipeline.session.call_arguments import arguments_of, as_tuple, has_own
 from tvae.pipeline.session.callers_module import (
     check_hooks,
     check_input,
-    check_place,
     checked_module,
     compute_dtype,
     config_of,
     input_at_fault,
     lock_of,
+    planned_input,
 )
 from tvae.pipeline.session.clip_plan import ClipPlan
 from tvae.pipeline.session.devices_of_call import DeviceName, devices_of_call
@@ -182,17 +182,15 @@ class TiledVAE(InPlaceOf):
         most of that time) and ``to_json()``. ``print`` shows it as a table. Raises as the call itself would.
         """
         with self._lock:
-            weight = next(iter(self.parameters()))
-            check_place(side, weight.device, self._devices)
-            example = torch.empty(shape, dtype=weight.dtype, device="meta")
+            device, example = next(iter(self.parameters())).device, planned_input(side, shape, self.vae, self._devices)
             given = arguments_of(side, getattr(self.vae, side), example, (), kwargs)
             given.pop("return_dict", None)
             tensors, call, _ = tensors_and_options(side, given)
-            with plain_modes(weight.device), input_at_fault(side, example, self.vae):
-                session = self._session(weight.device, compute_dtype(self.vae, weight.dtype))
-                if self._in_steps(session, side, call, len(shape)):
-                    return session.plan_clip(side, tuple(shape), whole=True)
-                first = torch.empty((), dtype=session.dtype, device=weight.device).expand(shape)  # takes no memory
+            with plain_modes(device), input_at_fault(side, example, self.vae):
+                session = self._session(device, compute_dtype(self.vae, example.dtype))
+                if self._in_steps(session, side, call, example.ndim):
+                    return session.plan_clip(side, tuple(example.shape), whole=True)
+                first = torch.empty((), dtype=session.dtype, device=device).expand(example.shape)  # takes no memory
                 return session.plan(Task(side), [first, *tensors], call, {})
 
     def _run(self, side: Side, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any], return_dict: bool) -> Any:

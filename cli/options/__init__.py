@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from tvae.cli.options.caching import Arch, Buckets, CachePosterior, NoUpscale, TargetFps
 from tvae.cli.options.files import (
     BatchFile,
     DryRun,
@@ -57,10 +58,13 @@ __all__ = [
     "AllowOtherVae",
     "AllowPickle",
     "AllowWhole",
+    "Arch",
     "Audio",
     "Batch",
     "BatchFile",
     "Bitwise",
+    "Buckets",
+    "CachePosterior",
     "Codec",
     "Color",
     "Config",
@@ -82,6 +86,7 @@ __all__ = [
     "MaxMegapixels",
     "NoClobber",
     "NoProgress",
+    "NoUpscale",
     "Output",
     "Overwrite",
     "PixFmt",
@@ -97,6 +102,7 @@ __all__ = [
     "Spill",
     "Split",
     "Strip",
+    "TargetFps",
     "Threads",
     "TokensSize",
     "UrlInputs",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
@@ -15,7 +15,9 @@ from tvae.pipeline.media.formats import Kind
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Architecture", "Filter", "Framing", "Piece", "Size", "Subject", "Trainer", "Wish"]
+    from tvae.pipeline.media.spec import MediaInfo
+
+__all__ = ["Architecture", "Entry", "Filter", "Framing", "Piece", "Size", "Subject", "Trainer", "Wish"]
 
 Size = tuple[int, int]
 """(width, height) in pixels."""
@@ -112,6 +114,26 @@ Latents = Sequence["Tensor"]
 
 
 @dataclass(frozen=True)
+class Entry:
+    """What one file of a cache says of itself, before its values are read. None: it does not say."""
+
+    folder: PurePosixPath
+    """Of its source, below the folder that is cached."""
+    stem: str | None
+    """Its source's name without the suffix."""
+    architecture: str | None = None
+    size: Size | None = None
+    """Of the whole image, as the trainer sees it."""
+    frames: tuple[int, int] | None = None
+    """Of a piece of a video: the first, and how many."""
+    name: str | None = None
+    """Its source's whole name."""
+    framing: Framing | None = None
+    mirrored: bool = False
+    """It holds the mirrored image alone."""
+
+
+@dataclass(frozen=True)
 class Trainer:
     """A trainer's cache."""
 
@@ -125,6 +147,12 @@ class Trainer:
     """Names of a subject's files, below the output folder."""
     contents: Callable[[Subject, Latents], list[Stored]]
     """What they hold, in the same order."""
+    entry: Callable[[PurePosixPath, Mapping[str, str]], Entry | None]
+    """The inverse of ``files``: of a file's place, and the texts in it if it is a safetensors file. None: it is none of
+    the trainer's latents."""
+    values: Callable[[Mapping[str, Tensor]], list[Latents]]
+    """The inverse of ``contents``: of all tensors in a file. Several where it holds several sizes of its source.
+    ValueError for what it holds instead."""
     folder: Callable[[PurePosixPath], PurePosixPath] = lambda source: source.parent
     """The one that a source's files lie in, below the output folder."""
     upright: tuple[Kind, ...] = ()
@@ -132,6 +160,8 @@ class Trainer:
     flips: bool = False
     beside: bool = False
     """It looks for a cache in the folders of the images."""
+    whole_names: bool = False
+    """Its files are found by the whole name of an image, the suffix included."""
     one_size: bool = False
     """Every image gets the size that was asked for."""
     ranges: bool = False
@@ -148,3 +178,12 @@ class Trainer:
     """It reads no files of single sources, but shards of this form; None: it reads files."""
     notes: tuple[str, ...] = ()
     """What a user should know of these caches; a line each."""
+
+    def leaves_turned(self, info: MediaInfo) -> bool:
+        """Is this a picture that its file says to turn, and that the trainer takes as it is stored?"""
+        return info.kind not in self.upright and (info.rotation != 0 or info.mirrored)
+
+    def sees(self, info: MediaInfo) -> Size:
+        """Width and height of a picture for the trainer."""
+        turned = self.leaves_turned(info) and info.rotation in (90, 270)
+        return (info.height, info.width) if turned else (info.width, info.height)

@@ -12,7 +12,7 @@ from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.latents.verify import MadeBy, Verdict, not_read
 
-__all__ = ["recorded_files", "records_below", "verify_record"]
+__all__ = ["places_in", "recorded_files", "records_below", "verify_record"]
 
 
 def records_below(folder: Path) -> Iterator[tuple[Path, Path]]:
@@ -21,10 +21,14 @@ def records_below(folder: Path) -> Iterator[tuple[Path, Path]]:
     for here, folders, _ in os.walk(folder):
         folders.sort()
         if FOLDER in folders:
-            root = Path(here)
-            for place in sorted((root / FOLDER).rglob("*.json")):
-                yield root, place
+            for place in places_in(Path(here)):
+                yield Path(here), place
         folders[:] = [name for name in folders if not name.startswith(".")]
+
+
+def places_in(root: Path) -> list[Path]:
+    """Of the records of all sources whose caches lie in a folder, in order of name."""
+    return sorted((root / FOLDER).rglob("*.json"))
 
 
 def recorded_files(folder: Path) -> set[Path]:

@@ -56,16 +56,14 @@ class Archives:
             names.add(member.name)
             if problem is not None:
                 problem = f"{path}: its file {member.name!r} is left out: {problem}"
-                found.append(Found(path, folder, member.name, named=False, problem=problem))
+                found.append(Found(path, folder, member.name, problem=problem))
             else:
                 beside = tuple((texts.get if self._shared else texts.pop)(_key(member), ()))
-                found.append(
-                    Found(path / place, folder / place.parent, place.name, named=False, member=member, beside=beside)
-                )
+                found.append(Found(path / place, folder / place.parent, place.name, member=member, beside=beside))
         if broken is not None:
-            found.append(Found(path, below.parent, below.name, named=False, problem=str(broken)))
+            found.append(Found(path, below.parent, below.name, problem=str(broken)))
         elif not found:
-            found.append(Found(path, below.parent, below.name, named=False, problem=no_media(path)))
+            found.append(Found(path, below.parent, below.name, problem=no_media(path)))
         return iter(found)
 
     def member(self, name: str) -> Found | None:

@@ -37,14 +37,14 @@ from tvae.pipeline.session.outputs.taken_apart import Posterior
 if TYPE_CHECKING:
     from tvae.pipeline.caches import CacheRequest
     from tvae.pipeline.session.model import Model
+    from tvae.pipeline.session.model_info import Known
 
 __all__ = ["cache_clip_item", "encoded", "kept_frames", "pieces", "pieces_of", "stored"]
 
 
 def cache_clip_item(item: Item, context: Context, plan: CachePlan) -> ClipRun:
     """Writes the files of a video's pieces, unless they are there."""
-    if not plan.architecture.clips:
-        raise InputError(f"{plan.trainer.name} caches images alone for {plan.architecture.name}, and this is a video")
+    plan.check_clips()
     item = plan.own(item)
 
     def serves() -> str | None:
@@ -155,7 +155,7 @@ def pieces(source: Source, item: Item, context: Context, plan: CachePlan) -> Ite
             yield Piece(start, len(held), kept_rate), held
 
 
-def _fitted(length: int, model: Model) -> int:
+def _fitted(length: int, model: Known) -> int:
     """The longest clip of at most so many frames that the VAE takes; 0 where there is none."""
     return next((n for n in range(length, 0, -1) if not missing_frames(model.info, n)), 0)
 

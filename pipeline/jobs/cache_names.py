@@ -59,14 +59,14 @@ def _check_keys(items: Sequence[Item]) -> None:
             raise UsageError(f"{first.source} and {item.source} would both have the key '{key}' in shards; rename one")
 
 
-def advice(job: Job) -> list[str]:
-    """Lines on what the trainer wants of whoever uses the cache."""
+def advice(job: Job, images: Sequence[Path] | None = None) -> list[str]:
+    """Lines on what the trainer wants of whoever uses the cache. images: folders of them; None: those of the inputs."""
     if job.cache is None:
         return []
     trainer, root = trainer_named(job.cache.trainer), Path(job.output or ".").resolve()
-    named = (*map(Path, job.inputs), *(Path(one.name) for one in job.listed))
+    named = [*map(Path, job.inputs), *(Path(one.name) for one in job.listed)] if images is None else images
     homes = {path.resolve() if path.is_dir() else path.resolve().parent for path in named}
-    beside = f"{trainer.name} looks for a cache beside the images: pass their folder with -o"
+    beside = f"{trainer.name} looks for a cache beside the images: it has to lie in their folder"
     return [*([beside] if trainer.beside and homes != {root} else []), *trainer.notes]
 
 

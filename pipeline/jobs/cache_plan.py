@@ -30,7 +30,7 @@ from tvae.pipeline.media.spec import MediaInfo
 from tvae.pipeline.memory.amount import parse_size
 
 if TYPE_CHECKING:
-    from tvae.pipeline.session.model import Model
+    from tvae.pipeline.session.model_info import Known
 
 __all__ = ["CachePlan", "Staged"]
 
@@ -54,7 +54,7 @@ class CachePlan:
     """Raises UsageError, when it is made, for what the trainer has no room for."""
 
     job: Job
-    model: Model
+    model: Known
     """To be asked what it is."""
 
     def __post_init__(self) -> None:
@@ -144,16 +144,24 @@ class CachePlan:
 
     def subject(self, place: PurePosixPath, info: MediaInfo, piece: Piece | None = None) -> Subject:
         """An image or a piece of a video. place: below the output folder. Raises InputError for want of a bucket."""
-        size = self._seen(info)
+        size = self.trainer.sees(info)
+        return Subject(place, size, self.framing(size), self.architecture, piece, self.request.flip)
+
+    def framing(self, size: Size) -> Framing:
+        """The trainer's, of a picture that it sees in this size. Raises InputError for want of a bucket."""
         try:
-            framing = self.trainer.frame(size, self.wish)
+            return self.trainer.frame(size, self.wish)
         except ValueError as error:
             raise InputError(f"no bucket of {self.trainer.name} takes it: {error}") from None
-        return Subject(place, size, framing, self.architecture, piece, self.request.flip)
+
+    def check_clips(self) -> None:
+        """InputError where videos cannot be cached."""
+        if not self.architecture.clips:
+            raise InputError(f"{self.trainer.name} caches images alone for {self.architecture.name}; this is a video")
 
     def pixels(self, rgb: np.ndarray, info: MediaInfo, framing: Framing) -> np.ndarray:
         """uint8 [H, W, 3] of an upright frame to what the encoder sees."""
-        if info.kind not in self.trainer.upright and (info.rotation or info.mirrored):
+        if self.trainer.leaves_turned(info):
             rgb = Orientation(-info.rotation % 360).apply(rgb)
             rgb = rgb[:, ::-1] if info.mirrored else rgb
         return framed(rgb, framing)
@@ -275,8 +283,3 @@ class CachePlan:
             "computed": str(self.model.dtype).removeprefix("torch."),
             "pieces": [request.frames, request.stride, request.start, request.target_fps],
         }
-
-    def _seen(self, info: MediaInfo) -> Size:
-        """Width and height of an image as the trainer sees it."""
-        turned = info.kind not in self.trainer.upright and info.rotation in (90, 270)
-        return (info.height, info.width) if turned else (info.width, info.height)

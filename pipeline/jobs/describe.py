@@ -19,6 +19,7 @@ from tvae.pipeline.media.formats import Kind
 
 if TYPE_CHECKING:
     from tvae.pipeline.session.model import Model
+    from tvae.pipeline.session.model_info import Known
 
 __all__ = ["bits", "describe", "encode_options", "framing", "identity", "kept_posterior", "tool"]
 
@@ -66,7 +67,7 @@ def framing(job: Job) -> dict[str, object]:
     return {"size": job.size, "align": job.align} | ({"fit": job.fit} if job.size else {})
 
 
-def identity(model: Model) -> VaeIdentity:
+def identity(model: Known) -> VaeIdentity:
     """The VAE as latents remember it."""
     info = model.info
     return VaeIdentity(

@@ -61,6 +61,8 @@ class RunStarted(Event):
     vae: str | None = None
     dtype: str | None = None
     device: str | None = None
+    vae_name: str | None = None
+    """What a public VAE is called."""
     load: Callable[[], Load] | None = field(default=None, compare=False, repr=False, metadata={"json": False})
     """How busy the run's devices and threads are whenever it is asked, by any thread."""
 

@@ -21,8 +21,6 @@ class Found:
     """The folder it lies in, from the folder or pattern on that it was found by; the output tree mirrors this."""
     name: str
     """Its name there."""
-    named: bool
-    """The user named this very file, not a folder or pattern that led to it."""
     problem: str | None = None
     foreign: ForeignLatents | None = None
     """What of the file it is, where another program wrote that."""

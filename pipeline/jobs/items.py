@@ -74,7 +74,7 @@ def _all(job: Job, search: _Search) -> Iterator[Found]:
                 yield one if listed.own is None else replace(one, own=listed.own)
         except UsageError as error:
             path = shown_path(listed.name) if is_url(listed.name) else Path(listed.name)
-            yield Found(path, Path(), path.name or listed.name, named=True, problem=str(error), own=listed.own)
+            yield Found(path, Path(), path.name or listed.name, problem=str(error), own=listed.own)
 
 
 def read_list(name: str) -> list[str]:
@@ -149,14 +149,14 @@ def _expand_path(path: Path, below: Path | None, search: _Search) -> Iterator[Fo
                 if archived
                 else None
             )
-            yield Found(path, lies.parent, lies.name, named=below is None, problem=problem)
+            yield Found(path, lies.parent, lies.name, problem=problem)
         return
     prefix = below or Path()
     members = [*_members(path, prefix, search)]
     if not members:
         what = "images or videos" if search.sought == "media" else "latents"
         hint = "" if search.recursive else "; --recursive looks into subfolders"
-        members = [Found(path, prefix.parent, prefix.name, named=True, problem=f"no {what} in this folder{hint}")]
+        members = [Found(path, prefix.parent, prefix.name, problem=f"no {what} in this folder{hint}")]
     yield from members
 
 
@@ -170,7 +170,6 @@ def _members(folder: Path, below: Path, search: _Search) -> Iterator[Found]:
             folder,
             below.parent,
             below.name,
-            named=False,
             problem=f"this folder cannot be read: {error.strerror or error}",
         )
         return
@@ -179,7 +178,7 @@ def _members(folder: Path, below: Path, search: _Search) -> Iterator[Found]:
             continue
         path = folder / entry.name
         if _is_sought(path, search.sought):
-            yield Found(path, below, entry.name, named=False)
+            yield Found(path, below, entry.name)
         elif _is_folder(entry):
             ours = path.suffix == latent_files.VIDEO_SUFFIX or _same(path, search.output)
             if search.recursive and not ours and not entry.is_symlink():
@@ -188,7 +187,7 @@ def _members(folder: Path, below: Path, search: _Search) -> Iterator[Found]:
             members = search.archives.members(path, below / entry.name)
             yield from (one for one in members if one.problem != no_media(path))
         elif search.sought == "media" and formats.listed(os.path.splitext(entry.name)[1]):
-            yield Found(path, below, entry.name, named=False)
+            yield Found(path, below, entry.name)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

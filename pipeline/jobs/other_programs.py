@@ -47,7 +47,7 @@ def _members(found: Found, job: Job, facts: Callable[[str], Model]) -> Iterator[
         yield replace(found, problem=str(error))
         return
     for member in members:
-        yield replace(found, named=found.named and len(members) == 1, foreign=member)
+        yield replace(found, foreign=member)
 
 
 def name_of_foreign(found: ForeignLatents) -> str:

@@ -158,8 +158,14 @@ def assign(found: Iterable[Found], job: Job) -> list[Item]:
     found = list(found)
     to_latents = job.operation == "encode"
     caching = job.operation == "cache"
-    one_file = not caching and len(found) == 1 and found[0].named and job.output is not None
-    one_file = one_file and names_a_file(job.output or "", to_latents)
+    one_file = not caching and len(found) > 0 and job.output is not None and names_a_file(job.output, to_latents)
+    if one_file and job.output is not None and len(found) > 1:
+        if not job.output.lower().endswith(LATENTS_ENDINGS["video"]):  # which ends a folder's name
+            raise UsageError(
+                f"-o {job.output} names one file, and there are {len(found)} inputs; name a folder, such as "
+                f"{job.output}/"
+            )
+        one_file = False
     output = Path(job.output or ".")
     folders = {below: output / below for below in {one.below for one in found}}
     items = []
@@ -229,7 +235,7 @@ def _source_of(found: Found) -> tuple[str, frozenset[Kind]]:
 
 
 def names_a_file(output: str, to_latents: bool) -> bool:
-    """Is a job's output one file, if it has one input? Raises UsageError for one that is not written."""
+    """Is a job's output one file, not a folder? Raises UsageError for one that is not written."""
     path = Path(output)
     suffix = path.suffix.lower()
     if to_latents:

@@ -230,6 +230,7 @@ def _work(items: Sequence[Item], context: Context, vaes: Vaes, end: End) -> None
     from tvae.pipeline.jobs.operations import operation_for
     from tvae.pipeline.jobs.overlap import run_items
     from tvae.pipeline.models.load import BUILTIN
+    from tvae.pipeline.models.published import published_name
 
     job = context.job
     started = RunStarted(job.operation, len(items))
@@ -237,7 +238,9 @@ def _work(items: Sequence[Item], context: Context, vaes: Vaes, end: End) -> None
     if job.operation != "decode" or job.vae is not None:
         opened = vaes.get(job.vae or BUILTIN)
         dtype = str(opened.dtype).removeprefix("torch.")
-        started = replace(started, vae=opened.info.id, dtype=dtype, device=str(opened.device))
+        info, device = opened.info, str(opened.device)
+        name = published_name(info.weights_sha256)
+        started = replace(started, vae=info.id, dtype=dtype, device=device, vae_name=name)
     if fills_shards(job):
         from tvae.pipeline.jobs.shards.run import fill_shards
 

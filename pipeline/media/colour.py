@@ -13,6 +13,7 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import Interpolation, VideoReformatter
 
 from tvae.pipeline.errors import InputError, UsageError
+from tvae.pipeline.media.linear_light import is_linear, srgb_of
 from tvae.pipeline.media.spec import Colour
 
 __all__ = ["FromRgb", "Reading", "ToRgb", "parse_colour", "read_tags", "settle", "storable", "tag"]
@@ -92,7 +93,8 @@ def settle(colour: Colour, width: int, height: int) -> Reading:
 class ToRgb:
     """Decoded frames of one video -> uint8 [H, W, 3] R'G'B', by the matrix and range of its tags.
 
-    ``warnings`` says what was assumed or lost. Raises InputError for a matrix that is not one (YCgCo, ICtCp, ...).
+    ``warnings`` says what was assumed or lost, ``read_as`` the tags of the pixels that it gives. Raises InputError for
+    a matrix that is not one (YCgCo, ICtCp, ...).
     """
 
     def __init__(self, colour: Colour, pixels: VideoFormat, width: int, height: int, codec: str) -> None:
@@ -101,6 +103,10 @@ class ToRgb:
         self._matrix: int | None = None
         self._range: int | None = None
         self._grey_limited = False
+        self._linear = is_linear(colour, pixels, codec)
+        self.read_as = replace(colour, transfer="iec61966-2-1") if self._linear else colour
+        if self._linear:
+            self.warnings.append("converted from linear light to sRGB; what is brighter than white is white")
         if pixels.is_rgb or pixels.has_palette:
             return
         if pixels.name.startswith("yuvj"):
@@ -127,6 +133,8 @@ class ToRgb:
         self._range = _number(_RANGES, reading.colour.range)
 
     def __call__(self, frame: VideoFrame) -> np.ndarray:
+        if self._linear:
+            return srgb_of(frame)
         converted = self._scaler.reformat(
             frame,
             format="rgb24",

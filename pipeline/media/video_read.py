@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
@@ -246,6 +247,7 @@ class VideoReader:
             to_rgb = ToRgb(info.colour, first.format, first.width, first.height, info.codec)
         except InputError as error:
             raise InputError(f"{self._path}: {error}") from error
+        self.info = replace(info, colour=to_rgb.read_as)
         self.warnings += to_rgb.warnings
         if info.bits > 8:
             self.warnings.append(f"{info.bits}-bit values read as 8-bit")

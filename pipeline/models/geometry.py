@@ -11,6 +11,7 @@ from torch import nn
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.families import FAMILIES, LatentGeometry
 from tvae.pipeline.models.families.family import Config
+from tvae.pipeline.models.other_classes import why_other
 
 __all__ = ["geometry_of"]
 
@@ -22,6 +23,9 @@ def geometry_of(class_name: str, config: Config, module: Callable[[], nn.Module]
             return FAMILIES[class_name].geometry(config)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise UsageError(f"the configuration of this {class_name} is not one of that class: {error}") from error
+    unknown = f"'{class_name}' is not among the VAEs the command line knows (see `tvae models`)"
+    if (why := why_other(class_name)) is not None:
+        raise UsageError(f"{unknown}: {why}")
     channels = int(config.get("in_channels", 3))
     import diffusers.models.autoencoders  # noqa: F401 (what modules make at import must not be shapes alone)
 
@@ -32,7 +36,5 @@ def geometry_of(class_name: str, config: Config, module: Callable[[], nn.Module]
             out = encode(torch.empty(1, channels, 256, 256), return_dict=False)[0]
             shape = (out if torch.is_tensor(out) else out.mean).shape
     except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
-        raise UsageError(
-            f"'{class_name}' is not among the VAEs the command line knows (see `tvae models`), and takes no image"
-        ) from error
+        raise UsageError(f"{unknown}, and takes no image") from error
     return LatentGeometry(256 // shape[-1], latent_channels=shape[1], in_channels=channels)

@@ -82,7 +82,7 @@ class Kin:
     constants: what it says beyond. beside: a pattern of a name elsewhere in a checkpoint that no other model has, or
     only models further down in the family's table. class_name: of a model of another class, whose tensors have the same
     names and shapes, and which computes with them in another way. architecture: a pattern of its name in ModelSpec
-    metadata. files: published files of its VAE alone, what they are called by the sha256 of all their bytes.
+    metadata. files: published files of its VAE alone, the names of their VAEs by the sha256 of all their bytes.
     """
 
     key: str

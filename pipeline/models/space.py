@@ -11,7 +11,7 @@ AutoencoderKL with statistics   (z - latents_mean) · scaling_factor / latents_s
 DC, VQ, HunyuanVideo and -1.5,  z · scaling_factor                                     sana, latent_diffusion,
 HunyuanImage, CogVideoX,                                                               hunyuan_video(1_5),
 Allegro, Magvit,                                                                       hunyuan_image, cogvideo,
-TemporalDecoder                                                                        allegro, easyanimate, …
+TemporalDecoder, Asymmetric                                                            allegro, easyanimate, …
 HunyuanImageRefiner             unknown: two frames become channels of one             hunyuan_image (refiner)
 SeedVR2                         z · scaling_factor                                     not diffusers: `models/seedvr2`
 Wan, QwenImage                  (z - latents_mean) / latents_std                       wan, qwenimage, cosmos2
@@ -21,6 +21,7 @@ Cosmos                          (z - latents_mean) · sigma_data / latents_std, 
                                 statistics per channel and latent frame
 Flux2                           squares of 2×2 latents become channels, then           flux2 (`_encode_vae_image`)
                                 (z - running_mean) / √(running_var + batch_norm_eps)
+KVAE                            unknown: no pipeline of diffusers uses it              none
 RAE                             z: its own encode normalises                           rae_dit
 TAEHV, TAECVX                   z: its own encode gives model space                    not diffusers: `models/taehv`
 TAESD                           z; of FLUX.2, squares of 2×2 latents become channels   not diffusers: `models/taesd`

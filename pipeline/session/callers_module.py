@@ -6,13 +6,14 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import index
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tvae.pipeline.errors import UnsupportedOp, UsageError
-from tvae.pipeline.models.calls import Side
+from tvae.pipeline.models.calls import SIDES, Side
 from tvae.pipeline.models.families import FAMILIES
 from tvae.pipeline.models.one_side import check_side
 from tvae.pipeline.models.recognise import family_of
@@ -26,6 +27,7 @@ __all__ = [
     "config_of",
     "input_at_fault",
     "lock_of",
+    "planned_input",
 ]
 
 _INSTEAD = "; enable_model_cpu_offload() works, and TiledVAE(vae, vram=...) bounds memory"
@@ -34,13 +36,18 @@ _ONE_LOCK_EACH = threading.Lock()
 
 
 def checked_module(vae: nn.Module) -> nn.Module:
-    """The module. Raises UsageError for one without ``encode`` or ``decode``, or without weights."""
+    """The module. Raises UsageError for one without ``encode`` or ``decode``, or without weights, and for TorchScript,
+    whose code cannot be captured nor watched."""
     name = type(vae).__name__
     lacking = [side for side in ("encode", "decode") if not callable(getattr(vae, side, None))]
     if lacking:
         raise UsageError(f"{name} has no {lacking[0]}(); TiledVAE wraps modules with encode and decode")
     if next(iter(vae.parameters()), None) is None:
         raise UsageError(f"{name} has no parameters: wrap a model with weights")
+    for part, found in vae.named_modules():
+        if isinstance(found, torch.jit.ScriptModule):
+            which = f"'{part}' of {name} is" if part else f"{name} is"
+            raise UsageError(f"{which} TorchScript: wrap the model as it was before torch.jit")
     return vae
 
 
@@ -57,8 +64,12 @@ def check_hooks(vae: nn.Module) -> None:
 
 
 def check_input(side: Side, x: Tensor, vae: nn.Module, devices: Sequence[torch.device]) -> None:
-    """Raises UsageError for an input of another device, type or rank than the module's, or one that requires grad; and
-    as ``check_place``."""
+    """Raises UsageError for an input of another device, type or rank than the module's, one that requires grad, and
+    what is no dense tensor; and as ``check_place``."""
+    if not isinstance(x, Tensor):
+        raise UsageError(f"{side}() takes a tensor, not {type(x).__name__}")
+    if x.layout != torch.strided:
+        raise UsageError(f"{side}() takes a dense tensor; this one is {x.layout}: call to_dense() first")
     weight = next(iter(vae.parameters()))
     if torch.is_grad_enabled() and x.requires_grad:
         raise UsageError(f"{side}() runs without gradients: call it on x.detach(), or train with the wrapped model")
@@ -69,6 +80,22 @@ def check_input(side: Side, x: Tensor, vae: nn.Module, devices: Sequence[torch.d
         have, want = f"{x.dtype} on {x.device}", f"{weight.dtype} on {weight.device}"
         raise UsageError(f"{side}() got {have.replace('torch.', '')}, the VAE is {want.replace('torch.', '')}")
     check_place(side, x.device, devices)
+
+
+def planned_input(side: Side, shape: Sequence[int], vae: nn.Module, devices: Sequence[torch.device]) -> Tensor:
+    """Stands for an input of this shape of which a plan is asked. Raises UsageError for what is none, as
+    ``check_input``."""
+    if side not in SIDES:
+        raise UsageError(f"plan() is of one of {', '.join(SIDES)}, not {side!r}")
+    try:
+        sizes = tuple(map(index, shape))
+    except TypeError:
+        raise UsageError(f"plan() takes the shape of an input, such as (1, 4, 64, 64), not {shape!r}") from None
+    if len(sizes) < 4 or min(sizes) < 1:
+        raise UsageError(f"{side}() takes [N, C, H, W] or [N, C, T, H, W] with no size below 1, not {[*sizes]}")
+    weight = next(iter(vae.parameters()))
+    check_place(side, weight.device, devices)
+    return torch.empty(sizes, dtype=weight.dtype, device="meta")
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import torch
@@ -227,9 +228,12 @@ class Captures:
 
 
 def _example(t: Tensor | RowSource, device: torch.device) -> Tensor:
-    """To trace with: the input's shape and type, contiguous, with memory for this moment only. Nothing reads its
-    values, and the exporter's reference cycles keep it for a while. Where a size lies in memory other than usual, the
-    exporter may take it for a constant."""
-    example = torch.empty(t.shape, dtype=t.dtype, device=device)
-    example.untyped_storage().resize_(0)
+    """To trace with: the input's shape and type, contiguous, without memory: nothing reads its values. Where a size
+    lies in memory other than usual, the exporter may take it for a constant."""
+    shape = tuple(t.shape)
+    strides = [prod(shape[n + 1 :]) for n in range(len(shape))]
+    # the only operation of PyTorch that does not look whether there is so much memory
+    example: Tensor = torch.ops.inductor._reinterpret_tensor(
+        torch.empty(0, dtype=t.dtype, device=device), shape, strides, 0
+    )
     return example

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
 
 from tvae.pipeline.models.calls import Side
 from tvae.pipeline.models.latent_space import LatentSpace
 
-__all__ = ["ModelInfo"]
+__all__ = ["Known", "ModelInfo"]
 
 
 @dataclass(frozen=True)
@@ -34,3 +37,15 @@ class ModelInfo:
     path: str | None = None
     values: tuple[str, ...] = ()
     lacks: Mapping[Side, str] = field(default_factory=dict)
+
+
+class Known(Protocol):
+    """A VAE that is to be asked what it is: a ``Model``, or what latents say of theirs."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That it computes in."""
+        ...

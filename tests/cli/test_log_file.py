@@ -17,6 +17,10 @@ EVENTS = [
     (jobs.RunStarted("encode", 3), "encode of 3 items"),
     (jobs.RunStarted("encode", 3, "vae", "float32", "cpu"), "encode of 3 items with vae in float32 on cpu"),
     (jobs.ItemStarted(A, 0, B, "image", 1), None),
+    (
+        jobs.RunStarted("encode", 3, "vae", "float32", "cpu", "SDXL"),
+        "encode of 3 items with vae (SDXL) in float32 on cpu",
+    ),
     (jobs.Progress(A, 0, 1, 1), None),
     (jobs.Notice(A, 0, "padded"), "warning a.png: padded"),
     (jobs.ItemDone(A, 0, B, 1, 0.5), "done a.png -> b in 0.500 s"),

@@ -87,6 +87,18 @@ def test_inspect_a_vae(tvae: Tvae, tmp_path: Path) -> None:
     assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
 
 
+def test_inspect_says_why_a_vae_is_not_used(tvae: Tvae, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    (tmp_path / "config.json").write_text('{"_class_name": "AutoencoderOobleck"}')
+    save_file({"w": torch.zeros(2)}, tmp_path / "diffusion_pytorch_model.safetensors")
+    (vae,) = objects(tvae("inspect", tmp_path, "--json"))
+    assert vae["not_used"] == "of sound; TiledVAE does not run it, either"
+    assert (vae["note"], vae["geometry"]) == (None, None)
+    told = tvae("inspect", tmp_path).stdout.splitlines()
+    assert told[1] == "  not used  by the command line: of sound; TiledVAE does not run it, either"
+
+
 def test_inspect_begins_with_the_main_facts(tvae: Tvae, photo: Path, clip: Path, tmp_path: Path) -> None:
     tvae("encode", photo, clip, "-o", tmp_path / "lat")
 
@@ -162,9 +174,16 @@ def test_plan(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
 
 def test_models(tvae: Tvae) -> None:
     rows = objects(tvae("models", "--json"))
-    configs = {row["class_name"]: row["configs"] for row in rows}
+    configs = {row["class_name"]: row["configs"] for row in rows if row["type"] == "model"}
     assert [configs[f"Autoencoder{name}"] for name in ("KL", "KLWan", "DC")] == [["sdxl"], ["wan21"], []]
-    assert "Wan 2.1 and 2.2 (--config wan21; --vae-of wan2.1, wan2.2)" in tvae("models").stdout
+    others = {row["class_name"]: row["runs"] for row in rows if row["type"] == "other_model"}
+    assert others["ConsistencyDecoderVAE"] == ["encode"]
+    assert not others.keys() & configs.keys()
+    told = tvae("models").stdout
+    assert "Wan 2.1 and 2.2 (--config wan21; --vae-of wan2.1, wan2.2)" in told
+    families, _, rest = told.partition("\n\nnot for the command line;")
+    assert "AutoencoderKLWan" in families
+    assert "AutoencoderOobleck             -              of sound\n" in rest
 
 
 def test_an_unknown_config_is_refused_before_any_work(tvae: Tvae, tmp_path: Path) -> None:

@@ -195,3 +195,8 @@ def test_the_built_in_vae_says_what_it_is(tvae: Tvae, photo: Path, tmp_path: Pat
         assert told not in tvae("encode", photo, "-o", tmp_path / "_".join(quiet), *quiet).stderr
     assert told not in tvae("decode", tmp_path / "a", "-o", tmp_path / "c").stderr
     assert told not in tvae("encode", photo, "-o", tmp_path / "a").stderr, "all was done already"
+    for planned in (["--shape", "64x64"], [photo]):
+        assert told in tvae("plan", *planned).stderr
+        assert not any(told in tvae("plan", *planned, *quiet).stderr for quiet in (["--vae", "builtin"], ["--json"]))
+    (latents,) = (tmp_path / "a").iterdir()
+    assert told not in tvae("plan", latents).stderr, "they name it"

@@ -24,6 +24,7 @@ CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "wan": ("AutoencoderKLWan", {"z_dim": 16}),
     "hunyuan": ("AutoencoderKLHunyuanVideo", {"latent_channels": 16}),
     "ltx": ("AutoencoderKLLTXVideo", {"latent_channels": 128}),
+    "ltx2": ("AutoencoderKLLTX2Video", {"latent_channels": 128}),
 }
 
 

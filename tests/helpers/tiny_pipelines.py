@@ -9,7 +9,7 @@ import torch
 from tiny_vaes import TINY, TinyVAE
 from torch import Tensor
 
-__all__ = ["IMAGES", "PIPELINES", "clip_of", "image_of"]
+__all__ = ["IMAGES", "PIPELINES", "clip_of", "image_of", "inpainting"]
 
 Made = tuple[Any, dict[str, Any]]
 """A pipeline, and what it is called with beside size, length and seed."""
@@ -186,6 +186,44 @@ def _flux() -> Made:
     vae = _vae("AutoencoderKL", scaling_factor=0.3611, shift_factor=0.1159)
     pipeline = FluxPipeline(**parts, vae=vae, transformer=transformer, scheduler=_flow(shift=3.0))
     return pipeline, {"prompt_embeds": _text(16), "pooled_prompt_embeds": _text(8)[:, 0]}
+
+
+def inpainting() -> tuple[Any, Callable[[int, int], dict[str, Any]]]:
+    """Stable Diffusion's inpainting with the asymmetric VAE, which decodes with the picture and the mask; and what it
+    is called with at a size."""
+    from diffusers import DDIMScheduler, StableDiffusionInpaintPipeline, UNet2DConditionModel
+
+    torch.manual_seed(0)
+    unet = UNet2DConditionModel(
+        sample_size=8,
+        in_channels=9,
+        out_channels=4,
+        block_out_channels=(8, 16),
+        norm_num_groups=4,
+        layers_per_block=1,
+        attention_head_dim=4,
+        cross_attention_dim=16,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+    ).eval()
+    parts = dict.fromkeys(("text_encoder", "tokenizer", "safety_checker", "feature_extractor"))
+    vae, scheduler = _vae("AsymmetricAutoencoderKL"), DDIMScheduler(clip_sample=False, steps_offset=1)
+    pipeline = StableDiffusionInpaintPipeline(
+        **parts, vae=vae, unet=unet, scheduler=scheduler, requires_safety_checker=False
+    )
+    pipeline.set_progress_bar_config(disable=True)
+
+    def call(height: int, width: int) -> dict[str, Any]:
+        seed = torch.Generator().manual_seed(7)
+        mask = torch.zeros(1, 1, height, width)
+        mask[..., height // 3 :, : width // 2 + 3] = 1.0
+        picture = torch.rand(1, 3, height, width, generator=seed)
+        return {
+            **{"prompt_embeds": _text(16), "image": picture, "mask_image": mask, "height": height, "width": width},
+            **{"num_inference_steps": 2, "guidance_scale": 1.0, "output_type": "pt", "generator": seed},
+        }
+
+    return pipeline, call
 
 
 IMAGES: dict[str, Callable[[], Made]] = {"sdxl": _sdxl, "flux": _flux}

@@ -73,6 +73,24 @@ TINY: dict[str, TinyVAE] = {
         (4, None),
         4,
     ),
+    "AsymmetricAutoencoderKL": TinyVAE(
+        "AsymmetricAutoencoderKL",
+        {
+            "down_block_types": _blocks("DownEncoderBlock2D", 4),
+            "down_block_out_channels": EIGHTS,
+            "up_block_types": _blocks("UpDecoderBlock2D", 4),
+            "up_block_out_channels": (8, 16, 32, 32),
+            "norm_num_groups": 4,
+        },
+        (4, None),
+        8,
+    ),
+    "AutoencoderKLKVAE": TinyVAE(
+        "AutoencoderKLKVAE",
+        {"channels": 32, "num_enc_blocks": 1, "num_dec_blocks": 1, "z_channels": 4, "ch_mult": (1, 2)},
+        (4, None),
+        2,
+    ),
     "AutoencoderTiny": TinyVAE(
         "AutoencoderTiny",
         {"encoder_block_out_channels": (16,) * 4, "decoder_block_out_channels": (16,) * 4},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import av
 import numpy as np
@@ -16,8 +16,9 @@ from tiny_vaes import TINY
 
 import tvae.pipeline
 from tvae.pipeline import TiledVAE, decode, encode, load_latents, load_vae
+from tvae.pipeline.doors.options import Options
 from tvae.pipeline.errors import InputError, UsageError
-from tvae.pipeline.jobs import RunDone
+from tvae.pipeline.jobs import Job, RunDone
 
 
 @pytest.fixture(scope="module")
@@ -121,3 +122,54 @@ def test_every_public_name_is_there() -> None:
         assert getattr(tvae.pipeline, name).__doc__
     with pytest.raises(AttributeError, match="nothing"):
         tvae.pipeline.nothing  # noqa: B018
+
+
+def test_options_are_the_fields_of_a_job() -> None:
+    apart = {"operation", "inputs", "output", "listed", "cache", "claim", "exact", "sharers", "recorded"}
+    wider = {"vae", "preset", "spill", "fps"}
+    ours, of_job = get_type_hints(Options), get_type_hints(Job)
+    assert {*ours} - {"on_event"} == {*of_job} - apart
+    assert {name for name, kind in ours.items() if name != "on_event" and kind != of_job[name]} == wider
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"strp": 3}, "encode() has no option 'strp'; it has align, "),
+        ({"strip": "3"}, "encode(strip='3'): a whole number or None is wanted"),
+        ({"strip": True}, "encode(strip=True): a whole number or None is wanted"),
+        ({"vram": 8 << 30}, "encode(vram=8589934592): a text or None is wanted"),
+        ({"size": 512}, "encode(size=512): tuple[int, int] or None is wanted"),
+        ({"size": (1, 2, 3)}, "encode(size=(1, 2, 3)): tuple[int, int] or None is wanted"),
+        ({"vae": 5}, "encode(vae=5): a text or None is wanted"),
+        ({"bitwise": 1}, "encode(bitwise=1): True or False is wanted"),
+        ({"seed": None}, "encode(seed=None): a whole number is wanted"),
+        ({"fit": 3}, "encode(fit=3): 'contain' or "),
+        ({"fit": "shrink"}, "fit 'shrink' is not one of"),
+        ({"crf": "14"}, "encode(crf='14'): a number or None is wanted"),
+        ({"fps": float("nan")}, "encode(fps=nan): that is no rate"),
+        ({"on_event": 3}, "encode(on_event=3): "),
+        (
+            {"encoder_options": {"crf": "3"}},
+            "encode(encoder_options={'crf': '3'}): tuple[tuple[str, str], ...] is wanted",
+        ),
+    ],
+    ids=str,
+)
+def test_an_option_of_another_type_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        encode("a.png", **options)
+    assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize("inputs", [None, 5, [5], [None], {"a.png": 1}.values()], ids=str)
+def test_what_are_no_names_is_refused(inputs: Any) -> None:
+    with pytest.raises(UsageError, match="wants the names of files, not"):
+        encode(inputs)
+
+
+def test_lists_and_numbers_of_numpy_are_options(model: Any, tmp_path: Path) -> None:
+    made = photo(tmp_path / "a.png")
+    (found,) = encode(made, tmp_path / "found", vae=model.folder, size=[16, 8], strip=np.int64(1))
+    (wanted,) = encode(made, tmp_path / "wanted", vae=model.folder, size=(16, 8), strip=1)
+    assert torch.equal(load_latents(found).tensor, load_latents(wanted).tensor)

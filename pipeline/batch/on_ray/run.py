@@ -124,7 +124,7 @@ class _ClusterRun(DevicesRun):
             self._hear(*self._next(self._watched))
         first = self._first
         device = None if first.device is None else f"{first.device.partition(':')[0]} on Ray"
-        return RunStarted(self._context.job.operation, items, first.vae, first.dtype, device)
+        return RunStarted(self._context.job.operation, items, first.vae, first.dtype, device, first.vae_name)
 
     @property
     def _goes_on(self) -> bool:

@@ -52,6 +52,8 @@ def _container(form: ShardForm, code: str) -> Trainer:
         frame=_frame,
         files=_no_files,
         contents=lambda subject, latents: [],
+        entry=lambda place, texts: None,
+        values=lambda tensors: [],
         upright=("image", "video"),
         flips=True,
         ranges=True,

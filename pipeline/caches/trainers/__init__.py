@@ -13,7 +13,7 @@ from tvae.pipeline.errors import UsageError
 if TYPE_CHECKING:
     from tvae.pipeline.session.model_info import ModelInfo
 
-__all__ = ["LEFT_OUT", "TRAINERS", "architecture_of", "trainer_named"]
+__all__ = ["LEFT_OUT", "TRAINERS", "architecture_of", "check_constants", "trainer_named"]
 
 TRAINERS: dict[str, Trainer] = {
     found.name: found
@@ -29,13 +29,14 @@ LEFT_OUT = {
 """Whose caches cannot be written from outside, and why; more in the folder's README."""
 
 
-def trainer_named(name: str) -> Trainer:
-    """One of the trainers, or of the containers (``shards``). Raises UsageError for any other name."""
+def trainer_named(name: str, option: str = "--for") -> Trainer:
+    """One of the trainers, or of the containers (``shards``). Raises UsageError for any other name. option: that it was
+    given by."""
     if name in LEFT_OUT:
         raise UsageError(f"tvae writes no cache for {name}: {LEFT_OUT[name]}")
     known = {**TRAINERS, **CONTAINERS}
     if name not in known:
-        raise UsageError(f"--for {name} is no trainer that tvae writes caches for; one of {', '.join(known)}")
+        raise UsageError(f"{option} {name} is no trainer that tvae knows caches of; one of {', '.join(known)}")
     return known[name]
 
 
@@ -73,6 +74,20 @@ def _differs(one: Architecture, info: ModelInfo) -> str:
         theirs = f"scale {one.constants[0]} and shift {one.constants[1]} on the way into model space"
         return f"that has {theirs}, this {space.scale[0]:.5g} and {space.shift[0]:.5g}"
     return ""
+
+
+def check_constants(one: Architecture, info: ModelInfo) -> None:
+    """Raises UsageError for a VAE whose way into model space is that of another model that trainers know, for an
+    architecture of raw latents too, which do not depend on it. A finetuned VAE's may be any."""
+    known = {each.constants for trainer in TRAINERS.values() for each in trainer.architectures}
+    if one.constants is None or info.space.unknown is not None or _has(one.constants, info):
+        return
+    if any(constants is not None and _has(constants, info) for constants in known):
+        scale, shift = info.space.scale[0], info.space.shift[0]
+        raise UsageError(
+            f"the VAE '{info.id}' is of another model than {one.name}: that has scale {one.constants[0]} and shift "
+            f"{one.constants[1]} on the way into model space, this {scale:.5g} and {shift:.5g}"
+        )
 
 
 def _has(constants: tuple[float, float], info: ModelInfo) -> bool:

@@ -15,17 +15,22 @@ import base64
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tvae.pipeline.caches.spec import Architecture, Framing, Latents, Size, Subject, Trainer, Wish
+from tvae.pipeline.caches.spec import Architecture, Entry, Framing, Latents, Size, Subject, Trainer, Wish
 from tvae.pipeline.files.stored import Stored, Tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["TRAINER"]
 
 _KL, _FLUX2 = ("AutoencoderKL",), ("AutoencoderKLFlux2",)
 _QWEN = ("AutoencoderKLQwenImage", "AutoencoderKLWan")
 _RESOLUTION = (1024, 1024)
+_FOLDER = "_latent_cache"
 
 
 def _frame(size: Size, wish: Wish) -> Framing:
@@ -65,7 +70,7 @@ def _facts(subject: Subject, flipped: bool) -> dict[str, Any]:
 
 
 def _folder(source: PurePosixPath) -> PurePosixPath:
-    return source.parent / "_latent_cache"
+    return source.parent / _FOLDER
 
 
 def _files(subject: Subject) -> list[PurePosixPath]:
@@ -86,6 +91,23 @@ def _contents(subject: Subject, latents: Latents) -> list[Stored]:
         tensor = value if subject.architecture.name.startswith("wan") else value[:, 0]
         found.append(Tensors({"latent": tensor.contiguous()}, {**texts, "format": "pt"}))
     return found
+
+
+def _entry(place: PurePosixPath, texts: Mapping[str, str]) -> Entry | None:
+    name, version = texts.get("filename"), texts.get("latent_space_version")
+    sides = ["scale_to_width", "scale_to_height", "crop_x", "crop_y", "crop_width", "crop_height"]
+    if place.parent.name != _FOLDER or name is None or not all(texts.get(one, "").isdecimal() for one in sides):
+        return None
+    width, height, *crop = (int(texts[one]) for one in sides)
+    framing = Framing((width, height), (crop[0], crop[1], crop[2], crop[3]), "bicubic")
+    architecture = next((one.name for one in TRAINER.architectures if version == (one.label or one.name)), version)
+    mirrored = texts.get("flip_x") == "true"
+    stem = PurePosixPath(name).stem
+    return Entry(place.parent.parent, stem, architecture, name=name, framing=framing, mirrored=mirrored)
+
+
+def _values(tensors: Mapping[str, Tensor]) -> list[Latents]:
+    return [[one if one.ndim == 4 else one.unsqueeze(1)] for name, one in tensors.items() if name == "latent"]
 
 
 TRAINER = Trainer(
@@ -110,6 +132,9 @@ TRAINER = Trainer(
     frame=_frame,
     files=_files,
     contents=_contents,
+    entry=_entry,
+    values=_values,
+    whole_names=True,
     folder=_folder,
     upright=("image",),
     flips=True,

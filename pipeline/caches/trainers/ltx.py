@@ -11,12 +11,19 @@ makes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
-from tvae.pipeline.caches.spec import Architecture, Framing, Latents, Size, Subject, Trainer, Wish
+from tvae.pipeline.caches.spec import Architecture, Entry, Framing, Latents, Size, Subject, Trainer, Wish
 from tvae.pipeline.files.stored import Pickled, Stored
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 __all__ = ["TRAINER"]
+
+_FOLDER = "latents"
 
 
 def _frame(size: Size, wish: Wish) -> Framing:
@@ -33,7 +40,7 @@ def _frame(size: Size, wish: Wish) -> Framing:
 
 
 def _folder(source: PurePosixPath) -> PurePosixPath:
-    return "latents" / source.parent
+    return _FOLDER / source.parent
 
 
 def _files(subject: Subject) -> list[PurePosixPath]:
@@ -47,6 +54,16 @@ def _contents(subject: Subject, latents: Latents) -> list[Stored]:
     return [Pickled({"latents": value, "num_frames": frames, "height": height, "width": width, "fps": fps})]
 
 
+def _entry(place: PurePosixPath, texts: Mapping[str, str]) -> Entry | None:
+    if place.suffix != ".pt" or place.parts[0] != _FOLDER:
+        return None
+    return Entry(place.parent.relative_to(_FOLDER), place.stem, TRAINER.architectures[0].name)
+
+
+def _values(tensors: Mapping[str, Tensor]) -> list[Latents]:
+    return [[one] for name, one in tensors.items() if name == "latents"]
+
+
 TRAINER = Trainer(
     name="ltx",
     code="Lightricks/LTX-2 400fd31054597515f47125691032c04b1c3ee24e",
@@ -58,6 +75,8 @@ TRAINER = Trainer(
     frame=_frame,
     files=_files,
     contents=_contents,
+    entry=_entry,
+    values=_values,
     folder=_folder,
     upright=("image",),
     one_size=True,

@@ -11,12 +11,17 @@ whose cache holds more than a VAE gives (FramePack, FLUX Kontext, Qwen-Image-Edi
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from tvae.pipeline.caches.buckets import covering, floored, nearest
-from tvae.pipeline.caches.spec import Architecture, Framing, Latents, Size, Subject, Trainer, Wish
+from tvae.pipeline.caches.spec import Architecture, Entry, Framing, Latents, Size, Subject, Trainer, Wish
 from tvae.pipeline.files.stored import Stored, Tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["TRAINER"]
 
@@ -26,6 +31,8 @@ _QWEN = ("AutoencoderKLQwenImage", "AutoencoderKLWan")
 _HUNYUAN = ("AutoencoderKLHunyuanVideo",)
 _FLAT = ("f2d", "f2k4b", "f2k9b", "zi", "i4")
 """Whose latents have no time."""
+_NAME = re.compile(r"(.+?)(?:_(\d{5,})-(\d{3,}))?_(\d{4,})x(\d{4,})_([a-z0-9]+)\.safetensors", re.ASCII)
+_KEY = re.compile(r"latents_(\d+x)?\d+x\d+_[a-z]+\d+", re.ASCII)
 
 
 def _sizes(area: int, step: int) -> list[Size]:
@@ -81,6 +88,18 @@ def _contents(subject: Subject, latents: Latents) -> list[Stored]:
     return [Tensors({name: tensor.contiguous() for name, tensor in tensors.items()}, texts)]
 
 
+def _entry(place: PurePosixPath, texts: Mapping[str, str]) -> Entry | None:
+    found = _NAME.fullmatch(place.name)
+    if found is None:
+        return None
+    frames = None if found[2] is None else (int(found[2]), int(found[3]))
+    return Entry(place.parent, found[1], found[6], (int(found[4]), int(found[5])), frames)
+
+
+def _values(tensors: Mapping[str, Tensor]) -> list[Latents]:
+    return [[one if one.ndim == 4 else one.unsqueeze(1)] for name, one in tensors.items() if _KEY.fullmatch(name)]
+
+
 def _made(
     name: str,
     label: str,
@@ -117,6 +136,8 @@ TRAINER = Trainer(
     frame=_frame,
     files=_files,
     contents=_contents,
+    entry=_entry,
+    values=_values,
     apart=True,
     notes=(
         "set resolution, enable_bucket and bucket_no_upscale in musubi-tuner's dataset configuration as here, and "

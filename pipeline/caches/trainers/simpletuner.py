@@ -17,12 +17,17 @@ whose VAE is not of diffusers.
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Mapping
 from math import sqrt
 from pathlib import PurePosixPath
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from tvae.pipeline.caches.spec import Architecture, Framing, Latents, Size, Subject, Trainer, Wish
+from tvae.pipeline.caches.spec import Architecture, Entry, Framing, Latents, Size, Subject, Trainer, Wish
 from tvae.pipeline.files.stored import Pickled, Stored
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["TRAINER"]
 
@@ -32,6 +37,7 @@ _WITH_TIME = ("anima", "cosmos2image", "wan", "wan-5b")
 _AREAS = {0.25: 512, 0.5: 768, 1.0: 1024, 2.0: 1536, 4.0: 2048}
 """Megapixels that stand for a square with such a side."""
 _NEAR = 0.05
+_NAME = re.compile(r"[0-9a-f]{64}\.pt")
 
 
 def _rounded(value: float, step: int) -> int:
@@ -99,6 +105,14 @@ def _contents(subject: Subject, latents: Latents) -> list[Stored]:
     return [Pickled(value if subject.architecture.name in _WITH_TIME else value[:, 0])]
 
 
+def _entry(place: PurePosixPath, texts: Mapping[str, str]) -> Entry | None:
+    return Entry(place.parent, None) if _NAME.fullmatch(place.name) else None
+
+
+def _values(tensors: Mapping[str, Tensor]) -> list[Latents]:
+    return [[one if one.ndim == 4 else one.unsqueeze(1)] for one in tensors.values()]
+
+
 def _made(
     name: str,
     classes: tuple[str, ...],
@@ -141,6 +155,8 @@ TRAINER = Trainer(
     frame=_frame,
     files=_files,
     contents=_contents,
+    entry=_entry,
+    values=_values,
     square=True,
     enlarges=True,
     notes=(

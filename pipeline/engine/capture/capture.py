@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import gc
 import logging
-import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +23,7 @@ from tvae.pipeline.engine.capture.export_settings import exporting, takes_shortc
 from tvae.pipeline.engine.capture.factories import SymbolicFactories
 from tvae.pipeline.engine.capture.made_constant import Lost, noting_constants
 from tvae.pipeline.engine.capture.regions import in_line
+from tvae.pipeline.engine.capture.symbols import Choice, choices
 from tvae.pipeline.engine.ir.graph import DEVICE, Constant, Graph, Meta, Node, Ref
 from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.errors import UnsupportedOp, UsageError
@@ -43,8 +43,11 @@ class _Entry(nn.Module):
         super().__init__()
         self.model = module
         self._fn = fn
+        self.choice: Choice | None = None
 
     def forward(self, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+        if self.choice is not None:
+            self.choice.state(inputs)
         with SymbolicFactories():
             return tuple(self._fn(*inputs))
 
@@ -72,15 +75,15 @@ def _captured(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Se
     failed: list[Exception] = []  # their frames hold those of all callers, with the caches of a clip
     try:
         for shortcuts in (True, False) if takes_shortcuts() else (False,):
-            for shapes in _dynamic(inputs, rows):
+            for choice in choices(inputs, rows):
                 try:
                     with noting_constants(module) as lost:
-                        program = _exported(entry, inputs, shapes, shortcuts)
+                        program = _exported(entry, inputs, choice, shortcuts)
                     return _Translator(program, inputs, rows, lost).graph()
                 except UsageError:  # of what the model returns: no other way to trace it changes that
                     raise
                 except Exception as error:  # sizes that were multiples by chance, or that are constants to the model
-                    _log.debug("not captured with the sizes %s", shapes, exc_info=True)
+                    _log.debug("not captured with the sizes %s", choice.shapes, exc_info=True)
                     failed.append(error)
         if isinstance(failed[-1], UnsupportedOp):
             raise failed[-1]
@@ -94,54 +97,10 @@ def _captured(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Se
             gc.collect()  # PyTorch 2.11 leaves their frames in reference cycles
 
 
-def _exported(entry: nn.Module, inputs: Sequence[Tensor], shapes: Any, shortcuts: bool) -> Any:
+def _exported(entry: _Entry, inputs: Sequence[Tensor], choice: Choice, shortcuts: bool) -> Any:
+    entry.choice = choice
     with torch.no_grad(), exporting(shortcuts=shortcuts):
-        return torch.export.export(entry, (list(inputs),), dynamic_shapes={"inputs": shapes}, strict=False)
-
-
-def _dynamic(inputs: Sequence[Tensor], rows: int) -> Iterator[Sequence[dict[int, Any] | None]]:
-    """Which sizes to make symbols, the most general choice first. A choice fails if the model needs one of its symbols
-    as a constant (a reshape by a literal); the graph of the last choice serves one shape only."""
-    from torch.export import Dim
-
-    def every(kind: Any, of_rows: Any) -> list[dict[int, Any] | None]:
-        found: list[dict[int, Any] | None] = []
-        for n, t in enumerate(inputs):
-            kinds = {t.ndim - 2: kind, t.ndim - 1: kind} if t.ndim >= 4 else {}
-            if not n and t.ndim >= 4:
-                kinds |= {rows % t.ndim: of_rows}
-            found.append({d: k for d, k in kinds.items() if k is Dim.AUTO or t.shape[d] != 1} or None)
-        return found
-
-    tied = _tied(inputs)
-    if tied is not None:
-        yield tied
-    yield every(Dim.DYNAMIC, Dim.DYNAMIC)
-    if rows != -2:
-        yield every(Dim.AUTO, Dim.DYNAMIC)
-    yield every(Dim.AUTO, Dim.AUTO)
-
-
-def _tied(inputs: Sequence[Tensor]) -> list[dict[int, Any]] | None:
-    """Heights and widths of several inputs as multiples of one height and one width: the caches of a streaming step.
-
-    None for a single input, and where the sizes have nothing in common.
-    """
-    from torch.export import Dim
-
-    if len(inputs) < 2 or any(t.ndim < 4 for t in inputs):
-        return None
-    height, width = (math.gcd(*(t.shape[d] for t in inputs)) for d in (-2, -1))
-    if height < 2 or width < 2:
-        return None
-    rows, columns = Dim("rows"), Dim("columns")
-
-    def times(size: int, unit: int, dim: Any) -> Any:
-        return dim if size == unit else (size // unit) * dim
-
-    return [
-        {t.ndim - 2: times(t.shape[-2], height, rows), t.ndim - 1: times(t.shape[-1], width, columns)} for t in inputs
-    ]
+        return torch.export.export(entry, (list(inputs),), dynamic_shapes={"inputs": choice.shapes}, strict=False)
 
 
 class _Translator:

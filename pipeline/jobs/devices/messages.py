@@ -108,6 +108,7 @@ class Ready:
     dtype: str | None
     device: str | None
     weights_sha256: str | None = None
+    vae_name: str | None = None
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ class DevicesRun:
             raise UsageError(f"the devices' presets do not compute alike ({found}); choose one type with --dtype")
         names = None if told[0].device is None else ",".join(str(one.device) for one in told)
         job = self._context.job
-        return RunStarted(job.operation, items, told[0].vae, told[0].dtype, names)
+        return RunStarted(job.operation, items, told[0].vae, told[0].dtype, names, told[0].vae_name)
 
     def _work(self) -> None:
         """Until every item has ended."""

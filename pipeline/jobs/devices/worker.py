@@ -155,8 +155,11 @@ class _Worker:
         self._tell(Finished(0, {}))
 
     def _ready(self, opened: Model) -> None:
+        from tvae.pipeline.models.published import published_name
+
         dtype = str(opened.dtype).removeprefix("torch.")
-        self._tell(Ready(opened.info.id, dtype, str(opened.device), opened.info.weights_sha256))
+        digest = opened.info.weights_sha256
+        self._tell(Ready(opened.info.id, dtype, str(opened.device), digest, published_name(digest)))
 
     def _do(self, begin: Begin, vaes: Vaes) -> None:
         from tvae.pipeline.jobs.batches import Batches

@@ -81,7 +81,7 @@ class Sources:
         if file.is_folder and not self._is_clip(file):
             yield from self._members(store, file, PurePosixPath())
         else:
-            yield _found(file, PurePosixPath(), named=True)
+            yield _found(file, PurePosixPath())
 
     def _matching(self, store: Store, place: Place) -> Iterator[Found]:
         start = fixed_part(place.key)
@@ -93,7 +93,7 @@ class Sources:
             if file.is_folder and not self._is_clip(file):
                 yield from self._members(store, file, below)
             else:
-                yield _found(file, below.parent, named=False)
+                yield _found(file, below.parent)
 
     def _members(self, store: Store, folder: RemoteFile, below: PurePosixPath) -> Iterator[Found]:
         any_found = False
@@ -101,12 +101,12 @@ class Sources:
             inside = PurePosixPath(posixpath.relpath(file.place.key, folder.place.key))
             if not any(part.startswith(".") for part in inside.parts) and self._is_sought(file):
                 any_found = True
-                yield _found(file, below / inside.parent, named=False)
+                yield _found(file, below / inside.parent)
         if not any_found:
             what = "latents" if self._latents else "images or videos"
             hint = "" if self._recursive else "; --recursive looks into subfolders"
             problem = f"no {what} in this folder{hint}"
-            yield Found(folder.place.path, Path(below.parent), below.name, named=True, problem=problem)
+            yield Found(folder.place.path, Path(below.parent), below.name, problem=problem)
 
     def _below(self, store: Store, folder: RemoteFile) -> Iterator[RemoteFile]:
         """Files and clips' latents; a folder of latents is one of them, its files are none."""
@@ -142,11 +142,11 @@ def _clip_above(file: RemoteFile, top: str) -> str | None:
     return None
 
 
-def _found(file: RemoteFile, below: PurePosixPath, *, named: bool) -> Found:
+def _found(file: RemoteFile, below: PurePosixPath) -> Found:
     problem = None
     if not all(is_name(part) for part in (*below.parts, file.name)):
         problem = f"{file.place.shown}: its name is no file name on every system"
     elif is_archive(file.name):
         problem = f"{file.place.shown}: archives are read from this machine only; download it"
     path, name = file.place.path, file.name or file.place.shown
-    return Found(path, Path(below), name, named=named, problem=problem, member=None if problem else file)
+    return Found(path, Path(below), name, problem=problem, member=None if problem else file)

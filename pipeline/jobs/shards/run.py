@@ -33,8 +33,9 @@ def fill_shards(items: Sequence[Item], context: Context, batches: Batches, end: 
 
     Raises UsageError for a folder that another run fills, or that holds shards of another kind.
     """
-    plan = CachePlan(context.job, context.facts_for(context.job.vae or BUILTIN))
-    if context.job.batch is None and plan.model.device.type == "cpu":
+    model = context.facts_for(context.job.vae or BUILTIN)
+    plan = CachePlan(context.job, model)
+    if context.job.batch is None and model.device.type == "cpu":
         batches = Batches(1, "cpu")  # what shares a call depends on time, and last bits on that; it brings little there
     try:
         with gone_if_empty(plan.root / FOLDER), one_writer(plan.root / FOLDER / "shards", _PATIENCE):

@@ -98,6 +98,7 @@ FAMILIES = [
             Layout("diffusers", _SPATIAL_NORM, only({})),
             Layout("CogVideoX", _SPATIAL_NORM, only({}), _RULES, unused=(r"loss\..*",)),
         ),
+        files={"a410e48d988c8224cef392b68db0654485cfd41f345f4a3a81d3e6b765bb995e": "CogVideoX"},
         kin=(
             Kin("cogvideox-2b", "CogVideoX 2B", {}, {"scaling_factor": 1.15258426}),
             Kin("cogvideox-5b", "CogVideoX 5B", {}, {"scaling_factor": 0.7}),

@@ -13,4 +13,13 @@ def _dc(c: Config) -> LatentGeometry:
     )
 
 
-FAMILIES = [Family("AutoencoderDC", "image", _dc, "Sana; linear attention; no posterior", point=True)]
+FAMILIES = [
+    Family(
+        "AutoencoderDC",
+        "image",
+        _dc,
+        "Sana; linear attention; no posterior",
+        point=True,
+        files={"15a4b09e56d95b768a0ec9da50b702e21d920333fc9b3480d66bb5c7fad9d87f": "Sana"},
+    )
+]

@@ -73,7 +73,8 @@ class Family:
     statistics) -> latent space. substitution: in the place of the class's own calls. patched: what a capture needs
     otherwise inside the model, for as long as it lasts. checkpoints: public ones to measure with, by the name that
     ``--config`` takes. layouts: names by which a file of weights alone is known. kin: public models of the class that
-    such a file may be of; without any, its configuration is complete.
+    such a file may be of; without any, its configuration is complete. files: published files of its VAE alone, the
+    names of the models they are of by the sha256 of all their bytes; ``Kin.files`` are those that tell which it is.
     """
 
     class_name: str
@@ -91,6 +92,7 @@ class Family:
     checkpoints: Mapping[str, Checkpoint] = field(default_factory=dict)
     layouts: tuple[Layout, ...] = ()
     kin: tuple[Kin, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 # -- geometries that several families share ---------------------------------------------------------------------------

@@ -60,5 +60,6 @@ FAMILIES = [
             Layout("diffusers", DIFFUSERS_2D, _configs),
             Layout("Black Forest Labs", LDM_2D, _configs, _RULES),
         ),
+        files={"d64f3a68e1cc4f9f4e29b6e0da38a0204fe9a49f2d4053f0ec1fa1ca02f9c4b5": "FLUX.2"},
     )
 ]

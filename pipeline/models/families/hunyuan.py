@@ -104,6 +104,7 @@ FAMILIES = [
                 LDM_RULES,
             ),
         ),
+        files={"7c68a6295f9034a88225fbafb1f3258291a08d57a1fdb938233fa57b1b8f4883": "HunyuanVideo"},
     ),
     Family(
         "AutoencoderKLHunyuanVideo15",
@@ -117,7 +118,12 @@ FAMILIES = [
             Layout("HunyuanVideo", r"(encoder\.down|decoder\.up)\.0\.block\.0\.norm1\.gamma", only({}), _RULES_15),
         ),
         kin=(
-            Kin("hunyuanvideo1.5", "HunyuanVideo 1.5", {}),
+            Kin(
+                "hunyuanvideo1.5",
+                "HunyuanVideo 1.5",
+                {},
+                files={"e7c3091949c27e2d55ae6d5df917b99dadfebbf308e5a50d0ade0d16c90297ae": "HunyuanVideo 1.5, float16"},
+            ),
             Kin(
                 "hunyuanimage-refiner",
                 "the refiner of HunyuanImage 2.1",

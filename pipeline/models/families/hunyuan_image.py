@@ -77,6 +77,7 @@ FAMILIES = [
                 "HunyuanImage", r"(encoder\.down|decoder\.up)\.5\.block\.0\.norm1\.weight", only(_PUBLISHED), _rules()
             ),
         ),
+        files={"f2ae19863609206196b5e3a86bfd94f67bd3866f5042004e3994f07e3c93b2f9": "HunyuanImage 2.1, float16"},
     ),
     Family(
         "AutoencoderKLHunyuanImageRefiner",

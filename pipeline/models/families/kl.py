@@ -37,6 +37,7 @@ def _configs(shapes: Shapes) -> Iterator[dict[str, Any]]:
 
 _FOUR, _SIXTEEN = {"latent_channels": 4}, {"latent_channels": 16}
 """A smaller VAE of the same latents has the same model space."""
+_FT_MSE = "Stable Diffusion 1 (ft-MSE)"
 
 FAMILIES = [
     Family(
@@ -77,7 +78,12 @@ FAMILIES = [
                 {"scaling_factor": 0.18215},
                 r"cond_stage_model\..*",
                 r"stable-diffusion-v[12](?!\d).*",
-                {"735e4c3a447a3255760d7f86845f09f937809baa529c17370d83e4c3758f3c75": "vae-ft-mse-840000-ema-pruned"},
+                {
+                    "735e4c3a447a3255760d7f86845f09f937809baa529c17370d83e4c3758f3c75": _FT_MSE,
+                    "a1d993488569e928462932c8c38a0760b874d166399b14414135bd9c42df5815": _FT_MSE,
+                    "32db726da04f06c1b6b14c0043ce115cc87a501482945c5add89a40d838fcb46": "Stable Diffusion 1 (ft-EMA)",
+                    "4fbcf0ebe55a0984f5a5e00d8c4521d52359af7229bb4d81890039d2aa16dd7c": "Stable Diffusion 1.5, float16",
+                },
             ),
             Kin(
                 "playground2.5",
@@ -100,8 +106,11 @@ FAMILIES = [
                 r"conditioner\.embedders\..*",
                 r"stable-diffusion-xl-.*",
                 {
-                    "63aeecb90ff7bc1c115395962d3e803571385b61938377bc7089b36e81e92e2e": "sdxl_vae",
-                    "235745af8d86bf4a4c1b5b4f529868b37019a10f7c0b2e79ad0abca3a22bc6e1": "the SDXL VAE with fp16 fix",
+                    "63aeecb90ff7bc1c115395962d3e803571385b61938377bc7089b36e81e92e2e": "SDXL",
+                    "1598f3d24932bcfe6634e8b618ea1e30ab1d57f5aad13a6d2de446d2199f2341": "SDXL",
+                    "bcb60880a46b63dea58e9bc591abe15f8350bde47b405f9c38f4be70c6161e68": "SDXL, float16",
+                    "235745af8d86bf4a4c1b5b4f529868b37019a10f7c0b2e79ad0abca3a22bc6e1": "SDXL (fp16 fix)",
+                    "1b909373b28f2137098b0fd9dbc6f97f8410854f31f84ddc9fa04b077b0ace2c": "SDXL (fp16 fix)",
                 },
             ),
             Kin(
@@ -111,6 +120,7 @@ FAMILIES = [
                 {"scaling_factor": 1.5305, "shift_factor": 0.0609, "force_upcast": True},
                 r"model\.diffusion_model\.joint_blocks\..*",
                 r"stable-diffusion-(v?3|3\.5).*",
+                {"8f53304a79335b55e13ec50f63e5157fee4deb2f30d5fae0654e2b2653c109dc": "Stable Diffusion 3.5"},
             ),
             Kin(
                 "flux",
@@ -119,7 +129,10 @@ FAMILIES = [
                 {"scaling_factor": 0.3611, "shift_factor": 0.1159, "force_upcast": True},
                 r"model\.diffusion_model\.double_blocks\..*",
                 r"flux-1.*",
-                {"afc8e28272cd15db3919bacdb6918ce9c1ed22e96cb12c4d5ed0fba823529e38": "ae.safetensors of FLUX.1"},
+                {
+                    "afc8e28272cd15db3919bacdb6918ce9c1ed22e96cb12c4d5ed0fba823529e38": "FLUX.1",
+                    "f5b59a26851551b67ae1fe58d32e76486e1e812def4696a4bea97f16604d40a3": "FLUX.1, bfloat16",
+                },
             ),
         ),
     )

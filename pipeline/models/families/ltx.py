@@ -116,6 +116,7 @@ FAMILIES = [
             Layout("Lightricks", _OWN, only(_091), _rules("bscbscbsbm", "msbsbsb"), _UNUSED),
             Layout("Lightricks", _OWN, only(_095), _rules("bsbsbsbsm", "msbsbsb"), _UNUSED),
         ),
+        files={"265ca87cb5dff5e37f924286e957324e282fe7710a952a7dafc0df43883e2010": "LTX-Video"},
     ),
     Family(
         "AutoencoderKLLTX2Video",

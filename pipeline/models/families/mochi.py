@@ -157,5 +157,6 @@ FAMILIES = [
             bare(_GENMO, "encoder", _ENCODER),
             bare(_GENMO, "decoder", _DECODER),
         ),
+        files={"1be451cec94b911980406169286babc5269e7cf6a94bbbbdf45e8d3f2c961083": "Mochi 1"},
     )
 ]

@@ -18,5 +18,6 @@ FAMILIES = [
             "decode": Stepping(own_method("decode_step"), Cuts(1, 1)),
         },
         checkpoints={"seedvr2": Checkpoint({}, "SeedVR2")},
+        files={"20678548f420d98d26f11442d3528f8b8c94e57ee046ef93dbb7633da8612ca1": "SeedVR2, float16"},
     )
 ]

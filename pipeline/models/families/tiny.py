@@ -30,5 +30,6 @@ FAMILIES = [
         "TAESD and kin; no posterior",
         point=True,
         layouts=taesd_layouts(_configs, AS_DIFFUSERS),
+        files={"ff4824aca94dd6111e0340fa749347fb74101060d9712cb5ef1ca8f1cf17502f": "TAESDXL"},
     ),
 ]

@@ -185,9 +185,34 @@ FAMILIES = [
             ),
         ),
         kin=(
-            Kin("wan2.1", "Wan 2.1 and Qwen-Image", {"z_dim": 16}),
-            Kin("wan2.2", "Wan 2.2", {"z_dim": 48}, _STATISTICS_22),
+            Kin(
+                "wan2.1",
+                "Wan 2.1 and Qwen-Image",
+                {"z_dim": 16},
+                files={
+                    "2fc39d31359a4b0a64f55876d8ff7fa8d780956ae2cb13463b0223e15148976b": "Wan 2.1, 16 bit",
+                    "d6e524b3fffede1787a74e81b30976dce5400c4439ba64222168e607ed19e793": "Wan 2.1",
+                    "a70580f0213e67967ee9c95f05bb400e8fb08307e017a924bf3441223e023d1f": "Qwen-Image",
+                },
+            ),
+            Kin(
+                "wan2.2",
+                "Wan 2.2",
+                {"z_dim": 48},
+                _STATISTICS_22,
+                files={
+                    "e40321bd36b9709991dae2530eb4ac303dd168276980d3e9bc4b6e2b75fed156": "Wan 2.2, 16 bit",
+                    "62cd18f19438e35b32ac63020e2852f566e9b02f46b6cdbd87972a356e3c6f4b": "Wan 2.2",
+                },
+            ),
         ),
     ),
-    Family("AutoencoderKLQwenImage", "video", _wan, "Qwen-Image: clips of one frame", steps=_STEPS),
+    Family(
+        "AutoencoderKLQwenImage",
+        "video",
+        _wan,
+        "Qwen-Image: clips of one frame",
+        steps=_STEPS,
+        files={"0c8bc8b758c649abef9ea407b95408389a3b2f610d0d10fcb054fe171d0a8344": "Qwen-Image"},
+    ),
 ]

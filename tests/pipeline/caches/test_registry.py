@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tvae.pipeline.caches import TRAINERS, CacheRequest, architecture_of, trainer_named
+from tvae.pipeline.caches import TRAINERS, CacheRequest, architecture_of, check_constants, trainer_named
 from tvae.pipeline.caches.trainers import LEFT_OUT
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.latent_space import LatentSpace
@@ -50,6 +51,23 @@ def test_the_only_one_that_suits_is_taken(trainer: str, info: Any, wanted: str) 
 def test_anything_else_is_refused(trainer: str, name: str | None, info: Any, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         architecture_of(TRAINERS[trainer], name, info)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "name", "info", "told"),
+    [
+        ("kohya", "sd", vae(scale=0.13025), "of another model than sd: that has scale 0.18215 and shift 0.0"),
+        ("kohya", "sd3", vae(channels=16, scale=0.3611, shift=0.1159), "way into model space, this 0.3611 and 0.1159"),
+        ("musubi", "zi", vae(channels=16, scale=1.5305, shift=0.0609), "of another model than zi"),
+        ("kohya", "sdxl", vae(scale=0.13025), None),
+        ("kohya", "sdxl", vae(scale=0.5), None),
+        ("kohya", "anima", vae("AutoencoderKLWan", 16, scale=0.18215), None),
+    ],
+)
+def test_a_vae_of_another_model(trainer: str, name: str, info: Any, told: str | None) -> None:
+    one = next(one for one in TRAINERS[trainer].architectures if one.name == name)
+    with nullcontext() if told is None else pytest.raises(UsageError, match=told):
+        check_constants(one, info)
 
 
 def test_a_finetuned_vae_of_the_shape_is_taken_by_name() -> None:

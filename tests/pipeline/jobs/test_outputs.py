@@ -57,12 +57,20 @@ def test_the_tree_is_mirrored() -> None:
     assert "out/sub/a.jpg.safetensors" in outputs("encode", ".", output="out", recursive=True)
 
 
-def test_one_named_input_may_name_its_file() -> None:
+def test_one_input_may_name_its_file() -> None:
     assert outputs("roundtrip", "a.jpg", output="x/b.webp") == ["x/b.webp"]
     assert outputs("encode", "a.jpg", output="b.safetensors") == ["b.safetensors"]
     assert outputs("encode", "v.mp4", output="w.latents") == ["w.latents"]
+    assert outputs("roundtrip", "sub", output="b.webp") == ["b.webp"], "the only one in a folder"
+    assert outputs("roundtrip", "a.jpg", "v.mp4", output="b.webp/") == ["b.webp/a.jpg.png", "b.webp/v.mp4"]
+    with pytest.raises(UsageError, match=r"-o b\.webp names one file, and there are 2 inputs; name a folder"):
+        outputs("roundtrip", "a.jpg", "v.mp4", output="b.webp")
+    assert outputs("encode", "a.jpg", "v.mp4", output="b.latents") == [
+        "b.latents/a.jpg.safetensors",
+        "b.latents/v.mp4.latents",
+    ]
+    Path("b.webp").mkdir()
     assert outputs("roundtrip", "a.jpg", "v.mp4", output="b.webp") == ["b.webp/a.jpg.png", "b.webp/v.mp4"]
-    assert outputs("roundtrip", "sub", output="b.webp") == ["b.webp/a.jpg.png"]
 
 
 def test_what_a_file_is_shows_when_it_is_opened() -> None:

@@ -1,8 +1,9 @@
-"""Every autoencoder class of diffusers: a family, or runs without being one, or is in a list with the reason."""
+"""Every autoencoder class of diffusers: a family, or in the list of others, which says the truth of each."""
 
 from __future__ import annotations
 
 import copy
+import importlib.metadata
 import inspect
 from typing import Any
 
@@ -11,19 +12,19 @@ import torch
 from diffusers.models import autoencoders
 from torch import Tensor, nn
 
-from tvae.pipeline.engine.capture.capture import capture
-from tvae.pipeline.engine.lower import lower
-from tvae.pipeline.engine.passes import optimise, simplify
-from tvae.pipeline.engine.plan.schedule import schedule
-from tvae.pipeline.engine.run.execute import execute
-from tvae.pipeline.errors import UnsupportedOp
-from tvae.pipeline.models.calls import Side
+from tvae.pipeline import TiledVAE
+from tvae.pipeline.errors import TvaeError, UnsupportedOp, UsageError
+from tvae.pipeline.models.calls import SIDES, Side
 from tvae.pipeline.models.families import FAMILIES
+from tvae.pipeline.models.geometry import geometry_of
+from tvae.pipeline.models.other_classes import OTHER_CLASSES, describe, why_other
 from tvae.pipeline.models.reference import call_reference, reference_mode
 from tvae.pipeline.session.outputs.taken_apart import flatten
 
 Shape = tuple[int, ...]
 Config = dict[str, Any]
+WRITTEN_FOR = (0, 42)
+"""The release of diffusers whose classes the list has: one before may lack some of them."""
 _CONSISTENCY = {
     "encoder_block_out_channels": (32, 32),
     "encoder_down_block_types": ("DownEncoderBlock2D",) * 2,
@@ -36,23 +37,7 @@ _CONSISTENCY = {
     "decoder_layers_per_block": 1,
 }
 
-OTHERS: dict[str, tuple[Config, Shape | None, Shape | None]] = {
-    "AsymmetricAutoencoderKL": (
-        {
-            "down_block_types": ("DownEncoderBlock2D",) * 2,
-            "down_block_out_channels": (32, 32),
-            "up_block_types": ("UpDecoderBlock2D",) * 2,
-            "up_block_out_channels": (32, 32),
-            "norm_num_groups": 8,
-        },
-        (1, 3, 24, 16),
-        (1, 4, 12, 8),
-    ),
-    "AutoencoderKLKVAE": (
-        {"channels": 32, "num_enc_blocks": 1, "num_dec_blocks": 1, "z_channels": 4, "ch_mult": (1, 2)},
-        (1, 3, 24, 16),
-        (1, 4, 12, 8),
-    ),
+CASES: dict[str, tuple[Config, Shape, Shape]] = {
     "AutoencoderKLKVAEVideo": (
         {"ch": 32, "ch_mult": (1, 2), "num_res_blocks": 1, "z_channels": 4, "temporal_compress_times": 2},
         (1, 3, 5, 24, 16),
@@ -90,45 +75,72 @@ OTHERS: dict[str, tuple[Config, Shape | None, Shape | None]] = {
             **{"latents_mean": (0.0,) * 4, "latents_std": (1.0,) * 4},
         },
         (1, 3, 1, 24, 16),
-        None,
+        (1, 4, 15, 6, 4),
     ),
-    "ConsistencyDecoderVAE": (_CONSISTENCY, (1, 3, 24, 16), None),
-}
-"""Classes that are no family and run through ``TiledVAE`` all the same: configuration, and inputs of both sides. None:
-a side that is in ``SIDES_LEFT_OUT``."""
-
-SIDES_LEFT_OUT = {
-    "AutoencoderKLMiniMaxH3": "its decoder is a transformer over clips of a fixed length",
-    "ConsistencyDecoderVAE": "its decoder is a diffusion model, whose steps depend on values",
-}
-NEITHER = {
-    "AutoencoderRAE": "its encoder is a vision transformer for pictures of one size, its decoder another",
-    "LTX2VideoDiffusionDecoderModel": "a diffusion model",
-    "RFD4ProteinaAutoencoder": "of proteins",
-    **dict.fromkeys(
-        [
-            *("AutoencoderKLKVAEAudio", "AutoencoderKLLTX2Audio", "AutoencoderKLMiniMaxH3Audio", "AutoencoderOobleck"),
-            *("AutoencoderSAME", "Cosmos3AVAEAudioTokenizer", "LongCatAudioDiTVae", "MMAudioVAE", "MMAudioVocoder"),
-            "MiniMaxMusic3Vocoder",
-        ],
-        "of sound",
+    "ConsistencyDecoderVAE": (_CONSISTENCY, (1, 3, 24, 16), (1, 4, 12, 8)),
+    "AutoencoderKLLTX2Audio": (
+        {
+            **{"base_channels": 32, "ch_mult": (1, 2), "num_res_blocks": 1, "resolution": 16},
+            **{"latent_channels": 4, "mel_bins": 16},
+        },
+        (1, 2, 20, 16),
+        (1, 4, 7, 4),
+    ),
+    "AutoencoderRAE": (
+        {
+            **{"encoder_type": "mae", "encoder_hidden_size": 64, "encoder_patch_size": 8, "encoder_input_size": 32},
+            **{"encoder_num_hidden_layers": 1, "decoder_hidden_size": 32, "decoder_num_hidden_layers": 1},
+            **{"decoder_num_attention_heads": 4, "decoder_intermediate_size": 32, "patch_size": 8},
+        },
+        (1, 3, 32, 32),
+        (1, 64, 4, 4),
     ),
 }
+"""Of those of which a side runs: configuration, and inputs of both sides."""
+
+OF_ONE_SIZE = {"AutoencoderRAE"}
+RUN = [(name, side) for name, other in OTHER_CLASSES.items() for side in other.runs]
+NOT_RUN = [(name, side) for name in CASES for side in SIDES if (name, side) not in RUN]
 
 
-def test_no_class_of_diffusers_is_forgotten() -> None:
+def of_diffusers() -> set[str]:
     members = inspect.getmembers(autoencoders, inspect.isclass)
-    classes = {name for name, member in members if issubclass(member, nn.Module)}
-    assert classes <= set(FAMILIES) | set(OTHERS) | set(NEITHER)
-    assert not set(OTHERS) & set(NEITHER)
-    assert {name for name, (_, *sides) in OTHERS.items() if None in sides} == set(SIDES_LEFT_OUT)
+    return {name for name, member in members if issubclass(member, nn.Module)}
+
+
+def test_no_class_of_diffusers_is_forgotten_or_gone() -> None:
+    classes = of_diffusers()
+    assert classes <= {*FAMILIES, *OTHER_CLASSES}
+    assert not {*FAMILIES} & {*OTHER_CLASSES}
+    if tuple(map(int, importlib.metadata.version("diffusers").split(".")[:2])) >= WRITTEN_FOR:
+        assert {*OTHER_CLASSES} <= classes
+
+
+def test_the_list_says_something_of_each_and_of_no_other() -> None:
+    rows = describe()
+    assert [row["class_name"] for row in rows] == sorted(OTHER_CLASSES)
+    assert all(row["why"] and set(row["runs"]) <= set(SIDES) for row in rows)
+    assert {name for name, other in OTHER_CLASSES.items() if other.runs} == set(CASES)
+    assert why_other("AutoencoderOobleck") == "of sound; TiledVAE does not run it, either"
+    assert str(why_other("ConsistencyDecoderVAE")).endswith("; from Python, TiledVAE runs its encode")
+    assert why_other("AutoencoderKL") is None
+
+
+@pytest.mark.parametrize("name", OTHER_CLASSES)
+def test_the_command_line_says_why_it_does_not_take_one(name: str) -> None:
+    def never() -> nn.Module:
+        raise AssertionError("nothing is loaded to say so")
+
+    with pytest.raises(UsageError, match=rf"^'{name}' is not among .*: ") as error:
+        geometry_of(name, {}, never)
+    assert OTHER_CLASSES[name].why in str(error.value)
 
 
 def built(name: str) -> nn.Module:
     if not hasattr(autoencoders, name):
         pytest.skip(f"this release of diffusers has no {name}")
     torch.manual_seed(0)
-    model: nn.Module = getattr(autoencoders, name)(**OTHERS[name][0])
+    model: nn.Module = getattr(autoencoders, name)(**CASES[name][0])
     with torch.no_grad():
         for parameter, weight in model.named_parameters():
             if "norm" in parameter and weight.ndim == 1:
@@ -136,35 +148,64 @@ def built(name: str) -> nn.Module:
     return model.eval()
 
 
-def called(model: nn.Module, side: Side, x: Tensor) -> list[Tensor]:
-    return flatten(call_reference(model, side, x))[0]
+def called(model: nn.Module, side: Side, x: Tensor) -> Tensor:
+    return flatten(call_reference(model, side, x))[0][0]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("side", ["encode", "decode"])
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(("name", "side"), RUN)
 def test_it_runs_in_strips(name: str, side: Side) -> None:
-    shape = OTHERS[name][1 + (side == "decode")]
-    if shape is None:
-        pytest.skip(SIDES_LEFT_OUT[name])
-    model, x = built(name), torch.randn(shape)
-    wide = copy.deepcopy(model).double()
-    with reference_mode(model):
-        graph = simplify(capture(model, lambda x: called(model, side, x), [torch.zeros(shape)]))
-    sizes = graph.bind([shape])
-    assert sizes is not None
-    assert graph.fixed is None
-    program = lower(optimise(graph, subpixel=True, bias=False), sizes, x.device)
-    weights = {**dict(model.named_parameters()), **dict(model.named_buffers()), **graph.constants}
+    model, shape = built(name), CASES[name][1 + (side == "decode")]
+    x, wide = torch.randn(shape), copy.deepcopy(model).double()
     with torch.no_grad(), reference_mode(wide):
-        want = called(wide, side, x.double())[0]
-    for strip in (2, 7):
-        got = execute(schedule(program, strip), [x], weights)[0]
+        want = called(wide, side, x.double())
+    for strip in (2, 3):
+        tiled = TiledVAE(model, strip=strip)
+        got = flatten(getattr(tiled, side)(x))[0][0]
         assert (got.double() - want).norm() / want.norm() < 1e-5
+        if name not in OF_ONE_SIZE:
+            assert tiled.plan(shape, side).strip_rows <= 2 * strip < shape[-2]
 
 
 @pytest.mark.slow
-def test_a_decoder_whose_steps_depend_on_values_is_refused_by_name() -> None:
-    model = built("ConsistencyDecoderVAE")
-    with reference_mode(model), pytest.raises(UnsupportedOp, match="ConsistencyDecoderVAE"):
-        capture(model, lambda x: called(model, "decode", x), [torch.zeros(1, 4, 12, 8)])
+@pytest.mark.parametrize(("name", "side"), NOT_RUN)
+def test_what_is_said_not_to_run_is_refused_by_name_and_runs_untiled(name: str, side: Side) -> None:
+    """Or it would be in the list for no reason."""
+    model, x = built(name), torch.randn(CASES[name][1 + (side == "decode")])
+    with torch.no_grad(), reference_mode(model):
+        assert called(model, side, x).isfinite().all()
+    with pytest.raises(UnsupportedOp, match=f"{name}|module '{side}r'"):
+        getattr(TiledVAE(model, strip=2), side)(x)
+
+
+@pytest.mark.slow
+def test_of_one_size() -> None:
+    """RAE brings pictures of other sizes to its own; of latents, another size fails in the model, too."""
+    model: Any = built("AutoencoderRAE")
+    with torch.no_grad():
+        assert (
+            model.encode(torch.randn(1, 3, 48, 40)).latent.shape == model.encode(torch.randn(1, 3, 32, 32)).latent.shape
+        )
+        with pytest.raises(RuntimeError):
+            model.decode(torch.randn(1, 64, 5, 4))
+    with pytest.raises(UnsupportedOp):
+        TiledVAE(model, strip=2).encode(torch.randn(1, 3, 48, 40))
+
+
+@pytest.mark.slow
+def test_qwen_image_takes_one_frame_of_four_channels() -> None:
+    model: Any = built("AutoencoderKLQwenImage21")
+    for shape in ((1, 3, 1, 24, 16), (1, 4, 5, 24, 16)):
+        with torch.no_grad(), pytest.raises((RuntimeError, ValueError)):
+            model.encode(torch.randn(shape))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+def test_waves_of_sound_are_no_pictures() -> None:
+    model: Any = autoencoders.AutoencoderOobleck(8, [2, 2], [1, 2], 8, 4, 2).eval()
+    x = torch.randn(1, 2, 64)
+    with torch.no_grad():
+        assert model.encode(x).latent_dist.mean.shape == (1, 4, 16)
+    with pytest.raises(TvaeError):
+        TiledVAE(model, strip=2).encode(x)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tiny_vaes import TINY, TinyVAE, relative_l2
 from torch import Tensor, nn
 
 from tvae.pipeline import TiledVAE
-from tvae.pipeline.errors import UsageError
+from tvae.pipeline.errors import PlanError, UsageError
 
 KL = TINY["AutoencoderKL"]
 
@@ -112,6 +114,10 @@ def test_a_generator_seeds_injected_noise() -> None:
         (lambda: KL.input("decode", 9, 6).double(), "float64"),
         (lambda: torch.zeros(4, 9), r"\[4, 9\]"),
         (lambda: torch.zeros(1, 4, 0, 6), "no size of 0"),
+        (lambda: None, "takes a tensor, not NoneType"),
+        (lambda: [[0.0]], "takes a tensor, not list"),
+        (lambda: np.zeros((1, 4, 9, 6), np.float32), "takes a tensor, not ndarray"),
+        (lambda: torch.zeros(1, 4, 9, 6).to_sparse(), r"a dense tensor; this one is torch\.sparse_coo"),
     ],
 )
 def test_bad_inputs_are_refused(tiled: Any, make: Any, words: str) -> None:
@@ -123,3 +129,40 @@ def test_without_gradients_is_enough_for_a_parameter_input(tiled: Any) -> None:
     z = KL.input("decode", 9, 6).requires_grad_()
     with torch.no_grad():
         assert not tiled.decode(z).sample.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("shape", "side", "words"),
+    [
+        ((1, 4, 9, 6), "dec", "plan\\(\\) is of one of encode, decode, not 'dec'"),
+        ((1, 4, 0, 6), "decode", r"no size below 1, not \[1, 4, 0, 6\]"),
+        ((1, 4, -9, 6), "decode", "no size below 1"),
+        ((4, 9, 6), "decode", "no size below 1"),
+        ((1, 4, 9.0, 6), "decode", "takes the shape of an input, such as"),
+        ("1,4,9,6", "decode", "takes the shape of an input"),
+        (None, "encode", "takes the shape of an input"),
+    ],
+    ids=str,
+)
+def test_what_is_no_shape_has_no_plan(tiled: Any, shape: Any, side: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        tiled.plan(shape, side)
+
+
+@pytest.mark.parametrize(
+    ("side", "shape"), [("encode", (1, 3, 1 << 20, 1 << 20)), ("decode", (1, 4, 1 << 18, 1 << 18))]
+)
+def test_a_plan_takes_no_memory_for_its_input(side: Any, shape: tuple[int, ...]) -> None:
+    """Not even where it is the first to look at the model: these take terabytes."""
+    with pytest.raises(PlanError, match="the smallest that works is"):
+        TiledVAE(KL.build(), vram="1GiB").plan(shape, side)
+
+
+@pytest.mark.parametrize("scripted", [torch.jit.script, lambda part: torch.jit.trace(part, torch.zeros(1, 4, 8, 8))])
+def test_torchscript_is_refused(scripted: Any) -> None:
+    model = KL.build()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch calls it old
+        model.post_quant_conv = scripted(nn.Conv2d(4, 4, 1))
+    with pytest.raises(UsageError, match="'post_quant_conv' of AutoencoderKL is TorchScript: wrap the model as it was"):
+        TiledVAE(model)

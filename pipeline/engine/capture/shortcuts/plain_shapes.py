@@ -120,9 +120,9 @@ def _normed(
     return _dense(x, [1 if d in gone else n for d, n in enumerate(x.shape)], dtype)
 
 
-def _combined(x: Tensor, y: Any, alpha: Any = 1) -> Tensor | None:
+def _combined(x: Any, y: Any, alpha: Any = 1) -> Tensor | None:
     """A sum, a difference, a product or a quotient."""
-    if not x.is_floating_point() or isinstance(alpha, torch.SymInt):
+    if not isinstance(x, Tensor) or not x.is_floating_point() or isinstance(alpha, torch.SymInt):
         return None
     if not isinstance(y, Tensor):
         return _alike(x) if isinstance(y, (int, float)) else None

@@ -65,6 +65,7 @@ REFUSED: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     (aten.mul.Tensor, (torch.arange(4), 0.5), {}),  # a result of another type
     (aten.div.Tensor, (torch.arange(4), torch.arange(4)), {}),
     (aten.mul.Tensor, (torch.rand(4), 1j), {}),
+    (aten.sub.Tensor, (1, torch.rand(4)), {}),
     (aten.clamp_min.default, (torch.arange(4), 0.5), {}),
     (aten.clamp.default, (torch.arange(4), 0.5), {}),
     (aten.clone.default, (torch.rand(1, 2, 3, 4),), {"memory_format": torch.channels_last}),

@@ -257,7 +257,7 @@ def test_a_published_file_is_known_by_its_sha256() -> None:
     digest = "63aeecb90ff7bc1c115395962d3e803571385b61938377bc7089b36e81e92e2e"
     found = recognise(header, Path("x"), sha256=lambda: digest)
     assert (found.config["scaling_factor"], found.space_unknown) == (0.13025, None)
-    assert found.why == "by its sha256: sdxl_vae"
+    assert found.why == "by its sha256: SDXL"
     assert recognise(header, Path("x"), sha256=lambda: "0" * 64).space_unknown is not None
     assert recognise(header, Path("x"), "sd1", lambda: pytest.fail("asked")).config["scaling_factor"] == 0.18215
     assert all(len(digest) == 64 for digest in known_files)

@@ -1,0 +1,51 @@
+"""What caches lie in a folder, by the records that tvae keeps of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tvae.pipeline.caches.record import CacheRecord, read_record
+from tvae.pipeline.caches.shards.record import ShardRecord, record_places
+from tvae.pipeline.caches.shards.record import read_record as read_shard
+from tvae.pipeline.caches.verify import places_in
+from tvae.pipeline.errors import InputError
+
+__all__ = ["caches_in"]
+
+
+def caches_in(folder: Path) -> list[dict[str, Any]]:
+    """A JSON-able row for each trainer, architecture, VAE and set of options: how many sources (of shards: samples)
+    were cached, in how many files and bytes. Records that cannot be read are left to ``verify_record``."""
+    found: dict[str, dict[str, Any]] = {}
+    for record in _records(folder):
+        row = found.setdefault(record.made_of, _row(record))
+        files = (record.file,) if isinstance(record, ShardRecord) else record.files
+        row["sources"] += len(record.samples) if isinstance(record, ShardRecord) else 1
+        row["files"] += len(files)
+        row["bytes"] += sum(file.bytes for file in files)
+    return [*found.values()]
+
+
+def _records(folder: Path) -> Iterator[CacheRecord | ShardRecord]:
+    for places, read in ((places_in(folder), read_record), (record_places(folder), read_shard)):
+        for place in places:
+            try:
+                yield read(place)
+            except InputError:
+                continue
+
+
+def _row(record: CacheRecord | ShardRecord) -> dict[str, Any]:
+    size = record.options.get("size")
+    told = isinstance(size, list) and len(size) == 2 and all(isinstance(side, int) for side in size)
+    vae = {"id": record.vae.id, "class_name": record.vae.class_name, "weights_sha256": record.vae.weights_sha256}
+    return {
+        "trainer": record.trainer,
+        "architecture": record.architecture,
+        "vae": vae,
+        "resolution": size if told else None,
+        "options": record.options,
+        **dict.fromkeys(("sources", "files", "bytes"), 0),
+    }
