@@ -183,5 +183,6 @@ def _describe_vae(source: VaeSource) -> dict[str, Any]:
         "parameters": sum(prod(spec.shape) for spec in source.tensors.values()),
         "space": space.to_json(),
         "found": source.found.describe() if source.found else None,
+        "lacks": dict(source.lacks),
         "config": {key: value for key, value in source.config.items() if not key.startswith("_")},
     }

@@ -88,9 +88,10 @@ def _vae(values: Values) -> Iterator[str]:
     where = f"{values['dtype']}, {_size(values['bytes'])} in {files} file{'s' * (files != 1)}"
     if (found := values["found"]) is not None:
         inside = f", inside a checkpoint ({found['prefix']}*)" if found["prefix"] else ""
-        yield f"  known     by {found['layout']}'s names and their shapes{inside}"
+        yield f"  known     by the names of {found['layout']} and their shapes{inside}"
         of = found["of"] if found["unknown"] is None else f"not known: {found['unknown']} (--vae-of)"
         yield "  of        " + ", ".join(filter(None, (of, found["why"])))
+    yield from (f"  lacks     {sentence}" for sentence in values["lacks"].values())
     pickled = ", pickled (pass --allow-pickle)" if values["pickled"] else ""
     yield f"  weights   {values['parameters'] / 1e6:.1f} million, {where}{pickled}"
 

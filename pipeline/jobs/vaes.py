@@ -17,6 +17,7 @@ from tvae.presets import builtin
 if TYPE_CHECKING:
     import torch
 
+    from tvae.pipeline.models.calls import Side
     from tvae.pipeline.session.model import Model
     from tvae.presets import Preset
 
@@ -131,9 +132,10 @@ class Vaes:
 
         Raises :class:`UsageError` if it cannot be loaded or has no posterior where the job wants one.
         """
-        if self._given is not None:
-            return self._fit(self._given)
-        return self._fit(self._shared.computing(self._key(name), lambda: self._opened(name, self._kind_of)))
+        model = self._given or self._shared.computing(self._key(name), lambda: self._opened(name, self._kind_of))
+        if self._job.operation == "decode":
+            _check(model, "decode")
+        return self._fit(model)
 
     def facts(self, name: str) -> Model:
         """The VAE ``name``, to be asked what it is, in any thread. It holds no weights. Raises as ``get`` does."""
@@ -174,6 +176,10 @@ class Vaes:
 
     def _fit(self, model: Model) -> Model:
         job = self._job
+        if job.operation != "decode":  # there, it may be what latents are of, and not what computes
+            _check(model, "encode")
+        if job.operation == "roundtrip":
+            _check(model, "decode")
         wanted = {"encode": job.space, "decode": job.latents_space}.get(job.operation)
         if wanted == "model" and (unknown := model.info.space.unknown) is not None:
             raise UsageError(
@@ -191,3 +197,10 @@ class Vaes:
                 "takes one clip at a time; leave it out"
             )
         return model
+
+
+def _check(model: Model, side: Side) -> None:
+    """Raises :class:`UsageError` where the VAE has no weights for this side."""
+    from tvae.pipeline.models.one_side import check_lacks
+
+    check_lacks(model.info.lacks, side)

@@ -26,14 +26,15 @@ MORE_TENSORS, MORE_VALUES = 4096, 1 << 24
 class bounded_build(TorchFunctionMode):
     """While it is active in this thread, making more or larger tensors than the stored ones justify is a UsageError.
 
-    They are counted before they are allocated. where: the configuration's name, for the message.
+    They are counted before they are allocated. where: the configuration's name, for the message. halves: 2, if what is
+    stored is one side of the model.
     """
 
-    def __init__(self, stored: Mapping[str, TensorSpec], where: str) -> None:
+    def __init__(self, stored: Mapping[str, TensorSpec], where: str, halves: int = 1) -> None:
         super().__init__()
         self._where = where
-        self._tensors = TENSORS * len(stored) + MORE_TENSORS
-        self._values = VALUES * sum(math.prod(spec.shape) for spec in stored.values()) + MORE_VALUES
+        self._tensors = halves * TENSORS * len(stored) + MORE_TENSORS
+        self._values = halves * VALUES * sum(math.prod(spec.shape) for spec in stored.values()) + MORE_VALUES
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

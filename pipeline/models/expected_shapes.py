@@ -13,16 +13,19 @@ from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.tensor_header import TensorSpec
 from tvae.pipeline.models import kl
 from tvae.pipeline.models.bounded_build import bounded_build
+from tvae.pipeline.models.calls import Side
+from tvae.pipeline.models.one_side import leave_out
 from tvae.pipeline.models.own_classes import class_named
 
 __all__ = ["expected_shapes", "filled_module"]
 
 
 def expected_shapes(
-    class_name: str, config: Mapping[str, Any], stored: Mapping[str, TensorSpec]
+    class_name: str, config: Mapping[str, Any], stored: Mapping[str, TensorSpec], *, halves: int = 1
 ) -> dict[str, tuple[int, ...]] | None:
     """Shapes by name, as in its ``state_dict``. None: the class takes no such configuration, or asks for far more than
-    is stored. diffusers is imported for it, but not for an AutoencoderKL."""
+    is stored. halves: 2, if what is stored is one side of it. diffusers is imported for it, but not for an
+    AutoencoderKL."""
     if class_name == kl.CLASS_NAME:
         layers = kl.config_of(config)
         if layers is None:
@@ -30,28 +33,37 @@ def expected_shapes(
         graphs = (kl.graph_of(layers, side, 1, torch.float32) for side in ("encode", "decode"))
         params = (node for graph in graphs for node in graph.nodes if node.kind == "param")
         return {node.target: tuple(n for n in node.meta.shape if isinstance(n, int)) for node in params}
+    class_named(class_name)  # what modules make at import must not be shapes alone
     try:
         with torch.device("meta"):
-            module = new_module(class_name, config, stored)
+            module = new_module(class_name, config, stored, halves)
     except (UsageError, ValueError, TypeError, KeyError, IndexError, RuntimeError, AttributeError, ZeroDivisionError):
         return None  # a configuration that was read off odd shapes: they are no such module's
     return {name: tuple(value.shape) for name, value in module.state_dict().items()}
 
 
-def filled_module(class_name: str, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> nn.Module:
-    """A module whose weights are these very tensors. Their names and shapes have been compared."""
+def filled_module(
+    class_name: str, config: Mapping[str, Any], weights: Mapping[str, Tensor], lacks: Mapping[Side, str]
+) -> nn.Module:
+    """A module whose weights are these very tensors. Their names and shapes have been compared. lacks: sides that have
+    none, and what to say where one is called."""
+    stored = {name: TensorSpec("", tuple(w.shape)) for name, w in weights.items()}
     with _unset():
-        module = new_module(class_name, config, {name: TensorSpec("", tuple(w.shape)) for name, w in weights.items()})
+        module = new_module(class_name, config, stored, 1 + len(lacks))
+    for side, reason in lacks.items():
+        leave_out(module, side, reason)
     module.load_state_dict(weights, strict=False, assign=True)  # counters may be missing
     return module
 
 
-def new_module(class_name: str, config: Mapping[str, Any], stored: Mapping[str, TensorSpec]) -> nn.Module:
-    """A module with weights of no meaning, no larger than what is stored justifies."""
+def new_module(
+    class_name: str, config: Mapping[str, Any], stored: Mapping[str, TensorSpec], halves: int = 1
+) -> nn.Module:
+    """A module with weights of no meaning, no larger than what is stored justifies. halves: see ``expected_shapes``."""
     found = class_named(class_name)
     if found is None:
         raise UsageError(f"class '{class_name}' is unknown to diffusers")
-    with bounded_build(stored, class_name):
+    with bounded_build(stored, class_name, halves):
         return found(**config)
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["LDM_RULES", "OLD_ATTENTION", "Kin", "Layout", "Rules", "Shapes", "count", "module_names", "only"]
+__all__ = ["DIFFUSERS_2D", "LDM_2D", "LDM_RULES", "OLD_ATTENTION"]
+__all__ += ["Kin", "Layout", "Rules", "Shapes", "bare", "count", "module_names", "only"]
 
 Shapes = Mapping[str, tuple[int, ...]]
 """By the module's names."""
@@ -26,6 +27,10 @@ OLD_ATTENTION = (
     (r"(\.attentions\.\d+)\.proj_attn\.", r"\1.to_out.0."),
 )
 """Names from before diffusers 0.17."""
+
+DIFFUSERS_2D = r"(encoder\.down|decoder\.up)_blocks\.0\.resnets\.0\.conv1\.weight"
+LDM_2D = r"(encoder\.down|decoder\.up)\.0\.block\.0\.conv1\.weight"
+"""Marks of either side."""
 
 LDM_RULES = (
     (r"^(encoder|decoder)\.norm_out\.", r"\1.conv_norm_out."),
@@ -49,11 +54,12 @@ _FLIPPED = re.compile(r"~(\d+)")
 class Layout:
     """The names that one program gives to the tensors of one class.
 
-    name: whose names they are. mark: a pattern that some name matches whole; where none does, the file is of another
-    layout. configs: configurations that a module with such shapes may have, by the module's names; none where the
-    shapes are no such module's. rules: patterns and what takes their place, applied to every name in turn. A number
-    behind ``~`` counts from the other end. A name that ``|`` divides stands for several tensors, equal parts of the
-    stored one along dimension 0. unused: patterns of names that the module does without.
+    name: whose names they are. mark: a pattern that some name matches whole, of a file of either side alone, too; where
+    none does, the file is most likely of another layout. configs: configurations that a module with such shapes may
+    have, by the module's names, of both sides or of one; none where the shapes are no such module's. rules: patterns
+    and what takes their place, applied to every name in turn. A number that ``~`` precedes counts from the other end. A
+    name that ``|`` divides stands for several tensors, equal parts of the stored one along dimension 0. unused:
+    patterns of names that the module does without.
     """
 
     name: str
@@ -61,6 +67,11 @@ class Layout:
     configs: Callable[[Shapes], Iterable[dict[str, Any]]]
     rules: Rules = ()
     unused: tuple[str, ...] = ()
+
+    @property
+    def whose(self) -> str:
+        """The name, before what is its."""
+        return f"{self.name}'" if self.name.endswith("s") else f"{self.name}'s"
 
 
 @dataclass(frozen=True)
@@ -94,6 +105,12 @@ def module_names(layout: Layout, names: Iterable[str]) -> dict[str, tuple[str, .
     last = max((int(m[1]) for new in renamed.values() for m in _FLIPPED.finditer(new)), default=0)
     flipped = {name: _FLIPPED.sub(lambda m: str(last - int(m[1])), new) for name, new in renamed.items()}
     return {name: tuple(filter(None, new.split("|"))) for name, new in flipped.items()}
+
+
+def bare(layout: Layout, part: str, mark: str) -> Layout:
+    """The layout of files with one part of the module, whose names leave out what it is called: ``0.weight`` for
+    ``encoder.0.weight``."""
+    return replace(layout, mark=mark, rules=((r"^", f"{part}."), *layout.rules))
 
 
 def _renamed(layout: Layout, name: str) -> str:

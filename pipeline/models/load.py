@@ -22,9 +22,10 @@ from tvae.pipeline.models.bounded_build import bounded_build
 from tvae.pipeline.models.checksum import remembered
 from tvae.pipeline.models.expected_shapes import filled_module
 from tvae.pipeline.models.seedvr2 import checkpoint
-from tvae.pipeline.models.source import VaeSource, read_beside, read_file, read_folder
+from tvae.pipeline.models.source import VaeSource, has_config, read_beside, read_folder
 from tvae.pipeline.models.values_checksum import values_checksums
 from tvae.pipeline.models.weights_file import SAFETENSORS, WeightsFile, open_weights
+from tvae.pipeline.models.without_config import read_alone, read_file
 from tvae.presets import builtin
 
 __all__ = ["VaeSource", "load_module", "load_weights", "locate_vae", "values_of"]
@@ -36,6 +37,8 @@ def locate_vae(spec: str, of: str | None = None, *, allow_pickle: bool = False) 
     """Find a VAE: `builtin`, a diffusers folder (the VAE's own, or a pipeline's), a safetensors file, or a hub id.
 
     A file, or a folder with one and without configuration, is known by its tensors: a VAE alone, or a whole checkpoint.
+    A file with one side of a VAE takes the other side from the file beside it, whose name says `encoder` where its own
+    says `decoder`; without such a file the VAE `lacks` that side.
     of: which public model such a file is of (`sdxl`), where its tensors do not tell; it decides on model space alone.
     allow_pickle: the file may be one of `torch.save`; what it holds beside tensors is never built (`pickled_tensors`).
     A hub id is `organisation/name`, with `/subfolder` if the VAE lies deeper. A local folder wins over a hub id of the
@@ -52,7 +55,8 @@ def _located(spec: str, of: str | None, allow_pickle: bool) -> VaeSource:
         return read_folder(BUILTIN, Path(builtin.__file__).parent)
     path = Path(spec).expanduser()
     if spec and path.is_dir():
-        return replace(read_folder(spec, path, of), path=os.path.abspath(path))
+        found = None if has_config(path) else read_alone(spec, path, of)
+        return replace(found or read_folder(spec, path), path=os.path.abspath(path))
     if is_pickled(path) and path.exists():
         if not allow_pickle:
             raise UsageError(
@@ -80,15 +84,17 @@ def load_weights(source: VaeSource, names: Collection[str] | None = None) -> dic
     `source.keys_are_current`. Of a checkpoint, the VAE's alone are read. `UsageError` names a damaged file.
     """
     weights: dict[str, Tensor] = {}
-    for path in source.weight_files if names is None or names else ():
+    for number, path in enumerate(source.weight_files) if names is None or names else ():
         with open_weights(path) as file:
-            weights |= _read(source, file, names)
+            weights |= _read(source, file, names, number)
     return weights
 
 
-def _read(source: VaeSource, file: WeightsFile, names: Collection[str] | None) -> Iterator[tuple[str, Tensor]]:
-    """Tensors of the module out of an open file, in the order of their names."""
-    pieces = None if source.found is None else source.found.pieces
+def _read(
+    source: VaeSource, file: WeightsFile, names: Collection[str] | None, number: int = 0
+) -> Iterator[tuple[str, Tensor]]:
+    """Tensors of the module out of an open file, in the order of their names. number: of the file."""
+    pieces = None if source.found is None else {k: p for k, p in source.found.pieces.items() if p.file == number}
     there = file.names() if pieces is None else pieces.keys()
     for name in sorted(there if names is None else set(names) & set(there)):
         if pieces is None:
@@ -132,7 +138,8 @@ def load_module(source: VaeSource, dtype: torch.dtype | None = None, device: tor
         return _load_alone(source, dtype or source.stored_dtype, device)
     if source.found is not None:
         weights = {name: _cast(value, dtype or source.stored_dtype) for name, value in load_weights(source).items()}
-        return filled_module(source.class_name, source.config, weights).to(device).eval().requires_grad_(False)
+        module = filled_module(source.class_name, source.config, weights, source.lacks)
+        return module.to(device).eval().requires_grad_(False)
     import diffusers
     from diffusers.models import autoencoders
     from diffusers.utils import is_accelerate_available

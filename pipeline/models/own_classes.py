@@ -9,9 +9,9 @@ __all__ = ["class_named"]
 
 def class_named(name: str) -> type[nn.Module] | None:
     """Of ours, else of diffusers, which is imported for it; None where neither has it."""
-    from tvae.pipeline.models import seedvr2, taehv
+    from tvae.pipeline.models import seedvr2, taehv, taesd
 
-    for package in (seedvr2, taehv):
+    for package in (seedvr2, taehv, taesd):
         if name in package.__all__:
             own: type[nn.Module] = getattr(package, name)
             return own

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,9 @@ from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.checked import is_name, open_regular, read_json
 from tvae.pipeline.files.pickled_tensors import PICKLED, is_pickled
 from tvae.pipeline.files.tensor_header import BITS, TensorSpec, header_of
+from tvae.pipeline.models.calls import Side
 from tvae.pipeline.models.checksum import remembered, sha256_of_files
-from tvae.pipeline.models.seedvr2 import checkpoint
-from tvae.pipeline.models.single_file import Found, recognise
+from tvae.pipeline.models.single_file import Found
 from tvae.pipeline.models.weights_file import open_weights, weights_header
 
 CONFIG_NAME = "config.json"
@@ -48,7 +49,9 @@ class VaeSource:
     path: str | None = None
     """The folder or file that the user named, absolute; None for `builtin` and the hub's."""
     found: Found | None = None
-    """What a single file was recognised as; None for a folder with a configuration."""
+    """What a single file was recognised as, or two with a side each; None for a folder with a configuration."""
+    lacks: Mapping[Side, str] = field(default_factory=dict)
+    """Sides that the weights do not hold, and a sentence for people who want them."""
 
     @cached_property
     def config_sha256(self) -> str:
@@ -74,7 +77,7 @@ class VaeSource:
         if is_pickled(self.weight_files[0]):
             with open_weights(self.weight_files[0]) as weights:
                 for name in names:
-                    spec = self._stored[name]
+                    spec = self._stored[0][name]
                     found.update(json.dumps([name, spec.dtype, spec.shape]).encode())
                     found.update(weights.whole(name).reshape(-1).view(torch.uint8).numpy().data)
             return found.hexdigest()
@@ -91,18 +94,19 @@ class VaeSource:
     def tensors(self) -> dict[str, TensorSpec]:
         """Types and shapes of all its tensors, from the files' headers. Of a single file, by the module's names."""
         if self.found is not None:
-            stored = self._stored
             return {
-                name: TensorSpec(stored[piece.stored].dtype, piece.shape) for name, piece in self.found.pieces.items()
+                name: TensorSpec(self._stored[piece.file][piece.stored].dtype, piece.shape)
+                for name, piece in self.found.pieces.items()
             }
-        return self._stored
+        return {name: spec for tensors in self._stored for name, spec in tensors.items()}
 
     @cached_property
-    def _stored(self) -> dict[str, TensorSpec]:
-        found: dict[str, TensorSpec] = {}
+    def _stored(self) -> list[dict[str, TensorSpec]]:
+        """Of each file."""
+        found: list[dict[str, TensorSpec]] = []
         for path in self.weight_files:
             try:
-                found |= weights_header(path).tensors
+                found.append(dict(weights_header(path).tensors))
             except (OSError, ValueError) as error:
                 raise UsageError(f"cannot read the weights '{path}': {error}") from error
         return found
@@ -125,38 +129,21 @@ class VaeSource:
         return not any(name.endswith(_OLD_ATTENTION) for name in self.tensors)
 
 
-def read_folder(spec: str, folder: Path, of: str | None = None) -> VaeSource:
+def has_config(folder: Path) -> bool:
+    """Is it in diffusers' layout, a VAE's own or a pipeline's?"""
+    return any((folder / name / CONFIG_NAME).is_file() for name in ("", *SUBFOLDERS))
+
+
+def read_folder(spec: str, folder: Path) -> VaeSource:
     """The VAE in `folder`, or in the subfolder where a pipeline keeps it. `UsageError` says what is wrong."""
     if not (folder / CONFIG_NAME).is_file():
-        inner = next((folder / name for name in SUBFOLDERS if (folder / name / CONFIG_NAME).is_file()), None)
-        if inner is None and (alone := _weights_alone(spec, folder, of)) is not None:
-            return alone
-        folder = inner or folder
+        folder = next((folder / name for name in SUBFOLDERS if (folder / name / CONFIG_NAME).is_file()), folder)
     config = _read_json(folder / CONFIG_NAME, f"VAE '{spec}'")
     class_name = config.get("_class_name")
     if not isinstance(class_name, str):
         raise UsageError(f"'{folder / CONFIG_NAME}' is not a diffusers model: it names no _class_name")
     files, variant = _weight_files(folder)
     return VaeSource(spec, class_name, config, folder, files, variant)
-
-
-def read_file(spec: str, path: Path, of: str | None = None) -> VaeSource:
-    """The VAE that a file of weights holds, alone or inside a checkpoint, without any configuration.
-
-    `UsageError` when the file is damaged, holds a VAE in part, or none that tvae knows.
-    """
-    try:
-        header = weights_header(path)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"VAE '{path}' is a file that cannot be read: {error}") from error
-    config = checkpoint.config_of(header.tensors, path)
-    if config is not None:
-        return VaeSource(spec, checkpoint.CLASS_NAME, config, path.parent, (path,))
-    try:
-        found = recognise(header, path, of, partial(sha256_of_files, [path]))
-    except OSError as error:
-        raise UsageError(f"VAE '{path}' is a file that cannot be read: {error}") from error
-    return VaeSource(spec, found.class_name, found.config, path.parent, (path,), found=found)
 
 
 def read_beside(spec: str, path: Path) -> VaeSource | None:
@@ -202,26 +189,6 @@ def pickled_error(where: str) -> UsageError:
         f"'{where}' holds pickled weights only, which tvae does not open (a pickle can run any code); save them as "
         "safetensors: model.save_pretrained(folder, safe_serialization=True), or name one file and pass --allow-pickle"
     )
-
-
-def _weights_alone(spec: str, folder: Path, of: str | None) -> VaeSource | None:
-    """The VAE that `read_file` knows among the files of a folder without configuration; None if there is none."""
-    found: list[VaeSource] = []
-    errors: list[UsageError] = []
-    files = sorted(folder.glob("*.safetensors"))
-    if not files and any(path.name.endswith(PICKLED) for path in folder.iterdir()):
-        raise pickled_error(str(folder))
-    for path in files:
-        try:
-            found.append(read_file(spec, path, of))
-        except UsageError as error:  # of no weight if another file is the VAE
-            errors.append(error)
-    if len(found) > 1:
-        names = ", ".join(source.weight_files[0].name for source in found)
-        raise UsageError(f"'{folder}' holds several VAEs ({names}): name one of these files")
-    if errors and not found:
-        raise UsageError(f"VAE '{spec}': there is no '{folder / CONFIG_NAME}', and {errors[0]}")
-    return found[0] if found else None
 
 
 def _weight_files(folder: Path) -> tuple[tuple[Path, ...], str | None]:

@@ -24,6 +24,7 @@ Flux2                           squares of 2×2 latents become channels, then   
 KVAE                            unknown: no pipeline of diffusers uses it              none
 RAE                             z: its own encode normalises                           rae_dit
 TAEHV, TAECVX                   z: its own encode gives model space                    not diffusers: `models/taehv`
+TAESD                           z; of FLUX.2, squares of 2×2 latents become channels   not diffusers: `models/taesd`
 ==============================  =====================================================  ================================
 """
 

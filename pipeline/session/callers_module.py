@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from tvae.pipeline.errors import UnsupportedOp, UsageError
 from tvae.pipeline.models.calls import SIDES, Side
 from tvae.pipeline.models.families import FAMILIES
+from tvae.pipeline.models.one_side import check_side
 from tvae.pipeline.models.recognise import family_of
 
 __all__ = [
@@ -100,7 +101,8 @@ def planned_input(side: Side, shape: Sequence[int], vae: nn.Module, devices: Seq
 @contextmanager
 def input_at_fault(side: Side, x: Tensor, vae: nn.Module) -> Iterator[None]:
     """A model that cannot be captured with an input that is not for it is not at fault: raises UsageError then. That
-    cannot be told before, since a class may take more than its configuration says."""
+    cannot be told before, since a class may take more than its configuration says. A side without weights can."""
+    check_side(vae, side)
     try:
         yield
     except UnsupportedOp as error:

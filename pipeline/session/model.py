@@ -6,7 +6,7 @@ Unlike ``TiledVAE`` it holds weights. The module is built (and diffusers importe
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from tvae.pipeline.models.calls import Call, Side
 from tvae.pipeline.models.families import FAMILIES, LatentGeometry, goes_by_frames
 from tvae.pipeline.models.geometry import geometry_of
 from tvae.pipeline.models.load import load_module, load_weights, locate_vae, values_of
+from tvae.pipeline.models.one_side import check_lacks
 from tvae.pipeline.models.source import VaeSource
 from tvae.pipeline.models.space import space_of
 from tvae.pipeline.models.streaming import ClipStream
@@ -128,6 +129,7 @@ class Model:
             geometry=lambda: self.geometry,
             fits=lambda graph, _spec: fits_weights(graph, source.tensors, all_named=False),
             written=self._written,
+            check=partial(check_lacks, source.lacks),
         )
         more: dict[str, Any] = {"allow_whole": allow_whole, "threads": threads, "peers": peers}
         self._session = Session(subject, preset, dtype, device, limits, **more)
@@ -151,6 +153,7 @@ class Model:
             latent_group=geometry.latent_group,
             path=self.source.path,
             values=values_of(self.source),
+            lacks=self.source.lacks,
         )
 
     @cached_property

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 
+from tvae.pipeline.models.calls import Side
 from tvae.pipeline.models.latent_space import LatentSpace
 
 __all__ = ["Known", "ModelInfo"]
@@ -17,7 +19,7 @@ class ModelInfo:
     """What latents of this VAE say about it, and what its inputs must be.
 
     Clips of a video VAE have ``lead_frames`` + k·``temporal_factor`` frames; the factor is None for an image VAE.
-    latent_group: see ``LatentGeometry``. path: see ``VaeSource``. values: see ``values_checksum``.
+    latent_group: see ``LatentGeometry``. path, lacks: see ``VaeSource``. values: see ``values_checksum``.
     """
 
     id: str
@@ -34,6 +36,7 @@ class ModelInfo:
     latent_group: int = 1
     path: str | None = None
     values: tuple[str, ...] = ()
+    lacks: Mapping[Side, str] = field(default_factory=dict)
 
 
 class Known(Protocol):

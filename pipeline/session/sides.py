@@ -37,6 +37,7 @@ class Sides:
     def __getitem__(self, task: Task) -> Compiled:
         if task not in self._made:
             subject, family = self._subject, self._subject.family
+            subject.check(task.side)
             stepping = stepping_of(family, task.side) if family is not None and task.step else None
             self._made[task] = Compiled(
                 task.side,

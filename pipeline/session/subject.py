@@ -27,9 +27,10 @@ class Subject:
     no memory; None: all. borrowed: others write into the weights whenever they like. geometry: how pixels and latents
     relate, asked for where steps need it. setting: an attribute of the model; None: as the family has it. fits: of
     graphs from disk, those that can be this model's. still: is it what ``key`` says, also now? Another thread may
-    change it while it is captured. written: gives a side's graph without a capture, of models that have one. shared: by
-    side, the graphs that sessions on several devices of this process have in common. Weights are then copied to each
-    device, and who makes those sessions looks whether they change.
+    change it while it is captured. written: gives a side's graph without a capture, of models that have one. check:
+    raises UsageError for a side that has no weights. shared: by side, the graphs that sessions on several devices of
+    this process have in common. Weights are then copied to each device, and who makes those sessions looks whether they
+    change.
     """
 
     family: str | None
@@ -43,6 +44,7 @@ class Subject:
     fits: Fits | None = None
     still: Callable[[], bool] = lambda: True
     written: Written | None = None
+    check: Callable[[Side], None] = lambda _side: None
     shared: dict[Task, Captures] | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
 

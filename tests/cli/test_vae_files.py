@@ -160,7 +160,7 @@ def test_constants_of_latents_that_lead_nowhere_are_one_line(damage: dict[str, o
 def test_inspect_says_what_it_is_and_how_it_is_known() -> None:
     code, told, _ = call("inspect", "sdxl_vae.safetensors", "model.safetensors")
     assert code == 0
-    assert "by Latent Diffusion's names and their shapes\n" in told
+    assert "by the names of Latent Diffusion and their shapes\n" in told
     assert "not known: Stable Diffusion 1 and 2 (sd1), Playground 2.5 (playground2.5) and SDXL (sdxl)" in told
     assert "have the same layers (--vae-of)" in told
     assert "inside a checkpoint (first_stage_model.*)" in told
@@ -176,7 +176,7 @@ def test_inspect_says_why_it_is_no_vae() -> None:
     save_file(weights, "part.safetensors")
     code, told, _ = call("inspect", "part.safetensors")
     assert code == 0
-    assert "nearest is AutoencoderKL in Latent Diffusion's names: 1 missing (decoder.conv_norm_out.bias)" in told
+    assert "nearest is AutoencoderKL in Latent Diffusion's names: 1 missing (decoder.norm_out.bias)" in told
     code, _, told = call("encode", "photo.png", "--vae", "part.safetensors")
     assert code == 2
     assert "1 missing" in told

@@ -45,6 +45,7 @@ class StandIn:
             in_channels=3,
             posterior=False,
             space=LatentSpace(),
+            lacks={},
         )
 
     def encode(self, x: Any) -> Any:

@@ -190,6 +190,7 @@ TINY: dict[str, TinyVAE] = {
         16,
         (3, 9),
     ),
+    "TAESD": TinyVAE("TAESD", {"latent_channels": 4, "width": 8}, (4, None), 8),
     "AutoencoderKLCogVideoX": TinyVAE(
         "AutoencoderKLCogVideoX",
         {"block_out_channels": EIGHTS, "layers_per_block": 1, "norm_num_groups": 4, "latent_channels": 4},

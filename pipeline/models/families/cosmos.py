@@ -48,10 +48,10 @@ FAMILIES = [
         frames=CLIP,
         space=_space,
         layouts=(
-            Layout("diffusers", r"encoder\.conv_in\.conv_s\.weight", only({})),
+            Layout("diffusers", r"(en|de)coder\.conv_in\.conv_s\.weight", only({})),
             Layout(
                 "NVIDIA",
-                r"encoder\.conv_in\.0\.conv3d\.weight",
+                r"(en|de)coder\.conv_in\.0\.conv3d\.weight",
                 only({}),
                 _RULES,
                 # the last two are ComfyUI's

@@ -8,7 +8,8 @@ from typing import Any
 
 from tvae.pipeline.models.families.family import Config, Family, halvings
 from tvae.pipeline.models.latent_space import LatentSpace
-from tvae.pipeline.models.layout import LDM_RULES, Layout, Shapes, count
+from tvae.pipeline.models.layout import DIFFUSERS_2D, LDM_2D, LDM_RULES, Layout, Shapes
+from tvae.pipeline.models.ldm_layers import ldm_layers
 
 __all__ = ["FAMILIES"]
 
@@ -24,30 +25,24 @@ def _space(config: Config, stored: tuple[tuple[float, ...], ...]) -> LatentSpace
 
 def _configs(shapes: Shapes) -> Iterator[dict[str, Any]]:
     """The one configuration whose shapes these are, with the published 32 groups, in squares of 2x2."""
-    levels = count(shapes, r"encoder\.down_blocks\.(\d+)\.")
-    sides = [
-        f"{side}.{i}.resnets.0.conv1.weight"
-        for side in ("encoder.down_blocks", "decoder.up_blocks")
-        for i in range(levels)
-    ]
-    wanted = ["encoder.conv_in.weight", "decoder.conv_in.weight", "decoder.conv_out.weight", *sides]
-    if not levels or "bn.running_mean" not in shapes or any(len(shapes.get(name, ())) != 4 for name in wanted):
+    layers = ldm_layers(shapes)
+    if layers is None or "bn.running_mean" not in shapes:
         return
-    first, middle, last, *blocks = (shapes[name] for name in wanted)
-    widths = [shape[0] for shape in blocks]
+    levels = len(layers.encoder)
+    convs = any(f"{name}.weight" in shapes for name in ("quant_conv", "post_quant_conv"))
     yield {
-        "in_channels": first[1],
-        "out_channels": last[0],
+        "in_channels": layers.in_channels,
+        "out_channels": layers.out_channels,
         "down_block_types": ["DownEncoderBlock2D"] * levels,
         "up_block_types": ["UpDecoderBlock2D"] * levels,
-        "block_out_channels": widths[:levels],
-        "decoder_block_out_channels": None if widths[levels:] == widths[:levels][::-1] else widths[levels:][::-1],
-        "layers_per_block": count(shapes, r"encoder\.down_blocks\.0\.resnets\.(\d+)\."),
-        "latent_channels": middle[1],
+        "block_out_channels": [*layers.encoder],
+        "decoder_block_out_channels": None if layers.decoder == layers.encoder else [*layers.decoder],
+        "layers_per_block": layers.layers,
+        "latent_channels": layers.latent_channels,
         "norm_num_groups": 32,
-        "use_quant_conv": "quant_conv.weight" in shapes,
-        "use_post_quant_conv": "post_quant_conv.weight" in shapes,
-        "mid_block_add_attention": any(".mid_block.attentions." in name for name in shapes),
+        "use_quant_conv": convs,
+        "use_post_quant_conv": convs,
+        "mid_block_add_attention": layers.attends,
     }
 
 
@@ -62,8 +57,8 @@ FAMILIES = [
         statistics=("bn.running_mean", "bn.running_var"),
         space=_space,
         layouts=(
-            Layout("diffusers", r"encoder\.down_blocks\.0\.resnets\.0\.conv1\.weight", _configs),
-            Layout("Black Forest Labs", r"encoder\.down\.0\.block\.0\.conv1\.weight", _configs, _RULES),
+            Layout("diffusers", DIFFUSERS_2D, _configs),
+            Layout("Black Forest Labs", LDM_2D, _configs, _RULES),
         ),
         files={"d64f3a68e1cc4f9f4e29b6e0da38a0204fe9a49f2d4053f0ec1fa1ca02f9c4b5": "FLUX.2"},
     )

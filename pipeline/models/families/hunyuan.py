@@ -96,8 +96,13 @@ FAMILIES = [
         frames=CLIP,
         checkpoints={"hunyuan": Checkpoint({}, "HunyuanVideo")},
         layouts=(
-            Layout("diffusers", r"encoder\.down_blocks\.0\.resnets\.0\.conv1\.conv\.weight", only({})),
-            Layout("Latent Diffusion", r"encoder\.down\.0\.block\.0\.conv1\.conv\.weight", only({}), LDM_RULES),
+            Layout("diffusers", r"(encoder\.down|decoder\.up)_blocks\.0\.resnets\.0\.conv1\.conv\.weight", only({})),
+            Layout(
+                "Latent Diffusion",
+                r"(encoder\.down|decoder\.up)\.0\.block\.0\.conv1\.conv\.weight",
+                only({}),
+                LDM_RULES,
+            ),
         ),
         files={"7c68a6295f9034a88225fbafb1f3258291a08d57a1fdb938233fa57b1b8f4883": "HunyuanVideo"},
     ),
@@ -109,8 +114,8 @@ FAMILIES = [
         frames=CLIP,
         patched=masks_without_loops,
         layouts=(
-            Layout("diffusers", r"encoder\.down_blocks\.0\.resnets\.0\.norm1\.gamma", only({})),
-            Layout("HunyuanVideo", r"encoder\.down\.0\.block\.0\.norm1\.gamma", only({}), _RULES_15),
+            Layout("diffusers", r"(encoder\.down|decoder\.up)_blocks\.0\.resnets\.0\.norm1\.gamma", only({})),
+            Layout("HunyuanVideo", r"(encoder\.down|decoder\.up)\.0\.block\.0\.norm1\.gamma", only({}), _RULES_15),
         ),
         kin=(
             Kin(

@@ -71,9 +71,11 @@ FAMILIES = [
         _image,
         "HunyuanImage 2.1",
         layouts=(
-            Layout("diffusers", r"encoder\.down_blocks\.2\.conv\.weight", only(_PUBLISHED)),
+            Layout("diffusers", r"(encoder\.down_blocks\.2|decoder\.up_blocks\.3)\.conv\.weight", only(_PUBLISHED)),
             # latent diffusion has these names, too, but no more than four levels
-            Layout("HunyuanImage", r"encoder\.down\.5\.block\.0\.norm1\.weight", only(_PUBLISHED), _rules()),
+            Layout(
+                "HunyuanImage", r"(encoder\.down|decoder\.up)\.5\.block\.0\.norm1\.weight", only(_PUBLISHED), _rules()
+            ),
         ),
         files={"f2ae19863609206196b5e3a86bfd94f67bd3866f5042004e3994f07e3c93b2f9": "HunyuanImage 2.1, float16"},
     ),

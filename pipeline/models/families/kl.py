@@ -6,31 +6,32 @@ from collections.abc import Iterator
 from typing import Any
 
 from tvae.pipeline.models.families.family import Checkpoint, Family, halvings
-from tvae.pipeline.models.layout import LDM_RULES, OLD_ATTENTION, Kin, Layout, Shapes, count
+from tvae.pipeline.models.layout import DIFFUSERS_2D, LDM_2D, LDM_RULES, OLD_ATTENTION, Kin, Layout, Shapes
+from tvae.pipeline.models.ldm_layers import ldm_layers
 
 __all__ = ["FAMILIES"]
 
 
 def _configs(shapes: Shapes) -> Iterator[dict[str, Any]]:
     """The one configuration of layers whose shapes these are, with the 32 groups that every public VAE has."""
-    levels = count(shapes, r"encoder\.down_blocks\.(\d+)\.")
-    wanted = ["encoder.conv_in.weight", "decoder.conv_in.weight", "decoder.conv_out.weight"]
-    wanted += [f"encoder.down_blocks.{i}.resnets.0.conv1.weight" for i in range(levels)]
-    if not levels or any(len(shapes.get(name, ())) != 4 for name in wanted):
+    layers = ldm_layers(shapes)
+    if layers is None:
         return
-    first, middle, last, *blocks = (shapes[name] for name in wanted)
+    # a file that has lost them has the layers of another model: all public VAEs of four channels have both
+    convs = layers.latent_channels == 4 or any(f"{name}.weight" in shapes for name in ("quant_conv", "post_quant_conv"))
+    levels = len(layers.encoder)
     yield {
-        "in_channels": first[1],
-        "out_channels": last[0],
+        "in_channels": layers.in_channels,
+        "out_channels": layers.out_channels,
         "down_block_types": ["DownEncoderBlock2D"] * levels,
         "up_block_types": ["UpDecoderBlock2D"] * levels,
-        "block_out_channels": [shape[0] for shape in blocks],
-        "layers_per_block": count(shapes, r"encoder\.down_blocks\.0\.resnets\.(\d+)\."),
-        "latent_channels": middle[1],
+        "block_out_channels": [*layers.encoder],
+        "layers_per_block": layers.layers,
+        "latent_channels": layers.latent_channels,
         "norm_num_groups": 32,
-        "use_quant_conv": "quant_conv.weight" in shapes,
-        "use_post_quant_conv": "post_quant_conv.weight" in shapes,
-        "mid_block_add_attention": any(".mid_block.attentions." in name for name in shapes),
+        "use_quant_conv": convs,
+        "use_post_quant_conv": convs,
+        "mid_block_add_attention": layers.attends,
     }
 
 
@@ -60,10 +61,10 @@ FAMILIES = [
             )
         },
         layouts=(
-            Layout("diffusers", r"encoder\.down_blocks\.0\.resnets\.0\.conv1\.weight", _configs, OLD_ATTENTION),
+            Layout("diffusers", DIFFUSERS_2D, _configs, OLD_ATTENTION),
             Layout(
                 "Latent Diffusion",
-                r"encoder\.down\.0\.block\.0\.conv1\.weight",
+                LDM_2D,
                 _configs,
                 LDM_RULES,
                 unused=(r"loss\..*", r"model_ema\..*"),

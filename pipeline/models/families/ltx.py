@@ -98,8 +98,8 @@ _2_3 = {
     "decoder_spatial_padding_mode": "zeros",
 }
 """Published configurations, from diffusers' scripts that convert them; what is not named is the default."""
-_OWN = r"encoder\.down_blocks\.0\.res_blocks\.0\.conv1\.conv\.weight"
-_DIFFUSERS = r"encoder\.down_blocks\.0\.resnets\.0\.conv1\.conv\.weight"
+_OWN = r"(encoder\.down|decoder\.up)_blocks\.0\.res_blocks\.0\.conv1\.conv\.weight"
+_DIFFUSERS = r"(encoder\.down_blocks\.0|decoder\.mid_block)\.resnets\.0\.conv1\.conv\.weight"
 
 FAMILIES = [
     Family(

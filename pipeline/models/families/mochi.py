@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tvae.pipeline.models.families.family import CLIP, Checkpoint, Config, Family, LatentGeometry
-from tvae.pipeline.models.layout import Layout, Rules, only
+from tvae.pipeline.models.layout import Layout, Rules, bare, only
 from tvae.pipeline.models.step_memory import Caches, Memory, computing
 from tvae.pipeline.models.stepping import Cuts, Stepping
 
@@ -137,6 +137,9 @@ def _rules() -> Rules:
 
 _LAYERS = (3, 3, 4, 6, 3)
 """Residual blocks a level, from the pixels inwards."""
+_ENCODER, _DECODER = r"layers\.4\.layers\.1\.attn_block\.attn\.qkv\.weight", r"blocks\.2\.blocks\.3\.stack\.5\.weight"
+_GENMO = Layout("Genmo", rf"encoder\.{_ENCODER}|decoder\.{_DECODER}", only({}), _rules())
+"""Genmo publishes the sides in two files, without a word for the side; ComfyUI's file has both."""
 
 FAMILIES = [
     Family(
@@ -149,8 +152,10 @@ FAMILIES = [
         patched=without_chunks,
         checkpoints={"mochi": Checkpoint({}, "Mochi 1")},
         layouts=(
-            Layout("diffusers", r"encoder\.block_in\.resnets\.0\.norm1\.norm_layer\.weight", only({})),
-            Layout("Genmo", r"encoder\.layers\.4\.layers\.1\.attn_block\.attn\.qkv\.weight", only({}), _rules()),
+            Layout("diffusers", r"(en|de)coder\.block_in\.resnets\.0\.norm1\.norm_layer\.weight", only({})),
+            _GENMO,
+            bare(_GENMO, "encoder", _ENCODER),
+            bare(_GENMO, "decoder", _DECODER),
         ),
         files={"1be451cec94b911980406169286babc5269e7cf6a94bbbbdf45e8d3f2c961083": "Mochi 1"},
     )

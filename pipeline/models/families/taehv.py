@@ -15,6 +15,8 @@ __all__ = ["FAMILIES"]
 
 _LEVELS = 3
 _COLOURS = 3
+_WIDTHS = (256, 128, 64, 64)
+"""Of most decoders; the last is most encoders'."""
 _H3 = (2, 24)
 """Patch and channels of MiniMax H3's, which goes through a clip in pieces: its layers are not all there is to know."""
 
@@ -44,13 +46,21 @@ def _super(shapes: Shapes) -> Iterator[dict[str, Any]]:
 def _read_off(
     shapes: Shapes, first: str, widths: list[int], spread: tuple[int, ...], *, large: bool
 ) -> Iterator[dict[str, Any]]:
-    """first: the layer that latents come to. spread: numbers of the decoder's layers that make frames."""
+    """first: the layer that latents come to. spread: numbers of the decoder's layers that make frames. What one side
+    does not tell is as in the other, or as in most."""
     pooled = [_sides(shapes, f"encoder.{n}.conv") for n in (2, 7, 12)]
     made = [_sides(shapes, f"decoder.{n}.conv") for n in spread]
     encoder_time = tuple(taken // given for given, taken in pooled)
     decoder_time = tuple(given // taken for given, taken in made)
-    width, colours = _sides(shapes, "encoder.0")
-    patch, channels = isqrt(colours // _COLOURS), _sides(shapes, first)[1]
+    begin, end = _sides(shapes, "encoder.0"), _sides(shapes, "encoder.17")
+    channels = max(_sides(shapes, first)[1], end[0])
+    colours = max(begin[1], _sides(shapes, f"decoder.{spread[-1] + (1 if large else 3)}")[0])
+    width = max(begin[0], end[1])
+    if not any(name.startswith("encoder.") for name in shapes):
+        encoder_time, width = decoder_time[::-1], _WIDTHS[-1]
+    if not any(name.startswith("decoder.") for name in shapes):
+        decoder_time, widths = encoder_time[::-1], [*_WIDTHS]
+    patch = isqrt(colours // _COLOURS)
     if prod(encoder_time) == prod(decoder_time) and (patch, channels) != _H3 and min(patch, *widths) > 0:
         yield {
             "patch_size": patch,
@@ -89,7 +99,7 @@ FAMILIES = [
         frames={"encode": CLIP["encode"]},  # whose pixels know of earlier frames alone, but points have no steps
         space=_space,
         layouts=(
-            Layout("TAEHV", r"decoder\.3\.conv\.4\.weight", _plain),
+            Layout("TAEHV", r"encoder\.4\.conv\.4\.weight|decoder\.3\.conv\.4\.weight", _plain),
             Layout("TAEHV", r"decoder\.1\.conv\.3\.weight", _super),
         ),
         kin=(

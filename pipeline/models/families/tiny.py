@@ -6,25 +6,21 @@ from collections.abc import Iterator
 from typing import Any
 
 from tvae.pipeline.models.families.family import Family, halvings
-from tvae.pipeline.models.layout import Layout, Shapes
+from tvae.pipeline.models.layout import Shapes
+from tvae.pipeline.models.taesd.names import AS_DIFFUSERS, taesd_layouts
 
 __all__ = ["FAMILIES"]
 
-_MOST_LAYERS = 64
+_LAST = 14
+"""Number of the encoder's last layer."""
 
 
 def _configs(shapes: Shapes) -> Iterator[dict[str, Any]]:
     """TAESD's layers for as many latent channels as there are."""
-    first = shapes.get("decoder.layers.0.weight", ())
-    if len(first) == 4:
-        yield {"latent_channels": first[1]}
+    taken, given = shapes.get("decoder.layers.0.weight", ()), shapes.get(f"encoder.layers.{_LAST}.weight", ())
+    if len(taken) == 4 or len(given) == 4:
+        yield {"latent_channels": taken[1] if len(taken) == 4 else given[0]}
 
-
-_RULES = (
-    (r"^taesd_encoder\.", "encoder.layers."),
-    *((rf"^taesd_decoder\.{n}\.", f"decoder.layers.{n - 1}.") for n in range(1, _MOST_LAYERS)),
-)
-"""There, the decoder's first layer is one without weights."""
 
 FAMILIES = [
     Family(
@@ -33,10 +29,7 @@ FAMILIES = [
         halvings("encoder_block_out_channels", 4, 4),
         "TAESD and kin; no posterior",
         point=True,
-        layouts=(
-            Layout("diffusers", r"decoder\.layers\.0\.weight", _configs),
-            Layout("TAESD", r"taesd_decoder\.1\.weight", _configs, _RULES, unused=("vae_scale", "vae_shift")),
-        ),
+        layouts=taesd_layouts(_configs, AS_DIFFUSERS),
         files={"ff4824aca94dd6111e0340fa749347fb74101060d9712cb5ef1ca8f1cf17502f": "TAESDXL"},
     ),
 ]

@@ -164,7 +164,7 @@ _STATISTICS_22 = {
     ],
 }
 # fmt: on
-_MIDDLE = r"decoder\.mid_block\.resnets\.0\.norm1\.gamma"
+_MIDDLE = r"(en|de)coder\.mid_block\.resnets\.0\.norm1\.gamma"
 
 FAMILIES = [
     Family(
@@ -176,8 +176,13 @@ FAMILIES = [
         checkpoints={"wan21": Checkpoint({}, "Wan 2.1")},
         layouts=(
             Layout("diffusers", _MIDDLE, only(_LAYERS_21, _LAYERS_22)),
-            Layout("Wan", r"decoder\.upsamples\.0\.residual\.2\.weight", only(_LAYERS_21), _RULES_21),
-            Layout("Wan", r"decoder\.upsamples\.0\.upsamples\.0\.residual\.2\.weight", only(_LAYERS_22), _RULES_22),
+            Layout("Wan", r"(encoder\.down|decoder\.up)samples\.0\.residual\.2\.weight", only(_LAYERS_21), _RULES_21),
+            Layout(
+                "Wan",
+                r"(encoder\.downsamples\.0\.down|decoder\.upsamples\.0\.up)samples\.0\.residual\.2\.weight",
+                only(_LAYERS_22),
+                _RULES_22,
+            ),
         ),
         kin=(
             Kin(

@@ -20,7 +20,7 @@ from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.session import Session
 from tvae.pipeline.session.shared_model import SharedModel
 
-FAMILIES = sorted(TINY.keys() - {"SeedVR2VAE", "TAEHV", "TAECVX"})
+FAMILIES = sorted(TINY.keys() - {"SeedVR2VAE", "TAEHV", "TAECVX", "TAESD"})
 """Those of diffusers, which can be opened by name."""
 SIDES: tuple[Any, ...] = ("decode", "encode")
 pytestmark = pytest.mark.slow

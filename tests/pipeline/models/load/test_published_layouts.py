@@ -18,6 +18,7 @@ from slow_but import slow_but
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.tensor_header import Header, TensorSpec
 from tvae.pipeline.models.families import FAMILIES
+from tvae.pipeline.models.one_side import side_of
 from tvae.pipeline.models.own_classes import class_named
 from tvae.pipeline.models.single_file import Found, recognise
 
@@ -262,3 +263,30 @@ def test_a_published_file_is_known_by_its_sha256() -> None:
     assert all(len(digest) == 64 for digest in known_files)
     wan = {k: TensorSpec("F32", tuple(v.shape)) for k, v in shapes_of("AutoencoderKLWan", {}).items()}
     assert recognise(Header(wan, {}), Path("x"), sha256=lambda: pytest.fail("asked")).space_unknown is None
+
+
+ALIKE = {("ltx 0.9.0", "encode"), ("ltx 0.9.1", "encode"), ("ltx 0.9.5", "encode"), ("ltx 2", "encode")}
+"""Sides that two models have alike and compute with in other ways."""
+
+
+@pytest.mark.parametrize(
+    ("name", "renamed"),
+    slow_but([(n, True) for n in ("sdxl", "flux2, another decoder", "taew2.1")], [*product(PUBLIC, (True, False))]),
+)
+def test_public_sides_are_known_or_told_to_be_alike(name: str, renamed: bool) -> None:
+    class_name, config, publish, of = PUBLIC[name]
+    own = shapes_of(class_name, config)
+    full = publish(own) if renamed else own
+    for side in ("encode", "decode"):
+        absent = "decode" if side == "encode" else "encode"
+        drop = {id(v) for k, v in own.items() if side_of(k) == absent}
+        words = (f"{absent[:2]}coder.", f"taesd_{absent[:2]}coder.")
+        kept = {k: v for k, v in full.items() if id(v) not in drop and not k.startswith(words)}
+        if (name, side) in ALIKE:
+            with pytest.raises(UsageError, match="have such a side; take a file that has the decoder, too"):
+                known(kept, of)
+            continue
+        found = known(kept, of)
+        assert (found.class_name, found.absent) == (class_name, absent)
+        assert not any(side_of(k) == absent for k in found.pieces)
+        assert all(tuple(own[k].shape) == piece.shape for k, piece in found.pieces.items())
