@@ -36,7 +36,7 @@ class ModelInfo:
     latent_group: int = 1
     path: str | None = None
     values: tuple[str, ...] = ()
-    lacks: Mapping[Side, str] = field(default_factory=dict)
+    lacks: Mapping[Side, str] = field(default_factory=dict, hash=False)
 
 
 class Known(Protocol):
