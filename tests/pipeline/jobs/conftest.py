@@ -36,6 +36,7 @@ class StandInInfo:
     latent_group: int = 1
     latent_channels: int = 3
     in_channels: int = 3
+    lacks: tuple[str, ...] = ()
     posterior: bool = True
     space: LatentSpace = field(default_factory=lambda: LatentSpace(shift=(0.25,), scale=(0.5,)))
 

@@ -68,7 +68,7 @@ def test_as_a_folder_of_this_machine(
     def found(*inputs: str) -> list[tuple[str, str, bool]]:
         try:
             job = Job(operation, inputs, recursive=recursive)
-            return sorted((one.below.as_posix(), one.name, one.named, one.problem is None) for one in expand(job))
+            return sorted((one.below.as_posix(), one.name, one.problem is None) for one in expand(job))
         except UsageError as error:
             return [(str(error).replace(bucket.url(), ""), "", False)]
 
