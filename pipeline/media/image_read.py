@@ -86,11 +86,20 @@ def _identify(path: Path, file: Path | BinaryIO, max_pixels: int) -> Image.Image
         return None
     except DAMAGE as error:
         raise damaged(path, error) from error
-    image.filename = str(path)  # which Pillow does not know of an open file; it maps uncompressed ones by it
+    if not _swaps_sides(image, path):
+        image.filename = str(path)  # which Pillow does not know of an open file; it maps uncompressed ones by it
     if image.width * image.height > max_pixels:
         image.close()
         raise too_many_pixels(path, image.size, max_pixels)
     return image
+
+
+def _swaps_sides(image: Image.Image, path: Path) -> bool:
+    """Whether Pillow (13.0) maps it with rows of the wrong length: it is a TIFF whose turn swaps its sides."""
+    if not isinstance(image, TiffImageFile):
+        return False
+    with blaming(path):
+        return image.tag_v2.get(_ORIENTATION_TAG) in (5, 6, 7, 8)
 
 
 class ImageReader(StillReader):
