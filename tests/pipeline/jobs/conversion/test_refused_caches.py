@@ -147,3 +147,20 @@ def test_names_that_lead_elsewhere(folders: Any, name: str) -> None:
     assert (code, len(told)) == (3, 2)
     assert all("and no file can be" in line for line in told)
     assert files_below(Path()) == before
+
+
+def test_an_older_comfyui_and_several_pictures(folders: Any) -> None:
+    """Without its marker a file's values are scaled, by a number that the file does not say."""
+    Path("cache").mkdir()
+    value, marker = torch.zeros(1, 4, 8, 8), {"latent_format_version_0": torch.tensor([])}
+    save_file({"latent_tensor": value}, "cache/old.latent")
+    save_file({"latent_tensor": torch.zeros(2, 4, 8, 8), **marker}, "cache/two.latent")
+    save_file({"latent_tensor": value, **marker}, "cache/fine.latent")
+    for name in ("old", "two", "fine"):
+        write_photo(Path(f"photos/{name}.png"), 64, 64)
+    words = ("--from", "comfy", "--arch", "kl", "--vae", folders("sdxl"), "--size", "64x64", "--source", "photos")
+    code, _, told = tvae("convert", "cache", "lat", *words)
+    assert (code, len(told)) == (3, 2)
+    assert any("old.latent" in line and "an older ComfyUI scaled its values" in line for line in told)
+    assert any("two.latent" in line and "it holds 2 pictures; one can be converted" in line for line in told)
+    assert [*files_below(Path("lat"))] == ["fine.png.safetensors"]
