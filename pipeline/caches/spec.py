@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tvae.pipeline.media.spec import MediaInfo
 
-__all__ = ["Architecture", "Entry", "Filter", "Framing", "Piece", "Size", "Subject", "Trainer", "Wish"]
+__all__ = ["Architecture", "Entry", "Filter", "Framing", "Piece", "Size", "Subject", "Trainer", "Wish", "timed"]
 
 Size = tuple[int, int]
 """(width, height) in pixels."""
@@ -111,6 +111,11 @@ class Subject:
 
 Latents = Sequence["Tensor"]
 """[C, t, h, w] of the image and, where wanted, of the mirrored one; t is 1 for an image."""
+
+
+def timed(value: Tensor) -> Tensor:
+    """[C, h, w] as [C, 1, h, w]; any other shape as it is."""
+    return value.unsqueeze(1) if value.ndim == 3 else value
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -250,7 +251,7 @@ class CachePlan:
 
     def check_own(self, path: Path, place: Path) -> None:
         """InputError for a file in the way that tvae did not write for this source. place: of its record."""
-        if self.job.existing == "overwrite" or not path.exists():
+        if self.job.existing == "overwrite" or not os.path.lexists(path):
             return
         if path.relative_to(self.root).as_posix() not in self._known(place):
             raise InputError(f"'{path}' exists and tvae did not write it; move it away, or pass --overwrite")

@@ -14,7 +14,7 @@ from tvae.pipeline.caches.record import CacheRecord
 from tvae.pipeline.caches.spec import Latents, Piece, Size, Wish
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.content_checksum import of_file
-from tvae.pipeline.files.record import to_json
+from tvae.pipeline.files.record import from_json, to_json
 from tvae.pipeline.jobs.conversion.cached import CacheFiles, CacheFolder, EntryFile
 from tvae.pipeline.jobs.conversion.given import Cached, Given, Taken, checksum_of
 from tvae.pipeline.jobs.describe import identity, tool
@@ -85,6 +85,9 @@ class Entries:
 
     def _size(self, found: CacheFiles, info: MediaInfo | None) -> Size:
         """Of the whole picture, as the trainer sees it."""
+        for file in found.files:
+            if file.entry.size is not None:
+                _checked(Geometry(*file.entry.size), file)
         said = sorted({file.entry.size for file in found.files if file.entry.size is not None})
         if info is not None:
             seen = self.folder.trainer.sees(info)
@@ -148,9 +151,15 @@ class Entries:
         patch = info.space.patch if architecture.space == "model" else 1
         channels, grid, read = info.latent_channels * patch**2, info.spatial_factor * patch, []
         for latents in found:
-            if any(one.ndim != 4 or one.shape[0] != channels or not one.is_floating_point() for one in latents):
-                told = f"latents of {channels} channels were expected, not of {latents[0].shape[0]}"
-                raise InputError(f"'{file.path}': {told}")
+            for one in latents:
+                if one.ndim != 4 or one.shape[0] != channels or 0 in one.shape or not one.is_floating_point():
+                    kind, shape = str(one.dtype).removeprefix("torch."), list(one.shape)
+                    told = (
+                        f"latents of {channels} channels were expected, as floating-point numbers, not {kind} {shape}"
+                    )
+                    raise InputError(f"'{file.path}': {told}")
+            if len({one.shape for one in latents}) > 1:
+                raise InputError(f"'{file.path}': the latents of the mirrored image have another shape")
             height, width = latents[0].shape[-2:]
             mirrored = latents[1] if len(latents) > 1 else None
             read.append(_Read(file, latents, mirrored, (width * grid, height * grid)))
@@ -168,6 +177,8 @@ class Entries:
             raise InputError(f"its cache holds {sizes}; say with --size and --buckets how the trainer is set")
         (found,) = plain
         alike = [one for one in read if one.file.entry.mirrored and one.file.entry.framing == found.file.entry.framing]
+        if alike and alike[0].latents[0].shape != found.latents[0].shape:
+            raise InputError(f"'{alike[0].file.path}': the latents of the mirrored image have another shape")
         return found._replace(mirrored=alike[0].latents[0]) if alike else found
 
     def _framing(self, size: Size) -> Framing | None:
@@ -205,7 +216,7 @@ class Entries:
             posterior=PosteriorRecord(self._posterior(record)),
             dtype=kind if kind in _STORED else "float32",
             source=source,
-            geometry=_geometry(size, self._seen(size, read)),
+            geometry=_checked(_geometry(size, self._seen(size, read)), read.file),
             rotation=0 if upright is None else upright.rotation,
             mirrored=upright is not None and upright.mirrored,
             time_base=None if rate is None else 1 / rate,
@@ -262,6 +273,14 @@ def _kept_rate(record: CacheRecord) -> float | None:
         case [_, _, _, float() | int() as rate] if rate > 0:
             return float(rate)
     return None
+
+
+def _checked(geometry: Geometry, file: EntryFile) -> Geometry:
+    """The same. InputError for sides that no picture has, of which nobody could read latents."""
+    try:
+        return from_json(Geometry, to_json(geometry), "size")
+    except ValueError as error:
+        raise InputError(f"'{file.path}' is of no size that a picture has: {error}") from None
 
 
 def _geometry(size: Size, framing: Framing) -> Geometry:
