@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from conversions import files_below, tvae, write_photo
 from safetensors.torch import save_file
 
 from tvae.pipeline import load_latents
+from tvae.pipeline.caches.record import read_record, write_record
 
 GOOD = np.random.default_rng(0).standard_normal((4, 8, 12)).astype(np.float32)
 KOHYA = ("--arch", "sdxl", "--size", "96x64", "--buckets", "32-128/32", "--no-progress")
@@ -90,3 +92,25 @@ def test_a_folder_without_latents_is_told_of(folders: Any) -> None:
         assert (code, len(lines)) == (3, 1)
         assert "photos: no latents in this folder" in lines[0]
     assert not Path("cache").exists()
+
+
+def test_a_record_does_not_say_which_of_a_users_files_go(folders: Any) -> None:
+    """It may have come with the data set. The trainer's own older file goes, as it should."""
+    write_photo(Path("photos/a.png"), 96, 64)
+    assert tvae("encode", "photos", "-o", "lat", "--vae", folders("sdxl"), "--posterior", "moments")[0] == 0
+    words = ("convert", "lat", "cache", "--for", "kohya", *KOHYA)
+    assert tvae(*words)[0] == 0
+    old = Path("cache/a_0064x0064_sdxl.npz")
+    old.write_bytes(Path("cache/a_0096x0064_sdxl.npz").read_bytes())
+    mine = write_photo(Path("cache/mine.png"))
+    Path("elsewhere").mkdir()
+    Path("elsewhere/b_0064x0064_sdxl.npz").touch()
+    os.symlink("../elsewhere", "cache/there")
+    (place,) = Path("cache/.tvae-cache").rglob("*.json")
+    record = read_record(place)
+    stale = (old.name, mine.name, "there/b_0064x0064_sdxl.npz")
+    write_record(place, replace(record, stale=stale, options={**record.options, "seed": 7}))
+    assert tvae(*words)[0] == 0
+    assert not old.exists()
+    assert mine.exists()
+    assert Path("elsewhere/b_0064x0064_sdxl.npz").exists()
