@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
 from tvae.pipeline.caches import CacheRequest, Framing
 from tvae.pipeline.caches.buckets import covering
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from tvae.pipeline.session.model_info import Known
 
 __all__ = ["Entries"]
+
+T = TypeVar("T")
 
 _STORED = ("float32", "bfloat16", "float16")
 
@@ -87,7 +89,7 @@ class Entries:
         """Of the whole picture, as the trainer sees it."""
         for file in found.files:
             if file.entry.size is not None:
-                _checked(Geometry(*file.entry.size), file)
+                _checked(Geometry(*file.entry.size), file, "size")
         said = sorted({file.entry.size for file in found.files if file.entry.size is not None})
         if info is not None:
             seen = self.folder.trainer.sees(info)
@@ -206,7 +208,8 @@ class Entries:
         piece = self._piece(value.shape[1], entry.frames, info, record, read) if is_clip else None
         turned = info is not None and trainer.leaves_turned(info)
         upright = None if turned else info
-        cached = Cached(trainer.name, self.folder.architecture.name, turned, 0 if piece is None else piece.start)
+        start = 0 if piece is None else piece.start
+        cached = _checked(Cached(trainer.name, self.folder.architecture.name, turned, start), read.file, "piece")
         rate = None if piece is None else Fraction(piece.fps).limit_denominator(1 << 16)
         kind = str(value.dtype).removeprefix("torch.")
         meta = LatentsMeta(
@@ -216,7 +219,7 @@ class Entries:
             posterior=PosteriorRecord(self._posterior(record)),
             dtype=kind if kind in _STORED else "float32",
             source=source,
-            geometry=_checked(_geometry(size, self._seen(size, read)), read.file),
+            geometry=_checked(_geometry(size, self._seen(size, read)), read.file, "size"),
             rotation=0 if upright is None else upright.rotation,
             mirrored=upright is not None and upright.mirrored,
             time_base=None if rate is None else 1 / rate,
@@ -275,12 +278,12 @@ def _kept_rate(record: CacheRecord) -> float | None:
     return None
 
 
-def _checked(geometry: Geometry, file: EntryFile) -> Geometry:
-    """The same. InputError for sides that no picture has, of which nobody could read latents."""
+def _checked(value: T, file: EntryFile, what: str) -> T:
+    """The same. InputError for numbers that tvae would not read again: of a file that is called what none can be."""
     try:
-        return from_json(Geometry, to_json(geometry), "size")
+        return from_json(type(value), to_json(value), what)
     except ValueError as error:
-        raise InputError(f"'{file.path}' is of no size that a picture has: {error}") from None
+        raise InputError(f"'{file.path}' is of no {what} that there is: {error}") from None
 
 
 def _geometry(size: Size, framing: Framing) -> Geometry:

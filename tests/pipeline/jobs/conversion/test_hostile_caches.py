@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from clips import write_clip
 from conversions import files_below, tvae, write_photo
 from safetensors.torch import save_file
 
@@ -32,9 +33,9 @@ TOOLKIT = {
         ("a_0096x0064", {"latents": np.zeros((4, 3), np.float32)}, "not float32 [4, 3]"),
         ("a_0096x0064", {"latents": GOOD, "latents_flipped": GOOD[:, :4]}, "mirrored image have another shape"),
         ("a_0096x0064", {"latents": GOOD, "latents_flipped": np.zeros(4, np.float32)}, "not float32 [4]"),
-        ("a_0000x0000", {"latents": GOOD}, "is of no size that a picture has"),
-        (f"a_{'9' * 200}x0064", {"latents": GOOD}, "is of no size that a picture has"),
-        ("a_0001x2147483647", {"latents": GOOD}, "is of no size that a picture has"),
+        ("a_0000x0000", {"latents": GOOD}, "is of no size that there is"),
+        (f"a_{'9' * 200}x0064", {"latents": GOOD}, "is of no size that there is"),
+        ("a_0001x2147483647", {"latents": GOOD}, "is of no size that there is"),
     ],
 )
 def test_a_file_that_cannot_be_fails_alone(folders: Any, name: str, arrays: dict[str, Any], told: str) -> None:
@@ -114,3 +115,17 @@ def test_a_record_does_not_say_which_of_a_users_files_go(folders: Any) -> None:
     assert not old.exists()
     assert mine.exists()
     assert Path("elsewhere/b_0064x0064_sdxl.npz").exists()
+
+
+def test_a_piece_that_begins_nowhere(folders: Any) -> None:
+    """Its latents could be written, and not be read again."""
+    Path("photos").mkdir()
+    write_clip(Path("photos/a.mkv"), 5, sound=False, side=64)
+    Path("cache").mkdir()
+    latents = {"latents_2x8x8_bfloat16": torch.zeros(16, 2, 8, 8, dtype=torch.bfloat16)}
+    save_file(latents, f"cache/a_{'9' * 20}-005_0064x0064_wan.safetensors")
+    words = ("convert", "cache", "lat", "--from", "musubi", "--arch", "wan", "--vae", folders("wan"), "--size", "64x64")
+    code, _, lines = tvae(*words, "--source", "photos", "--no-progress")
+    assert code == 3
+    assert "is of no piece that there is" in lines[0]
+    assert files_below(Path("lat")) == {}
