@@ -34,6 +34,14 @@ Resolution = Annotated[
     ),
 ]
 Flip = Annotated[bool, typer.Option("--flip", help="Also cache each image mirrored left-right.", rich_help_panel=CACHE)]
+AlphaMask = Annotated[
+    bool,
+    typer.Option(
+        "--alpha-mask",
+        help="Also cache the alpha of each image, for a trainer that is set to weigh its loss by it.",
+        rich_help_panel=CACHE,
+    ),
+]
 Frames = Annotated[
     int | None,
     typer.Option(
@@ -87,6 +95,7 @@ def cache(
     buckets: options.Buckets = "on",
     no_upscale: options.NoUpscale = False,
     flip: Flip = False,
+    alpha_mask: AlphaMask = False,
     posterior: options.CachePosterior = None,
     seed: options.Seed = 0,
     frames: Frames = None,
@@ -164,6 +173,7 @@ def cache(
                 Buckets.parse(buckets),
                 not no_upscale,
                 flip,
+                alpha_mask,
                 posterior,
                 frames,
                 stride,

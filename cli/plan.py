@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from tvae.cli import options
-from tvae.cli.reporting import printable, reporting, tell
-from tvae.cli.work import say_builtin
+from tvae.cli.reporting import printable, reporting, say_builtin, tell
 
 if TYPE_CHECKING:
     from tvae.pipeline.jobs.input_shape import Extent

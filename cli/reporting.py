@@ -17,7 +17,7 @@ import typer
 
 from tvae.cli.exit_codes import ExitCode, Terminated, code_for, is_told, of_a_name
 
-__all__ = ["one_line", "printable", "printable_lines", "reporting", "say", "tell"]
+__all__ = ["one_line", "printable", "printable_lines", "reporting", "say", "say_builtin", "tell"]
 
 _TURNING = {*map(chr, (0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)))}
 """Characters that change the direction of the text around them."""
@@ -26,6 +26,11 @@ _TURNING = {*map(chr, (0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x
 def say(message: str) -> None:
     """One line on stderr."""
     print(f"tvae: {one_line(message)}", file=sys.stderr, flush=True)
+
+
+def say_builtin() -> None:
+    """The VAE was taken because none was named."""
+    say("the built-in VAE was used, which is for previews and tests; name your model's with --vae")
 
 
 def tell(text: str) -> None:

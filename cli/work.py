@@ -6,11 +6,11 @@ import typer
 
 from tvae.cli.exit_codes import ExitCode
 from tvae.cli.render import Display
-from tvae.cli.reporting import say, tell
+from tvae.cli.reporting import say, say_builtin, tell
 from tvae.pipeline.jobs import Job, run_job
 from tvae.pipeline.jobs.cache_names import advice
 
-__all__ = ["carry_out", "say_builtin", "tell_job"]
+__all__ = ["carry_out", "tell_job"]
 
 
 def carry_out(job: Job, *, as_json: bool, quiet: bool, verbose: bool, progress: bool) -> None:
@@ -23,11 +23,6 @@ def carry_out(job: Job, *, as_json: bool, quiet: bool, verbose: bool, progress: 
         for line in advice(job):
             say(line)
     raise typer.Exit(ExitCode.SOME_FAILED if finished.failed else ExitCode.DONE)
-
-
-def say_builtin() -> None:
-    """The VAE was taken because none was named."""
-    say("the built-in VAE was used, which is for previews and tests; name your model's with --vae")
 
 
 def tell_job(job: Job) -> None:

@@ -57,6 +57,8 @@ class CacheRequest:
     """Images smaller than their bucket are enlarged to it."""
     flip: bool = False
     """Also the latents of each image mirrored left-right."""
+    alpha_mask: bool = False
+    """Also the alpha of each image, by which the trainer weighs its loss."""
     posterior: Literal["mean", "sample"] | None = None
     """What is stored of the encoder's distribution; None: what the trainer stores."""
     frames: int | None = None

@@ -8,11 +8,14 @@ from tvae.pipeline.caches.area import shrunk_by_area
 from tvae.pipeline.caches.linear import resized_linearly
 from tvae.pipeline.caches.spec import Framing
 
-__all__ = ["framed"]
+__all__ = ["apart", "framed"]
 
 
 def framed(rgb: np.ndarray, framing: Framing) -> np.ndarray:
-    """uint8 [H, W, 3] of an image to uint8 [h, w, 3] of its bucket, contiguous."""
+    """uint8 [H, W, 3] of an image to uint8 [h, w, 3] of its bucket, contiguous; with alpha [H, W, 4] to [h, w, 4].
+
+    Pillow weighs colours by alpha where it changes a size; OpenCV does not.
+    """
     if framing.resized != (rgb.shape[1], rgb.shape[0]):
         if framing.filter == "area":
             rgb = shrunk_by_area(rgb, framing.resized)
@@ -25,3 +28,9 @@ def framed(rgb: np.ndarray, framing: Framing) -> np.ndarray:
             rgb = np.asarray(Image.fromarray(rgb).resize(framing.resized, kind))
     left, top, width, height = framing.crop
     return np.ascontiguousarray(rgb[top : top + height, left : left + width])
+
+
+def apart(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of ``framed``: colours [h, w, 3], contiguous, and alpha [h, w], opaque where there is none."""
+    alpha = pixels[..., 3] if pixels.shape[2] == 4 else np.full(pixels.shape[:2], 255, np.uint8)
+    return np.ascontiguousarray(pixels[..., :3]), np.ascontiguousarray(alpha)

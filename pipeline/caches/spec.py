@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
@@ -15,6 +15,7 @@ from tvae.pipeline.files.tensor_header import read_texts
 from tvae.pipeline.media.formats import Kind
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
     from tvae.pipeline.media.spec import MediaInfo
@@ -109,6 +110,8 @@ class Subject:
     piece: Piece | None = None
     flip: bool = False
     """The mirrored image is wanted, too."""
+    alpha: np.ndarray | None = field(default=None, compare=False)
+    """uint8 [h, w], of the bucket's pixels, 255 where they are opaque; None: it is not wanted."""
 
 
 Latents = Sequence["Tensor"]
@@ -165,6 +168,10 @@ class Trainer:
     upright: tuple[Kind, ...] = ()
     """What it turns as the file says: photos by their orientation, videos by their display matrix."""
     flips: bool = False
+    alpha_masks: bool = False
+    """It can keep the alpha of images. Pixels are then changed in size with it, see ``framed``."""
+    left_out: Callable[[Mapping[str, Tensor]], str | None] = lambda tensors: None
+    """Of all tensors in a file: a line on what ``values`` does not give, where a user should know."""
     beside: bool = False
     """It looks for a cache in the folders of the images."""
     whole_names: bool = False

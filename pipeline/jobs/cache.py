@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tvae.pipeline.caches import Subject
 from tvae.pipeline.caches.record import CacheRecord
+from tvae.pipeline.caches.resize import apart
 from tvae.pipeline.jobs.cache_clip import cache_clip_item
 from tvae.pipeline.jobs.cache_draw import drawn, generator_of
 from tvae.pipeline.jobs.cache_plan import CachePlan
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 __all__ = ["Cache"]
 
 
+_ALPHA_BYTES = 5
+"""Of a pixel's alpha until it is written: as it is read, and as float32."""
+
+
 class Cache:
     """See ``Operation``."""
 
@@ -55,13 +60,28 @@ class Cache:
         below = item.below
 
         def prepared(source: Source, rgb: np.ndarray) -> np.ndarray:
-            subjects.append(plan.subject(below, source.reader.info))
-            return plan.pixels(rgb, source.reader.info, subjects[0].framing)
+            subject = plan.subject(below, source.reader.info)
+            pixels = plan.pixels(rgb, source.reader.info, subject.framing)
+            if plan.request.alpha_mask:
+                pixels, alpha = apart(pixels)
+                subject = replace(subject, alpha=alpha)
+            subjects.append(subject)
+            return pixels
 
         def finish(source: Source, fit: LengthFit, notices: Sequence[str]) -> Finish:
             return partial(self._write, subject=subjects[0], record=plan.record(item.source), notices=notices)
 
-        found = look_up(item, self._context, self._vae, hold, serves, finish, shows_progress=False, prepared=prepared)
+        found = look_up(
+            item,
+            self._context,
+            self._vae,
+            hold,
+            serves,
+            finish,
+            shows_progress=False,
+            prepared=prepared,
+            beside_bytes=_ALPHA_BYTES if plan.request.alpha_mask else 0,
+        )
         if isinstance(found, ItemSkipped):
             return replace(found, output=plan.shown(item.record))
         if isinstance(found, Picture):

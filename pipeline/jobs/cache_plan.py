@@ -62,6 +62,8 @@ class CachePlan:
         request, trainer, info = self.request, self.trainer, self.model.info
         if request.flip and not trainer.flips:
             raise UsageError(f"{trainer.name} keeps no mirrored images in its cache; leave --flip out")
+        if request.alpha_mask and not trainer.alpha_masks:
+            raise UsageError(f"{trainer.name} keeps no alpha in its cache; leave --alpha-mask out")
         if request.cuts_clips and not self.architecture.clips:
             raise UsageError(
                 f"{trainer.name} caches images alone for {self.architecture.name}; leave --frames, --stride, --start "
@@ -161,7 +163,7 @@ class CachePlan:
             raise InputError(f"{self.trainer.name} caches images alone for {self.architecture.name}; this is a video")
 
     def pixels(self, rgb: np.ndarray, info: MediaInfo, framing: Framing) -> np.ndarray:
-        """uint8 [H, W, 3] of an upright frame to what the encoder sees."""
+        """uint8 [H, W, 3] of an upright frame to what the encoder sees; see ``framed``."""
         if self.trainer.leaves_turned(info):
             rgb = Orientation(-info.rotation % 360).apply(rgb)
             rgb = rgb[:, ::-1] if info.mirrored else rgb
@@ -289,4 +291,5 @@ class CachePlan:
             "seed": self.job.seed if self.posterior == "sample" else None,
             "computed": str(self.model.dtype).removeprefix("torch."),
             "pieces": [request.frames, request.stride, request.start, request.target_fps],
+            **({"alpha_mask": True} if request.alpha_mask else {}),  # records of before there was one are as good
         }

@@ -29,6 +29,7 @@ def look_up(
     finish: Callable[[Source, LengthFit, Sequence[str]], Finish],
     *,
     result_bytes: int | None = None,
+    beside_bytes: int = 0,
     shows_progress: bool = True,
     prepared: Callable[[Source, np.ndarray], np.ndarray] = lambda _source, rgb: rgb,
 ) -> Event | Picture | None:
@@ -36,8 +37,9 @@ def look_up(
 
     serves: see ``skipped``. finish: how the output of a picture is written that was read from a source, made as long as
     the VAE takes it, with lines on what was done to it. result_bytes: of a pixel's results until they are written;
-    None: of latents, with room for mean and variance of the picture and its mirror image. prepared: what goes into the
-    VAE of an opened source and its picture, uint8 [H, W, 3].
+    None: of latents, with room for mean and variance of the picture and its mirror image. beside_bytes: of what is kept
+    of a pixel beside them. prepared: what goes into the VAE of an opened source and its picture, uint8 [H, W, 3], or
+    [H, W, 4] where the job wants alpha.
     """
     job, model = context.job, context.facts_for(vae)
     if (skip := skipped(item, context, serves)) is not None:
@@ -62,5 +64,5 @@ def look_up(
     values = on_host(rgb, model.device)
     if result_bytes is None:
         result_bytes = -(-4 * 4 * model.info.latent_channels // model.info.spatial_factor**2)
-    waits = values.nbytes + pixels * result_bytes
+    waits = values.nbytes + pixels * (result_bytes + beside_bytes)
     return Picture(item, output, vae, values, pixels, write, alone, shows_progress, waits)

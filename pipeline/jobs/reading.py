@@ -28,7 +28,8 @@ __all__ = ["Chunk", "Source", "gathered", "kind_of", "open_source"]
 
 @dataclass
 class Chunk:
-    """Frames that go through the VAE together, uint8 ``[H, W, 3]`` of the padded size, and their times.
+    """Frames that go through the VAE together, uint8 ``[H, W, 3]`` of the padded size, and their times. Of an image
+    whose alpha the job wants, and which has it, ``[H, W, 4]``.
 
     Copies of the last frame that fill a clip up (see ``lengths``) come last and have no times.
     """
@@ -120,7 +121,8 @@ def open_source(
         return
     with blame_input():
         opened_as = _identity(path)
-        reader = sandbox.open_reader(path, job.max_pixels, hold, _memory(job))
+        alpha = job.cache is not None and job.cache.alpha_mask
+        reader = sandbox.open_reader(path, job.max_pixels, hold, _memory(job), alpha=alpha)
     with reader:
         shape = (factor, job.size) if job.cache is None else (1, None)  # a cache has sizes of its own
         wanted = ((reader.info.width, reader.info.height), *shape, job.fit, job.align)

@@ -32,6 +32,8 @@ __all__ = ["ImageReader", "image_size", "is_image"]
 
 _ORIENTATION_TAG, _BITS_TAG, _DNG_TAG = 0x0112, 258, 50706
 _SUBFILE_TAG = 254  # bit 0: a reduced version of another picture in the file, which comes first in camera raws
+_ALPHA_HELD = 2
+"""Bytes a pixel of alpha beside colour, as read and turned."""
 _PIX_FMT = {"1": "monob", "L": "gray", "LA": "ya8", "P": "pal8", "PA": "pal8", "RGB": "rgb24", "RGBA": "rgba"}
 
 Image.init()
@@ -84,11 +86,20 @@ def _identify(path: Path, file: Path | BinaryIO, max_pixels: int) -> Image.Image
         return None
     except DAMAGE as error:
         raise damaged(path, error) from error
-    image.filename = str(path)  # which Pillow does not know of an open file; it maps uncompressed ones by it
+    if not _swaps_sides(image, path):
+        image.filename = str(path)  # which Pillow does not know of an open file; it maps uncompressed ones by it
     if image.width * image.height > max_pixels:
         image.close()
         raise too_many_pixels(path, image.size, max_pixels)
     return image
+
+
+def _swaps_sides(image: Image.Image, path: Path) -> bool:
+    """Whether Pillow (13.0) maps it with rows of the wrong length: it is a TIFF whose turn swaps its sides."""
+    if not isinstance(image, TiffImageFile):
+        return False
+    with blaming(path):
+        return image.tag_v2.get(_ORIENTATION_TAG) in (5, 6, 7, 8)
 
 
 class ImageReader(StillReader):
@@ -100,16 +111,20 @@ class ImageReader(StillReader):
         max_pixels: int = MAX_PIXELS,
         hold: Callable[[int], None] | None = None,
         memory: int | None = None,
+        *,
+        alpha: bool = False,
     ) -> None:
-        """hold: is told how many bytes the picture takes, before it is decoded. memory: that it may take at most."""
+        """hold: is told how many bytes the picture takes, before it is decoded. memory: that it may take at most.
+        alpha: see ``open_reader``."""
         self.warnings: list[str] = []
-        self._path = path = opened.path
+        self._path, self._alpha = opened.path, alpha
+        path = opened.path
         image = _identify(path, opened.file, max_pixels)
         if image is None:
             raise InputError(f"{path}: is not an image; check the file")
         with image:
             bits = _bits(image, path)
-            taken = image.width * image.height * _held(image, bits)
+            taken = image.width * image.height * (_held(image, bits) + (_ALPHA_HELD if alpha else 0))
             if memory is not None and taken > memory:
                 raise too_large(path, image.size, taken, memory)
             if hold is not None:
@@ -129,12 +144,10 @@ class ImageReader(StillReader):
         turned = False
         if bits > 8:
             self.warnings.append(f"{bits}-bit values read as 8-bit")
-        if has_alpha:
-            self.warnings.append("transparency dropped")
         if bits > 8:
             with blaming(self._path):
-                rgb, pix_fmt = read_deep(self._path, image.size)
-            if profile or rgb.ndim == 2:
+                rgb, pix_fmt = read_deep(self._path, image.size, alpha=self._alpha)
+            if profile or rgb.ndim == 2 or rgb.shape[2] == 2:
                 rgb = self._in_srgb(Image.fromarray(rgb), profile)
         else:
             with blaming(self._path):
@@ -142,6 +155,8 @@ class ImageReader(StillReader):
             # Pillow turns a TIFF upright when it loads it, and takes its tag away
             turned = isinstance(image, TiffImageFile) and _ORIENTATION_TAG not in image.tag_v2
             rgb = self._in_srgb(image, profile)
+        if has_alpha and rgb.shape[2] == 3:
+            self.warnings.append("transparency dropped")
         if not turned:
             rgb = orientation.apply(rgb)
         return rgb, MediaInfo(
@@ -162,9 +177,10 @@ class ImageReader(StillReader):
         )
 
     def _in_srgb(self, picture: Image.Image, profile: bytes | None) -> np.ndarray:
-        """RGB, converted from the embedded ICC profile where there is one that is not sRGB."""
+        """RGB, converted from the embedded ICC profile where there is one that is not sRGB; its alpha where wanted."""
         with blaming(self._path):
-            return in_bands(self._converted(picture, profile) if profile else picture)
+            mask = picture if self._alpha and transparent(picture) else None
+            return in_bands(self._converted(picture, profile) if profile else picture, mask)
 
     def _converted(self, picture: Image.Image, profile: bytes) -> Image.Image:
         if picture.mode in ("LA", "1"):  # whose profile is of grey

@@ -20,7 +20,7 @@ from tvae.pipeline.media.image_check import looks_whole
 from tvae.pipeline.media.opened import Opened
 from tvae.pipeline.media.probe import open_reader as open_here
 from tvae.pipeline.media.room import MAX_PIXELS
-from tvae.pipeline.media.sandbox_answers import Asked, described, lines, raise_told
+from tvae.pipeline.media.sandbox_answers import Asked, channels, described, lines, raise_told
 from tvae.pipeline.media.sandbox_process import DecoderProcess, DiedError
 from tvae.pipeline.media.sandbox_video import SandboxedVideo
 from tvae.pipeline.media.spec import Reader
@@ -103,12 +103,14 @@ class Sandbox:
         max_pixels: int = MAX_PIXELS,
         hold: Callable[[int], None] | None = None,
         memory: int | None = None,
+        *,
+        alpha: bool = False,
     ) -> Reader:
         path = Path(path).absolute()
         with self._open(path) as opened:
             if not self._takes(path, opened):
-                return open_here(path, max_pixels, hold, memory, lambda _: None, opened)
-        asked = Asked(path, max_pixels, memory, hold)
+                return open_here(path, max_pixels, hold, memory, lambda _: None, opened, alpha=alpha)
+        asked = Asked(path, max_pixels, memory, hold, alpha)
         reader, process = self._served(path, lambda process: self._opened(process, asked))
         if not isinstance(reader, SandboxedVideo):
             self._give_back(process)
@@ -171,7 +173,8 @@ class Sandbox:
     def _opened(self, process: DecoderProcess, asked: Asked) -> Reader | dict[str, Any]:
         """What a process makes of a file: a reader, or an answer that says what is wrong."""
         size = asked.path.stat().st_size
-        question = {"path": str(asked.path), "max_pixels": asked.max_pixels, "memory": asked.memory}
+        limits = {"max_pixels": asked.max_pixels, "memory": asked.memory}
+        question = {"path": str(asked.path), "alpha": asked.alpha, **limits}
         with process.asked(size):
             answer = process.ask(question | {"bytes": size, "seconds": process.least})
             if "held" not in answer:
@@ -191,7 +194,8 @@ class Sandbox:
             return SandboxedVideo(process, asked, size, info, warnings, done=self._give_back, failed=self._failed)
         if "image" in answer:
             info, warnings = described(answer["image"], asked, "image"), lines(answer.get("warnings"))
-            return StillReader(info, process.pixels(info.height, info.width), warnings)
+            pixels = process.pixels(info.height, info.width, channels(answer.get("channels"), asked))
+            return StillReader(info, pixels, warnings)
         if not answer.keys() & {"error", "fault"}:
             raise ValueError("none of its answers")
         return answer

@@ -12,7 +12,7 @@ from tvae.pipeline.files.record import from_json
 from tvae.pipeline.media.room import VIDEO_HELD_BYTES
 from tvae.pipeline.media.spec import MediaInfo
 
-__all__ = ["Asked", "described", "lines", "raise_told", "whole"]
+__all__ = ["Asked", "channels", "described", "lines", "raise_told", "whole"]
 
 _LARGEST = 1 << 63
 """Times are below it, and above its negative."""
@@ -20,12 +20,13 @@ _LARGEST = 1 << 63
 
 @dataclass
 class Asked:
-    """One file and its limits. hold: see ``open_reader``; ``taken``: bytes for which room has been asked."""
+    """One file and its limits. hold, alpha: see ``open_reader``; ``taken``: bytes for which room has been asked."""
 
     path: Path
     max_pixels: int
     memory: int | None
     hold: Callable[[int], None] | None = None
+    alpha: bool = False
     taken: int | None = None
 
     def take(self, size: Any) -> None:
@@ -45,12 +46,19 @@ def described(answer: Any, asked: Asked, kind: str) -> MediaInfo:
     if info.kind != kind:
         raise ValueError(f"it is no {kind}")
     room = asked.memory if asked.taken is None else asked.taken
-    pixels, each = info.width * info.height, 3 if kind == "image" else VIDEO_HELD_BYTES
+    pixels, each = info.width * info.height, 3 + asked.alpha if kind == "image" else VIDEO_HELD_BYTES
     if min(info.width, info.height) < 1 or pixels > asked.max_pixels or (room is not None and each * pixels > room):
         raise ValueError("its picture is larger than it may be")
     if kind == "video" and info.time_base is None:
         raise ValueError("a video without a clock")
     return info
+
+
+def channels(answer: Any, asked: Asked) -> int:
+    """Of an image's pixels. `ValueError` for what was not asked for."""
+    if type(answer) is not int or answer not in ((3, 4) if asked.alpha else (3,)):
+        raise ValueError("pixels of a wrong kind")
+    return answer
 
 
 def lines(answer: Any) -> list[str]:

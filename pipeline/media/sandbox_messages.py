@@ -1,8 +1,9 @@
 """What a sandbox and its worker processes say to each other: bounded JSON, each message after its length.
 
 The worker says ``ready`` once. To ``path`` and its limits it answers with one of ``error`` (a line: the file is bad),
-``fault`` (a line: a mistake of ours), or ``image`` and ``warnings``, followed by the bytes of the pixels. Before it
-decodes it may ask for room: ``held`` bytes, to which the answer is ``go``.
+``fault`` (a line: a mistake of ours), or ``image``, ``channels`` (4: with alpha, where that was asked for) and
+``warnings``, followed by the bytes of the pixels. Before it decodes it may ask for room: ``held`` bytes, to which the
+answer is ``go``.
 
 Of a video it answers ``video`` and ``warnings``, and then, until it is told to ``close``, to ``next`` with ``frame``
 (its times) and the bytes of the pixels or with ``end``, and to ``count`` with ``count``, after any number of

@@ -101,9 +101,9 @@ class DecoderProcess:
         self.send(question)
         return self.receive()
 
-    def pixels(self, height: int, width: int) -> np.ndarray:
-        """Inside of ``asked``: uint8 [H, W, 3], which follow an answer."""
-        rgb = np.empty((height, width, 3), np.uint8)
+    def pixels(self, height: int, width: int, channels: int = 3) -> np.ndarray:
+        """Inside of ``asked``: uint8 [H, W, C], which follow an answer."""
+        rgb = np.empty((height, width, channels), np.uint8)
         if cast(BufferedReader, self._answers).readinto(rgb.data.cast("B")) != rgb.nbytes:
             raise EOFError
         return rgb

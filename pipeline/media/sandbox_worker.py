@@ -93,9 +93,9 @@ class _Worker:
                 warnings = []
                 self._tell({"tags": read_tags(path, warnings).to_json(), "warnings": warnings})
             else:
-                self._open(path, question["max_pixels"], question["memory"])
+                self._open(path, question["max_pixels"], question["memory"], alpha=question["alpha"])
 
-    def _open(self, path: Path, max_pixels: int, memory: int | None) -> None:
+    def _open(self, path: Path, max_pixels: int, memory: int | None, *, alpha: bool) -> None:
         def hold(taken: int) -> None:
             self._tell({"held": taken})
             receive(self._questions)
@@ -104,12 +104,13 @@ class _Worker:
         self._begin(0)
         if memory is not None and not _pillow_reads(path, max_pixels):
             _bound_memory(memory)  # FFmpeg does not always tell before how much it takes
-        with open_reader(path, max_pixels, hold, memory, _bound_video) as reader:
+        with open_reader(path, max_pixels, hold, memory, _bound_video, alpha=alpha) as reader:
             if isinstance(reader, VideoReader) and reader.info.kind == "video":
                 self._serve(path, reader)
                 return
             frames = list(reader)
-            self._tell({"image": _described(reader), "warnings": reader.warnings})
+            channels = frames[0].rgb.shape[2] if frames else 3
+            self._tell({"image": _described(reader), "channels": channels, "warnings": reader.warnings})
             for frame in frames:
                 self._answers.write(frame.rgb.data.cast("B"))
             self._answers.flush()

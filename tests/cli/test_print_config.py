@@ -161,9 +161,10 @@ def test_any_job_is_read_as_it_was(data: st.DataObject, tmp_path_factory: pytest
 @pytest.mark.parametrize("buckets", ["on", "off", "256-2048", "64-512/32"])
 def test_a_cache(buckets: str, tvae: Tvae, here: Path, tmp_path: Path) -> None:
     given = ("cache", "in", "--for", "kohya", "--arch", "sdxl", "--buckets", buckets, "--size", "64x64", "--flip")
+    given += ("--alpha-mask",)
     (tmp_path / "kept.toml").write_text(tvae(*given, "--print-config").stdout, encoding="utf-8")
     (step,) = read_job_file(tmp_path / "kept.toml")
-    assert step.job.cache == CacheRequest("kohya", "sdxl", Buckets.parse(buckets), flip=True)
+    assert step.job.cache == CacheRequest("kohya", "sdxl", Buckets.parse(buckets), flip=True, alpha_mask=True)
     assert (step.job.inputs, step.job.size, step.output) == ((str(here / "in"),), (64, 64), str(here))
 
 

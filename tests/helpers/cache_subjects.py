@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
+import numpy as np
 import torch
 
 from tvae.pipeline.caches import TRAINERS, Framing, Subject
@@ -14,13 +15,19 @@ __all__ = ["files_of"]
 
 
 def files_of(
-    trainer: str, architecture: str, *, piece: Piece | None = None, flip: bool = False, frames: int = 1
+    trainer: str,
+    architecture: str,
+    *,
+    piece: Piece | None = None,
+    flip: bool = False,
+    frames: int = 1,
+    alpha: np.ndarray | None = None,
 ) -> dict[str, Stored]:
     """Names and contents for ``sub/a.b.png`` of 100x80 pixels, framed to 64x48, with latents of 6x8."""
     found = TRAINERS[trainer]
     one = next(one for one in found.architectures if one.name == architecture)
     subject = Subject(
-        PurePosixPath("sub/a.b.png"), (100, 80), Framing((64, 51), (0, 1, 64, 48), "area"), one, piece, flip
+        PurePosixPath("sub/a.b.png"), (100, 80), Framing((64, 51), (0, 1, 64, 48), "area"), one, piece, flip, alpha
     )
     dtype = getattr(torch, one.dtype or "float32")
     channels = (one.channels or 4) * (4 if one.space == "model" and "AutoencoderKLFlux2" in one.classes else 1)

@@ -71,10 +71,10 @@ def taken() -> bool:
     return (folder / str(os.getpid())).exists()
 
 
-def read(path: Path, *more: Any) -> Any:
+def read(path: Path, *more: Any, **named: Any) -> Any:
     if path.name == "poison.png":
         os.kill(os.getpid(), signal.SIGKILL)
-    return open_here(path, *more)
+    return open_here(path, *more, **named)
 
 
 def crashing(opening: Any) -> Any:

@@ -5,8 +5,9 @@ bucket manager of ``train_util``, the list of bucket sizes of ``model_util``.
 
 float32 arrays: ``latents`` [C, h, w] (Anima: [C, 1, h, w]), with --flip ``latents_flipped``, the encoding of the
 mirrored image; ``original_size`` (W, H); ``crop_ltrb``, where the picture would lie in its bucket if it were scaled to
-fit. All but SD and SDXL add ``_{h}x{w}`` in latents to every name. Latents are a sample; of SD, SDXL, SD 3 and
-HunyuanImage raw, of the others in model space.
+fit; with --alpha-mask ``alpha_mask`` [H, W] of the bucket's pixels from 0 to 1, never mirrored (kohya turns it when it
+reads), and no such key without, which its older check refuses. All but SD and SDXL add ``_{h}x{w}`` in latents to every
+name. Latents are a sample; of SD, SDXL, SD 3 and HunyuanImage raw, of the others in model space.
 """
 
 from __future__ import annotations
@@ -114,6 +115,8 @@ def _contents(subject: Subject, latents: Latents) -> list[Stored]:
     }
     if subject.flip:
         found[f"latents_flipped{end}"] = arrays[1]
+    if subject.alpha is not None:
+        found[f"alpha_mask{end}"] = subject.alpha.astype(np.float32) / np.float32(255)
     return [Arrays(found)]
 
 
@@ -127,6 +130,12 @@ def _values(tensors: Mapping[str, Tensor]) -> list[Latents]:
     ends = [found[1] or "" for found in map(_KEY.fullmatch, tensors) if found]
     pairs = [(tensors[f"latents{end}"], tensors.get(f"latents_flipped{end}")) for end in ends]
     return [[timed(one) for one in pair if one is not None] for pair in pairs]
+
+
+def _left_out(tensors: Mapping[str, Tensor]) -> str | None:
+    if not any(name.startswith("alpha_mask") for name in tensors):
+        return None
+    return "kohya's alpha masks are left out; tvae cache --for kohya --alpha-mask makes them of the images"
 
 
 TRAINER = Trainer(
@@ -149,6 +158,8 @@ TRAINER = Trainer(
     entry=_entry,
     values=_values,
     flips=True,
+    alpha_masks=True,
+    left_out=_left_out,
     ranges=True,
     beside=True,
     notes=("the cache holds one resolution of each image: another --size replaces it",),

@@ -50,6 +50,8 @@ class _Read(NamedTuple):
     mirrored: Tensor | None
     bucket: Size
     """In pixels."""
+    left_out: str | None
+    """See ``Trainer``."""
 
 
 @dataclass(frozen=True)
@@ -145,12 +147,14 @@ class Entries:
         """All sizes that it holds."""
         info, architecture, trainer = self.model.info, self.folder.architecture, self.folder.trainer
         try:
-            found = trainer.values(tensors_in(file.path))
+            tensors = tensors_in(file.path)
+            found = trainer.values(tensors)
         except ValueError as error:
             raise InputError(f"'{file.path}': {error}") from None
         if not found:
             raise InputError(f"'{file.path}' holds no latents as {trainer.name} keeps them")
         patch = info.space.patch if architecture.space == "model" else 1
+        left_out = trainer.left_out(tensors)
         channels, grid, read = info.latent_channels * patch**2, info.spatial_factor * patch, []
         for latents in found:
             for one in latents:
@@ -164,7 +168,7 @@ class Entries:
                 raise InputError(f"'{file.path}': the latents of the mirrored image have another shape")
             height, width = latents[0].shape[-2:]
             mirrored = latents[1] if len(latents) > 1 else None
-            read.append(_Read(file, latents, mirrored, (width * grid, height * grid)))
+            read.append(_Read(file, latents, mirrored, (width * grid, height * grid), left_out))
         return read
 
     def _chosen(self, read: Sequence[_Read], size: Size) -> _Read:
@@ -232,7 +236,8 @@ class Entries:
             for one in (value, read.mirrored)
         )
         assert plain is not None
-        return Given(meta, {"latents": plain}, piece, mirrored=mirrored)
+        notices = () if read.left_out is None else (read.left_out,)
+        return Given(meta, {"latents": plain}, piece, mirrored=mirrored, notices=notices)
 
     def _seen(self, size: Size, read: _Read) -> Framing:
         """What the latents are of: as the file says, as the trainer does it, or, where that was set otherwise, as

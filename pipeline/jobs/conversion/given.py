@@ -35,6 +35,8 @@ class Given:
     """How often a video's last frame was repeated for want of others."""
     mirrored: Tensor | None = None
     """Latents [C, t, h, w] of the picture mirrored left-right, of the same space and posterior."""
+    notices: tuple[str, ...] = ()
+    """On what the file holds beside that."""
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,7 @@ class IntoCache:
                 return ItemSkipped(item.source, item.index, plan.shown(item.record), skip.reason)
             for number, given in enumerate(taken.read(), 1):
                 assert item.below is not None, "an item of a cache has a place"
+                notices += given.notices
                 subject = _subject(plan, item.below, given, taken.pieces)
                 staged = plan.stage(subject, self._values(plan, subject, given, posterior, notices), item.record)
                 files += [one.record for one in staged]

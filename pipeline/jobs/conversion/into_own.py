@@ -34,6 +34,7 @@ class IntoOwn:
         begin, frames, made = time.monotonic(), 0, False
         outputs, notices = list[Path](), list[str]()
         for given in taken.read():
+            notices += given.notices
             if given.mirrored is not None:
                 notices.append("tvae's own latents hold no mirrored images; those of the cache are left out")
             outputs.append(self._output(item, given, taken.pieces))

@@ -232,10 +232,10 @@ def test_every_field_of_a_job_is_a_key_and_reaches_it(tmp_path: Path) -> None:
 
 def test_a_step_for_a_trainers_cache(tmp_path: Path) -> None:
     text = 'operation = "cache"\ninputs = "a"\nvae = "builtin"\n[cache]\ntrainer = "kohya"\narchitecture = "sdxl"\n'
-    text += 'buckets = "256-2048/64"\nflip = true\nposterior = "mean"\ntarget_fps = 12\nframes = 9\n'
+    text += 'buckets = "256-2048/64"\nflip = true\nalpha_mask = true\nposterior = "mean"\ntarget_fps = 12\nframes = 9\n'
     (step,) = read_job_file(written(tmp_path, text))
     expected = CacheRequest("kohya", "sdxl", Buckets(True, 256, 2048, 64), flip=True, posterior="mean", frames=9)
-    assert step.job.cache == replace(expected, target_fps=12.0)
+    assert step.job.cache == replace(expected, target_fps=12.0, alpha_mask=True)
     assert {*cache_keys()} == {f.name for f in fields(CacheRequest)}
     again = read_job_file(written(tmp_path, as_toml([step.said])))
     assert again[0].job == step.job

@@ -129,13 +129,13 @@ class Failing:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, errors: list[BaseException | None]) -> None:
         self.errors, self.calls, opened = errors, 0, sandbox.open_here
 
-        def open_here(path: Path, *more: Any) -> Any:
+        def open_here(path: Path, *more: Any, **named: Any) -> Any:
             if path.name == name:
                 self.calls += 1
                 error = self.errors.pop(0) if self.errors else None
                 if error is not None:
                     raise error
-            return opened(path, *more)
+            return opened(path, *more, **named)
 
         monkeypatch.setattr(sandbox, "open_here", open_here)
 

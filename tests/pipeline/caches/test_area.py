@@ -44,10 +44,10 @@ def test_the_mean_of_every_area(data: st.DataObject) -> None:
     assert off.max() <= 0.51 + 0.001 * 255 * 2
 
 
-def ramp(width: int, height: int) -> np.ndarray:
+def ramp(width: int, height: int, channels: int = 3) -> np.ndarray:
     """Any picture, without a generator of random numbers."""
-    values = np.arange(height * width * 3, dtype=np.uint32) * 40503 % 251
-    return values.astype(np.uint8).reshape(height, width, 3)
+    values = np.arange(height * width * channels, dtype=np.uint32) * 40503 % 251
+    return values.astype(np.uint8).reshape(height, width, channels)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,22 @@ def ramp(width: int, height: int) -> np.ndarray:
 def test_the_bits_of_opencv(size: tuple[int, int], wanted: tuple[int, int], crc: int) -> None:
     """Checksums of what OpenCV 4.10 made of them (INTER_AREA)."""
     assert zlib.crc32(shrunk_by_area(ramp(*size), wanted).tobytes()) == crc
+
+
+@pytest.mark.parametrize(
+    ("size", "wanted", "crc"),
+    [
+        ((131, 97), (64, 48), 1099458690),
+        ((128, 96), (64, 48), 1887702441),
+        ((96, 64), (32, 32), 4175475904),
+        ((120, 90), (60, 90), 2105036732),
+        ((320, 240), (313, 77), 3606769740),
+        ((640, 427), (288, 192), 1817385467),
+    ],
+)
+def test_the_bits_of_opencv_with_alpha(size: tuple[int, int], wanted: tuple[int, int], crc: int) -> None:
+    """The same of four channels."""
+    assert zlib.crc32(shrunk_by_area(ramp(*size, 4), wanted).tobytes()) == crc
 
 
 @given(st.data())

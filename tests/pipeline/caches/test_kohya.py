@@ -30,3 +30,17 @@ def test_golden(name: str, channels: tuple[int, ...], flip: bool) -> None:
     assert stored.arrays[f"crop_ltrb{end}"].tolist() == [2.0, 0, 62.0, 48]
     assert (stored.arrays[f"latents{end}"] == 0).all()
     assert not flip or (stored.arrays[f"latents_flipped{end}"] == 1).all()
+
+
+@pytest.mark.parametrize("name", CHANNELS)
+def test_the_mask(name: str) -> None:
+    """As sd-scripts makes it of the pixels: alpha of 255 is exactly 1."""
+    alpha = np.arange(48 * 64, dtype=np.uint32).reshape(48, 64).astype(np.uint8)
+    (plain,) = files_of("kohya", name, flip=True).values()
+    (stored,) = files_of("kohya", name, flip=True, alpha=alpha).values()
+    assert isinstance(plain, Arrays)
+    assert isinstance(stored, Arrays)
+    key = "alpha_mask" + ("" if name in ("sd", "sdxl") else "_6x8")
+    assert stored.arrays.keys() == {*plain.arrays, key}
+    assert (stored.arrays[key].shape, stored.arrays[key].dtype) == ((48, 64), np.dtype(np.float32))
+    assert (stored.arrays[key] == alpha.astype(np.float32) / 255.0).all()

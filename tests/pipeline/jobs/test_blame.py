@@ -57,7 +57,7 @@ def test_a_mistake_of_ours_is_not_told_as_bad_input(
 def test_what_the_system_says_of_a_file_is_its_failure(
     error: Exception, told: str, run: Run, picture: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(*_args: object) -> None:
+    def failing(*_args: object, **_named: object) -> None:
         raise error
 
     monkeypatch.setattr("tvae.pipeline.media.sandbox.open_here", failing)

@@ -49,6 +49,17 @@ def test_exif(orientation: int, suffix: str, quarters: np.ndarray, tmp_path: Pat
     assert info.mirrored == (orientation in (2, 4, 5, 7))
 
 
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("mode", ["L", "CMYK", "RGBA", "P"])
+def test_an_uncompressed_tiff(orientation: int, mode: str, quarters: np.ndarray, tmp_path: Path) -> None:
+    """Pillow maps those of these modes, and where they are turned so that their sides change it took other rows."""
+    Image.fromarray(quarters).convert(mode).save(tmp_path / "a.tif", tiffinfo={0x0112: orientation})
+    Image.fromarray(quarters).convert(mode).convert("RGB").save(tmp_path / "b.tif", tiffinfo={0x0112: orientation})
+    with open_reader(tmp_path / "a.tif") as reader, open_reader(tmp_path / "b.tif") as other:
+        assert np.array_equal(next(iter(reader)).rgb, next(iter(other)).rgb)
+    assert (reader.info.width, reader.info.height) == ((32, 48) if orientation > 4 else (48, 32))
+
+
 def test_a_film_of_photos_with_exif(quarters: np.ndarray, tmp_path: Path) -> None:
     """FFmpeg hands EXIF over as side data of a kind that PyAV 18 does not know and stumbles over."""
     exif, photo = Image.Exif(), io.BytesIO()

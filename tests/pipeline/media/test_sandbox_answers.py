@@ -29,6 +29,9 @@ INFO = {
 }  # fmt: skip
 
 
+PIXELS = "os.write(1, bytes(24))\nos.read(0, 1 << 16)\n"
+
+
 @pytest.mark.parametrize(
     "answers",
     [
@@ -37,7 +40,9 @@ INFO = {
         [{"image": INFO | {"kind": "video"}, "warnings": []}],
         [{"image": INFO | {"bits": "8"}, "warnings": []}],
         [{"image": [], "warnings": []}],
-        [{"image": INFO, "warnings": []}],  # and no pixels
+        [{"image": INFO, "channels": 3, "warnings": []}],  # and no pixels
+        [{"image": INFO, "channels": 4, "warnings": []}, PIXELS],  # which were not asked for
+        [{"image": INFO, "warnings": []}, PIXELS],
         [{"held": 1 << 60}],
         [{"held": -1}],
         [{"held": "much"}],
@@ -45,16 +50,27 @@ INFO = {
     ],
 )
 def test_answers_are_not_trusted(answers: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = LIAR + "".join(f"send({answer!r})\n" for answer in answers)
+    script = LIAR + "".join(one if one == PIXELS else f"send({one!r})\n" for one in answers)
     monkeypatch.setattr(sandbox_process, "COMMAND", (sys.executable, "-c", script))
     Image.new("RGB", (4, 2)).save(tmp_path / "a.png")
     with Sandbox("on") as there, pytest.raises(InputError, match=r"a\.png: its decoder"):
         there.open_reader(tmp_path / "a.png", memory=1 << 30)
 
 
+@pytest.mark.parametrize("channels", [1, 5, -4, 4.0, True, "4", None])
+def test_channels_that_cannot_be(channels: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = LIAR + f"send({ {'image': INFO, 'channels': channels, 'warnings': []}!r})\n{PIXELS}"
+    monkeypatch.setattr(sandbox_process, "COMMAND", (sys.executable, "-c", script))
+    Image.new("RGB", (4, 2)).save(tmp_path / "a.png")
+    with (
+        Sandbox("on") as there,
+        pytest.raises(InputError, match=r"a wrong answer \(pixels of a wrong kind"),
+    ):
+        there.open_reader(tmp_path / "a.png", memory=1 << 30, alpha=True)
+
+
 VIDEO = INFO | {"kind": "video", "time_base": "1/25"}
 OPENED = {"video": VIDEO, "warnings": []}
-PIXELS = "os.write(1, bytes(24))\nos.read(0, 1 << 16)\n"
 
 
 @pytest.mark.parametrize("answer", [{"video": VIDEO | {"time_base": None}}, {"video": VIDEO | {"width": 1 << 15}}, {}])

@@ -11,6 +11,7 @@ import pytest
 import torch
 from clips import write_clip
 from conversions import BESIDE, files_below, tvae, write_photo
+from PIL import Image
 from safetensors.torch import load_file
 from slow_but import slow_but
 from typer.testing import CliRunner
@@ -178,3 +179,29 @@ def test_what_the_trainer_wants_is_told(folders: Any) -> None:
     assert [BESIDE in one for one in told] == [False, True, False]
     assert ["one resolution of each image" in one for one in told] == [False, True, False]
     assert files_below(Path("photos/_latent_cache"))
+
+
+@pytest.mark.parametrize("arch", ["sdxl", "flux"])
+def test_alpha_masks_are_left_out_and_told(arch: str, folders: Any) -> None:
+    for n in range(2):
+        photo = Image.open(write_photo(Path("photos", f"{n}.png"), 128, 128, n)).convert("RGBA")
+        photo.putalpha(100 + n)
+        photo.save(f"photos/{n}.png")
+    settings = ("--arch", arch, "--size", "128x128", "--vae", folders(arch))
+    assert tvae("cache", "photos", "-o", "cache", "--for", "kohya", "--alpha-mask", *settings)[0] == 0
+    before = files_below(Path("cache"))
+    end = "" if arch == "sdxl" else "_16x16"
+    with np.load(f"cache/0_0128x0128_{arch}.npz") as found:
+        plain = found[f"latents{end}"]
+        assert f"alpha_mask{end}" in found.files
+    words = ("--from", "kohya", "--source", "photos", *settings)
+    for target in ("kohya", *(["simpletuner"] if arch == "sdxl" else []), None):
+        into = () if target is None else ("--for", target, "--from-arch", arch)
+        code, _, told = tvae("convert", "cache", f"out {target}", *into, *words)
+        assert (code, len(told), "alpha masks are left out" in told[0]) == (0, 1, True)
+    with np.load(f"out kohya/0_0128x0128_{arch}.npz") as found:
+        assert f"alpha_mask{end}" not in found.files
+        assert (found[f"latents{end}"] == plain).all()
+    forget("cache")
+    assert tvae("convert", "cache", "out again", *words)[0] == 0
+    assert files_below(Path("cache")) == before
