@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from enum import IntEnum
 
-__all__ = ["ExitCode", "Terminated", "code_for", "is_told"]
+__all__ = ["ExitCode", "Terminated", "code_for", "is_told", "of_a_name"]
 
 
 class ExitCode(IntEnum):
@@ -39,11 +40,21 @@ def code_for(error: BaseException) -> ExitCode:
         return ExitCode.INTERRUPTED
     if isinstance(error, Terminated):
         return ExitCode.TERMINATED
+    if of_a_name(error):
+        return ExitCode.USAGE
     errors = sys.modules.get("tvae.pipeline.errors")
     if errors is None or not is_told(error) or isinstance(error, errors.RankError):
         return ExitCode.INTERNAL
     of_one_item = isinstance(error, (errors.InputError, errors.OutputError))
     return ExitCode.SOME_FAILED if of_one_item else ExitCode.USAGE
+
+
+def of_a_name(error: BaseException) -> bool:
+    """Is it the system's about a name that was given, which is longer than a file's can be or in a closed folder?
+
+    Whether a file exists is asked in very many places, and the system answers either with an error.
+    """
+    return isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.EACCES) and bool(error.filename)
 
 
 def is_told(error: BaseException) -> bool:

@@ -15,7 +15,7 @@ from types import FrameType
 
 import typer
 
-from tvae.cli.exit_codes import ExitCode, Terminated, code_for, is_told
+from tvae.cli.exit_codes import ExitCode, Terminated, code_for, is_told, of_a_name
 
 __all__ = ["one_line", "printable", "printable_lines", "reporting", "say", "say_builtin", "tell"]
 
@@ -111,6 +111,8 @@ def _describe(error: BaseException, code: ExitCode, resumable: bool) -> str:
     if code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
         ended = "interrupted" if code is ExitCode.INTERRUPTED else "terminated"
         return f"{ended}; complete results stay; run the same command to continue" if resumable else ended
+    if isinstance(error, OSError) and of_a_name(error):
+        return f"cannot open '{error.filename}': {error.strerror}"
     if code is ExitCode.INTERNAL and not is_told(error):
         return f"internal error: {type(error).__name__}: {error} (-v shows where)"
     return str(error)

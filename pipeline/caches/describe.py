@@ -39,7 +39,7 @@ def _records(folder: Path) -> Iterator[CacheRecord | ShardRecord]:
 
 def _row(record: CacheRecord | ShardRecord) -> dict[str, Any]:
     size = record.options.get("size")
-    told = isinstance(size, list) and len(size) == 2 and all(isinstance(side, int) for side in size)
+    told = isinstance(size, list) and len(size) == 2 and all(type(side) is int for side in size)
     vae = {"id": record.vae.id, "class_name": record.vae.class_name, "weights_sha256": record.vae.weights_sha256}
     return {
         "trainer": record.trainer,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
 from tvae.pipeline.caches.request import Buckets
 from tvae.pipeline.caches.shards.form import ShardForm
 from tvae.pipeline.files.stored import Stored
+from tvae.pipeline.files.tensor_header import read_texts
 from tvae.pipeline.media.formats import Kind
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
     from tvae.pipeline.media.spec import MediaInfo
 
-__all__ = ["Architecture", "Entry", "Filter", "Framing", "Piece", "Size", "Subject", "Trainer", "Wish"]
+__all__ = ["Architecture", "Entry", "Filter", "Framing", "Piece", "Size", "Subject", "Trainer", "Wish", "timed"]
 
 Size = tuple[int, int]
 """(width, height) in pixels."""
@@ -116,6 +118,11 @@ Latents = Sequence["Tensor"]
 """[C, t, h, w] of the image and, where wanted, of the mirrored one; t is 1 for an image."""
 
 
+def timed(value: Tensor) -> Tensor:
+    """[C, h, w] as [C, 1, h, w]; any other shape as it is."""
+    return value.unsqueeze(1) if value.ndim == 3 else value
+
+
 @dataclass(frozen=True)
 class Entry:
     """What one file of a cache says of itself, before its values are read. None: it does not say."""
@@ -185,6 +192,14 @@ class Trainer:
     """It reads no files of single sources, but shards of this form; None: it reads files."""
     notes: tuple[str, ...] = ()
     """What a user should know of these caches; a line each."""
+
+    def entry_at(self, root: Path, place: PurePosixPath) -> Entry | None:
+        """Of a file below a folder; None where it is none of the trainer's latents. A damaged one has no texts."""
+        texts: Mapping[str, str] = {}
+        if place.suffix == ".safetensors":
+            with suppress(OSError, ValueError):
+                texts = read_texts(root / place)
+        return self.entry(place, texts)
 
     def leaves_turned(self, info: MediaInfo) -> bool:
         """Is this a picture that its file says to turn, and that the trainer takes as it is stored?"""

@@ -10,6 +10,8 @@ from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Literal, TypedDict, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs import Event
 from tvae.pipeline.jobs.geometry import Align, Fit, Size
@@ -19,6 +21,8 @@ from tvae.pipeline.media.sandbox import SandboxMode
 __all__ = ["Options", "checked"]
 
 Name = str | os.PathLike[str]
+_EXACT = {"fps"}
+"""Numbers that a job wants as fractions."""
 
 
 class Options(TypedDict, total=False):
@@ -73,17 +77,30 @@ def checked(operation: str, options: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         if name not in known:
             raise UsageError(f"{operation}() has no option '{name}'; it has {', '.join(sorted(known))}")
-        plain: Any = os.fspath(value) if isinstance(value, os.PathLike) else value
-        plain = tuple(plain) if isinstance(plain, list) else plain
+        plain = _plain(value)
         if not _fits(plain, known[name]):
             raise UsageError(f"{operation}({name}={value!r}): {_told(known[name])} is wanted")
-        found[name] = plain
-    rate = found.get("fps")
-    if isinstance(rate, float):
-        if not math.isfinite(rate):
-            raise UsageError(f"{operation}(fps={rate}): that is no rate")
-        found["fps"] = Fraction(rate).limit_denominator(1_000_000)
+        if isinstance(plain, float | Fraction) and not math.isfinite(plain):
+            raise UsageError(f"{operation}({name}={value!r}): a finite number is wanted")
+        found[name] = float(plain) if isinstance(plain, Fraction) and name not in _EXACT else plain
+    for name in _EXACT & found.keys():
+        if isinstance(found[name], int | float):
+            found[name] = Fraction(found[name]).limit_denominator(1_000_000)
     return found
+
+
+def _plain(value: Any) -> Any:
+    """Of Python's own types, which every part of a job takes: lists are tuples, paths are texts, and NumPy's numbers
+    are the numbers that they say."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, list | tuple):
+        return tuple(map(_plain, value))
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) and not isinstance(value, Fraction) else value
 
 
 def _fits(value: Any, kind: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -234,7 +235,7 @@ class CachePlan:
 
         Killed at any point, it leaves each file whole or absent, and none that the record does not know.
         """
-        stale = self._known(place) - record.known
+        stale = {name for name in self._known(place) - record.known if self._is_latents(name)}
         try:
             for one in staged:  # or an older file might pass for the one that the record describes
                 one.path.unlink(missing_ok=True)
@@ -250,9 +251,15 @@ class CachePlan:
         finally:
             drop(staged)
 
+    def _is_latents(self, name: str) -> bool:
+        """Is it latents of this trainer, in no folder elsewhere? A record that came with others' files may name any of
+        a user's."""
+        inside = (self.root / name).parent.resolve().is_relative_to(self.root.resolve())
+        return inside and self.trainer.entry_at(self.root, PurePosixPath(name)) is not None
+
     def check_own(self, path: Path, place: Path) -> None:
         """InputError for a file in the way that tvae did not write for this source. place: of its record."""
-        if self.job.existing == "overwrite" or not path.exists():
+        if self.job.existing == "overwrite" or not os.path.lexists(path):
             return
         if path.relative_to(self.root).as_posix() not in self._known(place):
             raise InputError(f"'{path}' exists and tvae did not write it; move it away, or pass --overwrite")

@@ -16,7 +16,7 @@ from typing import SupportsIndex, overload
 
 from tvae.pipeline.files.tar_members import SUFFIX as ARCHIVE
 from tvae.pipeline.jobs.job import Job
-from tvae.pipeline.jobs.outputs import LONGEST_NAME, Claims, Item, why_closed
+from tvae.pipeline.jobs.outputs import LONGEST_NAME, Claims, Item, names_a_file, why_closed
 from tvae.pipeline.jobs.plain_files import Files, named_files
 from tvae.pipeline.latents import VIDEO_SUFFIX
 from tvae.pipeline.media.formats import Kind, kinds_of, listed
@@ -92,7 +92,8 @@ def folders_of(items: Sequence[Item]) -> set[Path]:
 
 def scanned(job: Job) -> ScannedItems | None:
     """The items of a job that encodes a folder, or files and patterns; None where there is more to it (links, archives,
-    folders that cannot be read or written, names by a template), which is for ``expand``."""
+    folders that cannot be read or written, names by a template, an output that may be one file's), which is for
+    ``expand``. UsageError for an output that is none."""
     if job.operation != "encode" or job.naming is not None or os.name == "nt":  # where letter case tells no names apart
         return None
     output = Path(job.output or ".")
@@ -102,7 +103,9 @@ def scanned(job: Job) -> ScannedItems | None:
         else:
             files = named_files(job)
         items = ScannedItems(files or (), output)
-        if not items or not all(map(_is_plain, items.folders)) or any(map(_has_long_names, files or ())):
+        if not items or (job.output is not None and names_a_file(job.output, to_latents=True)):
+            return None
+        if not all(map(_is_plain, items.folders)) or any(map(_has_long_names, files or ())):
             return None
     except OSError:
         return None

@@ -122,3 +122,26 @@ def test_a_full_stdout(more: list[str], tmp_path: Path) -> None:
         )
     assert done.returncode == 3, done.stderr
     assert done.stderr == "tvae: cannot write to standard output: No space left on device; check where it goes\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("encode", "PHOTO", "-o", "LONG"),
+        ("roundtrip", "PHOTO", "-o", "LONG.png"),
+        ("cache", "PHOTO", "-o", "LONG", "--for", "kohya", "--arch", "sdxl", "--vae", "LONG"),
+        ("convert", "LONG", "x.npz"),
+        ("convert", "PHOTO", "LONG.npz"),
+        ("inspect", "LONG"),
+        ("verify", "LONG"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_names_longer_than_a_file_can_have(
+    tvae: Tvae, photo: Path, tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = tvae(*(word.replace("PHOTO", str(photo)).replace("LONG", "y" * 300) for word in words))
+    assert result.exit_code in (2, 3), result.stderr
+    assert "internal error" not in result.stderr
+    assert "y" * 300 in result.stderr or "no latents" in result.stderr or "not latents" in result.stderr

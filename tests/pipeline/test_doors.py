@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -16,7 +18,7 @@ from tiny_vaes import TINY
 
 import tvae.pipeline
 from tvae.pipeline import TiledVAE, decode, encode, load_latents, load_vae
-from tvae.pipeline.doors.options import Options
+from tvae.pipeline.doors.options import Options, checked
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.jobs import Job, RunDone
 
@@ -147,7 +149,9 @@ def test_options_are_the_fields_of_a_job() -> None:
         ({"fit": 3}, "encode(fit=3): 'contain' or "),
         ({"fit": "shrink"}, "fit 'shrink' is not one of"),
         ({"crf": "14"}, "encode(crf='14'): a number or None is wanted"),
-        ({"fps": float("nan")}, "encode(fps=nan): that is no rate"),
+        ({"fps": float("nan")}, "encode(fps=nan): a finite number is wanted"),
+        ({"fps": np.float32("inf")}, "encode(fps="),
+        ({"crf": float("nan")}, "encode(crf=nan): a finite number is wanted"),
         ({"on_event": 3}, "encode(on_event=3): "),
         (
             {"encoder_options": {"crf": "3"}},
@@ -173,3 +177,42 @@ def test_lists_and_numbers_of_numpy_are_options(model: Any, tmp_path: Path) -> N
     (found,) = encode(made, tmp_path / "found", vae=model.folder, size=[16, 8], strip=np.int64(1))
     (wanted,) = encode(made, tmp_path / "wanted", vae=model.folder, size=(16, 8), strip=1)
     assert torch.equal(load_latents(found).tensor, load_latents(wanted).tensor)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (24, Fraction(24)),
+        (np.int64(24), Fraction(24)),
+        (np.float32(12.5), Fraction(25, 2)),
+        (np.float64(23.976), Fraction(2997, 125)),
+        (Fraction(24000, 1001), Fraction(24000, 1001)),
+    ],
+    ids=repr,
+)
+def test_rates_are_numbers_of_any_kind(given: Any, wanted: Fraction) -> None:
+    """A whole number was an AttributeError where timestamps are made, one of NumPy's a TypeError."""
+    rate = checked("decode", {"fps": given})["fps"]
+    assert (type(rate), rate) == (Fraction, wanted)
+
+
+@pytest.mark.parametrize(("given", "wanted"), [(np.int32(20), 20), (Fraction(41, 2), 20.5), (np.float32(20.5), 20.5)])
+def test_other_numbers_are_pythons_own(given: Any, wanted: float) -> None:
+    crf = checked("decode", {"crf": given})["crf"]
+    assert (type(crf), crf) == (type(wanted), wanted)
+    options = checked(
+        "encode", {"size": [*np.array([16, 8])], "recursive": np.bool_(True), "encoder_options": [["a", "b"]]}
+    )
+    assert json.loads(json.dumps(options)) == {"size": [16, 8], "recursive": True, "encoder_options": [["a", "b"]]}
+
+
+def test_a_rate_that_is_a_whole_number(model: Any, tmp_path: Path) -> None:
+    with av.open(str(tmp_path / "c.mkv"), "w") as container:
+        stream = container.add_stream("ffv1", rate=25, width=16, height=8, pix_fmt="yuv420p")
+        for level in range(3):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.full((8, 16, 3), level * 90, np.uint8))))
+        container.mux(stream.encode(None))
+    (folder,) = encode(tmp_path / "c.mkv", tmp_path / "lat", vae=model.folder)
+    (clip,) = decode(folder, tmp_path / "clip.mp4", vae=model.folder, fps=12)
+    with av.open(str(clip)) as container:
+        assert container.streams.video[0].average_rate == 12

@@ -15,11 +15,12 @@ import base64
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from tvae.pipeline.caches.spec import Architecture, Entry, Framing, Latents, Size, Subject, Trainer, Wish
+from tvae.pipeline.caches.spec import Architecture, Entry, Framing, Latents, Size, Subject, Trainer, Wish, timed
 from tvae.pipeline.files.stored import Stored, Tensors
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ _KL, _FLUX2 = ("AutoencoderKL",), ("AutoencoderKLFlux2",)
 _QWEN = ("AutoencoderKLQwenImage", "AutoencoderKLWan")
 _RESOLUTION = (1024, 1024)
 _FOLDER = "_latent_cache"
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 
 def _frame(size: Size, wish: Wish) -> Framing:
@@ -96,7 +98,7 @@ def _contents(subject: Subject, latents: Latents) -> list[Stored]:
 def _entry(place: PurePosixPath, texts: Mapping[str, str]) -> Entry | None:
     name, version = texts.get("filename"), texts.get("latent_space_version")
     sides = ["scale_to_width", "scale_to_height", "crop_x", "crop_y", "crop_width", "crop_height"]
-    if place.parent.name != _FOLDER or name is None or not all(texts.get(one, "").isdecimal() for one in sides):
+    if place.parent.name != _FOLDER or name is None or not all(_NUMBER.fullmatch(texts.get(one, "")) for one in sides):
         return None
     width, height, *crop = (int(texts[one]) for one in sides)
     framing = Framing((width, height), (crop[0], crop[1], crop[2], crop[3]), "bicubic")
@@ -107,7 +109,7 @@ def _entry(place: PurePosixPath, texts: Mapping[str, str]) -> Entry | None:
 
 
 def _values(tensors: Mapping[str, Tensor]) -> list[Latents]:
-    return [[one if one.ndim == 4 else one.unsqueeze(1)] for name, one in tensors.items() if name == "latent"]
+    return [[timed(one)] for name, one in tensors.items() if name == "latent"]
 
 
 TRAINER = Trainer(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tvae.pipeline.caches.buckets import floored, nearest
-from tvae.pipeline.caches.spec import Architecture, Entry, Filter, Framing, Latents, Size, Subject, Trainer, Wish
+from tvae.pipeline.caches.spec import Architecture, Entry, Filter, Framing, Latents, Size, Subject, Trainer, Wish, timed
 from tvae.pipeline.files.stored import Arrays, Stored
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _values(tensors: Mapping[str, Tensor]) -> list[Latents]:
     """kohya adds another size of an image to its file, but for SD and SDXL."""
     ends = [found[1] or "" for found in map(_KEY.fullmatch, tensors) if found]
     pairs = [(tensors[f"latents{end}"], tensors.get(f"latents_flipped{end}")) for end in ends]
-    return [[one if one.ndim == 4 else one.unsqueeze(1) for one in pair if one is not None] for pair in pairs]
+    return [[timed(one) for one in pair if one is not None] for pair in pairs]
 
 
 def _left_out(tensors: Mapping[str, Tensor]) -> str | None:

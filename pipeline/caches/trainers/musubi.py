@@ -17,7 +17,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
 from tvae.pipeline.caches.buckets import covering, floored, nearest
-from tvae.pipeline.caches.spec import Architecture, Entry, Framing, Latents, Size, Subject, Trainer, Wish
+from tvae.pipeline.caches.spec import Architecture, Entry, Framing, Latents, Size, Subject, Trainer, Wish, timed
 from tvae.pipeline.files.stored import Stored, Tensors
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _entry(place: PurePosixPath, texts: Mapping[str, str]) -> Entry | None:
 
 
 def _values(tensors: Mapping[str, Tensor]) -> list[Latents]:
-    return [[one if one.ndim == 4 else one.unsqueeze(1)] for name, one in tensors.items() if _KEY.fullmatch(name)]
+    return [[timed(one)] for name, one in tensors.items() if _KEY.fullmatch(name)]
 
 
 def _made(

@@ -23,7 +23,7 @@ from math import sqrt
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
-from tvae.pipeline.caches.spec import Architecture, Entry, Framing, Latents, Size, Subject, Trainer, Wish
+from tvae.pipeline.caches.spec import Architecture, Entry, Framing, Latents, Size, Subject, Trainer, Wish, timed
 from tvae.pipeline.files.stored import Pickled, Stored
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _entry(place: PurePosixPath, texts: Mapping[str, str]) -> Entry | None:
 
 
 def _values(tensors: Mapping[str, Tensor]) -> list[Latents]:
-    return [[one if one.ndim == 4 else one.unsqueeze(1)] for one in tensors.values()]
+    return [[timed(one)] for one in tensors.values()]
 
 
 def _made(

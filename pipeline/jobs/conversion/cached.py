@@ -15,7 +15,6 @@ from tvae.pipeline.caches.spec import Entry
 from tvae.pipeline.caches.verify import records_below
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.files.checked import is_name
-from tvae.pipeline.files.tensor_header import read_texts
 from tvae.pipeline.jobs.conversion.pictures import Pictures
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item
@@ -92,7 +91,7 @@ class CacheFolder:
                 path = Path(here, name)
                 if path.suffix not in _SUFFIXES or name.startswith("."):
                     continue
-                entry = self.trainer.entry(PurePosixPath(path.relative_to(self.root).as_posix()), _texts(path))
+                entry = self.trainer.entry_at(self.root, PurePosixPath(path.relative_to(self.root).as_posix()))
                 if entry is None or entry.architecture not in (None, self.architecture.name):
                     continue
                 if recursive or entry.folder == PurePosixPath():
@@ -124,11 +123,3 @@ class CacheFolder:
                 record = read_record(place)
                 if record.trainer == self.trainer.name and record.architecture == self.architecture.name:
                     yield from ((root / file.file, record) for file in record.files)
-
-
-def _texts(path: Path) -> dict[str, str]:
-    """Of a safetensors file; nothing of one that is damaged, or is none."""
-    if path.suffix == ".safetensors":
-        with suppress(OSError, ValueError):
-            return dict(read_texts(path))
-    return {}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
 from tvae.pipeline.caches import CacheRequest, Framing
 from tvae.pipeline.caches.buckets import covering
@@ -14,7 +14,7 @@ from tvae.pipeline.caches.record import CacheRecord
 from tvae.pipeline.caches.spec import Latents, Piece, Size, Wish
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.content_checksum import of_file
-from tvae.pipeline.files.record import to_json
+from tvae.pipeline.files.record import from_json, to_json
 from tvae.pipeline.jobs.conversion.cached import CacheFiles, CacheFolder, EntryFile
 from tvae.pipeline.jobs.conversion.given import Cached, Given, Taken, checksum_of
 from tvae.pipeline.jobs.describe import identity, tool
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from tvae.pipeline.session.model_info import Known
 
 __all__ = ["Entries"]
+
+T = TypeVar("T")
 
 _STORED = ("float32", "bfloat16", "float16")
 
@@ -87,6 +89,9 @@ class Entries:
 
     def _size(self, found: CacheFiles, info: MediaInfo | None) -> Size:
         """Of the whole picture, as the trainer sees it."""
+        for file in found.files:
+            if file.entry.size is not None:
+                _checked(Geometry(*file.entry.size), file, "size")
         said = sorted({file.entry.size for file in found.files if file.entry.size is not None})
         if info is not None:
             seen = self.folder.trainer.sees(info)
@@ -152,9 +157,15 @@ class Entries:
         left_out = trainer.left_out(tensors)
         channels, grid, read = info.latent_channels * patch**2, info.spatial_factor * patch, []
         for latents in found:
-            if any(one.ndim != 4 or one.shape[0] != channels or not one.is_floating_point() for one in latents):
-                told = f"latents of {channels} channels were expected, not of {latents[0].shape[0]}"
-                raise InputError(f"'{file.path}': {told}")
+            for one in latents:
+                if one.ndim != 4 or one.shape[0] != channels or 0 in one.shape or not one.is_floating_point():
+                    kind, shape = str(one.dtype).removeprefix("torch."), list(one.shape)
+                    told = (
+                        f"latents of {channels} channels were expected, as floating-point numbers, not {kind} {shape}"
+                    )
+                    raise InputError(f"'{file.path}': {told}")
+            if len({one.shape for one in latents}) > 1:
+                raise InputError(f"'{file.path}': the latents of the mirrored image have another shape")
             height, width = latents[0].shape[-2:]
             mirrored = latents[1] if len(latents) > 1 else None
             read.append(_Read(file, latents, mirrored, (width * grid, height * grid), left_out))
@@ -172,6 +183,8 @@ class Entries:
             raise InputError(f"its cache holds {sizes}; say with --size and --buckets how the trainer is set")
         (found,) = plain
         alike = [one for one in read if one.file.entry.mirrored and one.file.entry.framing == found.file.entry.framing]
+        if alike and alike[0].latents[0].shape != found.latents[0].shape:
+            raise InputError(f"'{alike[0].file.path}': the latents of the mirrored image have another shape")
         return found._replace(mirrored=alike[0].latents[0]) if alike else found
 
     def _framing(self, size: Size) -> Framing | None:
@@ -199,7 +212,8 @@ class Entries:
         piece = self._piece(value.shape[1], entry.frames, info, record, read) if is_clip else None
         turned = info is not None and trainer.leaves_turned(info)
         upright = None if turned else info
-        cached = Cached(trainer.name, self.folder.architecture.name, turned, 0 if piece is None else piece.start)
+        start = 0 if piece is None else piece.start
+        cached = _checked(Cached(trainer.name, self.folder.architecture.name, turned, start), read.file, "piece")
         rate = None if piece is None else Fraction(piece.fps).limit_denominator(1 << 16)
         kind = str(value.dtype).removeprefix("torch.")
         meta = LatentsMeta(
@@ -209,7 +223,7 @@ class Entries:
             posterior=PosteriorRecord(self._posterior(record)),
             dtype=kind if kind in _STORED else "float32",
             source=source,
-            geometry=_geometry(size, self._seen(size, read)),
+            geometry=_checked(_geometry(size, self._seen(size, read)), read.file, "size"),
             rotation=0 if upright is None else upright.rotation,
             mirrored=upright is not None and upright.mirrored,
             time_base=None if rate is None else 1 / rate,
@@ -267,6 +281,14 @@ def _kept_rate(record: CacheRecord) -> float | None:
         case [_, _, _, float() | int() as rate] if rate > 0:
             return float(rate)
     return None
+
+
+def _checked(value: T, file: EntryFile, what: str) -> T:
+    """The same. InputError for numbers that tvae would not read again: of a file that is called what none can be."""
+    try:
+        return from_json(type(value), to_json(value), what)
+    except ValueError as error:
+        raise InputError(f"'{file.path}' is of no {what} that there is: {error}") from None
 
 
 def _geometry(size: Size, framing: Framing) -> Geometry:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from tvae.pipeline.caches.record import record_place
-from tvae.pipeline.caches.spec import Piece
+from tvae.pipeline.caches.spec import Piece, timed
 from tvae.pipeline.errors import InputError, TvaeError
 from tvae.pipeline.files.checked import is_name
 from tvae.pipeline.files.tensor_header import read_header
@@ -76,10 +76,11 @@ def _of_another_program(path: Path) -> bool:
 
 
 def _item(found: Found, read: _Read, index: int, output: Path) -> Item:
+    if read.problem is not None:  # of a folder without latents, too, which has no name that a record could have
+        return Item(found.path, index, read.kinds, output, read.name, False, False, read.problem)
     record = record_place(output, found.below / read.name)
-    below = None if read.problem is not None else PurePosixPath((found.below / read.name).as_posix())
-    where = (read.kinds, record.parent, record.name, False, False)
-    return Item(found.path, index, *where, read.problem, below=below)
+    below = PurePosixPath((found.below / read.name).as_posix())
+    return Item(found.path, index, read.kinds, record.parent, record.name, False, False, below=below)
 
 
 def taken(files: Sequence[Path]) -> Taken:
@@ -98,14 +99,10 @@ def _start(meta: LatentsMeta) -> int:
 
 def _read(reader: LatentsReader) -> Given:
     meta, parts = reader.meta, [*reader]
-    tensors = {name: torch.cat([_timed(part.tensors[name]) for part in parts], 1) for name in parts[0].tensors}
+    tensors = {name: torch.cat([timed(part.tensors[name]) for part in parts], 1) for name in parts[0].tensors}
     if meta.kind == "image":
         return Given(meta, tensors)
     if reader.path.is_file():
         raise InputError(f"'{reader.path}' is a part of a clip; name its folder")
     piece = Piece(_start(meta), reader.frames, float(meta.frame_rate or 1))
     return Given(meta, tensors, piece, sum(part.repeated for part in parts))
-
-
-def _timed(value: torch.Tensor) -> torch.Tensor:
-    return value if value.ndim == 4 else value.unsqueeze(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs import Event, ItemDone, Job, scanned
 from tvae.pipeline.jobs.items import expand
 from tvae.pipeline.jobs.job import Listed
+from tvae.pipeline.jobs.listing import listing
 from tvae.pipeline.jobs.outputs import Claims, Item, assign
+from tvae.pipeline.jobs.vaes import Vaes
 
 SUFFIXES = (".png", ".JPG", ".gif", ".mp4", ".txt", ".safetensors", "", ".webp", ".latents")
 NAMES = ("a", "B", "b", "c d", ".e", "f.g", "\N{LATIN SMALL LETTER E WITH ACUTE}", "z")
@@ -223,3 +226,28 @@ def test_the_first_is_done_before_all_are_looked_at(
     (result,) = run_batch(read_job_file(job_file), Options(), hear)
     assert result.done == count
     assert at_first[0] < count / 2
+
+
+@pytest.mark.parametrize("output", ["one.latents", "one.safetensors", "one.mp4", "one.latents/", "one"])
+@pytest.mark.parametrize("files", [("a.png",), ("c.mp4",), ("a.png", "c.mp4")], ids=len)
+def test_an_output_that_may_be_a_files_name(tmp_path: Path, files: tuple[str, ...], output: str) -> None:
+    """A folder with one clip goes where the clip itself would."""
+    (tmp_path / "in").mkdir()
+    for file in files:
+        (tmp_path / "in" / file).touch()
+    wanted = Job("encode", (str(tmp_path / "in"),), f"{tmp_path / output}{'/' * output.endswith('/')}")
+
+    def ends(find: Callable[[], Sequence[Item]]) -> object:
+        try:
+            return [(item.name, item.exact, item.folder) for item in find()]
+        except UsageError as error:
+            return str(error)
+
+    def careful() -> Sequence[Item]:
+        items = assign(expand(wanted), wanted)
+        Claims(items)
+        return items
+
+    assert ends(lambda: listing(wanted, Vaes(wanted)).items) == ends(careful)
+    if (files, output) == (("c.mp4",), "one.latents"):
+        assert ends(lambda: listing(wanted, Vaes(wanted)).items) == [("one.latents", True, tmp_path)]

@@ -113,7 +113,7 @@ def test_into_itself(folders: Any) -> None:
 @pytest.mark.parametrize(
     ("arrays", "told"),
     [
-        ({"latents": (5, 8, 12)}, "latents of 4 channels were expected, not of 5"),
+        ({"latents": (5, 8, 12)}, "of 4 channels were expected, as floating-point numbers, not float32 [5, 1, 8, 12]"),
         ({"other": (4, 8, 12)}, "holds no latents as kohya keeps them"),
         ({"latents_8x12": (4, 8, 12), "latents_8x8": (4, 8, 8)}, "its cache holds 64x64, 96x64; say with --size"),
     ],
