@@ -160,10 +160,9 @@ def assign(found: Iterable[Found], job: Job) -> list[Item]:
     caching = job.operation == "cache"
     one_file = not caching and len(found) > 0 and job.output is not None and names_a_file(job.output, to_latents)
     if one_file and job.output is not None and len(found) > 1:
-        if not job.output.lower().endswith(LATENTS_ENDINGS["video"]):  # which ends a folder's name
+        if not _is_plain_folder(job.output):
             raise UsageError(
-                f"-o {job.output} names one file, and there are {len(found)} inputs; name a folder, such as "
-                f"{job.output}/"
+                f"-o {job.output} names one result, and there are {len(found)} inputs; name a folder (-o {job.output}/)"
             )
         one_file = False
     output = Path(job.output or ".")
@@ -194,6 +193,13 @@ def assign(found: Iterable[Found], job: Job) -> list[Item]:
         else item
         for item in items
     ]
+
+
+def _is_plain_folder(output: str) -> bool:
+    """Is it a folder for results, though its name ends as that of a clip's latents, which are a folder, too?"""
+    if not output.endswith(("/", os.sep)):
+        return False
+    return not (os.path.isdir(output) and any(map(latents.is_part_name, os.listdir(output))))
 
 
 def _too_long(item: Item) -> str | None:

@@ -63,12 +63,18 @@ def test_one_input_may_name_its_file() -> None:
     assert outputs("encode", "v.mp4", output="w.latents") == ["w.latents"]
     assert outputs("roundtrip", "sub", output="b.webp") == ["b.webp"], "the only one in a folder"
     assert outputs("roundtrip", "a.jpg", "v.mp4", output="b.webp/") == ["b.webp/a.jpg.png", "b.webp/v.mp4"]
-    with pytest.raises(UsageError, match=r"-o b\.webp names one file, and there are 2 inputs; name a folder"):
+    with pytest.raises(UsageError, match=r"-o b\.webp names one result, and there are 2 inputs; name a folder"):
         outputs("roundtrip", "a.jpg", "v.mp4", output="b.webp")
-    assert outputs("encode", "a.jpg", "v.mp4", output="b.latents") == [
-        "b.latents/a.jpg.safetensors",
-        "b.latents/v.mp4.latents",
-    ]
+    both = ["b.latents/a.jpg.safetensors", "b.latents/v.mp4.latents"]
+    assert outputs("encode", "a.jpg", "v.mp4", output="b.latents/") == both
+    with pytest.raises(UsageError, match=r"-o b\.latents names one result"):
+        outputs("encode", "a.jpg", "v.mp4", output="b.latents")
+    Path("b.latents").mkdir()
+    assert outputs("encode", "a.jpg", "v.mp4", output="b.latents/") == both
+    Path("b.latents", "000000.safetensors").touch()
+    for name in ("b.latents", "b.latents/"):
+        with pytest.raises(UsageError, match="names one result"):  # results would lie in a clip's folder
+            outputs("encode", "a.jpg", "v.mp4", output=name)
     Path("b.webp").mkdir()
     assert outputs("roundtrip", "a.jpg", "v.mp4", output="b.webp") == ["b.webp/a.jpg.png", "b.webp/v.mp4"]
 
