@@ -78,7 +78,7 @@ def _captured(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Se
         for sizes_stay, shortcuts in _ways(module):
             for choice in choices(inputs, rows):
                 try:
-                    with noting_constants(module) as lost, sizes_stay_sizes(module.modules() if sizes_stay else ()):
+                    with noting_constants(module) as lost, sizes_stay_sizes(module.modules(), whole=sizes_stay):
                         program = _exported(entry, inputs, choice, shortcuts)
                     return _Translator(program, inputs, rows, lost).graph()
                 except Exception as error:  # sizes that were multiples by chance, or that are constants to the model
