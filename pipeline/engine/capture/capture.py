@@ -26,7 +26,7 @@ from tvae.pipeline.engine.capture.regions import in_line
 from tvae.pipeline.engine.capture.symbols import Choice, choices
 from tvae.pipeline.engine.capture.whole_numbers import reads_numbers, sizes_stay_sizes
 from tvae.pipeline.engine.ir.graph import DEVICE, Constant, Graph, Meta, Node, Ref
-from tvae.pipeline.engine.ir.sizes import Size
+from tvae.pipeline.engine.ir.sizes import Size, symbols
 from tvae.pipeline.errors import UnsupportedOp, UsageError
 
 __all__ = ["capture"]
@@ -217,7 +217,12 @@ class _Translator:
         if not expr.free_symbols <= self.symbols:
             raise UnsupportedOp(str(user.target), _module_of(user), "one of its sizes depends on values", whole=False)
         if expr not in self.printed:
-            self.printed[expr] = Size(_arithmetic(PythonPrinter().doprint(expr)))
+            made = Size(_arithmetic(PythonPrinter().doprint(expr)))
+            try:
+                symbols(made)
+            except ValueError as error:
+                raise UnsupportedOp(str(user.target), _module_of(user), str(error), whole=False) from None
+            self.printed[expr] = made
         return self.printed[expr]
 
     def _guards(self, input_ids: list[int]) -> list[str]:

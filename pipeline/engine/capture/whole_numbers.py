@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 from tvae.pipeline.engine.capture.in_thread import replaced_in
 from tvae.pipeline.engine.capture.maths import SYMBOLIC
@@ -53,9 +55,12 @@ def _is(value: Any, kinds: Any) -> bool:
 
 
 def _type(*args: Any, **kwargs: Any) -> Any:
-    """``type``."""
-    known = _LIKE.get(type(args[0])) if len(args) == 1 else None
-    return type(*args, **kwargs) if known is None else type(known)
+    """``type``, to which the exporter's tensors are PyTorch's."""
+    if len(args) != 1:
+        return type(*args, **kwargs)
+    if isinstance(args[0], FakeTensor | FunctionalTensor):
+        return nn.Parameter if isinstance(args[0], nn.Parameter) else Tensor
+    return type(_LIKE.get(type(args[0]), args[0]))
 
 
 _NUMBERS: dict[str, Callable[..., Any]] = {"int": _whole, "float": _fraction}
