@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import numbers
@@ -227,3 +228,24 @@ def test_only_this_thread_and_only_for_a_while() -> None:
         assert torch.equal(found[0], model.encode(x))
     assert "part" not in vars(model)
     assert model.part.__func__ is Fractions.part
+
+
+def test_a_copy_of_the_model_that_is_made_at_the_time_of_a_capture() -> None:
+    """It has nothing of the capture's. While the model is traced, its weights cannot be copied at all."""
+    model, over, copies = Helpers().eval(), threading.Event(), list[Any]()
+
+    def work() -> None:
+        while not over.is_set():
+            with contextlib.suppress(Exception):
+                copies.append(copy.deepcopy(model))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        with torch.no_grad():
+            TiledVAE(model, "cpu", strip=3).encode(torch.randn(1, 3, 16, 12))
+    finally:
+        over.set()
+        thread.join(20)
+    assert copies
+    assert not any("part" in vars(made) for made in copies)
