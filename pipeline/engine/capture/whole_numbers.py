@@ -84,7 +84,9 @@ def sizes_stay_sizes(modules: Iterable[nn.Module], *, whole: bool = True) -> Ite
     try:
         for part in modules:
             for name, function in _functions(part, instead, caches=True).items():
-                vars(part)[name] = replaced_in(thread, function, _copied(_without_cache(function), instead)).__get__(part)
+                vars(part)[name] = replaced_in(thread, function, _copied(_without_cache(function), instead)).__get__(
+                    part
+                )
                 put.append((vars(part), name))
         yield
     finally:

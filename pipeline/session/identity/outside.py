@@ -1,5 +1,6 @@
-"""What the code of a model may write to that is no part of it: containers in globals and classes, globals, and caches of
-functions. A capture that leaves its placeholder tensors there would break the model's next call of its own."""
+"""What the code of a model may write to that is no part of it: globals, containers in globals and classes, and caches
+of functions. A capture that leaves its placeholder tensors there would break the model's next call of its own.
+"""
 
 from __future__ import annotations
 

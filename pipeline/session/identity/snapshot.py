@@ -2,8 +2,8 @@
 
 A capture calls the model with placeholder tensors. If the model keeps one (``self.prev = x``), it must be removed
 afterwards. Covered are the attributes of every part, the containers and objects they hold, registries, hooks, and
-tensors; and what else the model's code may write to. A value that was exchanged for an equal one is no change. A parameter whose values were written in place is
-named, but its values are not restored: there is no copy of them.
+tensors; and what else the model's code may write to. A value that was exchanged for an equal one is no change. A
+parameter whose values were written in place is named, but its values are not restored: there is no copy of them.
 """
 
 from __future__ import annotations

@@ -226,7 +226,8 @@ class DataDependent(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("side", "what"), [("encode", "DataDependent"), ("decode", "aten.slice.Tensor.*depends on values|data-dependent expression")]
+    ("side", "what"),
+    [("encode", "DataDependent"), ("decode", "aten.slice.Tensor.*depends on values|data-dependent expression")],
 )
 def test_what_depends_on_values_is_one_line_that_does_not_advise_what_does_not_help(side: str, what: str) -> None:
     with pytest.raises(UnsupportedOp, match=what) as caught:

@@ -1,4 +1,4 @@
-"""A model's code may keep things in globals, classes and caches of functions: a capture leaves nothing of its own there."""
+"""A model's code may keep things in globals, classes and caches of functions: a capture leaves nothing there."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Model(nn.Module):
     def raised(self, h: Tensor) -> Tensor:
         return h + whole_ramp(h.shape[2], h.shape[3])
 
-    @functools.lru_cache(maxsize=None)  # noqa: B019
+    @functools.cache  # noqa: B019
     def ramp_of(self, h: int, w: int) -> Tensor:
         return ramp(h, w)
 
@@ -96,7 +96,9 @@ def placeholders() -> list[Any]:
 
 @torch.no_grad()
 @pytest.mark.parametrize(
-    "of", [in_a_global, in_a_class, under_a_name, of_a_function, of_whole_numbers, of_a_method], ids=lambda of: of.__name__
+    "of",
+    [in_a_global, in_a_class, under_a_name, of_a_function, of_whole_numbers, of_a_method],
+    ids=lambda of: of.__name__,
 )
 def test_caches_outside_of_the_model(of: Callable[..., Tensor]) -> None:
     model = Model(of).eval()
