@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import prod
 from operator import index
 from typing import Any
 
@@ -33,6 +34,8 @@ __all__ = [
 _INSTEAD = "; enable_model_cpu_offload() works, and TiledVAE(vae, vram=...) bounds memory"
 _LOCKS: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
 _ONE_LOCK_EACH = threading.Lock()
+_LARGEST = 2**63 - 1
+"""Bytes that PyTorch can count of a tensor."""
 
 
 def checked_module(vae: nn.Module) -> nn.Module:
@@ -95,6 +98,8 @@ def planned_input(side: Side, shape: Sequence[int], vae: nn.Module, devices: Seq
         raise UsageError(f"{side}() takes [N, C, H, W] or [N, C, T, H, W] with no size below 1, not {[*sizes]}")
     weight = next(iter(vae.parameters()))
     check_place(side, weight.device, devices)
+    if prod(sizes) * weight.dtype.itemsize > _LARGEST:
+        raise UsageError(f"no tensor is as large as {[*sizes]}")
     return torch.empty(sizes, dtype=weight.dtype, device="meta")
 
 

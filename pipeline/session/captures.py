@@ -194,8 +194,6 @@ class Captures:
         device = next(iter(module.parameters())).device
         spec: Spec = {}
 
-        watch = StateWatch(module, side)
-
         def called(x: Tensor, more: Sequence[Tensor]) -> tuple[list[Tensor], Spec]:
             if step is not None:
                 result, caches = step(module, x, more)
@@ -216,6 +214,7 @@ class Captures:
         examples = [_example(t, device) for t in inputs]
         rows = -2 if frames is None else frames.dim
         with _ONE_AT_A_TIME:
+            watch = StateWatch(module, side)  # not before: another capture's tensors may be in a cache of both models
             try:
                 with reference_mode(module), unhooked(module):
                     graph = simplify(capture(module, traced, examples, rows))

@@ -26,7 +26,7 @@ from tvae.pipeline.engine.capture.regions import in_line
 from tvae.pipeline.engine.capture.symbols import Choice, choices
 from tvae.pipeline.engine.capture.whole_numbers import reads_numbers, sizes_stay_sizes
 from tvae.pipeline.engine.ir.graph import DEVICE, Constant, Graph, Meta, Node, Ref
-from tvae.pipeline.engine.ir.sizes import Size
+from tvae.pipeline.engine.ir.sizes import Size, symbols
 from tvae.pipeline.errors import UnsupportedOp, UsageError
 
 __all__ = ["capture"]
@@ -45,11 +45,13 @@ class _Entry(nn.Module):
         self.model = module
         self._fn = fn
         self.choice: Choice | None = None
+        self.sizes_stay = False
 
     def forward(self, inputs: list[Tensor]) -> tuple[Tensor, ...]:
         if self.choice is not None:
             self.choice.state(inputs)
-        with SymbolicFactories():
+        # not for longer: who copies the module in that time would copy what is put there
+        with SymbolicFactories(), sizes_stay_sizes(self.model.modules(), whole=self.sizes_stay):
             return tuple(self._fn(*inputs))
 
 
@@ -78,7 +80,8 @@ def _captured(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Se
         for sizes_stay, shortcuts in _ways(module):
             for choice in choices(inputs, rows):
                 try:
-                    with noting_constants(module) as lost, sizes_stay_sizes(module.modules() if sizes_stay else ()):
+                    entry.choice, entry.sizes_stay = choice, sizes_stay
+                    with noting_constants(module) as lost:
                         program = _exported(entry, inputs, choice, shortcuts)
                     return _Translator(program, inputs, rows, lost).graph()
                 except Exception as error:  # sizes that were multiples by chance, or that are constants to the model
@@ -105,7 +108,6 @@ def _ways(module: nn.Module) -> list[tuple[bool, bool]]:
 
 
 def _exported(entry: _Entry, inputs: Sequence[Tensor], choice: Choice, shortcuts: bool) -> Any:
-    entry.choice = choice
     with torch.no_grad(), exporting(shortcuts=shortcuts):
         return torch.export.export(entry, (list(inputs),), dynamic_shapes={"inputs": choice.shapes}, strict=False)
 
@@ -217,7 +219,12 @@ class _Translator:
         if not expr.free_symbols <= self.symbols:
             raise UnsupportedOp(str(user.target), _module_of(user), "one of its sizes depends on values", whole=False)
         if expr not in self.printed:
-            self.printed[expr] = Size(_arithmetic(PythonPrinter().doprint(expr)))
+            made = Size(_arithmetic(PythonPrinter().doprint(expr)))
+            try:
+                symbols(made)
+            except ValueError as error:
+                raise UnsupportedOp(str(user.target), _module_of(user), str(error), whole=False) from None
+            self.printed[expr] = made
         return self.printed[expr]
 
     def _guards(self, input_ids: list[int]) -> list[str]:

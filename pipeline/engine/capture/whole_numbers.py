@@ -1,22 +1,25 @@
 """``int(size)`` in the code of a model stays a size while it is captured, and a size is an ``int`` to it.
 
 Python's ``int`` gives a number, so ``int(height * 1.5)`` would make the height a constant. In that time copies stand in
-for a module's methods: the same code, in which ``int``, ``float`` and ``isinstance`` are functions that know sizes. The
+for a module's methods: the same code, in which ``int``, ``float``, ``isinstance`` and ``type`` are functions that know
+sizes, and functions under ``lru_cache`` are called without it, since a capture's values are not the model's. The
 copies are attributes of the captured modules, in the capturing thread; classes and globals stay as they are.
 """
 
 from __future__ import annotations
 
 import dis
+import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 from tvae.pipeline.engine.capture.in_thread import replaced_in
 from tvae.pipeline.engine.capture.maths import SYMBOLIC
@@ -37,33 +40,53 @@ def _whole(*args: Any, **kwargs: Any) -> Any:
 def _fraction(*args: Any, **kwargs: Any) -> Any:
     """``float`` likewise."""
     value = args[0].item() if len(args) == 1 and isinstance(args[0], Tensor) else args[0] if args else 0
+    if isinstance(value, torch.SymBool):
+        return float(bool(value))
     return torch.sym_float(value) if isinstance(value, SYMBOLIC) else float(*args, **kwargs)
+
+
+_LIKE: dict[type, Any] = {torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: False}
+"""What stands for a number of Python's, and such a number."""
 
 
 def _is(value: Any, kinds: Any) -> bool:
     """``isinstance``."""
-    known = {torch.SymInt: 0, torch.SymFloat: 0.0}.get(type(value))
-    return isinstance(value, kinds) or (known is not None and isinstance(known, kinds))
+    return isinstance(value, kinds) or (type(value) in _LIKE and isinstance(_LIKE[type(value)], kinds))
 
 
-_NUMBERS = {"int", "float"}
-_INSTEAD: dict[str, Callable[..., Any]] = {"int": _whole, "float": _fraction, "isinstance": _is}
+def _type(*args: Any, **kwargs: Any) -> Any:
+    """``type``, to which the exporter's tensors are PyTorch's."""
+    if len(args) != 1:
+        return type(*args, **kwargs)
+    if isinstance(args[0], FakeTensor | FunctionalTensor):
+        return nn.Parameter if isinstance(args[0], nn.Parameter) else Tensor
+    return type(_LIKE.get(type(args[0]), args[0]))
+
+
+_NUMBERS: dict[str, Callable[..., Any]] = {"int": _whole, "float": _fraction}
+_KINDS: dict[str, Callable[..., Any]] = {"isinstance": _is, "type": _type}
+_OF_NUMBERS = {"int", "float", "bool", "Number", "Complex", "Real", "Rational", "Integral"}
+"""Names of kinds of numbers."""
+_CACHED = functools._lru_cache_wrapper
 
 
 def reads_numbers(module: nn.Module) -> bool:
     """Does the code of a model, or of one of its parts, call ``int`` or ``float``?"""
-    return any(_functions(part) for part in module.modules())
+    return any(_functions(part, _NUMBERS) for part in module.modules())
 
 
 @contextmanager
-def sizes_stay_sizes(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """In this thread, for calls of these modules."""
+def sizes_stay_sizes(modules: Iterable[nn.Module], *, whole: bool = True) -> Iterator[None]:
+    """In this thread, for calls of these modules. whole: also through ``int`` and ``float``."""
     thread = threading.get_ident()
     put: list[tuple[dict[str, Any], str]] = []
+    instead = {**_NUMBERS, **_KINDS} if whole else _KINDS
     try:
         for part in modules:
-            for name, function in _functions(part).items():
-                vars(part)[name] = replaced_in(thread, function, _copied(function)).__get__(part)
+            for name, function in _functions(part, instead, caches=True).items():
+                vars(part)[name] = replaced_in(thread, function, _copied(_without_cache(function), instead)).__get__(
+                    part
+                )
                 put.append((vars(part), name))
         yield
     finally:
@@ -71,29 +94,39 @@ def sizes_stay_sizes(modules: Iterable[nn.Module]) -> Iterator[None]:
             attributes.pop(name, None)
 
 
-def _functions(part: nn.Module) -> dict[str, FunctionType]:
+_Instead = Mapping[str, Callable[..., Any]]
+
+
+def _functions(part: nn.Module, instead: _Instead, *, caches: bool = False) -> dict[str, Any]:
     """The methods of a module to copy, by name: those that are not replaced on the object itself."""
-    found: dict[str, FunctionType] = {}
+    found: dict[str, Any] = {}
     for kind in reversed(type(part).__mro__):
         if f"{kind.__module__}.".startswith(_NOT_THEIRS):
             continue
         for name, function in vars(kind).items():
             found.pop(name, None)
-            if isinstance(function, FunctionType) and not name.startswith("__") and _is_copied(function):
+            if not name.startswith("__") and _is_copied(function, instead, caches=caches):
                 found[name] = function
     return {name: function for name, function in found.items() if name not in vars(part)}
 
 
-def _is_copied(function: FunctionType, seen: set[CodeType] | None = None) -> bool:
-    """Does it, or a function that it finds among its globals, call one of these? seen: those that were asked before."""
-    code, names, seen = function.__code__, function.__globals__, set() if seen is None else seen
-    if f"{function.__module__}.".startswith(_NOT_THEIRS) or code in seen or _writes_globals(code):
+def _is_copied(function: Any, instead: _Instead, seen: set[CodeType] | None = None, *, caches: bool) -> bool:
+    """Does it, or a function that it finds among its globals, call one of these? caches: or is it under
+    ``lru_cache``? seen: those that were asked before."""
+    plain, seen = _without_cache(function), set() if seen is None else seen
+    if not isinstance(plain, FunctionType) or (plain is not function and not caches):
+        return False
+    code, names = plain.__code__, plain.__globals__
+    if f"{plain.__module__}.".startswith(_NOT_THEIRS) or code in seen or _needs_globals(code):
         return False
     seen.add(code)
-    if _called(code) - names.keys():
+    if plain is not function or (_called(code) & instead.keys()) - names.keys():
         return True
-    others = [names.get(name) for name in _names(code)]
-    return any(isinstance(other, FunctionType) and _is_copied(other, seen) for other in others)
+    return any(_is_copied(names.get(name), instead, seen, caches=caches) for name in _only_called(code))
+
+
+def _without_cache(function: Any) -> Any:
+    return function.__wrapped__ if isinstance(function, _CACHED) else function
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -108,24 +141,34 @@ def _names(code: CodeType) -> set[str]:
     return {name for each in _codes(code) for name in each.co_names}
 
 
-def _writes_globals(code: CodeType) -> bool:
-    return any(step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL") for each in _codes(code) for step in _steps(each))
+def _needs_globals(code: CodeType) -> bool:
+    """Does it write globals, or ask for all of them?"""
+    writes = ("STORE_GLOBAL", "DELETE_GLOBAL")
+    return bool(_names(code) & {"globals", "eval", "exec"}) or any(
+        step.opname in writes for each in _codes(code) for step in _steps(each)
+    )
 
 
-@cache
+@functools.cache
 def _called(code: CodeType) -> frozenset[str]:
-    """Those names that are called wherever they are read: not those of a type that values are compared with."""
+    """Of those names that have something in their place, the ones that matter here."""
+    found = _only_called(code) & {*_NUMBERS, *_KINDS}
+    return found if "type" in found or _OF_NUMBERS & _names(code) else frozenset()
+
+
+@functools.cache
+def _only_called(code: CodeType) -> frozenset[str]:
+    """Names of globals that are called wherever they are read: not those that values are compared with."""
     reads = [
         (step.argval, bool((step.arg or 0) & 1))
         for each in _codes(code)
         for step in _steps(each)
-        if step.opname == "LOAD_GLOBAL" and step.argval in _INSTEAD
+        if step.opname == "LOAD_GLOBAL"
     ]
-    found = frozenset(name for name, _ in reads) - {name for name, called in reads if not called}
-    return found if _NUMBERS & _names(code) else frozenset()
+    return frozenset(name for name, _ in reads) - {name for name, called in reads if not called}
 
 
-@cache
+@functools.cache
 def _steps(code: CodeType) -> list[dis.Instruction]:
     return [*dis.get_instructions(code)]
 
@@ -133,21 +176,23 @@ def _steps(code: CodeType) -> list[dis.Instruction]:
 class _Names(dict[str, Any]):
     """The globals of a function, but for the names that it calls; functions found there are copied in turn."""
 
-    def __init__(self, function: FunctionType) -> None:
+    def __init__(self, function: FunctionType, instead: _Instead) -> None:
         super().__init__()
-        self._names = function.__globals__
-        self._others = {name: _INSTEAD[name] for name in _called(function.__code__) - self._names.keys()}
+        self._names, self._instead = function.__globals__, instead
+        called = _only_called(function.__code__)
+        self._others = (_called(function.__code__) & instead.keys()) - self._names.keys()
+        self._functions = {name for name in called if _is_copied(self._names.get(name), instead, caches=True)}
 
     def __missing__(self, name: str) -> Any:
         if name in self._others:
-            return self._others[name]
+            return self._instead[name]
         value = self._names[name]
-        return _copied(value) if isinstance(value, FunctionType) and _is_copied(value) else value
+        return _copied(_without_cache(value), self._instead) if name in self._functions else value
 
 
-def _copied(function: FunctionType) -> FunctionType:
-    copy = FunctionType(
-        function.__code__, _Names(function), function.__name__, function.__defaults__, function.__closure__
-    )
+def _copied(function: FunctionType, instead: _Instead) -> FunctionType:
+    names = _Names(function, instead)
+    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__dict__ = function.__dict__  # the very same: it may keep something there
     return copy

@@ -99,6 +99,8 @@ class Reach:
         if isinstance(value, ModuleType):
             return f"module {value.__name__}"
         if isinstance(value, _WRAPPERS):
+            if isinstance(value, functools._lru_cache_wrapper):
+                self._walk.watch.caches.append(value)
             inner = [self._walk.value(f, path) for f in _wrapped(value)]
             return f"{type(value).__qualname__} {inner}"
         holder = getattr(value, "__self__", None)

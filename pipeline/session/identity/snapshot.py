@@ -2,8 +2,8 @@
 
 A capture calls the model with placeholder tensors. If the model keeps one (``self.prev = x``), it must be removed
 afterwards. Covered are the attributes of every part, the containers and objects they hold, registries, hooks, and
-tensors. A value that was exchanged for an equal one is no change. A parameter whose values were written in place is
-named, but its values are not restored: there is no copy of them.
+tensors; and what else the model's code may write to. A value that was exchanged for an equal one is no change. A
+parameter whose values were written in place is named, but its values are not restored: there is no copy of them.
 """
 
 from __future__ import annotations
@@ -18,23 +18,28 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from tvae.pipeline.session.identity.code import plain
 from tvae.pipeline.session.identity.library import library_class
+from tvae.pipeline.session.identity.outside import Outside
 from tvae.pipeline.session.identity.tree import FORWARD_HOOKS, REGISTRIES, derived
 from tvae.pipeline.session.identity.watchlist import copied
 
 __all__ = ["Snapshot"]
 
 _CONTAINERS = (dict, list, set, deque)
+_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _MISSING = object()
 
 
 class _Held(NamedTuple):
-    """A container, and what it held. inside: its keys are told as parts of the path. expected: keys that may change."""
+    """A container, and what it held. inside: its keys are told as parts of the path. expected: keys that may change.
+    partly: no other keys than those that it held are of interest."""
 
     path: str
     live: Any
     before: Any
     inside: bool
     expected: frozenset[str] = frozenset()
+    partly: bool = False
+    registry: bool = False
 
 
 class _Kept(NamedTuple):
@@ -48,14 +53,21 @@ class _Kept(NamedTuple):
 
 
 class Snapshot:
-    """See the module's docstring. traced: inside of a trace, where tensors have no memory to look at."""
+    """See the module's docstring. traced: inside of a trace, where tensors have no memory to look at; registries are
+    the exporter's then, and are not restored."""
 
-    def __init__(self, module: nn.Module, *, traced: bool = False) -> None:
+    def __init__(self, module: nn.Module, outside: Outside | None = None, *, traced: bool = False) -> None:
         self._traced = traced
         self._held: list[_Held] = []
         self._kept: list[_Kept] = []
         self._seen: dict[int, Any] = {}  # kept alive, so that no id comes twice
         self._look(module, "")
+        if outside is not None:
+            for space, names in outside.globals:
+                now = {name: space[name] for name in names if name in space}
+                self._held.append(_Held(str(space.get("__name__", "")), space, now, True, partly=True))
+            for container in outside.containers:
+                self._look(container, f"a {type(container).__name__} outside of it")
 
     def changed(self) -> list[str]:
         """Names of what has changed since, such as ``decoder.prev``."""
@@ -65,7 +77,10 @@ class Snapshot:
     def restore(self) -> None:
         """Everything as it was."""
         for held in self._held:
-            _put_back(held.live, held.before)
+            if held.partly:
+                held.live.update({k: v for k, v in held.before.items() if held.live.get(k, _MISSING) is not v})
+            elif not (self._traced and held.registry):
+                _put_back(held.live, held.before)
         with torch.no_grad():
             for kept in self._kept:
                 if _written(kept):
@@ -99,7 +114,8 @@ class Snapshot:
             container = state.get(name)
             if isinstance(container, dict):
                 inside = name in REGISTRIES
-                self._hold(_Held(path if inside else _join(path, name), container, container.copy(), inside))
+                where = path if inside else _join(path, name)
+                self._hold(_Held(where, container, container.copy(), inside, registry=inside))
 
     def _hold(self, held: _Held, apart: tuple[str, ...] = ()) -> None:
         self._held.append(held)
@@ -123,7 +139,7 @@ class Snapshot:
             if not self._alike(before, live):
                 yield held.path
             return
-        for key in {**before, **live}:
+        for key in before if held.partly else {**before, **live}:
             if key not in held.expected and not self._same(before.get(key, _MISSING), live.get(key, _MISSING)):
                 yield _join(held.path, key)
 
@@ -136,7 +152,7 @@ class Snapshot:
             return text == plain(now)
         if isinstance(before, FakeTensor) and isinstance(now, FakeTensor):  # left by two calls in a trace
             return (before.shape, before.dtype) == (now.shape, now.dtype)
-        if isinstance(before, torch.SymInt) and isinstance(now, torch.SymInt):  # sizes that a call noted down
+        if isinstance(before, _NUMBERS) and type(before) is type(now):  # sizes that a call noted down
             return bool(before.node.expr == now.node.expr)
         if type(before) is not type(now) or not isinstance(before, (tuple, *_CONTAINERS)):
             return False
@@ -169,12 +185,14 @@ def _version(tensor: Tensor) -> int:
 
 def _put_back(live: Any, before: Any) -> None:
     """What a container held, written only where it differs: another thread may be reading it."""
-    if [*map(id, live)] == [*map(id, before)]:
-        if isinstance(live, dict):
-            for key in [key for key, value in before.items() if live[key] is not value]:
-                _base(live).__setitem__(live, key, before[key])
-        return
     base = _base(live)
+    if isinstance(live, dict):
+        for key in [key for key in live if key not in before]:
+            base.pop(live, key, None)
+        for key in [key for key, value in before.items() if live.get(key, _MISSING) is not value]:
+            base.__setitem__(live, key, before[key])
+    if [*map(id, live)] == [*map(id, before)]:
+        return
     base.clear(live)
     if isinstance(live, dict):
         for key, value in before.items():

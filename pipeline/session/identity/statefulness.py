@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tvae.pipeline.engine.ir.graph import Graph
 from tvae.pipeline.engine.passes import remove_unused
 from tvae.pipeline.errors import TvaeError, UsageError
+from tvae.pipeline.session.identity.outside import Outside
 from tvae.pipeline.session.identity.snapshot import Snapshot
 from tvae.pipeline.session.outputs.rebuilding import SameComputations
 from tvae.pipeline.session.outputs.spec import Spec
@@ -30,18 +31,27 @@ class StateWatch:
 
     def __init__(self, module: nn.Module, side: str) -> None:
         self._module, self._side = module, side
+        self._outside = Outside(module)
         self._before = Snapshot(module)
         self._written: list[str] = []
         self._stays = True
         self._again: list[Tensor] = []
 
     def called(self, call: Callable[[], Returned]) -> Returned:
-        """What the call returns. It is made a second time if the first wrote anything. To be called while tracing."""
-        before = Snapshot(self._module, traced=True)
+        """What the call returns. It is made a second time if the first wrote anything. To be called while tracing: what
+        was written is taken away again, so that no other trace meets this one's tensors."""
+        before = Snapshot(self._module, self._outside, traced=True)
+        try:
+            return self._called(call, before)
+        finally:
+            before.restore()
+            self._outside.empty_caches()
+
+    def _called(self, call: Callable[[], Returned], before: Snapshot) -> Returned:
         tensors, spec = call()
         self._written, self._stays, self._again = before.changed(), True, []
         if self._written:
-            after, described = Snapshot(self._module, traced=True), copy.deepcopy(spec)
+            after, described = Snapshot(self._module, self._outside, traced=True), copy.deepcopy(spec)
             try:
                 self._again, again = call()
                 self._stays = again == described and not after.changed()

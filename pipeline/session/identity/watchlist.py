@@ -54,6 +54,9 @@ class Watchlist:
         self._names: dict[int, tuple[Mapping[str, Any], dict[str, Any]]] = {}
         self._sized: list[Mapping[str, Any]] = []
         self._safe: dict[type, bool] = dict.fromkeys(_COMPARED, True)
+        self._globals: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
+        self.caches: list[Any] = []
+        """Functions under ``lru_cache``: not watched, for what they keep changes no result."""
 
     # -- what to watch ---------------------------------------------------------------------------------------------
     def container(self, live: Any, leave_out: Callable[[Any], Collection[str]] | None = None) -> None:
@@ -86,6 +89,8 @@ class Watchlist:
 
     def name(self, space: Mapping[str, Any], name: str, value: Any) -> None:
         """What a name stands for in a module or class."""
+        if isinstance(space, dict):
+            self._globals.setdefault(id(space), (space, {}))[1][name] = value
         if self._compares(value):
             self._names.setdefault(id(space), (space, {}))[1][name] = value
         else:
@@ -119,6 +124,15 @@ class Watchlist:
         if known is None:
             known = self._safe[kind] = kind.__eq__ is object.__eq__ or issubclass(kind, dict | list | tuple | set)
         return known
+
+    # -- what was looked at ----------------------------------------------------------------------------------------
+    def containers(self) -> list[Any]:
+        """Those that code may write to."""
+        return [*self._live, *self._empty]
+
+    def globals(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """The names of modules, and what some of their names stood for."""
+        return [*self._globals.values()]
 
     # -- the answer ------------------------------------------------------------------------------------------------
     def seal(self) -> None:

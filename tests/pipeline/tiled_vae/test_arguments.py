@@ -138,6 +138,8 @@ def test_without_gradients_is_enough_for_a_parameter_input(tiled: Any) -> None:
         ((1, 4, 0, 6), "decode", r"no size below 1, not \[1, 4, 0, 6\]"),
         ((1, 4, -9, 6), "decode", "no size below 1"),
         ((4, 9, 6), "decode", "no size below 1"),
+        ((1, 4, 2**31, 2**31), "decode", "no tensor is as large"),
+        ((1, 4, 2**70, 1), "decode", "no tensor is as large"),
         ((1, 4, 9.0, 6), "decode", "takes the shape of an input, such as"),
         ("1,4,9,6", "decode", "takes the shape of an input"),
         (None, "encode", "takes the shape of an input"),

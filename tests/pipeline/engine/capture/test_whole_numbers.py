@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
+import numbers
 import threading
 from typing import Any
 
@@ -93,6 +95,58 @@ class Asked(Sized):
         return h * 2 if isinstance(h.shape[2], int) else h * 3
 
 
+class Typed(Sized):
+    """And not only to ``isinstance``; what is computed of sizes is a ``float`` or a ``bool``."""
+
+    def part(self, h: Tensor) -> Tensor:
+        n: Any = h.shape[2]
+        asked = (type(n) is int, type(n) in (int, float), type(n / 2) is float, isinstance(n, numbers.Integral))
+        more = (isinstance(n, numbers.Number), isinstance(n > 5, bool), not isinstance(n, bool), type(h) is Tensor)
+        more = (*more, type(self.conv.weight) is nn.Parameter)
+        return h * sum(2**k for k, yes in enumerate((*asked, *more)) if yes)
+
+
+class TypedHeight(Sized):
+    """Also where ``int`` is Python's own, for a graph of one height."""
+
+    def part(self, h: Tensor) -> Tensor:
+        bits = int(h.shape[2]).bit_length()
+        return h * bits if isinstance(h.shape[3], int) and type(h.shape[3]) is int else -h
+
+
+def counting(n: int) -> int:
+    """Keeps something on itself."""
+    kept: Any = counting
+    kept.last = getattr(kept, "last", 0) * 0 + int(n / 2)
+    return int(kept.last)
+
+
+class Marked(Sized):
+    """A function that is compared with is itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.how: Any = scaled
+
+    def part(self, h: Tensor) -> Tensor:
+        own = self.how is scaled and "enlarged" in globals()
+        return h * counting(h.shape[2]) if own else -h
+
+
+class Yes(Sized):
+    """Conditions on sizes as numbers."""
+
+    def part(self, h: Tensor) -> Tensor:
+        return h * float(h.shape[2] > 18) + int(h.shape[3] == 12)
+
+
+class Powers(Sized):
+    """A power of a size is no size: a graph for each height."""
+
+    def part(self, h: Tensor) -> Tensor:
+        return h * 2 ** int(h.shape[2] / 8)
+
+
 class Text(Sized):
     """The number of digits is no size: a graph for each height."""
 
@@ -105,12 +159,12 @@ class Table(Sized):
         return h * {16: 2.0, 21: 3.0}[int(h.shape[2])]
 
 
-CUT = (Fractions, Cubic, Helpers, Windows, Roots, Positions, Halves, Asked)
+CUT = (Fractions, Cubic, Helpers, Windows, Roots, Positions, Halves, Asked, Typed, Yes)
 SIZES = ((16, 12), (21, 20))
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", [*CUT, Text, Table], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [*CUT, Text, Table, TypedHeight, Marked, Powers], ids=lambda kind: kind.__name__)
 def test_the_models_own_numbers(kind: type[Sized]) -> None:
     model = kind().eval()
     wide = copy.deepcopy(model).double()
@@ -174,3 +228,24 @@ def test_only_this_thread_and_only_for_a_while() -> None:
         assert torch.equal(found[0], model.encode(x))
     assert "part" not in vars(model)
     assert model.part.__func__ is Fractions.part
+
+
+def test_a_copy_of_the_model_that_is_made_at_the_time_of_a_capture() -> None:
+    """It has nothing of the capture's. While the model is traced, its weights cannot be copied at all."""
+    model, over, copies = Helpers().eval(), threading.Event(), list[Any]()
+
+    def work() -> None:
+        while not over.is_set():
+            with contextlib.suppress(Exception):
+                copies.append(copy.deepcopy(model))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        with torch.no_grad():
+            TiledVAE(model, "cpu", strip=3).encode(torch.randn(1, 3, 16, 12))
+    finally:
+        over.set()
+        thread.join(20)
+    assert copies
+    assert not any("part" in vars(made) for made in copies)
