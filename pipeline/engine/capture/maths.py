@@ -7,10 +7,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any
 
-import sympy
 import torch
 
 from tvae.pipeline.engine.capture.in_thread import instead
@@ -20,7 +18,8 @@ __all__ = ["SYMBOLIC", "sizes_in_functions", "texts_stay_names"]
 SYMBOLIC = (torch.SymInt, torch.SymFloat)
 """The types of a size, and of what is computed of sizes, while a model is captured."""
 
-_NOT_THE_MODEL = tuple(str(Path(file).parent) for file in (torch.__file__, sympy.__file__) if file)
+_THEIRS = ("torch", "sympy")
+"""Packages that write sizes as the names of symbols. sympy is not imported before the exporter does it."""
 
 
 _NAMES: ContextVar[bool] = ContextVar("texts of sizes are those of their symbols", default=False)
@@ -60,8 +59,8 @@ def _as_text(kind: Any, name: str) -> Callable[..., Any]:
     original, plain = getattr(kind, name), int if kind is torch.SymInt else float
 
     def text(size: Any, *how: Any) -> Any:
-        asked = sys._getframe(2).f_code.co_filename  # the first is what stands in for the original
-        if _NAMES.get() or asked.startswith(_NOT_THE_MODEL):
+        asks = sys._getframe(2).f_globals.get("__name__", "")  # the first is what stands in for the original
+        if _NAMES.get() or asks.partition(".")[0] in _THEIRS:
             return original(size, *how)
         return getattr(plain(size), name)(*how)
 
