@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from tvae.cli import options
-from tvae.cli.reporting import printable, reporting, say_builtin, tell
+from tvae.cli.reporting import printable, reporting, say, say_builtin, tell
 
 if TYPE_CHECKING:
     from tvae.pipeline.jobs.input_shape import Extent
     from tvae.pipeline.media.sandbox import SandboxMode
+    from tvae.pipeline.session.model_info import ModelInfo
 
 __all__ = ["plan"]
 
@@ -24,7 +25,8 @@ Shape = Annotated[
         "--shape", metavar="WxH[xT]", help="Pixels of the picture, and frames of the clip, instead of an input."
     ),
 ]
-Side = Annotated[Literal["encode", "decode", "both"], typer.Option("--side", help="What to plan.")]
+Asked = Literal["encode", "decode", "both"]
+Side = Annotated[Asked, typer.Option("--side", help="What to plan.")]
 
 
 def plan(
@@ -85,7 +87,7 @@ def plan(
 
 
 def _plan_alone(
-    vae: str, wanted: Extent, side: str, device: str | None, of_model: dict[str, Any], verbose: bool, json: bool
+    vae: str, wanted: Extent, side: Asked, device: str | None, of_model: dict[str, Any], verbose: bool, json: bool
 ) -> None:
     from tvae.cli.table import emit
     from tvae.cli.verdict import LEGEND, verdict
@@ -93,7 +95,7 @@ def _plan_alone(
     from tvae.pipeline.session.model import open_model
 
     model = open_model(vae, device=device, **of_model)
-    for one in ("encode", "decode") if side == "both" else (side,):
+    for one in _sides(side, model.info, json):
         found = model.plan(input_shape(model.info, wanted, one), one)
         if json:
             emit("plan", {"side": one, **found.to_json()}, as_json=True)
@@ -106,10 +108,21 @@ def _plan_alone(
         tell(LEGEND)
 
 
+def _sides(asked: Asked, info: ModelInfo, as_json: bool) -> list[Literal["encode", "decode"]]:
+    """Of both those that the VAE has weights for, and a line on the other."""
+    if asked != "both":
+        return [asked]
+    if not as_json:
+        for why in info.lacks.values():
+            say(why)
+    both: tuple[Literal["encode"], Literal["decode"]] = ("encode", "decode")
+    return [side for side in both if side not in info.lacks]
+
+
 def _plan_shared(
     vae: str,
     wanted: Extent,
-    side: str,
+    side: Asked,
     device: str | None,
     devices: str,
     of_model: dict[str, Any],
@@ -138,7 +151,7 @@ def _plan_shared(
         for name, peers in zip(names, ranks, strict=True)
     ]
     single = open_model(vae, device=names[0], **of_model)
-    for one in ("encode", "decode") if side == "both" else (side,):
+    for one in _sides(side, single.info, json):
         shape = input_shape(single.info, wanted, one)
         found = [model.plan(shape, one) for model in models]
         frames = wanted.frames if single.info.temporal_factor is None else 1  # one by one

@@ -60,7 +60,7 @@ def test_what_it_cannot_is_refused_before_any_work() -> None:
         ("encode", "photo.png", "--vae", DECODER, "-o", "x"),
         ("roundtrip", "photo.png", "--vae", DECODER, "-o", "x"),
         ("cache", ".", "--for", "kohya", "--vae", DECODER, "-o", "x"),
-        ("plan", "photo.png", "--vae", DECODER),
+        ("plan", "photo.png", "--vae", DECODER, "--side", "encode"),
     ):
         code, _, told = call(*words, *OPTIONS)
         assert (code, no_encoder.format("two/taesd_encoder.safetensors") in told) == (2, True), (words, told)
@@ -68,11 +68,19 @@ def test_what_it_cannot_is_refused_before_any_work() -> None:
     for words in (
         ("decode", latents, "--vae", ENCODER, "-o", "x"),
         ("roundtrip", "photo.png", "--vae", ENCODER, "-o", "x"),
-        ("plan", latents, "--vae", ENCODER),
+        ("plan", latents, "--vae", ENCODER, "--side", "decode"),
     ):
         code, _, told = call(*words, *OPTIONS)
         assert (code, no_decoder in told) == (2, True), (words, told)
     assert not Path("x").exists()
+
+
+@pytest.mark.parametrize(("vae", "side", "other"), [(ENCODER, "encode", "decode"), (DECODER, "decode", "encode")])
+def test_a_plan_is_of_the_side_that_is_there(vae: str, side: str, other: str) -> None:
+    code, told, why = call("plan", "--shape", "64x64", "--vae", vae, *OPTIONS)
+    assert (code, f"cannot {other}" in why, told != "") == (0, True, True)
+    code, told, why = call("plan", "--shape", "64x64", "--vae", vae, "--json", *OPTIONS)
+    assert (code, [json.loads(line)["side"] for line in told.splitlines()], why) == (0, [side], "")
 
 
 def test_inspect_says_what_is_lacking() -> None:
