@@ -15,12 +15,19 @@ from tvae.pipeline.errors import InputError
 __all__ = ["caches_in"]
 
 
+_TOGETHER = ("trainer", "architecture", "vae", "resolution")
+"""Entries that are alike in these are told of in one row."""
+
+
 def caches_in(folder: Path) -> list[dict[str, Any]]:
-    """A JSON-able row for each trainer, architecture, VAE and set of options: how many sources (of shards: samples)
-    were cached, in how many files and bytes. Records that cannot be read are left to ``verify_record``."""
+    """A JSON-able row for each trainer, architecture, VAE and resolution: how many sources (of shards: samples) were
+    cached, in how many files and bytes, and the options that all of them have. Records that cannot be read are left to
+    ``verify_record``."""
     found: dict[str, dict[str, Any]] = {}
     for record in _records(folder):
-        row = found.setdefault(record.made_of, _row(record))
+        new = _row(record)
+        row = found.setdefault(repr([new[name] for name in _TOGETHER]), new)
+        row["options"] = {name: one for name, one in row["options"].items() if record.options.get(name) == one}
         files = (record.file,) if isinstance(record, ShardRecord) else record.files
         row["sources"] += len(record.samples) if isinstance(record, ShardRecord) else 1
         row["files"] += len(files)

@@ -24,6 +24,7 @@ class Means:
             "weights_sha256": "a" * 64,
             "path": None,
             "values": (),
+            "lacks": {},
         }
         sizes = {"spatial_factor": 8, "temporal_factor": None, "lead_frames": 0, "latent_group": 1}
         channels = {"latent_channels": 3, "in_channels": 3, "posterior": False, "space": LatentSpace()}
