@@ -28,6 +28,8 @@ class TensorsOfSizes:
 
     def __init__(self) -> None:
         self._held: dict[int, tuple[Tensor, Numbers]] = {}
+        self._rounded: set[int] = set()
+        """Those of which the tensor holds another number, rounded in its type."""
 
     def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a function of PyTorch gives, as far as it is told here."""
@@ -39,7 +41,7 @@ class TensorsOfSizes:
             return self._made(func, name, args, kwargs)
         if not self._held:
             return func(*args, **kwargs)
-        if name in _READ and self._holds(args[0]):
+        if name in _READ and self._holds(args[0]) and id(args[0]) not in self._rounded:
             return _READ[name](self._numbers(args[0]))
         if name not in _COMPUTED:
             inside = self._as_sizes if name in _TAKES_SIZES else lambda each: self._as_sizes(each, only_lists=True)
@@ -91,7 +93,12 @@ class TensorsOfSizes:
         return self._as_sizes(value) if isinstance(value, list | tuple) else value
 
     def _note(self, result: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """What the result of a computation holds, where that can be told."""
+        """What the result of a computation holds, where that can be told: not where a number that the tensor's type
+        has rounded is computed with, for what stands here is not, and may be a whole number where that is none."""
+        operands = _leaves(args)
+        rounded = any(id(leaf) in self._rounded for leaf in operands)
+        if not all(map(_is_short, operands)) or (rounded and name not in _OF_ROUNDED):
+            return
         try:
             held = _COMPUTED[name](*[self._told(each) for each in args], **kwargs)
         except (TypeError, ValueError, IndexError, KeyError, AttributeError):
@@ -101,6 +108,8 @@ class TensorsOfSizes:
             shape = (len(numbers),) if isinstance(numbers, list) else ()
             if isinstance(tensor, Tensor) and tuple(tensor.shape) == shape:
                 self._hold(tensor, numbers)
+                if tensor.is_floating_point() and (name in _ROUND or (rounded and name not in _WHOLE)):
+                    self._rounded.add(id(tensor))
 
     def _told(self, value: Any) -> Any:
         if isinstance(value, list | tuple):
@@ -204,6 +213,21 @@ _COMPUTED: dict[str, Callable[..., Numbers]] = {
     **dict.fromkeys(("long", "int", "float", "double", "to", "type", "clone", "detach", "cpu"), lambda x, *_: x),
 }
 """By the name of a function, what it gives of what its operands hold."""
+
+
+_ROUND = {"div", "true_divide", "__truediv__", "__rdiv__", "__rtruediv__", "sqrt"}
+"""Their results are rounded, by so little that a quotient or root of sizes stays on its side of every whole number."""
+_WHOLE = {"ceil", "floor"}
+_OF_ROUNDED = {
+    *_WHOLE,
+    *("__getitem__", "unbind", "stack", "cat", "clone", "detach", "cpu"),
+    *("long", "int", "float", "double", "to", "type"),
+}
+
+
+def _is_short(value: Any) -> bool:
+    """Is it no number with a fraction that a type of 32 bits, or a product of it and a size, would round?"""
+    return not isinstance(value, float) or (abs(value) < 1 << 12 and (value * 16).is_integer())
 
 
 def _leaves(args: Any) -> list[Any]:

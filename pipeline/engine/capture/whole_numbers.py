@@ -33,7 +33,7 @@ _NOT_THEIRS = ("torch.", "tvae.")
 
 def _whole(*args: Any, **kwargs: Any) -> Any:
     """``int`` of a size, and of a tensor that is made of sizes."""
-    value = args[0].item() if len(args) == 1 and isinstance(args[0], Tensor) else args[0] if args else 0
+    value = args[0].long().item() if len(args) == 1 and isinstance(args[0], Tensor) else args[0] if args else 0
     return rounded_to_zero(value) if isinstance(value, SYMBOLIC) else int(*args, **kwargs)
 
 

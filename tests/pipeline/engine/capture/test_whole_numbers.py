@@ -7,6 +7,7 @@ import copy
 import math
 import numbers
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from tvae.pipeline import TiledVAE
 from tvae.pipeline.engine.capture.whole_numbers import reads_numbers, sizes_stay_sizes
+from tvae.pipeline.errors import UnsupportedOp
 
 
 def scaled(n: int, by: float) -> int:
@@ -249,3 +251,43 @@ def test_a_copy_of_the_model_that_is_made_at_the_time_of_a_capture() -> None:
         thread.join(20)
     assert copies
     assert not any("part" in vars(made) for made in copies)
+
+
+ROUNDED: dict[str, tuple[bool, Callable[[Tensor], Any]]] = {
+    "a third": (True, lambda h: torch.ceil(torch.tensor(h.shape[2]) / 3).item()),
+    "a root": (True, lambda h: torch.floor(torch.tensor(h.shape[2]).sqrt()).item()),
+    "one and a half": (True, lambda h: torch.ceil(torch.tensor(h.shape[2]) * 1.5).item()),
+    "times 1.1": (False, lambda h: torch.ceil(torch.tensor(h.shape[2]) * 1.1).item()),
+    "over 0.7": (False, lambda h: torch.floor(torch.tensor(h.shape[2]) / 0.7).item()),
+    "three thirds": (False, lambda h: torch.ceil(torch.tensor(h.shape[2]) / 3 * 3).item()),
+    "ten tenths": (False, lambda h: torch.floor(torch.tensor(h.shape[2]) / 10 * 10).item()),
+    "a number of Python's": (False, lambda h: int((torch.tensor(h.shape[2]) / 3).item() * 3)),
+}
+"""And whether it runs."""
+
+
+class Rounded(Sized):
+    def __init__(self, fn: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.fn = fn
+
+    def part(self, h: Tensor) -> Tensor:
+        return h * self.fn(h)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ROUNDED)
+def test_what_a_tensors_type_has_rounded_is_computed_with_nowhere_else(name: str) -> None:
+    """100 * 1.1 is 110 in float32, and more than that in float64: it is refused, or the model's own number."""
+    runs, fn = ROUNDED[name]
+    model = Rounded(fn).eval()
+    wide = copy.deepcopy(model).double()
+    tiled = TiledVAE(model, "cpu", strip=3, allow_whole=True)
+    for height in (100, 9, 50, 41, 90, 110, 7, 36):
+        x = torch.randn(1, 3, height, 4)
+        if runs:
+            want = wide.encode(x.double())
+            assert float((tiled.encode(x) - want).norm() / want.norm()) < 1e-5, height
+        else:
+            with pytest.raises(UnsupportedOp):
+                tiled.encode(x)
