@@ -1,7 +1,7 @@
 """What a run keeps busy: the device, or the host that starts its operations.
 
-A recording saves the host's time and keeps the run's memory. Where the device is busy for longer than the host, it saves
-the moment before the first operation alone, one or two milliseconds.
+A recording saves the host's time and keeps the run's memory. Where the device is busy for longer than the host,
+all that is saved is a moment before the first operation, one or two milliseconds.
 """
 
 from __future__ import annotations
