@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -67,6 +67,8 @@ class CacheRecord:
     options: dict[str, Any]
     """All that was asked for and changes the files."""
     files: tuple[FileRecord, ...] = ()
+    found: dict[str, Any] = field(default_factory=dict)
+    """What was found out when they were made, for the files that stand beside them."""
     complete: bool = True
     """False: of a video, more pieces were to come."""
     stale: tuple[str, ...] = ()

@@ -1,0 +1,183 @@
+"""Folders of entries: which entries serve, and the file beside them by which the trainer knows a complete one.
+
+That file is removed before an entry changes, and written when all entries of the folder serve. So a folder that has it
+is complete and of one state of the images, whenever a run is killed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from threading import Lock
+from typing import Any
+
+from tvae.pipeline.caches.concepts.entries import ALL
+from tvae.pipeline.caches.record import CacheRecord, FileRecord, read_record
+from tvae.pipeline.errors import InputError, OutputError
+from tvae.pipeline.files.atomic import discard, temporary_path, write_error
+from tvae.pipeline.files.content_checksum import of_file, of_json
+from tvae.pipeline.files.flushing import flush_folder
+from tvae.pipeline.files.stored import Pickled, fill
+from tvae.pipeline.jobs.cache_plan import CachePlan, Staged
+from tvae.pipeline.jobs.concepts.facts import EntryFacts, crop_of, entry_of
+from tvae.pipeline.jobs.describe import identity
+from tvae.pipeline.jobs.events import ItemDone, ItemSkipped
+from tvae.pipeline.jobs.outcome import End, Finished, Outcome
+from tvae.pipeline.jobs.outputs import Item
+
+__all__ = ["Folders"]
+
+
+@dataclass
+class _Folder:
+    items: list[Item]
+    """In the order of their numbers."""
+    whole: Path
+    """The file beside the entries."""
+    trusted: bool
+    """Is it as tvae wrote it? Otherwise the trainer may have written all files after tvae."""
+    foreign: bool
+    """Is it complete, and nothing in it known as tvae's?"""
+    begun: bool = False
+    """Has an entry changed, or is one to change?"""
+    left: int = 0
+    """Entries that have not ended."""
+    failed: bool = False
+    lock: Lock = field(default_factory=Lock)
+
+
+class Folders:
+    """Of a run's items, whose records have the places of its trainer and architecture. Any thread may ask.
+
+    end: is told how items end, in the caller's thread.
+    """
+
+    def __init__(self, plan: CachePlan, facts: EntryFacts, items: Sequence[Item], end: End) -> None:
+        self._plan, self._facts, self._end = plan, facts, end
+        together: dict[PurePosixPath, list[Item]] = {}
+        for item in items:
+            together.setdefault(entry_of(item).folder, []).append(item)
+        self._folders = {folder: self._made(folder, own) for folder, own in together.items()}
+
+    def _made(self, folder: PurePosixPath, items: list[Item]) -> _Folder:
+        items = sorted(items, key=lambda item: entry_of(item).number)
+        whole, records = self._plan.root / folder / ALL, items[0].record.parent
+        trusted = False
+        with suppress(InputError, OSError):
+            known = {file.file: file for file in read_record(items[0].record).files}
+            trusted = of_file(whole) == known[(folder / ALL).as_posix()].checksum if whole.is_file() else False
+        foreign = os.path.lexists(whole) and not any(records.glob("*.json"))
+        return _Folder(items, whole, trusted, foreign, left=len(items))
+
+    def _of(self, item: Item) -> _Folder:
+        return self._folders[entry_of(item).folder]
+
+    def check(self, item: Item) -> None:
+        """InputError for a folder that tvae did not write."""
+        folder = self._of(item)
+        if folder.foreign and self._plan.job.existing != "overwrite":
+            raise InputError(
+                f"'{folder.whole.parent}' holds a cache that tvae did not write; move it away, or pass --overwrite"
+            )
+
+    def serves(self, item: Item) -> bool:
+        """Need its file not be made again?"""
+        if self._plan.job.existing == "overwrite":
+            return False
+        assert item.below is not None, "an item of a cache has a place"
+        try:
+            record = read_record(item.record)
+            wanted = replace(
+                record,
+                trainer=self._plan.trainer.name,
+                architecture=self._plan.architecture.name,
+                vae=identity(self._plan.model),
+                options=self._facts.options(entry_of(item)),
+            )
+            if record.made_of != wanted.made_of or crop_of(record) is None:
+                return False
+            file = next(file for file in record.files if file.file == item.below.as_posix())
+            stands = file.stands(self._plan.root)
+            if stands and not self._of(item).trusted:
+                stands = of_file(self._plan.root / file.file) == file.checksum
+            return stands and record.of_source(item.source)
+        except (InputError, OSError, StopIteration):
+            return False
+
+    def begin(self, item: Item) -> None:
+        """Its file is about to change: the folder is not complete any more. OutputError."""
+        folder = self._of(item)
+        with folder.lock:
+            if not folder.begun:
+                self._open(folder)
+
+    def _open(self, folder: _Folder) -> None:
+        try:
+            if folder.whole.exists():
+                folder.whole.unlink()
+                flush_folder(folder.whole.parent)
+        except OSError as error:
+            raise write_error(folder.whole, error) from error
+        folder.begun = True
+
+    def ending(self, item: Item, outcome: Outcome) -> None:
+        """Of an item. The last of a folder completes it. In the caller's thread."""
+        folder = self._of(item)
+        folder.left -= 1
+        folder.failed = folder.failed or not isinstance(outcome, (Finished, ItemDone, ItemSkipped))
+        if not folder.left and not folder.failed:
+            try:
+                self._complete(folder)
+            except OutputError as error:
+                outcome = error
+        self._end(item, outcome)
+
+    def _complete(self, folder: _Folder) -> None:
+        try:
+            records = [read_record(item.record) for item in folder.items]
+            rows = [_row(item, record) for item, record in zip(folder.items, records, strict=True)]
+            checksum = of_json({"rows": rows})
+            surplus = [*self._surplus(folder)]
+            if folder.trusted and not folder.begun and not surplus and records[0].found.get("all") == checksum:
+                return
+            self._open(folder)
+            for place in surplus:
+                self._remove(place)
+            self._write(folder, records[0], rows, checksum)
+        except (InputError, OSError) as error:
+            raise write_error(folder.whole, error) from error
+
+    def _write(self, folder: _Folder, record: CacheRecord, rows: Sequence[Any], checksum: str) -> None:
+        """The file beside the entries, of which the record of the first one tells."""
+        temporary = temporary_path(folder.whole)
+        try:
+            fill(temporary, Pickled([*rows]))
+            name = PurePosixPath(folder.whole.relative_to(self._plan.root).as_posix())
+            staged = Staged(temporary, folder.whole, FileRecord.of(temporary, name))
+            own = tuple(file for file in record.files if file.file != name.as_posix())
+            told = replace(record, files=(*own, staged.record), found={**record.found, "all": checksum})
+            self._plan.commit(folder.items[0].record, told, [staged])
+        except BaseException:  # whatever it is, no file is left behind
+            discard(temporary)
+            raise
+
+    def _surplus(self, folder: _Folder) -> Iterator[Path]:
+        """Records of entries that the folder had when it had more images."""
+        known = {item.record for item in folder.items}
+        return (place for place in sorted(folder.items[0].record.parent.glob("*.json")) if place not in known)
+
+    def _remove(self, place: Path) -> None:
+        with suppress(InputError):
+            self._plan.remove(read_record(place))
+        place.unlink(missing_ok=True)
+
+
+def _row(item: Item, record: CacheRecord) -> dict[str, Any]:
+    """What is said of an entry beside all others. InputError where its record does not tell."""
+    crop = crop_of(record)
+    if crop is None:
+        raise InputError(f"'{item.record}' is not what was written")
+    return {"crop_resolution": tuple(crop), "image_path": entry_of(item).path}
