@@ -58,8 +58,8 @@ def _times(job: Job, names: Sequence[str], capability: Callable[[str], tuple[int
 
 
 def _may(job: Job) -> bool:
-    """Memory that is named is one process's, what is claimed, numbered or to have the same bits is of one after the other,
-    and whoever wants files opened elsewhere does not want them opened here."""
+    """Memory that is named is one process's; what is claimed, numbered, or to have the same bits is done one after the
+    other; and whoever wants files opened elsewhere does not want them opened here."""
     one = job.vram is not None or job.claim or job.bitwise or job.dry_run or job.split == "rows" or is_ordered(job)
     return job.operation in ("encode", "cache") and not one and job.sandbox != "on"
 

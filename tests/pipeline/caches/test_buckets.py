@@ -16,7 +16,9 @@ from tvae.pipeline.caches.spec import Framing, Wish
 from tvae.pipeline.errors import UsageError
 
 SIDES = st.integers(64, 4000)
-BUCKETED = [one for one in TRAINERS.values() if not one.one_size and one.name not in ("comfy", "simpletuner")]
+BUCKETED = [
+    one for one in TRAINERS.values() if not one.one_size and one.name not in ("comfy", "simpletuner", "onetrainer")
+]
 
 
 def architectures() -> Iterator[tuple[Trainer, Architecture]]:
