@@ -23,11 +23,13 @@ from tvae.pipeline.files.record import Within, from_json, to_json
 from tvae.pipeline.latents.meta import SourceRecord, VaeIdentity
 
 __all__ = [
-    *("FOLDER", "CacheRecord", "FileRecord", "place_for", "place_of_source", "read_record", "record_place"),
+    *("FOLDER", "PLACE", "CacheRecord", "FileRecord", "place_for", "place_of_source", "read_record", "record_place"),
     "write_record",
 ]
 
 FOLDER = ".tvae-cache"
+PLACE = "source"
+"""In ``found`` of a record that is not called like its source: where that lies below its folder."""
 _SUFFIX = ".json"
 _FORMAT = "tvae cache"
 _MOST = 16 << 20
@@ -117,7 +119,11 @@ def place_for(root: Path, record: Path, trainer: str, architecture: str) -> Path
 
 
 def place_of_source(root: Path, place: Path, record: CacheRecord) -> Path:
-    """The inverse of both: the source's place below the folder that was cached."""
+    """The inverse of both: the source's place below the folder that was cached. One that was recorded counts, unless it
+    leads out of that."""
+    own = record.found.get(PLACE)
+    if isinstance(own, str) and all(is_name(part) for part in own.split("/")):
+        return Path(own)
     relative, folder = place.relative_to(root / FOLDER), _folder(record.trainer, record.architecture)
     relative = relative.relative_to(folder) if relative.parts[0] == folder else relative
     return relative.with_name(relative.name.removesuffix(_SUFFIX))

@@ -206,10 +206,7 @@ class Job:
                 raise UsageError(f"{name} '{getattr(self, name)}' is not one of {', '.join(allowed)}")
         if (self.cache is not None) != (self.operation == "cache"):
             raise UsageError("a cache is made by the operation cache, which has to know for which trainer (--for)")
-        if reads_concepts(self):
-            if self.inputs or self.listed:
-                raise UsageError("onetrainer's images are those of its concepts; leave the inputs out")
-        elif not (self.inputs or self.listed):
+        if not (self.inputs or self.listed or reads_concepts(self)):
             raise UsageError(f"nothing to {self.operation}: name a file, a folder or a pattern")
         if "" in self.inputs or self.output == "":
             which = "an input" if "" in self.inputs else "the output"

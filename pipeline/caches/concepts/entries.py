@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from tvae.pipeline.caches.concepts.concept import Concept
 from tvae.pipeline.errors import UsageError
@@ -35,6 +35,11 @@ class Entry:
     number: int
     """Among the images of its folder of the cache."""
     variation: int
+
+    @property
+    def below(self) -> str:
+        """The image's place below the concept's folder."""
+        return Path(os.path.relpath(self.path, self.concept.path)).as_posix()
 
     @property
     def folder(self) -> PurePosixPath:

@@ -15,7 +15,7 @@ from tvae.pipeline.caches.concepts.chance import chosen, flips, jittered
 from tvae.pipeline.caches.concepts.entries import Entry
 from tvae.pipeline.caches.concepts.pixels import smooth_pixels
 from tvae.pipeline.caches.concepts.settings import Settings, resolutions
-from tvae.pipeline.caches.record import CacheRecord
+from tvae.pipeline.caches.record import PLACE, CacheRecord
 from tvae.pipeline.caches.spec import Wish
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.jobs.outputs import Item
@@ -118,10 +118,11 @@ class EntryFacts:
         flipped = flips(entry, timed=self.plan.architecture.timed)
         return smooth_pixels(rgb, subject.framing, self.dtype, flipped=flipped)
 
-    def found(self, subject: Subject) -> dict[str, Any]:
+    def found(self, subject: Subject, entry: Entry) -> dict[str, Any]:
         """What the record of an entry keeps for the file beside all entries; see ``crop_of``."""
         width, height = subject.framing.size
-        return {_CROP: [1, height, width] if subject.architecture.timed else [height, width]}
+        crop = [1, height, width] if subject.architecture.timed else [height, width]
+        return {_CROP: crop, PLACE: entry.below}
 
 
 _CROP = "crop"

@@ -23,6 +23,8 @@ def listed_entries(job: Job) -> list[Item]:
     written to.
     """
     assert job.cache is not None, "a job that caches has a request"
+    if job.inputs or job.listed:
+        raise UsageError(f"{job.cache.trainer}'s images are those of its concepts; leave the inputs out")
     settings = read_settings(job.cache, sized=job.size is not None)
     entries = entries_of(settings.concepts)
     if not entries:

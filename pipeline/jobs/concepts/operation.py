@@ -47,7 +47,7 @@ class Concepts(Cache):
 
         def finish(source: Source, fit: LengthFit, notices: Sequence[str]) -> Finish:
             record = plan.record(item.source)
-            record = replace(record, options=facts.options(entry), found=facts.found(subjects[0]))
+            record = replace(record, options=facts.options(entry), found=facts.found(subjects[0], entry))
             return partial(self._write, subject=subjects[0], record=record, notices=notices)
 
         found = look_up(

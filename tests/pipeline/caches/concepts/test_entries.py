@@ -21,19 +21,9 @@ def made(path: object, seed: int = 1, **fields: object) -> Concept:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    names = (
-        "b.jpg",
-        "B.PNG",
-        "a.txt",
-        "a-masklabel.png",
-        "a-condlabel.png",
-        "c.mp4",
-        "c.gif",
-        "sub/z.webp",
-        ".hid/h.png",
-    )
-    for name in (*names, "sub.png", "ü.AVIF", "sub/.hid/h.png"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+    others = ("a.txt", "a-masklabel.png", "a-condlabel.png", "c.mp4", "c.gif", ".hid/h.png", "sub/.hid/h.png")
+    for name in ("b.jpg", "B.PNG", "sub/z.webp", "sub.png", "ü.AVIF", *others):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "dir.png").mkdir()
     return tmp_path
@@ -41,9 +31,8 @@ def folder(tmp_path: Path) -> Path:
 
 def test_images_of_a_folder(folder: Path) -> None:
     found = entries_of([made(folder)])
-    assert [one.path for one in found] == [
-        os.path.join(folder, name) for name in ("B.PNG", "b.jpg", "sub.png", "ü.AVIF")
-    ]
+    names = ("B.PNG", "b.jpg", "sub.png", "ü.AVIF")
+    assert [one.path for one in found] == [os.path.join(folder, name) for name in names]
     assert [(one.number, one.index, one.variation) for one in found] == [(n, n, 0) for n in range(4)]
     assert found[1].place.as_posix() == f"image/{made(folder).key}/variation-0/1.pt"
 

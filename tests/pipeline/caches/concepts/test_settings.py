@@ -92,5 +92,5 @@ def test_resolutions(text: str, found: Any) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "512x", "1x2x3", "512,", "0", "-5", "512x768,3", "٥١٢", "99999", "5.0"])
 def test_what_is_no_resolution(text: str) -> None:
-    with pytest.raises(UsageError, match="c: .* is no resolution"):
+    with pytest.raises(UsageError, match=r"c: .* is no resolution"):
         resolutions(text, "c")

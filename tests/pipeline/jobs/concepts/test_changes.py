@@ -51,10 +51,9 @@ class Case:
         cached(self.model, [concept(self.images)], self.out.parent / "new" / "out")
         new = {path.name: torch.load(path) for path in (self.out.parent / "new").glob("out/image/*/*/*.pt")}
         same = found.keys() == new.keys() and found["aggregate.pt"] == new["aggregate.pt"]
-        numbers = [name for name in new if name != "aggregate.pt"]
-        return same and all(
-            relative_l2(found[name]["latent_image"], new[name]["latent_image"]) < 1e-5 for name in numbers
-        )
+        names = [name for name in new if name != "aggregate.pt"] if same else []
+        pairs = [(found[name]["latent_image"], new[name]["latent_image"]) for name in names]
+        return same and all(relative_l2(*pair) < 1e-5 for pair in pairs)
 
 
 @pytest.fixture
