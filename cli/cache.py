@@ -147,6 +147,7 @@ def cache(
 ) -> None:
     """Write the latents that a trainer would cache: its file names, contents, scaling and buckets.
 
+    With --for onetrainer the images are those of its concepts (--concepts), and there are no inputs.
     Captions stay where they are; they are the trainer's business.
     What is there already and still right is skipped: after a change of image, VAE or options its files are made again.
 

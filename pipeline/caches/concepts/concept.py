@@ -1,6 +1,6 @@
 """One of OneTrainer's concepts: a folder of images, and how they are to be trained on.
 
-Read from ``modules/util/config/ConceptConfig.py`` and ``BaseConfig.py`` of OneTrainer, and from ``DiskCache`` of mgds.
+Read from ``ConceptConfig`` and ``BaseConfig`` of OneTrainer, and from ``DiskCache`` of mgds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How OneTrainer is set, by its files: concepts, and the settings of a training that caches depend on.
 
-Read from ``modules/util/config/TrainConfig.py`` of OneTrainer, whose values are taken where a file does not say.
+Read from ``TrainConfig`` of OneTrainer, whose values are taken where a file does not say.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def _of_training(
         _text(config, "model_type", "STABLE_DIFFUSION_15", where),
         _text(config, "resolution", "512", where),
         _flag(config, "aspect_ratio_bucketing", True, where),
-        _type(config, "train_dtype", "FLOAT_16", where),
-        _type(config, "fallback_train_dtype", "BFLOAT_16", where),
+        dtype := _type(config, "train_dtype", "FLOAT_16", where),
+        _type(config, "fallback_train_dtype", "BFLOAT_16", where) if dtype == "float16" else None,
     )
 
 

@@ -1,7 +1,8 @@
-"""OneTrainer: ``image/<checksum of the concept>/variation-N/M.pt`` for each image, and ``aggregate.pt`` beside them.
+"""OneTrainer: in ``image/``, a folder for each concept and variation, with a .pt file for each image.
 
-``M.pt`` has the latent, and of most models the size of the image and where it was cut; ``aggregate.pt`` the size of the
-crop and the path of every image. Both are what torch.save writes of plain values.
+A file has the latent and, of most models, the size of the image and where it was cut. Another one in the folder (see
+``caches.concepts.entries.ALL``) has the size of the crop and the path of every image. All are what torch.save writes of
+tensors and plain values.
 """
 
 from __future__ import annotations

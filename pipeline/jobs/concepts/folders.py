@@ -1,7 +1,7 @@
 """Folders of entries: which entries serve, and the file beside them by which the trainer knows a complete one.
 
-That file is removed before an entry changes, and written when all entries of the folder serve. So a folder that has it
-is complete and of one state of the images, whenever a run is killed.
+Where an entry is to change, that file is removed before any work, and written when all entries of the folder serve. So,
+whenever a run is killed, a folder that has it is complete, and of the images as they were when the run began.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from threading import Lock
 from typing import Any
 
 from tvae.pipeline.caches.concepts.entries import ALL
@@ -42,11 +41,10 @@ class _Folder:
     foreign: bool
     """Is it complete, and nothing in it known as tvae's?"""
     begun: bool = False
-    """Has an entry changed, or is one to change?"""
+    """Is it to change?"""
     left: int = 0
     """Entries that have not ended."""
     failed: bool = False
-    lock: Lock = field(default_factory=Lock)
 
 
 class Folders:
@@ -60,6 +58,7 @@ class Folders:
         together: dict[PurePosixPath, list[Item]] = {}
         for item in items:
             together.setdefault(entry_of(item).folder, []).append(item)
+        self._serve: dict[int, bool] = {}
         self._folders = {folder: self._made(folder, own) for folder, own in together.items()}
 
     def _made(self, folder: PurePosixPath, items: list[Item]) -> _Folder:
@@ -83,8 +82,20 @@ class Folders:
                 f"'{folder.whole.parent}' holds a cache that tvae did not write; move it away, or pass --overwrite"
             )
 
+    def begin(self) -> None:
+        """Folders whose entries are to change, or are more or fewer, are not complete any more. OutputError."""
+        for folder in self._folders.values():
+            may = not folder.foreign or self._plan.job.existing == "overwrite"
+            if may and (any(self._surplus(folder)) or not all(map(self.serves, folder.items))):
+                self._open(folder)
+
     def serves(self, item: Item) -> bool:
-        """Need its file not be made again?"""
+        """Need its file not be made again? It is looked at once."""
+        if item.index not in self._serve:
+            self._serve[item.index] = self._serves(item)
+        return self._serve[item.index]
+
+    def _serves(self, item: Item) -> bool:
         if self._plan.job.existing == "overwrite":
             return False
         assert item.below is not None, "an item of a cache has a place"
@@ -106,13 +117,6 @@ class Folders:
             return stands and record.of_source(item.source)
         except (InputError, OSError, StopIteration):
             return False
-
-    def begin(self, item: Item) -> None:
-        """Its file is about to change: the folder is not complete any more. OutputError."""
-        folder = self._of(item)
-        with folder.lock:
-            if not folder.begun:
-                self._open(folder)
 
     def _open(self, folder: _Folder) -> None:
         try:
@@ -140,11 +144,10 @@ class Folders:
             records = [read_record(item.record) for item in folder.items]
             rows = [_row(item, record) for item, record in zip(folder.items, records, strict=True)]
             checksum = of_json({"rows": rows})
-            surplus = [*self._surplus(folder)]
-            if folder.trusted and not folder.begun and not surplus and records[0].found.get("all") == checksum:
+            if folder.trusted and not folder.begun and records[0].found.get("all") == checksum:
                 return
             self._open(folder)
-            for place in surplus:
+            for place in self._surplus(folder):
                 self._remove(place)
             self._write(folder, records[0], rows, checksum)
         except (InputError, OSError) as error:

@@ -38,7 +38,6 @@ class Concepts(Cache):
         output = plan.root / entry.place
         if self._folders.serves(item):
             return ItemSkipped(item.source, item.index, output, DONE_ALREADY)
-        self._folders.begin(item)
         subjects: list[Subject] = []
 
         def prepared(source: Source, rgb: np.ndarray) -> np.ndarray:

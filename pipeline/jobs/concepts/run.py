@@ -37,6 +37,7 @@ def cache_concepts(items: Sequence[Item], context: Context, batches: Batches, en
         with gone_if_empty(plan.root / FOLDER), one_writer(plan.root / FOLDER / "concepts", _PATIENCE):
             items = [plan.own(item) for item in items]
             folders = Folders(plan, facts, items, end)
+            folders.begin()
             context.emit(started)
             run_items(items, Concepts(context, plan, facts, folders), context, batches, folders.ending)
     except OutputHeld:

@@ -5,6 +5,7 @@ A folder with ``aggregate.pt`` counts as complete for the trainer, which then ta
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -139,10 +140,12 @@ def test_a_resolution_that_has_changed(case: Case) -> None:
 
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_an_interrupted_run_is_continued(case: Case, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    """Of a cache that is complete, too: before an entry changes, it does not count as that any more."""
-    case.run()
-    for seed, name in enumerate("bdf"):
-        photo(case.images / f"{name}.png", seed=10 + seed)
+    """No folder counts as complete whose entries are to change, though their turn has not come yet."""
+    others = photo(case.images.parent / "other" / "o.png")
+    both = concept(case.images), concept(others.parent, 2)
+    case.run(*both)
+    for seed, path in enumerate((*(case.images / f"{name}.png" for name in "bdf"), others), 10):
+        photo(path, seed=seed)
     usual, count = Folders.ending, 0
 
     def ending(self: Folders, *given: Any) -> None:
@@ -154,10 +157,14 @@ def test_an_interrupted_run_is_continued(case: Case, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Folders, "ending", ending)
     with pytest.raises(KeyboardInterrupt):
-        case.run()
-    assert case.whole() == []
+        case.run(*both)
+    assert len(case.whole()) <= (at > 0)
     monkeypatch.undo()
+    case.run(*both)
+    assert len(case.whole()) == 2
+    others.unlink()
     case.run()
+    shutil.rmtree(next(path.parents[1] for path in case.whole() if not path.with_name("1.pt").exists()))
     assert case.is_right()
 
 
