@@ -84,10 +84,10 @@ class Folders:
 
     def begin(self) -> None:
         """Folders whose entries are to change, or are more or fewer, are not complete any more. OutputError."""
-        for folder in self._folders.values():
-            may = not folder.foreign or self._plan.job.existing == "overwrite"
-            if may and (any(self._surplus(folder)) or not all(map(self.serves, folder.items))):
-                self._open(folder)
+        replaced = self._plan.job.existing == "overwrite"
+        known = [folder for folder in self._folders.values() if replaced or not folder.foreign]
+        for folder in [one for one in known if any(self._surplus(one)) or not all(map(self.serves, one.items))]:
+            self._open(folder)
 
     def serves(self, item: Item) -> bool:
         """Need its file not be made again? It is looked at once."""
