@@ -202,7 +202,7 @@ class CachePlan:
 
         Killed at any point, it leaves each file whole or absent, and none that the record does not know.
         """
-        stale = {name for name in self._known(place) - record.known if self._is_latents(name)}
+        stale = {name for name in self._known(place) - record.known if self.is_entry(name)}
         try:
             for one in staged:  # or an older file might pass for the one that the record describes
                 one.path.unlink(missing_ok=True)
@@ -221,10 +221,10 @@ class CachePlan:
     def remove(self, record: CacheRecord) -> None:
         """The files that it tells of. `OSError`."""
         for name in record.known:
-            if self._is_latents(name):
+            if self.is_entry(name):
                 (self.root / name).unlink(missing_ok=True)
 
-    def _is_latents(self, name: str) -> bool:
+    def is_entry(self, name: str) -> bool:
         """Is it latents of this trainer, in no folder elsewhere? A record that came with others' files may name any of
         a user's."""
         inside = (self.root / name).parent.resolve().is_relative_to(self.root.resolve())

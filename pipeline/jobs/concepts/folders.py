@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tvae.pipeline.caches.concepts.entries import ALL
-from tvae.pipeline.caches.record import CacheRecord, FileRecord, read_record
+from tvae.pipeline.caches.record import PLACE, CacheRecord, FileRecord, read_record, write_record
 from tvae.pipeline.errors import InputError, OutputError
 from tvae.pipeline.files.atomic import discard, temporary_path, write_error
 from tvae.pipeline.files.content_checksum import of_file, of_json
@@ -22,10 +22,12 @@ from tvae.pipeline.files.flushing import flush_folder
 from tvae.pipeline.files.stored import Pickled, fill
 from tvae.pipeline.jobs.cache_plan import CachePlan, Staged
 from tvae.pipeline.jobs.concepts.facts import EntryFacts, crop_of, entry_of
+from tvae.pipeline.jobs.concepts.moves import move_entries
 from tvae.pipeline.jobs.describe import identity
 from tvae.pipeline.jobs.events import ItemDone, ItemSkipped
 from tvae.pipeline.jobs.outcome import End, Finished, Outcome
 from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.latents import SourceRecord
 
 __all__ = ["Folders"]
 
@@ -83,40 +85,57 @@ class Folders:
             )
 
     def begin(self) -> None:
-        """Folders whose entries are to change, or are more or fewer, are not complete any more. OutputError."""
+        """Folders whose entries are to change, or are more or fewer, are not complete any more. Entries whose numbers
+        have moved then serve. OutputError."""
         replaced = self._plan.job.existing == "overwrite"
         known = [folder for folder in self._folders.values() if replaced or not folder.foreign]
-        for folder in [one for one in known if any(self._surplus(one)) or not all(map(self.serves, one.items))]:
+        changing = [one for one in known if any(self._surplus(one)) or not all(map(self.serves, one.items))]
+        for folder in changing:
             self._open(folder)
+        for folder in changing if not replaced else ():
+            self._move(folder)
+
+    def _move(self, folder: _Folder) -> None:
+        serving = {item.record for item in folder.items if self.serves(item)}
+        places = [place for place in sorted(folder.items[0].record.parent.glob("*.json")) if place not in serving]
+        wanted = [(item, self._wanted(item).made_of) for item in folder.items if item.record not in serving]
+        try:
+            moved = move_entries(self._plan, wanted, places, lambda file: self._stands(folder, file))
+        except OSError as error:
+            raise write_error(folder.whole, error) from error
+        self._serve |= {item.index: True for item in moved}
 
     def serves(self, item: Item) -> bool:
         """Need its file not be made again? It is looked at once."""
         if item.index not in self._serve:
-            self._serve[item.index] = self._serves(item)
+            self._serve[item.index] = self._plan.job.existing != "overwrite" and self._serves(item)
         return self._serve[item.index]
 
     def _serves(self, item: Item) -> bool:
-        if self._plan.job.existing == "overwrite":
-            return False
         assert item.below is not None, "an item of a cache has a place"
         try:
             record = read_record(item.record)
-            wanted = replace(
-                record,
-                trainer=self._plan.trainer.name,
-                architecture=self._plan.architecture.name,
-                vae=identity(self._plan.model),
-                options=self._facts.options(entry_of(item)),
-            )
-            if record.made_of != wanted.made_of or crop_of(record) is None:
+            if record.made_of != self._wanted(item).made_of or crop_of(record) is None:
                 return False
-            file = next(file for file in record.files if file.file == item.below.as_posix())
-            stands = file.stands(self._plan.root)
-            if stands and not self._of(item).trusted:
-                stands = of_file(self._plan.root / file.file) == file.checksum
-            return stands and record.of_source(item.source)
-        except (InputError, OSError, StopIteration):
+            files = {file.file: file for file in record.files}
+            if not self._stands(self._of(item), files[item.below.as_posix()]):
+                return False
+            if record.found.get(PLACE) == entry_of(item).below:
+                return record.of_source(item.source)
+            return of_file(item.source) == record.content
+        except (InputError, OSError, KeyError):
             return False
+
+    def _wanted(self, item: Item) -> CacheRecord:
+        """An item's record, but for its source and its files."""
+        plan, options = self._plan, self._facts.options(entry_of(item))
+        model, source = identity(plan.model), SourceRecord("", 0, 0)
+        return CacheRecord(plan.trainer.name, plan.architecture.name, model, source, "", options)
+
+    def _stands(self, folder: _Folder, file: FileRecord) -> bool:
+        """Is it what was written?"""
+        root = self._plan.root
+        return file.stands(root) and (folder.trusted or of_file(root / file.file) == file.checksum)
 
     def _open(self, folder: _Folder) -> None:
         try:
@@ -141,7 +160,7 @@ class Folders:
 
     def _complete(self, folder: _Folder) -> None:
         try:
-            records = [read_record(item.record) for item in folder.items]
+            records = [self._named(item) for item in folder.items]
             rows = [_row(item, record) for item, record in zip(folder.items, records, strict=True)]
             checksum = of_json({"rows": rows})
             if folder.trusted and not folder.begun and records[0].found.get("all") == checksum:
@@ -152,6 +171,14 @@ class Folders:
             self._write(folder, records[0], rows, checksum)
         except (InputError, OSError) as error:
             raise write_error(folder.whole, error) from error
+
+    def _named(self, item: Item) -> CacheRecord:
+        """An item's record, which tells the present name of its image."""
+        record, below = read_record(item.record), entry_of(item).below
+        if record.found.get(PLACE) != below:
+            record = replace(record, source=SourceRecord.of(item.source), found={**record.found, PLACE: below})
+            write_record(item.record, record)
+        return record
 
     def _write(self, folder: _Folder, record: CacheRecord, rows: Sequence[Any], checksum: str) -> None:
         """The file beside the entries, of which the record of the first one tells."""
