@@ -83,6 +83,15 @@ def test_the_numbers_are_the_models_own(sdxl: Any, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("fields", [{"strip": 1, "vram": "4GiB"}, {"batch": 1}])
+def test_strips_and_batches_change_nothing(sdxl: Any, tmp_path: Path, fields: dict[str, Any]) -> None:
+    photo(tmp_path / "in" / "a.png", 400, 300, 1)
+    cached(sdxl, [concept(tmp_path / "in")], tmp_path / "usual")
+    cached(sdxl, [concept(tmp_path / "in")], tmp_path / "out", **fields)
+    (usual, _), (found, _) = (files_in(tmp_path / name).values() for name in ("usual", "out"))
+    assert relative_l2(found["latent_image"], usual["latent_image"].double()) < 2e-6
+
+
 def test_repeats_and_variations_and_two_concepts_on_one_folder(sdxl: Any, tmp_path: Path) -> None:
     for n in range(2):
         photo(tmp_path / "bücher" / f"ü{n}.png", 192 + 64 * n, 128, n)
