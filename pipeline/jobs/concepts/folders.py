@@ -67,9 +67,9 @@ class Folders:
         items = sorted(items, key=lambda item: entry_of(item).number)
         whole, records = self._plan.root / folder / ALL, items[0].record.parent
         trusted = False
-        with suppress(InputError, OSError):
-            known = {file.file: file for file in read_record(items[0].record).files}
-            trusted = of_file(whole) == known[(folder / ALL).as_posix()].checksum if whole.is_file() else False
+        with suppress(InputError, OSError, KeyError):
+            known = {file.file: file.checksum for file in read_record(items[0].record).files}
+            trusted = known[(folder / ALL).as_posix()] == of_file(whole)
         foreign = os.path.lexists(whole) and not any(records.glob("*.json"))
         return _Folder(items, whole, trusted, foreign, left=len(items))
 
@@ -77,11 +77,12 @@ class Folders:
         return self._folders[entry_of(item).folder]
 
     def check(self, item: Item) -> None:
-        """InputError for a folder that tvae did not write."""
+        """InputError for a folder that is complete, and not tvae's for this architecture."""
         folder = self._of(item)
         if folder.foreign and self._plan.job.existing != "overwrite":
             raise InputError(
-                f"'{folder.whole.parent}' holds a cache that tvae did not write; move it away, or pass --overwrite"
+                f"'{folder.whole.parent}' holds a cache that tvae did not write for {self._plan.architecture.name}; move "
+                "it away, name another folder with -o, or pass --overwrite"
             )
 
     def begin(self) -> None:

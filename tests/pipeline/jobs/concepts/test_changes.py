@@ -233,7 +233,7 @@ def test_a_cache_of_the_trainers_own_is_not_replaced(case: Case) -> None:
     before = {path.name: path.read_bytes() for path in whole.parent.iterdir()}
     failed = [event for event in case.run() if isinstance(event, ItemFailed)]
     assert len(failed) == 3
-    assert "holds a cache that tvae did not write; move it away, or pass --overwrite" in failed[0].error
+    assert "holds a cache that tvae did not write for STABLE_DIFFUSION_XL_10_BASE; move it away" in failed[0].error
     assert not [event for event in case.run(dry_run=True) if isinstance(event, ItemPlanned)]
     assert {path.name: path.read_bytes() for path in whole.parent.iterdir()} == before
     assert case.done(existing="overwrite") == ["b.png", "d.png", "f.png"]
