@@ -81,8 +81,8 @@ class Folders:
         folder = self._of(item)
         if folder.foreign and self._plan.job.existing != "overwrite":
             raise InputError(
-                f"'{folder.whole.parent}' holds a cache that tvae did not write for {self._plan.architecture.name}; move "
-                "it away, name another folder with -o, or pass --overwrite"
+                f"'{folder.whole.parent}' holds a cache that tvae did not write for {self._plan.architecture.name}; "
+                "move it away, name another folder with -o, or pass --overwrite"
             )
 
     def begin(self) -> None:

@@ -239,6 +239,15 @@ def test_a_cache_of_the_trainers_own_is_not_replaced(case: Case) -> None:
     assert case.done(existing="overwrite") == ["b.png", "d.png", "f.png"]
 
 
+def test_a_cache_for_another_model_is_not_replaced(case: Case) -> None:
+    case.run()
+    before = {path.name: path.read_bytes() for path in case.whole()[0].parent.iterdir()}
+    failed = [event for event in case.run(architecture="PIXART_SIGMA") if isinstance(event, ItemFailed)]
+    assert ["did not write for PIXART_SIGMA" in event.error for event in failed] == [True] * 3
+    assert {path.name: path.read_bytes() for path in case.whole()[0].parent.iterdir()} == before
+    assert case.done() == []
+
+
 def test_another_run_at_the_same_time_is_refused(case: Case) -> None:
     from tvae.pipeline.caches.record import FOLDER
     from tvae.pipeline.files.lock import one_writer
