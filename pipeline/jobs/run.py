@@ -21,7 +21,7 @@ from tvae.pipeline.jobs.devices.split import shares_rows
 from tvae.pipeline.jobs.devices.started import started_early
 from tvae.pipeline.jobs.dry_run import planned
 from tvae.pipeline.jobs.events import Event, ItemSkipped, RunDone, RunStarted
-from tvae.pipeline.jobs.job import Job, fills_shards
+from tvae.pipeline.jobs.job import Job, fills_shards, is_ordered, reads_concepts
 from tvae.pipeline.jobs.listing import Listing, listing
 from tvae.pipeline.jobs.outcome import End, Outcome
 from tvae.pipeline.jobs.outputs import Item
@@ -117,8 +117,8 @@ def _run(
     if uploads is not None and part is None:
         uploads.begin(items)
     check_writing(job, items)
-    if fills_shards(job) and elsewhere is not None:
-        raise UsageError("shards are filled in the order of the inputs by one process: leave --engine out")
+    if is_ordered(job) and elsewhere is not None:
+        raise UsageError("shards and caches of concepts are written in order by one process: leave --engine out")
     if not job.dry_run:
         for folder in folders_of(items):
             remove_leftovers(folder)
@@ -220,6 +220,10 @@ def _planning(items: Sequence[Item], context: Context, cached: CachePlan | None)
         from tvae.pipeline.jobs.shards.planned import planned_in_shards
 
         return planned_in_shards(items, context, cached)
+    if cached is not None and reads_concepts(context.job):
+        from tvae.pipeline.jobs.concepts.planned import planned_entries
+
+        return planned_entries(items, context, cached)
     return partial(planned, context=context, cached=cached)
 
 
@@ -245,6 +249,11 @@ def _work(items: Sequence[Item], context: Context, vaes: Vaes, end: End) -> None
         from tvae.pipeline.jobs.shards.run import fill_shards
 
         fill_shards(items, context, batches, end, started)
+        return
+    if reads_concepts(job):
+        from tvae.pipeline.jobs.concepts.run import cache_concepts
+
+        cache_concepts(items, context, batches, end, started)
         return
     context.emit(started)
     operation = operation_for(context)
