@@ -19,8 +19,9 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.media.container import reason
-from tvae.pipeline.media.formats import HEIF, JPEG, PILLOW_READS, TIFF, WEBP, ImageFormat
+from tvae.pipeline.media.formats import HEIF, JPEG, PILLOW_READS, TIFF, ImageFormat
 from tvae.pipeline.media.image_damage import DAMAGE, blaming, damaged, quiet
+from tvae.pipeline.media.image_memory import reading_takes
 from tvae.pipeline.media.image_pixels import in_bands, read_deep, transparent
 from tvae.pipeline.media.opened import Opened
 from tvae.pipeline.media.orientation import from_exif
@@ -32,8 +33,6 @@ __all__ = ["ImageReader", "image_size", "is_image"]
 
 _ORIENTATION_TAG, _BITS_TAG, _DNG_TAG = 0x0112, 258, 50706
 _SUBFILE_TAG = 254  # bit 0: a reduced version of another picture in the file, which comes first in camera raws
-_ALPHA_HELD = 2
-"""Bytes a pixel of alpha beside colour, as read and turned."""
 _PIX_FMT = {"1": "monob", "L": "gray", "LA": "ya8", "P": "pal8", "PA": "pal8", "RGB": "rgb24", "RGBA": "rgba"}
 
 Image.init()
@@ -124,7 +123,7 @@ class ImageReader(StillReader):
             raise InputError(f"{path}: is not an image; check the file")
         with image:
             bits = _bits(image, path)
-            taken = image.width * image.height * (_held(image, bits) + (_ALPHA_HELD if alpha else 0))
+            taken = reading_takes(image, bits, opened.length, alpha=alpha)
             if memory is not None and taken > memory:
                 raise too_large(path, image.size, taken, memory)
             if hold is not None:
@@ -145,6 +144,7 @@ class ImageReader(StillReader):
         if bits > 8:
             self.warnings.append(f"{bits}-bit values read as 8-bit")
         if bits > 8:
+            image.close()  # which Pillow has decoded, where it looked for the orientation behind a PNG's pixels
             with blaming(self._path):
                 rgb, pix_fmt = read_deep(self._path, image.size, alpha=self._alpha)
             if profile or rgb.ndim == 2 or rgb.shape[2] == 2:
@@ -207,13 +207,6 @@ class ImageReader(StillReader):
             except (ImageCms.PyCMSError, OSError) as error:
                 self.warnings.append(f"ICC profile cannot be used ({reason(error)}); ignored")
         return picture
-
-
-def _held(image: Image.Image, bits: int) -> int:
-    """Bytes that one pixel takes while it is read (measured: 7.5, turned 10; 16 bits up to 17; WebP 16)."""
-    if bits > 8:
-        return 18
-    return 16 if image.format == WEBP.name else 14 if image.info.get("icc_profile") else 10
 
 
 def _bits(image: Image.Image, path: Path) -> int:
