@@ -19,12 +19,13 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.media.container import reason
-from tvae.pipeline.media.formats import HEIF, JPEG, PILLOW_READS, TIFF, ImageFormat
+from tvae.pipeline.media.formats import HEIF, JPEG, PILLOW_READS, PNG, TIFF, ImageFormat
 from tvae.pipeline.media.image_damage import DAMAGE, blaming, damaged, quiet
 from tvae.pipeline.media.image_memory import reading_takes
 from tvae.pipeline.media.image_pixels import in_bands, read_deep, transparent
 from tvae.pipeline.media.opened import Opened
 from tvae.pipeline.media.orientation import from_exif
+from tvae.pipeline.media.png_rows import ends_black, holds_all_rows
 from tvae.pipeline.media.room import MAX_PIXELS, too_large, too_many_pixels
 from tvae.pipeline.media.spec import Colour, MediaInfo
 from tvae.pipeline.media.still_reader import StillReader
@@ -128,10 +129,10 @@ class ImageReader(StillReader):
                 raise too_large(path, image.size, taken, memory)
             if hold is not None:
                 hold(taken)
-            rgb, info = self._read(image, bits)
+            rgb, info = self._read(image, bits, opened.file)
         super().__init__(info, rgb, self.warnings)
 
-    def _read(self, image: Image.Image, bits: int) -> tuple[np.ndarray, MediaInfo]:
+    def _read(self, image: Image.Image, bits: int, file: BinaryIO) -> tuple[np.ndarray, MediaInfo]:
         with blaming(self._path):
             tag = image.getexif().get(_ORIENTATION_TAG)
         orientation = from_exif(tag)
@@ -152,6 +153,8 @@ class ImageReader(StillReader):
         else:
             with blaming(self._path):
                 image.load()
+                if image.format == PNG.name and ends_black(image) and not holds_all_rows(file):
+                    raise EOFError("it has fewer rows than its header says")
             # Pillow turns a TIFF upright when it loads it, and takes its tag away
             turned = isinstance(image, TiffImageFile) and _ORIENTATION_TAG not in image.tag_v2
             rgb = self._in_srgb(image, profile)
