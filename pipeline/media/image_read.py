@@ -19,7 +19,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.media.container import reason
-from tvae.pipeline.media.formats import HEIF, JPEG, PILLOW_READS, PNG, TIFF, ImageFormat
+from tvae.pipeline.media.formats import HEIF, JPEG, MJPEG, PILLOW_READS, PNG, TIFF, ImageFormat
 from tvae.pipeline.media.image_damage import DAMAGE, blaming, damaged, quiet
 from tvae.pipeline.media.image_memory import reading_takes
 from tvae.pipeline.media.image_pixels import in_bands, read_deep, transparent
@@ -34,6 +34,7 @@ __all__ = ["ImageReader", "image_size", "is_image"]
 
 _ORIENTATION_TAG, _BITS_TAG, _DNG_TAG = 0x0112, 258, 50706
 _SUBFILE_TAG = 254  # bit 0: a reduced version of another picture in the file, which comes first in camera raws
+_NEXT = b"\xff\xd9\xff\xd8"  # the end of a JPEG, and the begin of one
 _PIX_FMT = {"1": "monob", "L": "gray", "LA": "ya8", "P": "pal8", "PA": "pal8", "RGB": "rgb24", "RGBA": "rgba"}
 
 Image.init()
@@ -53,7 +54,20 @@ def is_image(opened: Opened, max_pixels: int = MAX_PIXELS) -> bool:
             raise InputError(f"{path}: is a HEIF photo, which is not supported; convert it to JPEG or PNG first")
         return False
     with image:
+        if image.format == JPEG.name and path.suffix.lower() in MJPEG.suffixes and _follow(opened.file):
+            return False
         return _format_of(image).several != "video" or _pictures(image, path) == 1
+
+
+def _follow(file: BinaryIO) -> bool:
+    """Do more JPEGs come after the first, without a list of them? Else they are previews."""
+    file.seek(0)
+    before = b""
+    while piece := file.read(1 << 20):
+        if _NEXT in before + piece:
+            return True
+        before = piece[-len(_NEXT) + 1 :]
+    return False
 
 
 def image_size(path: Path) -> tuple[int, int] | None:
