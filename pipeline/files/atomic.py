@@ -79,7 +79,7 @@ def discard(path: Path) -> None:
 
 def folder_error(path: Path) -> OutputError:
     """What to raise where a folder has the name of a result."""
-    return OutputError(f"cannot write {path}: it is a folder; move it away, or choose another output with -o")
+    return OutputError(f"cannot write {path}: it is a folder; move it away, or name another output")
 
 
 def write_error(path: Path, error: Exception) -> OutputError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -66,7 +67,10 @@ def _opened(path: Path) -> Opened:
     try:
         if path.is_dir():
             raise InputError(f"{path}: is a folder, not an image or a video; name the files in it")
-        if path.stat().st_size == 0:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(f"{path}: is a pipe, a device or a socket; save what it gives to a file first")
+        if status.st_size == 0:
             raise _empty(path)
         return Opened(path)
     except OSError as error:
