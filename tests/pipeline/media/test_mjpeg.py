@@ -13,15 +13,16 @@ from tvae.pipeline.errors import InputError
 from tvae.pipeline.media import open_reader
 
 
-def jpeg(grey: int, width: int = 64) -> bytes:
+def jpeg(grey: int, width: int = 64, comment: int = 0) -> bytes:
     data = io.BytesIO()
-    Image.new("RGB", (width, 48), (grey,) * 3).save(data, "jpeg", quality=100, comment=b"." * 50000)
+    Image.new("RGB", (width, 48), (grey,) * 3).save(data, "jpeg", quality=100, comment=b"." * comment)
     return data.getvalue()
 
 
+@pytest.mark.parametrize("comment", [0, 50000])
 @pytest.mark.parametrize("count", [2, 23])
-def test_all_frames_are_read(count: int, tmp_path: Path) -> None:
-    (tmp_path / "a.mjpeg").write_bytes(b"".join(jpeg(10 * n) for n in range(count)))
+def test_all_frames_are_read(count: int, comment: int, tmp_path: Path) -> None:
+    (tmp_path / "a.mjpeg").write_bytes(b"".join(jpeg(10 * n, comment=comment) for n in range(count)))
     with open_reader(tmp_path / "a.mjpeg") as reader:
         assert reader.info.kind == "video"
         means = [float(frame.rgb.mean()) for frame in reader]
