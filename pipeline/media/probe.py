@@ -12,7 +12,7 @@ from tvae.pipeline.media.image_read import ImageReader, is_image
 from tvae.pipeline.media.opened import Opened
 from tvae.pipeline.media.room import MAX_PIXELS
 from tvae.pipeline.media.spec import MediaInfo, Reader
-from tvae.pipeline.media.truncation import missing_bytes
+from tvae.pipeline.media.truncation import lacks_its_end, missing_bytes
 from tvae.pipeline.media.video_read import VideoReader
 
 __all__ = ["check_file", "count_frames", "open_reader", "probe"]
@@ -82,11 +82,13 @@ def _is_image(opened: Opened, max_pixels: int) -> bool:
     if opened.length == 0:
         raise _empty(path)
     try:
-        missing = missing_bytes(opened)
+        missing, endless = missing_bytes(opened), lacks_its_end(opened)
     except OSError as error:
         raise _unreadable(path, error) from error
     if missing:
         raise InputError(f"{path}: is cut off, its last {missing} bytes are missing; fetch it again")
+    if endless:
+        raise InputError(f"{path}: is cut off, the end of the picture is missing; fetch it again")
     return is_image(opened, max_pixels)
 
 
