@@ -104,6 +104,7 @@ def _look(thing: str, max_pixels: int, mode: SandboxMode) -> tuple[str, dict[str
     from tvae.pipeline.media.sandbox import Sandbox
     from tvae.pipeline.models.load import locate_vae
     from tvae.pipeline.models.weights_file import is_weights
+    from tvae.pipeline.models.without_config import SeveralVaes
 
     path = Path(thing)
     if thing == "builtin" or (path.is_dir() and _is_vae_folder(path)):
@@ -116,10 +117,12 @@ def _look(thing: str, max_pixels: int, mode: SandboxMode) -> tuple[str, dict[str
             try:  # the weights of a VAE that are published without a configuration
                 return "vae", _describe_vae(locate_vae(thing, allow_pickle=True))
             except UsageError as reason:
-                no_vae = str(reason)
+                no_vae, several = str(reason), isinstance(reason, SeveralVaes)
             if path.is_dir() and not latents.is_latents(path):
                 if caches := caches_in(path):
                     return "caches", {"path": str(path), "caches": caches}
+                if several:
+                    raise InputError(no_vae) from error
                 raise InputError(
                     f"{thing} is a folder without latents of a video, a VAE or a cache; name a file in it"
                 ) from error

@@ -12,12 +12,13 @@ import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from types import FrameType
+from typing import TextIO
 
 import typer
 
 from tvae.cli.exit_codes import ExitCode, Terminated, code_for, is_told, of_a_name
 
-__all__ = ["one_line", "printable", "printable_lines", "reporting", "say", "say_builtin", "tell"]
+__all__ = ["one_line", "printable", "printable_lines", "reporting", "say", "say_builtin", "tell", "unheard"]
 
 _TURNING = {*map(chr, (0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)))}
 """Characters that change the direction of the text around them."""
@@ -25,7 +26,17 @@ _TURNING = {*map(chr, (0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x
 
 def say(message: str) -> None:
     """One line on stderr."""
-    print(f"tvae: {one_line(message)}", file=sys.stderr, flush=True)
+    with unheard():
+        print(f"tvae: {one_line(message)}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Around what prints on stderr: where that takes no more, such as a log on a full disk, work does not end."""
+    try:
+        yield
+    except OSError:
+        _drop(sys.stderr)
 
 
 def say_builtin() -> None:
@@ -43,13 +54,13 @@ def tell(text: str) -> None:
     except OSError as error:
         from tvae.pipeline.errors import OutputError
 
-        _drop_stdout()
+        _drop(sys.stdout)
         raise OutputError(f"cannot write to standard output: {error.strerror}; check where it goes") from error
 
 
-def _drop_stdout() -> None:
-    """Or flushing at exit fails again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _drop(stream: TextIO) -> None:
+    """Or flushing it at exit fails again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def one_line(message: str) -> str:
@@ -92,7 +103,7 @@ def reporting(verbose: bool = False, as_json: bool = False, *, resumable: bool =
         except typer.Exit:
             raise
         except BrokenPipeError:  # whoever read our output has gone; there is nobody to tell
-            _drop_stdout()
+            _drop(sys.stdout)
             raise typer.Exit(ExitCode.INTERNAL) from None
         except (Exception, KeyboardInterrupt, Terminated) as error:  # whatever it is, it is told and has its code
             code = code_for(error)
@@ -100,7 +111,8 @@ def reporting(verbose: bool = False, as_json: bool = False, *, resumable: bool =
             if verbose:
                 import traceback
 
-                print(printable_lines("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+                with unheard():
+                    print(printable_lines("".join(traceback.format_exception(error))), end="", file=sys.stderr)
             say(message)
             if as_json:
                 print(json.dumps({"type": "error", "error": message, "code": int(code)}), flush=True)
@@ -122,7 +134,8 @@ class _ToStderr(logging.Handler):
     """Whatever stderr is when something is logged: a progress bar puts itself before it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(printable_lines(self.format(record)), file=sys.stderr, flush=True)
+        with unheard():
+            print(printable_lines(self.format(record)), file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -15,6 +15,8 @@ from typing import Self
 from rich.console import Console, RenderableType
 from rich.live import Live
 
+from tvae.cli.reporting import unheard
+
 __all__ = ["Screen"]
 
 DRAW_SECONDS = 0.2
@@ -59,7 +61,8 @@ class Screen:
     def line(self, text: str) -> None:
         """One or more lines, above the region. Raises what the terminal said to earlier ones."""
         if not self.shown:
-            self._console.print(text)
+            with unheard():
+                self._console.print(text)
             return
         while True:
             if self._fault is not None:

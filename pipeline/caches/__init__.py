@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tvae.pipeline.caches.request import Buckets, CacheRequest
 from tvae.pipeline.caches.spec import Architecture, Framing, Subject, Trainer
-from tvae.pipeline.caches.trainers import TRAINERS, architecture_of, check_constants, trainer_named
+from tvae.pipeline.caches.trainers import TRAINERS, architecture_of, trainer_named
 
 __all__ = [
     "TRAINERS",
@@ -19,6 +19,5 @@ __all__ = [
     "Subject",
     "Trainer",
     "architecture_of",
-    "check_constants",
     "trainer_named",
 ]

@@ -78,20 +78,13 @@ def load_latents(
     program's and no space is said; UsageError where the VAE is not.
     """
     from tvae.pipeline.jobs import Job
-    from tvae.pipeline.jobs.convert import opened
+    from tvae.pipeline.jobs.convert import joined, opened
     from tvae.pipeline.jobs.vaes import Vaes
 
     told: dict[str, Any] = {"vae_of": of, "allow_pickle": allow_pickle, "latents_space": space, "latents_key": key}
     job = Job("decode", (os.fspath(path),), vae=None if vae is None else os.fspath(vae), size=size, **told)
     reader = open_latents(Path(path)) if space is None else opened(Path(path), job, Vaes(job))
     parts = [*reader]
-    names = [*parts[0].tensors]
-    joined = {
-        name: parts[0].tensors[name] if len(parts) == 1 else torch.cat([part.tensors[name] for part in parts], 1)
-        for name in names
-    }
-    times = tuple(time for part in parts for time in part.pts)
-    if reader.meta.kind == "image" and reader.meta.vae.temporal_factor is None:
-        joined = {name: value.squeeze(1) if value.ndim == 4 else value for name, value in joined.items()}
-    value = joined["mean"] if "mean" in joined else joined["latents"]
-    return Latents(value, joined.get("logvar"), reader.meta, times)
+    tensors, times = joined(parts, reader.meta), tuple(time for part in parts for time in part.pts)
+    value = tensors["mean"] if "mean" in tensors else tensors["latents"]
+    return Latents(value, tensors.get("logvar"), reader.meta, times)

@@ -9,6 +9,7 @@ All final files get their names in :func:`publish`.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import secrets
@@ -55,7 +56,12 @@ def publish(temporary: Path, target: Path) -> None:
     zeros; its folder after it, so that the name is still there.
     """
     flush_file(temporary)
-    os.replace(temporary, target)
+    try:
+        os.replace(temporary, target)
+    except PermissionError as error:  # Windows' word for a folder in the way, too
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target)) from error
+        raise
     try:
         flush_folder(target.parent)
     except OSError:
@@ -71,8 +77,15 @@ def discard(path: Path) -> None:
         _log.debug("left behind: %s", error)
 
 
+def folder_error(path: Path) -> OutputError:
+    """What to raise where a folder has the name of a result."""
+    return OutputError(f"cannot write {path}: it is a folder; move it away, or name another output")
+
+
 def write_error(path: Path, error: Exception) -> OutputError:
     """What to raise when a result cannot be written, for what the system or a library says."""
+    if isinstance(error, IsADirectoryError):
+        return folder_error(path)
     return OutputError(
         f"cannot write {path}: {getattr(error, 'strerror', None) or error}; check the disk and run again"
     )

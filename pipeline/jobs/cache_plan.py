@@ -19,7 +19,7 @@ from tvae.pipeline.caches.record import CacheRecord, FileRecord, place_for, read
 from tvae.pipeline.caches.resize import framed
 from tvae.pipeline.caches.spec import Piece, Size, Wish
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.files.atomic import discard, publish, temporary_path, write_error
+from tvae.pipeline.files.atomic import discard, folder_error, publish, temporary_path, write_error
 from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.files.stored import fill
 from tvae.pipeline.jobs.cache_checks import check_plan
@@ -203,18 +203,20 @@ class CachePlan:
         Killed at any point, it leaves each file whole or absent, and none that the record does not know.
         """
         stale = {name for name in self._known(place) - record.known if self.is_entry(name)}
+        result = place
         try:
             for one in staged:  # or an older file might pass for the one that the record describes
                 one.path.unlink(missing_ok=True)
             write_record(place, replace(record, stale=tuple(sorted(stale))))
             for one in staged:
-                publish(one.temporary, one.path)
+                result = one.path
+                publish(one.temporary, result)
             if stale and record.complete:
                 for name in stale:
                     (self.root / name).unlink(missing_ok=True)
                 write_record(place, record)
         except OSError as error:
-            raise write_error(place, error) from error
+            raise write_error(result, error) from error
         finally:
             drop(staged)
 
@@ -231,7 +233,9 @@ class CachePlan:
         return inside and self.trainer.entry_at(self.root, PurePosixPath(name)) is not None
 
     def check_own(self, path: Path, place: Path) -> None:
-        """InputError for a file in the way that tvae did not write for this source. place: of its record."""
+        """InputError for a file not written by tvae of this source, OutputError for a folder. place: of its record."""
+        if path.is_dir() and not path.is_symlink():
+            raise folder_error(path)
         if self.job.existing == "overwrite" or not os.path.lexists(path):
             return
         if path.relative_to(self.root).as_posix() not in self._known(place):

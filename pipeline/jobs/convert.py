@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,16 +77,10 @@ def write_latents(
     """Under a name that ``suits``, in one step. streams_of: whose sound and so on to copy. Raises as ``convert``."""
     suffix = target.suffix.lower()
     if suffix in WRITTEN:
-        joined = {name: torch.cat([p.tensors[name] for p in parts], 1) for name in parts[0].tensors}
-        squeezed = meta.kind == "image" and meta.vae.temporal_factor is None
-        shown = parts[0].tensors if len(parts) == 1 else joined
-        write_foreign(target, {name: _image(value) if squeezed else value for name, value in shown.items()})
+        write_foreign(target, joined(parts, meta))
     elif suffix == latents.IMAGE_SUFFIX:
         (part,) = parts
-        tensors = part.tensors
-        if meta.vae.temporal_factor is None:
-            tensors = {name: _image(value) for name, value in tensors.items()}
-        latents.write_image_latents(target, tensors, meta, repeated=part.repeated, overwrite=overwrite)
+        latents.write_image_latents(target, joined(parts, meta), meta, repeated=part.repeated, overwrite=overwrite)
     else:
         _write_clip(target, parts, meta, streams_of, overwrite)
 
@@ -111,14 +106,19 @@ def _in_space(parts: list[LatentsPart], meta: LatentsMeta, new: Space) -> list[L
         return [replace(parts[0], tensors=in_space(parts[0].tensors, space, old, new))]
     names = [*parts[0].tensors]
     lengths = [part.tensors[names[0]].shape[1] for part in parts]
-    joined = {name: torch.cat([part.tensors[name] for part in parts], 1) for name in names}
-    cut = {name: value.split(lengths, 1) for name, value in in_space(joined, space, old, new).items()}
+    whole = joined(parts, meta)
+    cut = {name: value.split(lengths, 1) for name, value in in_space(whole, space, old, new).items()}
     return [replace(part, tensors={name: cut[name][n] for name in names}) for n, part in enumerate(parts)]
 
 
-def _image(value: Tensor) -> Tensor:
-    """[C, h, w] of [C, 1, h, w]."""
-    return value.squeeze(1) if value.ndim == 4 else value
+def joined(parts: Sequence[LatentsPart], meta: LatentsMeta) -> dict[str, Tensor]:
+    """All parts as one: [C, t, h, w] of a clip, or of a picture through a video VAE, else [C, h, w]."""
+    found = parts[0].tensors
+    if len(parts) > 1:
+        found = {name: torch.cat([part.tensors[name] for part in parts], 1) for name in found}
+    if meta.kind == "video" or meta.vae.temporal_factor is not None:
+        return found
+    return {name: value.squeeze(1) if value.ndim == 4 else value for name, value in found.items()}
 
 
 def opened(source: Path, job: Job, vaes: Vaes) -> LatentsReader:

@@ -86,7 +86,10 @@ def is_there(output: Path) -> bool:
 
 
 def picture_serves(output: Path, fingerprint: str) -> str | None:
-    """Pictures and clips of ours carry their fingerprint. What does not may be the user's own, and is left alone."""
+    """Pictures and clips of ours carry their fingerprint. What does not may be the user's own, and is left alone. No
+    option puts a file in the place of a folder: that is told as the item's failure."""
+    if output.is_dir():
+        return None
     found = media.read_fingerprint(output)
     if found is None:
         return "it does not say that tvae made it from this input with these options; --overwrite replaces it"

@@ -90,8 +90,11 @@ def read_list(name: str) -> list[str]:
 
 
 def names_in(text: str) -> list[str]:
-    """Of a list: its lines without blank ones and those that start with ``#``."""
-    lines = (line.strip() for line in text.splitlines())
+    """Of a list: its lines without blank ones and those that start with ``#``. UsageError for zero bytes, which no name
+    has."""
+    if "\0" in text:
+        raise UsageError("a list of inputs has one name a line, and this one has zero bytes; leave -print0 out")
+    lines = (line.strip() for line in text.split("\n"))  # names may have what else Unicode ends a line by
     return [line for line in lines if line and not line.startswith("#")]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.files.atomic import write_error
+from tvae.pipeline.files.atomic import folder_error, write_error
 from tvae.pipeline.latents.meta import LatentsMeta, PartRecord
 from tvae.pipeline.latents.tensor_file import WrittenTensors, is_ours, write_tensors
 
@@ -32,6 +32,8 @@ def write_image_latents(
     that are not finite, `OutputError` where it cannot be written. Creates the folder. `repeated`: see `PartRecord`;
     `whole`: see `write_tensors`.
     """
+    if path.is_dir():
+        raise folder_error(path)
     if not overwrite and path.exists() and not is_ours(path):
         raise InputError(f"'{path}' exists and is not latents of tvae; move it away, or pass --overwrite")
     try:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tvae.pipeline.errors import OutputError
-from tvae.pipeline.files.atomic import temporary_path, write_error
+from tvae.pipeline.files.atomic import folder_error, temporary_path, write_error
 
 __all__ = ["reserve"]
 
@@ -14,7 +13,7 @@ def reserve(path: Path) -> Path:
     """Create an empty temporary file beside ``path`` (and the folder, if missing); OutputError when that cannot be."""
     temporary = temporary_path(path)
     if path.is_dir():
-        raise OutputError(f"cannot write {path}: it is a folder; move it away, or choose another output with -o")
+        raise folder_error(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.touch(exist_ok=False)

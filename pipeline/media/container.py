@@ -14,6 +14,7 @@ from av.video.stream import VideoStream
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.checked import open_regular
+from tvae.pipeline.media.formats import MJPEG
 from tvae.pipeline.media.spec import StreamInfo
 
 __all__ = [
@@ -48,8 +49,10 @@ def open_container(path: Path, max_pixels: int = _MOST_PROBED) -> InputContainer
     """
     options = _OPENING | {"max_pixels": str(max_pixels)}
     try:
-        open_regular(path).close()  # FFmpeg would wait for what a fifo brings
-        container = av.open(f"file:{os.fspath(path)}", metadata_errors="replace", options=options)
+        with open_regular(path) as file:  # FFmpeg would wait for what a fifo brings
+            jpegs = path.suffix.lower() in MJPEG.suffixes and file.read(2) == b"\xff\xd8"
+        form = MJPEG.name if jpegs else None  # it takes small ones for a picture
+        container = av.open(f"file:{os.fspath(path)}", format=form, metadata_errors="replace", options=options)
     except (av.error.FFmpegError, OSError, ValueError) as error:
         if _is_list(path):
             raise InputError(f"{path}: is a list of other files, not an image or a video; name those files") from error

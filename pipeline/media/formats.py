@@ -22,6 +22,7 @@ __all__ = [
     "HEIF",
     "JPEG",
     "MATROSKA",
+    "MJPEG",
     "MP4",
     "NUT",
     "PILLOW_READS",
@@ -174,6 +175,7 @@ HEIF = ImageFormat(
 MP4 = VideoFormat("mp4", (".mp4", ".m4v"), written=(".mp4", ".m4v"), iso=True)
 MATROSKA = VideoFormat("matroska", (".mkv",), written=(".mkv",))
 NUT = VideoFormat("nut", (".nut",))
+MJPEG = VideoFormat("mjpeg", (".mjpeg",))
 
 FORMATS: tuple[ImageFormat | VideoFormat, ...] = (
     PNG,
@@ -203,7 +205,7 @@ FORMATS: tuple[ImageFormat | VideoFormat, ...] = (
     VideoFormat("dv", (".dv",)),
     VideoFormat("f4v", (".f4v",)),
     VideoFormat("flv", (".flv",)),
-    VideoFormat("mjpeg", (".mjpeg",)),
+    MJPEG,
     VideoFormat("mpeg", (".mpg", ".mpeg")),
     VideoFormat("mpeg2video", (".m2v",)),
     VideoFormat("mpegts", (".ts", ".m2ts", ".mts")),

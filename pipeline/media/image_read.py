@@ -19,11 +19,13 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.media.container import reason
-from tvae.pipeline.media.formats import HEIF, JPEG, PILLOW_READS, TIFF, WEBP, ImageFormat
+from tvae.pipeline.media.formats import HEIF, JPEG, MJPEG, PILLOW_READS, PNG, TIFF, ImageFormat
 from tvae.pipeline.media.image_damage import DAMAGE, blaming, damaged, quiet
+from tvae.pipeline.media.image_memory import reading_takes
 from tvae.pipeline.media.image_pixels import in_bands, read_deep, transparent
 from tvae.pipeline.media.opened import Opened
 from tvae.pipeline.media.orientation import from_exif
+from tvae.pipeline.media.png_rows import ends_black, holds_all_rows
 from tvae.pipeline.media.room import MAX_PIXELS, too_large, too_many_pixels
 from tvae.pipeline.media.spec import Colour, MediaInfo
 from tvae.pipeline.media.still_reader import StillReader
@@ -32,8 +34,7 @@ __all__ = ["ImageReader", "image_size", "is_image"]
 
 _ORIENTATION_TAG, _BITS_TAG, _DNG_TAG = 0x0112, 258, 50706
 _SUBFILE_TAG = 254  # bit 0: a reduced version of another picture in the file, which comes first in camera raws
-_ALPHA_HELD = 2
-"""Bytes a pixel of alpha beside colour, as read and turned."""
+_NEXT = b"\xff\xd9\xff\xd8"  # the end of a JPEG, and the begin of one
 _PIX_FMT = {"1": "monob", "L": "gray", "LA": "ya8", "P": "pal8", "PA": "pal8", "RGB": "rgb24", "RGBA": "rgba"}
 
 Image.init()
@@ -53,7 +54,20 @@ def is_image(opened: Opened, max_pixels: int = MAX_PIXELS) -> bool:
             raise InputError(f"{path}: is a HEIF photo, which is not supported; convert it to JPEG or PNG first")
         return False
     with image:
+        if image.format == JPEG.name and path.suffix.lower() in MJPEG.suffixes and _follow(opened.file):
+            return False
         return _format_of(image).several != "video" or _pictures(image, path) == 1
+
+
+def _follow(file: BinaryIO) -> bool:
+    """Do more JPEGs come after the first, without a list of them? Else they are previews."""
+    file.seek(0)
+    before = b""
+    while piece := file.read(1 << 20):
+        if _NEXT in before + piece:
+            return True
+        before = piece[-len(_NEXT) + 1 :]
+    return False
 
 
 def image_size(path: Path) -> tuple[int, int] | None:
@@ -124,15 +138,15 @@ class ImageReader(StillReader):
             raise InputError(f"{path}: is not an image; check the file")
         with image:
             bits = _bits(image, path)
-            taken = image.width * image.height * (_held(image, bits) + (_ALPHA_HELD if alpha else 0))
+            taken = reading_takes(image, bits, opened.length, alpha=alpha)
             if memory is not None and taken > memory:
                 raise too_large(path, image.size, taken, memory)
             if hold is not None:
                 hold(taken)
-            rgb, info = self._read(image, bits)
+            rgb, info = self._read(image, bits, opened.file)
         super().__init__(info, rgb, self.warnings)
 
-    def _read(self, image: Image.Image, bits: int) -> tuple[np.ndarray, MediaInfo]:
+    def _read(self, image: Image.Image, bits: int, file: BinaryIO) -> tuple[np.ndarray, MediaInfo]:
         with blaming(self._path):
             tag = image.getexif().get(_ORIENTATION_TAG)
         orientation = from_exif(tag)
@@ -145,6 +159,7 @@ class ImageReader(StillReader):
         if bits > 8:
             self.warnings.append(f"{bits}-bit values read as 8-bit")
         if bits > 8:
+            image.close()  # which Pillow has decoded, where it looked for the orientation behind a PNG's pixels
             with blaming(self._path):
                 rgb, pix_fmt = read_deep(self._path, image.size, alpha=self._alpha)
             if profile or rgb.ndim == 2 or rgb.shape[2] == 2:
@@ -152,6 +167,8 @@ class ImageReader(StillReader):
         else:
             with blaming(self._path):
                 image.load()
+                if image.format == PNG.name and ends_black(image) and not holds_all_rows(file):
+                    raise EOFError("it has fewer rows than its header says")
             # Pillow turns a TIFF upright when it loads it, and takes its tag away
             turned = isinstance(image, TiffImageFile) and _ORIENTATION_TAG not in image.tag_v2
             rgb = self._in_srgb(image, profile)
@@ -207,13 +224,6 @@ class ImageReader(StillReader):
             except (ImageCms.PyCMSError, OSError) as error:
                 self.warnings.append(f"ICC profile cannot be used ({reason(error)}); ignored")
         return picture
-
-
-def _held(image: Image.Image, bits: int) -> int:
-    """Bytes that one pixel takes while it is read (measured: 7.5, turned 10; 16 bits up to 17; WebP 16)."""
-    if bits > 8:
-        return 18
-    return 16 if image.format == WEBP.name else 14 if image.info.get("icc_profile") else 10
 
 
 def _bits(image: Image.Image, path: Path) -> int:

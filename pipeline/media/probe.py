@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,7 +12,7 @@ from tvae.pipeline.media.image_read import ImageReader, is_image
 from tvae.pipeline.media.opened import Opened
 from tvae.pipeline.media.room import MAX_PIXELS
 from tvae.pipeline.media.spec import MediaInfo, Reader
-from tvae.pipeline.media.truncation import missing_bytes
+from tvae.pipeline.media.truncation import lacks_its_end, missing_bytes
 from tvae.pipeline.media.video_read import VideoReader
 
 __all__ = ["check_file", "count_frames", "open_reader", "probe"]
@@ -66,7 +67,10 @@ def _opened(path: Path) -> Opened:
     try:
         if path.is_dir():
             raise InputError(f"{path}: is a folder, not an image or a video; name the files in it")
-        if path.stat().st_size == 0:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(f"{path}: is a pipe, a device or a socket; save what it gives to a file first")
+        if status.st_size == 0:
             raise _empty(path)
         return Opened(path)
     except OSError as error:
@@ -78,11 +82,13 @@ def _is_image(opened: Opened, max_pixels: int) -> bool:
     if opened.length == 0:
         raise _empty(path)
     try:
-        missing = missing_bytes(opened)
+        missing, endless = missing_bytes(opened), lacks_its_end(opened)
     except OSError as error:
         raise _unreadable(path, error) from error
     if missing:
         raise InputError(f"{path}: is cut off, its last {missing} bytes are missing; fetch it again")
+    if endless:
+        raise InputError(f"{path}: is cut off, the end of the picture is missing; fetch it again")
     return is_image(opened, max_pixels)
 
 

@@ -7,9 +7,10 @@ from typing import BinaryIO
 
 from tvae.pipeline.media.opened import Opened
 
-__all__ = ["missing_bytes"]
+__all__ = ["lacks_its_end", "missing_bytes"]
 
 _ESSENTIAL_BOXES = {b"mdat", b"moov", b"moof"}
+_QOI_MAGIC, _QOI_END = b"qoif", b"\0" * 7 + b"\1"
 _EBML_HEADER, _EBML_SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
 
 
@@ -25,6 +26,16 @@ def missing_bytes(opened: Opened) -> int:
     if magic[:4] == b"RIFF" and magic[8:12] == b"AVI ":
         return max(0, int.from_bytes(magic[4:8], "little") + 8 - length)
     return 0
+
+
+def lacks_its_end(opened: Opened) -> bool:
+    """Is it a QOI picture without the mark that ends its pixels? FFmpeg reads one that is cut off as black below."""
+    file = opened.file
+    file.seek(0)
+    if file.read(4) != _QOI_MAGIC:
+        return False
+    file.seek(max(0, opened.length - 4096))  # some programs add to files
+    return _QOI_END not in file.read(4096)
 
 
 def _in_boxes(file: BinaryIO, length: int) -> int:

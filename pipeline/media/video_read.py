@@ -64,9 +64,9 @@ class VideoReader:
             self._decoded = self._decode()
             first = next(self._decoded, None)
             if first is None:
-                raise InputError(
-                    f"{path}: holds a video stream without a single whole frame ({self._too_large}); leave it out"
-                )
+                still = is_still_format(self._container)
+                what = "is no image that can be read" if still else "holds a video stream without a single whole frame"
+                raise InputError(f"{path}: {what} ({self._too_large}); leave it out")
             self._on_size(first.width * first.height)
             self._first: VideoFrame | None = first
             self._orientation = self._find_orientation(first)

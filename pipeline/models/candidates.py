@@ -5,9 +5,9 @@ Nothing is decided here. ``single_file`` takes a candidate without faults, ``nea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvae.pipeline.files.tensor_header import TensorSpec
 from tvae.pipeline.models.calls import SIDES, Side
@@ -15,6 +15,11 @@ from tvae.pipeline.models.expected_shapes import expected_shapes
 from tvae.pipeline.models.families.family import Family
 from tvae.pipeline.models.layout import Layout, Shapes, module_names
 from tvae.pipeline.models.one_side import side_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tvae.pipeline.models.weights_file import WeightsFile
 
 __all__ = ["Candidate", "Piece", "beside", "joined"]
 
@@ -35,6 +40,11 @@ class Piece:
     parts: int = 1
     file: int = 0
     """Which of the files of weights."""
+
+    def read(self, file: WeightsFile) -> Tensor:
+        """The module's tensor out of that file."""
+        found = file.whole(self.stored) if self.parts == 1 else file.part(self.stored, self.part, self.parts)
+        return found.reshape(self.shape)
 
 
 @dataclass(frozen=True)
@@ -84,13 +94,15 @@ def named(layout: Layout, tensors: Mapping[str, TensorSpec]) -> tuple[dict[str, 
     return found, twice
 
 
-def joined(one: Candidate, other: Candidate) -> Candidate | None:
-    """Two candidates of a side each, from the first and the second of two files, as one model. None: they are none."""
+def joined(one: Candidate, other: Candidate, same: Callable[[Collection[str]], bool]) -> Candidate | None:
+    """Two candidates of a side each, from the first and the second of two files, as one model. None: they are none.
+    same: whether tensors of these names, which both sides need and both files hold, have the same values in both."""
     if one.family is not other.family or {one.absent, other.absent} != {*SIDES}:
         return None
     second = {name: Piece(p.stored, p.shape, p.part, p.parts, 1) for name, p in other.pieces.items()}
-    if one.pieces.keys() & second.keys():
-        return None  # both hold what both sides need: which of the two counts, nobody says
+    shared = one.pieces.keys() & second.keys()
+    if any(one.pieces[name].shape != second[name].shape for name in shared) or not same(shared):
+        return None  # which of the two would count, nobody says
     found = {**second, **one.pieces}
     shapes: Shapes = {name: piece.shape for name, piece in found.items()}
     tensors = {name: TensorSpec("", shape) for name, shape in shapes.items()}

@@ -94,6 +94,12 @@ class Kin:
     files: Mapping[str, str] = field(default_factory=dict)
     class_name: str | None = None
 
+    @property
+    def scaling(self) -> tuple[float, float] | None:
+        """Scale and shift on the way into model space; None: not by two numbers."""
+        scale, shift = self.constants.get("scaling_factor"), self.constants.get("shift_factor", 0.0)
+        return None if scale is None or "latents_mean" in self.constants else (scale, shift)
+
     def fits(self, config: Mapping[str, Any]) -> bool:
         """Whether a configuration that was read off shapes may be this one's."""
         return all(_plain(config.get(name)) == _plain(value) for name, value in self.layers.items())

@@ -100,10 +100,7 @@ def _read(
         if pieces is None:
             yield name, file.whole(name)
         else:
-            piece = pieces[name]
-            only = piece.parts == 1
-            value = file.whole(piece.stored) if only else file.part(piece.stored, piece.part, piece.parts)
-            yield name, value.reshape(piece.shape)
+            yield name, pieces[name].read(file)
 
 
 def values_of(source: VaeSource) -> tuple[str, ...]:

@@ -8,8 +8,9 @@ and no name here, whatever its values are.
 from __future__ import annotations
 
 from tvae.pipeline.models.families import FAMILIES
+from tvae.pipeline.models.layout import Kin
 
-__all__ = ["published_name"]
+__all__ = ["published_kin", "published_name"]
 
 
 def published_name(sha256: str) -> str | None:
@@ -17,6 +18,12 @@ def published_name(sha256: str) -> str | None:
     return _NAMES.get(sha256)
 
 
+def published_kin(sha256: str) -> Kin | None:
+    """The models that the VAE of this file is of, where its family tells them from others of its layers."""
+    return _KIN.get(sha256)
+
+
+_KIN: dict[str, Kin] = {digest: kin for family in FAMILIES.values() for kin in family.kin for digest in kin.files}
 _NAMES: dict[str, str] = {
     digest: name
     for family in FAMILIES.values()

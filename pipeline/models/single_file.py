@@ -9,7 +9,7 @@ unknown.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -114,9 +114,10 @@ def recognise(header: Header, where: Path, of: str | None = None, sha256: Callab
     return _found(best, prefix, kin, why)
 
 
-def both_sides(one: Found, other: Found) -> Found | None:
-    """The VAE of which two files have a side each: ``one`` of the first, ``other`` of the second. None: of no VAE."""
-    candidate = joined(one.candidate, other.candidate)
+def both_sides(one: Found, other: Found, same: Callable[[Collection[str]], bool]) -> Found | None:
+    """The VAE of which two files have a side each: ``one`` of the first, ``other`` of the second. None: of no VAE.
+    same: see ``joined``."""
+    candidate = joined(one.candidate, other.candidate, same)
     kin = [each for each in one.kin if each in other.kin]
     if candidate is None or one.prefix or other.prefix or (not kin and (one.kin or other.kin)):
         return None

@@ -124,6 +124,34 @@ def test_a_full_stdout(more: list[str], tmp_path: Path) -> None:
     assert done.stderr == "tvae: cannot write to standard output: No space left on device; check where it goes\n"
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_log_on_a_full_disk_does_not_end_the_work(tmp_path: Path) -> None:
+    """Every line of the run and those after it are lost, and no result is."""
+    for name in "ab":
+        Image.fromarray(np.zeros((16, 16, 4), np.uint8)).save(tmp_path / f"{name}.png")
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "-m", "tvae.cli", "encode", "a.png", "b.png", "-o", "out"]
+        assert subprocess.run(words, cwd=tmp_path, stderr=full, check=False).returncode == 0
+    assert len([*(tmp_path / "out").iterdir()]) == 2
+
+
+def test_a_list_of_names_that_end_in_zeros(tvae: Tvae, tmp_path: Path) -> None:
+    """As ``find -print0`` gives them."""
+    (tmp_path / "list.txt").write_bytes(b"a.png\0b.png\0")
+    result = tvae("encode", "-a", tmp_path / "list.txt", "-o", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "one name a line, and this one has zero bytes" in " ".join(result.stderr.split())
+
+
+def test_names_in_a_list_may_have_what_is_no_end_of_a_line(tvae: Tvae, tmp_path: Path) -> None:
+    names = ["a\u2028b.png", "c\x85d.png", "e\x1cf.png"] if os.name == "posix" else ["a\u2028b.png"]
+    for name in names:
+        Image.fromarray(np.zeros((16, 16, 3), np.uint8)).save(tmp_path / name)
+    (tmp_path / "list.txt").write_text("".join(f"{tmp_path / name}\n" for name in names), encoding="utf-8")
+    assert tvae("encode", "-a", tmp_path / "list.txt", "-o", tmp_path / "out").exit_code == 0
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {f"{name}.safetensors" for name in names}
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING
 from tvae.pipeline.caches.shards.containers import CONTAINERS
 from tvae.pipeline.caches.spec import Architecture, Trainer
 from tvae.pipeline.errors import UsageError
+from tvae.pipeline.models.published import published_kin
 
 if TYPE_CHECKING:
     from tvae.pipeline.session.model_info import ModelInfo
 
-__all__ = ["LEFT_OUT", "TRAINERS", "architecture_of", "check_constants", "trainer_named"]
+__all__ = ["LEFT_OUT", "TRAINERS", "architecture_of", "trainer_named"]
 
 TRAINERS: dict[str, Trainer] = {
     found.name: found
     for found in (import_module(f"{__name__}.{module.name}").TRAINER for module in iter_modules(__path__))
 }
 
+_DEFAULT = (0.18215, 0.0)
+"""Scaling and shift of an AutoencoderKL whose configuration names none."""
 
 LEFT_OUT = {
     "diffusion-pipe": "its cache is valid for a fingerprint that another library makes of its whole data set",
@@ -70,25 +73,22 @@ def _differs(one: Architecture, info: ModelInfo) -> str:
         return f"that has {one.channels} channels"
     if one.factor not in (None, info.spatial_factor):
         return f"that has {one.factor} pixels a latent, this {info.spatial_factor}"
-    space = info.space
-    if one.space == "model" and one.constants is not None and space.unknown is None and not _has(one.constants, info):
+    if one.constants is None:
+        return ""
+    published, space = published_kin(info.weights_sha256), info.space
+    if published is not None and published.scaling not in (None, one.constants):
+        return f"it is the VAE of {published.note}, by its sha256"
+    if space.unknown is None and not _has(one.constants, info) and (one.space == "model" or _is_known(info)):
         theirs = f"scale {one.constants[0]} and shift {one.constants[1]} on the way into model space"
         return f"that has {theirs}, this {space.scale[0]:.5g} and {space.shift[0]:.5g}"
     return ""
 
 
-def check_constants(one: Architecture, info: ModelInfo) -> None:
-    """Raises UsageError for a VAE whose way into model space is that of another model that trainers know, for an
-    architecture of raw latents too, which do not depend on it. A finetuned VAE's may be any."""
-    known = {each.constants for trainer in TRAINERS.values() for each in trainer.architectures}
-    if one.constants is None or info.space.unknown is not None or _has(one.constants, info):
-        return
-    if any(constants is not None and _has(constants, info) for constants in known):
-        scale, shift = info.space.scale[0], info.space.shift[0]
-        raise UsageError(
-            f"the VAE '{info.id}' is of another model than {one.name}: that has scale {one.constants[0]} and shift "
-            f"{one.constants[1]} on the way into model space, this {scale:.5g} and {shift:.5g}"
-        )
+def _is_known(info: ModelInfo) -> bool:
+    """Is its way into model space that of a model that trainers know? Raw latents do not depend on it, but it tells of
+    which model a VAE is. A finetuned one's may be any, and the default is that of VAEs that were stored without."""
+    known = {one.constants for trainer in TRAINERS.values() for one in trainer.architectures} - {None, _DEFAULT}
+    return any(constants is not None and _has(constants, info) for constants in known)
 
 
 def _has(constants: tuple[float, float], info: ModelInfo) -> bool:

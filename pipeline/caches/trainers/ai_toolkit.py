@@ -33,6 +33,8 @@ _QWEN = ("AutoencoderKLQwenImage", "AutoencoderKLWan")
 _RESOLUTION = (1024, 1024)
 _FOLDER = "_latent_cache"
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
+_NAME = re.compile(r"(.*)_[\w-]{22}", re.ASCII | re.DOTALL)
+"""Of a file without its suffix: a stem, and MD5 as URL-safe Base64."""
 
 
 def _frame(size: Size, wish: Wish) -> Framing:
@@ -98,6 +100,8 @@ def _contents(subject: Subject, latents: Latents) -> list[Stored]:
 def _entry(place: PurePosixPath, texts: Mapping[str, str]) -> Entry | None:
     name, version = texts.get("filename"), texts.get("latent_space_version")
     sides = ["scale_to_width", "scale_to_height", "crop_x", "crop_y", "crop_width", "crop_height"]
+    if place.parent.name == _FOLDER and not texts and (found := _NAME.fullmatch(place.stem)):
+        return Entry(place.parent.parent, found[1], None)  # a damaged one, which reading it says
     if place.parent.name != _FOLDER or name is None or not all(_NUMBER.fullmatch(texts.get(one, "")) for one in sides):
         return None
     width, height, *crop = (int(texts[one]) for one in sides)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from tvae.pipeline.caches import CacheRequest, architecture_of, check_constants, trainer_named
+from tvae.pipeline.caches import CacheRequest, architecture_of, trainer_named
 from tvae.pipeline.caches.record import CacheRecord, read_record, record_place
 from tvae.pipeline.caches.spec import Entry
 from tvae.pipeline.caches.verify import records_below
@@ -57,7 +57,6 @@ class CacheFolder:
             raise UsageError(f"{root} is no folder; name that of the cache")
         self.root, self.trainer = root, trainer_named(request.trainer)
         self.architecture = architecture_of(self.trainer, request.architecture, info)
-        check_constants(self.architecture, info)
         if self.architecture.space == "model" and info.space.unknown is not None:
             raise UsageError(
                 f"{self.trainer.name} caches model space for {self.architecture.name}, and nothing is known of that of "

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from torch import Tensor
 
-from tvae.pipeline.caches import Framing, Subject, check_constants
+from tvae.pipeline.caches import Framing, Subject
 from tvae.pipeline.caches.record import CacheRecord, FileRecord, read_record
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs.cache_draw import drawn, generator_of
@@ -74,9 +74,7 @@ class IntoCache:
         known = KnownVae.of(meta)
         key = known.info, known.dtype
         if key not in self._plans:
-            plan = CachePlan(self._job, known)
-            check_constants(plan.architecture, known.info)
-            self._plans[key] = plan
+            self._plans[key] = CachePlan(self._job, known)
         return self._plans[key]
 
     def _posterior(self, plan: CachePlan, meta: LatentsMeta, notices: list[str]) -> str:

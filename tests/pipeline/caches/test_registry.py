@@ -9,15 +9,30 @@ from typing import Any
 
 import pytest
 
-from tvae.pipeline.caches import TRAINERS, CacheRequest, architecture_of, check_constants, trainer_named
+from tvae.pipeline.caches import TRAINERS, CacheRequest, architecture_of, trainer_named
 from tvae.pipeline.caches.trainers import LEFT_OUT
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.latent_space import LatentSpace
 
+FP16_FIX = "235745af8d86bf4a4c1b5b4f529868b37019a10f7c0b2e79ad0abca3a22bc6e1"  # of SDXL
+FT_MSE = "735e4c3a447a3255760d7f86845f09f937809baa529c17370d83e4c3758f3c75"  # of Stable Diffusion 1
 
-def vae(name: str = "AutoencoderKL", channels: int = 4, scale: float = 1.0, shift: float = 0.0, factor: int = 8) -> Any:
+
+def vae(
+    name: str = "AutoencoderKL",
+    channels: int = 4,
+    scale: float = 1.0,
+    shift: float = 0.0,
+    factor: int = 8,
+    digest: str = "",
+) -> Any:
     return SimpleNamespace(
-        id="v", class_name=name, latent_channels=channels, spatial_factor=factor, space=LatentSpace((shift,), (scale,))
+        id="v",
+        class_name=name,
+        latent_channels=channels,
+        spatial_factor=factor,
+        space=LatentSpace((shift,), (scale,)),
+        weights_sha256=digest,
     )
 
 
@@ -56,18 +71,22 @@ def test_anything_else_is_refused(trainer: str, name: str | None, info: Any, tol
 @pytest.mark.parametrize(
     ("trainer", "name", "info", "told"),
     [
-        ("kohya", "sd", vae(scale=0.13025), "of another model than sd: that has scale 0.18215 and shift 0.0"),
+        ("kohya", "sd", vae(scale=0.13025), "that has scale 0.18215 and shift 0.0 on the way into .*, this 0.13"),
         ("kohya", "sd3", vae(channels=16, scale=0.3611, shift=0.1159), "way into model space, this 0.3611 and 0.1159"),
-        ("musubi", "zi", vae(channels=16, scale=1.5305, shift=0.0609), "of another model than zi"),
+        ("musubi", "zi", vae(channels=16, scale=1.5305, shift=0.0609), "is not musubi's for zi: that has scale 0.3611"),
         ("kohya", "sdxl", vae(scale=0.13025), None),
         ("kohya", "sdxl", vae(scale=0.5), None),
+        ("kohya", "sdxl", vae(scale=0.18215), None),  # the default of those that were stored without
+        ("kohya", "sdxl", vae(scale=0.18215, digest=FP16_FIX), None),
+        ("kohya", "sd", vae(scale=0.18215, digest=FP16_FIX), "is not kohya's for sd: it is the VAE of SDXL, by its"),
+        ("kohya", "sdxl", vae(scale=0.18215, digest=FT_MSE), "it is the VAE of Stable Diffusion 1 and 2, by its"),
+        ("kohya", "sd", vae(scale=0.18215, digest=FT_MSE), None),
         ("kohya", "anima", vae("AutoencoderKLWan", 16, scale=0.18215), None),
     ],
 )
 def test_a_vae_of_another_model(trainer: str, name: str, info: Any, told: str | None) -> None:
-    one = next(one for one in TRAINERS[trainer].architectures if one.name == name)
     with nullcontext() if told is None else pytest.raises(UsageError, match=told):
-        check_constants(one, info)
+        assert architecture_of(TRAINERS[trainer], name, info).name == name
 
 
 def test_a_finetuned_vae_of_the_shape_is_taken_by_name() -> None:

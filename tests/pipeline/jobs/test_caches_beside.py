@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,13 @@ WANTED = (("kohya", "sdxl"), ("kohya", "sd"), ("ai-toolkit", "sdxl"), ("simpletu
 
 @pytest.fixture(scope="module")
 def vae(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return saved("sdxl", tmp_path_factory.mktemp("sdxl"))
+    """In ``plain``: the same without a scaling factor, which may be any model's."""
+    found = saved("sdxl", tmp_path_factory.mktemp("sdxl"))
+    found.plain = shutil.copytree(found.folder, tmp_path_factory.mktemp("plain") / "vae")
+    config = json.loads((found.plain / "config.json").read_text(encoding="utf-8"))
+    del config["scaling_factor"]
+    (found.plain / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return found
 
 
 @pytest.fixture
@@ -42,7 +50,8 @@ def cached(folder: Path, trainer: str, architecture: str, vae: Any) -> list[Even
     buckets = Buckets(True, 32, 128, 32) if trainer == "kohya" else Buckets()
     cache = CacheRequest(trainer, architecture=architecture, buckets=buckets)
     how: dict[str, Any] = {"dtype": "float32", "size": (64, 64), "cache": cache, "recursive": True}
-    run_job(Job("cache", (str(folder),), output=str(folder), vae=str(vae.folder), **how), events.append)
+    where = str(vae.plain if architecture == "sd" else vae.folder)
+    run_job(Job("cache", (str(folder),), output=str(folder), vae=where, **how), events.append)
     assert not [event for event in events if isinstance(event, ItemFailed)]
     return events
 

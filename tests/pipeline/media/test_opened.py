@@ -86,7 +86,7 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         Opened(tmp_path)
     with Sandbox("auto") as sandbox:
-        for path, told in ((tmp_path / "a.png", "is empty"), (tmp_path, "is a folder"), (tmp_path / "b", "cannot be")):
+        for path, told in ((tmp_path / "a.png", "is a pipe"), (tmp_path, "is a folder"), (tmp_path / "b", "cannot be")):
             with pytest.raises(InputError, match=told):
                 sandbox.open_reader(path)
             with pytest.raises(InputError, match=told):
@@ -107,3 +107,12 @@ def test_a_file_that_is_empty_or_shrinks(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "read", lambda descriptor, count: real(descriptor, min(count, 300)))  # a slow store
     with Opened(tmp_path / "b.jpg") as opened:
         assert opened.file.read() == (tmp_path / "b.jpg").read_bytes()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are POSIX's")
+def test_what_is_no_file_is_called_so(tmp_path: Path) -> None:
+    """They have 0 bytes, and are not waited for."""
+    os.mkfifo(tmp_path / "a.png")
+    for path in (tmp_path / "a.png", Path(os.devnull)):
+        with pytest.raises(InputError, match="is a pipe, a device or a socket"):
+            open_reader(path)

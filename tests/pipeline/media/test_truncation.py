@@ -1,6 +1,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import av
+import numpy as np
 import pytest
 
 from tvae.pipeline.errors import InputError
@@ -24,6 +26,23 @@ def test_a_cut_off_file_is_found_by_its_headers(suffix: str, make_clip: Callable
     assert missing(cut) > 0
     with pytest.raises(InputError, match=rf"cut{suffix}: is cut off, its last \d+ bytes are missing"):
         open_reader(cut)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.97])
+def test_a_cut_off_qoi_picture(share: float, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 90, 3), np.uint8)
+    encoder = av.CodecContext.create("qoi", "w")
+    assert isinstance(encoder, av.VideoCodecContext)
+    encoder.width, encoder.height, encoder.pix_fmt, encoder.framerate = 90, 60, "rgb24", 1
+    frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+    whole = b"".join(map(bytes, (*encoder.encode(frame), *encoder.encode())))
+    for name, data in (("whole", whole), ("more", whole + b"added"), ("cut", whole[: int(share * len(whole))])):
+        (tmp_path / f"{name}.qoi").write_bytes(data)
+    for name in ("whole", "more"):
+        with open_reader(tmp_path / f"{name}.qoi") as reader:
+            assert np.array_equal(next(iter(reader)).rgb, pixels)
+    with pytest.raises(InputError, match="is cut off, the end of the picture is missing"):
+        open_reader(tmp_path / "cut.qoi")
 
 
 def test_other_files_are_left_to_the_decoder(tmp_path: Path) -> None:

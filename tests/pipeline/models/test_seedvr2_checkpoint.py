@@ -193,7 +193,7 @@ def test_files_that_are_no_vae(file: Path) -> None:
 def test_folders_that_do_not_say_which(file: Path) -> None:
     second = file.with_name("ema_vae_copy.safetensors")
     second.write_bytes(file.read_bytes())
-    with pytest.raises(UsageError, match=rf"several VAEs \(ema_vae_copy\.safetensors, {NAME}\): name one"):
+    with pytest.raises(UsageError, match=rf"several VAEs: ema_vae_copy\.safetensors, {NAME}; name one"):
         locate_vae(str(file.parent))
     second.unlink()
     file.rename(file.with_name("ema_vae.pth"))

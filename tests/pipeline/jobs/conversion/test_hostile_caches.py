@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -129,3 +130,22 @@ def test_a_piece_that_begins_nowhere(folders: Any) -> None:
     assert code == 3
     assert "is of no piece that there is" in lines[0]
     assert files_below(Path("lat")) == {}
+
+
+@pytest.mark.parametrize("damage", [lambda whole: b"\xff" * 8 + whole[8:], lambda whole: whole[:100], lambda _: b""])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_damaged_file_of_ai_toolkits_is_named(folders: Any, damage: Any, recorded: bool) -> None:
+    """All that is known of it but its name stands in its header."""
+    for name in "ab":
+        write_photo(Path(f"photos/{name}.png"))
+    words = ("--arch", "sdxl", "--size", "96x96", "--vae", folders("sdxl"), "--no-progress")
+    assert tvae("cache", "photos", "--for", "ai-toolkit", "-o", "cache", *words)[0] == 0
+    (path,) = Path("cache/_latent_cache").glob("a_*")
+    path.write_bytes(damage(path.read_bytes()))
+    if not recorded:
+        shutil.rmtree("cache/.tvae-cache")
+    code, _, lines = tvae("convert", "cache", "lat", "--from", "ai-toolkit", *words, "--source", "photos")
+    assert (code, len(lines)) == (3, 1), lines
+    assert path.name in lines[0]
+    assert "damaged" in lines[0]
+    assert [*files_below(Path("lat"))] == ["b.png.safetensors"]

@@ -84,7 +84,7 @@ def test_what_is_not_as_it_was_is_refused(folders: Any) -> None:
         (("--from", "kohya", "--vae", "V", "--arch", "flux"), "is not kohya's for flux"),
         (("--from", "x", "--vae", "V"), "--from x is no trainer that tvae knows caches of"),
         (("--from", "webdataset", "--vae", "V"), "shards of webdataset are read by their loaders alone"),
-        (("--from", "kohya", "--vae", "V", "--arch", "sd"), "is of another model than sd"),
+        (("--from", "kohya", "--vae", "V", "--arch", "sd"), "is not kohya's for sd: that has scale 0.18215"),
         (("--from", "musubi", "--vae", "V"), "trains nothing on latents of the VAE"),
         (("--from", "kohya", "--vae", "V", "--arch", "sdxl", "--source", "gone"), "gone, does not exist"),
         (("--from", "ai-toolkit", "--vae", "V", "--arch", "sdxl"), "no files of ai-toolkit for sdxl in cache"),

@@ -1,0 +1,54 @@
+"""A folder that stands where a result would go: it stays, and the line names it and not a file of tvae's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cache_vaes import saved
+from PIL import Image
+
+from tvae.pipeline.caches import Buckets, CacheRequest
+from tvae.pipeline.files.atomic import publish
+from tvae.pipeline.jobs import ItemFailed, Job, run_job
+
+
+@pytest.fixture(scope="module")
+def sdxl(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return saved("sdxl", tmp_path_factory.mktemp("sdxl"))
+
+
+@pytest.mark.parametrize("existing", ["skip", "overwrite"])
+@pytest.mark.parametrize("operation", ["encode", "cache", "decode", "roundtrip"])
+@pytest.mark.parametrize("done", [False, True])
+def test_it_is_named(sdxl: Any, operation: Any, existing: Any, done: bool, tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((64, 96, 3), np.uint8)).save(tmp_path / "a.png")
+    vae, out = str(sdxl.folder), tmp_path / "out"
+    cache = CacheRequest("kohya", buckets=Buckets(True, 32, 128, 32)) if operation == "cache" else None
+    source = tmp_path / "a.png"
+    if operation == "decode":
+        source = tmp_path / "a.png.safetensors"
+        run_job(Job("encode", (str(tmp_path / "a.png"),), output=str(tmp_path), vae=vae), lambda _: None)
+    name = {"encode": "a.png.safetensors", "cache": "a_0096x0064_sdxl.npz"}.get(operation, "a.png")
+    job = Job(operation, (str(source),), output=str(out), vae=vae, existing=existing, cache=cache)
+    if operation == "cache":
+        job = Job(operation, job.inputs, output=str(out), vae=vae, existing=existing, cache=cache, size=(64, 64))
+    if done:
+        run_job(job, lambda _: None)
+        (out / name).unlink()
+    (out / name / "inside").mkdir(parents=True)
+    failed: list[ItemFailed] = []
+    run_job(job, lambda event: failed.append(event) if isinstance(event, ItemFailed) else None)
+    (one,) = failed
+    assert f"cannot write {out / name}: it is a folder; move it away" in one.error
+    assert (out / name / "inside").is_dir()
+    assert [path.name for path in out.rglob("*") if path.name.endswith(".tmp")] == []
+
+
+def test_a_file_does_not_take_a_folders_name(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    (tmp_path / "b" / "c").mkdir(parents=True)
+    with pytest.raises(IsADirectoryError):
+        publish(tmp_path / "a", tmp_path / "b")
