@@ -22,7 +22,6 @@ TRAINERS: dict[str, Trainer] = {
 
 
 LEFT_OUT = {
-    "diffusion-pipe": "its cache is valid for a fingerprint that another library makes of its whole data set",
     "finetrainers": "it takes latents only beside text embeddings of the same numbers, which chance gives out",
     "onetrainer": "its cache is found by a checksum of a random seed and settings, and numbered in order of files",
 }
@@ -51,7 +50,7 @@ def architecture_of(trainer: Trainer, name: str | None, info: ModelInfo) -> Arch
         if name not in suited:
             raise UsageError(f"{vae} is not {trainer.name}'s for {name}: {_differs(known[name], info)}")
         return suited[name]
-    if trainer.form is not None:  # where any VAE suits, raw latents are the plain ones
+    if trainer.architectures[0].classes is None:  # where any VAE suits, raw latents are the plain ones
         return trainer.architectures[0]
     if not suited:
         raise UsageError(f"{trainer.name} trains nothing on latents of {vae} that tvae knows of; it has {_all(known)}")
