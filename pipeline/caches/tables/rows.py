@@ -22,125 +22,13 @@ _CAPTIONS = "captions.json"
 _NOT_MEDIA = (".txt", ".npz", ".json", ".parquet", ".bak", ".db")
 _MOST_JSON = 1 << 30
 _MOST_TEXT = 16 << 20
-_VIDEOS = frozenset(
-    [
-        ".264",
-        ".265",
-        ".3g2",
-        ".3gp",
-        ".a64",
-        ".adp",
-        ".amr",
-        ".amv",
-        ".asf",
-        ".avc",
-        ".avi",
-        ".avr",
-        ".avs",
-        ".avs2",
-        ".avs3",
-        ".bmv",
-        ".cavs",
-        ".cdg",
-        ".cdxl",
-        ".cgi",
-        ".chk",
-        ".cif",
-        ".cpk",
-        ".dat",
-        ".dav",
-        ".dif",
-        ".dnxhd",
-        ".dnxhr",
-        ".drc",
-        ".dv",
-        ".dvd",
-        ".f4v",
-        ".flm",
-        ".flv",
-        ".gsm",
-        ".gxf",
-        ".h261",
-        ".h263",
-        ".h264",
-        ".h265",
-        ".h26l",
-        ".hevc",
-        ".idf",
-        ".ifv",
-        ".imx",
-        ".ipu",
-        ".ism",
-        ".isma",
-        ".ismv",
-        ".ivf",
-        ".ivr",
-        ".j2k",
-        ".kux",
-        ".lvf",
-        ".m1v",
-        ".m2t",
-        ".m2ts",
-        ".m2v",
-        ".m4a",
-        ".m4b",
-        ".m4v",
-        ".mj2",
-        ".mjpeg",
-        ".mjpg",
-        ".mk3d",
-        ".mka",
-        ".mks",
-        ".mkv",
-        ".mods",
-        ".moflex",
-        ".mov",
-        ".mp4",
-        ".mpc",
-        ".mpd",
-        ".mpeg",
-        ".mpg",
-        ".mpo",
-        ".mts",
-        ".mvi",
-        ".mxf",
-        ".mxg",
-        ".nut",
-        ".obu",
-        ".ogg",
-        ".ogv",
-        ".psp",
-        ".qcif",
-        ".rcv",
-        ".rgb",
-        ".rm",
-        ".roq",
-        ".sdr2",
-        ".ser",
-        ".sga",
-        ".svag",
-        ".svs",
-        ".ts",
-        ".ty",
-        ".ty+",
-        ".v",
-        ".v210",
-        ".vb",
-        ".vc1",
-        ".vc2",
-        ".viv",
-        ".vob",
-        ".webm",
-        ".wmv",
-        ".wtv",
-        ".xl",
-        ".xmv",
-        ".y4m",
-        ".yop",
-        ".yuv",
-        ".yuv10",
-    ]
-)
+_VIDEOS = """
+264 265 3g2 3gp a64 adp amr amv asf avc avi avr avs avs2 avs3 bmv cavs cdg cdxl cgi chk cif cpk dat dav dif
+dnxhd dnxhr drc dv dvd f4v flm flv gsm gxf h261 h263 h264 h265 h26l hevc idf ifv imx ipu ism isma ismv ivf ivr
+j2k kux lvf m1v m2t m2ts m2v m4a m4b m4v mj2 mjpeg mjpg mk3d mka mks mkv mods moflex mov mp4 mpc mpd mpeg mpg
+mpo mts mvi mxf mxg nut obu ogg ogv psp qcif rcv rgb rm roq sdr2 ser sga svag svs ts ty ty+ v v210 vb vc1 vc2
+viv vob webm wmv wtv xl xmv y4m yop yuv yuv10
+"""
 """What imageio, which diffusion-pipe asks, takes for videos."""
 
 
@@ -174,6 +62,8 @@ def rows_of(folder: Directory) -> tuple[list[Row | None], list[tuple[Path, str]]
     Raises UsageError for what tvae cannot cache, and for what the trainer would stop at.
     """
     root, found, left_out = Path(folder.path), list[Row | None](), list[tuple[Path, str]]()
+    if not root.is_dir():
+        raise UsageError(f"{folder.path}, a [[directory]] of the data set, is no folder")
     captions = _captions(root)
     for path in sorted(root.glob("*")):
         if not path.is_file() or path.suffix in _NOT_MEDIA:
@@ -233,7 +123,7 @@ def _size(path: Path) -> Size | None:
 
     if path.suffix == ".tar":
         raise UsageError(f"{path}: tvae does not look into archives for diffusion-pipe; unpack it")
-    if path.suffix.lower() in _VIDEOS:
+    if path.suffix.lower()[1:] in _VIDEOS.split():
         raise UsageError(f"{path}: tvae caches no videos for diffusion-pipe; move them to a [[directory]] of their own")
     try:
         with Image.open(path) as image:
@@ -269,8 +159,8 @@ def buckets_of(folder: Directory, keys: Sequence[Key], step: int) -> list[Bucket
             continue
         for resolution in folder.resolutions or ():
             ratio, frames = key
-            width = math.sqrt(resolution**2 * ratio)
-            size = _near(width, step), _near(resolution**2 / width, step)
+            side = math.sqrt(resolution**2 * ratio)
+            size = _near(side, step), _near(resolution**2 / side, step)
             name = f"cache_{ratio:.3f}x{size[0]}x{size[1]}x{frames}"
             found[name] = Bucket(key, (ratio, *size, frames), size, name)
     return list(found.values())

@@ -1,4 +1,4 @@
-"""dataset.toml of diffusion-pipe: a ``Directory`` for each of its ``[[directory]]``, with all that its table depends on.
+"""dataset.toml of diffusion-pipe: a ``Directory`` for each ``[[directory]]``, with all that its table depends on.
 
 What changes the table in a way that cannot be known before the trainer runs, and what tvae does not cache, is refused
 by its name in the file.

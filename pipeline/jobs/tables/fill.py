@@ -25,7 +25,7 @@ from tvae.pipeline.jobs.shards.packing import Packing
 from tvae.pipeline.jobs.shards.planned import planned_in_shards
 from tvae.pipeline.jobs.shards.run import alone_in
 from tvae.pipeline.jobs.tables.planned import TableItems
-from tvae.pipeline.jobs.tables.standing import TableStanding, is_trainers_own
+from tvae.pipeline.jobs.tables.standing import NoTexts, TableStanding, is_trainers_own
 from tvae.pipeline.models.load import BUILTIN
 
 __all__ = ["fill_table", "planned_in_table"]
@@ -69,7 +69,7 @@ class _Records(Shards):
     def __init__(
         self, context: Context, plan: CachePlan, standing: TableStanding, packing: Packing, table: TableItems
     ) -> None:
-        super().__init__(context, plan, standing, packing, lambda item: {})
+        super().__init__(context, plan, standing, packing, NoTexts())
         self._table = table
 
     def clip(self, item: Item) -> ClipRun:

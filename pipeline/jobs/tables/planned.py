@@ -60,8 +60,7 @@ def data_set(job: Job, architecture: Architecture) -> DataSet:
 
 
 def _item(row: Row, root: Path, place: PurePosixPath, number: int) -> Item:
-    image = frozenset({"image"})
-    return Item(row.path, number, image, root, place.name, exact=False, to_latents=False, below=place)
+    return Item(row.path, number, frozenset({"image"}), root, place.name, exact=False, to_latents=False, below=place)
 
 
 def _check(job: Job) -> None:

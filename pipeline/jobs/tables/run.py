@@ -68,7 +68,7 @@ class _Told:
                 self._on_event(ItemSkipped(path, self._items + number, home, why))
 
     def end(self, seconds: float) -> RunDone:
-        counts = (self._counts[name] for name in ("done", "skipped", "failed", "planned"))
-        finished = RunDone(*counts, seconds)
+        done, skipped, failed, planned = (self._counts[name] for name in ("done", "skipped", "failed", "planned"))
+        finished = RunDone(done, skipped, failed, planned, seconds)
         self._on_event(finished)
         return finished

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tvae.pipeline.caches.shards.record import ShardRecord
+from tvae.pipeline.caches.shards.origin import Origin
+from tvae.pipeline.caches.shards.record import SampleRecord, ShardRecord
 from tvae.pipeline.caches.tables.index import INDEX, drop_index, is_ours, read_index
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.files.flushing import flush_folder
 from tvae.pipeline.jobs.cache_plan import CachePlan
+from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.shards.origins import TextsBeside
 from tvae.pipeline.jobs.shards.standing import Standing
 from tvae.pipeline.jobs.tables.planned import TableItems
 
-__all__ = ["TableStanding", "is_trainers_own"]
+__all__ = ["NoTexts", "TableStanding", "is_trainers_own"]
 
 _SHARD = re.compile(r"shard_\d+\.bin", re.ASCII)
 
@@ -27,12 +30,19 @@ def is_trainers_own(table: TableItems) -> bool:
         return False
 
 
+class NoTexts(TextsBeside):
+    """Captions make no sample stale: the trainer takes them from its table."""
+
+    def __call__(self, item: Item) -> dict[str, Origin]:
+        return {}
+
+
 class TableStanding(Standing):
-    """See ``Standing``. Captions make no sample stale: the trainer takes them from its table."""
+    """See ``Standing``. Samples of images that are no longer in the table do not stay."""
 
     def __init__(self, plan: CachePlan, table: TableItems) -> None:
         self._foreign: list[Path] = []
-        super().__init__(plan, table.items, lambda item: {})
+        super().__init__(plan, table.items, NoTexts())
 
     def tidy(self) -> None:
         """Also removes a cache of the trainer's own that is to be overwritten. `OSError`."""
@@ -43,6 +53,9 @@ class TableStanding(Standing):
         if self._foreign:
             flush_folder(self.root)
         super().tidy()
+
+    def _is_fresh(self, one: SampleRecord) -> bool:
+        return one.place in self._items and super()._is_fresh(one)
 
     def _check_alike(self, record: ShardRecord) -> None:
         if self._plan.job.existing != "overwrite":
@@ -57,7 +70,7 @@ class TableStanding(Standing):
         found += [name for name in names if name.startswith(f"{INDEX}-")]  # of a run that was interrupted
         if found and self._plan.job.existing != "overwrite":
             raise UsageError(
-                f"{self.root / found[0]} is of a cache that diffusion-pipe made, of other images or captions or not to its "
-                "end; let diffusion-pipe go on with it, or replace it with --overwrite"
+                f"{self.root / found[0]} is of a cache that diffusion-pipe made, of other images or captions, or not "
+                "to its end; let diffusion-pipe go on with it, or pass --overwrite"
             )
         self._foreign = [self.root / name for name in found]
