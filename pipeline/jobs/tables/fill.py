@@ -8,8 +8,9 @@ from torch import Tensor
 
 from tvae.pipeline.caches import Subject
 from tvae.pipeline.caches.shards import Sample
+from tvae.pipeline.caches.shards.pickled_index import drop_index, write_index
 from tvae.pipeline.caches.shards.record import read_record, record_places
-from tvae.pipeline.caches.tables.index import drop_index, write_index
+from tvae.pipeline.caches.spec import timed
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs.batches import Batches
 from tvae.pipeline.jobs.cache_plan import CachePlan
@@ -77,6 +78,8 @@ class _Records(Shards):
         yield
 
     def _sample(self, subject: Subject, latents: Sequence[Tensor], texts: Mapping[str, bytes]) -> Sample:
+        if self._plan.model.info.temporal_factor is not None:
+            latents = [timed(one) for one in latents]
         made = sample_of(self._plan, subject, latents, texts)
         row = self._table.rows[subject.source]
         return Sample(made.key, made.latents, {"path": row.name, "captions": [*row.captions]})

@@ -6,12 +6,13 @@ import re
 from pathlib import Path
 
 from tvae.pipeline.caches.shards.origin import Origin
+from tvae.pipeline.caches.shards.pickled_index import INDEX, drop_index, is_ours, read_index
 from tvae.pipeline.caches.shards.record import SampleRecord, ShardRecord
-from tvae.pipeline.caches.tables.index import INDEX, drop_index, is_ours, read_index
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.files.flushing import flush_folder
 from tvae.pipeline.jobs.cache_plan import CachePlan
 from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.shards.facts import shard_facts
 from tvae.pipeline.jobs.shards.origins import TextsBeside
 from tvae.pipeline.jobs.shards.standing import Standing
 from tvae.pipeline.jobs.tables.planned import TableItems
@@ -58,8 +59,10 @@ class TableStanding(Standing):
         return one.place in self._items and super()._is_fresh(one)
 
     def _check_alike(self, record: ShardRecord) -> None:
-        if self._plan.job.existing != "overwrite":
-            super()._check_alike(record)
+        if self._plan.job.existing != "overwrite" and record.made_of != shard_facts(self._plan).made_of:
+            raise UsageError(
+                f"{self.root} holds records of another VAE or other options; pass --overwrite to make all of them anew"
+            )
 
     def _check_foreign(self) -> None:
         known = {*self.shards, *self._gone}
