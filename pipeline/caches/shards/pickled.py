@@ -1,7 +1,7 @@
-"""diffusion-pipe's shards: records of ``torch.save`` one after another in ``shard_0.bin`` and so on.
+"""diffusion-pipe's shards: records of ``torch.save`` one after another in files shard_0.bin and so on.
 
 Read at tdrussell/diffusion-pipe 8f83dbf25d03219df705570ec03e62be04bc402f (``utils/cache``, ``utils/dataset``). Where a
-record begins stands in ``metadata.db``, with the order of records and the fingerprint of their table
+record begins stands in the file metadata.db, with the order of records and the fingerprint of their table
 (``caches/tables``). A record holds plain values alone: ``latents``; ``image_spec``, which is None and the image's path;
 ``mask``, None; and ``caption``, all captions of the image when its latents were made. The trainer takes captions from
 its table.
