@@ -69,15 +69,9 @@ def rows_of(folder: Directory) -> tuple[list[Row | None], list[tuple[Path, str]]
         if not path.is_file() or path.suffix in _NOT_MEDIA:
             continue
         said = _of(path, captions)
-        size = None
-        if said is None and folder.skips_uncaptioned:
-            left_out.append((path, "diffusion-pipe leaves it out: it has no caption"))
-        elif (size := _size(path)) is None:
-            left_out.append((path, "diffusion-pipe leaves it out: it is no image that Pillow opens"))
-        key = None if size is None else _key(folder, size)
-        if size is not None and key is None:
-            left_out.append((path, "diffusion-pipe leaves it out: size_buckets have none of one frame"))
-        if key is None:
+        key = "it has no caption" if said is None and folder.skips_uncaptioned else _key(folder, _size(path))
+        if isinstance(key, str):
+            left_out.append((path, f"diffusion-pipe leaves it out: {key}"))
             found.append(None)
         else:
             texts = tuple(folder.prefix + one for one in ([""] if said is None else said))
@@ -117,8 +111,8 @@ def _of(path: Path, captions: dict[str, Any] | None) -> list[str] | None:
         raise UsageError(f"{text} is no UTF-8 text ({error.reason}); diffusion-pipe would stop at it") from error
 
 
-def _size(path: Path) -> Size | None:
-    """Of an image as it is stored; None: it cannot be opened."""
+def _size(path: Path) -> Size | str:
+    """Of an image as it is stored; or why it has none."""
     from PIL import Image
 
     if path.suffix == ".tar":
@@ -129,23 +123,25 @@ def _size(path: Path) -> Size | None:
         with Image.open(path) as image:
             several = path.suffix == ".webp" and getattr(image, "n_frames", 1) > 1
             size = image.size
-    except Exception:  # whatever it is, the trainer leaves the file out
-        return None
+    except Exception as error:  # whatever it is, the trainer leaves the file out
+        return f"Pillow does not open it ({type(error).__name__})"
     if several:
         raise UsageError(f"{path} is an animation, at which diffusion-pipe stops; take it out of the folder")
     return size
 
 
-def _key(folder: Directory, size: Size) -> Key | None:
-    """None: it fits no bucket."""
+def _key(folder: Directory, size: Size | str) -> Key | str:
+    """Of the group; or why it comes into none."""
     import numpy as np
 
+    if isinstance(size, str):
+        return size
     ratio = np.log(size[0] / size[1])
     apart = np.abs(ratio - np.log(np.array(folder.ratios)))
     if folder.resolutions is not None:
         return folder.ratios[int(np.argmin(apart))], 1
     candidates = [folder.sizes[n] for n in np.argsort(apart, kind="stable")]
-    return next((one for one in candidates if one[2] <= 1), None)
+    return next((one for one in candidates if one[2] <= 1), "size_buckets have none of one frame")
 
 
 def buckets_of(folder: Directory, keys: Sequence[Key], step: int) -> list[Bucket]:

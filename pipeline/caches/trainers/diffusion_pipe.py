@@ -77,6 +77,6 @@ TRAINER = Trainer(
     form=PICKLED,
     notes=(
         "a record is found by the table of all images and captions: when one has come, gone or changed, run tvae "
-        "again before diffusion-pipe, which would make the whole cache anew",
+        "again before diffusion-pipe, which would make the whole cache again",
     ),
 )

@@ -61,7 +61,7 @@ class TableStanding(Standing):
     def _check_alike(self, record: ShardRecord) -> None:
         if self._plan.job.existing != "overwrite" and record.made_of != shard_facts(self._plan).made_of:
             raise UsageError(
-                f"{self.root} holds records of another VAE or other options; pass --overwrite to make all of them anew"
+                f"{self.root} holds records of another VAE or other options; pass --overwrite to make all of them again"
             )
 
     def _check_foreign(self) -> None:
@@ -74,6 +74,6 @@ class TableStanding(Standing):
         if found and self._plan.job.existing != "overwrite":
             raise UsageError(
                 f"{self.root / found[0]} is of a cache that diffusion-pipe made, of other images or captions, or not "
-                "to its end; let diffusion-pipe go on with it, or pass --overwrite"
+                "to its end; let diffusion-pipe continue it, or pass --overwrite"
             )
         self._foreign = [self.root / name for name in found]

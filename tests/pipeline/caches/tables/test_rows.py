@@ -49,7 +49,7 @@ def test_what_the_trainer_leaves_out_has_no_row_but_a_place_in_the_order() -> No
     assert path.exists()
     found, left_out = rows()
     assert [row if row is None else row.path.name for row in found] == ["a.png", None, None, "e.png", "größe.jpg"]
-    assert left_out == ["b.png: it has no caption", "c.png: it is no image that Pillow opens"]
+    assert left_out == ["b.png: it has no caption", "c.png: Pillow does not open it (UnidentifiedImageError)"]
 
 
 def test_captions_of_one_file_take_the_place_of_texts() -> None:
