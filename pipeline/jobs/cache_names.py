@@ -31,7 +31,7 @@ def check_cache(items: Sequence[Item], job: Job) -> None:
     if job.cache is None:
         return
     if fills_tables(job):
-        raise UsageError(f"caches of {job.cache.trainer} are made by tvae cache alone, in a run of their own")
+        raise UsageError("a data set is cached by tvae cache alone, in a run of its own")
     trainer, known = trainer_named(job.cache.trainer), dict[tuple[str, ...], Item]()
     if trainer.form is not None:
         _check_keys(items)

@@ -1,5 +1,5 @@
-"""The file metadata.db, by which diffusion-pipe finds records: an SQLite file with the fingerprint of the table, the shard
-of each record in the order of the table, and where records begin. And tvae's own note of the one that it wrote.
+"""The file metadata.db, by which diffusion-pipe finds records: in SQLite, the fingerprint of the table, the shard of
+each record in the order of the table, and where records begin. And tvae's own note of the one that it wrote.
 """
 
 from __future__ import annotations

@@ -74,6 +74,8 @@ def rows_of(folder: Directory) -> tuple[list[Row | None], list[tuple[Path, str]]
             left_out.append((path, f"diffusion-pipe leaves it out: {key}"))
             found.append(None)
         else:
+            if any("\ud800" <= letter <= "\udfff" for letter in str(path)):
+                raise UsageError(f"{path}: its name is no Unicode, and diffusion-pipe would stop at it; rename it")
             texts = tuple(folder.prefix + one for one in ([""] if said is None else said))
             found.append(Row(path, str(path), texts, key))
     return found, left_out
@@ -159,6 +161,9 @@ def buckets_of(folder: Directory, keys: Sequence[Key], step: int) -> list[Bucket
             size = _near(side, step), _near(resolution**2 / side, step)
             name = f"cache_{ratio:.3f}x{size[0]}x{size[1]}x{frames}"
             found[name] = Bucket(key, (ratio, *size, frames), size, name)
+    for one in found.values():
+        if min(one.size) == 0:
+            raise UsageError(f"{one.folder}, a bucket of {folder.path}, has no area in multiples of {step} pixels")
     return list(found.values())
 
 

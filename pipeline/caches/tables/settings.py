@@ -148,7 +148,10 @@ def _ratios(whole: Mapping[str, Any], said: Mapping[str, Any], buckets: bool) ->
 
 def _rounded(values: list[float]) -> tuple[float, ...]:
     """In order, without doubles, to three digits: as they stand in names of folders."""
-    return tuple(sorted({round(one, 3) for one in values}))
+    found = sorted({round(one, 3) for one in values})
+    if found[0] == 0:
+        raise ValueError(f"{min(values)!r} is no size or ratio")
+    return tuple(found)
 
 
 def _side(value: Any) -> float:

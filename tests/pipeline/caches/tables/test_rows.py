@@ -4,6 +4,7 @@ diffusion-pipe itself gave."""
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,24 @@ def test_refused(name: str, content: bytes, told: str) -> None:
         Path("pictures", name).with_suffix(".txt").write_text("a caption")
     with pytest.raises(UsageError, match=told):
         rows()
+
+
+def test_a_name_that_no_table_holds_is_refused() -> None:
+    made()
+    try:
+        Path("pictures/a.png").rename(os.fsdecode(b"pictures/caf\xe9.png"))
+        Path("pictures/a.txt").rename(os.fsdecode(b"pictures/caf\xe9.txt"))
+    except (OSError, UnicodeError) as error:
+        pytest.skip(f"this system has no such names: {error}")
+    with pytest.raises(UsageError, match="its name is no Unicode"):
+        rows()
+
+
+def test_a_bucket_without_area_is_refused() -> None:
+    rows("resolutions = [5]")
+    (folder,) = read_settings(Path("dataset.toml"))
+    with pytest.raises(UsageError, match="no area in multiples of 16"):
+        buckets_of(folder, [(1.0, 1)], 16)
 
 
 def test_an_animation_is_refused() -> None:

@@ -58,6 +58,7 @@ def test_named_sizes_have_the_longest_first(tmp_path: Path) -> None:
         ("resolutions = [64]\nresolution = 3\n[[directory]]\npath = 'x'", "resolution is no setting"),
         ("resolutions = ['a']\n[[directory]]\npath = 'x'", "no size or ratio"),
         ("resolutions = [0]\n[[directory]]\npath = 'x'", "no size or ratio"),
+        ("resolutions = [1e-4]\n[[directory]]\npath = 'x'", "no size or ratio"),
         ("resolutions = [inf]\n[[directory]]\npath = 'x'", "no size or ratio"),
         ("size_buckets = [[64, 64]]\n[[directory]]\npath = 'x'", r"\[width, height, frames\]"),
         ("resolutions = [64]\nenable_ar_bucket = true\n[[directory]]\npath = 'x'", "min_ar is missing"),
