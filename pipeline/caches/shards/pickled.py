@@ -21,7 +21,8 @@ def _sample(sample: Sample) -> bytes:
 
     file = BytesIO()
     said = {"image_spec": [None, sample.facts["path"]], "mask": None, "caption": sample.facts["captions"]}
-    torch.save({"latents": torch.from_numpy(sample.latents), **said}, file)
+    latents = torch.from_numpy(sample.latents).to(getattr(torch, sample.facts["dtype"]))
+    torch.save({"latents": latents, **said}, file)
     return file.getvalue()
 
 

@@ -46,18 +46,22 @@ def write_index(
 ) -> None:
     """order: of each record its shard and its number in that. shards: where records begin, and their sizes, by the
     number of the shard. Killed at any point, it leaves an index that the note describes, or none. `OSError`."""
+    with closing(sqlite3.connect(":memory:")) as file:  # on the disk SQLite keeps files of its own beside it
+        file.execute("CREATE TABLE fingerprint(value)")
+        file.execute("INSERT INTO fingerprint VALUES(?)", (fingerprint,))
+        file.execute("CREATE TABLE items(shard, shard_index)")
+        file.executemany("INSERT INTO items VALUES(?, ?)", order)
+        for number, records in sorted(shards.items()):
+            file.execute(f"CREATE TABLE shard_{number}(offset, size)")
+            file.executemany(f"INSERT INTO shard_{number} VALUES(?, ?)", records)
+        file.commit()
+        content = file.serialize()
+    path = root / INDEX
+    if path.is_file() and is_ours(root) and path.read_bytes() == content:
+        return  # diffusion-pipe may be reading it
     drop_index(root)
-    with replacing(root / INDEX) as temporary:
-        with closing(sqlite3.connect(":memory:")) as file:  # on the disk SQLite keeps files of its own beside it
-            file.execute("CREATE TABLE fingerprint(value)")
-            file.execute("INSERT INTO fingerprint VALUES(?)", (fingerprint,))
-            file.execute("CREATE TABLE items(shard, shard_index)")
-            file.executemany("INSERT INTO items VALUES(?, ?)", order)
-            for number, records in sorted(shards.items()):
-                file.execute(f"CREATE TABLE shard_{number}(offset, size)")
-                file.executemany(f"INSERT INTO shard_{number} VALUES(?, ?)", records)
-            file.commit()
-            temporary.write_bytes(file.serialize())
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
         with replacing(_note(root)) as note:
             said = to_json(Note(fingerprint, len(order), of_file(temporary), library))
             note.write_text(json.dumps(said), encoding="utf-8")

@@ -22,7 +22,7 @@ TRAINERS: dict[str, Trainer] = {
 
 
 LEFT_OUT = {
-    "finetrainers": "it takes latents beside text embeddings of the same numbers, which it makes with latents of its own",
+    "finetrainers": "it takes latents beside text embeddings of the same numbers, which it makes with its own latents",
     "onetrainer": "its cache is found by a checksum of a random seed and settings, and numbered in order of files",
 }
 """Whose caches cannot be written from outside, and why; more in the folder's README."""

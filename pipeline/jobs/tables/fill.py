@@ -82,7 +82,8 @@ class _Records(Shards):
             latents = [timed(one) for one in latents]
         made = sample_of(self._plan, subject, latents, texts)
         row = self._table.rows[subject.source]
-        return Sample(made.key, made.latents, {"path": row.name, "captions": [*row.captions]})
+        dtype = str(latents[0].dtype).removeprefix("torch.")  # NumPy's samples have no bfloat16
+        return Sample(made.key, made.latents, {"path": row.name, "captions": [*row.captions], "dtype": dtype})
 
 
 class _TablePacking(Packing):

@@ -37,9 +37,9 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def run(**fields: Any) -> tuple[RunDone, list[Event]]:
     events: list[Event] = []
-    shards = fields.pop("shards", None)
-    request = CacheRequest("diffusion-pipe", "flux", posterior="mean", shards=shards)
-    done = run_job(Job("cache", ("dataset.toml",), cache=request, vae="vae", dtype="float32", **fields), events.append)
+    request = CacheRequest("diffusion-pipe", "flux", posterior="mean", shards=fields.pop("shards", None))
+    fields = {"vae": "vae", "dtype": "float32", **fields}
+    done = run_job(Job("cache", ("dataset.toml",), cache=request, **fields), events.append)
     return done, events
 
 
@@ -80,6 +80,15 @@ def test_a_changed_caption_moves_records_and_computes_none() -> None:
     assert fingerprint(SQUARE) != before
     assert all(torch.equal(one["latents"], first[one["image_spec"][1]]) for one in records(SQUARE))
     assert len(records(SQUARE)) == 5
+
+
+def test_a_run_that_changes_nothing_writes_nothing() -> None:
+    made(ONE)
+    run()
+    index = SQUARE / "metadata.db"
+    os.utime(index, (1, 1))
+    assert counts(run()[0]) == (0, 5, 0)
+    assert index.stat().st_mtime == 1
 
 
 def test_images_that_come_go_and_change() -> None:
@@ -196,6 +205,12 @@ def test_another_vae_is_refused_before_any_work() -> None:
     assert {one.state for one in verdicts(HOME)} == {"fine"}
     (row,) = caches_in(SQUARE)
     assert (row["architecture"], row["sources"], row["resolution"]) == ("flux", 5, [64, 64])
+
+
+def test_the_type_of_the_computation_is_stored() -> None:
+    made(ONE)
+    run(dtype="bfloat16")
+    assert {one["latents"].dtype for one in records(SQUARE)} == {torch.bfloat16}
 
 
 def test_frames_of_video_vaes_have_a_dimension_of_their_own() -> None:

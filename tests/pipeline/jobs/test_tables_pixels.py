@@ -1,4 +1,4 @@
-"""What diffusion-pipe's encoder sees of all kinds of pictures: laid over white, as they are stored, fitted by Pillow."""
+"""What diffusion-pipe's encoder sees of all kinds of images: laid over white, as they are stored, fitted by Pillow."""
 
 from __future__ import annotations
 
