@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from tvae.pipeline.caches.shards.pickled import PICKLED
@@ -25,6 +26,8 @@ __all__ = ["INDEX", "Note", "drop_index", "is_ours", "read_index", "read_note", 
 INDEX = PICKLED.index_name or ""
 _NOTE = "table"
 _MOST = 1 << 20
+_STEPS = 1 << 14
+"""Of 65,536 instructions of SQLite each, that reading an index takes at most."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,8 @@ def read_index(path: Path) -> tuple[str, int]:
     """Fingerprint and number of records of an index that another program wrote. InputError for what is none."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as file:
+            steps = count()
+            file.set_progress_handler(lambda: next(steps) > _STEPS, 1 << 16)  # a view may be without end
             (fingerprint,) = file.execute("SELECT value FROM fingerprint").fetchone()
             (records,) = file.execute("SELECT count(*) FROM items").fetchone()
     except (sqlite3.Error, TypeError, ValueError) as error:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
 from tvae.pipeline.caches import Subject
 from tvae.pipeline.caches.shards import Sample
-from tvae.pipeline.caches.shards.pickled_index import drop_index, write_index
+from tvae.pipeline.caches.shards.pickled_index import INDEX, drop_index, read_note, write_index
 from tvae.pipeline.caches.shards.record import read_record, record_places
 from tvae.pipeline.caches.spec import timed
 from tvae.pipeline.errors import InputError
@@ -32,6 +33,7 @@ from tvae.pipeline.models.load import BUILTIN
 __all__ = ["fill_table", "planned_in_table"]
 
 _BY_TRAINER = "diffusion-pipe has cached it"
+_MOVED = "its latents are there; metadata.db will be written for the changed table"
 
 
 def fill_table(
@@ -61,7 +63,15 @@ def planned_in_table(
     """Tells the outcome of each of these items; changes nothing. Raises as ``fill_table`` does."""
     if context.job.existing != "overwrite" and is_trainers_own(table):
         return lambda item: ItemSkipped(item.source, item.index, table.root, _BY_TRAINER)
-    return planned_in_shards(items, context, plan, TableStanding(plan, table))
+    look, note = planned_in_shards(items, context, plan, TableStanding(plan, table)), read_note(table.root)
+    if note is not None and note.fingerprint == table.fingerprint and (table.root / INDEX).exists():
+        return look
+
+    def told(item: Item) -> Outcome:
+        outcome = look(item)
+        return replace(outcome, reason=_MOVED) if isinstance(outcome, ItemSkipped) else outcome
+
+    return told
 
 
 class _Records(Shards):
