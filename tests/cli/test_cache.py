@@ -145,3 +145,13 @@ def test_a_data_set_from_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [one["caption"] for one in records(root)] == [["a caption"]]
     assert call("verify", "photos/cache", "--source", "photos")[:2] == (0, "1 fine\n")
     assert "diffusion-pipe" in call("inspect", str(root))[1]
+
+
+def test_a_job_file_of_a_data_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    stood_in(monkeypatch)
+    Path("dataset.toml").write_text("resolutions = [64]\n[[directory]]\npath = 'photos'\n")
+    step = {"inputs": ["dataset.toml"], "vae": "vae", "output": "."}
+    said = "\n".join(f"{name} = {json.dumps(value)}" for name, value in step.items())
+    Path("job.toml").write_text(f'[[step]]\noperation = "cache"\n{said}\ncache = {{trainer = "diffusion-pipe"}}\n')
+    code, _, error = call("batch", "job.toml")
+    assert (code, "cached by tvae cache alone" in error) == (2, True)
