@@ -27,7 +27,7 @@ def picture(path: Path, size: tuple[int, int], seed: int = 0) -> None:
 
 def made(settings: str = BUCKETS, folder: str = "pictures") -> Path:
     """The file, which names the folder as it is named here."""
-    Path(folder).mkdir()
+    Path(folder).mkdir(exist_ok=True)
     for number, (name, size) in enumerate(SIZES.items()):
         picture(Path(folder, name), size, number)
         Path(folder, name).with_suffix(".txt").write_text(f" a caption of {name}\n", encoding="utf-8")

@@ -10,6 +10,7 @@ import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -37,10 +38,11 @@ def library_version() -> str:
 
 
 def in_order(path: str, rows: Sequence[Row | None]) -> list[Row]:
-    """Of a folder: those that are not left out, in the order that the trainer shuffles them into. path: as typed."""
+    """Of a folder: those that are not left out, in the order that the trainer shuffles them into. path: as typed, but for dots and
+    slashes that ``Path`` takes away."""
     datasets = _library()
     with _quiet(datasets):
-        shuffled = datasets.Dataset.from_dict({"row": [*range(len(rows))]}).shuffle(seed=_seed(path))
+        shuffled = datasets.Dataset.from_dict({"row": [*range(len(rows))]}).shuffle(seed=_seed(Path(path)))
     return [row for number in shuffled["row"] if (row := rows[number]) is not None]
 
 

@@ -12,7 +12,7 @@ import pytest
 from data_sets import BUCKETS, made
 
 from tvae.pipeline.caches.tables.fingerprint import Table, in_order, library_version, table_of
-from tvae.pipeline.caches.tables.rows import buckets_of, rows_of
+from tvae.pipeline.caches.tables.rows import Row, buckets_of, rows_of
 from tvae.pipeline.caches.tables.settings import read_settings
 from tvae.pipeline.errors import UsageError
 
@@ -77,6 +77,13 @@ def test_tables_are_the_trainers(tables: dict[str, Table]) -> None:
     assert len({*found.values()}) == len(found)
     if known is not None:
         assert found == {name: known[name] for name in found}
+
+
+@needs_library
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_path_is_the_same_with_dots_and_slashes() -> None:
+    rows = [Row(Path(str(n)), str(n), (), (1.0, 1)) for n in range(30)]
+    assert in_order("./pictures/", rows) == in_order("pictures", rows) != in_order("../pictures", rows)
 
 
 @pytest.mark.skipif(find_spec("datasets") is not None, reason="the library datasets is there")
