@@ -38,8 +38,8 @@ def library_version() -> str:
 
 
 def in_order(path: str, rows: Sequence[Row | None]) -> list[Row]:
-    """Of a folder: those that are not left out, in the order that the trainer shuffles them into. path: as typed, but for dots and
-    slashes that ``Path`` takes away."""
+    """Of a folder: those that are not left out, in the order that the trainer shuffles them into. path: as typed, but
+    for dots and slashes that ``Path`` takes away."""
     datasets = _library()
     with _quiet(datasets):
         shuffled = datasets.Dataset.from_dict({"row": [*range(len(rows))]}).shuffle(seed=_seed(Path(path)))
@@ -54,7 +54,7 @@ def table_of(bucket: Bucket, rows: Sequence[Row]) -> Table:
         "image_spec": [[None, row.name] for row in rows],
         "mask_file": [None for row in rows],
         "caption": [[*row.captions] for row in rows],
-        "ar_bucket": [None if named else [float(one) for one in bucket.key] for row in rows],
+        "ar_bucket": [None if named else [*map(type(bucket.key[0]), bucket.key)] for row in rows],
         "size_bucket": [[*bucket.key] if named else None for row in rows],
         "is_video": [False for row in rows],
     }

@@ -147,11 +147,12 @@ def _ratios(whole: Mapping[str, Any], said: Mapping[str, Any], buckets: bool) ->
 
 
 def _rounded(values: list[float]) -> tuple[float, ...]:
-    """In order, without doubles, to three digits: as they stand in names of folders."""
+    """In order, without doubles, to three digits: as they stand in names of folders. Whole numbers stay whole where all
+    are: the order of images is drawn from how they are written."""
     found = sorted({round(one, 3) for one in values})
     if found[0] == 0:
         raise ValueError(f"{min(values)!r} is no size or ratio")
-    return tuple(found)
+    return tuple(found if all(type(one) is int for one in found) else map(float, found))
 
 
 def _side(value: Any) -> float:

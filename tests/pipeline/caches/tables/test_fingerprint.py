@@ -19,6 +19,7 @@ from tvae.pipeline.errors import UsageError
 NAMED = (
     'size_buckets = [[64, 64, 1], [96, 50, 1], [64, 96, 9]]\ncaption_prefix = "in oil, "\nshuffle_metadata = false\n'
 )
+WHOLE = "resolutions = [80]\nenable_ar_bucket = true\nar_buckets = [1, 2]\n"
 
 ORDER = {
     "cache_0.707x48x80x1": ["b.png"],
@@ -29,6 +30,8 @@ ORDER = {
     "cache_1.414x80x48x1": ["a.png", "größe.jpg"],
     "cache_64x64x1": ["b.png", "c.png", "e.png"],
     "cache_96x50x1": ["a.png", "größe.jpg"],
+    "cache_1.000x80x80x1": ["e.png", "größe.jpg", "b.png", "c.png"],
+    "cache_2.000x112x64x1": ["a.png"],
 }
 FINGERPRINTS = {
     "5.2.0": {
@@ -40,6 +43,8 @@ FINGERPRINTS = {
         "cache_1.414x80x48x1": "37564cdb60262761",
         "cache_64x64x1": "fc1305e6214d2ae6",
         "cache_96x50x1": "c7ed55cabd762b28",
+        "cache_1.000x80x80x1": "ba0ae6ea4242d95e",
+        "cache_2.000x112x64x1": "d189e28f533713ec",
     },
     "4.0.0": {
         "cache_0.707x48x80x1": "2d2fa592f6f73d78",
@@ -50,6 +55,8 @@ FINGERPRINTS = {
         "cache_1.414x80x48x1": "5dc20a533e591e17",
         "cache_64x64x1": "048004b4bb2b8eb0",
         "cache_96x50x1": "54e75f7b40dcde88",
+        "cache_1.000x80x80x1": "f01885c2ffd9d37e",
+        "cache_2.000x112x64x1": "ab8d8819d2cfe66c",
     },
 }
 needs_library = pytest.mark.skipif(find_spec("datasets") is None, reason="needs the library datasets")
@@ -67,7 +74,7 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
 
 @needs_library
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("tables", [BUCKETS, NAMED], indirect=True, ids=["ratios", "sizes"])
+@pytest.mark.parametrize("tables", [BUCKETS, NAMED, WHOLE], indirect=True, ids=["ratios", "sizes", "whole"])
 def test_tables_are_the_trainers(tables: dict[str, Table]) -> None:
     assert {name: [row.path.name for row in table.rows] for name, table in tables.items()} == {
         name: ORDER[name] for name in tables

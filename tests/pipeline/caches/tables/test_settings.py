@@ -34,6 +34,15 @@ def test_a_folder_has_settings_of_its_own(tmp_path: Path) -> None:
     assert second == Directory("y", (0.5, 1.5), (50,), (), "p ", False, True)
 
 
+@pytest.mark.parametrize(
+    ("ratios", "wanted"), [("[2, 1]", "(1, 2)"), ("[2, 1.5]", "(1.5, 2.0)"), ("[[4, 2]]", "(2.0,)")]
+)
+def test_whole_ratios_stay_whole_where_all_are(tmp_path: Path, ratios: str, wanted: str) -> None:
+    """The order of images is drawn from how they are written."""
+    text = f"resolutions = [64]\nenable_ar_bucket = true\nar_buckets = {ratios}\n[[directory]]\npath = 'x'"
+    assert str(read(tmp_path, text)[0].ratios) == wanted
+
+
 def test_without_buckets_all_is_square(tmp_path: Path) -> None:
     (one,) = read(tmp_path, "resolutions = [64]\n[[directory]]\npath = 'x'\nframe_buckets = [1, 33]")
     assert one.ratios == (1.0,)
