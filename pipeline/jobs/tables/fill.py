@@ -50,7 +50,7 @@ def fill_table(
         return
     if context.job.batch is None and model.device.type == "cpu":
         batches = Batches(1, "cpu")  # see fill_shards
-    with alone_in(table.root):
+    with alone_in(table.root, "wait for it"):
         standing = TableStanding(plan, table)
         with _TablePacking(plan, standing, table, end) as packing:
             context.emit(started)
