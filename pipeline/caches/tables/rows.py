@@ -120,7 +120,9 @@ def _size(path: Path) -> Size | str:
     if path.suffix == ".tar":
         raise UsageError(f"{path}: tvae does not look into archives for diffusion-pipe; unpack it")
     if path.suffix.lower()[1:] in _VIDEOS.split():
-        raise UsageError(f"{path}: tvae caches no videos for diffusion-pipe; move them to a [[directory]] of their own")
+        raise UsageError(
+            f"{path}: tvae caches no videos for diffusion-pipe; give tvae a dataset.toml without this folder"
+        )
     try:
         with Image.open(path) as image:
             several = path.suffix == ".webp" and getattr(image, "n_frames", 1) > 1

@@ -9,8 +9,9 @@ they have an alpha channel, cut to the proportions of their bucket around the mi
 bicubically. ComfyUI's VAEs (Z-Image, FLUX.2, ERNIE-Image, Krea 2) give the mean, as do AuraFlow's, Qwen-Image's, and
 Wan's; the others a sample.
 
-Left out: models that want more of an image than its latents (Wan's and SkyReels' from images to videos), those whose
-folder is called as a user's file (LTX-Video), and those whose VAE diffusers does not have.
+Left out: videos; models that want more of an image than its latents (Wan's and SkyReels' from images to videos), whose
+folder is called as a user's file (LTX-Video), or which encode otherwise than diffusers or have not been compared
+(Cosmos, HunyuanImage, HunyuanVideo-1.5, Ideogram 4, LTX-2, MiniMax H3).
 """
 
 from __future__ import annotations
