@@ -78,6 +78,25 @@ Shards = Annotated[
         rich_help_panel=CACHE,
     ),
 ]
+Concepts = Annotated[
+    str | None,
+    typer.Option(
+        "--concepts",
+        metavar="FILE",
+        help="With --for onetrainer, in the place of inputs: its file of concepts (training_concepts/concepts.json).",
+        rich_help_panel=CACHE,
+    ),
+]
+Config = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="With --for onetrainer: an exported training configuration, which says --arch, --size and --buckets, and "
+        "may hold the concepts.",
+        rich_help_panel=CACHE,
+    ),
+]
 
 
 def cache(
@@ -103,6 +122,8 @@ def cache(
     start: Start = 0,
     target_fps: options.TargetFps = None,
     shards: Shards = None,
+    concepts: Concepts = None,
+    config: Config = None,
     vae: options.Vae = None,
     vae_of: options.VaeOf = None,
     allow_pickle: options.AllowPickle = False,
@@ -126,6 +147,7 @@ def cache(
 ) -> None:
     """Write the latents that a trainer would cache: its file names, contents, scaling and buckets.
 
+    With --for onetrainer the images are those of its concepts (--concepts), and there are no inputs.
     Captions stay where they are; they are the trainer's business.
     What is there already and still right is skipped: after a change of image, VAE or options its files are made again.
 
@@ -183,6 +205,8 @@ def cache(
                 start,
                 target_fps,
                 shards,
+                concepts,
+                config,
             ),
         )
         if print_config:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("cli", "kernels", "pipeline", "presets")
+PACKAGES = ("cli", "kernels", "pipeline", "presets", "public")
 QUOTED = re.compile(r"``([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)``(?!`)")
 FILES = ("py", "cu")
 EXAMPLES = {"decoder.prev", "tensor.data", "p.data.copy_", "ema_vae_fp16.safetensors"}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("cli", "kernels", "pipeline", "presets")
+PACKAGES = ("cli", "kernels", "pipeline", "presets", "public")
 MOST = 300
 """Lines of a file."""
 
@@ -23,7 +23,8 @@ def sources() -> dict[str, Path]:
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
             parts = path.relative_to(ROOT).with_suffix("").parts
-            found[".".join(("tvae", *(parts[:-1] if parts[-1] == "__init__" else parts)))] = path
+            name = ".".join(("tvae", *(parts[:-1] if parts[-1] == "__init__" else parts)))
+            found[name.replace("tvae.public", "tvae")] = path
     return found
 
 
@@ -103,4 +104,4 @@ def test_files_of_tests_are_short() -> None:
 def test_every_folder_is_installed() -> None:
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     folders = {path.parent.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
-    assert {f"tvae.{'.'.join(folder.parts)}" for folder in folders} == {*told}
+    assert {f"tvae.{'.'.join(folder.parts)}".replace("tvae.public", "tvae") for folder in folders} == {*told}

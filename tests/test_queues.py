@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FILES = [path for folder in ("cli", "kernels", "pipeline", "presets") for path in sorted((ROOT / folder).rglob("*.py"))]
+FILES = [
+    path
+    for folder in ("cli", "kernels", "pipeline", "presets", "public")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
 
 
 def timed_waits(text: str) -> list[int]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = (".github", "cli", "kernels", "pipeline", "presets", "tests")
+FOLDERS = (".github", "cli", "kernels", "pipeline", "presets", "public", "tests")
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
     for path in (*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md")))

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from tvae.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("cli", "kernels", "pipeline", "presets")
+FOLDERS = ("cli", "kernels", "pipeline", "presets", "public")
 PAGES = sorted(
     (*ROOT.glob("*.md"), *(page for name in (*FOLDERS, ".github", "tests") for page in (ROOT / name).rglob("*.md")))
 )

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
-from tvae.pipeline.batch.keys import Key, cache_keys, keys
+from tvae.pipeline.batch.keys import FILES_OF_CACHES, Key, cache_keys, keys
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.job import Job, fills_tables
 from tvae.pipeline.jobs.outputs import names_a_file
@@ -45,7 +45,8 @@ def said_of(job: Job) -> dict[str, Any]:
     if "spill" in said:
         said["spill"] = _absolute(said["spill"])
     if job.cache is not None:
-        said["cache"] = _changed(job.cache, cache_keys())
+        cache = _changed(job.cache, cache_keys())
+        said["cache"] = cache | {name: _absolute(cache[name]) for name in FILES_OF_CACHES if name in cache}
     return said
 
 

@@ -71,6 +71,10 @@ class CacheRequest:
     """Frames a second that are kept of a faster video; None: all."""
     shards: str | None = None
     """Size of a shard at most, such as ``1GB``; None: as the form has it."""
+    concepts: str | None = None
+    """The trainer's file of concepts, whose folders are cached; None: they stand in ``config``."""
+    config: str | None = None
+    """The trainer's file of settings of a training; None: they are as the request says."""
 
     def __post_init__(self) -> None:
         if self.posterior not in (None, "mean", "sample"):
@@ -88,6 +92,11 @@ class CacheRequest:
 
         if self.shards is not None:
             parse_size(self.shards)
+
+    @property
+    def reads_concepts(self) -> bool:
+        """Does it name a file of the trainer?"""
+        return self.concepts is not None or self.config is not None
 
     @property
     def cuts_clips(self) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
+from tvae.pipeline.caches.concepts import READERS
 from tvae.pipeline.caches.request import Buckets
 from tvae.pipeline.caches.shards.form import ShardForm
 from tvae.pipeline.files.stored import Stored
@@ -25,9 +26,9 @@ __all__ = ["Architecture", "Entry", "Filter", "Framing", "Piece", "Size", "Subje
 Size = tuple[int, int]
 """(width, height) in pixels."""
 
-Filter = Literal["area", "linear", "lanczos", "bicubic"]
+Filter = Literal["area", "linear", "lanczos", "bicubic", "smooth"]
 """How a size is changed: *area* and *linear* as OpenCV's INTER_AREA and INTER_LINEAR do it, *lanczos* and *bicubic* as
-Pillow does them."""
+Pillow does them, *smooth* as PyTorch's antialiased bilinear interpolation of floats does it."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,10 @@ class Architecture:
     """Scaling and shift of an AutoencoderKL that tell this VAE from others of its shape; None: they tell nothing."""
     clips: bool = False
     """Videos, too."""
+    timed: bool = False
+    """Of caches of concepts: the VAE is one of videos, and a picture a video of one frame."""
+    overflows: bool = False
+    """Of caches of concepts: a training in float16 computes and stores latents in another type."""
     label: str = ""
     """A second name, where the trainer has one."""
 
@@ -192,10 +197,17 @@ class Trainer:
     """A video is one file; it cannot tell pieces apart."""
     apart: bool = False
     """Images and videos have cache folders of their own."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Architectures that it has and tvae writes no caches for, and why."""
     form: ShardForm | None = None
     """It reads no files of single sources, but shards of this form; None: it reads files."""
     notes: tuple[str, ...] = ()
     """What a user should know of these caches; a line each."""
+
+    @property
+    def concepts(self) -> bool:
+        """What it caches stands in files of its own; see ``caches.concepts``."""
+        return self.name in READERS
 
     def entry_at(self, root: Path, place: PurePosixPath) -> Entry | None:
         """Of a file below a folder; None where it is none of the trainer's latents. A damaged one has no texts."""

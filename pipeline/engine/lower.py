@@ -38,9 +38,9 @@ def lower(
     like: Program | None = None,
 ) -> Program:
     """Lower a graph at the sizes that ``Graph.bind`` gave. kernels: None for the definitions. channels_last: memory
-    layout of maps when it runs, which decides what operations take beside them. like: the same at other sizes: ops of
-    weights alone, which are the same at every size, are taken from it. Raises UnsupportedOp."""
-    ctx = Context(graph, sizes, device, kernels or Kernels(), channels_last=channels_last)
+    layout of maps when it runs, which decides what operations take beside them. like: the same at other sizes: ops
+    that are the same at every size, of weights alone or of statistics, are taken from it. Raises UnsupportedOp."""
+    ctx = Context(graph, sizes, device, kernels or Kernels(), channels_last=channels_last, like=like)
     whole: list[str] = []
 
     def without_rule(op: str, module: str, why: str) -> None:
@@ -91,6 +91,8 @@ def lower(
                     )
                 spread.add(op.id)
         ctx.ids[id_] = op.id
+        if like is not None and like.values.get(id_) != op.id:
+            ctx.like = None  # from here on, ops have other numbers
     inputs = [ctx.ids[i] for i in graph.inputs]
     axis = ctx.ops[inputs[0]].axis
     outputs = [ctx.ids[i] for i in graph.outputs]

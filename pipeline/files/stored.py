@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,7 @@ class Arrays:
 class Pickled:
     """What torch.save writes and ``torch.load(weights_only=True)`` reads: a tensor, or tensors and plain values."""
 
-    values: Mapping[str, Any] | Tensor
+    values: Mapping[str, Any] | Sequence[Any] | Tensor
 
 
 Stored = Tensors | Array | Arrays | Pickled

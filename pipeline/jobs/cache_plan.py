@@ -14,13 +14,15 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.caches import Architecture, CacheRequest, Framing, Subject, Trainer, architecture_of, trainer_named
+from tvae.pipeline.caches.concepts.settings import Settings, read_settings
 from tvae.pipeline.caches.record import CacheRecord, FileRecord, place_for, read_record, write_record
 from tvae.pipeline.caches.resize import framed, over_white
 from tvae.pipeline.caches.spec import Piece, Size, Wish
-from tvae.pipeline.errors import InputError, UsageError
+from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.atomic import discard, publish, temporary_path, write_error
 from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.files.stored import fill
+from tvae.pipeline.jobs.cache_checks import check_plan
 from tvae.pipeline.jobs.describe import identity, tool
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item
@@ -59,53 +61,7 @@ class CachePlan:
     """To be asked what it is."""
 
     def __post_init__(self) -> None:
-        request, trainer, info = self.request, self.trainer, self.model.info
-        if request.flip and not trainer.flips:
-            raise UsageError(f"{trainer.name} keeps no mirrored images in its cache; leave --flip out")
-        if request.alpha_mask and not trainer.alpha_masks:
-            raise UsageError(f"{trainer.name} keeps no alpha in its cache; leave --alpha-mask out")
-        if request.cuts_clips and not self.architecture.clips:
-            raise UsageError(
-                f"{trainer.name} caches images alone for {self.architecture.name}; leave --frames, --stride, --start "
-                "and --target-fps out"
-            )
-        if request.shards is not None and trainer.form is None:
-            raise UsageError(f"{trainer.name} reads a file of each source, and no shards; leave --shards out")
-        if trainer.form is not None and self.shard_bytes > trainer.form.most:
-            raise UsageError(
-                f"--shards {request.shards}: a shard of {trainer.name} has at most {trainer.form.most} bytes"
-            )
-        width, height = self.wish.resolution
-        if trainer.square and width != height:
-            raise UsageError(f"the resolution of {trainer.name} is one number: --size {width}x{width}")
-        if trainer.enlarges and not request.upscale:
-            raise UsageError(f"{trainer.name} enlarges all small images; leave --no-upscale out")
-        if request.buckets.smallest is not None and not trainer.ranges:
-            raise UsageError(f"{trainer.name} has no range of buckets to set; pass --buckets on or off")
-        if trainer.one_piece and request.stride is not None:
-            raise UsageError(f"{trainer.name} keeps one file of each video and cannot tell pieces apart; drop --stride")
-        if self.architecture.space == "model" and info.space.unknown is not None:
-            raise UsageError(
-                f"{trainer.name} caches model space for {self.architecture.name}, and nothing is known of that of VAE "
-                f"'{info.id}': {info.space.unknown}; say which model it is of (--vae-of)"
-            )
-        grid = info.spatial_factor * (info.space.patch if self.architecture.space == "model" else 1)
-        if self.wish.step % grid:
-            raise UsageError(f"sides of buckets in steps of {self.wish.step} are no multiples of {grid}, of this VAE")
-        if (trainer.one_size or not request.buckets.on) and (width % grid or height % grid):
-            raise UsageError(f"--size {width}x{height} is no multiple of {grid}, which this VAE needs without buckets")
-        self._check_frames()
-
-    def _check_frames(self) -> None:
-        frames, info = self.request.frames, self.model.info
-        if frames is not None and info.temporal_factor is not None:
-            over = (frames - info.lead_frames) % info.temporal_factor
-            if over or frames < info.lead_frames:
-                shorter = max(frames - over, info.lead_frames or info.temporal_factor)
-                raise UsageError(
-                    f"--frames {frames}: this VAE takes {info.lead_frames} + a multiple of {info.temporal_factor}, "
-                    f"such as {shorter} or {shorter + info.temporal_factor}"
-                )
+        check_plan(self)
 
     @property
     def request(self) -> CacheRequest:
@@ -121,7 +77,18 @@ class CachePlan:
     @cached_property
     def architecture(self) -> Architecture:
         """For which the latents are."""
-        return architecture_of(self.trainer, self.request.architecture, self.model.info)
+        settings = self.settings
+        named = self.request.architecture or (settings.architecture if settings else None)
+        found = architecture_of(self.trainer, named, self.model.info)
+        if settings is None or settings.dtype is None:
+            return found
+        overflows = found.overflows and settings.dtype == "float16"
+        return replace(found, dtype=settings.instead if overflows else settings.dtype)
+
+    @cached_property
+    def settings(self) -> Settings | None:
+        """What the trainer's files say; None: it has none."""
+        return read_settings(self.request, sized=self.job.size is not None) if self.trainer.concepts else None
 
     @cached_property
     def wish(self) -> Wish:
@@ -239,7 +206,7 @@ class CachePlan:
 
         Killed at any point, it leaves each file whole or absent, and none that the record does not know.
         """
-        stale = {name for name in self._known(place) - record.known if self._is_latents(name)}
+        stale = {name for name in self._known(place) - record.known if self.is_entry(name)}
         try:
             for one in staged:  # or an older file might pass for the one that the record describes
                 one.path.unlink(missing_ok=True)
@@ -255,7 +222,13 @@ class CachePlan:
         finally:
             drop(staged)
 
-    def _is_latents(self, name: str) -> bool:
+    def remove(self, record: CacheRecord) -> None:
+        """The files that it tells of. `OSError`."""
+        for name in record.known:
+            if self.is_entry(name):
+                (self.root / name).unlink(missing_ok=True)
+
+    def is_entry(self, name: str) -> bool:
         """Is it latents of this trainer, in no folder elsewhere? A record that came with others' files may name any of
         a user's."""
         inside = (self.root / name).parent.resolve().is_relative_to(self.root.resolve())

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tvae.pipeline.jobs.cache_names import check_cache
+from tvae.pipeline.jobs.concepts.listing import listed_entries
 from tvae.pipeline.jobs.items import expand
-from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.job import Job, reads_concepts
 from tvae.pipeline.jobs.other_programs import told_apart
 from tvae.pipeline.jobs.outputs import Claims, Item, assign
 from tvae.pipeline.jobs.remote.uploads import Uploads
@@ -39,6 +40,9 @@ def listing(job: Job, vaes: Vaes, uploads: Uploads | None = None) -> Listing:
     """
     if uploads is None and (files := scanned(job)) is not None:
         return Listing(files, DistinctOutputs())
+    if reads_concepts(job):
+        items = listed_entries(job)
+        return Listing(items, Claims(items))
     found = expand(job, uploads)
     if job.latents_space is not None:
         vaes.check()

@@ -21,7 +21,7 @@ from tvae.pipeline.jobs.devices.split import shares_rows
 from tvae.pipeline.jobs.devices.started import started_early
 from tvae.pipeline.jobs.dry_run import planned
 from tvae.pipeline.jobs.events import Event, ItemSkipped, RunDone, RunStarted
-from tvae.pipeline.jobs.job import Job, fills_shards, fills_tables
+from tvae.pipeline.jobs.job import Job, fills_shards, fills_tables, is_ordered, reads_concepts
 from tvae.pipeline.jobs.listing import Listing, listing
 from tvae.pipeline.jobs.outcome import End, Outcome
 from tvae.pipeline.jobs.outputs import Item
@@ -36,7 +36,6 @@ from tvae.pipeline.media.sandbox import Sandbox
 
 if TYPE_CHECKING:
     from tvae.pipeline.jobs.cache_plan import CachePlan
-    from tvae.pipeline.jobs.tables.planned import TableItems
     from tvae.pipeline.session.model import Model
 
 __all__ = ["Elsewhere", "run_job"]
@@ -122,8 +121,8 @@ def _run(
     if uploads is not None and part is None:
         uploads.begin(items)
     check_writing(job, items)
-    if fills_shards(job) and elsewhere is not None:
-        raise UsageError("shards are filled in the order of the inputs by one process: leave --engine out")
+    if is_ordered(job) and elsewhere is not None:
+        raise UsageError("shards and caches of concepts are written in order by one process: leave --engine out")
     if not job.dry_run:
         for folder in folders_of(items):
             remove_leftovers(folder)
@@ -155,7 +154,7 @@ def _run(
     context.emit = _told_first(done, on_event, tally.end, context.busy.load)
     if job.dry_run or not items:
         context.emit(RunStarted(job.operation, len(items)))
-        look = _planning(items, context, cached, listed.table)
+        look = _planning(items, context, cached, listed)
         for item in items:
             tally.end(item, look(item))
     elif elsewhere is not None:
@@ -173,7 +172,7 @@ def _run(
 
         over_devices(items, context, devices[: len(items)], tally.end)
     else:
-        _work(items, context, vaes, tally.end, listed.table)
+        _work(items, context, vaes, tally.end, listed)
     finished = tally.sum_up(time.monotonic() - begin)
     on_event(finished)
     return finished
@@ -220,21 +219,25 @@ def _cache_plan(job: Job, vaes: Vaes) -> CachePlan | None:
 
 
 def _planning(
-    items: Sequence[Item], context: Context, cached: CachePlan | None, table: TableItems | None
+    items: Sequence[Item], context: Context, cached: CachePlan | None, listed: Listing
 ) -> Callable[[Item], Outcome]:
     """What a dry run does with each item."""
-    if cached is not None and table is not None:
+    if cached is not None and listed.table is not None:
         from tvae.pipeline.jobs.tables.fill import planned_in_table
 
-        return planned_in_table(items, context, cached, table)
+        return planned_in_table(items, context, cached, listed.table)
     if cached is not None and fills_shards(context.job):
         from tvae.pipeline.jobs.shards.planned import planned_in_shards
 
         return planned_in_shards(items, context, cached)
+    if cached is not None and reads_concepts(context.job):
+        from tvae.pipeline.jobs.concepts.planned import planned_entries
+
+        return planned_entries(items, context, cached)
     return partial(planned, context=context, cached=cached)
 
 
-def _work(items: Sequence[Item], context: Context, vaes: Vaes, end: End, table: TableItems | None) -> None:
+def _work(items: Sequence[Item], context: Context, vaes: Vaes, end: End, listed: Listing) -> None:
     """``end``: see ``run_items``. Imports PyTorch, which takes a second, and which a dry run does without."""
     from tvae.pipeline.jobs.batches import Batches
     from tvae.pipeline.jobs.claimed import ClaimedItems
@@ -252,15 +255,20 @@ def _work(items: Sequence[Item], context: Context, vaes: Vaes, end: End, table: 
         info, device = opened.info, str(opened.device)
         name = published_name(info.weights_sha256)
         started = replace(started, vae=info.id, dtype=dtype, device=device, vae_name=name)
-    if table is not None:
+    if listed.table is not None:
         from tvae.pipeline.jobs.tables.fill import fill_table
 
-        fill_table(items, context, batches, end, started, table)
+        fill_table(items, context, batches, end, started, listed.table)
         return
     if fills_shards(job):
         from tvae.pipeline.jobs.shards.run import fill_shards
 
         fill_shards(items, context, batches, end, started)
+        return
+    if reads_concepts(job):
+        from tvae.pipeline.jobs.concepts.run import cache_concepts
+
+        cache_concepts(items, context, batches, end, started)
         return
     context.emit(started)
     operation = operation_for(context)

@@ -22,23 +22,33 @@ __all__ = ["check_finite", "frames_to_tensor", "levels_to_device", "tensor_to_fr
 def frames_to_tensor(
     frames: Sequence[np.ndarray], device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """uint8 [H, W, 3] frames of one size -> [N, 3, H, W] in [-1, 1]: x / 127.5 - 1 in float32, then cast to dtype."""
+    """uint8 [H, W, 3] frames of one size -> [N, 3, H, W] in [-1, 1]: x / 127.5 - 1 in float32, then cast to dtype.
+
+    float32 frames are in [-1, 1] already.
+    """
     height, width, channels = frames[0].shape
     pixels = torch.empty((len(frames), channels, height, width), dtype=dtype, device=device)
     for place, frame in zip(pixels, frames, strict=True):
         levels = torch.from_numpy(np.stack([frame])).to(device)
-        place.copy_(to_tensor.frames_to_tensor(levels, dtype)[0])
+        place.copy_(_values(levels, dtype)[0])
     return pixels
 
 
 def levels_to_device(pictures: Sequence[Tensor], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """uint8 [H, W, 3] pictures of one size on the CPU -> [N, 3, H, W] in [-1, 1], as ``frames_to_tensor``.
+    """uint8 or float32 [H, W, 3] pictures of one size on the CPU -> [N, 3, H, W] in [-1, 1], as ``frames_to_tensor``.
 
     The device fetches them from pinned memory in its own time. All of them are float32 on the way.
     """
-    levels = torch.empty((len(pictures), *pictures[0].shape), dtype=torch.uint8, device=device)
+    levels = torch.empty((len(pictures), *pictures[0].shape), dtype=pictures[0].dtype, device=device)
     for place, picture in zip(levels, pictures, strict=True):
         place.copy_(picture, non_blocking=True)
+    return _values(levels, dtype)
+
+
+def _values(levels: Tensor, dtype: torch.dtype) -> Tensor:
+    """[N, H, W, 3] -> [N, 3, H, W], channels innermost."""
+    if levels.dtype == torch.float32:
+        return levels.permute(0, 3, 1, 2).to(dtype)
     return to_tensor.frames_to_tensor(levels, dtype)
 
 

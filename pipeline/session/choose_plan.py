@@ -33,7 +33,7 @@ from tvae.pipeline.memory.limits import (
 )
 from tvae.pipeline.session.strip_heights import heights, too_high
 
-__all__ = ["ChosenPlan", "Example", "Room", "at_callers", "choose_plan", "described", "rows_dim"]
+__all__ = ["ChosenPlan", "Example", "Room", "at_callers", "bytes_there", "choose_plan", "described", "rows_dim"]
 
 
 _CLIP_BYTES = 768 << 20
@@ -213,6 +213,15 @@ def at_callers(program: Program, inputs: Sequence[Tensor | RowSource], sinks: Ma
         if alone and _plain_rows(out, dim) and out.id in free and out.kind == "call":
             places[out.id] = "caller"
     return places
+
+
+def bytes_there(program: Program, inputs: Sequence[Tensor | RowSource], places: Collection[int]) -> int:
+    """Bytes of the inputs that are on the device already: of one that is only planned for there may be nothing."""
+    device, found = inputs[0].device, 0
+    for id_, x in zip(program.inputs, inputs, strict=True):
+        if isinstance(x, Tensor) and x.device == device and id_ not in places:
+            found += min(program.ops[id_].bytes, x.untyped_storage().nbytes())
+    return found
 
 
 @dataclass(frozen=True)

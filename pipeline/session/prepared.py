@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -31,7 +31,7 @@ from tvae.pipeline.memory.limits import Limits, Rows
 from tvae.pipeline.models.calls import Call, Frames, Side, Step
 from tvae.pipeline.session.any_order import check_order
 from tvae.pipeline.session.captures import Captured, Captures, Fits, Written
-from tvae.pipeline.session.choose_plan import ChosenPlan, at_callers, choose_plan, described
+from tvae.pipeline.session.choose_plan import ChosenPlan, at_callers, bytes_there, choose_plan, described
 from tvae.pipeline.session.first_runs import takes_definitions
 from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.ready import Ready
@@ -44,6 +44,8 @@ __all__ = ["NO_SINKS", "Compiled"]
 
 _KEPT_SHAPES = 256
 NO_SINKS: Mapping[int, Any] = {}
+_Way = tuple[Captured, ChosenPlan, dict[str, Tensor] | None]
+"""The graph, the plan, and its weights where they have been asked for."""
 
 
 class Compiled:
@@ -104,22 +106,22 @@ class Compiled:
         sinks: of the results that go by rows, by their number, the dimension of those rows. record: replay CUDA graphs
         for repeated shapes. Raises UnsupportedOp, PlanError.
         """
-        captured, found = self._prepare(inputs, limits, call, sinks, weights)
-        return Ready(self._runner(inputs, weights, limits, captured, found, record=record), found, captured.spec)
+        way = self._prepare(inputs, limits, call, sinks, weights)
+        return Ready(self._runner(inputs, weights, limits, way, record=record), way[1], way[0].spec)
 
     def _runner(
         self,
         inputs: Sequence[Tensor | RowSource],
         weights: PreparedWeights,
         limits: Limits,
-        captured: Captured,
-        found: ChosenPlan,
+        way: _Way,
         *,
         record: bool,
     ) -> Runner:
         """For the weights as they are now."""
+        captured, found, given = way
         plan = found.schedule
-        given = dict(weights([n for n in plan.program.params.values() if n not in captured.graph.constants]))
+        given = weights(_names(captured, plan.program)) if given is None else given
         given |= {k: t.to(inputs[0].device) for k, t in captured.graph.constants.items()}
         if not captured.rehearsed:
             captured.rehearsed = True
@@ -179,10 +181,10 @@ class Compiled:
         call: Call,
         sinks: Mapping[int, int],
         weights: PreparedWeights | None = None,
-    ) -> tuple[Captured, ChosenPlan]:
+    ) -> _Way:
         """The graph and the schedule, with strips of the height or of the time. weights: for a run, not only a plan:
         they take their place before the rest is shared out."""
-        found: list[tuple[Captured, ChosenPlan]] = []
+        found: list[_Way] = []
         refused: list[TvaeError] = []
         try:
             for rows in self._choices(inputs, limits, call, sinks):
@@ -225,23 +227,23 @@ class Compiled:
         call: Call,
         sinks: Mapping[int, int],
         weights: PreparedWeights | None,
-    ) -> tuple[Captured, ChosenPlan]:
+    ) -> _Way:
         limits = limits.of_frames() if rows == "time" else limits
         captured, program, height_bands = self._lowered(rows, inputs, call)
         if self._shared is not None:
-            return captured, self._shared.of(captured.graph, program, inputs, limits, call, weights)
+            return captured, self._shared.of(captured.graph, program, inputs, limits, call, weights), None
         places, device = at_callers(program, inputs, sinks), inputs[0].device
-        there = _there(program, inputs, places)
+        there = bytes_there(program, inputs, places)
         key = (id(captured.graph), *(tuple(t.shape) for t in inputs), device, call.last)
         counted = weights is not None and limits.vram is not None
         wanted = (*key, limits.strip, limits.longest, limits.fixed, limits.vram, counted, *places)
-        if weights is not None:
-            params = {n: i for i, n in program.params.items() if n not in captured.graph.constants}
-            if not weights.have_place([*params]):
-                more = sum(program.ops[params[n]].bytes for n in weights.to_come([*params]))
-                # refuses, and says what would do
-                choose_plan(program, limits, device, places, height_bands, to_come=more, there=there)
-                weights([*params])
+        given = None if weights is None else weights.in_place(names := _names(captured, program))
+        if weights is not None and given is None:
+            sizes = {name: program.ops[i].bytes for i, name in program.params.items()}
+            more = sum(sizes[name] for name in weights.to_come(names))
+            # refuses, and says what would do
+            choose_plan(program, limits, device, places, height_bands, to_come=more, there=there)
+            given = weights(names)
         if wanted in self._plans and not self._plans[wanted].fits(limits, device):
             del self._plans[wanted]
         cut = (id(captured.graph), rows, device, call.last, limits.strip, limits.longest, limits.fixed, *places)
@@ -251,7 +253,7 @@ class Compiled:
         found: ChosenPlan = _recall(
             self._plans, wanted, lambda: choose_plan(program, limits, device, places, height_bands, **how)
         )
-        return captured, found
+        return captured, found, given
 
     def _lowered(
         self, rows: Rows, inputs: Sequence[Tensor | RowSource], call: Call
@@ -281,13 +283,9 @@ class Compiled:
         return replace(found, outputs=outputs, handed_over=frozenset(program.inputs[1:])) if self._step else found
 
 
-def _there(program: Program, inputs: Sequence[Tensor | RowSource], places: Collection[int]) -> int:
-    """Bytes of the inputs that are on the device already: of one that is only planned for there may be nothing."""
-    device, found = inputs[0].device, 0
-    for id_, x in zip(program.inputs, inputs, strict=True):
-        if isinstance(x, Tensor) and x.device == device and id_ not in places:
-            found += min(program.ops[id_].bytes, x.untyped_storage().nbytes())
-    return found
+def _names(captured: Captured, program: Program) -> list[str]:
+    """Of the weights that a run wants."""
+    return [name for name in program.params.values() if name not in captured.graph.constants]
 
 
 def _recall(cache: OrderedDict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:

@@ -29,6 +29,7 @@ from tvae.pipeline.files.pulse import beat
 from tvae.pipeline.memory.conv_workspaces import SmallWorkspaces
 from tvae.pipeline.memory.heap import return_what_is_free
 from tvae.pipeline.session.choose_plan import rows_dim
+from tvae.pipeline.session.pace import Pace
 from tvae.pipeline.session.recorded_first_step import RecordedFirstStep
 from tvae.pipeline.session.recorded_step import RecordedStep
 from tvae.pipeline.session.recorder import Recorder
@@ -45,8 +46,8 @@ clip's steps), starting the operations one by one costs less than that."""
 RECORDED_AT, RECORDED_AHEAD, RECORDED_STEP = 8, 2, 3
 """The run that is recorded; the same where nobody waits for each result; and the run of a step of clips, of which there
 are many. Many sizes come a few times, and recording takes 15 ms more than a run, of which a replay saves 1 to 6 (H200,
-pictures of 1024x1024, hosts of any speed). Most of the 15 is that the device waits for the end of the recording, and in
-a row of calls it has other work. There the host's time counts, of which a run takes 10 to 15 ms, and a replay 0.2."""
+pictures of 1024x1024). Most of the 15 is that the device waits for the end of the recording, and in a row of calls it
+has other work. There the host's time counts, of which a run takes 10 to 15 ms, and a replay 0.2."""
 
 _log = logging.getLogger("tvae")
 
@@ -90,7 +91,7 @@ class Runner:
         self._record = record and self.repeats and small
         self._in_steps, self._places, self._thread = bool(taken or left), places_of(weights), threading.local()
         self._recording: Recording | RecordedStep | RecordedFirstStep | None = None
-        self._times = 0
+        self._times, self._pace = 0, Pace(starts_more=self._in_steps or shared is not None)
 
     @property
     def recorded(self) -> bool:
@@ -228,7 +229,7 @@ class Runner:
         """Is this run to be recorded? A first step with large caches is where a recording takes them."""
         self._times += 1
         many = RECORDED_STEP if self._in_steps else RECORDED_AHEAD if recorder.ahead else RECORDED_AT
-        due = self._record and self._times >= many and self.warm
+        due = self._record and self._times >= many and self.warm and not self._pace.device_bound
         small = self._carried + self._caches <= MOST_CARRIED
         return due and (small or recorder.step_taking(self._leaves) is not None)
 
@@ -243,12 +244,14 @@ class Runner:
         sinks: Mapping[int, RowSink] | None = None,
         results: Mapping[int, Tensor] | None = None,
     ) -> list[Tensor | None]:
-        resident = self._bounded and inputs[0].device.type == "cpu"  # what a budget counts there
+        kind = inputs[0].device.type
+        resident = self._bounded and kind == "cpu"  # what a budget counts there
         convolved = getattr(self._thread, "convolved", False)
-        first = inputs[0].device.type == "cuda" and not convolved
         plainly = self._plainly is not None and self._plainly()
+        timed = self._record and kind == "cuda" and results is None and not torch.cuda.is_current_stream_capturing()
         with (
-            SmallWorkspaces(self._planned).all() if first else nullcontext(),
+            self._pace.watched() if timed else nullcontext(),
+            SmallWorkspaces(self._planned).all() if kind == "cuda" and not convolved else nullcontext(),
             definitions() if plainly else nullcontext(),
         ):
             found = execute(
@@ -293,6 +296,5 @@ class Runner:
 
 
 def _return_and_beat() -> None:
-    """Before a strip, where somebody counts the process's memory."""
     return_what_is_free()
     beat()

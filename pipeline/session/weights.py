@@ -74,13 +74,12 @@ class PreparedWeights:
             known = self._given[wanted] = _Given(states, made, places_of(made))
         return known.weights.copy()
 
-    def have_place(self, names: Sequence[str]) -> bool:
-        """Is there memory for the named weights? They take it now."""
+    def in_place(self, names: Sequence[str]) -> dict[str, Tensor] | None:
+        """The named weights, which take their memory now; None where there is none for them."""
         try:
-            self(names)
+            return self(names)
         except torch.OutOfMemoryError:
-            return False
-        return True
+            return None
 
     def to_come(self, names: Sequence[str]) -> list[str]:
         """Those of the names that a call for them would take memory for."""

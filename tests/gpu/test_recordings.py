@@ -62,7 +62,7 @@ def test_a_recording_keeps_what_was_planned_or_is_not_made(name: str, nothing_re
 
 @pytest.mark.parametrize("side", ["decode", "encode"])
 @torch.no_grad()
-def test_pictures_of_any_size_are_recorded(side: str, nothing_recorded: None) -> None:
+def test_pictures_that_take_the_host_longer_are_recorded(side: str, nothing_recorded: None) -> None:
     """Each in a session of its own, whose memory holds nothing else yet."""
     model = model_of("sdxl")
     for height, width in ((128, 128), (64, 64), (125, 125), (88, 184), (61, 143), (192, 128)):
@@ -77,6 +77,19 @@ def test_pictures_of_any_size_are_recorded(side: str, nothing_recorded: None) ->
         assert [ready.runner.recorded for ready in session._runs._ready.values()] == [True], (height, width)
         del session
         drop_recordings(CARD)
+
+
+@torch.no_grad()
+def test_a_large_picture_is_not_recorded(nothing_recorded: None) -> None:
+    """It would save next to nothing, and keep gigabytes from the other models of a pipeline."""
+    tiled, z, before = TiledVAE(model_of("sdxl"), "h200"), latents("sdxl", 320, 320), kept()
+    for _ in range(3):
+        tiled.decode(z)
+        wait_for_all()
+    for _ in range(RECORDED_AT):
+        tiled.decode(z)
+        torch.cuda.synchronize()
+    assert kept() == before
 
 
 @pytest.mark.parametrize("name", ["sdxl", "wan21"])

@@ -140,20 +140,21 @@ def test_budgets_are_kept(model: Any, side: str, size: int) -> None:
         if not error < 0.03:  # both are some way from float32: law 1 is held elsewhere
             wrong.append(f"differs by {error:.1e} in {named / GIB:.2f} GiB")
         del tiled, run
+    # what a refusal names has room for pages, and for what libraries take until the next call: 50 MiB of 1.4 GiB
     with pytest.raises(PlanError):
-        getattr(TiledVAE(model, preset="h200", vram=int(0.95 * least)), side)(x)
+        getattr(TiledVAE(model, preset="h200", vram=int(0.9 * least)), side)(x)
     assert not wrong, "; ".join(wrong)
 
 
 def test_what_recordings_keep_is_not_for_a_budget(model: Any) -> None:
     """Gigabytes that a CUDA graph holds, between calls, too: what is named has to do beside them."""
-    x = input_of("encode", 2048)
+    x = input_of("encode", 1536)
     torch.cuda.empty_cache()
     before = taken()  # of a context and libraries, which hold more after other modules' tests
     other = TiledVAE(model, preset="h200")
     free = [result(other.encode(x)) for _ in range(RECORDED_AT)][-1]
     torch.cuda.empty_cache()
-    assert taken() - torch.cuda.memory_allocated() > 4 * GIB, "was it recorded?"
+    assert taken() - torch.cuda.memory_allocated() > 2 * GIB, "was it recorded?"
     named = before + 7 * GIB
     run = watched(TiledVAE(model, preset="h200", vram=named), "encode", x)
     assert run.device <= named, run.device / GIB
@@ -161,7 +162,7 @@ def test_what_recordings_keep_is_not_for_a_budget(model: Any) -> None:
     assert torch.equal(result(other.encode(x)), free)
     least = smallest(model, "encode", x)
     with pytest.raises(PlanError):
-        TiledVAE(model, preset="h200", vram=int(0.95 * least)).encode(x)
+        TiledVAE(model, preset="h200", vram=int(0.9 * least)).encode(x)
 
 
 def test_law_one_in_the_smallest_budget(model: Any) -> None:

@@ -23,7 +23,6 @@ TRAINERS: dict[str, Trainer] = {
 
 LEFT_OUT = {
     "finetrainers": "it takes latents beside text embeddings of the same numbers, which it makes with its own latents",
-    "onetrainer": "its cache is found by a checksum of a random seed and settings, and numbered in order of files",
 }
 """Whose caches cannot be written from outside, and why; more in the folder's README."""
 
@@ -42,6 +41,8 @@ def trainer_named(name: str, option: str = "--for") -> Trainer:
 def architecture_of(trainer: Trainer, name: str | None, info: ModelInfo) -> Architecture:
     """The architecture of that name, or the only one that a VAE suits. Raises UsageError: nothing is guessed."""
     known = {one.name: one for one in trainer.architectures}
+    if name is not None and name in trainer.refused:
+        raise UsageError(f"tvae writes no cache of {trainer.name} for {name}: {trainer.refused[name]}")
     if name is not None and name not in known:
         raise UsageError(f"{trainer.name} has no architecture '{name}' that tvae can cache for; one of {_all(known)}")
     vae = f"the VAE '{info.id}' ({info.class_name}, {info.latent_channels} channels)"

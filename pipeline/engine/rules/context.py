@@ -19,7 +19,7 @@ from tvae.pipeline.engine.ir.fused_ops import fused
 from tvae.pipeline.engine.ir.graph import Graph, Node, Ref, map_refs
 from tvae.pipeline.engine.ir.layout import settled
 from tvae.pipeline.engine.ir.op_facts import is_view
-from tvae.pipeline.engine.ir.program import Demand, More, Op, Read, Reduction
+from tvae.pipeline.engine.ir.program import Demand, More, Op, Program, Read, Reduction
 from tvae.pipeline.engine.ir.resolve import resolve
 from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.engine.rules.at_sizes import AtSizes
@@ -62,9 +62,12 @@ class Context(AtSizes):
         kernels: Kernels,
         *,
         channels_last: bool = True,
+        like: Program | None = None,
     ) -> None:
+        """See ``lower``."""
         super().__init__(graph, sizes)
         self.device, self.kernels, self.channels_last = device, kernels, channels_last
+        self.like = like
         self.ops: list[Op] = []
         self.ids: dict[int, int] = {}
 
@@ -154,6 +157,14 @@ class Context(AtSizes):
         )
         self.ops.append(op)
         return op
+
+    def again(self, *names: str) -> list[Op]:
+        """The next ops of the same graph at other sizes, where all before have the numbers that they have there, and
+        these have the names; else none. What they refer to is the same then, and it remains to compare their shapes."""
+        if self.like is None:
+            return []
+        found = self.like.ops[len(self.ops) : len(self.ops) + len(names)]
+        return found if [op.name for op in found] == [*names] else []
 
     def put(self, op: Op, **more: Unpack[More]) -> Op:
         """An op that has more to say takes the place of one that was emitted before, with the same value."""

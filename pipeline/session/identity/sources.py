@@ -191,7 +191,10 @@ class _Closure:
         if not parent or (around is not None and around.file is None and not around.folders):
             return _by_finders(name)
         found = (_in_folder(folder, last) for folder in around.folders) if around is not None else iter(())
-        return next(filter(None, found), None)
+        inside = next(filter(None, found), None)
+        if inside is None and around is not None and around.folders and parent == self._root and parent in sys.modules:
+            return _by_finders(name)  # which may know parts of a package from other folders, and imports its first name
+        return inside
 
 
 def _in_folder(folder: Path, name: str) -> _Place | None:

@@ -16,7 +16,9 @@ from tvae.pipeline.caches.spec import Framing, Wish
 from tvae.pipeline.errors import UsageError
 
 SIDES = st.integers(64, 4000)
-BUCKETED = [one for one in TRAINERS.values() if not one.one_size and one.name not in ("comfy", "simpletuner")]
+APART = ("comfy", "simpletuner", "onetrainer")
+"""Trainers whose sizes have tests of their own."""
+BUCKETED = [one for one in TRAINERS.values() if not one.one_size and one.name not in APART]
 
 
 def architectures() -> Iterator[tuple[Trainer, Architecture]]:

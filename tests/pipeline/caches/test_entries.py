@@ -14,8 +14,9 @@ from tvae.pipeline.files.stored import write_stored
 from tvae.pipeline.files.tensor_header import read_header
 from tvae.pipeline.latents.foreign import tensors_in
 
-FILED = {name: found for name, found in TRAINERS.items() if found.form is None}
-EVERY = [(trainer, one.name) for trainer, found in FILED.items() for one in found.architectures]
+READ = {name: found for name, found in TRAINERS.items() if not found.concepts and found.form is None}
+"""Trainers whose caches are read, too."""
+EVERY = [(trainer, one.name) for trainer, found in READ.items() for one in found.architectures]
 
 
 def read(trainer: str, folder: Path, place: str) -> tuple[Entry | None, list[list[torch.Tensor]]]:

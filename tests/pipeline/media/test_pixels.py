@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.media import frames_to_tensor, tensor_to_frames
+from tvae.pipeline.media import PixelRows, frames_to_tensor, levels_to_device, tensor_to_frames
 
 
 def test_every_level_survives_the_way_there_and_back() -> None:
@@ -47,3 +47,15 @@ def test_values_that_are_not_finite_are_refused(bad: float) -> None:
     pixels[0, 1, 0, 1] = bad
     with pytest.raises(InputError, match="NaN or infinite"):
         tensor_to_frames(pixels)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_values_between_levels_stay_as_they_are(dtype: torch.dtype) -> None:
+    values = np.random.default_rng(0).uniform(-1, 1, (6, 10, 3)).astype(np.float32)
+    want = torch.from_numpy(values).permute(2, 0, 1).unsqueeze(0).to(dtype)
+    assert torch.equal(frames_to_tensor([values], "cpu", dtype), want)
+    found = levels_to_device([torch.from_numpy(values)] * 2, torch.device("cpu"), dtype)
+    assert torch.equal(found, want.expand(2, -1, -1, -1))
+    rows = PixelRows(values, torch.device("cpu"), dtype).fetch(2, 5).result()
+    assert rows is not None
+    assert torch.equal(rows, want[:, :, 2:5])

@@ -17,6 +17,7 @@ from tvae.pipeline.engine.lower import lower
 from tvae.pipeline.engine.plan.schedule import schedule
 from tvae.pipeline.session import kept_runs, runner
 from tvae.pipeline.session.kept_runs import RECORDED_MOST, RECORDED_ROOM, RECORDED_SHARE, KeptRuns, drop_recordings
+from tvae.pipeline.session.pace import Pace
 from tvae.pipeline.session.runner import RECORDED_AHEAD, RECORDED_AT, Runner
 
 MIB = 1 << 20
@@ -210,6 +211,19 @@ def test_nothing_is_recorded_while_kernels_are_built(monkeypatch: pytest.MonkeyP
         one.run([x], recorder=runs)
     assert not one.recorded
     building = False
+    one.run([x], recorder=runs)
+    assert one.recorded
+
+
+def test_nothing_is_recorded_that_keeps_the_device_busy_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    Card(monkeypatch)
+    runs, x, bound = KeptRuns(CARD), image(8), True
+    monkeypatch.setattr(Pace, "device_bound", property(lambda _: bound))
+    one = runner_for(x)
+    for _ in range(RECORDED_AT + 1):
+        one.run([x], recorder=runs)
+    assert not one.recorded
+    bound = False
     one.run([x], recorder=runs)
     assert one.recorded
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -95,11 +98,47 @@ def test_files_beside_a_plain_file_are_its_package(tmp_path: Path, monkeypatch: 
     }
 
 
-def test_what_has_no_source_has_no_digest() -> None:
+def test_parts_of_a_package_that_lie_elsewhere_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an editable installation of a package has them whose folders go by other names."""
+    files = {
+        "names/__init__.py": "import os\n",
+        "nets/__init__.py": "from .conv import Conv\n",
+        "nets/conv.py": "from apart import blocks\n",
+        "parts/__init__.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    homes = {"apart": "names", "apart.nets": "nets", "apart.blocks": "parts"}
+
+    class Finder:
+        """Such as setuptools installs."""
+
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+            if name not in homes:
+                return None
+            home = tmp_path / homes[name]
+            return spec_from_file_location(name, home / "__init__.py", submodule_search_locations=[str(home)])
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    forget()
+    for name in homes:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    import_module("apart")
+    files_of = import_closure("apart.nets.conv")
+    assert {*files_of} == {"apart", "apart.nets", "apart.nets.conv", "apart.blocks"}
+    assert files_of["apart.blocks"] == tmp_path / "parts" / "__init__.py"
+    del sys.modules["apart"]
+
+
+def test_what_has_no_source_has_no_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bare" / "inner").mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(tmp_path))
     assert import_closure_digest("no_such_package_anywhere") is None
     assert import_closure_digest("diffusers.no_such_module") is None
     assert import_closure_digest("sys") is None
-    assert import_closure_digest("tvae") is None
+    assert import_closure_digest("bare") is None, "a namespace package has no file"
 
 
 def test_the_version_of_the_package_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,69 @@
+"""What a cache job is refused for before any work: what the trainer has no room for, or the VAE."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tvae.pipeline.errors import UsageError
+
+if TYPE_CHECKING:
+    from tvae.pipeline.jobs.cache_plan import CachePlan
+
+__all__ = ["check_plan"]
+
+
+def check_plan(plan: CachePlan) -> None:
+    """Raises UsageError."""
+    request, trainer, info = plan.request, plan.trainer, plan.model.info
+    if request.flip and not trainer.flips:
+        raise UsageError(f"{trainer.name} keeps no mirrored images in its cache; leave --flip out")
+    if request.alpha_mask and not trainer.alpha_masks:
+        raise UsageError(f"{trainer.name} keeps no alpha in its cache; leave --alpha-mask out")
+    if request.cuts_clips and not plan.architecture.clips:
+        raise UsageError(
+            f"{trainer.name} caches images alone for {plan.architecture.name}; leave --frames, --stride, --start "
+            "and --target-fps out"
+        )
+    if request.shards is not None and trainer.form is None:
+        raise UsageError(f"{trainer.name} reads a file of each source, and no shards; leave --shards out")
+    if trainer.form is not None and plan.shard_bytes > trainer.form.most:
+        raise UsageError(f"--shards {request.shards}: a shard of {trainer.name} has at most {trainer.form.most} bytes")
+    if request.reads_concepts and not trainer.concepts:
+        raise UsageError(f"{trainer.name} has no file of concepts; leave --concepts and --config out")
+    if trainer.concepts and plan.job.existing == "keep":
+        raise UsageError(
+            f"the numbers of {trainer.name}'s files change with the images, and old files would be of others; leave "
+            "--no-clobber out"
+        )
+    width, height = plan.wish.resolution
+    if trainer.square and width != height:
+        raise UsageError(f"the resolution of {trainer.name} is one number: --size {width}x{width}")
+    if trainer.enlarges and not request.upscale:
+        raise UsageError(f"{trainer.name} enlarges all small images; leave --no-upscale out")
+    if request.buckets.smallest is not None and not trainer.ranges:
+        raise UsageError(f"{trainer.name} has no range of buckets to set; pass --buckets on or off")
+    if trainer.one_piece and request.stride is not None:
+        raise UsageError(f"{trainer.name} keeps one file of each video and cannot tell pieces apart; drop --stride")
+    if plan.architecture.space == "model" and info.space.unknown is not None:
+        raise UsageError(
+            f"{trainer.name} caches model space for {plan.architecture.name}, and nothing is known of that of VAE "
+            f"'{info.id}': {info.space.unknown}; say which model it is of (--vae-of)"
+        )
+    grid = info.spatial_factor * (info.space.patch if plan.architecture.space == "model" else 1)
+    if plan.wish.step % grid:
+        raise UsageError(f"sides of buckets in steps of {plan.wish.step} are no multiples of {grid}, of this VAE")
+    if (trainer.one_size or not request.buckets.on) and (width % grid or height % grid):
+        raise UsageError(f"--size {width}x{height} is no multiple of {grid}, which this VAE needs without buckets")
+    _check_frames(plan)
+
+
+def _check_frames(plan: CachePlan) -> None:
+    frames, info = plan.request.frames, plan.model.info
+    if frames is not None and info.temporal_factor is not None:
+        over = (frames - info.lead_frames) % info.temporal_factor
+        if over or frames < info.lead_frames:
+            shorter = max(frames - over, info.lead_frames or info.temporal_factor)
+            raise UsageError(
+                f"--frames {frames}: this VAE takes {info.lead_frames} + a multiple of {info.temporal_factor}, "
+                f"such as {shorter} or {shorter + info.temporal_factor}"
+            )
