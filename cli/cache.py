@@ -151,6 +151,9 @@ def cache(
     Captions stay where they are; they are the trainer's business.
     What is there already and still right is skipped: after a change of image, VAE or options its files are made again.
 
+    With --for diffusion-pipe the input is its dataset.toml, and caches go into the folders that it names. Run tvae in
+    diffusion-pipe's own environment, and again after each change of images or captions.
+
     With --for webdataset or mds, latents of any VAE (--arch raw or model says in which space) and the texts beside the
     images (.txt, .json and others) come into shards, in the order of the inputs, which may be .tar archives.
     A run that was interrupted keeps its complete shards and continues with the next. An image that has changed leaves

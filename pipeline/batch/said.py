@@ -10,7 +10,7 @@ from typing import Any
 
 from tvae.pipeline.batch.keys import FILES_OF_CACHES, Key, cache_keys, keys
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.job import Job, fills_tables
 from tvae.pipeline.jobs.outputs import names_a_file
 from tvae.pipeline.jobs.remote.refusals import urls_of
 from tvae.pipeline.stores import is_url, parse_url
@@ -28,6 +28,8 @@ def said_of(job: Job) -> dict[str, Any]:
         shown = parse_url(url).shown
         if shown.partition("://")[2].rstrip("/") != url.partition("://")[2].rstrip("/"):
             raise UsageError(f"{shown} is named with a password or a query, which is not printed")
+    if fills_tables(job):
+        raise UsageError("a data set is cached by tvae cache alone, and there is no job file for it")
     said: dict[str, Any] = {"operation": job.operation}
     if job.inputs:
         said["inputs"] = [_input(name) for name in job.inputs]

@@ -8,7 +8,7 @@ from tvae.pipeline.caches.area import shrunk_by_area
 from tvae.pipeline.caches.linear import resized_linearly
 from tvae.pipeline.caches.spec import Framing
 
-__all__ = ["apart", "framed"]
+__all__ = ["apart", "framed", "over_white"]
 
 
 def framed(rgb: np.ndarray, framing: Framing) -> np.ndarray:
@@ -16,7 +16,8 @@ def framed(rgb: np.ndarray, framing: Framing) -> np.ndarray:
 
     Pillow weighs colours by alpha where it changes a size; OpenCV does not.
     """
-    if framing.resized != (rgb.shape[1], rgb.shape[0]):
+    whole = framing.box in (None, (0, 0, rgb.shape[1], rgb.shape[0]))
+    if framing.resized != (rgb.shape[1], rgb.shape[0]) or not whole:
         if framing.filter == "area":
             rgb = shrunk_by_area(rgb, framing.resized)
         elif framing.filter == "linear":
@@ -25,9 +26,18 @@ def framed(rgb: np.ndarray, framing: Framing) -> np.ndarray:
             from PIL import Image
 
             kind = Image.Resampling.LANCZOS if framing.filter == "lanczos" else Image.Resampling.BICUBIC
-            rgb = np.asarray(Image.fromarray(rgb).resize(framing.resized, kind))
+            rgb = np.asarray(Image.fromarray(rgb).resize(framing.resized, kind, framing.box))
     left, top, width, height = framing.crop
     return np.ascontiguousarray(rgb[top : top + height, left : left + width])
+
+
+def over_white(pixels: np.ndarray) -> np.ndarray:
+    """uint8 [H, W, 4] to [H, W, 3], rounded as Pillow's ``alpha_composite`` rounds."""
+    from PIL import Image
+
+    canvas = Image.new("RGBA", (pixels.shape[1], pixels.shape[0]), (255, 255, 255))
+    canvas.alpha_composite(Image.fromarray(pixels))
+    return np.asarray(canvas.convert("RGB"))
 
 
 def apart(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

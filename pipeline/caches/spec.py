@@ -85,6 +85,8 @@ class Framing:
     crop: tuple[int, int, int, int]
     """(left, top, width, height)."""
     filter: Filter
+    box: tuple[float, float, float, float] | None = None
+    """(left, top, right, bottom) of the part of the image that is changed in size; None: all of it."""
 
     @property
     def size(self) -> Size:
@@ -172,6 +174,8 @@ class Trainer:
     """The one that a source's files lie in, below the output folder."""
     upright: tuple[Kind, ...] = ()
     """What it turns as the file says: photos by their orientation, videos by their display matrix."""
+    over_white: bool = False
+    """It lays images with an alpha channel over white."""
     flips: bool = False
     alpha_masks: bool = False
     """It can keep the alpha of images. Pixels are then changed in size with it, see ``framed``."""

@@ -15,7 +15,7 @@ from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import Event, ItemPlanned, ItemSkipped
 from tvae.pipeline.jobs.existing import DONE_ALREADY
-from tvae.pipeline.jobs.job import Job
+from tvae.pipeline.jobs.job import Job, fills_tables
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.reading import blame_input
 
@@ -30,6 +30,8 @@ def check_cache(items: Sequence[Item], job: Job) -> None:
     them by their names without the suffix."""
     if job.cache is None:
         return
+    if fills_tables(job):
+        raise UsageError("a data set is cached by tvae cache alone, in a run of its own")
     trainer, known = trainer_named(job.cache.trainer), dict[tuple[str, ...], Item]()
     if trainer.form is not None:
         _check_keys(items)

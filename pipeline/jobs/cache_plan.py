@@ -16,7 +16,7 @@ from torch import Tensor
 from tvae.pipeline.caches import Architecture, CacheRequest, Framing, Subject, Trainer, architecture_of, trainer_named
 from tvae.pipeline.caches.concepts.settings import Settings, read_settings
 from tvae.pipeline.caches.record import CacheRecord, FileRecord, place_for, read_record, write_record
-from tvae.pipeline.caches.resize import framed
+from tvae.pipeline.caches.resize import framed, over_white
 from tvae.pipeline.caches.spec import Piece, Size, Wish
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.atomic import discard, folder_error, publish, temporary_path, write_error
@@ -131,6 +131,10 @@ class CachePlan:
 
     def pixels(self, rgb: np.ndarray, info: MediaInfo, framing: Framing) -> np.ndarray:
         """uint8 [H, W, 3] of an upright frame to what the encoder sees; see ``framed``."""
+        if rgb.shape[2] == 4 and self.trainer.over_white:
+            # grey ones with alpha, and colours that stand for none, are no alpha channel to these trainers
+            plain = info.pix_fmt.startswith(("rgb24", "rgb48", "ya"))
+            rgb = rgb[..., :3] if plain else over_white(np.ascontiguousarray(rgb))
         if self.trainer.leaves_turned(info):
             rgb = Orientation(-info.rotation % 360).apply(rgb)
             rgb = rgb[:, ::-1] if info.mirrored else rgb

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 from tvae.pipeline.caches.concepts import READERS
 from tvae.pipeline.caches.request import CacheRequest
 from tvae.pipeline.caches.shards import FORMS
+from tvae.pipeline.caches.shards.pickled import PICKLED
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs.devices.names import check_devices
 from tvae.pipeline.jobs.geometry import ALIGNS, FITS, Align, Fit, Size
@@ -36,6 +37,7 @@ __all__ = [
     "Space",
     "Split",
     "fills_shards",
+    "fills_tables",
     "is_ordered",
     "reads_concepts",
 ]
@@ -69,6 +71,11 @@ _ONE_PROCESS = (
 def fills_shards(job: Job) -> bool:
     """Does it cache into shards, whatever else may be wrong with it?"""
     return job.cache is not None and job.cache.trainer in FORMS
+
+
+def fills_tables(job: Job) -> bool:
+    """Are its shards valid for the table of a whole data set? Its input is then the data set's file."""
+    return job.cache is not None and job.cache.trainer == PICKLED.name
 
 
 def reads_concepts(job: Job) -> bool:

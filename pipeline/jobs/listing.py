@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tvae.pipeline.jobs.cache_names import check_cache
 from tvae.pipeline.jobs.concepts.listing import listed_entries
@@ -15,6 +16,9 @@ from tvae.pipeline.jobs.remote.uploads import Uploads
 from tvae.pipeline.jobs.scanned import DistinctOutputs, scanned
 from tvae.pipeline.jobs.vaes import Vaes
 
+if TYPE_CHECKING:
+    from tvae.pipeline.jobs.tables.planned import TableItems
+
 __all__ = ["Listing", "listing"]
 
 
@@ -25,6 +29,8 @@ class Listing:
 
     items: Sequence[Item]
     claims: Claims
+    table: TableItems | None = None
+    """Of which these are the records; None: of none."""
 
 
 def listing(job: Job, vaes: Vaes, uploads: Uploads | None = None) -> Listing:

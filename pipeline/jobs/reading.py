@@ -10,6 +10,7 @@ from pathlib import Path
 import av.error
 import numpy as np
 
+from tvae.pipeline.caches import trainer_named
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.tar_members import Member
 from tvae.pipeline.jobs.geometry import plan_geometry, prepare, told
@@ -121,7 +122,7 @@ def open_source(
         return
     with blame_input():
         opened_as = _identity(path)
-        alpha = job.cache is not None and job.cache.alpha_mask
+        alpha = job.cache is not None and (job.cache.alpha_mask or trainer_named(job.cache.trainer).over_white)
         reader = sandbox.open_reader(path, job.max_pixels, hold, _memory(job), alpha=alpha)
     with reader:
         shape = (factor, job.size) if job.cache is None else (1, None)  # a cache has sizes of its own

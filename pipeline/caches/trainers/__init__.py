@@ -25,8 +25,7 @@ _DEFAULT = (0.18215, 0.0)
 """Scaling and shift of an AutoencoderKL whose configuration names none."""
 
 LEFT_OUT = {
-    "diffusion-pipe": "its cache is valid for a fingerprint that another library makes of its whole data set",
-    "finetrainers": "it takes latents only beside text embeddings of the same numbers, which chance gives out",
+    "finetrainers": "it takes latents beside text embeddings of the same numbers, which it makes with its own latents",
 }
 """Whose caches cannot be written from outside, and why; more in the folder's README."""
 
@@ -55,7 +54,7 @@ def architecture_of(trainer: Trainer, name: str | None, info: ModelInfo) -> Arch
         if name not in suited:
             raise UsageError(f"{vae} is not {trainer.name}'s for {name}: {_differs(known[name], info)}")
         return suited[name]
-    if trainer.form is not None:  # where any VAE suits, raw latents are the plain ones
+    if trainer.architectures[0].classes is None:  # where any VAE suits, raw latents are the plain ones
         return trainer.architectures[0]
     if not suited:
         raise UsageError(f"{trainer.name} trains nothing on latents of {vae} that tvae knows of; it has {_all(known)}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
 from torch import Tensor
 
 from tvae.pipeline.caches import Subject
+from tvae.pipeline.caches.shards import Sample
 from tvae.pipeline.caches.shards.record import OriginRecord, SampleRecord
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.content_checksum import of_file
@@ -96,7 +97,7 @@ class Shards(Cache):
                     with context.busy.at(CLIP):
                         latents = stored(encoded(model, pictures), model, plan, noise)
                     with context.busy.at(CLIP_WRITE):
-                        sample = sample_of(plan, subject, [latents], went.texts)
+                        sample = self._sample(subject, [latents], went.texts)
                         self._packing.stage(item, sample, self._record(subject, went))
                 context.emit(Progress(item.source, item.index, piece.start + piece.frames, None))
             if not count:
@@ -113,10 +114,11 @@ class Shards(Cache):
         if self._plan.posterior == "sample":
             generator = generator_of(subject, self._context.job.seed)
             results = [drawn(results[n], results[n + 1], generator) for n in range(0, len(results), 2)]
-        self._packing.stage(
-            picture.item, sample_of(self._plan, subject, results, went.texts), self._record(subject, went)
-        )
+        self._packing.stage(picture.item, self._sample(subject, results, went.texts), self._record(subject, went))
         return picture.finished(notices)
+
+    def _sample(self, subject: Subject, latents: Sequence[Tensor], texts: Mapping[str, bytes]) -> Sample:
+        return sample_of(self._plan, subject, latents, texts)
 
     def _record(self, subject: Subject, went: _Went) -> SampleRecord:
         start = 0 if subject.piece is None else subject.piece.start

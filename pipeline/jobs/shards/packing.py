@@ -193,18 +193,23 @@ class Packing:
         if self._open.samples:
             self._close()
         self._collect(0)
-        form = self._standing.form
         try:
-            if form.index is not None and form.index_name is not None:
-                listed = [self._standing.shards[file] for file in sorted(self._standing.shards)]
-                content = form.index([(one.file, one.size, one.samples, one.settings) for one in listed])
-                index = self._root / form.index_name
-                if not index.is_file() or index.read_bytes() != content:
-                    with replacing(index) as temporary:
-                        temporary.write_bytes(content)
+            self._write_index()
             unfinished(self._root).unlink(missing_ok=True)
         except OSError as error:
             raise write_error(self._root, error) from error
+
+    def _write_index(self) -> None:
+        """Of all shards. `OSError`."""
+        form = self._standing.form
+        if form.index is None or form.index_name is None:
+            return
+        listed = [self._standing.shards[file] for file in sorted(self._standing.shards)]
+        content = form.index([(one.file, one.size, one.samples, one.settings) for one in listed])
+        index = self._root / form.index_name
+        if not index.is_file() or index.read_bytes() != content:
+            with replacing(index) as temporary:
+                temporary.write_bytes(content)
 
     def _left(self) -> Iterator[Stored]:
         yield from self._open.samples

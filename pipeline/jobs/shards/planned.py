@@ -18,14 +18,17 @@ from tvae.pipeline.jobs.shards.standing import Standing
 __all__ = ["planned_in_shards"]
 
 
-def planned_in_shards(items: Sequence[Item], context: Context, plan: CachePlan) -> Callable[[Item], Outcome]:
+def planned_in_shards(
+    items: Sequence[Item], context: Context, plan: CachePlan, standing: Standing | None = None
+) -> Callable[[Item], Outcome]:
     """Tells the outcome of each of these items; changes nothing. Which shard a new sample comes into is not known
-    before, so its output is the folder. Raises UsageError for shards that these cannot stand beside."""
-    standing = Standing(plan, items, TextsBeside())
+    before, so its output is the folder. standing: where it is of another kind. Raises UsageError for shards that these
+    cannot stand beside."""
+    known = standing or Standing(plan, items, TextsBeside())
 
     def look(item: Item) -> Outcome:
         try:
-            return _planned(item, context, plan, standing)
+            return _planned(item, context, plan, known)
         except Exception as error:  # the tally knows whose failure it is
             return error
 

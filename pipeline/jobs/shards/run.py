@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 from tvae.pipeline.caches.shards.record import FOLDER
 from tvae.pipeline.errors import UsageError
@@ -21,7 +23,7 @@ from tvae.pipeline.jobs.shards.packing import Packing
 from tvae.pipeline.jobs.shards.standing import Standing
 from tvae.pipeline.models.load import BUILTIN
 
-__all__ = ["fill_shards"]
+__all__ = ["alone_in", "fill_shards"]
 
 _PATIENCE = 0.2
 """Seconds to wait for another run."""
@@ -37,15 +39,20 @@ def fill_shards(items: Sequence[Item], context: Context, batches: Batches, end: 
     plan = CachePlan(context.job, model)
     if context.job.batch is None and model.device.type == "cpu":
         batches = Batches(1, "cpu")  # what shares a call depends on time, and last bits on that; it brings little there
+    with alone_in(plan.root, "wait for it, or name another folder with -o"):
+        beside = TextsBeside()
+        standing = Standing(plan, items, beside)
+        with Packing(plan, standing, items, end) as packing:
+            context.emit(started)
+            operation = Shards(context, plan, standing, packing, beside)
+            run_items(items, operation, context, batches, packing.ending)
+
+
+@contextmanager
+def alone_in(root: Path, remedy: str) -> Iterator[None]:
+    """No other run fills shards in a folder. Raises UsageError where one does. remedy: what to do then."""
     try:
-        with gone_if_empty(plan.root / FOLDER), one_writer(plan.root / FOLDER / "shards", _PATIENCE):
-            beside = TextsBeside()
-            standing = Standing(plan, items, beside)
-            with Packing(plan, standing, items, end) as packing:
-                context.emit(started)
-                operation = Shards(context, plan, standing, packing, beside)
-                run_items(items, operation, context, batches, packing.ending)
+        with gone_if_empty(root / FOLDER), one_writer(root / FOLDER / "shards", _PATIENCE):
+            yield
     except OutputHeld:
-        raise UsageError(
-            f"another run writes shards to {plan.root}; wait for it, or name another folder with -o"
-        ) from None
+        raise UsageError(f"another run writes shards to {root}; {remedy}") from None

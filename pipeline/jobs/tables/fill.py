@@ -1,0 +1,119 @@
+"""Fills the shards of one table, and writes its index when all of its records stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from tvae.pipeline.caches import Subject
+from tvae.pipeline.caches.shards import Sample
+from tvae.pipeline.caches.shards.pickled_index import INDEX, drop_index, read_note, write_index
+from tvae.pipeline.caches.shards.record import read_record, record_places
+from tvae.pipeline.caches.spec import timed
+from tvae.pipeline.errors import InputError
+from tvae.pipeline.jobs.batches import Batches
+from tvae.pipeline.jobs.cache_plan import CachePlan
+from tvae.pipeline.jobs.clips import ClipRun
+from tvae.pipeline.jobs.context import Context
+from tvae.pipeline.jobs.events import ItemSkipped, RunStarted
+from tvae.pipeline.jobs.outcome import End, Outcome
+from tvae.pipeline.jobs.outputs import Item
+from tvae.pipeline.jobs.overlap import run_items
+from tvae.pipeline.jobs.shards.facts import sample_of
+from tvae.pipeline.jobs.shards.operation import Shards
+from tvae.pipeline.jobs.shards.packing import Packing
+from tvae.pipeline.jobs.shards.planned import planned_in_shards
+from tvae.pipeline.jobs.shards.run import alone_in
+from tvae.pipeline.jobs.tables.planned import TableItems
+from tvae.pipeline.jobs.tables.standing import NoTexts, TableStanding, is_trainers_own
+from tvae.pipeline.models.load import BUILTIN
+
+__all__ = ["fill_table", "planned_in_table"]
+
+_BY_TRAINER = "diffusion-pipe has cached it"
+_MOVED = "its latents are there; metadata.db will be written for the changed table"
+
+
+def fill_table(
+    items: Sequence[Item], context: Context, batches: Batches, end: End, started: RunStarted, table: TableItems
+) -> None:
+    """As ``fill_shards``; a cache of the same table that the trainer made stays. Raises UsageError for one of another
+    table."""
+    model = context.facts_for(context.job.vae or BUILTIN)
+    plan = CachePlan(context.job, model)
+    if context.job.existing != "overwrite" and is_trainers_own(table):
+        context.emit(started)
+        for item in items:
+            end(item, ItemSkipped(item.source, item.index, table.root, _BY_TRAINER))
+        return
+    if context.job.batch is None and model.device.type == "cpu":
+        batches = Batches(1, "cpu")  # see fill_shards
+    with alone_in(table.root, "wait for it"):
+        standing = TableStanding(plan, table)
+        with _TablePacking(plan, standing, table, end) as packing:
+            context.emit(started)
+            run_items(items, _Records(context, plan, standing, packing, table), context, batches, packing.ending)
+
+
+def planned_in_table(
+    items: Sequence[Item], context: Context, plan: CachePlan, table: TableItems
+) -> Callable[[Item], Outcome]:
+    """Tells the outcome of each of these items; changes nothing. Raises as ``fill_table`` does."""
+    if context.job.existing != "overwrite" and is_trainers_own(table):
+        return lambda item: ItemSkipped(item.source, item.index, table.root, _BY_TRAINER)
+    look, note = planned_in_shards(items, context, plan, TableStanding(plan, table)), read_note(table.root)
+    if note is not None and note.fingerprint == table.fingerprint and (table.root / INDEX).exists():
+        return look
+
+    def told(item: Item) -> Outcome:
+        outcome = look(item)
+        return replace(outcome, reason=_MOVED) if isinstance(outcome, ItemSkipped) else outcome
+
+    return told
+
+
+class _Records(Shards):
+    """Samples as the trainer wants its records."""
+
+    def __init__(
+        self, context: Context, plan: CachePlan, standing: TableStanding, packing: Packing, table: TableItems
+    ) -> None:
+        super().__init__(context, plan, standing, packing, NoTexts())
+        self._table = table
+
+    def clip(self, item: Item) -> ClipRun:
+        raise InputError("it is an animation, and tvae caches none for diffusion-pipe; take it out of the folder")
+        yield
+
+    def _sample(self, subject: Subject, latents: Sequence[Tensor], texts: Mapping[str, bytes]) -> Sample:
+        if self._plan.model.info.temporal_factor is not None:
+            latents = [timed(one) for one in latents]
+        made = sample_of(self._plan, subject, latents, texts)
+        row = self._table.rows[subject.source]
+        dtype = str(latents[0].dtype).removeprefix("torch.")  # NumPy's samples have no bfloat16
+        return Sample(made.key, made.latents, {"path": row.name, "captions": [*row.captions], "dtype": dtype})
+
+
+class _TablePacking(Packing):
+    def __init__(self, plan: CachePlan, standing: TableStanding, table: TableItems, end: End) -> None:
+        super().__init__(plan, standing, table.items, end)
+        self._table = table
+
+    def _write_index(self) -> None:
+        """`OSError`. None where images have failed: the trainer takes no table with holes."""
+        root, table = self._table.root, self._table
+        shards: dict[int, list[tuple[int, int]]] = {}
+        places: dict[str, tuple[int, int]] = {}
+        for record in map(read_record, record_places(root)):
+            number, offset = int(record.file.file.removeprefix("shard_").removesuffix(".bin")), 0
+            for one in record.samples:
+                places[one.place] = number, len(shards.setdefault(number, []))
+                shards[number].append((offset, one.bytes))
+                offset += one.bytes
+        order = [places[place.as_posix()] for place in table.rows if place.as_posix() in places]
+        if len(order) == len(table.rows):
+            write_index(root, table.fingerprint, order, shards, table.library)
+        else:
+            drop_index(root)
