@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from tvae.pipeline.engine.capture.in_thread import instead, replaced_in
+from tvae.pipeline.engine.capture.kinds_of_sizes import sizes_are_numbers
 from tvae.pipeline.engine.capture.maths import sizes_in_functions
 from tvae.pipeline.engine.capture.patched_functions import patched_once
 from tvae.pipeline.engine.capture.quiet import quiet
@@ -48,6 +49,7 @@ def exporting(*, shortcuts: bool = True) -> Iterator[None]:
         settings.enter_context(patched_once())
         settings.enter_context(whole_quotients())
         settings.enter_context(sizes_in_functions())
+        settings.enter_context(sizes_are_numbers())
         if shortcuts:
             settings.enter_context(fewer_notes())
             settings.enter_context(known_shapes())

@@ -130,6 +130,10 @@ class Watchlist:
         """Those that code may write to."""
         return [*self._live, *self._empty]
 
+    def functions(self) -> list[FunctionType]:
+        """All that were met, but for libraries'."""
+        return [*self._functions]
+
     def globals(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """The names of modules, and what some of their names stood for."""
         return [*self._globals.values()]
