@@ -24,6 +24,7 @@ from tvae.pipeline.engine.capture.export_settings import exporting, takes_shortc
 from tvae.pipeline.engine.capture.factories import SymbolicFactories
 from tvae.pipeline.engine.capture.made_constant import Lost, noting_constants
 from tvae.pipeline.engine.capture.regions import in_line
+from tvae.pipeline.engine.capture.said_precision import said_precision
 from tvae.pipeline.engine.capture.symbols import Choice, choices
 from tvae.pipeline.engine.capture.types_of_sizes import refusing_types
 from tvae.pipeline.engine.capture.whole_numbers import Names, reads_numbers, sizes_stay_sizes
@@ -53,7 +54,11 @@ class _Entry(nn.Module):
         if self.choice is not None:
             self.choice.state(inputs)
         # not for longer: who copies the module in that time would copy what is put there
-        with SymbolicFactories(), sizes_stay_sizes(self.model.modules(), whole=self.sizes_stay):
+        with (
+            said_precision(inputs[0].device) as check,
+            SymbolicFactories(check),
+            sizes_stay_sizes(self.model.modules(), whole=self.sizes_stay),
+        ):
             return tuple(self._fn(*inputs))
 
 

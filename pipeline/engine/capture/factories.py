@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,14 +18,16 @@ class SymbolicFactories(TorchFunctionMode):
     """Factories that would make a symbolic size a constant.
 
     Those of noise accept one only in the overload without a generator (who draws it is decided later), and
-    ``linspace`` accepts none; tensors of sizes have a file of their own.
+    ``linspace`` accepts none; tensors of sizes have a file of their own. check: called before every operation.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, check: Callable[[], None]) -> None:
         super().__init__()
+        self._check = check
         self._of_sizes = TensorsOfSizes()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._check()
         kwargs = dict(kwargs or {})
         if func in (torch.randn, torch.rand):
             kwargs.pop("generator", None)
