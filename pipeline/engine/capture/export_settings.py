@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
+from tvae.pipeline.engine.capture.global_hooks import hooks_on_models_alone
 from tvae.pipeline.engine.capture.in_thread import instead, replaced_in
 from tvae.pipeline.engine.capture.kinds_of_sizes import sizes_are_numbers
 from tvae.pipeline.engine.capture.maths import sizes_in_functions
@@ -43,6 +44,7 @@ def exporting(*, shortcuts: bool = True) -> Iterator[None]:
         settings.enter_context(_shapes_are_not_kept(stay_quiet))
         settings.enter_context(_backends_as_they_are())
         settings.enter_context(_own_modules_alone())
+        settings.enter_context(hooks_on_models_alone())
         settings.enter_context(_own_modes())
         settings.enter_context(_no_graph_is_printed())
         settings.enter_context(_distributions_are_not_checked())
