@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from tvae.pipeline.engine.capture.interpolated import interpolated_as
 from tvae.pipeline.engine.capture.tensors_of_sizes import TensorsOfSizes
 
 __all__ = ["SymbolicFactories"]
@@ -33,9 +35,18 @@ class SymbolicFactories(TorchFunctionMode):
             kwargs.pop("generator", None)
         if func is torch.linspace:
             return _spaced(*args, **kwargs)
+        if func is F.interpolate:
+            args, kwargs = _in_its_type(*args, **kwargs)
         if func is torch.functional.broadcast_tensors:
             return _broadcast(list(args[0]) if len(args) == 1 and isinstance(args[0], list | tuple) else list(args))
         return self._of_sizes.call(func, args, kwargs)
+
+
+def _in_its_type(input: Tensor, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of ``F.interpolate``: (input, size, scale_factor, mode, align_corners, recompute_scale_factor,
+    antialias)."""
+    mode, antialias = (*args[2:3], kwargs.get("mode", "nearest"))[0], (*args[5:6], kwargs.get("antialias", False))[0]
+    return (input.to(interpolated_as(input, mode, antialias=antialias)), *args), kwargs
 
 
 def _broadcast(tensors: list[Tensor]) -> tuple[Tensor, ...]:
