@@ -65,7 +65,8 @@ class TiledVAE(InPlaceOf):
     VAE that works in chunks gets a clip chunk by chunk.
 
     Every call uses the model as it is then, with changed weights, layers, hooks, methods and settings; ``refresh`` is
-    for changes that cannot be seen. Calls from several threads take turns. Do not change the model during a call.
+    for changes that cannot be seen. ``torch.autocast`` around a call only lets it take inputs of other floating types:
+    it computes in that of the weights. Calls from several threads take turns. Do not change the model during a call.
     Copies and pickles hold the model and these settings but no group, and start with nothing cached.
     """
 
@@ -205,7 +206,7 @@ class TiledVAE(InPlaceOf):
             if own_tuple := not return_dict and has_own_tuple(getattr(self.vae, side)):
                 given["return_dict"] = False
             more, call, generator = tensors_and_options(side, given)
-            dtype = compute_dtype(self.vae, x.dtype)
+            dtype = compute_dtype(self.vae, next(iter(self.vae.parameters())).dtype)
             with plain_modes(x.device), input_at_fault(side, x, self.vae):
                 inputs = [t.detach().to(dtype) if t.is_floating_point() else t for t in (x, *more)]
                 value = self._computed(side, inputs, call, generator, x.dtype)

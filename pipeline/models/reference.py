@@ -26,9 +26,10 @@ BLENDED = ("use_tiling", "use_slicing", "use_framewise_encoding", "use_framewise
 
 @contextmanager
 def reference_mode(module: nn.Module) -> Iterator[None]:
-    """The module as the reference wants it: inference behaviour, no blended tiling. All is restored afterwards."""
+    """The module as the reference wants it: PyTorch's layers in evaluation, no blended tiling. All is restored
+    afterwards. A part of another class may ask for ``training`` itself."""
     before = {name: getattr(module, name) for name in BLENDED if hasattr(module, name)}
-    training = [m for m in module.modules() if m.training]
+    training = [m for m in module.modules() if m.training and type(m).__module__.startswith("torch.nn.")]
     try:
         for name in before:
             setattr(module, name, False)

@@ -78,11 +78,17 @@ def check_input(side: Side, x: Tensor, vae: nn.Module, devices: Sequence[torch.d
         raise UsageError(f"{side}() runs without gradients: call it on x.detach(), or train with the wrapped model")
     if x.ndim < 4 or 0 in x.shape:
         raise UsageError(f"{side}() takes [N, C, H, W] or [N, C, T, H, W] with no size of 0, not {list(x.shape)}")
-    if x.device != weight.device or x.dtype != weight.dtype:
+    if x.device != weight.device or not _takes(x, weight):
         check_hooks(vae)
         have, want = f"{x.dtype} on {x.device}", f"{weight.dtype} on {weight.device}"
         raise UsageError(f"{side}() got {have.replace('torch.', '')}, the VAE is {want.replace('torch.', '')}")
     check_place(side, x.device, devices)
+
+
+def _takes(x: Tensor, weight: Tensor) -> bool:
+    """Is an input of the type of the weights, or under ``torch.autocast``, which would cast either?"""
+    cast = {x.dtype, weight.dtype} <= {torch.float32, torch.bfloat16, torch.float16}
+    return x.dtype == weight.dtype or (cast and torch.is_autocast_enabled(x.device.type))
 
 
 def planned_input(side: Side, shape: Sequence[int], vae: nn.Module, devices: Sequence[torch.device]) -> Tensor:

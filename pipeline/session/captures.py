@@ -217,7 +217,7 @@ class Captures:
             watch = StateWatch(module, side)  # not before: another capture's tensors may be in a cache of both models
             try:
                 with reference_mode(module), unhooked(module):
-                    graph = simplify(capture(module, traced, examples, rows))
+                    graph = simplify(capture(module, traced, examples, rows, watch.functions))
             finally:
                 touched = not self._still()
                 watch.restore()

@@ -1,4 +1,5 @@
 """Modes that a caller has switched on around a call, and that are none of the model's: off for the length of the call.
+``torch.autocast`` around a call allows PyTorch to round more, and what is computed without it is no less exact.
 
 All of them belong to the calling thread. What belongs to the process (default type, default device, deterministic
 algorithms) is left alone; a capture that it can change is kept under a name that says so (see ``captures``).

@@ -18,8 +18,12 @@ LATENTS = torch.randn(1, 4, 6, 5, generator=torch.Generator().manual_seed(1))
 
 
 def wanted(model: nn.Module) -> torch.Tensor:
+    return wanted_of(model, LATENTS)
+
+
+def wanted_of(model: nn.Module, z: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
-        found: torch.Tensor = copy.deepcopy(model).double().decode(LATENTS.double()).sample
+        found: torch.Tensor = copy.deepcopy(model).double().decode(z.double()).sample
     return found
 
 
@@ -31,6 +35,27 @@ def test_default_device() -> None:
         first, second = vae.decode(LATENTS).sample, vae.decode(LATENTS).sample
     assert relative_l2(first, wanted(model)) < 1e-5
     assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_autocast_around_a_call(dtype: torch.dtype) -> None:
+    """A model of float32 computes in float32, and takes what pipelines give it there; no call before sees another."""
+    model = TINY["AutoencoderKL"].build()
+    vae, z = TiledVAE(model, "cpu", strip=2), LATENTS.to(dtype)
+    before = vae.decode(LATENTS).sample
+    with torch.autocast("cpu", torch.bfloat16):
+        own, found = model.decode(z).sample.detach(), vae.decode(z).sample
+        assert torch.equal(vae.decode(LATENTS).sample, before)
+    want = wanted_of(model, z)
+    assert found.dtype == dtype
+    assert relative_l2(found, want) < {torch.float32: 1e-5, torch.bfloat16: 3e-3, torch.float16: 5e-4}[dtype]
+    assert relative_l2(found, want) < relative_l2(own, want)
+    assert torch.equal(vae.decode(LATENTS).sample, before)
+    if dtype != torch.float32:
+        with pytest.raises(UsageError, match="the VAE is float32"):
+            vae.decode(z)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(UsageError, match="the VAE is float32"):
+        vae.decode(z.double())
 
 
 def test_fake_tensors() -> None:

@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -23,8 +24,10 @@ from tvae.pipeline.engine.capture.export_settings import exporting, takes_shortc
 from tvae.pipeline.engine.capture.factories import SymbolicFactories
 from tvae.pipeline.engine.capture.made_constant import Lost, noting_constants
 from tvae.pipeline.engine.capture.regions import in_line
+from tvae.pipeline.engine.capture.said_precision import said_precision
 from tvae.pipeline.engine.capture.symbols import Choice, choices
-from tvae.pipeline.engine.capture.whole_numbers import reads_numbers, sizes_stay_sizes
+from tvae.pipeline.engine.capture.types_of_sizes import refusing_types
+from tvae.pipeline.engine.capture.whole_numbers import Names, reads_numbers, sizes_stay_sizes
 from tvae.pipeline.engine.ir.graph import DEVICE, Constant, Graph, Meta, Node, Ref
 from tvae.pipeline.engine.ir.sizes import Size, symbols
 from tvae.pipeline.errors import UnsupportedOp, UsageError
@@ -51,21 +54,32 @@ class _Entry(nn.Module):
         if self.choice is not None:
             self.choice.state(inputs)
         # not for longer: who copies the module in that time would copy what is put there
-        with SymbolicFactories(), sizes_stay_sizes(self.model.modules(), whole=self.sizes_stay):
+        with (
+            said_precision(inputs[0].device) as check,
+            SymbolicFactories(check),
+            sizes_stay_sizes(self.model.modules(), whole=self.sizes_stay),
+        ):
             return tuple(self._fn(*inputs))
 
 
-def capture(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], rows: int = -2) -> Graph:
+def capture(
+    module: nn.Module,
+    fn: Callable[..., Sequence[Tensor]],
+    inputs: Sequence[Tensor],
+    rows: int = -2,
+    functions: Sequence[FunctionType] = (),
+) -> Graph:
     """Trace ``fn(*inputs)``, a function that computes with ``module``, into a Graph.
 
     inputs: the tensors that vary from call to call; only shapes and types matter, no value is read. The last two
     dimensions of each that has at least four are symbolic, unless they are 1 (the exporter treats 1 as a constant).
     rows: the dimension of the first input that strips are to divide; symbolic, too, where the model allows it.
+    functions: those that the model may run, of which some may ask for types (see ``types_of_sizes``).
     Raises UnsupportedOp where the model cannot be captured (data-dependent Python control flow, say), or not within a
     minute.
     """
     try:
-        with deadline():
+        with deadline(), refusing_types(functions, Names):
             return _captured(module, fn, inputs, rows)
     except TookTooLong as error:
         by = place_in(module, error.__traceback__)

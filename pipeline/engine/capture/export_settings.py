@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
+from tvae.pipeline.engine.capture.global_hooks import hooks_on_models_alone
 from tvae.pipeline.engine.capture.in_thread import instead, replaced_in
+from tvae.pipeline.engine.capture.kinds_of_sizes import sizes_are_numbers
 from tvae.pipeline.engine.capture.maths import sizes_in_functions
 from tvae.pipeline.engine.capture.patched_functions import patched_once
 from tvae.pipeline.engine.capture.quiet import quiet
@@ -42,12 +44,14 @@ def exporting(*, shortcuts: bool = True) -> Iterator[None]:
         settings.enter_context(_shapes_are_not_kept(stay_quiet))
         settings.enter_context(_backends_as_they_are())
         settings.enter_context(_own_modules_alone())
+        settings.enter_context(hooks_on_models_alone())
         settings.enter_context(_own_modes())
         settings.enter_context(_no_graph_is_printed())
         settings.enter_context(_distributions_are_not_checked())
         settings.enter_context(patched_once())
         settings.enter_context(whole_quotients())
         settings.enter_context(sizes_in_functions())
+        settings.enter_context(sizes_are_numbers())
         if shortcuts:
             settings.enter_context(fewer_notes())
             settings.enter_context(known_shapes())

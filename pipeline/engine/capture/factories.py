@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from tvae.pipeline.engine.capture.interpolated import interpolated_as
 from tvae.pipeline.engine.capture.tensors_of_sizes import TensorsOfSizes
 
 __all__ = ["SymbolicFactories"]
@@ -17,22 +20,33 @@ class SymbolicFactories(TorchFunctionMode):
     """Factories that would make a symbolic size a constant.
 
     Those of noise accept one only in the overload without a generator (who draws it is decided later), and
-    ``linspace`` accepts none; tensors of sizes have a file of their own.
+    ``linspace`` accepts none; tensors of sizes have a file of their own. check: called before every operation.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, check: Callable[[], None]) -> None:
         super().__init__()
+        self._check = check
         self._of_sizes = TensorsOfSizes()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._check()
         kwargs = dict(kwargs or {})
         if func in (torch.randn, torch.rand):
             kwargs.pop("generator", None)
         if func is torch.linspace:
             return _spaced(*args, **kwargs)
+        if func is F.interpolate:
+            args, kwargs = _in_its_type(*args, **kwargs)
         if func is torch.functional.broadcast_tensors:
             return _broadcast(list(args[0]) if len(args) == 1 and isinstance(args[0], list | tuple) else list(args))
         return self._of_sizes.call(func, args, kwargs)
+
+
+def _in_its_type(input: Tensor, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of ``F.interpolate``: (input, size, scale_factor, mode, align_corners, recompute_scale_factor,
+    antialias)."""
+    mode, antialias = (*args[2:3], kwargs.get("mode", "nearest"))[0], (*args[5:6], kwargs.get("antialias", False))[0]
+    return (input.to(interpolated_as(input, mode, antialias=antialias)), *args), kwargs
 
 
 def _broadcast(tensors: list[Tensor]) -> tuple[Tensor, ...]:

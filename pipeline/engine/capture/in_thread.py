@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["instead", "left_out", "replaced_in"]
+__all__ = ["instead", "left_out", "put_in", "replaced_in"]
 
 
 def replaced_in(thread: int, original: Any, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -23,19 +23,25 @@ def replaced_in(thread: int, original: Any, function: Callable[..., Any]) -> Cal
 
 @contextmanager
 def instead(place: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """``place.name`` is this function in this thread. What a release of PyTorch does not have is left out; what
-    other code puts there in that time stays."""
+    """``place.name`` is this function in this thread. What a release of PyTorch does not have is left out."""
     original: Any = getattr(place, name, None)
     if original is None:
         yield
         return
-    inherited = name not in vars(place)
-    either = replaced_in(threading.get_ident(), original, function)
-    setattr(place, name, either)
+    with put_in(place, name, replaced_in(threading.get_ident(), original, function)):
+        yield
+
+
+@contextmanager
+def put_in(place: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """``place.name`` is this function, which tells threads apart itself. What other code puts there in that time
+    stays."""
+    inherited, original = name not in vars(place), getattr(place, name)
+    setattr(place, name, function)
     try:
         yield
     finally:
-        if vars(place).get(name) is either:
+        if vars(place).get(name) is function:
             if inherited:
                 delattr(place, name)
             else:

@@ -1,9 +1,9 @@
-"""``int(size)`` in the code of a model stays a size while it is captured, and a size is an ``int`` to it.
+"""``int(size)`` in the code of a model stays a size while it is captured, and ``type(size)`` is ``int``.
 
 Python's ``int`` gives a number, so ``int(height * 1.5)`` would make the height a constant. In that time copies stand in
-for a module's methods: the same code, in which ``int``, ``float``, ``isinstance`` and ``type`` are functions that know
-sizes, and functions under ``lru_cache`` are called without it, since a capture's values are not the model's. The
-copies are attributes of the captured modules, in the capturing thread; classes and globals stay as they are.
+for a module's methods: the same code, in which ``int``, ``float`` and ``type`` are functions that know sizes, and
+functions under ``lru_cache`` are called without it, since a capture's values are not the model's. The copies are
+attributes of the captured modules, in the capturing thread; classes and globals stay as they are.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from tvae.pipeline.engine.capture.in_thread import replaced_in
+from tvae.pipeline.engine.capture.kinds_of_sizes import KINDS
 from tvae.pipeline.engine.capture.maths import SYMBOLIC
 from tvae.pipeline.engine.capture.tensors_of_sizes import rounded_to_zero
 
-__all__ = ["reads_numbers", "sizes_stay_sizes"]
+__all__ = ["Names", "reads_numbers", "sizes_stay_sizes"]
 
 _NOT_THEIRS = ("torch.", "tvae.")
 """Packages whose functions are left as they are."""
@@ -45,28 +46,17 @@ def _fraction(*args: Any, **kwargs: Any) -> Any:
     return torch.sym_float(value) if isinstance(value, SYMBOLIC) else float(*args, **kwargs)
 
 
-_LIKE: dict[type, Any] = {torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: False}
-"""What stands for a number of Python's, and such a number."""
-
-
-def _is(value: Any, kinds: Any) -> bool:
-    """``isinstance``."""
-    return isinstance(value, kinds) or (type(value) in _LIKE and isinstance(_LIKE[type(value)], kinds))
-
-
 def _type(*args: Any, **kwargs: Any) -> Any:
     """``type``, to which the exporter's tensors are PyTorch's."""
     if len(args) != 1:
         return type(*args, **kwargs)
     if isinstance(args[0], FakeTensor | FunctionalTensor):
         return nn.Parameter if isinstance(args[0], nn.Parameter) else Tensor
-    return type(_LIKE.get(type(args[0]), args[0]))
+    return KINDS.get(type(args[0]), type(args[0]))
 
 
 _NUMBERS: dict[str, Callable[..., Any]] = {"int": _whole, "float": _fraction}
-_KINDS: dict[str, Callable[..., Any]] = {"isinstance": _is, "type": _type}
-_OF_NUMBERS = {"int", "float", "bool", "Number", "Complex", "Real", "Rational", "Integral"}
-"""Names of kinds of numbers."""
+_KINDS: dict[str, Callable[..., Any]] = {"type": _type}
 _CACHED = functools._lru_cache_wrapper
 
 
@@ -152,8 +142,7 @@ def _needs_globals(code: CodeType) -> bool:
 @functools.cache
 def _called(code: CodeType) -> frozenset[str]:
     """Of those names that have something in their place, the ones that matter here."""
-    found = _only_called(code) & {*_NUMBERS, *_KINDS}
-    return found if "type" in found or _OF_NUMBERS & _names(code) else frozenset()
+    return _only_called(code) & {*_NUMBERS, *_KINDS}
 
 
 @functools.cache
@@ -173,7 +162,7 @@ def _steps(code: CodeType) -> list[dis.Instruction]:
     return [*dis.get_instructions(code)]
 
 
-class _Names(dict[str, Any]):
+class Names(dict[str, Any]):
     """The globals of a function, but for the names that it calls; functions found there are copied in turn."""
 
     def __init__(self, function: FunctionType, instead: _Instead) -> None:
@@ -191,7 +180,7 @@ class _Names(dict[str, Any]):
 
 
 def _copied(function: FunctionType, instead: _Instead) -> FunctionType:
-    names = _Names(function, instead)
+    names = Names(function, instead)
     copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
     copy.__dict__ = function.__dict__  # the very same: it may keep something there

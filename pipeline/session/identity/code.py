@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from dis import opmap
 from functools import lru_cache
 from types import CodeType, EllipsisType, NotImplementedType
 from typing import Any
 
 import torch
 
-__all__ = ["PLAIN", "code_of", "plain"]
+__all__ = ["PLAIN", "code_of", "plain", "read_as_global"]
 
 PLAIN: set[type] = {
     *(int, float, complex, bool, str, bytes, type(None), EllipsisType, NotImplementedType, range),
@@ -38,6 +39,27 @@ def code_of(code: CodeType) -> tuple[str, tuple[str, ...]]:
         constants,
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest(), tuple(names)
+
+
+_LOAD_GLOBAL, _LOAD_NAME, _EXTENDED = (opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME", "EXTENDED_ARG"))
+
+
+@lru_cache(maxsize=8192)
+def read_as_global(code: CodeType) -> frozenset[str]:
+    """Of the names that code mentions those that it looks up in its module, and its strings: not mere attributes."""
+    found, more = set[str](), 0
+    for op, low in zip(code.co_code[::2], code.co_code[1::2], strict=True):
+        number = more | low
+        more = number << 8 if op == _EXTENDED else 0
+        if op in (_LOAD_GLOBAL, _LOAD_NAME):
+            found.add(code.co_names[number >> 1 if op == _LOAD_GLOBAL else number])
+    for value in code.co_consts:
+        for each in value if isinstance(value, tuple | frozenset) else (value,):
+            if isinstance(each, CodeType):
+                found |= read_as_global(each)
+            elif isinstance(each, str):
+                found.add(each)
+    return frozenset(found)
 
 
 def _constant(value: Any, names: dict[str, None]) -> str:

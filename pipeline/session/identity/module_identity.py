@@ -3,9 +3,9 @@
 Two modules of equal digests compute the same function of their weights (by name) and inputs. The digest covers, for
 every part of the module: its class and the code that it may run, every attribute, functions and objects held by
 attributes, hooks, patched methods, parametrisations, and types, shapes and strides of its tensors: not their values,
-not where they lie. It does not cover what changes no result without gradients (state-dict hooks, ``training`` flags,
-unless a layer behaves otherwise in training), nor what accelerate puts into a
-model to move it. Writes through ``.data`` or NumPy are not seen.
+not where they lie. It does not cover what changes no result without gradients (state-dict hooks; ``training`` flags,
+unless the model's own code mentions them), nor what accelerate puts into a model to move it. Writes to weights through
+``.data`` or NumPy are not seen: their checksums are (see ``weights``). Nor are those to constants on a GPU.
 """
 
 from __future__ import annotations

@@ -15,13 +15,14 @@ __all__ = ["Outside"]
 
 class Outside:
     """See the module's docstring. containers: dictionaries, lists, sets. globals: of modules, those names that the
-    model's code mentions, with their values."""
+    model's code mentions, with their values. functions: those that it may run."""
 
     def __init__(self, module: nn.Module) -> None:
         walk = Walk(module, ())
         walk.run()
         walk.close()
         self.containers, self.globals = walk.watch.containers(), walk.watch.globals()
+        self.functions = walk.watch.functions()
         self._caches = [(cache, _computed(cache)) for cache in walk.watch.caches]
 
     def empty_caches(self) -> None:

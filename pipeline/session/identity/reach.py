@@ -9,6 +9,7 @@ both. The code of libraries is named, not read; but what was put under one of th
 from __future__ import annotations
 
 import functools
+import os
 import types
 from collections import defaultdict
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from tvae.pipeline.session.identity.code import code_of, plain
+from tvae.pipeline.session.identity.code import code_of, plain, read_as_global
 from tvae.pipeline.session.identity.library import library_class, library_function, library_module
 
 if TYPE_CHECKING:
@@ -45,12 +46,16 @@ _UNUSED = {
 """Names of classes that Python does not look up while a model runs."""
 _CONSTRUCTION = {"__init__", "__new__", "__post_init__"}
 
+_ENVIRONMENT = {"environ", "environb", "getenv", "getenvb"}
+
 
 class Reach:
-    """See the module's docstring. sources: modules that hold the code that was met, other than libraries'."""
+    """See the module's docstring. sources: modules that hold the code that was met, other than libraries'.
+    asks_training: does some of it mention ``training``?"""
 
     def __init__(self, walk: Walk) -> None:
         self.sources: set[str] = set()
+        self.asks_training = False
         self._walk = walk
         self._mentioned: set[str] = set()
         self._spaces: dict[type, Mapping[str, Any]] = {}  # vars() of a class is another object each time
@@ -138,6 +143,10 @@ class Reach:
         self.module(function.__globals__.get("__name__"))
         watch.function(function)
         digest, names = code_of(function.__code__)
+        self.asks_training |= "training" in names
+        if _ENVIRONMENT & {*names}:
+            self._walk.lines.append(f"environment {_environment(names)}")
+            watch.view(lambda: _environment(names))
         for cell in cells.values():
             watch.cell(cell)
         if function.__kwdefaults__:
@@ -149,15 +158,15 @@ class Reach:
         if kept:
             watch.container(vars(function))
         text = f"function {function.__module__}.{function.__qualname__} {digest} {held} {given} {named}"
-        text += f" {walk.attributes(kept, path)} {self._globals(function.__globals__, names, path)}"
+        text += f" {walk.attributes(kept, path)} {self._globals(function, names, path)}"
         self.mention(names)
         return text
 
-    def _globals(self, space: dict[str, Any], names: tuple[str, ...], path: str) -> list[str]:
+    def _globals(self, function: FunctionType, names: tuple[str, ...], path: str) -> list[str]:
         """What the names that a function mentions stand for in its module."""
-        told = []
+        told, space, read = [], function.__globals__, read_as_global(function.__code__)
         for name in names:
-            if name in space:
+            if name in read and name in space:
                 value = space[name]
                 self._walk.watch.name(space, name, value)
                 told.append(f"{name}={self._named(name, value, names, path)}")
@@ -235,6 +244,11 @@ def _wrapped(value: Any) -> list[Any]:
     inner = getattr(value, "func", None) if isinstance(value, functools.cached_property) else None
     inner = getattr(value, "__wrapped__", None) if inner is None and isinstance(value, _WRAPPERS) else inner
     return [] if inner is None else [inner]
+
+
+def _environment(names: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Variables of the environment that code may read: those of whose names it has the text."""
+    return [(name, os.environ[name]) for name in sorted(names) if name in os.environ]
 
 
 def _contents(cells: Mapping[str, types.CellType]) -> list[tuple[str, Any]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from types import FunctionType
 
 from torch import Tensor, nn
 
@@ -58,6 +59,11 @@ class StateWatch:
             except (RuntimeError, TypeError, ValueError, TvaeError):  # it started from what the first call left
                 self._stays = False
         return tensors, spec
+
+    @property
+    def functions(self) -> list[FunctionType]:
+        """Those that the model may run."""
+        return self._outside.functions
 
     @property
     def extra(self) -> list[Tensor]:

@@ -36,6 +36,9 @@ _TENSORS = (Tensor, nn.Parameter, nn.Buffer)
 _FOREIGN_PARTS = 32
 """A module that is no part of the tree is looked into up to this many parts."""
 
+_SMALL = 1 << 16
+"""Bytes of a constant that are looked at before every call, for who writes to it without PyTorch's notice."""
+
 
 class Walk:
     """lines: the text. why: what could not be digested; that is told by its id and kept alive in ``held``."""
@@ -60,6 +63,8 @@ class Walk:
             self.lines.append(self._hooks(vars(torch_module), name, name))
         while self._queue:
             self._queue.popleft()()
+        if self.reach.asks_training:
+            self.lines.append(f"in training: {[name for name, part in self._root.named_modules() if part.training]}")
         self.watch.seal()
 
     def close(self) -> None:
@@ -134,6 +139,8 @@ class Walk:
         text = self.tensor(value, path)
         if value.is_meta or text.startswith("object"):
             return text
+        if value.device.type == "cpu" and value.nbytes <= _SMALL:
+            self.watch.view(lambda: _bytes(value))
         return f"{text} {tensor_digest(value)}"
 
     def _module(self, part: nn.Module, path: str) -> str:
@@ -152,7 +159,7 @@ class Walk:
             return leave | moved_by_accelerate(state) if root and "_hf_hook" in state else leave
 
         self.watch.kind(part)
-        self.watch.container(state, left_out)
+        self.watch.container(state, left_out, numbers=not library_class(type(part)))
         for name in REGISTRIES:
             self.watch.container(state[name])
         self.watch.order(part._modules)
@@ -175,3 +182,9 @@ class Walk:
             for n, (key, hook) in enumerate(hooks.items())
         ]
         return f"hooks {told}"
+
+
+def _bytes(value: Tensor) -> bytes:
+    """What a tensor on the CPU holds."""
+    raw: bytes = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return raw

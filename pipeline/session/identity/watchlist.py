@@ -2,8 +2,8 @@
 
 Dictionaries are compared with copies of themselves, all of them in one comparison that runs in C and stops at the
 identity of what they hold. What must not be compared by value (tensors, arrays, objects whose ``==`` is their own) is
-compared by identity. Not seen: an equal value of another type (1 for True), and ``p.data = `` another view of the very
-memory that ``p`` has; both take as long to look for as the rest together.
+compared by identity. Of numbers the type counts, too (1 is no True), but for those inside of tuples, of PyTorch's own
+layers, and the sign of zero.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ __all__ = ["Watchlist", "copied"]
 _log = logging.getLogger("tvae")
 
 _COMPARED: set[type] = {*PLAIN, dict, list, set, frozenset, tuple, type, FunctionType, BuiltinFunctionType, ModuleType}
+_NUMBERS = (int, float, bool, complex)
+_stride, _numel = Tensor.stride, Tensor.numel
 _data_ptr, _version, _dtype = Tensor.data_ptr, attrgetter("_version"), attrgetter("dtype")
 _parts_of_function = attrgetter("__code__", "__defaults__", "__kwdefaults__")
 
@@ -53,14 +55,18 @@ class Watchlist:
         self._tensors: dict[int, Tensor] = {}
         self._names: dict[int, tuple[Mapping[str, Any], dict[str, Any]]] = {}
         self._sized: list[Mapping[str, Any]] = []
+        self._numbers: list[tuple[Callable[[Any], Any], Any]] = []
         self._safe: dict[type, bool] = dict.fromkeys(_COMPARED, True)
         self._globals: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
         self.caches: list[Any] = []
         """Functions under ``lru_cache``: not watched, for what they keep changes no result."""
 
     # -- what to watch ---------------------------------------------------------------------------------------------
-    def container(self, live: Any, leave_out: Callable[[Any], Collection[str]] | None = None) -> None:
-        """A dictionary, list, set or deque: what it holds, but for names that do not matter."""
+    def container(
+        self, live: Any, leave_out: Callable[[Any], Collection[str]] | None = None, *, numbers: bool = True
+    ) -> None:
+        """A dictionary, list, set or deque: what it holds, and the types of its numbers, but for names that do not
+        matter. numbers: do those types?"""
         left: Collection[str] = ()
         if leave_out is not None and (left := leave_out(live)):
             self.view(lambda: {k: v for k, v in live.items() if k not in leave_out(live)})
@@ -69,10 +75,16 @@ class Watchlist:
         else:
             self._live.append(live)
             self._copies.append(copied(live))
-        held = live.items() if isinstance(live, dict) else () if isinstance(live, set) else enumerate(live)
+        held = [*live.items()] if isinstance(live, dict) else [] if isinstance(live, set) else [*enumerate(live)]
+        if numbers:
+            self._types_at(live, [key for key, value in held if type(value) in _NUMBERS and key not in left])
         for key, value in held:
             if not self._compares(value) and key not in left:
                 self._same.append((live, key, value))
+
+    def _types_at(self, live: Any, keys: list[Any]) -> None:
+        if keys:
+            self._numbers.append((itemgetter(keys[0], *keys), live))  # of a single key it would give no tuple
 
     def order(self, live: dict[Any, Any]) -> None:
         """The order of a dictionary's keys."""
@@ -130,6 +142,10 @@ class Watchlist:
         """Those that code may write to."""
         return [*self._live, *self._empty]
 
+    def functions(self) -> list[FunctionType]:
+        """All that were met, but for libraries'."""
+        return [*self._functions]
+
     def globals(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """The names of modules, and what some of their names stood for."""
         return [*self._globals.values()]
@@ -144,6 +160,8 @@ class Watchlist:
         self._getters: list[tuple[Callable[[Any], Any], Mapping[str, Any]]] = [
             (itemgetter(*names), space) for space, names in self._names.values()
         ]
+        for space, names in self._names.values():
+            self._types_at(space, [name for name in names if type(space[name]) in _NUMBERS])
         self._got = [get(space) for get, space in self._getters]
         self._fast = self._facts()
 
@@ -167,6 +185,9 @@ class Watchlist:
         """Told apart by ``==`` in any case."""
         return [
             [*map(_data_ptr, self._placed)],
+            [*map(_stride, self._placed)],
+            [*map(_numel, self._placed)],
+            [*map(type, chain.from_iterable([get(live) for get, live in self._numbers]))],
             [*map(_version, self._counted)],
             [*map(_dtype, self._unplaced)],
             [*map(type, self._objects)],

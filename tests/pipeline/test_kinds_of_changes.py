@@ -1,0 +1,85 @@
+"""Changes of all kinds between calls at several sizes: each call has the numbers of the model as it is then."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import kinds_of_changes
+import pytest
+import torch
+from kinds_of_changes import CHANGES, Research
+from slow_but import slow_but
+from torch import Tensor, nn
+
+from tvae.pipeline import TiledVAE
+
+SIZES = ((8, 6), (11, 10), (5, 7))
+
+
+@pytest.fixture(autouse=True)
+def afterwards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(Research, "gain", 1.0)
+    monkeypatch.setenv("RESEARCH_GAIN", "1")
+    monkeypatch.setattr(kinds_of_changes, "SHIFT", torch.zeros(4, 1, 1))
+    with torch.no_grad():
+        yield
+    kinds_of_changes.GLOBAL.update(gain=1.0, flag=True)
+
+
+def agrees(tiled: TiledVAE, model: Research, turn: int) -> Tensor:
+    x = torch.randn(1, 3, *SIZES[turn % 3], generator=torch.Generator().manual_seed(turn))
+    want, found = model.encode(x), tiled.encode(x)
+    assert float((found - want).norm() / want.norm()) < 1e-5
+    return want
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change(name: str) -> None:
+    """Also where the graphs come from disk, whose constants are copies."""
+    agrees(TiledVAE(Research(), "cpu", strip=3, allow_whole=True), Research(), 0)
+    model = Research()
+    tiled = TiledVAE(model, "cpu", strip=3, allow_whole=True)
+    seen = [agrees(tiled, model, 0)]
+    for _ in range(2):
+        CHANGES[name](model)
+        seen.append(agrees(tiled, model, 0))
+    agrees(tiled, model, 1)
+    assert name == "unhooked" or not torch.equal(seen[0], seen[1]), "the change shows in the model's own numbers"
+
+
+@pytest.mark.parametrize("seed", slow_but([0, 1], range(12)))
+def test_changes_one_after_another(seed: int) -> None:
+    chance = random.Random(seed)
+    model = Research(seed)
+    tiled = TiledVAE(model, "cpu", strip=3, allow_whole=True)
+    agrees(tiled, model, 0)
+    for turn, name in enumerate(chance.choices([*CHANGES], k=8), 1):
+        CHANGES[name](model)
+        agrees(tiled, model, turn)
+
+
+def test_hooks_on_every_module_are_on_those_of_the_model() -> None:
+    def hook(_module: nn.Module, _args: object, out: object) -> object:
+        return tuple(t * 1.5 for t in out) if isinstance(out, tuple) else out * 1.5 if isinstance(out, Tensor) else None
+
+    def before(_module: nn.Module, args: object) -> object:
+        return tuple(t + 1 if isinstance(t, Tensor) else t for t in args) if isinstance(args, tuple) else None
+
+    model = Research()
+    tiled = TiledVAE(model, "cpu", strip=3, allow_whole=True)
+    plain = agrees(tiled, model, 0)
+    there = [
+        nn.modules.module.register_module_forward_hook(hook),
+        nn.modules.module.register_module_forward_pre_hook(before),
+    ]
+    try:
+        assert not torch.equal(agrees(tiled, model, 0), plain)
+        agrees(tiled, model, 1)
+    finally:
+        for handle in there:
+            handle.remove()
+    agrees(tiled, model, 2)
+    assert "_call_impl" in vars(nn.Module)
