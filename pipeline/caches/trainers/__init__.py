@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from tvae.pipeline.caches.shards.containers import CONTAINERS
 from tvae.pipeline.caches.spec import Architecture, Trainer
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.models.published import published_kin
 
 if TYPE_CHECKING:
     from tvae.pipeline.session.model_info import ModelInfo
@@ -74,6 +73,8 @@ def _differs(one: Architecture, info: ModelInfo) -> str:
         return f"that has {one.factor} pixels a latent, this {info.spatial_factor}"
     if one.constants is None:
         return ""
+    from tvae.pipeline.models.published import published_kin  # and with it PyTorch, after a GPU has been started
+
     published, space = published_kin(info.weights_sha256), info.space
     if published is not None and published.scaling not in (None, one.constants):
         return f"it is the VAE of {published.note}, by its sha256"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from waiting_log import LONG, Log
+from working_threads import working_threads
 
 from tvae.pipeline.errors import UnsupportedOp
 from tvae.pipeline.files import bell
@@ -60,7 +61,7 @@ def test_small_frames_are_read_before_their_turn(
     assert len(log.said) == 6
     with frames_ahead.frames_ahead(source, context):
         pass
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("tvae-")]
+    assert working_threads() == []
 
 
 def item(number: int) -> Any:

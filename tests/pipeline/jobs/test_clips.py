@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from clips import write_clip
 from waiting_log import LONG, Log
+from working_threads import working_threads
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.lock import one_writer
@@ -114,7 +115,7 @@ def test_an_interrupted_run_leaves_nothing_of_those_that_are_open(
     with pytest.raises(KeyboardInterrupt):
         run_job(job, lambda _: None, model_of(ClipMode.IN_STEPS))
     assert [*(tmp_path / "out").iterdir()] == []
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("tvae-")]
+    assert working_threads() == []
     monkeypatch.setattr(encode_module, "_encode_clip", compute)
     assert run_job(job, lambda _: None, model_of(ClipMode.IN_STEPS)).done == 3
 
