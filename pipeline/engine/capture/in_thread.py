@@ -36,7 +36,7 @@ def instead(place: Any, name: str, function: Callable[..., Any]) -> Iterator[Non
 def put_in(place: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
     """``place.name`` is this function, which tells threads apart itself. What other code puts there in that time
     stays."""
-    inherited, original = name not in vars(place), getattr(place, name)
+    inherited, original = name not in vars(place), getattr(place, name, None)
     setattr(place, name, function)
     try:
         yield
