@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import re
 import weakref
+from array import array
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from enum import Enum
 from pathlib import PurePath
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -116,9 +118,23 @@ def _array(walk: Walk, value: Any, path: str) -> str:
     return f"{value.dtype.str} {value.shape} {value.tobytes().hex()}"
 
 
-def _buffer(walk: Walk, value: bytearray, path: str) -> str:
+def _buffer(walk: Walk, value: bytearray | array[Any] | memoryview, path: str) -> str:
+    kind = memoryview(value).format
     walk.watch.view(lambda: bytes(value))
-    return repr(bytes(value))
+    return f"{kind} {bytes(value)!r}"
+
+
+def _of_context(walk: Walk, value: ContextVar[Any], path: str) -> str:
+    held = _now(value)
+    walk.watch.view(lambda: _now(value) is held)
+    return walk.value(held, path)
+
+
+def _now(value: ContextVar[Any]) -> Any:
+    try:
+        return value.get()  # an argument would be taken instead of the variable's own default
+    except LookupError:
+        return None
 
 
 _DESCRIBED: tuple[tuple[Any, Callable[[Walk, Any, str], str]], ...] = (
@@ -127,7 +143,9 @@ _DESCRIBED: tuple[tuple[Any, Callable[[Walk, Any, str], str]], ...] = (
     ((list, tuple, deque), _sequence),
     ((set, frozenset), _set),
     ((np.ndarray, np.generic), _array),
-    (bytearray, _buffer),
+    ((bytearray, array, memoryview), _buffer),
+    (ContextVar, _of_context),
+    (SimpleNamespace, lambda walk, value, path: ""),  # all that it holds are attributes
     (slice, lambda walk, value, path: walk.value((value.start, value.stop, value.step), path)),
     (functools.partial, lambda walk, value, path: walk.value((value.func, value.args, value.keywords), path)),
     (functools.partialmethod, lambda walk, value, path: walk.value((value.func, value.args, value.keywords), path)),
