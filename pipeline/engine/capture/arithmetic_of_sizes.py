@@ -1,5 +1,6 @@
-"""What Python's numbers do and the exporter's sizes do not, or do otherwise: ``divmod``, ``~``, ``round(n, -1)``, and
-comparisons whose result is ``True``, or an index, or equal to 1."""
+"""What Python's numbers do and the exporter's sizes do not, or do otherwise: ``divmod``, ``~``, ``round(n, -1)``,
+copying, calculating with an ``IntEnum``, and comparisons whose result is ``True``, or an index, or equal to 1.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from tvae.pipeline.engine.capture.in_thread import instead, put_in
-from tvae.pipeline.engine.capture.kinds_of_sizes import KNOW_SIZES, knows_sizes
+from tvae.pipeline.engine.capture.kinds_of_sizes import KINDS, KNOW_SIZES, knows_sizes
 
 __all__ = ["sizes_calculate"]
 
@@ -23,19 +24,39 @@ _COMPARISONS = ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__")
 @contextmanager
 def sizes_calculate() -> Iterator[None]:
     """In this thread. Comparisons give a ``bool`` to the code of models alone, by a condition on the sizes."""
+    from torch.fx.experimental import sym_node  # which gives sizes their operators when it is imported
+
     with ExitStack() as places:
         for kind in (torch.SymInt, torch.SymFloat):
             for name, function in _OPERATORS.items():
-                places.enter_context(put_in(kind, name, _here(name, function)))
+                places.enter_context(put_in(kind, name, _here(function)))
+            places.enter_context(instead(kind, "__reduce_ex__", _is_its_copy))
             for name in _COMPARISONS:
                 places.enter_context(instead(kind, name, _decided(getattr(kind, name))))
         for name, value in _PARTS.items():
             places.enter_context(put_in(torch.SymInt, name, _part(name, value)))
         sizes: Any = torch.SymInt
-        places.enter_context(put_in(sizes, "__invert__", _here("__invert__", lambda size: -size - 1)))
+        places.enter_context(put_in(sizes, "__invert__", _here(lambda size: -size - 1)))
         places.enter_context(instead(sizes, "__round__", _rounded))
+        places.enter_context(instead(sym_node, "to_node", _of_plain_numbers(vars(sym_node)["to_node"])))
         places.enter_context(instead(sizes, "__pow__", _power(sizes.__pow__)))
         yield
+
+
+def _is_its_copy(size: Any, protocol: int) -> str:
+    """To Python's ``copy`` a text says so."""
+    return type(size).__qualname__
+
+
+def _of_plain_numbers(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """The exporter knows numbers of Python's own classes only, and to it others equal no size."""
+
+    def node(size: Any, number: Any) -> Any:
+        if not isinstance(number, (int, float)) or type(number) in (bool, int, float, *KINDS):
+            return original(size, number)
+        return original(size, int(number) if isinstance(number, int) else float(number))
+
+    return node
 
 
 def _divided(a: Any, b: Any) -> tuple[Any, Any]:
@@ -51,7 +72,7 @@ _PARTS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _here(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _here(function: Callable[..., Any]) -> Callable[..., Any]:
     """An operator that there is in this thread only."""
     thread = threading.get_ident()
 
@@ -60,7 +81,7 @@ def _here(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
             return function(size, *others)
         if others:
             return NotImplemented
-        raise TypeError(f"bad operand type for {name}: '{type(size).__name__}'")
+        raise TypeError(f"bad operand type for unary ~: '{type(size).__name__}'")
 
     return calculate
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import enum
 import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,6 +19,17 @@ from tvae.pipeline.engine.capture.export_settings import exporting
 
 SIZES = ((16, 12), (15, 20), (25, 14), (35, 9))
 LETTERS = "abcdefgh"
+
+
+class Known(enum.IntEnum):
+    SMALL, LARGE = 16, 35
+
+
+@dataclasses.dataclass
+class Shape:
+    height: Any
+    width: Any
+
 
 ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "divmod": lambda n, k: sum(divmod(n, k)) + sum(divmod(n, 3)) + sum(divmod(100, n)) + sum(divmod(n / 2, 3)),
@@ -28,6 +42,13 @@ ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "a comparison as an index": lambda n, k: [2, 3][n > k] + {True: 5, False: 7}[n < 20],
     "a comparison calculates": lambda n, k: (n > k) / 2 + -(n > 20) + (n > 3) ** 2 + ((n > k) ^ (n != 16)) + ~(n > 20),
     "comparisons of fractions": lambda n, k: 2 if (n / 2 > k) is True else [3, 4][n / 3 == 5],
+    "members of an enumeration": lambda n, k: (
+        2 + (n == Known.SMALL) + 4 * (n in [*Known]) + n * Known.LARGE + (k < Known.SMALL)
+    ),
+    "numbers of NumPy's": lambda n, k: (
+        2 + (n == np.int64(16)) + 4 * (np.float64(20) == k) + n * np.float64(0.5) + (np.int32(20) > n)
+    ),
+    "copies": lambda n, k: dataclasses.asdict(Shape(n, k))["height"] + copy.copy(k) + copy.deepcopy([n / 2])[0],
     "a digit": lambda n, k: LETTERS.index(LETTERS[n % 8]) + len(f"{n:b}"),
 }
 

@@ -25,6 +25,19 @@ LAZY = types.ModuleType("lazy_constants")
 STEPS = {"gain": 1.0}
 
 
+class Unready:
+    """Like those of pydantic that stand for a validator to come."""
+
+    __slots__ = ("gain",)
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("not ready")
+
+
+UNREADY = Unready()
+UNREADY.gain = 1.0
+
+
 @functools.singledispatch
 def gain_of(x: Any) -> Any:
     return 1.0
@@ -51,6 +64,7 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "a view of memory": (lambda: VIEWED[0], lambda n: VIEWED.__setitem__(0, int(n))),
     "a variable of a context": (lambda: CONTEXT.get(), lambda n: CONTEXT.set(n)),
     "a tensor in a context": (lambda: HELD.get(), lambda n: HELD.get().fill_(n)),
+    "of attributes that raise": (lambda: UNREADY.gain, lambda n: setattr(UNREADY, "gain", n)),
     "a module's own names": (lambda: LAZY.gain, lambda n: vars(LAZY)["KEPT"].update(gain=n)),
     "a function by class": (lambda: gain_of(3), lambda n: gain_of.register(int, lambda _: n)),
     "what such a function asks": (lambda: gain_of("x"), lambda n: STEPS.update(gain=n)),
