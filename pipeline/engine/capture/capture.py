@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from tvae.pipeline.engine.capture.copies import is_copy
 from tvae.pipeline.engine.capture.deadline import SECONDS, TookTooLong, deadline, place_in
+from tvae.pipeline.engine.capture.drawn_numbers import refusing_draws
 from tvae.pipeline.engine.capture.export_settings import exporting, takes_shortcuts
 from tvae.pipeline.engine.capture.factories import SymbolicFactories
 from tvae.pipeline.engine.capture.made_constant import Lost, noting_constants
@@ -56,6 +57,7 @@ class _Entry(nn.Module):
         # not for longer: who copies the module in that time would copy what is put there
         with (
             said_precision(inputs[0].device) as check,
+            refusing_draws(),
             SymbolicFactories(check),
             sizes_stay_sizes(self.model.modules(), whole=self.sizes_stay),
         ):
