@@ -47,7 +47,7 @@ from tvae.pipeline.session.session import Session, Task
 from tvae.pipeline.session.several_devices import SeveralDevices
 from tvae.pipeline.session.subject import Subject
 from tvae.pipeline.session.weights import made_for_inference, weights_of
-from tvae.pipeline.settings.modes import plain_modes
+from tvae.pipeline.settings.modes import of_the_process, plain_modes
 from tvae.presets import Preset
 
 __all__ = ["TiledVAE"]
@@ -246,7 +246,7 @@ class TiledVAE(InPlaceOf):
         return rebuild(spec, tensors)
 
     def _key(self, identity: Identity, device: torch.device, dtype: torch.dtype) -> tuple[Any, ...]:
-        return identity.digest, device, dtype, next(iter(self.vae.parameters())).dtype
+        return of_the_process(), identity.digest, device, dtype, next(iter(self.vae.parameters())).dtype
 
     def _in_steps(self, session: Session | SeveralDevices, side: Side, call: Call, dims: int) -> bool:
         """Does a clip go through this side step by step?"""

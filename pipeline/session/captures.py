@@ -31,6 +31,7 @@ from tvae.pipeline.session.identity.statefulness import StateWatch
 from tvae.pipeline.session.outputs.rebuilding import proposed, settled
 from tvae.pipeline.session.outputs.taken_apart import Spec, flatten
 from tvae.pipeline.session.warmup import prepared
+from tvae.pipeline.settings.modes import of_the_process
 
 __all__ = ["Captured", "Captures", "Fits", "Written"]
 
@@ -181,9 +182,7 @@ class Captures:
             "tensors": list(call.tensors),
             "options": [[k, repr(v)] for k, v in call.options if k != counting],
             "frames": frames is not None,
-            "default dtype": str(torch.get_default_dtype()),
-            "default device": str(torch.get_default_device()),
-            "deterministic": torch.are_deterministic_algorithms_enabled(),
+            "process": of_the_process(),
         }
 
     def _capture(

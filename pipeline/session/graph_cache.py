@@ -29,6 +29,8 @@ __all__ = ["GraphStore", "fits_weights", "graph_key"]
 _log = logging.getLogger("tvae")
 MOST_BYTES = 256 << 20
 """Of a graph; the largest are some megabytes."""
+_MOST_VALUES = 1 << 18
+"""Of constants: more take longer to write as text, and to read, than a capture takes."""
 _told: set[str] = set()
 
 
@@ -63,8 +65,10 @@ class GraphStore:
         return found
 
     def save(self, graph: Graph, spec: Spec) -> None:
-        """Keep a graph. A cache that cannot be written is not an error, and neither is a class of no address."""
-        if self._key is None or not importable(spec):
+        """Keep a graph. A cache that cannot be written is not an error, and neither are a class of no address and large
+        constants."""
+        values = sum(constant.numel() for constant in graph.constants.values())
+        if self._key is None or not importable(spec) or values > _MOST_VALUES:
             return
         temporary: Path | None = None
         try:

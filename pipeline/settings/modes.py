@@ -2,7 +2,7 @@
 ``torch.autocast`` around a call allows PyTorch to round more, and what is computed without it is no less exact.
 
 All of them belong to the calling thread. What belongs to the process (default type, default device, deterministic
-algorithms) is left alone; a capture that it can change is kept under a name that says so (see ``captures``).
+algorithms) is left alone; whatever it can change is kept under a name that says so.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ import torch
 
 from tvae.pipeline.errors import UsageError
 
-__all__ = ["plain_modes"]
+__all__ = ["of_the_process", "plain_modes"]
+
+
+def of_the_process() -> tuple[str, str, bool]:
+    """What a model's result depends on besides the model and its inputs."""
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    return str(torch.get_default_dtype()), str(torch.get_default_device()), deterministic
 
 
 @contextmanager

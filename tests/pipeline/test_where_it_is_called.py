@@ -37,6 +37,31 @@ def test_default_device() -> None:
     assert torch.equal(first, second)
 
 
+class Asks(nn.Module):
+    """Computes by a setting of the process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 3, padding=1)
+
+    def decode(self, z: torch.Tensor) -> torch.Tensor:
+        return self.conv(z) * torch.finfo(torch.get_default_dtype()).bits
+
+    encode = decode
+
+
+def test_the_default_type_changes_between_calls() -> None:
+    model = Asks().eval()
+    vae = TiledVAE(model, "cpu", strip=2)
+    with torch.no_grad():
+        for dtype in (torch.float32, torch.float64, torch.float32):
+            torch.set_default_dtype(dtype)
+            try:
+                assert relative_l2(vae.decode(LATENTS), model.decode(LATENTS)) < 1e-5
+            finally:
+                torch.set_default_dtype(torch.float32)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_autocast_around_a_call(dtype: torch.dtype) -> None:
     """A model of float32 computes in float32, and takes what pipelines give it there; no call before sees another."""

@@ -20,9 +20,11 @@ from torch import Tensor, nn
 
 from tvae.pipeline.engine.capture.copies import is_copy
 from tvae.pipeline.engine.capture.deadline import SECONDS, TookTooLong, deadline, place_in
+from tvae.pipeline.engine.capture.drawn_numbers import refusing_draws
 from tvae.pipeline.engine.capture.export_settings import exporting, takes_shortcuts
 from tvae.pipeline.engine.capture.factories import SymbolicFactories
 from tvae.pipeline.engine.capture.made_constant import Lost, noting_constants
+from tvae.pipeline.engine.capture.own_exporter import own_exporter
 from tvae.pipeline.engine.capture.regions import in_line
 from tvae.pipeline.engine.capture.said_precision import said_precision
 from tvae.pipeline.engine.capture.symbols import Choice, choices
@@ -56,6 +58,7 @@ class _Entry(nn.Module):
         # not for longer: who copies the module in that time would copy what is put there
         with (
             said_precision(inputs[0].device) as check,
+            refusing_draws(),
             SymbolicFactories(check),
             sizes_stay_sizes(self.model.modules(), whole=self.sizes_stay),
         ):
@@ -122,7 +125,7 @@ def _ways(module: nn.Module) -> list[tuple[bool, bool]]:
 
 
 def _exported(entry: _Entry, inputs: Sequence[Tensor], choice: Choice, shortcuts: bool) -> Any:
-    with torch.no_grad(), exporting(shortcuts=shortcuts):
+    with torch.no_grad(), exporting(shortcuts=shortcuts), own_exporter():
         return torch.export.export(entry, (list(inputs),), dynamic_shapes={"inputs": choice.shapes}, strict=False)
 
 

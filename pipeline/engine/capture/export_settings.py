@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
+from tvae.pipeline.engine.capture.arithmetic_of_sizes import sizes_calculate
 from tvae.pipeline.engine.capture.global_hooks import hooks_on_models_alone
 from tvae.pipeline.engine.capture.in_thread import instead, replaced_in
 from tvae.pipeline.engine.capture.kinds_of_sizes import sizes_are_numbers
@@ -52,6 +53,7 @@ def exporting(*, shortcuts: bool = True) -> Iterator[None]:
         settings.enter_context(whole_quotients())
         settings.enter_context(sizes_in_functions())
         settings.enter_context(sizes_are_numbers())
+        settings.enter_context(sizes_calculate())
         if shortcuts:
             settings.enter_context(fewer_notes())
             settings.enter_context(known_shapes())

@@ -11,12 +11,19 @@ from typing import Any
 __all__ = ["instead", "left_out", "put_in", "replaced_in"]
 
 
+def _this_thread() -> int:
+    return threading.get_ident()
+
+
+vars(_this_thread)["_dynamo_marked_constant"] = True  # so that a torch.compile of another thread sees the original
+
+
 def replaced_in(thread: int, original: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that is this one in the thread, and the original in all others."""
 
     @functools.wraps(original)
     def either(*args: Any, **kwargs: Any) -> Any:
-        return (function if threading.get_ident() == thread else original)(*args, **kwargs)
+        return (function if _this_thread() == thread else original)(*args, **kwargs)
 
     return either
 
@@ -36,7 +43,7 @@ def instead(place: Any, name: str, function: Callable[..., Any]) -> Iterator[Non
 def put_in(place: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
     """``place.name`` is this function, which tells threads apart itself. What other code puts there in that time
     stays."""
-    inherited, original = name not in vars(place), getattr(place, name)
+    inherited, original = name not in vars(place), getattr(place, name, None)
     setattr(place, name, function)
     try:
         yield

@@ -51,7 +51,8 @@ def library_file(path: str) -> bool:
 @lru_cache(maxsize=8192)
 def library_module(name: str) -> bool:
     """Is this module a library's?"""
-    file = getattr(sys.modules.get(name), "__file__", None)
+    module = sys.modules.get(name)
+    file = getattr(module, "__dict__", {}).get("__file__")  # not of a ``__getattr__`` that the module may have
     if isinstance(file, str):
         return library_file(file)
     root = name.partition(".")[0]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import re
 import weakref
+from array import array
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from enum import Enum
 from pathlib import PurePath
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +28,7 @@ __all__ = ["described_object"]
 _NO_MATTER = {"Logger", "RootLogger", "LoggerAdapter", "lock", "RLock", "Condition", "local", "Environ", "_Environ"}
 """Python's own classes that no result depends on, or whose changes need not be seen."""
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+_EMPTY = object()
 
 
 def described_object(walk: Walk, value: Any, path: str) -> str:
@@ -34,7 +37,7 @@ def described_object(walk: Walk, value: Any, path: str) -> str:
         if isinstance(value, kinds):
             walk.watch.kind(value)
             held = describe(walk, value, path)
-            state = {} if isinstance(value, (Enum, PurePath, weakref.ref)) else getattr(value, "__dict__", {})
+            state = {} if isinstance(value, (Enum, PurePath, weakref.ref)) else _held(value, "__dict__") or {}
             if state and not _configuration(value):
                 walk.watch.container(state)
                 held = f"{held} {walk.attributes(state, path)}"
@@ -49,18 +52,26 @@ def _holder(walk: Walk, value: Any, path: str) -> str:
         return kind.__qualname__
     if kind.__module__ == "torch._ops":
         return f"{kind.__qualname__} {value}"
-    state: dict[str, Any] | None = getattr(value, "__dict__", None)
+    state: dict[str, Any] | None = _held(value, "__dict__")
     slots = sorted({s for c in kind.__mro__ for s in _slots(c)})
     native = any(c is not object and not c.__flags__ & _HEAP for c in kind.__mro__)
     if native or (state is None and not slots and kind.__basicsize__ > object.__basicsize__):
         return walk.opaque(value, path)  # it refers to something that Python does not see
     walk.watch.kind(value)
-    held = {s: getattr(value, s) for s in slots if hasattr(value, s)}
+    held = {s: found for s in slots if (found := _held(value, s, _EMPTY)) is not _EMPTY}
     if slots:
-        walk.watch.view(lambda: {s: getattr(value, s) for s in slots if hasattr(value, s)})
+        walk.watch.view(lambda: {s: found for s in slots if (found := _held(value, s, _EMPTY)) is not _EMPTY})
     if state is not None:
         walk.watch.container(state)
     return f"{walk.kind(value)} {walk.attributes({**held, **(state or {})}, path)}"
+
+
+def _held(value: Any, name: str, empty: Any = None) -> Any:
+    """An attribute that is there, without a ``__getattr__`` that the class may have."""
+    try:
+        return object.__getattribute__(value, name)
+    except AttributeError:
+        return empty
 
 
 def _slots(kind: type) -> tuple[str, ...]:
@@ -116,9 +127,23 @@ def _array(walk: Walk, value: Any, path: str) -> str:
     return f"{value.dtype.str} {value.shape} {value.tobytes().hex()}"
 
 
-def _buffer(walk: Walk, value: bytearray, path: str) -> str:
+def _buffer(walk: Walk, value: bytearray | array[Any] | memoryview, path: str) -> str:
+    kind = memoryview(value).format
     walk.watch.view(lambda: bytes(value))
-    return repr(bytes(value))
+    return f"{kind} {bytes(value)!r}"
+
+
+def _of_context(walk: Walk, value: ContextVar[Any], path: str) -> str:
+    held = _now(value)
+    walk.watch.view(lambda: _now(value) is held)
+    return walk.value(held, path)
+
+
+def _now(value: ContextVar[Any]) -> Any:
+    try:
+        return value.get()  # an argument would be taken instead of the variable's own default
+    except LookupError:
+        return None
 
 
 _DESCRIBED: tuple[tuple[Any, Callable[[Walk, Any, str], str]], ...] = (
@@ -127,7 +152,9 @@ _DESCRIBED: tuple[tuple[Any, Callable[[Walk, Any, str], str]], ...] = (
     ((list, tuple, deque), _sequence),
     ((set, frozenset), _set),
     ((np.ndarray, np.generic), _array),
-    (bytearray, _buffer),
+    ((bytearray, array, memoryview), _buffer),
+    (ContextVar, _of_context),
+    (SimpleNamespace, lambda walk, value, path: ""),  # all that it holds are attributes
     (slice, lambda walk, value, path: walk.value((value.start, value.stop, value.step), path)),
     (functools.partial, lambda walk, value, path: walk.value((value.func, value.args, value.keywords), path)),
     (functools.partialmethod, lambda walk, value, path: walk.value((value.func, value.args, value.keywords), path)),

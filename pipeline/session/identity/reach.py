@@ -184,7 +184,7 @@ class Reach:
         """What a function may take from a module that it mentions."""
         seen.add(id(module))
         space, told = vars(module), []
-        for name in names:
+        for name in (*names, "__getattr__"):  # which finds names that are not there
             value = space.get(name, self)
             if value is self or id(value) in seen:
                 continue
@@ -281,6 +281,8 @@ def _ours(value: Any, depth: int = 3) -> bool:
         return _ours(value.func, depth) or any(_ours(v, depth) for v in (*value.args, *value.keywords.values()))
     if isinstance(value, _WRAPPERS):
         return any(_ours(f, depth) for f in _wrapped(value))
+    if isinstance(value, dict):  # the functions of ``singledispatch``
+        return depth > 0 and any(_ours(v, depth - 1) for v in value.values())
     if isinstance(value, (ModuleType, *_NATIVE)):
         return False
     return not library_class(type(value))

@@ -151,3 +151,25 @@ def test_a_graph_that_cannot_be_kept_leaves_nothing(folder: Path, monkeypatch: p
     monkeypatch.setattr(graph_store.os, "fsync", full)
     TiledVAE(SMALL.build()).decode(SMALL.input("decode", 6, 5))
     assert not list(folder.iterdir())
+
+
+class Tabled(torch.nn.Module):
+    """With a large constant that is no weight."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.conv, self.table = torch.nn.Conv2d(3, 3, 1), torch.linspace(1, 2, size)
+
+    def encode(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(self.conv(x) * self.table[-1:])
+
+    decode = encode
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("size", "kept"), [(1000, 1), (300_000, 0)])
+def test_large_constants_are_not_written_as_text(size: int, kept: int, folder: Path) -> None:
+    model, x = Tabled(size).eval(), torch.randn(1, 3, 9, 8)
+    for _ in range(2):
+        assert relative_l2(TiledVAE(model, "cpu", strip=4).encode(x), model.encode(x)) < 1e-5
+        assert len([*folder.glob("*")]) == kept

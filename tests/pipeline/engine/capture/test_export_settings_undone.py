@@ -82,3 +82,17 @@ def test_other_threads_compile_as_ever() -> None:
         thread.join()
     assert len(found) > 3
     assert None not in found
+
+
+def test_other_threads_compile_what_is_replaced_here() -> None:
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * math.sqrt(x.shape[0] + 2)
+
+    x, found = torch.ones(2), []
+    compiled = torch.compile(scaled, backend="eager", fullgraph=True)
+    with exporting():
+        thread = threading.Thread(target=lambda: found.append(compiled(x)))
+        thread.start()
+        thread.join()
+    assert len(found) == 1
+    assert torch.equal(found[0], 2 * x)
