@@ -24,7 +24,6 @@ from tvae.pipeline.engine.capture.drawn_numbers import refusing_draws
 from tvae.pipeline.engine.capture.export_settings import exporting, takes_shortcuts
 from tvae.pipeline.engine.capture.factories import SymbolicFactories
 from tvae.pipeline.engine.capture.made_constant import Lost, noting_constants
-from tvae.pipeline.engine.capture.own_exporter import own_exporter
 from tvae.pipeline.engine.capture.regions import in_line
 from tvae.pipeline.engine.capture.said_precision import said_precision
 from tvae.pipeline.engine.capture.symbols import Choice, choices
@@ -125,7 +124,7 @@ def _ways(module: nn.Module) -> list[tuple[bool, bool]]:
 
 
 def _exported(entry: _Entry, inputs: Sequence[Tensor], choice: Choice, shortcuts: bool) -> Any:
-    with torch.no_grad(), exporting(shortcuts=shortcuts), own_exporter():
+    with torch.no_grad(), exporting(shortcuts=shortcuts):
         return torch.export.export(entry, (list(inputs),), dynamic_shapes={"inputs": choice.shapes}, strict=False)
 
 

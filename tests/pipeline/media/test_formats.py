@@ -39,8 +39,15 @@ FLOATS = {".exr", ".hdr"}
 """Written here by FFmpeg; Pillow cannot."""
 UNWRITTEN = {".jxl", ".heic"}
 """Nothing here can write a sample."""
-ELSEWHERE = {("pipeline/bench/plot.py", ".png")}
-"""A chart is matplotlib's, not one of ours."""
+ELSEWHERE = {
+    ("pipeline/bench/plot.py", ".png"),
+    *(
+        ("pipeline/caches/concepts/entries.py", suffix)
+        for suffix in (".avif", ".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+    ),
+    ("pipeline/caches/tables/rows.py", ".webp"),
+}
+"""A chart is matplotlib's; what OneTrainer takes for an image is its own list, and diffusion-pipe asks for WebP."""
 
 
 def sample(path: Path, pictures: int = 1) -> Path:
