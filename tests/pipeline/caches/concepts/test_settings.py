@@ -101,6 +101,5 @@ def test_what_is_no_resolution(text: str) -> None:
 def test_a_refusal_is_short(tmp_path: Path) -> None:
     for config in ({"resolution": ["x"] * 5000}, {"resolution": "9" * 5000}, {"concept_file_name": ["x"] * 5000}):
         with pytest.raises(UsageError) as refused:
-            found = read(tmp_path, config, [] if "resolution" in config else None)
-            resolutions(str(found.resolution), "c")
+            resolutions(str(read(tmp_path, config, [] if "resolution" in config else None).resolution), "c")
         assert len(str(refused.value)) < len(str(tmp_path)) + 200

@@ -66,7 +66,7 @@ def test_a_link_to_itself_is_a_name_like_others(tmp_path: Path, monkeypatch: pyt
     except OSError:
         pytest.skip("no links here")
     (one,) = read(tmp_path, "resolutions = [64]\n[[directory]]\npath = 'loop'")
-    with pytest.raises(UsageError, match="loop.* is no folder"):
+    with pytest.raises(UsageError, match=r"loop.* is no folder"):
         rows_of(one)
 
 
