@@ -197,8 +197,8 @@ class Folders:
 
     def _surplus(self, folder: _Folder) -> Iterator[Path]:
         """Records of entries that the folder had when it had more images."""
-        known = {item.record for item in folder.items}
-        return (place for place in sorted(folder.items[0].record.parent.glob("*.json")) if place not in known)
+        known, found = {item.record for item in folder.items}, sorted(folder.items[0].record.parent.glob("*.json"))
+        return (place for place in found if place not in known and not place.is_dir())
 
     def _remove(self, place: Path) -> None:
         with suppress(InputError):
