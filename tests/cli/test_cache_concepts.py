@@ -61,6 +61,16 @@ def test_what_to_set_in_the_trainer_is_told(vae: Path) -> None:
     assert "clear cache before training off" in " ".join(call(*SET, "--vae", vae)[2].split())
 
 
+def test_what_a_failed_image_means_for_the_trainer_is_told(vae: Path) -> None:
+    Path("photos/a.png").write_bytes(b"")
+    code, _, lines = call(*SET, "--vae", vae)
+    assert code == 3
+    assert "folders of concepts where an image has failed do not count as complete" in " ".join(lines.split())
+    assert "clear cache before training" in " ".join(lines.split())
+    Path("photos/sub/b.png").write_bytes(b"")
+    assert "do not count as complete" in " ".join(call(*SET, "--vae", vae)[2].split())
+
+
 def test_a_configuration_with_its_concepts(vae: Path) -> None:
     config = {"model_type": XL, "resolution": "128", "train_dtype": "BFLOAT_16", "concepts": [concept("photos")]}
     written(Path("config.json"), config)

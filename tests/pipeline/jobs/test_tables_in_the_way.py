@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from cache_vaes import saved
 from data_sets import made
+from PIL import Image
 from stand_in_tables import stood_in
 
 from tvae.pipeline.caches import CacheRequest
 from tvae.pipeline.errors import OutputError, UsageError
-from tvae.pipeline.jobs import Event, ItemDone, Job, Progress, run_job
+from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemSkipped, Job, Progress, run_job
 
 INDEX = Path("pictures/cache/flux/cache_1.000x64x64x1/latents/metadata.db")
 
@@ -26,10 +27,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made("resolutions = [64]")
 
 
-def run(existing: Literal["skip", "overwrite"] = "skip") -> list[Event]:
+def run(existing: Literal["skip", "overwrite"] = "skip", **fields: Any) -> list[Event]:
     events: list[Event] = []
     request = CacheRequest("diffusion-pipe", "flux")
-    job = Job("cache", ("dataset.toml",), cache=request, vae="vae", dtype="float32", existing=existing)
+    job = Job("cache", ("dataset.toml",), cache=request, vae="vae", dtype="float32", existing=existing, **fields)
     run_job(job, events.append)
     return events
 
@@ -64,3 +65,13 @@ def test_why_a_folder_has_no_image_is_told() -> None:
         path.unlink()
     with pytest.raises(UsageError, match=r"pictures holds no image .*: all 5 .*a\.png.* it has no caption"):
         run()
+
+
+def test_a_dry_run_fails_what_a_run_would_fail() -> None:
+    frames = [Image.new("RGB", (64, 64), colour) for colour in ("red", "blue")]
+    frames[0].save("pictures/a.png", save_all=True, append_images=frames[1:])
+    for dry_run in (False, True):
+        failed = [event for event in run(dry_run=dry_run) if isinstance(event, ItemFailed)]
+        assert [(event.input.name, "animation" in event.error) for event in failed] == [("a.png", True)]
+    reasons = {event.reason for event in run(dry_run=True) if isinstance(event, ItemSkipped)}
+    assert reasons == {"its latents are there; metadata.db is written again when those of all images are"}
