@@ -93,6 +93,18 @@ def test_verified(vae: Path) -> None:
     assert call("verify", "run")[0] != 0
 
 
+def test_a_folder_that_is_not_complete_is_not_fine(vae: Path) -> None:
+    good = Path("photos/a.png").read_bytes()
+    for n, content in enumerate((b"", good)):
+        Path("photos/a.png").write_bytes(content)
+        assert call(*SET, "--vae", vae)[0] == (3, 0)[n]
+        code, told, _ = call("verify", "run")
+        assert (code, "aggregate.pt: incomplete" in told) == ((4, True), (0, False))[n]
+    Path("photos/a.png").write_bytes(b"")
+    assert call(*SET, "--vae", vae)[0] == 3
+    assert call("verify", "run")[1].count("aggregate.pt") == 1
+
+
 def test_inspected(vae: Path) -> None:
     call(*SET, "--vae", vae)
     (row,) = json.loads(call("inspect", "run", "--json")[1])["caches"]
