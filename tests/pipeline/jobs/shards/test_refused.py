@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -84,15 +85,16 @@ def test_a_shard_that_is_being_written_is_of_an_unfinished_run(
     fill: Any, photos: Any, stand_in: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An operation that cannot be cut ends the run in its midst."""
-    photos(60)
+    photos(20)
     model, writing, refused = stand_in(), threading.Event(), threading.Event()
-    encode, write = model.encode, packing.write_shard
+    encode, write, calls = model.encode, packing.write_shard, count()
 
     def refuses(*arguments: Any) -> Any:
-        if writing.wait(0.1):  # as soon as the fifth sample has been told, and the sixth does not fit
-            refused.set()
-            raise UnsupportedOp("aten.new", "encoder")
-        return encode(*arguments)
+        if next(calls) < 10:  # the sixth does not fit into the first shard
+            return encode(*arguments)
+        assert writing.wait(20)
+        refused.set()
+        raise UnsupportedOp("aten.new", "encoder")
 
     def late(*arguments: Any) -> Any:
         writing.set()
