@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -85,16 +84,15 @@ def test_a_shard_that_is_being_written_is_of_an_unfinished_run(
     fill: Any, photos: Any, stand_in: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An operation that cannot be cut ends the run in its midst."""
-    photos(20)
+    photos(60)
     model, writing, refused = stand_in(), threading.Event(), threading.Event()
-    encode, write, calls = model.encode, packing.write_shard, count()
+    encode, write = model.encode, packing.write_shard
 
     def refuses(*arguments: Any) -> Any:
-        if next(calls) < 10:  # the sixth does not fit into the first shard
-            return encode(*arguments)
-        assert writing.wait(20)
-        refused.set()
-        raise UnsupportedOp("aten.new", "encoder")
+        if writing.wait(0.1):  # as soon as the fifth sample has been told, and the sixth does not fit
+            refused.set()
+            raise UnsupportedOp("aten.new", "encoder")
+        return encode(*arguments)
 
     def late(*arguments: Any) -> Any:
         writing.set()
