@@ -8,7 +8,7 @@ from typing import Any
 
 from tvae.pipeline.batch.manifest_lines import is_manifest, read_manifest
 from tvae.pipeline.caches.shards.verify import shard_folders, verify_shards
-from tvae.pipeline.caches.verify import recorded_files, records_below, verify_record
+from tvae.pipeline.caches.verify import recorded_files, records_below, unmarked_folders, verify_record
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.latents import source_of
@@ -37,6 +37,7 @@ def verdicts(named: Path, sources: Path | None = None, vae: MadeBy | None = None
             yield verify_latents(path, None if sources is None else _source_of(path, sources / below), vae)
     for root, record in records_below(named):
         yield verify_record(root, record, sources, vae)
+    yield from unmarked_folders(named)
     yield from verify_shards(named, sources, vae)
     yield from _of_manifests(named, recorded | seen)
 

@@ -203,6 +203,8 @@ class Trainer:
     """It reads no files of single sources, but shards of this form; None: it reads files."""
     notes: tuple[str, ...] = ()
     """What a user should know of these caches; a line each."""
+    failed_note: str | None = None
+    """What it means for the cache that items have failed, where it means more than that they are not in it."""
 
     @property
     def concepts(self) -> bool:

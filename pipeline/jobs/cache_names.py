@@ -22,7 +22,7 @@ from tvae.pipeline.jobs.reading import blame_input
 if TYPE_CHECKING:
     from tvae.pipeline.jobs.cache_plan import CachePlan
 
-__all__ = ["advice", "cached_folders", "check_cache", "planned_cache"]
+__all__ = ["advice", "advice_of_failures", "cached_folders", "check_cache", "planned_cache"]
 
 
 def check_cache(items: Sequence[Item], job: Job) -> None:
@@ -70,6 +70,12 @@ def advice(job: Job, images: Sequence[Path] | None = None) -> list[str]:
     homes = {path.resolve() if path.is_dir() else path.resolve().parent for path in named}
     beside = f"{trainer.name} looks for a cache beside the images: it has to lie in their folder"
     return [*([beside] if trainer.beside and homes != {root} else []), *trainer.notes]
+
+
+def advice_of_failures(job: Job) -> list[str]:
+    """Lines on what it means for the trainer that items have failed."""
+    note = None if job.cache is None else trainer_named(job.cache.trainer).failed_note
+    return [] if note is None else [note]
 
 
 def cached_folders(items: Iterable[Item], job: Job) -> set[Path]:

@@ -61,6 +61,16 @@ def test_what_to_set_in_the_trainer_is_told(vae: Path) -> None:
     assert "clear cache before training off" in " ".join(call(*SET, "--vae", vae)[2].split())
 
 
+def test_what_a_failed_image_means_for_the_trainer_is_told(vae: Path) -> None:
+    Path("photos/a.png").write_bytes(b"")
+    code, _, lines = call(*SET, "--vae", vae)
+    assert code == 3
+    assert "folders of concepts where an image has failed do not count as complete" in " ".join(lines.split())
+    assert "clear cache before training" in " ".join(lines.split())
+    Path("photos/sub/b.png").write_bytes(b"")
+    assert "do not count as complete" in " ".join(call(*SET, "--vae", vae)[2].split())
+
+
 def test_a_configuration_with_its_concepts(vae: Path) -> None:
     config = {"model_type": XL, "resolution": "128", "train_dtype": "BFLOAT_16", "concepts": [concept("photos")]}
     written(Path("config.json"), config)
@@ -81,6 +91,18 @@ def test_verified(vae: Path) -> None:
     assert (code, f"{whole}: damaged" in told) == (4, True)
     whole.unlink()
     assert call("verify", "run")[0] != 0
+
+
+def test_a_folder_that_is_not_complete_is_not_fine(vae: Path) -> None:
+    good = Path("photos/a.png").read_bytes()
+    for n, content in enumerate((b"", good)):
+        Path("photos/a.png").write_bytes(content)
+        assert call(*SET, "--vae", vae)[0] == (3, 0)[n]
+        code, told, _ = call("verify", "run")
+        assert (code, "aggregate.pt: incomplete" in told) == ((4, True), (0, False))[n]
+    Path("photos/a.png").write_bytes(b"")
+    assert call(*SET, "--vae", vae)[0] == 3
+    assert call("verify", "run")[1].count("aggregate.pt") == 1
 
 
 def test_inspected(vae: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +49,17 @@ def cached(
     size: int | None = 128,
     buckets: bool = True,
     config: Mapping[str, Any] | None = None,
+    on_event: Callable[[Event], None] = lambda event: None,
     **fields: Any,
 ) -> list[Event]:
-    """The events of a job. config: of the training, which then says architecture and size."""
+    """The events of a job. config: of the training, which then says architecture and size. on_event: hears them, too,
+    as they come."""
     events: list[Event] = []
+
+    def hear(event: Event) -> None:
+        events.append(event)
+        on_event(event)
+
     named = written(out.parent / "concepts.json", concepts)
     training = None if config is None else str(written(out.parent / "config.json", config))
     request = CacheRequest("onetrainer", architecture, Buckets(buckets), concepts=str(named), config=training)
@@ -60,7 +67,7 @@ def cached(
         size, request = None, CacheRequest("onetrainer", concepts=str(named), config=training)
     sides = None if size is None else (size, size)
     job = Job("cache", (), output=str(out), vae=str(model.folder), dtype="float32", size=sides, cache=request, **fields)
-    run_job(job, events.append)
+    run_job(job, hear)
     return events
 
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from reprlib import repr as short
 from typing import Any, Literal
 
 from tvae.pipeline.errors import UsageError
@@ -94,7 +95,7 @@ def concept_of(data: Any, where: str) -> Concept | None:
         )
     variations = data.get("image_variations", 1)
     if type(variations) is not int or not 1 <= variations <= 10_000:
-        raise UsageError(f"{where}: image_variations must be a number from 1 to 10000, found {variations!r}")
+        raise UsageError(f"{where}: image_variations must be a number from 1 to 10000, found {short(variations)}")
     subfolders = _flag(data, "include_subdirectories", False, where)
     named = [path, seed, subfolders, {"__version": _IMAGE_VERSION, **image}]
     flip: Literal["never", "chance", "always"] = "always" if image["enable_fixed_flip"] else "never"
@@ -125,18 +126,20 @@ def _setting(data: Mapping[str, Any], name: str, usual: Setting, where: str) -> 
         return float(value)
     if isinstance(usual, str) and type(value) in (int, str):
         return str(value)
-    raise UsageError(f"{where}: {name} must be a {'number' if isinstance(usual, float) else 'text'}, found {value!r}")
+    raise UsageError(
+        f"{where}: {name} must be a {'number' if isinstance(usual, float) else 'text'}, found {short(value)}"
+    )
 
 
 def _flag(data: Mapping[str, Any], name: str, usual: bool, where: str) -> bool:
     value = data.get(name, usual)
     if type(value) is not bool:
-        raise UsageError(f"{where}: {name} must be true or false, found {value!r}")
+        raise UsageError(f"{where}: {name} must be true or false, found {short(value)}")
     return value
 
 
 def _text(data: Mapping[str, Any], name: str, usual: str, where: str) -> str:
     value = data.get(name, usual)
     if type(value) is not str:
-        raise UsageError(f"{where}: {name} must be a text, found {value!r}")
+        raise UsageError(f"{where}: {name} must be a text, found {short(value)}")
     return value

@@ -85,7 +85,7 @@ def _images(concept: Concept) -> list[str]:
             "folder on: run tvae there, or type the whole path in OneTrainer"
         )
     try:
-        names = sorted(_files(concept.path, concept.subfolders, ()))
+        names = sorted(_files(concept.path, concept.subfolders))
     except OSError as error:
         raise UsageError(f"cannot list the folder {error.filename}: {error.strerror}") from error
     return [name for name in names if _is_image(name)]
@@ -96,14 +96,17 @@ def _is_image(name: str) -> bool:
     return suffix.lower() in _SUFFIXES and not stem.endswith(_NO_IMAGES)
 
 
-def _files(folder: str, subfolders: bool, above: tuple[str, ...]) -> Iterator[str]:
-    """above: the folders that this one is in, without links."""
-    real = os.path.realpath(folder)
-    if real in above:
-        raise UsageError(f"{folder} is a link to a folder that it lies in; remove it")
-    for name in os.listdir(folder):
-        path = os.path.join(folder, name)
-        if os.path.isfile(path):
-            yield path
-        elif subfolders and not name.startswith(".") and os.path.isdir(path):
-            yield from _files(path, subfolders, (*above, real))
+def _files(folder: str, subfolders: bool) -> Iterator[str]:
+    """In no order. It does not recurse: folders may be deep."""
+    waiting: list[tuple[str, tuple[str, ...]]] = [(folder, ())]  # each with the folders that it is in, without links
+    while waiting:
+        here, above = waiting.pop()
+        real = os.path.realpath(here)
+        if real in above:
+            raise UsageError(f"{here} is a link to a folder that it lies in; remove it")
+        for name in os.listdir(here):
+            path = os.path.join(here, name)
+            if os.path.isfile(path):
+                yield path
+            elif subfolders and not name.startswith(".") and os.path.isdir(path):
+                waiting.append((path, (*above, real)))

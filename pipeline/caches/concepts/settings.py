@@ -5,6 +5,7 @@ Read from ``TrainConfig`` of OneTrainer, whose values are taken where a file doe
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,7 @@ def read_settings(request: CacheRequest, sized: bool) -> Settings:
     elif config is not None:
         concepts = config.get("concepts")
         if concepts is None:
-            other = config.get("concept_file_name", "training_concepts/concepts.json")
+            other = _text(config, "concept_file_name", "training_concepts/concepts.json", name or "")
             raise UsageError(f"{name} has its concepts in another file, {other}; name it with --concepts")
         if not isinstance(concepts, list):
             raise UsageError(f"{name}: concepts must be a list")
@@ -100,14 +101,16 @@ def resolutions(text: str, where: str) -> tuple[int | Size, ...]:
     """``512``, or ``512, 768``: sides of squares of the wanted areas, of which each image has one by chance. Or
     ``512x768``: width and height of all images. where: says whose it is. Raises UsageError."""
     parts = text.strip().split("x") if "x" in text and "," not in text else text.split(",")
-    if not all(part.strip().isascii() and part.strip().isdigit() and 0 < int(part) < 1 << 16 for part in parts):
-        raise UsageError(f"{where}: '{text}' is no resolution; it must be like 512, 512,768 or 512x768")
+    if not all(map(_is_side, parts)) or ("x" in text and len(parts) != 2):
+        told = reprlib.repr(text)
+        raise UsageError(f"{where}: {told} is no resolution; it must be like 512, 512,768 or 512x768")
     numbers = tuple(int(part) for part in parts)
-    if "x" not in text:
-        return numbers
-    if len(numbers) != 2:
-        raise UsageError(f"{where}: '{text}' is no resolution; it must be like 512, 512,768 or 512x768")
-    return ((numbers[0], numbers[1]),)
+    return ((numbers[0], numbers[1]),) if "x" in text else numbers
+
+
+def _is_side(text: str) -> bool:
+    digits = text.strip().lstrip("0")
+    return digits.isascii() and digits.isdigit() and len(digits) <= 5 and int(digits) < 1 << 16
 
 
 def _read(name: str, kind: type, what: str) -> Any:
@@ -126,19 +129,19 @@ def _read(name: str, kind: type, what: str) -> Any:
 def _flag(data: Mapping[str, Any], name: str, usual: bool, where: str) -> bool:
     value = data.get(name, usual)
     if type(value) is not bool:
-        raise UsageError(f"{where}: {name} must be true or false, found {value!r}")
+        raise UsageError(f"{where}: {name} must be true or false, found {reprlib.repr(value)}")
     return value
 
 
 def _text(data: Mapping[str, Any], name: str, usual: str, where: str) -> str:
     value = data.get(name, usual)
     if type(value) not in (str, int):
-        raise UsageError(f"{where}: {name} must be a text, found {value!r}")
+        raise UsageError(f"{where}: {name} must be a text, found {reprlib.repr(value)}")
     return str(value)
 
 
 def _type(data: Mapping[str, Any], name: str, usual: str, where: str) -> str:
     value = _text(data, name, usual, where)
     if value not in _TYPES:
-        raise UsageError(f"{where}: {name} must be one of {', '.join(_TYPES)}, found {value!r}")
+        raise UsageError(f"{where}: {name} must be one of {', '.join(_TYPES)}, found {reprlib.repr(value)}")
     return _TYPES[value]

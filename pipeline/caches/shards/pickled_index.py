@@ -26,6 +26,7 @@ __all__ = ["INDEX", "Note", "drop_index", "is_ours", "read_index", "read_note", 
 INDEX = PICKLED.index_name or ""
 _NOTE = "table"
 _MOST = 1 << 20
+"""Bytes of the note, and of a value that an index of another program gives."""
 _STEPS = 1 << 14
 """Of 65,536 instructions of SQLite each, that reading an index takes at most."""
 
@@ -95,6 +96,7 @@ def read_index(path: Path) -> tuple[str, int]:
     """Fingerprint and number of records of an index that another program wrote. InputError for what is none."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as file:
+            file.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST)
             steps = count()
             file.set_progress_handler(lambda: next(steps) > _STEPS, 1 << 16)  # a view may be without end
             (fingerprint,) = file.execute("SELECT value FROM fingerprint").fetchone()

@@ -72,9 +72,15 @@ def table_of(bucket: Bucket, rows: Sequence[Row]) -> Table:
 
 def _stored(datasets: Any, table: Any) -> Any:
     """As the library gives it back once it has stored it, which changes its fingerprint."""
-    with tempfile.TemporaryDirectory() as folder:
-        table.save_to_disk(folder)
-        return datasets.load_from_disk(folder, keep_in_memory=True)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            table.save_to_disk(folder)
+            return datasets.load_from_disk(folder, keep_in_memory=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot store a table in the folder for temporary files: {error.strerror or error}; make room there, or "
+            "set TMPDIR to another folder"
+        ) from error
 
 
 def _sizing(size: tuple[int, int, int]) -> Callable[[dict[str, Any]], dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,7 @@ def rows_of(folder: Directory) -> tuple[list[Row | None], list[tuple[Path, str]]
     Raises UsageError for what tvae cannot cache, and for what the trainer would stop at.
     """
     root, found, left_out = Path(folder.path), list[Row | None](), list[tuple[Path, str]]()
-    if not root.is_dir():
+    if not os.path.isdir(root):
         raise UsageError(f"{folder.path}, a [[directory]] of the data set, is no folder")
     captions = _captions(root)
     for path in sorted(root.glob("*")):
@@ -74,11 +75,17 @@ def rows_of(folder: Directory) -> tuple[list[Row | None], list[tuple[Path, str]]
             left_out.append((path, f"diffusion-pipe leaves it out: {key}"))
             found.append(None)
         else:
-            if any("\ud800" <= letter <= "\udfff" for letter in str(path)):
+            if _is_no_unicode(str(path)):
                 raise UsageError(f"{path}: its name is no Unicode, and diffusion-pipe would stop at it; rename it")
             texts = tuple(folder.prefix + one for one in ([""] if said is None else said))
+            if any(map(_is_no_unicode, texts)):
+                raise UsageError(f"{path}: a caption of {path.name} is no Unicode, and diffusion-pipe would stop at it")
             found.append(Row(path, str(path), texts, key))
     return found, left_out
+
+
+def _is_no_unicode(text: str) -> bool:
+    return not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _captions(root: Path) -> dict[str, Any] | None:

@@ -7,6 +7,8 @@ by its name in the file.
 from __future__ import annotations
 
 import math
+import os
+import reprlib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -68,18 +70,18 @@ def read_settings(path: Path) -> list[Directory]:
         data = tomllib.loads(read_bytes(path, _MOST).decode())
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no dataset.toml of diffusion-pipe: {error}") from error
     folders = data.pop("directory", None)
     if not (isinstance(folders, list) and folders and all(isinstance(one, dict) for one in folders)):
         raise UsageError(f"{path} names no [[directory]], and so no images")
     try:
-        found = [_directory({**data}, {**folder}) for folder in folders[:_ENTRIES]]
+        found = [_directory({**data}, {**folder}) for folder in folders]
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from error
-    seen: set[Path] = set()
+    seen: set[str] = set()
     for one in found:
-        if (place := Path(one.path).resolve()) in seen:
+        if (place := os.path.realpath(one.path)) in seen:
             raise UsageError(f"{path}: {one.path} is named twice, and both would have the same cache; name it once")
         seen.add(place)
     return found
@@ -90,11 +92,13 @@ def _directory(whole: Mapping[str, Any], own: dict[str, Any]) -> Directory:
     path = own.pop("path", None)
     if not isinstance(path, str) or not path:
         raise ValueError("a [[directory]] has no path")
+    if "\0" in path:
+        raise ValueError(f"{reprlib.repr(path)}, a path, has a zero byte")
     for name in (*whole, *own):
         if name in _REFUSED:
             raise ValueError(f"{name}: {_REFUSED[name]}; leave the caching of this data set to diffusion-pipe")
         if name not in _KNOWN:
-            raise ValueError(f"{name} is no setting that tvae knows; take it out, or correct its name")
+            raise ValueError(f"{reprlib.repr(name)} is no setting that tvae knows; take it out, or correct its name")
     said = {**whole, **own}
     flags = {name: said.get(name, default) for name, default in _FLAGS.items()}
     for name, value in flags.items():
@@ -181,5 +185,5 @@ def _are(value: Any, fits: Any) -> bool:
 
 def _number(value: Any) -> float:
     if type(value) not in (int, float) or not 0 < value < _LARGEST:
-        raise ValueError(f"{value!r} is no size or ratio")
+        raise ValueError(f"{reprlib.repr(value)} is no size or ratio")
     return float(value) if type(value) is float else value

@@ -80,4 +80,6 @@ TRAINER = Trainer(
         "a record is found by the table of all images and captions: when one has come, gone or changed, run tvae "
         "again before diffusion-pipe, which would make the whole cache again",
     ),
+    failed_note="a bucket where an image has failed has no metadata.db, and diffusion-pipe would make its cache again: "
+    "mend or remove the images, and run tvae again",
 )

@@ -145,4 +145,6 @@ TRAINER = Trainer(
         "set in OneTrainer: the cache directory to the output folder, latent caching on, and clear cache before "
         "training off",
     ),
+    failed_note="folders of concepts where an image has failed do not count as complete, and OneTrainer would make "
+    "them again: mend or remove the images, and run tvae again",
 )

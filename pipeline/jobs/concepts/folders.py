@@ -177,7 +177,7 @@ class Folders:
         """An item's record, which tells the present name of its image."""
         record, below = read_record(item.record), entry_of(item).below
         if record.found.get(PLACE) != below:
-            record = replace(record, source=SourceRecord.of(item.source), found={**record.found, PLACE: below})
+            record = replace(record, source=_source_now(item, record), found={**record.found, PLACE: below})
             write_record(item.record, record)
         return record
 
@@ -197,13 +197,22 @@ class Folders:
 
     def _surplus(self, folder: _Folder) -> Iterator[Path]:
         """Records of entries that the folder had when it had more images."""
-        known = {item.record for item in folder.items}
-        return (place for place in sorted(folder.items[0].record.parent.glob("*.json")) if place not in known)
+        known, found = {item.record for item in folder.items}, sorted(folder.items[0].record.parent.glob("*.json"))
+        return (place for place in found if place not in known and not place.is_dir())
 
     def _remove(self, place: Path) -> None:
         with suppress(InputError):
             self._plan.remove(read_record(place))
         place.unlink(missing_ok=True)
+
+
+def _source_now(item: Item, record: CacheRecord) -> SourceRecord:
+    """Of an image that had another name, unless it has changed since it was looked at."""
+    with suppress(OSError):
+        found = SourceRecord.of(item.source)
+        if of_file(item.source) == record.content:
+            return found
+    return record.source
 
 
 def _row(item: Item, record: CacheRecord) -> dict[str, Any]:

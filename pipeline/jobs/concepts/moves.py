@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from tvae.pipeline.caches.record import PLACE, CacheRecord, FileRecord, read_record
 from tvae.pipeline.errors import InputError
@@ -26,13 +25,14 @@ def move_entries(
     wanted: each item that is to be made, and ``made_of`` of its record. places: of the records of entries that serve no
     item. stands: is a file what was written? Killed in between, it leaves entries that are made again.
     """
-    there = dict[tuple[str, Any], CacheRecord]()
+    there = dict[tuple[str, str], CacheRecord]()
     for place in places:
         with suppress(InputError):
             record = read_record(place)
             own = next((file for file in record.files if plan.is_entry(file.file)), None)
-            if own is not None and stands(own):
-                there[record.made_of, record.found.get(PLACE)] = replace(record, files=(own,), stale=())
+            place_of_image = record.found.get(PLACE)
+            if own is not None and isinstance(place_of_image, str) and stands(own):
+                there[record.made_of, place_of_image] = replace(record, files=(own,), stale=())
     found = list[tuple[Item, CacheRecord, Staged]]()
     for item, made_of in wanted:
         assert item.below is not None, "an item of a cache has a place"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs.cache_plan import CachePlan
 from tvae.pipeline.jobs.concepts.facts import EntryFacts, entry_of, facts_of
 from tvae.pipeline.jobs.concepts.folders import Folders
@@ -39,7 +38,7 @@ def _planned(item: Item, context: Context, facts: EntryFacts, folders: Folders) 
         return ItemSkipped(item.source, item.index, output, DONE_ALREADY)
     with blame_input(), context.sandbox.open_reader(item.source, context.job.max_pixels) as reader:
         if reader.info.kind == "video":
-            raise InputError("it is a video, and OneTrainer caches images alone here")
+            facts.plan.check_clips()
         facts.subject(item, reader.info)
     facts.plan.check_own(output, item.record)
     exists = output.exists()

@@ -74,7 +74,9 @@ class Shards(Cache):
             went = _Went(item, source, self._beside)
             return partial(self._stage, subject=subjects[0], went=went, notices=notices)
 
-        found = look_up(item, self._context, self._vae, hold, lambda *_: None, finish, prepared=prepared)
+        found = look_up(
+            item, self._context, self._vae, hold, lambda *_: None, finish, shows_progress=False, prepared=prepared
+        )
         if isinstance(found, Picture):
             found.output = self._plan.root
         return found

@@ -19,23 +19,27 @@ __all__ = ["planned_in_shards"]
 
 
 def planned_in_shards(
-    items: Sequence[Item], context: Context, plan: CachePlan, standing: Standing | None = None
+    items: Sequence[Item],
+    context: Context,
+    plan: CachePlan,
+    standing: Standing | None = None,
+    no_clip: str | None = None,
 ) -> Callable[[Item], Outcome]:
     """Tells the outcome of each of these items; changes nothing. Which shard a new sample comes into is not known
-    before, so its output is the folder. standing: where it is of another kind. Raises UsageError for shards that these
-    cannot stand beside."""
+    before, so its output is the folder. standing: where it is of another kind. no_clip: why clips are not taken, where
+    they are not. Raises UsageError for shards that these cannot stand beside."""
     known = standing or Standing(plan, items, TextsBeside())
 
     def look(item: Item) -> Outcome:
         try:
-            return _planned(item, context, plan, known)
+            return _planned(item, context, plan, known, no_clip)
         except Exception as error:  # the tally knows whose failure it is
             return error
 
     return look
 
 
-def _planned(item: Item, context: Context, plan: CachePlan, standing: Standing) -> Outcome:
+def _planned(item: Item, context: Context, plan: CachePlan, standing: Standing, no_clip: str | None) -> Outcome:
     if item.problem is not None:
         raise InputError(item.problem)
     if item.index in standing.failed:
@@ -45,6 +49,8 @@ def _planned(item: Item, context: Context, plan: CachePlan, standing: Standing) 
         return ItemSkipped(item.source, item.index, plan.root / file, skip)
     assert item.below is not None, "an item of a cache has a place"
     with blame_input(), open_source(item.source, context.job, 1, context.sandbox, member=item.member) as source:
+        if no_clip is not None and source.reader.info.kind == "video":
+            raise InputError(no_clip)
         plan.subject(item.below, source.reader.info)
     stale = standing.is_stale(item)
     if not context.job.exact:

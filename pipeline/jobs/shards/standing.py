@@ -130,11 +130,23 @@ class Standing:
         if known.was is not None:
             self._unsettled[record.file.file] = record
         self._check_alike(record)
+        if not self._fills(record):
+            raise UsageError(
+                f"'{place}' is damaged: its samples do not fill the shard; remove it and its shard, or name another "
+                "folder"
+            )
         stale = {number for number, one in enumerate(record.samples) if not self._keeps(record.file.file, one)}
         if stale:
             self._stale[record.file.file] = stale
             self._replaced |= {record.samples[number].place for number in stale}
         self.add(record)
+
+    def _fills(self, record: ShardRecord) -> bool:
+        """Are the samples of a shard of this kind as long as it is? Others are not asked, which are all replaced."""
+        if record.made_of != shard_facts(self._plan).made_of:
+            return True
+        payload = sum(one.bytes for one in record.samples)
+        return self.form.size(len(record.samples), payload, record.settings) == record.file.bytes
 
     def _keeps(self, file: str, one: SampleRecord) -> bool:
         """Whether a sample is to stay; notes it then."""

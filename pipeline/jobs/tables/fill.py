@@ -32,8 +32,9 @@ from tvae.pipeline.models.load import BUILTIN
 
 __all__ = ["fill_table", "planned_in_table"]
 
+_ANIMATION = "it is an animation, and tvae caches none for diffusion-pipe; take it out of the folder"
 _BY_TRAINER = "diffusion-pipe has cached it"
-_MOVED = "its latents are there; metadata.db will be written for the changed table"
+_MOVED = "its latents are there; metadata.db is written again when those of all images are"
 
 
 def fill_table(
@@ -63,7 +64,8 @@ def planned_in_table(
     """Tells the outcome of each of these items; changes nothing. Raises as ``fill_table`` does."""
     if context.job.existing != "overwrite" and is_trainers_own(table):
         return lambda item: ItemSkipped(item.source, item.index, table.root, _BY_TRAINER)
-    look, note = planned_in_shards(items, context, plan, TableStanding(plan, table)), read_note(table.root)
+    look = planned_in_shards(items, context, plan, TableStanding(plan, table), no_clip=_ANIMATION)
+    note = read_note(table.root)
     if note is not None and note.fingerprint == table.fingerprint and (table.root / INDEX).exists():
         return look
 
@@ -84,7 +86,7 @@ class _Records(Shards):
         self._table = table
 
     def clip(self, item: Item) -> ClipRun:
-        raise InputError("it is an animation, and tvae caches none for diffusion-pipe; take it out of the folder")
+        raise InputError(_ANIMATION)
         yield
 
     def _sample(self, subject: Subject, latents: Sequence[Tensor], texts: Mapping[str, bytes]) -> Sample:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -48,7 +49,7 @@ def data_set(job: Job, architecture: Architecture) -> DataSet:
         found.left_out.extend((path, why, home) for path, why in left_out)
         rows = in_order(folder.path, listed) if folder.shuffles else [row for row in listed if row is not None]
         if not rows:
-            raise UsageError(f"{folder.path} holds no image that diffusion-pipe would train on")
+            raise UsageError(f"{folder.path} holds no image that diffusion-pipe would train on{_why(left_out)}")
         for bucket in buckets_of(folder, [*dict.fromkeys(row.key for row in rows)], architecture.step):
             table = table_of(bucket, [row for row in rows if row.key == bucket.key])
             root = home / bucket.folder / "latents"
@@ -57,6 +58,14 @@ def data_set(job: Job, architecture: Architecture) -> DataSet:
             count += len(items)
             found.tables.append(TableItems(root, bucket.size, table.fingerprint, library, places, items))
     return found
+
+
+def _why(left_out: Sequence[tuple[Path, str]]) -> str:
+    """As the end of a line."""
+    if not left_out:
+        return ""
+    path, reason = left_out[0]
+    return f": all {len(left_out)} files are left out, such as {path.name} ({reason})"
 
 
 def _item(row: Row, root: Path, place: PurePosixPath, number: int) -> Item:

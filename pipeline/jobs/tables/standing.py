@@ -68,7 +68,7 @@ class TableStanding(Standing):
         known = {*self.shards, *self._gone}
         names = sorted(path.name for path in self.root.iterdir()) if self.root.is_dir() else []
         found = [name for name in names if _SHARD.fullmatch(name) and name not in known]
-        if INDEX in names and not is_ours(self.root):
+        if INDEX in names and not self._is_index_ours():
             found.append(INDEX)
         found += [name for name in names if name.startswith(f"{INDEX}-")]  # of a run that was interrupted
         if found and self._plan.job.existing != "overwrite":
@@ -77,3 +77,9 @@ class TableStanding(Standing):
                 "to its end; let diffusion-pipe continue it, or pass --overwrite"
             )
         self._foreign = [self.root / name for name in found]
+
+    def _is_index_ours(self) -> bool:
+        try:
+            return is_ours(self.root)
+        except OSError:  # it is no file
+            return False

@@ -77,7 +77,7 @@ def test_a_changed_caption_moves_records_and_computes_none() -> None:
     before, first = fingerprint(SQUARE), {one["image_spec"][1]: one["latents"] for one in records(SQUARE)}
     Path("pictures/a.txt").write_text("another")
     told = {one.reason for one in run(dry_run=True)[1] if isinstance(one, ItemSkipped)}
-    assert told == {"its latents are there; metadata.db will be written for the changed table"}
+    assert told == {"its latents are there; metadata.db is written again when those of all images are"}
     assert counts(run()[0]) == (0, 5, 0)
     assert fingerprint(SQUARE) != before
     assert all(torch.equal(one["latents"], first[one["image_spec"][1]]) for one in records(SQUARE))

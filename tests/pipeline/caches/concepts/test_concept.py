@@ -93,3 +93,12 @@ def test_one_that_is_off_is_left_out_whatever_else_it_says() -> None:
 def test_anything_else_is_refused(data: Any, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         concept_of(data, "c")
+
+
+@pytest.mark.parametrize("name", ["path", "type", "enabled", "image_variations", "image"])
+def test_a_refusal_is_short(name: str) -> None:
+    fields = {"__version": 2, "path": "a", "seed": 1, name: ["x"] * 5000}
+    data = {"path": "a", "seed": 1, "image": {"resolution_override": ["x"] * 5000}} if name == "image" else fields
+    with pytest.raises(UsageError) as refused:
+        concept_of(data, "c")
+    assert len(str(refused.value)) < 200

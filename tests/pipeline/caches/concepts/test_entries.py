@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,3 +95,18 @@ def test_a_link_to_a_folder_above_is_refused(tmp_path: Path) -> None:
     assert entries_of([made(tmp_path / "in")]) == []
     with pytest.raises(UsageError, match="is a link to a folder that it lies in"):
         entries_of([made(tmp_path / "in", include_subdirectories=True)])
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there, paths are too short")
+def test_deep_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    deepest = Path("in", *["d"] * 200)
+    deepest.mkdir(parents=True)
+    (deepest / "a.png").touch()
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 100)
+    try:
+        (found,) = entries_of([made("in", include_subdirectories=True)])
+    finally:
+        sys.setrecursionlimit(before)
+    assert found.path == str(deepest / "a.png")

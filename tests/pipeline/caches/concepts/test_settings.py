@@ -90,7 +90,16 @@ def test_resolutions(text: str, found: Any) -> None:
     assert resolutions(text, "--size") == found
 
 
-@pytest.mark.parametrize("text", ["", "x", "512x", "1x2x3", "512,", "0", "-5", "512x768,3", "٥١٢", "99999", "5.0"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "512x", "1x2x3", "512,", "0", "-5", "512x768,3", "٥١٢", "99999", "5.0", "9" * 5000]
+)
 def test_what_is_no_resolution(text: str) -> None:
     with pytest.raises(UsageError, match=r"c: .* is no resolution"):
         resolutions(text, "c")
+
+
+def test_a_refusal_is_short(tmp_path: Path) -> None:
+    for config in ({"resolution": ["x"] * 5000}, {"resolution": "9" * 5000}, {"concept_file_name": ["x"] * 5000}):
+        with pytest.raises(UsageError) as refused:
+            resolutions(str(read(tmp_path, config, [] if "resolution" in config else None).resolution), "c")
+        assert len(str(refused.value)) < len(str(tmp_path)) + 200

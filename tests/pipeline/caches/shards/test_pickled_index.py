@@ -68,3 +68,11 @@ def test_a_view_without_end_is_not_waited_for(root: Path, monkeypatch: pytest.Mo
         file.executescript(f"DROP TABLE items; CREATE VIEW items AS {endless}")
     with pytest.raises(InputError, match="interrupted"):
         read_index(root / "metadata.db")
+
+
+@pytest.mark.parametrize("value", ["zeroblob(3000000)", "hex(zeroblob(900000))"])
+def test_a_value_of_any_size_is_not_read(root: Path, value: str) -> None:
+    with closing(sqlite3.connect(root / "metadata.db")) as file:
+        file.executescript(f"DROP TABLE fingerprint; CREATE VIEW fingerprint AS SELECT {value} AS value")
+    with pytest.raises(InputError, match="no index"):
+        read_index(root / "metadata.db")

@@ -4,6 +4,7 @@ have others."""
 
 from __future__ import annotations
 
+import errno
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from data_sets import BUCKETS, made
 
+from tvae.pipeline.caches.tables import fingerprint
 from tvae.pipeline.caches.tables.fingerprint import Table, in_order, library_version, table_of
 from tvae.pipeline.caches.tables.rows import Row, buckets_of, rows_of
 from tvae.pipeline.caches.tables.settings import read_settings
@@ -97,3 +99,12 @@ def test_a_path_is_the_same_with_dots_and_slashes() -> None:
 def test_without_the_library_it_says_where_it_is() -> None:
     with pytest.raises(UsageError, match="in diffusion-pipe's own environment"):
         library_version()
+
+
+def test_no_room_for_temporary_files() -> None:
+    class Full:
+        def save_to_disk(self, folder: str) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(UsageError, match="folder for temporary files: No space left on device; make room there"):
+        fingerprint._stored(None, Full())

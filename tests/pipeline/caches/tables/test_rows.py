@@ -97,6 +97,7 @@ def test_an_image_that_fits_no_named_size_is_left_out() -> None:
         ("captions.json", b"[]", "no object with a list of captions"),
         ("captions.json", b'{"a.png": "one"}', "no list of captions"),
         ("captions.json", b"{", "cannot read"),
+        ("captions.json", b'{"a.png": ["\\udc80"]}', "a caption of a.png is no Unicode"),
         ("a.txt", b"\xff", "no UTF-8 text"),
     ],
 )

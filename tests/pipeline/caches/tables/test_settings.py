@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from data_sets import BUCKETS
 
+from tvae.pipeline.caches.tables.rows import rows_of
 from tvae.pipeline.caches.tables.settings import Directory, read_settings
 from tvae.pipeline.errors import UsageError
 
@@ -53,10 +54,42 @@ def test_named_sizes_have_the_longest_first(tmp_path: Path) -> None:
     assert (one.sizes, one.ratios, one.resolutions) == (((96, 64, 9), (64, 64, 1)), (1.0, 1.5), None)
 
 
+def test_no_folder_is_left_out_because_there_are_many(tmp_path: Path) -> None:
+    text = "resolutions = [64]\n" + "".join(f"[[directory]]\npath = 'folder {n}'\n" for n in range(1100))
+    assert len(read(tmp_path, text)) == 1100
+
+
+def test_a_link_to_itself_is_a_name_like_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        Path("loop").symlink_to("loop")
+    except OSError:
+        pytest.skip("no links here")
+    (one,) = read(tmp_path, "resolutions = [64]\n[[directory]]\npath = 'loop'")
+    with pytest.raises(UsageError, match=r"loop.* is no folder"):
+        rows_of(one)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"resolutions = [{'9' * 4000}]\n[[directory]]\npath = 'x'",
+        f"resolutions = [{[64] * 1000}]\n[[directory]]\npath = 'x'",
+        f"resolutions = [64]\n'{'k' * 4000}' = 1\n[[directory]]\npath = 'x'",
+    ],
+)
+def test_a_refusal_is_short(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        read(tmp_path, text)
+    assert len(str(refused.value)) < len(str(tmp_path)) + 200
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("resolutions = [64", "no dataset.toml"),
+        (f"a = {'[' * 2000}", "no dataset.toml"),
+        ('resolutions = [64]\n[[directory]]\npath = "a\\u0000b"', "zero byte"),
         ("resolutions = [64]", r"no \[\[directory\]\]"),
         ("resolutions = [64]\n[[directory]]\npath = 3", "has no path"),
         ("[[directory]]\npath = 'x'\nresolutions = [64]", "resolutions are missing before the first"),
@@ -64,7 +97,7 @@ def test_named_sizes_have_the_longest_first(tmp_path: Path) -> None:
         ("resolutions = [64]\n[[directory]]\npath = 'x'\ncontrol_path = 'm'", "control images"),
         ("resolutions = [64]\nshuffle_tags = true\n[[directory]]\npath = 'x'", "random order"),
         ("resolutions = [64]\n[[directory]]\npath = 'x'\ncache_shuffle_num = 4", "random order"),
-        ("resolutions = [64]\nresolution = 3\n[[directory]]\npath = 'x'", "resolution is no setting"),
+        ("resolutions = [64]\nresolution = 3\n[[directory]]\npath = 'x'", "'resolution' is no setting"),
         ("resolutions = ['a']\n[[directory]]\npath = 'x'", "no size or ratio"),
         ("resolutions = [0]\n[[directory]]\npath = 'x'", "no size or ratio"),
         ("resolutions = [1e-4]\n[[directory]]\npath = 'x'", "no size or ratio"),

@@ -139,6 +139,20 @@ def test_a_new_name_is_told_to_the_trainer(case: Case) -> None:
     assert {verdict.state for verdict in verdicts(case.out, case.images)} == {"fine"}
 
 
+def test_an_image_that_changes_after_it_was_looked_at_is_made_by_the_next_run(case: Case) -> None:
+    case.run()
+    (case.images / "d.png").rename(case.images / "e.png")
+    photo(case.images / "f.png", seed=7)
+
+    def hear(event: Event) -> None:
+        if isinstance(event, ItemSkipped) and event.input.name == "e.png":
+            photo(case.images / "e.png", seed=8)
+
+    assert [event.input.name for event in case.run(on_event=hear) if isinstance(event, ItemDone)] == ["f.png"]
+    assert case.done() == ["e.png"]
+    assert case.is_right()
+
+
 def test_a_broken_image_leaves_no_cache_that_counts_as_complete(case: Case) -> None:
     (case.images / "d.png").write_bytes(b"\x89PNG\r\n\x1a\n and no more")
     events = case.run()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tvae.pipeline.caches.shards.record import unfinished
-from tvae.pipeline.errors import PlanError, UnsupportedOp
+from tvae.pipeline.caches.shards.record import record_places, unfinished
+from tvae.pipeline.errors import PlanError, UnsupportedOp, UsageError
+from tvae.pipeline.files.content_checksum import CHECKSUM, of_json
 from tvae.pipeline.jobs.shards import packing
 
 
@@ -103,3 +105,22 @@ def test_a_shard_that_is_being_written_is_of_an_unfinished_run(
         fill(model=model, batch=1)
     assert (tmp_path / "out/00000.tar").is_file()
     assert unfinished(tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("trainer", ["webdataset", "mds"])
+@pytest.mark.parametrize("change", ["longer", "twice"])
+def test_a_record_whose_samples_do_not_fill_its_shard(
+    fill: Any, photos: Any, tmp_path: Path, trainer: str, change: str
+) -> None:
+    """An index made of it would tell of places that no sample is at."""
+    photos(2)
+    fill(trainer=trainer)
+    (place,) = record_places(tmp_path / "out")
+    data = json.loads(place.read_text())
+    if change == "longer":
+        data["samples"][0]["bytes"] += 20_000
+    else:
+        data["samples"] *= 2
+    place.write_text(json.dumps({**data, CHECKSUM: of_json(data)}))
+    with pytest.raises(UsageError, match="is damaged: its samples do not fill the shard"):
+        fill(trainer=trainer)
