@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -73,6 +74,25 @@ def test_a_program_like_another_is_the_one_lowered_alone(rows: int, columns: int
     (y,) = execute(schedule(like, min(strip, rows)), [x], dict(NET.named_parameters()))
     assert y is not None
     torch.testing.assert_close(y, NET(x), rtol=1e-9, atol=1e-9)
+
+
+def statistics(program: Program) -> list[Op]:
+    return [op for op in program.ops if op.name in ("group_stats", "finish_stats")]
+
+
+def test_nothing_is_taken_once_ops_have_other_numbers() -> None:
+    other = at(GRAPH, 24, 16)
+    first = min(node for node, op in other.values.items() if not other.ops[op].constant)
+    like = at(GRAPH, 30, 20, replace(other, values={**other.values, first: len(other.ops)}))
+    assert [*map(said, like.ops)] == [*map(said, at(GRAPH, 30, 20).ops)]
+    assert not {*map(id, statistics(like))} & {*map(id, statistics(other))}
+
+
+def test_statistics_of_another_shape_are_not_taken() -> None:
+    other = at(GRAPH, 24, 16)
+    more = [replace(op, shape=(2, 3, 8)) if op.name == "finish_stats" else op for op in other.ops]
+    like = at(GRAPH, 30, 20, replace(other, ops=more))
+    assert [*map(said, like.ops)] == [*map(said, at(GRAPH, 30, 20).ops)]
 
 
 def test_what_an_op_says_more_is_counted_anew() -> None:
