@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from tvae.pipeline.errors import UsageError
 
-__all__ = ["Concept", "concept_of"]
+__all__ = ["Concept", "concept_of", "flag"]
 
 Setting = bool | float | str
 
@@ -80,7 +80,7 @@ def concept_of(data: Any, where: str) -> Concept | None:
         raise UsageError(f"{where} is no concept: an object was expected")
     path = _text(data, "path", "", where)
     where = f"{where} ('{path}')" if path else where
-    if not _flag(data, "enabled", True, where):
+    if not flag(data, "enabled", True, where):
         return None
     if type(seed := data.get("seed")) is not int:
         raise UsageError(f"{where}: it has no seed, which OneTrainer draws; open the file in OneTrainer, which adds it")
@@ -96,7 +96,7 @@ def concept_of(data: Any, where: str) -> Concept | None:
     variations = data.get("image_variations", 1)
     if type(variations) is not int or not 1 <= variations <= 10_000:
         raise UsageError(f"{where}: image_variations must be a number from 1 to 10000, found {short(variations)}")
-    subfolders = _flag(data, "include_subdirectories", False, where)
+    subfolders = flag(data, "include_subdirectories", False, where)
     named = [path, seed, subfolders, {"__version": _IMAGE_VERSION, **image}]
     flip: Literal["never", "chance", "always"] = "always" if image["enable_fixed_flip"] else "never"
     return Concept(
@@ -114,13 +114,13 @@ def concept_of(data: Any, where: str) -> Concept | None:
 def _validates(data: Mapping[str, Any], where: str) -> bool:
     version = data.get("__version", 0)
     if type(version) is int and version < _TYPED_FROM:
-        return _flag(data, "validation_concept", False, where)
+        return flag(data, "validation_concept", False, where)
     return _text(data, "type", "STANDARD", where) == "VALIDATION"
 
 
 def _setting(data: Mapping[str, Any], name: str, usual: Setting, where: str) -> Setting:
     if isinstance(usual, bool):
-        return _flag(data, name, usual, where)
+        return flag(data, name, usual, where)
     value = data.get(name, usual)
     if isinstance(usual, float) and type(value) in (int, float):
         return float(value)
@@ -131,7 +131,8 @@ def _setting(data: Mapping[str, Any], name: str, usual: Setting, where: str) -> 
     )
 
 
-def _flag(data: Mapping[str, Any], name: str, usual: bool, where: str) -> bool:
+def flag(data: Mapping[str, Any], name: str, usual: bool, where: str) -> bool:
+    """A setting that is true or false. Raises UsageError."""
     value = data.get(name, usual)
     if type(value) is not bool:
         raise UsageError(f"{where}: {name} must be true or false, found {short(value)}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tvae.pipeline.caches.concepts.concept import Concept, concept_of
+from tvae.pipeline.caches.concepts.concept import Concept, concept_of, flag
 from tvae.pipeline.caches.request import CacheRequest
 from tvae.pipeline.caches.spec import Size
 from tvae.pipeline.errors import UsageError
@@ -81,17 +81,17 @@ def _of_training(
     config: Mapping[str, Any], where: str, trained: tuple[Concept, ...], tests: tuple[Concept, ...]
 ) -> Settings:
     for name, why in _OFF.items():
-        if _flag(config, name, False, where):
+        if flag(config, name, False, where):
             raise UsageError(f"{where}: the cache of {name} holds more, and {why}; switch it off")
-    if not _flag(config, "latent_caching", True, where):
+    if not flag(config, "latent_caching", True, where):
         raise UsageError(f"{where}: latent_caching is off, with which OneTrainer reads no cache; switch it on")
     if config.get("training_method") == "FINE_TUNE_VAE":
         raise UsageError(f"{where}: a VAE that is trained itself (FINE_TUNE_VAE) has no cache of its latents")
     return Settings(
-        trained + tests if _flag(config, "validation", False, where) else trained,
+        trained + tests if flag(config, "validation", False, where) else trained,
         _text(config, "model_type", "STABLE_DIFFUSION_15", where),
         _text(config, "resolution", "512", where),
-        _flag(config, "aspect_ratio_bucketing", True, where),
+        flag(config, "aspect_ratio_bucketing", True, where),
         dtype := _type(config, "train_dtype", "FLOAT_16", where),
         _type(config, "fallback_train_dtype", "BFLOAT_16", where) if dtype == "float16" else None,
     )
@@ -124,13 +124,6 @@ def _read(name: str, kind: type, what: str) -> Any:
         other = "list, as of concepts: pass it as --concepts" if isinstance(found, list) else "single object"
         raise UsageError(f"{name} is not {what} of OneTrainer: it holds a {other}")
     return found
-
-
-def _flag(data: Mapping[str, Any], name: str, usual: bool, where: str) -> bool:
-    value = data.get(name, usual)
-    if type(value) is not bool:
-        raise UsageError(f"{where}: {name} must be true or false, found {reprlib.repr(value)}")
-    return value
 
 
 def _text(data: Mapping[str, Any], name: str, usual: str, where: str) -> str:
