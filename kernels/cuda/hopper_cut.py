@@ -80,20 +80,19 @@ def cut_for(
 ) -> Cut | str:
     """seen: x, weight, residual and a place for y. A text: why the kernel does not take them, whatever the size of the
     picture."""
-    x, weight, residual, out = clips = [None if t is None else _as_clip(t) for t in seen]
+    x, weight, residual, out = maps = [None if t is None else _as_clip(t) for t in seen]
     assert x is not None
     assert weight is not None
-    maps = [t for t in clips if t is not None]
     (_, _, dtype, device), taps = x, weight[0]
-    if dtype not in (torch.bfloat16, torch.float16) or any(t[2:] != (dtype, device) for t in maps):
+    if dtype not in (torch.bfloat16, torch.float16) or any(t and t[2:] != (dtype, device) for t in maps):
         return f"maps of {dtype}, or of unlike type or device"
     enlarge, step = form == "enlarge", 2 if form == "down" else 1
     kernel = taps[3] - enlarge  # of whose taps 4x4 sums were made
     if taps[3] != taps[4] or not takes(taps[0], taps[1], kernel):
         return f"a weight {list(taps)}"
     size = dtype.itemsize
-    steps = {t[:2]: _steps(*t[:2], size) for t in maps if t[1][1] == 1}
-    if None in steps.values() or len(steps) < len({t[:2] for t in maps}):
+    steps = [_steps(*t[:2], size) if t else () for t in maps]
+    if None in steps:
         return SCATTERED
     if weight[1] != channels_last(tuple(taps)):
         return "a weight whose channels are not innermost"
@@ -121,10 +120,10 @@ def cut_for(
     forms = ("ENLARGE", enlarge), ("DOWN", form == "down")
     flags = ("RESIDUAL", residual is not None), ("STATS", stats), *forms
     macros = (("ELEMENT", ELEMENTS[dtype]), *((name, int(is_so)) for name, is_so in flags))
-    y = (shape, channels_last(shape)) if out is None else out[:2]
-    made = _boxes_of(shape, steps.get(y) or _steps(*y, size), dtype, _TILE, _ROWS)
-    added = made if residual is None else _boxes_of(shape, steps[residual[:2]], dtype, _TILE, _ROWS)
-    seen_at = _boxes_of(x[0], steps[x[:2]], dtype, _TILE + 2, _TILE + 2)
+    of_x, _, of_residual, of_y = steps
+    made = _boxes_of(shape, of_y or _steps(shape, channels_last(shape), size), dtype, _TILE, _ROWS)
+    added = made if residual is None else _boxes_of(shape, of_residual, dtype, _TILE, _ROWS)
+    seen_at = _boxes_of(x[0], of_x, dtype, _TILE + 2, _TILE + 2)
     how = seen_at, _taps_of(taps, dtype), added, made
     work = Work(0, 0, samples, frames, height, width, taps[0], wide, taps[1] // _DEEP, taps[2], left, top, front, 0)
     parts = samples, slots * shape[1] // taps[0], 3, taps[0]
@@ -133,6 +132,7 @@ def cut_for(
     return Cut((given, channels_last(given)), build, slots * wide, idle, parts, how, bytes(work))
 
 
+@lru_cache(1 << 12)
 def _as_clip(picture: Seen) -> Seen:
     """With one frame, where it has none."""
     shape, strides, dtype, device = picture
@@ -142,9 +142,12 @@ def _as_clip(picture: Seen) -> Seen:
     return (*shape[:2], 1, *shape[2:]), (*strides[:2], frame, *strides[2:]), dtype, device
 
 
+@lru_cache(1 << 12)
 def _steps(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple[int, ...] | None:
     """Bytes from column to column, row to row, frame to frame, sample to sample of a map whose elements have so many;
-    None where boxes cannot be copied."""
+    None where boxes cannot be copied, or the channels are not innermost."""
+    if strides[1] != 1:
+        return None
     steps, dense = [], shape[1]
     for dim in (4, 3, 2, 0):
         step = dense if shape[dim] == 1 else strides[dim]

@@ -1,4 +1,5 @@
-"""Calls that come again: the run begins before the model is looked at, which is done while the device computes.
+"""Calls that come again, and those of new sizes that are quickly planned: the run begins before the model is looked at,
+which is done while the device computes.
 
 Ranks that share calls must all begin, or none: what one sends the others wait for. So they tell each other after a call
 whether they have recorded it, and begin early from the next one on where all had, whatever became of a recording since.
@@ -7,12 +8,13 @@ whether they have recorded it, and begin early from the next one on where all ha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from tvae.pipeline.errors import TvaeError
 from tvae.pipeline.models.calls import Call
 from tvae.pipeline.session.input_sums import start_of
 from tvae.pipeline.session.kept_runs import KeptRuns, run_key
@@ -38,7 +40,8 @@ class Computes(Protocol):
 
 class EarlyRuns:
     """Of one session. still: is the model what it was? peers: see ``Session``. serves: is there room for a run that is
-    not recorded; None where none such begins early. settings: such a run's, of PyTorch's backends."""
+    not recorded; None where none such begins early. settings: such a run's, of PyTorch's backends. prepare: makes the
+    run of a size that comes for the first time; None where that takes more than a plan."""
 
     def __init__(
         self,
@@ -48,9 +51,10 @@ class EarlyRuns:
         peers: Peers | None,
         serves: Callable[[Ready], bool] | None,
         settings: Callable[..., AbstractContextManager[Any]],
+        prepare: Callable[[Task, Sequence[Tensor], Call], Ready | None],
     ) -> None:
         self._runs, self._weights, self._still, self._peers = runs, weights, still, peers
-        self._serves, self._settings = serves, settings
+        self._serves, self._settings, self._prepare = serves, settings, prepare
         self._recorded_by_all: set[Any] = set()
 
     def begun(self, session: Computes, task: Task, inputs: Sequence[Tensor], call: Call) -> Found | None:
@@ -58,7 +62,7 @@ class EarlyRuns:
         has changed: on all ranks alike."""
         key = run_key(task, inputs, call, NO_SINKS)
         if self._peers is None:
-            return self._begun_alone(key, inputs)
+            return self._begun_alone(key, task, inputs, call)
         if key not in self._recorded_by_all:
             return None
         now = start_of(inputs[0].device)
@@ -91,21 +95,32 @@ class EarlyRuns:
         if told.recorded_everywhere:
             self._recorded_by_all.add(key)
 
-    def _begun_alone(self, key: Any, inputs: Sequence[Tensor]) -> Found | None:
+    def _begun_alone(self, key: Any, task: Task, inputs: Sequence[Tensor], call: Call) -> Found | None:
         ready, start = self._replayable(key), self._weights.start()
         if ready is not None:
             return self._begun(ready, start, inputs)
+        if start is None or self._serves is None:
+            return None
         ready = self._runs.prepared(key)
-        if (
-            ready is None
-            or start is None
-            or not ready.runner.repeats
-            or self._serves is None
-            or not self._serves(ready)
-        ):
+        if ready is None:
+            return self._begun_first(key, task, start, inputs, call)
+        if not ready.runner.repeats or not self._serves(ready):
             return None
         with self._settings(steps=False):
             return self._begun(ready, start, inputs)
+
+    def _begun_first(
+        self, key: Any, task: Task, start: torch.cuda.Event, inputs: Sequence[Tensor], call: Call
+    ) -> Found | None:
+        """Of a model that has changed since, a plan may be wrong in any way: what fails here is tried again when the
+        model has been looked at."""
+        if not self._weights.in_their_places():
+            return None
+        with suppress(TvaeError, RuntimeError), self._settings(steps=False):
+            ready = self._prepare(task, inputs, call)
+            if ready is not None and ready.runner.repeats:
+                return self._begun(self._runs.put(key, ready), start, inputs)
+        return None
 
     def _replayable(self, key: Any) -> Ready | None:
         ready = self._runs.recorded(key)

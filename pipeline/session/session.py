@@ -86,7 +86,8 @@ class Session:
         early, of_steps = self._records and self._watched, partial(self._settings, steps=True)
         self._serves = partial(serves_still, limits=limits, device=device, shared=peers is not None)
         serves = self._serves if early else None  # not the session itself: a cycle would keep all it holds
-        self._early = EarlyRuns(self._runs, self._weights, subject.still, peers, serves, self._settings)
+        quick = partial(self._sides.quickly_ready, weights=self._weights, limits=limits, record=self._records)
+        self._early = EarlyRuns(self._runs, self._weights, subject.still, peers, serves, self._settings, quick)
         self._clips = ClipRecorder(self._runs, self._weights, of_steps) if early and peers is None else None
         self._within_clip = False
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+
+from torch import Tensor
 
 from tvae.kernels import Kernels
+from tvae.pipeline.memory.limits import Limits
+from tvae.pipeline.models.calls import Call
 from tvae.pipeline.models.families import frames_axis_of, stepping_of
 from tvae.pipeline.session.peers import Peers
 from tvae.pipeline.session.prepared import Compiled
+from tvae.pipeline.session.ready import Ready
 from tvae.pipeline.session.subject import Subject
 from tvae.pipeline.session.task import Task
+from tvae.pipeline.session.weights import PreparedWeights
 
 __all__ = ["Sides"]
 
@@ -62,6 +69,24 @@ class Sides:
     def get(self, task: Task) -> Compiled | None:
         """None where it was not asked for yet."""
         return self._made.get(task)
+
+    def quickly_ready(
+        self,
+        task: Task,
+        inputs: Sequence[Tensor],
+        call: Call,
+        *,
+        weights: PreparedWeights,
+        limits: Limits,
+        record: bool,
+    ) -> Ready | None:
+        """A picture's run, where its graph is in memory and it gets the strips that it prefers; else None. See
+        ``Compiled.ready``."""
+        side = self.get(task)
+        if side is None or inputs[0].ndim != 4 or not side.captures.there(inputs, call):
+            return None
+        ready = side.ready(inputs, weights, limits, call, record=record)
+        return ready if ready.planned.at_ease else None
 
     def drop(self, task: Task) -> None:
         """Make it anew when it is asked for again."""

@@ -74,6 +74,10 @@ class PreparedWeights:
             known = self._given[wanted] = _Given(states, made, places_of(made))
         return known.weights.copy()
 
+    def in_their_places(self) -> bool:
+        """Does all memory that was given still belong to its weights? See ``Runner.weights_in_place``."""
+        return all(places_of(known.weights) == known.places for known in self._given.values())
+
     def in_place(self, names: Sequence[str]) -> dict[str, Tensor] | None:
         """The named weights, which take their memory now; None where there is none for them."""
         try:

@@ -24,8 +24,8 @@ from measuring.models import module_of
 from torch import Tensor
 
 from tvae.pipeline import TiledVAE
+from tvae.pipeline.session.prepared import Compiled
 from tvae.pipeline.session.runner import RECORDED_AT
-from tvae.pipeline.session.session import Session
 
 SIZES = (
     *((1024, 1024), (1152, 896), (896, 1152), (1216, 832), (832, 1216)),
@@ -100,16 +100,16 @@ class Planning:
     """Seconds of preparing runs, since they were asked for last."""
 
     def __init__(self) -> None:
-        self._seconds, real = 0.0, Session._made
+        self._seconds, real = 0.0, Compiled.ready
 
-        def timed(*args: Any) -> Any:
+        def timed(*args: Any, **more: Any) -> Any:
             start = time.perf_counter()
             try:
-                return real(*args)
+                return real(*args, **more)
             finally:
                 self._seconds += time.perf_counter() - start
 
-        Session._made = timed  # type: ignore[method-assign]
+        Compiled.ready = timed  # type: ignore[method-assign]
 
     def taken(self) -> float:
         """And forgotten."""

@@ -1,5 +1,5 @@
-"""A model that is changed between calls of one size gives its new numbers, every one of them: runs that come again, and
-replays of recorded ones, begin before the model is looked at."""
+"""A model that is changed between calls gives its new numbers, every one of them: runs that come again, replays of
+recorded ones, and runs of new sizes begin before the model is looked at."""
 
 from __future__ import annotations
 
@@ -143,3 +143,22 @@ def test_each_call_has_the_numbers_of_its_moment(name: str, backwards: bool, bef
             exact, most = decoded(model, z)
             for number, each in enumerate(calls):
                 assert error_of(each, exact) <= most, (change.__name__, number)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@torch.no_grad()
+def test_the_first_call_of_a_size_has_the_numbers_of_its_moment(backwards: bool) -> None:
+    of = swept(False)["sdxl"]
+    model = nn.Module.to(build(of, CARD, seed=3), torch.float32)
+    tiled = TiledVAE(model, "h200")
+    known = torch.randn(1, of.geometry.latent_channels, 24, 40, device=CARD)
+    changes = [c for c in reversed(CHANGES) if c is not not_hooked] if backwards else CHANGES
+    for number, change in enumerate(changes):
+        for _ in range(3):
+            tiled.decode(known)
+        change(model)
+        for rows in (26 + 2 * number, 27 + 2 * number):
+            z = torch.randn(1, of.geometry.latent_channels, rows, 40, device=CARD)
+            found = tiled.decode(z).sample.clone()
+            exact, most = decoded(model, z)
+            assert error_of(found, exact) <= most, (change.__name__, rows)

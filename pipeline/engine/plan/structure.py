@@ -27,9 +27,18 @@ def structure(program: Program) -> Structure:
     found: Structure | None = program.found.get(Structure)
     if found is None:
         first: dict[Any, int] = {}
-        alike = [first.setdefault(_kind(op), op.id) for op in program.ops]
+        seen = [_seen(op) for op in program.ops]
+        alike = [first.setdefault(kind, n) for n, (kind, _) in enumerate(seen)]
         ends = (program.inputs, program.outputs, program.params, program.handed_over)
-        found = program.found[Structure] = Structure([*map(_role, program.ops)], alike, ends)
+        found = program.found[Structure] = Structure([role for _, role in seen], alike, ends)
+    return found
+
+
+def _seen(op: Op) -> tuple[Any, Any]:
+    """Both of the following, told once for each op: programs of one graph have those of its weights in common."""
+    found: tuple[Any, Any] | None = op.__dict__.get("structure")
+    if found is None:
+        found = op.__dict__["structure"] = _kind(op), _role(op)
     return found
 
 

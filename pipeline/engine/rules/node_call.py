@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
@@ -44,14 +45,20 @@ def node_call(target: Callable[..., Any], node: Node, ids: Mapping[int, int], va
 
 def draws(node: Node) -> bool:
     """May the operation draw random numbers? One of many that can does not with these arguments."""
-    target = None if node.target.startswith("tvae.") or node.kind != "call" else resolve(node.target)
-    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
+    if node.kind != "call" or not _may_draw(node.target):
         return False
-    known = target._schema.arguments
+    known = resolve(node.target)._schema.arguments  # type: ignore[attr-defined]
     said = {each.name: each.default_value for each in known if each.has_default_value()}
     said |= dict(zip([each.name for each in known], node.args, strict=False)) | node.kwargs
     idle = any(said.get(name) is False for name in ("train", "training"))
     return not idle and not any(said.get(name) == 0 for name in ("dropout", "dropout_p"))
+
+
+@lru_cache(1 << 12)
+def _may_draw(target: str) -> bool:
+    """With some arguments?"""
+    found = None if target.startswith("tvae.") else resolve(target)
+    return isinstance(found, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in found.tags
 
 
 def in_order(invoke: Invoke) -> Invoke:

@@ -1,0 +1,100 @@
+"""New sizes whose runs begin before the model is looked at: a model that has changed gives its new numbers. A GPU does
+so (``tests/gpu/test_changes.py``); here a CPU is told to."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import kinds_of_changes
+import pytest
+import torch
+from kinds_of_changes import CHANGES, Research
+from slow_but import slow_but
+
+from tvae.pipeline import TiledVAE
+from tvae.pipeline.session import session
+from tvae.pipeline.session.early_runs import EarlyRuns
+from tvae.pipeline.session.sides import Sides
+from tvae.pipeline.session.weights import PreparedWeights
+
+QUICK: list[bool] = []
+"""Of each size that came for the first time: was it planned before the model was looked at?"""
+
+
+@pytest.fixture(autouse=True)
+def early(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(Research, "gain", 1.0)
+    monkeypatch.setenv("RESEARCH_GAIN", "1")
+    monkeypatch.setattr(kinds_of_changes, "SHIFT", torch.zeros(4, 1, 1))
+    quickly_ready = Sides.quickly_ready
+
+    def noted(*given: Any, **more: Any) -> Any:
+        ready = quickly_ready(*given, **more)
+        QUICK.append(ready is not None)
+        return ready
+
+    def start(weights: PreparedWeights, _now: object = None) -> object:
+        watch = weights._watch
+        return "now" if watch is not None and watch.weights == [*weights._asked] else None
+
+    def runs(runs: Any, weights: Any, still: Any, peers: Any, _serves: None, *more: Any) -> EarlyRuns:
+        return EarlyRuns(runs, weights, still, peers, lambda _ready: True, *more)
+
+    monkeypatch.setattr(Sides, "quickly_ready", noted)
+    monkeypatch.setattr(PreparedWeights, "start", start)
+    monkeypatch.setattr(session, "EarlyRuns", runs)
+    QUICK.clear()
+    with torch.no_grad():
+        yield
+    kinds_of_changes.GLOBAL.update(gain=1.0, flag=True)
+
+
+def agrees(tiled: TiledVAE, model: Research, size: Sequence[int]) -> None:
+    x = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(size[0]))
+    want, found = model.encode(x), tiled.encode(x)
+    assert float((found - want).norm() / want.norm()) < 1e-5
+
+
+def test_a_model_that_stays_begins_early() -> None:
+    model = Research()
+    tiled = TiledVAE(model, "cpu", allow_whole=True)
+    for size in ((8, 6), (11, 10), (9, 12), (11, 10)):
+        agrees(tiled, model, size)
+    assert QUICK == [True, True], "of the second and the third size"
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change(name: str) -> None:
+    model = Research()
+    tiled = TiledVAE(model, "cpu", allow_whole=True)
+    agrees(tiled, model, (8, 6))
+    for size in ((9, 8), (12, 7)):
+        CHANGES[name](model)
+        agrees(tiled, model, size)
+        agrees(tiled, model, (8, 6))
+    assert QUICK
+
+
+@pytest.mark.parametrize("seed", slow_but([0, 1], range(12)))
+def test_changes_one_after_another(seed: int) -> None:
+    chance = random.Random(seed)
+    model = Research(seed)
+    tiled = TiledVAE(model, "cpu", allow_whole=True)
+    agrees(tiled, model, (8, 6))
+    for turn, name in enumerate(chance.choices([*CHANGES], k=6)):
+        CHANGES[name](model)
+        agrees(tiled, model, (9 + turn, 5 + turn))
+
+
+def test_a_weight_that_is_gone_is_the_callers_error() -> None:
+    model = Research()
+    tiled = TiledVAE(model, "cpu", allow_whole=True)
+    agrees(tiled, model, (8, 6))
+    part = next(m for m in model.modules() if isinstance(m, torch.nn.Conv2d))
+    del part.weight
+    with pytest.raises(Exception, match="weight"):
+        tiled.encode(torch.zeros(1, 3, 9, 8))
