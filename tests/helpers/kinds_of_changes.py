@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 import types
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import settings_of_research
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-__all__ = ["CHANGES", "Research"]
+__all__ = ["CHANGES", "Research", "reset"]
 
 GLOBAL: dict[str, Any] = {"gain": 1.0, "flag": True}
 SHIFT = torch.zeros(4, 1, 1)
+LOCAL = threading.local()
 
 
 class Helper:
@@ -80,12 +83,25 @@ class Research(nn.Module):
         h = self.helper(h) + self.quantised(h) + (1 if self.flag is True else 2) + (1 if GLOBAL["flag"] is True else 2)
         for name, value in self.shown.items():
             h = h * (value if name == "a" and isinstance(value, int) else 1.5) + 1
-        return self.part(h) * (2 if self.quantised.training else 3) * float(os.environ["RESEARCH_GAIN"])
+        return (
+            asked_inside(self.part(h), Research)
+            * (2 if self.quantised.training else 3)
+            * float(os.environ["RESEARCH_GAIN"])
+        )
 
     decode = encode
 
     def part(self, h: Tensor) -> Tensor:
         return h
+
+
+def asked_inside(h: Tensor, kind: type) -> Tensor:
+    """What research code imports where it needs it, and holds for each thread."""
+    import settings_of_research
+    from settings_of_research import GAIN, scaled
+
+    here = getattr(LOCAL, "gain", 1.0)
+    return scaled(h) * GAIN * settings_of_research.SHARE * here if kind is Research else h
 
 
 def kernel(part: nn.Module) -> nn.Parameter:
@@ -200,6 +216,27 @@ def environment(_m: Research) -> None:
     os.environ["RESEARCH_GAIN"] += "1"
 
 
+def imported_inside(_m: Research) -> None:
+    settings_of_research.GAIN *= 1.5
+
+
+def module_imported_inside(_m: Research) -> None:
+    settings_of_research.SHARE *= 1.5
+
+
+def read_by_what_is_imported_inside(_m: Research) -> None:
+    settings_of_research.SCALE *= 1.5
+
+
+def function_imported_inside(_m: Research) -> None:
+    before = settings_of_research.scaled
+    settings_of_research.scaled = lambda h: before(h) * 1.5
+
+
+def of_this_thread(_m: Research) -> None:
+    LOCAL.gain = getattr(LOCAL, "gain", 1.0) * 1.5
+
+
 def there_and_back(m: Research) -> None:
     m.first.to(torch.bfloat16).to(torch.float32)
 
@@ -210,6 +247,14 @@ CHANGES: dict[str, Callable[[Research], None]] = {
         *(as_another_view, as_other_elements, as_part_of_another, written_in_secret, small_constants, adapted),
         *(numbers_of_other_types, globals_of_other_types, class_and_globals, training_of_a_part, hooked, unhooked),
         *(order_of_a_table, adapters_scale, normalised, forward_replaced, method_replaced, assigned, exchanged),
-        *(buffers_replaced, there_and_back, environment),
+        *(buffers_replaced, there_and_back, environment, imported_inside, module_imported_inside),
+        *(read_by_what_is_imported_inside, function_imported_inside, of_this_thread),
     )
 }
+
+
+def reset() -> None:
+    """What changes have done outside of models."""
+    GLOBAL.update(gain=1.0, flag=True)
+    vars(LOCAL).clear()
+    settings_of_research.reset()

@@ -26,7 +26,7 @@ def afterwards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
     monkeypatch.setattr(kinds_of_changes, "SHIFT", torch.zeros(4, 1, 1))
     with torch.no_grad():
         yield
-    kinds_of_changes.GLOBAL.update(gain=1.0, flag=True)
+    kinds_of_changes.reset()
 
 
 def agrees(tiled: TiledVAE, model: Research, turn: int) -> Tensor:

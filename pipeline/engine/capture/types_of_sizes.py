@@ -8,8 +8,8 @@ from __future__ import annotations
 import dis
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from importlib.util import find_spec, resolve_name
+from contextlib import contextmanager
+from importlib.util import find_spec
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
+from tvae.pipeline.engine.capture.imports_inside import codes_of, imports_inside
 from tvae.pipeline.engine.capture.kinds_of_sizes import KINDS, KNOW_SIZES, knows_sizes
 from tvae.pipeline.errors import UnsupportedOp
 
@@ -72,36 +73,13 @@ def _looking(found: list[str], stand_in: type, before: Any) -> Callable[[FrameTy
 
 def _may_ask(code: CodeType, names: Mapping[str, Any]) -> bool:
     """Or may what it imports, or has as text?"""
-    for each in _codes(code):
+    for each in codes_of(code):
         if _TEXT & {*each.co_names} or _compares(each, names):
             return True
-        modules = _imported(each, str(names.get("__package__") or ""))
-        if any(_module_may_ask(name, each.co_names) for name in modules):
+        imports = imports_inside(each, str(names.get("__package__") or ""))
+        if any(_module_may_ask(one.module, each.co_names) for one in imports):
             return True
     return False
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """That of a function, and those of the functions inside."""
-    yield code
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _codes(inner)
-
-
-def _imported(code: CodeType, package: str) -> Iterator[str]:
-    """The modules that a function imports when it is called."""
-    steps = [*dis.get_instructions(code)] if _imports(code) else []
-    for n, step in enumerate(steps):
-        if step.opname == "IMPORT_NAME":
-            level = steps[n - 2].argval
-            dots = "." * (level if isinstance(level, int) else 0)
-            with suppress(ImportError):
-                yield resolve_name(dots + str(step.argval), package)
-
-
-def _imports(code: CodeType) -> bool:
-    return dis.opmap["IMPORT_NAME"] in code.co_code[::2]
 
 
 def _module_may_ask(name: str, mentioned: Iterable[str]) -> bool:

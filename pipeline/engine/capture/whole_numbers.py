@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
+from tvae.pipeline.engine.capture.imports_inside import codes_of
 from tvae.pipeline.engine.capture.in_thread import replaced_in
 from tvae.pipeline.engine.capture.kinds_of_sizes import KINDS
 from tvae.pipeline.engine.capture.maths import SYMBOLIC
@@ -119,23 +120,15 @@ def _without_cache(function: Any) -> Any:
     return function.__wrapped__ if isinstance(function, _CACHED) else function
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """That of a function, and those of the functions inside."""
-    yield code
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _codes(inner)
-
-
 def _names(code: CodeType) -> set[str]:
-    return {name for each in _codes(code) for name in each.co_names}
+    return {name for each in codes_of(code) for name in each.co_names}
 
 
 def _needs_globals(code: CodeType) -> bool:
     """Does it write globals, or ask for all of them?"""
     writes = ("STORE_GLOBAL", "DELETE_GLOBAL")
     return bool(_names(code) & {"globals", "eval", "exec"}) or any(
-        step.opname in writes for each in _codes(code) for step in _steps(each)
+        step.opname in writes for each in codes_of(code) for step in _steps(each)
     )
 
 
@@ -150,7 +143,7 @@ def _only_called(code: CodeType) -> frozenset[str]:
     """Names of globals that are called wherever they are read: not those that values are compared with."""
     reads = [
         (step.argval, bool((step.arg or 0) & 1))
-        for each in _codes(code)
+        for each in codes_of(code)
         for step in _steps(each)
         if step.opname == "LOAD_GLOBAL"
     ]

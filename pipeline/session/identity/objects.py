@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from enum import Enum
 from pathlib import PurePath
+from threading import local
 from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["described_object"]
 
-_NO_MATTER = {"Logger", "RootLogger", "LoggerAdapter", "lock", "RLock", "Condition", "local", "Environ", "_Environ"}
+_NO_MATTER = {"Logger", "RootLogger", "LoggerAdapter", "lock", "RLock", "Condition", "Environ", "_Environ"}
 """Python's own classes that no result depends on, or whose changes need not be seen."""
 _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _EMPTY = object()
@@ -37,7 +38,7 @@ def described_object(walk: Walk, value: Any, path: str) -> str:
         if isinstance(value, kinds):
             walk.watch.kind(value)
             held = describe(walk, value, path)
-            state = {} if isinstance(value, (Enum, PurePath, weakref.ref)) else _held(value, "__dict__") or {}
+            state = {} if isinstance(value, (Enum, PurePath, weakref.ref, local)) else _held(value, "__dict__") or {}
             if state and not _configuration(value):
                 walk.watch.container(state)
                 held = f"{held} {walk.attributes(state, path)}"
@@ -146,6 +147,13 @@ def _now(value: ContextVar[Any]) -> Any:
         return None
 
 
+def _of_thread(walk: Walk, value: local, path: str) -> str:
+    """What the thread that calls has there."""
+    held = {**vars(value)}
+    walk.watch.view(lambda: vars(value).keys() == held.keys() and all(vars(value)[k] is v for k, v in held.items()))
+    return walk.attributes(held, path)
+
+
 _DESCRIBED: tuple[tuple[Any, Callable[[Walk, Any, str], str]], ...] = (
     (Enum, lambda walk, value, path: f"{value.name} {walk.value(value.value, path)}"),
     ((dict, MappingProxyType), _mapping),
@@ -154,6 +162,7 @@ _DESCRIBED: tuple[tuple[Any, Callable[[Walk, Any, str], str]], ...] = (
     ((np.ndarray, np.generic), _array),
     ((bytearray, array, memoryview), _buffer),
     (ContextVar, _of_context),
+    (local, _of_thread),
     (SimpleNamespace, lambda walk, value, path: ""),  # all that it holds are attributes
     (slice, lambda walk, value, path: walk.value((value.start, value.stop, value.step), path)),
     (functools.partial, lambda walk, value, path: walk.value((value.func, value.args, value.keywords), path)),

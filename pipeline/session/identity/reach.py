@@ -2,15 +2,15 @@
 
 Of every class that is met, only functions are followed whose names some followed function mentions. So a model's code
 for saving itself, and all that it imports, is no part of the identity. A name that is put together at run time
-(``getattr(self, "con" + "v")``) and an import inside a function are not followed; the digest of the sources covers
-both. The code of libraries is named, not read; but what was put under one of their names and is not theirs is followed.
+(``getattr(self, "con" + "v")``) is not followed; the digest of the sources covers it. The code of libraries is named,
+not read; but what was put under one of their names and is not theirs is followed.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-import types
+import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -18,21 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from tvae.pipeline.session.identity.code import code_of, plain, read_as_global
+from tvae.pipeline.engine.capture.imports_inside import codes_of, imports_inside
+from tvae.pipeline.session.identity.code import code_of, read_as_global
 from tvae.pipeline.session.identity.library import library_class, library_function, library_module
+from tvae.pipeline.session.identity.ours import NATIVE, WRAPPERS, contents, ours, tells_apart, wrapped
 
 if TYPE_CHECKING:
     from tvae.pipeline.session.identity.walk import Walk
 
 __all__ = ["CODE", "Reach"]
 
-_WRAPPERS = (staticmethod, classmethod, property, functools.cached_property, functools._lru_cache_wrapper)
-_NATIVE = (
-    *(BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType),
-    *(types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType),
-    *(types.GenericAlias, types.UnionType),
-)
-CODE = (FunctionType, MethodType, ModuleType, type, *_WRAPPERS, *_NATIVE)
+CODE = (FunctionType, MethodType, ModuleType, type, *WRAPPERS, *NATIVE)
 
 _ENTRIES = ("encode", "decode", "forward")
 _UNUSED = {
@@ -103,10 +99,10 @@ class Reach:
             return f"method {self._walk.value(value.__func__, path)} of {self._walk.value(value.__self__, path)}"
         if isinstance(value, ModuleType):
             return f"module {value.__name__}"
-        if isinstance(value, _WRAPPERS):
+        if isinstance(value, WRAPPERS):
             if isinstance(value, functools._lru_cache_wrapper):
                 self._walk.watch.caches.append(value)
-            inner = [self._walk.value(f, path) for f in _wrapped(value)]
+            inner = [self._walk.value(f, path) for f in wrapped(value)]
             return f"{type(value).__qualname__} {inner}"
         holder = getattr(value, "__self__", None)
         of = "" if holder is None or isinstance(holder, (ModuleType, type)) else self._walk.value(holder, path)
@@ -137,7 +133,8 @@ class Reach:
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         if library_function(function):
             self._follow(function)
-            held = [f"{name}: {self._walk.value(v, f'{path}: {name}')}" for name, v in _contents(cells) if _told(v)]
+            told = [(name, value) for name, value in contents(cells) if tells_apart(value)]
+            held = [f"{name}: {self._walk.value(value, f'{path}: {name}')}" for name, value in told]
             return f"library {function.__module__}.{function.__qualname__} {held}"
         walk, watch = self._walk, self._walk.watch
         self.module(function.__globals__.get("__name__"))
@@ -151,7 +148,7 @@ class Reach:
             watch.cell(cell)
         if function.__kwdefaults__:
             watch.container(function.__kwdefaults__)
-        held = [f"{name}: {walk.value(v, f'{path}: a closure over {name}')}" for name, v in _contents(cells)]
+        held = [f"{name}: {walk.value(v, f'{path}: a closure over {name}')}" for name, v in contents(cells)]
         given = walk.value(function.__defaults__, f"{path}: a default")
         named = walk.attributes(function.__kwdefaults__ or {}, f"{path}: a default")
         kept = {k: v for k, v in vars(function).items() if k != "__wrapped__"}
@@ -159,6 +156,7 @@ class Reach:
             watch.container(vars(function))
         text = f"function {function.__module__}.{function.__qualname__} {digest} {held} {given} {named}"
         text += f" {walk.attributes(kept, path)} {self._globals(function, names, path)}"
+        text += f" {self._imports(function, names, path)}"
         self.mention(names)
         return text
 
@@ -172,6 +170,21 @@ class Reach:
                 told.append(f"{name}={self._named(name, value, names, path)}")
         return told
 
+    def _imports(self, function: FunctionType, names: tuple[str, ...], path: str) -> list[str]:
+        """What it imports when it is called, of modules that are there."""
+        told, package = [], str(function.__globals__.get("__package__") or "")
+        for code in codes_of(function.__code__):
+            for name, wanted in imports_inside(code, package):
+                module = sys.modules.get(name if wanted else name.partition(".")[0])
+                if library_module(name):
+                    if module is not None:
+                        self._library_module(module, names)
+                    continue
+                self._walk.watch.view(lambda name=name: sys.modules.get(name))  # type: ignore[misc]
+                if isinstance(module, ModuleType):
+                    told.append(f"import {name} {self._attributes(module, wanted or names, path, set(), names)}")
+        return told
+
     def _named(self, name: str, value: Any, names: tuple[str, ...], path: str) -> str:
         if not isinstance(value, ModuleType):
             return self._walk.value(value, f"{path}: {name}")
@@ -180,8 +193,10 @@ class Reach:
             return f"module {value.__name__}"
         return f"module {value.__name__} {self._attributes(value, names, path, set())}"
 
-    def _attributes(self, module: ModuleType, names: tuple[str, ...], path: str, seen: set[int]) -> list[str]:
-        """What a function may take from a module that it mentions."""
+    def _attributes(
+        self, module: ModuleType, names: tuple[str, ...], path: str, seen: set[int], inner: tuple[str, ...] = ()
+    ) -> list[str]:
+        """What a function may take from a module that it mentions. inner: of modules in that, if those are others."""
         seen.add(id(module))
         space, told = vars(module), []
         for name in (*names, "__getattr__"):  # which finds names that are not there
@@ -190,9 +205,9 @@ class Reach:
                 continue
             self._walk.watch.name(space, name, value)
             if isinstance(value, ModuleType) and not library_module(value.__name__):
-                told.append(f"{name}: {self._attributes(value, names, path, seen)}")
+                told.append(f"{name}: {self._attributes(value, inner or names, path, seen)}")
             else:
-                told.append(f"{name}={self._named(name, value, names, path)}")
+                told.append(f"{name}={self._named(name, value, inner or names, path)}")
         return told
 
     # -- libraries -------------------------------------------------------------------------------------------------
@@ -212,9 +227,9 @@ class Reach:
 
     def _library_value(self, where: str, name: str, value: Any) -> None:
         """Something under a name of a library. What the library put there itself needs no text."""
-        if _ours(value) or getattr(value, "__name__", name) != name:
+        if ours(value) or getattr(value, "__name__", name) != name:
             self._walk.lines.append(f"{where}.{name} = {self._walk.value(value, f'{where}.{name}')}")
-        for function in (value, *_wrapped(value)):
+        for function in (value, *wrapped(value)):
             if isinstance(function, FunctionType):
                 self._follow(function)
 
@@ -237,52 +252,6 @@ class Reach:
                 self._library_value(str(space.get("__name__")), name, value)
 
 
-def _wrapped(value: Any) -> list[Any]:
-    """The functions in a descriptor or a wrapper."""
-    if isinstance(value, property):
-        return [f for f in (value.fget, value.fset, value.fdel) if f is not None]
-    inner = getattr(value, "func", None) if isinstance(value, functools.cached_property) else None
-    inner = getattr(value, "__wrapped__", None) if inner is None and isinstance(value, _WRAPPERS) else inner
-    return [] if inner is None else [inner]
-
-
 def _environment(names: tuple[str, ...]) -> list[tuple[str, str]]:
     """Variables of the environment that code may read: those of whose names it has the text."""
     return [(name, os.environ[name]) for name in sorted(names) if name in os.environ]
-
-
-def _contents(cells: Mapping[str, types.CellType]) -> list[tuple[str, Any]]:
-    found = []
-    for name, cell in sorted(cells.items()):
-        try:
-            found.append((name, cell.cell_contents))
-        except ValueError:  # not filled yet
-            found.append((name, "<empty>"))
-    return found
-
-
-def _told(value: Any) -> bool:
-    """Can this make two closures of one library function differ?"""
-    return plain(value) is not None or isinstance(value, (FunctionType, BuiltinFunctionType)) or _ours(value)
-
-
-def _ours(value: Any, depth: int = 3) -> bool:
-    """Is it code from outside the libraries, or does it contain some?"""
-    if isinstance(value, FunctionType):
-        if not library_function(value):
-            return True
-        cells = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
-        return depth > 0 and any(_ours(v, depth - 1) for _, v in _contents(cells))
-    if isinstance(value, type):
-        return not library_class(value)
-    if isinstance(value, MethodType):
-        return _ours(value.__func__, depth) or _ours(value.__self__, depth)
-    if isinstance(value, functools.partial):
-        return _ours(value.func, depth) or any(_ours(v, depth) for v in (*value.args, *value.keywords.values()))
-    if isinstance(value, _WRAPPERS):
-        return any(_ours(f, depth) for f in _wrapped(value))
-    if isinstance(value, dict):  # the functions of ``singledispatch``
-        return depth > 0 and any(_ours(v, depth - 1) for v in value.values())
-    if isinstance(value, (ModuleType, *_NATIVE)):
-        return False
-    return not library_class(type(value))

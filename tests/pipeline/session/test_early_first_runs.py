@@ -50,7 +50,7 @@ def early(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     QUICK.clear()
     with torch.no_grad():
         yield
-    kinds_of_changes.GLOBAL.update(gain=1.0, flag=True)
+    kinds_of_changes.reset()
 
 
 def agrees(tiled: TiledVAE, model: Research, size: Sequence[int]) -> None:
