@@ -108,7 +108,7 @@ _ARCHITECTURES = {
     "kohya": ("sd", "sdxl"),
     "musubi": ("wan", "zi", "qi"),
     "ai-toolkit": ("sd1", "sdxl"),
-    "simpletuner": ("sdxl", "wan"),
+    "simpletuner": ("sdxl", "anima"),
     "comfy": ("kl", "wan"),
     **dict.fromkeys(("ltx", "webdataset", "mds", "onetrainer", "finetrainers"), ()),
 }

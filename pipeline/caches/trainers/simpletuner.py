@@ -4,13 +4,14 @@ Read at commit bc8e6ab7738ce457a2ed8eb2d26cadd91c6442cb: ``helpers/caching/vae``
 ``helpers/multiaspect/image``, ``helpers/data_backend/local``, ``helpers/training/collate``, ``encode_with_vae``,
 ``post_vae_encode_transform_sample`` and ``scale_vae_latents_for_cache`` of the models.
 
-Latents are in model space, [C, h, w]; Wan's, Cosmos' and Anima's [C, 1, h, w], Cosmos' raw. They are a sample, but for
-those whose model takes the mean. SimpleTuner finds out once how it scales and crops an image, and keeps that in a
-database of its own: it comes to the same only if nothing is left to chance (``crop_style``), and in areas
-(``pixel_area``). Images are not turned, and scaled linearly; not to a bucket, but until they cover one.
+Latents are in model space, [C, h, w]; Anima's [C, 1, h, w], Sana's raw. They are a sample, but for those whose model
+takes the mean. SimpleTuner finds out once how it scales and crops an image, and keeps that in a database of its own: it
+comes to the same only if nothing is left to chance (``crop_style``), and in areas (``pixel_area``). Images are not
+turned, and scaled linearly; not to a bucket, but until they cover one.
 
 Where two sizes round to one ratio, SimpleTuner gives images of this ratio the size that it meets first. Images whose
-own size is not that of the ratio itself are refused. Left out: videos, and models whose canvas is limited (HiDream) or
+own size is not that of the ratio itself are refused. Two things of its pixels are not made; see the folder's README.
+Left out: videos, models whose VAE gets other pixels or is tiled (``refused``), whose canvas is limited (HiDream) or
 whose VAE is not of diffusers.
 """
 
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["TRAINER"]
 
 _KL, _FLUX2 = ("AutoencoderKL",), ("AutoencoderKLFlux2",)
-_WAN, _QWEN = ("AutoencoderKLWan",), ("AutoencoderKLQwenImage", "AutoencoderKLWan")
-_WITH_TIME = ("anima", "cosmos2image", "wan", "wan-5b")
+_QWEN = ("AutoencoderKLQwenImage", "AutoencoderKLWan")
 _AREAS = {0.25: 512, 0.5: 768, 1.0: 1024, 2.0: 1536, 4.0: 2048}
 """Megapixels that stand for a square with such a side."""
 _NEAR = 0.05
@@ -102,7 +102,7 @@ def _files(subject: Subject) -> list[PurePosixPath]:
 
 def _contents(subject: Subject, latents: Latents) -> list[Stored]:
     (value,) = latents
-    return [Pickled(value if subject.architecture.name in _WITH_TIME else value[:, 0])]
+    return [Pickled(value if subject.architecture.name == "anima" else value[:, 0])]
 
 
 def _entry(place: PurePosixPath, texts: Mapping[str, str]) -> Entry | None:
@@ -147,11 +147,14 @@ TRAINER = Trainer(
         _made("qwen_image", _QWEN, 16, step=32),
         _made("krea2", _QWEN, 16),
         _made("anima", _QWEN, 16, step=16, posterior="mean"),
-        _made("cosmos2image", _WAN, 16, step=16, space="raw"),
-        _made("wan", _WAN, 16, step=32, posterior="mean"),
-        _made("wan-5b", _WAN, 48, factor=16, posterior="mean"),
         _made("sana", ("AutoencoderDC",), 32, factor=32, posterior="mean", space="raw"),
     ),
+    refused={
+        "wan": "SimpleTuner encodes pictures of more than 256 pixels a side in overlapping tiles, whose blended "
+        "latents tvae does not make",
+        "wan-5b": "SimpleTuner gives the VAE the four pixels of each square in another order than diffusers",
+        "cosmos2image": "SimpleTuner gives the VAE pixels from 0 to 1, where others give it those from -1 to 1",
+    },
     frame=_frame,
     files=_files,
     contents=_contents,

@@ -63,6 +63,11 @@ def test_the_only_one_that_suits_is_taken(trainer: str, info: Any, wanted: str) 
         ("musubi", "fp", vae("AutoencoderKLHunyuanVideo", 16), "no architecture 'fp'"),
         ("diffusion-pipe", "hunyuan-video", vae("AutoencoderKLHunyuanVideo", 16), "for hunyuan-video: .* overlapping"),
         ("diffusion-pipe", None, vae("AutoencoderKLHunyuanVideo", 16), "trains nothing"),
+        ("simpletuner", "wan", vae("AutoencoderKLWan", 16), "of simpletuner for wan: .* overlapping tiles"),
+        ("simpletuner", "wan-5b", vae("AutoencoderKLWan", 48, factor=16), "for wan-5b: .* in another order"),
+        ("simpletuner", "cosmos2image", vae("AutoencoderKLWan", 16), "for cosmos2image: .* from 0 to 1"),
+        ("simpletuner", None, vae("AutoencoderKLWan", 16), "be simpletuner's for qwen_image, krea2, anima; say which"),
+        ("simpletuner", None, vae("AutoencoderKLWan", 48, factor=16), "trains nothing"),
     ],
 )
 def test_anything_else_is_refused(trainer: str, name: str | None, info: Any, told: str) -> None:

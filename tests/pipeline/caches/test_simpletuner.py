@@ -21,8 +21,7 @@ SHAPES = {
     **dict.fromkeys(("sd3", "flux", "chroma", "lumina2", "z_image", "longcat_image", "kandinsky5-image"), (16, 6, 8)),
     **dict.fromkeys(("flux2", "ernie"), (128, 6, 8)),
     **dict.fromkeys(("qwen_image", "krea2"), (16, 6, 8)),
-    **dict.fromkeys(("anima", "cosmos2image", "wan"), (16, 1, 6, 8)),
-    "wan-5b": (48, 1, 6, 8),
+    "anima": (16, 1, 6, 8),
     "sana": (32, 6, 8),
 }
 

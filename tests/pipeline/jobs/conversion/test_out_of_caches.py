@@ -29,7 +29,7 @@ CASES = {
     "ai-toolkit sdxl": ("sdxl", (192, 128), ("--size", "64x64")),
     "ai-toolkit wan21": ("wan", (192, 128), ("--size", "64x64")),
     "simpletuner sdxl": ("sdxl", (128, 128), ("--size", "64x64")),
-    "simpletuner wan": ("wan", (128, 128), ("--size", "64x64")),
+    "simpletuner anima": ("wan", (128, 128), ("--size", "64x64")),
     "comfy kl": ("sdxl", (107, 64), ()),
 }
 
