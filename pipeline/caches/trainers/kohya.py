@@ -79,7 +79,7 @@ def _shrunk(size: Size, area: int, step: int) -> Size:
     by_height = floored(int(area / wide + 0.5), step)
     other_height = floored(int(by_width / ratio + 0.5), step)
     other_width = floored(int(by_height * ratio + 0.5), step)
-    if 0 in (by_width, by_height, other_height, other_width):
+    if 0 in (by_height, other_height):
         raise ValueError(f"{width}x{height} is too long and narrow for buckets of this area")
     if abs(by_width / other_height - ratio) < abs(other_width / by_height - ratio):
         return by_width, int(by_width / ratio + 0.5)
