@@ -177,6 +177,8 @@ class Trainer:
     over_white: bool = False
     """It lays images with an alpha channel over white."""
     flips: bool = False
+    mirrors_first: bool = False
+    """It mirrors an image before it scales and cuts it; otherwise it mirrors what is cut."""
     alpha_masks: bool = False
     """It can keep the alpha of images. Pixels are then changed in size with it, see ``framed``."""
     left_out: Callable[[Mapping[str, Tensor]], str | None] = lambda tensors: None

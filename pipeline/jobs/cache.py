@@ -65,6 +65,9 @@ class Cache:
             if plan.request.alpha_mask:
                 pixels, alpha = apart(pixels)
                 subject = replace(subject, alpha=alpha)
+            if plan.request.flip and plan.trainer.mirrors_first:
+                mirrored = plan.pixels(rgb, source.reader.info, subject.framing, mirrored=True)
+                pixels = np.stack([pixels, mirrored])
             subjects.append(subject)
             return pixels
 
@@ -91,13 +94,13 @@ class Cache:
     def compute(self, model: Model, values: Sequence[Tensor]) -> list[Tensor]:
         kind: PosteriorKind = "moments" if self._plan.posterior == "sample" else "mean"
         space = self._plan.architecture.space
-        found = encode_pictures(model, values, kind, space, 0)
+        found = encode_pictures(model, _plain(values), kind, space, 0)
         if self._plan.request.flip:
-            found += encode_pictures(model, [one.flip(1) for one in values], kind, space, 0)
+            found += encode_pictures(model, _mirrored(values), kind, space, 0)
         return found
 
     def expect(self, model: Model, values: Sequence[Tensor]) -> None:
-        expect_pictures(model, "encode", values)
+        expect_pictures(model, "encode", _plain(values))
 
     def clip(self, item: Item) -> ClipRun:
         return cache_clip_item(item, self._context, self._plan)
@@ -119,3 +122,13 @@ class Cache:
         staged = self._plan.stage(subject, latents, place)
         self._plan.commit(place, record.with_files(tuple(one.record for one in staged)), staged)
         return picture.finished(notices)
+
+
+def _plain(values: Sequence[Tensor]) -> list[Tensor]:
+    """Pictures [H, W, 3] of what was read: such a picture, or [2, H, W, 3] of it and the mirrored one."""
+    return [one[0] if one.ndim == 4 else one for one in values]
+
+
+def _mirrored(values: Sequence[Tensor]) -> list[Tensor]:
+    """The same of the mirrored ones."""
+    return [one[1] if one.ndim == 4 else one.flip(1) for one in values]

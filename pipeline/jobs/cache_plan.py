@@ -129,8 +129,11 @@ class CachePlan:
         if not self.architecture.clips:
             raise InputError(f"{self.trainer.name} caches images alone for {self.architecture.name}; this is a video")
 
-    def pixels(self, rgb: np.ndarray, info: MediaInfo, framing: Framing) -> np.ndarray:
-        """uint8 [H, W, 3] of an upright frame to what the encoder sees; see ``framed``."""
+    def pixels(self, rgb: np.ndarray, info: MediaInfo, framing: Framing, *, mirrored: bool = False) -> np.ndarray:
+        """uint8 [H, W, 3] of an upright frame to what the encoder sees; see ``framed``.
+
+        mirrored: of its mirror image, which is scaled and cut in the same way.
+        """
         if rgb.shape[2] == 4 and self.trainer.over_white:
             # grey ones with alpha, and colours that stand for none, are no alpha channel to these trainers
             plain = info.pix_fmt.startswith(("rgb24", "rgb48", "ya"))
@@ -138,7 +141,7 @@ class CachePlan:
         if self.trainer.leaves_turned(info):
             rgb = Orientation(-info.rotation % 360).apply(rgb)
             rgb = rgb[:, ::-1] if info.mirrored else rgb
-        return framed(rgb, framing)
+        return framed(rgb[:, ::-1] if mirrored else rgb, framing)
 
     def own(self, item: Item) -> Item:
         """The same with the place of its record for this trainer and architecture."""

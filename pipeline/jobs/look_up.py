@@ -39,7 +39,7 @@ def look_up(
     the VAE takes it, with lines on what was done to it. result_bytes: of a pixel's results until they are written;
     None: of latents, with room for mean and variance of the picture and its mirror image. beside_bytes: of what is kept
     of a pixel beside them. prepared: what goes into the VAE of an opened source and its picture, uint8 [H, W, 3], or
-    [H, W, 4] where the job wants alpha.
+    [H, W, 4] where the job wants alpha: one picture [H, W, 3], or several [N, H, W, 3].
     """
     job, model = context.job, context.facts_for(vae)
     if (skip := skipped(item, context, serves)) is not None:
@@ -59,7 +59,7 @@ def look_up(
         rgb = prepared(source, rgb)
         write = finish(source, fit, [*source.reader.warnings, *source.told, *fit.told])
         source.check_unchanged()
-    pixels = rgb.shape[0] * rgb.shape[1]
+    pixels = rgb.shape[-3] * rgb.shape[-2]
     alone = model.info.temporal_factor is not None
     values = on_host(rgb, model.device)
     if result_bytes is None:

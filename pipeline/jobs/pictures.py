@@ -33,7 +33,8 @@ Finish = Callable[["Picture", list[Tensor]], Finished]
 
 @dataclass
 class Picture:
-    """An image that has been read. ``values``: uint8 levels [H, W, 3], or raw latents [C, t, h, w], on the CPU."""
+    """An image that has been read. ``values``, on the CPU: uint8 levels [H, W, 3], those of it and of its mirror image
+    [2, H, W, 3], or raw latents [C, t, h, w]."""
 
     item: Item
     output: Path

@@ -4,7 +4,8 @@ Read at commit 27a03a91f23eb1b757d5ec2e80ee3e129cfcc350: ``toolkit/dataloader_mi
 ``toolkit/buckets``, ``toolkit/data_loader``, and ``encode_images`` of the models.
 
 The hash is of what the latents depend on: the file's name, scaling, crop, architecture, mirroring. Latents are a
-sample in model space, [C, h, w]; Wan's [C, 1, h, w]. FLUX.2's are the mean. A mirrored image is a file of its own.
+sample in model space, [C, h, w]; Wan's [C, 1, h, w]. FLUX.2's are the mean. A mirrored image is a file of its own, and
+is mirrored before it is scaled and cut.
 Images are turned as their orientation says, enlarged by a step at most, and scaled bicubically. Videos are left out:
 ai-toolkit draws lots for the frame that they begin with.
 """
@@ -144,6 +145,7 @@ TRAINER = Trainer(
     folder=_folder,
     upright=("image",),
     flips=True,
+    mirrors_first=True,
     beside=True,
     square=True,
 )

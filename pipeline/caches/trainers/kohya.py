@@ -3,11 +3,11 @@
 Read at commit 48d368fa557731ad0488c07304dfeba8c07910eb: the classes of latents caching strategies in ``library``, the
 bucket manager of ``train_util``, the list of bucket sizes of ``model_util``.
 
-float32 arrays: ``latents`` [C, h, w] (Anima: [C, 1, h, w]), with --flip ``latents_flipped``, the encoding of the
-mirrored image; ``original_size`` (W, H); ``crop_ltrb``, where the picture would lie in its bucket if it were scaled to
-fit; with --alpha-mask ``alpha_mask`` [H, W] of the bucket's pixels from 0 to 1, never mirrored (kohya turns it when it
-reads), and no such key without, which its older check refuses. All but SD and SDXL add ``_{h}x{w}`` in latents to every
-name. Latents are a sample; of SD, SDXL, SD 3 and HunyuanImage raw, of the others in model space.
+float32 arrays: ``latents`` [C, h, w], with --flip ``latents_flipped``, the encoding of the mirrored image;
+``original_size`` (W, H); ``crop_ltrb``, where the picture would lie in its bucket if it were scaled to fit; with
+--alpha-mask ``alpha_mask`` [H, W] of the bucket's pixels from 0 to 1, never mirrored (kohya turns it when it reads),
+and no such key without, which its older check refuses. All but SD and SDXL add ``_{h}x{w}`` in latents to every name.
+Latents are a sample (Anima: the mean); of SD, SDXL, SD 3 and HunyuanImage raw, of the others in model space.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _shrunk(size: Size, area: int, step: int) -> Size:
     by_height = floored(int(area / wide + 0.5), step)
     other_height = floored(int(by_width / ratio + 0.5), step)
     other_width = floored(int(by_height * ratio + 0.5), step)
-    if 0 in (by_width, by_height, other_height, other_width):
+    if 0 in (by_height, other_height):
         raise ValueError(f"{width}x{height} is too long and narrow for buckets of this area")
     if abs(by_width / other_height - ratio) < abs(other_width / by_height - ratio):
         return by_width, int(by_width / ratio + 0.5)
@@ -104,8 +104,7 @@ def _files(subject: Subject) -> list[PurePosixPath]:
 
 
 def _contents(subject: Subject, latents: Latents) -> list[Stored]:
-    keeps_time = subject.architecture.name == "anima"
-    arrays = [one.float().numpy() if keeps_time else one[:, 0].float().numpy() for one in latents]
+    arrays = [one[:, 0].float().numpy() for one in latents]
     height, width = arrays[0].shape[-2:]
     end = "" if subject.architecture.name in ("sd", "sdxl") else f"_{height}x{width}"
     found = {

@@ -85,3 +85,12 @@ def test_sizes_that_users_know() -> None:
     assert kohya.frame((3000, 2000), wish) == Framing((1248, 832), (16, 0, 1216, 832), "area")
     assert kohya.frame((1216, 832), wish).resized == (1216, 832)
     assert kohya.frame((300, 300), wish) == Framing((1024, 1024), (0, 0, 1024, 1024), "lanczos")
+
+
+def test_kohya_s_narrowest_bucket() -> None:
+    """One way to round leaves no width at all: sd-scripts goes the other."""
+    kohya, sdxl = TRAINERS["kohya"], TRAINERS["kohya"].architectures[1]
+    wish = Wish(sdxl, (146, 146), Buckets(True, 64, 2048, 64), False)
+    assert kohya.frame((863, 3626), wish) == Framing((64, 269), (0, 6, 64, 256), "area")
+    with pytest.raises(ValueError, match="too long and narrow"):
+        kohya.frame((100, 3626), wish)

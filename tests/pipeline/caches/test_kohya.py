@@ -8,18 +8,19 @@ from cache_subjects import files_of
 
 from tvae.pipeline.files.stored import Arrays
 
-CHANNELS = {"sd": (4,), "sdxl": (4,), "sd3": (16,), "flux": (16,), "lumina": (16,), "hi": (64,), "anima": (16, 1)}
+CHANNELS = {"sd": 4, "sdxl": 4, "sd3": 16, "flux": 16, "lumina": 16, "hi": 64, "anima": 16}
 
 
 @pytest.mark.parametrize(("name", "channels"), CHANNELS.items())
 @pytest.mark.parametrize("flip", [False, True])
-def test_golden(name: str, channels: tuple[int, ...], flip: bool) -> None:
+def test_golden(name: str, channels: int, flip: bool) -> None:
+    """Anima's latents have no frames either: sd-scripts stacks them with those that it encodes itself."""
     ((file, stored),) = files_of("kohya", name, flip=flip).items()
     assert file == f"sub/a.b_0100x0080_{name}.npz"
     assert isinstance(stored, Arrays)
     end = "" if name in ("sd", "sdxl") else "_6x8"
     wanted = {
-        f"latents{end}": ((*channels, 6, 8), np.dtype(np.float32)),
+        f"latents{end}": ((channels, 6, 8), np.dtype(np.float32)),
         f"original_size{end}": ((2,), np.dtype(np.int64)),
         f"crop_ltrb{end}": ((4,), np.dtype(np.float64)),
     }
