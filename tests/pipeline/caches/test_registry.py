@@ -63,6 +63,7 @@ def test_the_only_one_that_suits_is_taken(trainer: str, info: Any, wanted: str) 
         ("musubi", "fp", vae("AutoencoderKLHunyuanVideo", 16), "no architecture 'fp'"),
         ("diffusion-pipe", "hunyuan-video", vae("AutoencoderKLHunyuanVideo", 16), "for hunyuan-video: .* overlapping"),
         ("diffusion-pipe", None, vae("AutoencoderKLHunyuanVideo", 16), "trains nothing"),
+        ("musubi", "k5", vae("AutoencoderKLHunyuanVideo", 16), "for k5: .* overlapping"),
     ],
 )
 def test_anything_else_is_refused(trainer: str, name: str | None, info: Any, told: str) -> None:
