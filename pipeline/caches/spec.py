@@ -26,9 +26,9 @@ __all__ = ["Architecture", "Entry", "Filter", "Framing", "Piece", "Size", "Subje
 Size = tuple[int, int]
 """(width, height) in pixels."""
 
-Filter = Literal["area", "linear", "lanczos", "bicubic", "smooth"]
+Filter = Literal["area", "linear", "lanczos", "bicubic", "smooth", "cubic"]
 """How a size is changed: *area* and *linear* as OpenCV's INTER_AREA and INTER_LINEAR do it, *lanczos* and *bicubic* as
-Pillow does them, *smooth* as PyTorch's antialiased bilinear interpolation of floats does it."""
+Pillow does them, *smooth* and *cubic* as PyTorch's antialiased bilinear and bicubic interpolation of floats do it."""
 
 
 @dataclass(frozen=True)

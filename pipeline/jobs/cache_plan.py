@@ -17,6 +17,7 @@ from tvae.pipeline.caches import Architecture, CacheRequest, Framing, Subject, T
 from tvae.pipeline.caches.concepts.settings import Settings, read_settings
 from tvae.pipeline.caches.record import CacheRecord, FileRecord, place_for, read_record, write_record
 from tvae.pipeline.caches.resize import framed, over_white
+from tvae.pipeline.caches.smooth import smooth_pixels
 from tvae.pipeline.caches.spec import Piece, Size, Wish
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.atomic import discard, folder_error, publish, temporary_path, write_error
@@ -134,7 +135,8 @@ class CachePlan:
             )
 
     def pixels(self, rgb: np.ndarray, info: MediaInfo, framing: Framing) -> np.ndarray:
-        """uint8 [H, W, 3] of an upright frame to what the encoder sees; see ``framed``."""
+        """uint8 [H, W, 3] of an upright frame to what the encoder sees: see ``framed``, and ``smooth_pixels`` where a
+        trainer scales floats."""
         if rgb.shape[2] == 4 and self.trainer.over_white:
             # grey ones with alpha, and colours that stand for none, are no alpha channel to these trainers
             plain = info.pix_fmt.startswith(("rgb24", "rgb48", "ya"))
@@ -144,6 +146,8 @@ class CachePlan:
         if self.trainer.leaves_turned(info):
             rgb = Orientation(-info.rotation % 360).apply(rgb)
             rgb = rgb[:, ::-1] if info.mirrored else rgb
+        if framing.filter == "cubic":
+            return smooth_pixels(rgb, framing, torch.float32, flipped=False).numpy()
         found = framed(rgb, framing)
         return np.ascontiguousarray(found[..., :3]) if self.trainer.weighs_alpha else found
 
