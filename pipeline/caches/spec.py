@@ -26,9 +26,9 @@ __all__ = ["Architecture", "Entry", "Filter", "Framing", "Piece", "Size", "Subje
 Size = tuple[int, int]
 """(width, height) in pixels."""
 
-Filter = Literal["area", "linear", "lanczos", "bicubic", "smooth"]
+Filter = Literal["area", "linear", "lanczos", "bicubic", "smooth", "cubic"]
 """How a size is changed: *area* and *linear* as OpenCV's INTER_AREA and INTER_LINEAR do it, *lanczos* and *bicubic* as
-Pillow does them, *smooth* as PyTorch's antialiased bilinear interpolation of floats does it."""
+Pillow does them, *smooth* and *cubic* as PyTorch's antialiased bilinear and bicubic interpolation of floats do it."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,8 @@ class Architecture:
     """Of caches of concepts: a training in float16 computes and stores latents in another type."""
     label: str = ""
     """A second name, where the trainer has one."""
+    revision: int = 0
+    """Counts the times that tvae's files of it were found wrong: those of an older revision are made again."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,8 @@ class Trainer:
     """What it turns as the file says: photos by their orientation, videos by their display matrix."""
     over_white: bool = False
     """It lays images with an alpha channel over white."""
+    weighs_alpha: bool = False
+    """It drops an alpha channel once a picture is scaled: Pillow has weighed colours by it."""
     flips: bool = False
     mirrors_first: bool = False
     """It mirrors an image before it scales and cuts it; otherwise it mirrors what is cut."""
@@ -199,6 +203,8 @@ class Trainer:
     """A video is one file; it cannot tell pieces apart."""
     apart: bool = False
     """Images and videos have cache folders of their own."""
+    bucketed_clips: bool = False
+    """It scales every video to its bucket, whatever is set for images."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Architectures that it has and tvae writes no caches for, and why."""
     form: ShardForm | None = None
@@ -212,6 +218,11 @@ class Trainer:
     def concepts(self) -> bool:
         """What it caches stands in files of its own; see ``caches.concepts``."""
         return self.name in READERS
+
+    @property
+    def takes_alpha(self) -> bool:
+        """Do the pixels that it encodes depend on an image's alpha?"""
+        return self.over_white or self.weighs_alpha
 
     def entry_at(self, root: Path, place: PurePosixPath) -> Entry | None:
         """Of a file below a folder; None where it is none of the trainer's latents. A damaged one has no texts."""

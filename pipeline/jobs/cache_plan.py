@@ -17,6 +17,7 @@ from tvae.pipeline.caches import Architecture, CacheRequest, Framing, Subject, T
 from tvae.pipeline.caches.concepts.settings import Settings, read_settings
 from tvae.pipeline.caches.record import CacheRecord, FileRecord, place_for, read_record, write_record
 from tvae.pipeline.caches.resize import framed, over_white
+from tvae.pipeline.caches.smooth import smooth_pixels
 from tvae.pipeline.caches.spec import Piece, Size, Wish
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.atomic import discard, folder_error, publish, temporary_path, write_error
@@ -128,9 +129,14 @@ class CachePlan:
         """InputError where videos cannot be cached."""
         if not self.architecture.clips:
             raise InputError(f"{self.trainer.name} caches images alone for {self.architecture.name}; this is a video")
+        if self.trainer.bucketed_clips and not (self.request.buckets.on and self.request.upscale):
+            raise InputError(
+                f"{self.trainer.name} scales every video to its bucket; leave --buckets off and --no-upscale out"
+            )
 
     def pixels(self, rgb: np.ndarray, info: MediaInfo, framing: Framing, *, mirrored: bool = False) -> np.ndarray:
-        """uint8 [H, W, 3] of an upright frame to what the encoder sees; see ``framed``.
+        """uint8 [H, W, 3] of an upright frame to what the encoder sees: see ``framed``, and ``smooth_pixels`` where a
+        trainer scales floats.
 
         mirrored: of its mirror image, which is scaled and cut in the same way.
         """
@@ -138,10 +144,16 @@ class CachePlan:
             # grey ones with alpha, and colours that stand for none, are no alpha channel to these trainers
             plain = info.pix_fmt.startswith(("rgb24", "rgb48", "ya"))
             rgb = rgb[..., :3] if plain else over_white(np.ascontiguousarray(rgb))
+        if self.trainer.weighs_alpha and not info.pix_fmt.startswith("rgba"):
+            rgb = rgb[..., :3]  # other modes lose it before
         if self.trainer.leaves_turned(info):
             rgb = Orientation(-info.rotation % 360).apply(rgb)
             rgb = rgb[:, ::-1] if info.mirrored else rgb
-        return framed(rgb[:, ::-1] if mirrored else rgb, framing)
+        rgb = rgb[:, ::-1] if mirrored else rgb
+        if framing.filter == "cubic":
+            return smooth_pixels(rgb, framing, torch.float32, flipped=False).numpy()
+        found = framed(rgb, framing)
+        return np.ascontiguousarray(found[..., :3]) if self.trainer.weighs_alpha else found
 
     def own(self, item: Item) -> Item:
         """The same with the place of its record for this trainer and architecture."""
@@ -276,4 +288,5 @@ class CachePlan:
             "computed": str(self.model.dtype).removeprefix("torch."),
             "pieces": [request.frames, request.stride, request.start, request.target_fps],
             **({"alpha_mask": True} if request.alpha_mask else {}),  # records of before there was one are as good
+            **({"revision": self.architecture.revision} if self.architecture.revision else {}),
         }

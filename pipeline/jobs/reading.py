@@ -122,7 +122,7 @@ def open_source(
         return
     with blame_input():
         opened_as = _identity(path)
-        alpha = job.cache is not None and (job.cache.alpha_mask or trainer_named(job.cache.trainer).over_white)
+        alpha = job.cache is not None and (job.cache.alpha_mask or trainer_named(job.cache.trainer).takes_alpha)
         reader = sandbox.open_reader(path, job.max_pixels, hold, _memory(job), alpha=alpha)
     with reader:
         shape = (factor, job.size) if job.cache is None else (1, None)  # a cache has sizes of its own

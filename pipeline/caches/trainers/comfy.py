@@ -2,7 +2,8 @@
 
 Read at commits 01094316268cab9ed5cd53b825b359a7becb9d6c (its built-in nodes) and
 040a3243468ecefd1f2802592d90458f1ce4d65f (``comfy/latent_formats``: which latents are scaled by the diffusion model, and
-so raw in a file).
+so raw in a file). Since 9093301a49a90b654a7f37f6f621784b78579e2d (June 2025) it encodes to the mean, before to a
+sample.
 
 A safetensors file with ``latent_tensor``, [1, C, h, w] or, of a video VAE, [1, C, F, h, w], float32, and the empty
 ``latent_format_version_0``. With buckets, which are the default, images keep their size and are cut to a multiple of 8
@@ -68,7 +69,7 @@ TRAINER = Trainer(
     name="comfy",
     code="comfyanonymous/ComfyUI 01094316268cab9ed5cd53b825b359a7becb9d6c",
     architectures=(
-        Architecture("kl", ("AutoencoderKL",), None, 8, "raw", "sample", _RESOLUTION, "float32", step=8),
+        Architecture("kl", ("AutoencoderKL",), None, 8, "raw", "mean", _RESOLUTION, "float32", step=8),
         Architecture(
             "wan",
             ("AutoencoderKLWan", "AutoencoderKLQwenImage"),

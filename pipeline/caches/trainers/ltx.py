@@ -4,9 +4,9 @@ Read at commit 400fd31054597515f47125691032c04b1c3ee24e: ``scripts/process_video
 ``datasets`` of ltx-trainer, and the encoder of ltx-core.
 
 ``latents``: the mean in model space, [128, F, h, w], bfloat16; ``num_frames``, ``height`` and ``width`` of the latents;
-``fps`` of the frames, 1.0 for an image. Images are scaled bicubically to cover the one size that was asked for. The
-trainer's own list of several sizes is left out: name one size a run. So are the latents of sound, which another model
-makes.
+``fps`` of the frames, 1.0 for an image. Images are scaled bicubically, as floats, to cover the one size that was asked
+for. The trainer's own list of several sizes is left out: name one size a run. So are the latents of sound, which
+another model makes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _frame(size: Size, wish: Wish) -> Framing:
     left, top = (resized[0] - bucket[0]) // 2, (resized[1] - bucket[1]) // 2
     if min(left, top) < 0:  # cut by the rounding
         raise ValueError(f"{width}x{height} scaled is a pixel smaller than {bucket[0]}x{bucket[1]}")
-    return Framing(resized, (left, top, *bucket), "bicubic")
+    return Framing(resized, (left, top, *bucket), "cubic")
 
 
 def _folder(source: PurePosixPath) -> PurePosixPath:
@@ -69,7 +69,17 @@ TRAINER = Trainer(
     code="Lightricks/LTX-2 400fd31054597515f47125691032c04b1c3ee24e",
     architectures=(
         Architecture(
-            "ltx2", ("AutoencoderKLLTX2Video",), 128, 32, "model", "mean", (768, 768), "bfloat16", step=32, clips=True
+            "ltx2",
+            ("AutoencoderKLLTX2Video",),
+            128,
+            32,
+            "model",
+            "mean",
+            (768, 768),
+            "bfloat16",
+            step=32,
+            clips=True,
+            revision=1,
         ),
     ),
     frame=_frame,

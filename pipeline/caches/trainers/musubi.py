@@ -1,18 +1,24 @@
 """kohya-ss/musubi-tuner: ``{stem}_{W:04d}x{H:04d}_{architecture}.safetensors`` in its cache directory, W x H of the
-image itself. A piece of a video has ``_{start:05d}-{frames:03d}`` behind the stem.
+image itself. A piece of a video has ``_{start:05d}-{frames:03d}`` after the stem, and W x H are its bucket's: videos
+are scaled while they are read, always into buckets, before their size is asked for.
 
 Read at commit 30c658c4f4b0bf05038b3346eff9670259b10fc7: ``dataset/cache_io``, ``dataset/bucket``,
 ``dataset/media_utils``, ``dataset/image_video_dataset``, and the programs ``*_cache_latents``.
 
 One tensor ``latents_{F}x{H}x{W}_{type}`` in latents, [C, F, H, W]; of FLUX.2 ``latents_{H}x{W}_{type}``, and of it,
-Z-Image and Ideogram [C, H, W]. Kandinsky 5 has the first and last latent frame beside it. Left out are architectures
-whose cache holds more than a VAE gives (FramePack, FLUX Kontext, Qwen-Image-Edit and -Layered, image to video).
+Z-Image and Ideogram [C, H, W]. Ideogram's are raw, in squares of 2x2 with the channel last in order. Left out are
+architectures whose cache holds more than a VAE gives (FramePack, FLUX Kontext, Qwen-Image-Edit and -Layered, image to
+video).
+
+Kandinsky 5 always encodes in blended tiles (``kandinsky5/models/vae``, ``build_vae``: 192 pixels, 24 frames).
+HunyuanVideo 1.5 does unless ``--vae_sample_size 0`` is passed (128 pixels); HunyuanVideo does on request alone.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
@@ -31,6 +37,9 @@ _QWEN = ("AutoencoderKLQwenImage", "AutoencoderKLWan")
 _HUNYUAN = ("AutoencoderKLHunyuanVideo",)
 _FLAT = ("f2d", "f2k4b", "f2k9b", "zi", "i4")
 """Whose latents have no time."""
+_SQUARES = 128
+"""Channels of Ideogram's, 32 of each place in a square of 2x2; no other latents without time under such a name have
+as many."""
 _NAME = re.compile(r"(.+?)(?:_(\d{5,})-(\d{3,}))?_(\d{4,})x(\d{4,})_([a-z0-9]+)\.safetensors", re.ASCII)
 _KEY = re.compile(r"latents_(\d+x)?\d+x\d+_[a-z]+\d+", re.ASCII)
 
@@ -56,48 +65,70 @@ def _frame(size: Size, wish: Wish) -> Framing:
         bucket = nearest(_sizes(area, step), size)
     if min(bucket) == 0:
         raise ValueError(f"{size[0]}x{size[1]} is smaller than a bucket's step of {step} pixels")
+    if wish.architecture.name == "i4" and any(side % step for side in bucket):
+        raise ValueError(f"{bucket[0]}x{bucket[1]} is no multiple of {step} pixels")
     return covering(size, bucket)
 
 
+def _named(subject: Subject) -> Size:
+    """That files are called by."""
+    return subject.size if subject.piece is None else subject.framing.size
+
+
 def _files(subject: Subject) -> list[PurePosixPath]:
-    (width, height), piece = subject.size, subject.piece
+    (width, height), piece = _named(subject), subject.piece
     cut = "" if piece is None else f"_{piece.start:05d}-{piece.frames:03d}"
     name = f"{subject.source.stem}{cut}_{width:04d}x{height:04d}_{subject.architecture.name}.safetensors"
     return [subject.source.with_name(name)]
 
 
 def _contents(subject: Subject, latents: Latents) -> list[Stored]:
-    import torch
-
     (value,) = latents
-    architecture = subject.architecture
-    kind = str(value.dtype).removeprefix("torch.")
-    frames, height, width = value.shape[1:]
-    size = f"{height}x{width}" if architecture.name in _FLAT[:3] else f"{frames}x{height}x{width}"
-    tensors = {f"latents_{size}_{kind}": value[:, 0] if architecture.name in _FLAT else value}
-    if architecture.name == "k5":
-        tensors[f"latents_image_2x{height}x{width}_{kind}"] = torch.cat([value[:, :1], value[:, -1:]], 1)
+    name, (width, height) = subject.architecture.name, _named(subject)
+    if name == "i4":
+        value = _in_squares(value)
+    kind, sides = str(value.dtype).removeprefix("torch."), "x".join(map(str, value.shape[-2:]))
+    key = f"latents_{sides}_{kind}" if name in _FLAT[:3] else f"latents_{value.shape[1]}x{sides}_{kind}"
     texts = {
-        "architecture": architecture.label,
-        "width": str(subject.size[0]),
-        "height": str(subject.size[1]),
+        "architecture": subject.architecture.label,
+        "width": str(width),
+        "height": str(height),
         "format_version": "1.0.1",
     }
     if subject.piece is not None:
         texts["frame_count"] = str(subject.piece.frames)
-    return [Tensors({name: tensor.contiguous() for name, tensor in tensors.items()}, texts)]
+    return [Tensors({key: (value[:, 0] if name in _FLAT else value).contiguous()}, texts)]
+
+
+def _in_squares(value: Tensor) -> Tensor:
+    """[C, 1, h, w] to [4C, 1, h/2, w/2]: all channels of each square's first place, then of the next along its row."""
+    import torch
+
+    return torch.cat([value[..., row::2, column::2] for row in (0, 1) for column in (0, 1)])
+
+
+def _out_of_squares(value: Tensor) -> Tensor:
+    """The inverse."""
+    return value.unflatten(0, (2, 2, -1)).permute(2, 3, 4, 0, 5, 1).flatten(4, 5).flatten(2, 3)
 
 
 def _entry(place: PurePosixPath, texts: Mapping[str, str]) -> Entry | None:
     found = _NAME.fullmatch(place.name)
     if found is None:
         return None
-    frames = None if found[2] is None else (int(found[2]), int(found[3]))
-    return Entry(place.parent, found[1], found[6], (int(found[4]), int(found[5])), frames)
+    if found[2] is not None:
+        return Entry(place.parent, found[1], found[6], frames=(int(found[2]), int(found[3])))
+    return Entry(place.parent, found[1], found[6], (int(found[4]), int(found[5])))
 
 
 def _values(tensors: Mapping[str, Tensor]) -> list[Latents]:
-    return [[timed(one)] for name, one in tensors.items() if _KEY.fullmatch(name)]
+    found = {name: one for name, one in tensors.items() if _KEY.fullmatch(name)}
+    return [[_out_of_squares(timed(one)) if _squares(name, one) else timed(one)] for name, one in found.items()]
+
+
+def _squares(name: str, value: Tensor) -> bool:
+    """Are they Ideogram's? Those of FLUX.2 have no time in their name."""
+    return value.ndim == 3 and value.shape[0] == _SQUARES and name.count("x") == 2
 
 
 def _made(
@@ -111,10 +142,10 @@ def _made(
     dtype: str,
     clips: bool = False,
     constants: tuple[float, float] | None = None,
+    revision: int = 0,
 ) -> Architecture:
-    return Architecture(
-        name, classes, channels, factor, space, posterior, _RESOLUTION, dtype, 16, constants, clips=clips, label=label
-    )
+    made = Architecture(name, classes, channels, factor, space, posterior, _RESOLUTION, dtype, 16, constants)
+    return replace(made, clips=clips, label=label, revision=revision)
 
 
 TRAINER = Trainer(
@@ -128,19 +159,26 @@ TRAINER = Trainer(
         _made("f2k9b", "flux_2_klein_9b", _FLUX2, 32, 8, "model", "mean", "float32"),
         _made("qi", "qwen_image", _QWEN, 16, 8, "model", "mean", "bfloat16"),
         _made("kr2", "krea2", _QWEN, 16, 8, "model", "mean", "bfloat16"),
-        _made("k5", "kandinsky5", _HUNYUAN, 16, 8, "model", "sample", "float16", True),
         _made("hv15", "hunyuan_video_1_5", ("AutoencoderKLHunyuanVideo15",), 32, 16, "raw", "mean", "float16", True),
         _made("zi", "z_image", ("AutoencoderKL",), 16, 8, "raw", "mean", "float32", constants=(0.3611, 0.1159)),
-        _made("i4", "ideogram4", _FLUX2, 32, 8, "model", "mean", "bfloat16"),
+        _made("i4", "ideogram4", _FLUX2, 32, 8, "raw", "mean", "bfloat16", revision=1),
     ),
+    refused={
+        "k5": "musubi-tuner encodes pictures of more than 192 pixels a side and clips of more than 24 frames in "
+        "overlapping tiles, whose blended latents tvae does not make",
+    },
     frame=_frame,
     files=_files,
     contents=_contents,
     entry=_entry,
     values=_values,
+    weighs_alpha=True,
     apart=True,
+    bucketed_clips=True,
     notes=(
         "set resolution, enable_bucket and bucket_no_upscale in musubi-tuner's dataset configuration as here, and "
         "cache_directory to the output folder",
+        "HunyuanVideo 1.5 (hv15) is cached as musubi-tuner does with --vae_sample_size 0; without that it encodes in "
+        "blended tiles",
     ),
 )

@@ -13,9 +13,9 @@ from torch import Tensor
 from tvae.pipeline.caches import Framing, Subject
 from tvae.pipeline.caches.concepts.chance import chosen, flips, jittered
 from tvae.pipeline.caches.concepts.entries import Entry
-from tvae.pipeline.caches.concepts.pixels import smooth_pixels
 from tvae.pipeline.caches.concepts.settings import Settings, resolutions
 from tvae.pipeline.caches.record import PLACE, CacheRecord
+from tvae.pipeline.caches.smooth import smooth_pixels
 from tvae.pipeline.caches.spec import Wish
 from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.jobs.outputs import Item

@@ -102,7 +102,7 @@ class Entries:
                 )
             return seen
         if not said:
-            self._want(found, "size", "picture")
+            self._want(found, "size", "picture" if found.files[0].entry.frames is None else "video")
         if len(said) > 1:
             raise InputError(
                 f"there are caches of {len(said)} sizes of it; pass the folder of the images with --source"

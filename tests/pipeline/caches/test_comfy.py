@@ -36,3 +36,8 @@ def test_images_keep_their_size_unless_one_is_asked_for() -> None:
     assert trainer.frame((101, 83), wish) == Framing((101, 83), (2, 1, 96, 80), "area")
     wish = Wish(trainer.architectures[0], (64, 64), Buckets(False), True)
     assert trainer.frame((128, 64), wish) == Framing((128, 64), (32, 0, 64, 64), "area")
+
+
+def test_the_mean_is_stored() -> None:
+    """ComfyUI drew a sample until June 2025."""
+    assert {one.posterior for one in TRAINERS["comfy"].architectures} == {"mean"}

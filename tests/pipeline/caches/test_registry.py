@@ -68,6 +68,7 @@ def test_the_only_one_that_suits_is_taken(trainer: str, info: Any, wanted: str) 
         ("simpletuner", "cosmos2image", vae("AutoencoderKLWan", 16), "for cosmos2image: .* from 0 to 1"),
         ("simpletuner", None, vae("AutoencoderKLWan", 16), "be simpletuner's for qwen_image, krea2, anima; say which"),
         ("simpletuner", None, vae("AutoencoderKLWan", 48, factor=16), "trains nothing"),
+        ("musubi", "k5", vae("AutoencoderKLHunyuanVideo", 16), "for k5: .* overlapping"),
     ],
 )
 def test_anything_else_is_refused(trainer: str, name: str | None, info: Any, told: str) -> None:

@@ -17,6 +17,7 @@ import pytest
 import torch
 from cache_vaes import reference, saved
 from PIL import Image
+from safetensors.torch import load_file
 from tiny_vaes import relative_l2
 
 from tvae.pipeline.caches import Buckets, CacheRequest
@@ -180,3 +181,21 @@ def test_other_trainers_keep_none(trainer: str, sdxl: Any, tmp_path: Path) -> No
     with pytest.raises(UsageError, match=f"{trainer} keeps no alpha in its cache; leave --alpha-mask out"):
         cached(sdxl, source, out=tmp_path / "out", trainer=trainer, architecture=None, buckets=Buckets())
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("write", [lambda path: rgba(40, 32).save(path), palette])
+def test_musubi_weighs_colours_by_alpha_where_it_enlarges(
+    write: Callable[[Path], None], flux: Any, tmp_path: Path
+) -> None:
+    """It leaves RGBA to Pillow and drops the alpha of the result; any other mode becomes RGB before."""
+    write(source := tmp_path / "a.png")
+    (done,) = ends(
+        cached(flux, source, out=tmp_path / "out", trainer="musubi", architecture="zi", alpha_mask=False), ItemDone
+    )
+    with Image.open(source) as opened:
+        image = opened if opened.mode == "RGBA" else opened.convert("RGBA").convert("RGB")
+        width = 64 * image.width // image.height
+        pixels = np.asarray(image.resize((width, 64), Image.Resampling.LANCZOS))[:, (width - 64) // 2 :][:, :64, :3]
+    (found,) = load_file(done.output).values()
+    mean = reference(flux, torch.from_numpy(pixels.astype(np.float64)).permute(2, 0, 1).unsqueeze(0))[0]
+    assert relative_l2(found, mean[0]) < 1e-5

@@ -43,7 +43,7 @@ def film(path: Path, frames: int, rate: int = 24) -> np.ndarray:
 
 def cached(model: Any, source: Path, out: Path, existing: Any = "skip", **wanted: Any) -> list[Event]:
     events: list[Event] = []
-    request = CacheRequest("musubi", "wan", Buckets(False), **wanted)
+    request = CacheRequest("musubi", "wan", **wanted)
     job = Job(
         "cache",
         (str(source),),
@@ -124,6 +124,14 @@ def test_a_run_goes_on_with_the_pieces_that_are_missing(
     assert ends(cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=5, stride=5), ItemSkipped)
     assert ends(cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=9), ItemDone)
     assert names(tmp_path / "out") == ["a_00000-009_0064x0048_wan.safetensors"]  # pieces of the older run are gone
+
+
+@pytest.mark.parametrize("wanted", [{"buckets": Buckets(False)}, {"upscale": False}])
+def test_videos_are_always_scaled_to_a_bucket(wan: Any, tmp_path: Path, wanted: dict[str, Any]) -> None:
+    film(tmp_path / "a.mkv", 5)
+    (failed,) = ends(cached(wan, tmp_path / "a.mkv", tmp_path / "out", **wanted), ItemFailed)
+    assert "scales every video to its bucket; leave --buckets off and --no-upscale out" in failed.error
+    assert not [*tmp_path.glob("out/*.safetensors")]
 
 
 def test_too_short_a_video_is_an_item_that_failed(wan: Any, tmp_path: Path) -> None:

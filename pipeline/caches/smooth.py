@@ -1,6 +1,7 @@
-"""Pixels as OneTrainer gives them to a VAE: floats, between the levels that an image has.
+"""Pixels of trainers that scale floats and keep what comes between the levels that an image has.
 
-Read from ``LoadImage``, ``ScaleCropImage``, ``RandomFlip`` and ``RescaleImageChannels`` of mgds.
+OneTrainer: read from ``LoadImage``, ``ScaleCropImage``, ``RandomFlip`` and ``RescaleImageChannels`` of mgds.
+ltx-trainer: from ``MediaDataset`` in its ``scripts/process_videos``.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ def smooth_pixels(rgb: np.ndarray, framing: Framing, dtype: torch.dtype, *, flip
     if (width, height) == (rgb.shape[1], rgb.shape[0]):
         found = torch.cat([_values(part[:, across], dtype) for part in parts], 1)[:, down]
     else:
-        wider = [_resized(_values(part, dtype).float(), (width, part.shape[0]))[..., across] for part in parts]
+        mode = "bicubic" if framing.filter == "cubic" else "bilinear"
+        wider = [_resized(_values(part, dtype).float(), (width, part.shape[0]), mode)[..., across] for part in parts]
         columns = max(1, _BLOCK // max(height, rgb.shape[0]))
         blocks = torch.cat(wider, 1).split(columns, 2)
-        found = torch.cat([_resized(block, (block.shape[2], height))[:, down] for block in blocks], 2).to(dtype)
+        scaled = torch.cat([_resized(block, (block.shape[2], height), mode)[:, down] for block in blocks], 2)
+        found = scaled.clamp_(0, 1).to(dtype) if mode == "bicubic" else scaled.to(dtype)
     found = found.flip(2) if flipped else found
     return (found * 2.0 + -1.0).to(torch.float32).permute(1, 2, 0).contiguous()
 
@@ -45,5 +48,5 @@ def _values(rgb: np.ndarray, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(rgb.transpose(2, 0, 1))).to(dtype) / 255
 
 
-def _resized(values: Tensor, size: Size) -> Tensor:
-    return interpolate(values[None], size=size[::-1], mode="bilinear", antialias=True, align_corners=False)[0]
+def _resized(values: Tensor, size: Size, mode: str) -> Tensor:
+    return interpolate(values[None], size=size[::-1], mode=mode, antialias=True, align_corners=False)[0]

@@ -1,4 +1,4 @@
-"""Pixels that OneTrainer gives to a VAE: scaled with antialiasing, as floats, cut, mirrored, in its own type."""
+"""Pixels that are scaled as floats with antialiasing, cut, mirrored, in a trainer's own type."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tvae.pipeline.caches import Framing
-from tvae.pipeline.caches.concepts import pixels
-from tvae.pipeline.caches.concepts.pixels import smooth_pixels
+from tvae.pipeline.caches import Framing, smooth
+from tvae.pipeline.caches.smooth import smooth_pixels
 
 SIZES = [((37, 53), (64, 92)), ((160, 90), (48, 64)), ((64, 64), (64, 80)), ((64, 64), (31, 64)), ((40, 30), (40, 30))]
 
@@ -22,6 +21,15 @@ def triangles(length: int, count: int) -> np.ndarray:
     return weights / weights.sum(1, keepdims=True)
 
 
+def cubics(length: int, count: int) -> np.ndarray:
+    """The same by Keys's cubic curve with a = -0.5, which reaches two old pixels."""
+    scale = length / count
+    centres = (np.arange(count) + 0.5) * scale
+    x = np.abs(np.arange(length) + 0.5 - centres[:, None]) / max(scale, 1)
+    weights = np.where(x < 1, (1.5 * x - 2.5) * x**2 + 1, np.where(x < 2, ((-0.5 * x + 2.5) * x - 4) * x + 2, 0))
+    return weights / weights.sum(1, keepdims=True)
+
+
 def picture(width: int, height: int) -> np.ndarray:
     return np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
@@ -29,7 +37,7 @@ def picture(width: int, height: int) -> np.ndarray:
 @pytest.mark.parametrize(("size", "resized"), SIZES)
 @pytest.mark.parametrize("block", [1 << 20, 300])
 def test_numbers(size: tuple[int, int], resized: tuple[int, int], block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pixels, "_BLOCK", block)
+    monkeypatch.setattr(smooth, "_BLOCK", block)
     rgb, crop = picture(*size), (3, 5, 24, 16)
     down, across = triangles(size[1], resized[1]), triangles(size[0], resized[0])
     wanted = np.einsum("hy,yxc,wx->hwc", down, rgb / 255, across)[5:21, 3:27] * 2 - 1
@@ -39,6 +47,15 @@ def test_numbers(size: tuple[int, int], resized: tuple[int, int], block: int, mo
     assert np.abs(found.numpy() - wanted).max() < 2e-6
     mirrored = smooth_pixels(rgb, Framing(resized, crop, "smooth"), torch.float32, flipped=True)
     assert mirrored.equal(found.flip(1))
+
+
+@pytest.mark.parametrize(("size", "resized"), SIZES)
+def test_cubic_numbers_stay_in_the_range_of_levels(size: tuple[int, int], resized: tuple[int, int]) -> None:
+    rgb = picture(*size)
+    down, across = cubics(size[1], resized[1]), cubics(size[0], resized[0])
+    scaled = np.einsum("hy,yxc,wx->hwc", down, rgb / 255, across)[5:21, 3:27]
+    found = smooth_pixels(rgb, Framing(resized, (3, 5, 24, 16), "cubic"), torch.float32, flipped=False).numpy()
+    assert np.abs(found - (scaled.clip(0, 1) * 2 - 1)).max() < 2e-6
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
