@@ -180,6 +180,8 @@ class Trainer:
     """It lays images with an alpha channel over white."""
     weighs_alpha: bool = False
     """It drops an alpha channel once a picture is scaled: Pillow has weighed colours by it."""
+    quick_colours: bool = False
+    """PyAV turns its videos into RGB without being told how; see ``ToRgb``."""
     flips: bool = False
     mirrors_first: bool = False
     """It mirrors an image before it scales and cuts it; otherwise it mirrors what is cut."""

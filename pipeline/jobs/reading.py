@@ -122,8 +122,10 @@ def open_source(
         return
     with blame_input():
         opened_as = _identity(path)
-        alpha = job.cache is not None and (job.cache.alpha_mask or trainer_named(job.cache.trainer).takes_alpha)
-        reader = sandbox.open_reader(path, job.max_pixels, hold, _memory(job), alpha=alpha)
+        trainer = None if job.cache is None else trainer_named(job.cache.trainer)
+        alpha = job.cache is not None and trainer is not None and (job.cache.alpha_mask or trainer.takes_alpha)
+        quick = trainer is not None and trainer.quick_colours
+        reader = sandbox.open_reader(path, job.max_pixels, hold, _memory(job), alpha=alpha, quick=quick)
     with reader:
         shape = (factor, job.size) if job.cache is None else (1, None)  # a cache has sizes of its own
         wanted = ((reader.info.width, reader.info.height), *shape, job.fit, job.align)

@@ -93,18 +93,25 @@ def settle(colour: Colour, width: int, height: int) -> Reading:
 class ToRgb:
     """Decoded frames of one video -> uint8 [H, W, 3] R'G'B', by the matrix and range of its tags.
 
-    ``warnings`` says what was assumed or lost, ``read_as`` the tags of the pixels that it gives. Raises InputError for
-    a matrix that is not one (YCgCo, ICtCp, ...).
+    ``warnings`` says what was assumed or lost, ``read_as`` the tags of the pixels that it gives. quick: as PyAV
+    converts without being told how, which is what other programs have. Raises InputError for a matrix that is not one
+    (YCgCo, ICtCp, ...).
     """
 
-    def __init__(self, colour: Colour, pixels: VideoFormat, width: int, height: int, codec: str) -> None:
+    def __init__(
+        self, colour: Colour, pixels: VideoFormat, width: int, height: int, codec: str, *, quick: bool = False
+    ) -> None:
         self.warnings: list[str] = []
+        self._quick = quick
         self._scaler = VideoReformatter()
         self._matrix: int | None = None
         self._range: int | None = None
         self._grey_limited = False
         self._linear = is_linear(colour, pixels, codec)
         self.read_as = replace(colour, transfer="iec61966-2-1") if self._linear else colour
+        if quick:
+            self._linear, self.read_as = False, colour
+            return
         if self._linear:
             self.warnings.append("converted from linear light to sRGB; what is brighter than white is white")
         if pixels.is_rgb or pixels.has_palette:
@@ -133,6 +140,8 @@ class ToRgb:
         self._range = _number(_RANGES, reading.colour.range)
 
     def __call__(self, frame: VideoFrame) -> np.ndarray:
+        if self._quick:
+            return frame.to_ndarray(format="rgb24")
         if self._linear:
             return srgb_of(frame)
         converted = self._scaler.reformat(

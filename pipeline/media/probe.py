@@ -43,17 +43,18 @@ def open_reader(
     opened: Opened | None = None,
     *,
     alpha: bool = False,
+    quick: bool = False,
 ) -> Reader:
     """Open an image or a video for reading frames, by its content. Raises InputError for what cannot be read, pictures
     of more than ``max_pixels`` among it, and those that would take more than ``memory`` bytes to read (None: any
     number). hold: is told how many bytes reading an image takes, before they are taken; on_size: how many pixels a
     frame of a video has. opened: the file, where the caller has it open. alpha: of an image that Pillow reads and that
-    has alpha, it comes with the colours; see ``Frame``."""
+    has alpha, it comes with the colours; see ``Frame``. quick: how a video's colours are converted, see ``ToRgb``."""
     path = Path(path).absolute()
     with nullcontext(opened) if opened is not None else _opened(path) as file:
         if _is_image(file, max_pixels):
             return ImageReader(file, max_pixels, hold, memory, alpha=alpha)
-    return VideoReader(path, max_pixels, memory, on_size)
+    return VideoReader(path, max_pixels, memory, on_size, quick=quick)
 
 
 def check_file(path: Path, max_pixels: int = MAX_PIXELS) -> bool:

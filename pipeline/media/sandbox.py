@@ -105,12 +105,13 @@ class Sandbox:
         memory: int | None = None,
         *,
         alpha: bool = False,
+        quick: bool = False,
     ) -> Reader:
         path = Path(path).absolute()
         with self._open(path) as opened:
             if not self._takes(path, opened):
-                return open_here(path, max_pixels, hold, memory, lambda _: None, opened, alpha=alpha)
-        asked = Asked(path, max_pixels, memory, hold, alpha)
+                return open_here(path, max_pixels, hold, memory, lambda _: None, opened, alpha=alpha, quick=quick)
+        asked = Asked(path, max_pixels, memory, hold, alpha, quick)
         reader, process = self._served(path, lambda process: self._opened(process, asked))
         if not isinstance(reader, SandboxedVideo):
             self._give_back(process)
@@ -174,7 +175,7 @@ class Sandbox:
         """What a process makes of a file: a reader, or an answer that says what is wrong."""
         size = asked.path.stat().st_size
         limits = {"max_pixels": asked.max_pixels, "memory": asked.memory}
-        question = {"path": str(asked.path), "alpha": asked.alpha, **limits}
+        question = {"path": str(asked.path), "alpha": asked.alpha, "quick": asked.quick, **limits}
         with process.asked(size):
             answer = process.ask(question | {"bytes": size, "seconds": process.least})
             if "held" not in answer:

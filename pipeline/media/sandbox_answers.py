@@ -20,13 +20,14 @@ _LARGEST = 1 << 63
 
 @dataclass
 class Asked:
-    """One file and its limits. hold, alpha: see ``open_reader``; ``taken``: bytes for which room has been asked."""
+    """One file and its limits. hold, alpha, quick: see ``open_reader``; taken: bytes for which room has been asked."""
 
     path: Path
     max_pixels: int
     memory: int | None
     hold: Callable[[int], None] | None = None
     alpha: bool = False
+    quick: bool = False
     taken: int | None = None
 
     def take(self, size: Any) -> None:

@@ -93,9 +93,10 @@ class _Worker:
                 warnings = []
                 self._tell({"tags": read_tags(path, warnings).to_json(), "warnings": warnings})
             else:
-                self._open(path, question["max_pixels"], question["memory"], alpha=question["alpha"])
+                alpha, quick = question["alpha"], question["quick"]
+                self._open(path, question["max_pixels"], question["memory"], alpha=alpha, quick=quick)
 
-    def _open(self, path: Path, max_pixels: int, memory: int | None, *, alpha: bool) -> None:
+    def _open(self, path: Path, max_pixels: int, memory: int | None, *, alpha: bool, quick: bool) -> None:
         def hold(taken: int) -> None:
             self._tell({"held": taken})
             receive(self._questions)
@@ -104,7 +105,7 @@ class _Worker:
         self._begin(0)
         if memory is not None and not _pillow_reads(path, max_pixels):
             _bound_memory(memory)  # FFmpeg does not always tell before how much it takes
-        with open_reader(path, max_pixels, hold, memory, _bound_video, alpha=alpha) as reader:
+        with open_reader(path, max_pixels, hold, memory, _bound_video, alpha=alpha, quick=quick) as reader:
             if isinstance(reader, VideoReader) and reader.info.kind == "video":
                 self._serve(path, reader)
                 return

@@ -49,9 +49,11 @@ class VideoReader:
         max_pixels: int = MAX_PIXELS,
         memory: int | None = None,
         on_size: Callable[[int], None] = lambda _: None,
+        *,
+        quick: bool = False,
     ) -> None:
         """max_pixels: of a frame. memory: bytes that reading may take, None for any number. on_size: is told how many
-        pixels a frame has, before one is decoded where the container says it."""
+        pixels a frame has, before one is decoded where the container says it. quick: see ``ToRgb``."""
         self.warnings: list[str] = []
         self._path, self._memory, self._on_size = path, memory, on_size
         self._most = max_pixels if memory is None else max(1, min(max_pixels, memory // VIDEO_HELD_BYTES))
@@ -71,7 +73,7 @@ class VideoReader:
             self._first: VideoFrame | None = first
             self._orientation = self._find_orientation(first)
             self.info = self._describe(first)
-            self._to_rgb = self._colour_conversion(first)
+            self._to_rgb = self._colour_conversion(first, quick)
         except BaseException:
             self._container.close()
             raise
@@ -241,10 +243,10 @@ class VideoReader:
             streams=tuple(describe_stream(stream) for stream in other_streams(container)),
         )
 
-    def _colour_conversion(self, first: VideoFrame) -> ToRgb:
+    def _colour_conversion(self, first: VideoFrame, quick: bool) -> ToRgb:
         info = self.info
         try:
-            to_rgb = ToRgb(info.colour, first.format, first.width, first.height, info.codec)
+            to_rgb = ToRgb(info.colour, first.format, first.width, first.height, info.codec, quick=quick)
         except InputError as error:
             raise InputError(f"{self._path}: {error}") from error
         self.info = replace(info, colour=to_rgb.read_as)

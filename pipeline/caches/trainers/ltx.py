@@ -89,6 +89,7 @@ TRAINER = Trainer(
     values=_values,
     folder=_folder,
     upright=("image",),
+    quick_colours=True,
     one_size=True,
     enlarges=True,
     one_piece=True,

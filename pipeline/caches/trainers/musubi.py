@@ -173,6 +173,7 @@ TRAINER = Trainer(
     entry=_entry,
     values=_values,
     weighs_alpha=True,
+    quick_colours=True,
     apart=True,
     bucketed_clips=True,
     notes=(
