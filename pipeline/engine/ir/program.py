@@ -156,7 +156,7 @@ class Op:
     def saying(self, **more: Unpack[More]) -> Op:
         """The same op, with more to say. Its fields are copied together: naming each of them takes longer."""
         fields = self.__dict__ | more
-        for found in ("bytes", "row_bytes"):
+        for found in ("bytes", "row_bytes", "structure"):  # what was worked out of the others
             fields.pop(found, None)
         made = object.__new__(Op)
         made.__dict__.update(fields)

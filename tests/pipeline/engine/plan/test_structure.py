@@ -1,0 +1,42 @@
+"""What decides how a program is cut: told once for each op, and not for one that was given more to say."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from tvae.pipeline.engine.ir.axis import Axis
+from tvae.pipeline.engine.ir.program import Op, Program
+from tvae.pipeline.engine.plan.structure import structure
+
+
+def op(id_: int, *inputs: int, rows: int = 8, **more: Any) -> Op:
+    axis, shape = Axis(2, 1, rows, 1), (1, 4, rows, 6)
+    return Op(id_, "relu", "", inputs, axis, shape, torch.float32, lambda a, b: [], lambda *_: torch.empty(0), **more)
+
+
+def program(*ops: Op) -> Program:
+    return Program([*ops], [0], [ops[-1].id], {}, 8)
+
+
+def test_the_same_at_other_sizes() -> None:
+    low, high = (program(op(0, rows=rows), op(1, 0, rows=rows), op(2, 1, rows=rows)) for rows in (8, 12))
+    assert structure(low) == structure(high)
+    assert structure(low).alike == [0, 0, 0]
+    assert structure(program(op(0), op(1, 0, rows=4), op(2, 1))).alike == [0, 1, 0]
+
+
+MORE: dict[str, Any] = {"kind": "noise", "replaces": (0,), "work": 3.0}
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_an_op_with_more_to_say_is_another(name: str) -> None:
+    first, second = op(0), op(1, 0)
+    before = structure(program(first, second))
+    changed = second.saying(**{name: MORE[name]})  # type: ignore[arg-type]
+    assert structure(program(first, changed)) != before
+    assert structure(program(first, changed)) == structure(program(op(0), op(1, 0, **{name: MORE[name]})))
+    assert structure(program(copy.copy(first), copy.copy(second))) == before
