@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["TRAINER"]
 
 _SMALLEST, _LARGEST = 256, 1024
-_KL = ("AutoencoderKL",)
+_KL, _QWEN = ("AutoencoderKL",), ("AutoencoderKLQwenImage", "AutoencoderKLWan")
 _NAME = re.compile(r"(.+)_(\d{4,})x(\d{4,})_([a-z0-9]+)\.npz", re.ASCII)
 _KEY = re.compile(r"latents(_\d+x\d+)?", re.ASCII)
 
@@ -147,9 +147,7 @@ TRAINER = Trainer(
         Architecture("flux", _KL, 16, 8, "model", "sample", (1024, 1024), "float32", constants=(0.3611, 0.1159)),
         Architecture("lumina", _KL, 16, 8, "model", "sample", (1024, 1024), "float32", constants=(0.3611, 0.1159)),
         Architecture("hi", ("AutoencoderKLHunyuanImage",), 64, 32, "raw", "sample", (1024, 1024), "float32"),
-        Architecture(
-            "anima", ("AutoencoderKLQwenImage", "AutoencoderKLWan"), 16, 8, "model", "mean", (1024, 1024), "float32"
-        ),
+        Architecture("anima", _QWEN, 16, 8, "model", "mean", (1024, 1024), "float32", revision=1),
     ),
     frame=_frame,
     files=_files,
