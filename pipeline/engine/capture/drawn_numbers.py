@@ -22,12 +22,20 @@ _STATES = {"seed", "getstate", "setstate", "get_state", "set_state"}
 
 @contextmanager
 def refusing_draws() -> Iterator[None]:
-    """In this thread the functions of ``random`` and ``numpy.random`` raise UnsupportedOp where a model calls them."""
+    """In this thread the functions of ``random`` and ``numpy.random`` raise UnsupportedOp where a model calls them, and
+    so does ``default_rng`` without a seed."""
     with ExitStack() as places:
         for module, kind in ((random, random.Random), (np.random, np.random.RandomState)):
             for name in _drawing(module, kind):
                 places.enter_context(instead(module, name, _refusing(f"{module.__name__}.{name}", vars(module)[name])))
+        places.enter_context(
+            instead(np.random, "default_rng", _refusing("numpy.random.default_rng", np.random.default_rng, _seeded))
+        )
         yield
+
+
+def _seeded(seed: Any = None) -> bool:
+    return seed is not None
 
 
 def _drawing(module: ModuleType, kind: type) -> list[str]:
@@ -36,9 +44,13 @@ def _drawing(module: ModuleType, kind: type) -> list[str]:
     return [name for name, of in found.items() if isinstance(of, kind) and name not in _STATES]
 
 
-def _refusing(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _refusing(
+    name: str, original: Callable[..., Any], same: Callable[..., bool] = lambda *_args, **_more: False
+) -> Callable[..., Any]:
+    """same: does a call with these arguments give the same every time?"""
+
     def drawn(*args: Any, **kwargs: Any) -> Any:
-        if knows_sizes(sys._getframe(2)):  # the first is what stands in for the original
+        if knows_sizes(sys._getframe(2)) or same(*args, **kwargs):  # the first is what stands in for the original
             return original(*args, **kwargs)
         why = "each call would draw another number, and a graph keeps one: use torch.rand or torch.randn"
         raise UnsupportedOp(name, "", why, whole=False)

@@ -21,6 +21,11 @@ DRAWS: dict[str, Callable[[], Any]] = {
     "random.choice": lambda: random.choice([1.0, 2.0]),
     "numpy.random.rand": lambda: float(np.random.rand()),
     "numpy.random.normal": lambda: np.random.normal(0, 1, 4).tolist()[0],
+    "numpy.random.default_rng": lambda: float(np.random.default_rng().random()),
+}
+SAME: dict[str, Callable[[], Any]] = {
+    "a seed": lambda: float(np.random.default_rng(7).random()),
+    "a named seed": lambda: float(np.random.default_rng(seed=7).random()),
 }
 
 
@@ -45,6 +50,14 @@ def test_a_draw_is_refused_by_name(name: str) -> None:
         TiledVAE(model, "cpu", strip=4).encode(x)
     assert (random.random, np.random.rand) == before
     model.only = True
+    want = model.encode(x)
+    assert float((TiledVAE(model, "cpu", strip=4).encode(x) - want).norm() / want.norm()) < 1e-5
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", SAME)
+def test_numbers_that_are_the_same_in_every_call(name: str) -> None:
+    model, x = Draws(SAME[name]).train(), torch.randn(1, 3, 9, 8)
     want = model.encode(x)
     assert float((TiledVAE(model, "cpu", strip=4).encode(x) - want).norm() / want.norm()) < 1e-5
 
