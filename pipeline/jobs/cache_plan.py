@@ -273,4 +273,5 @@ class CachePlan:
             "computed": str(self.model.dtype).removeprefix("torch."),
             "pieces": [request.frames, request.stride, request.start, request.target_fps],
             **({"alpha_mask": True} if request.alpha_mask else {}),  # records of before there was one are as good
+            **({"video_clip_mode": request.video_clip_mode} if request.video_clip_mode else {}),
         }

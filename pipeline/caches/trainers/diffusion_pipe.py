@@ -1,15 +1,18 @@
-"""diffusion-pipe: ``cache/{model}/cache_{bucket}/latents`` in each folder of images, shards and an SQLite file.
+"""diffusion-pipe: ``cache/{model}/cache_{bucket}/latents`` in each folder of a data set, shards and an SQLite file.
 
-Read at commit 8f83dbf25d03219df705570ec03e62be04bc402f: ``utils/dataset`` (which images, their order, buckets),
-``models/base`` (pixels), and ``get_call_vae_fn`` of the models. See ``caches/tables`` for what finds the cache, and
-``caches/shards/pickled`` for what it holds.
+Read at commit 8f83dbf25d03219df705570ec03e62be04bc402f: ``utils/dataset`` (which files, their order, buckets),
+``models/base`` (pixels, clips), and ``get_call_vae_fn`` of the models. See ``caches/tables`` for what finds the cache,
+and ``caches/shards/pickled`` for what it holds.
 
 An architecture is called as diffusion-pipe calls its folder. Images are taken as they are stored, laid over white where
 they have an alpha channel, cut to the proportions of their bucket around the middle, between pixels too, and scaled
 bicubically. ComfyUI's VAEs (Z-Image, FLUX.2, ERNIE-Image, Krea 2) give the mean, as do AuraFlow's, Qwen-Image's, and
 Wan's; the others a sample.
 
-Left out: videos; models that want more of an image than its latents (Wan's and SkyReels' from images to videos), whose
+Models that are trained on videos have clips of those: the frames that ``caches/tables/videos`` chooses, as
+``media/comfyui_frames`` reads them, each cut and scaled as an image is. Other models leave videos out.
+
+Left out: models that want more of an image than its latents (Wan's and SkyReels' from images to videos), whose
 folder is called as a user's file (LTX-Video), or which encode otherwise than diffusers or have not been compared
 (Cosmos, HunyuanImage, HunyuanVideo, which is tiled, HunyuanVideo-1.5, Ideogram 4, LTX-2, MiniMax H3).
 """
@@ -63,8 +66,10 @@ TRAINER = Trainer(
         *(_flux(name, posterior="sample") for name in ("flux", "chroma", "lumina_2", "hidream", "omnigen2")),
         _flux("z_image", posterior="mean"),
         *(_flux2(name) for name in ("flux2", "flux2_klein_4b", "flux2_klein_9b", "ernie_image")),
-        *(_wan(name) for name in ("qwen_image", "krea2", "wan", "skyreels_v2", "cosmos_predict2", "anima")),
-        _wan("wan2.2_5b", classes=("AutoencoderKLWan",), channels=48, factor=16, step=32),
+        *(_wan(name) for name in ("qwen_image", "krea2")),
+        *(_wan(name, fps=16) for name in ("wan", "cosmos_predict2", "anima")),
+        _wan("skyreels_v2", fps=24),
+        _wan("wan2.2_5b", classes=("AutoencoderKLWan",), channels=48, factor=16, step=32, fps=24),
     ),
     refused={
         "hunyuan-video": "diffusion-pipe encodes pictures of more than 256 pixels a side in overlapping tiles, whose "
@@ -80,9 +85,9 @@ TRAINER = Trainer(
     over_white=True,
     form=PICKLED,
     notes=(
-        "a record is found by the table of all images and captions: when one has come, gone or changed, run tvae "
-        "again before diffusion-pipe, which would make the whole cache again",
+        "a record is found by the table of all images, videos and captions: when one has come, gone or changed, run "
+        "tvae again before diffusion-pipe, which would make the whole cache again",
     ),
-    failed_note="a bucket where an image has failed has no metadata.db, and diffusion-pipe would make its cache again: "
-    "mend or remove the images, and run tvae again",
+    failed_note="a bucket where an image or a video has failed has no metadata.db, and diffusion-pipe would make its "
+    "cache again: mend or remove what failed, and run tvae again",
 )
