@@ -33,6 +33,8 @@ _BYTES = ("yuvj420p", "yuvj422p", "yuvj444p", "rgb24", "rgba", "pal8")
 """Formats that are converted to bytes; all others to floats."""
 _WIDTH = 32
 """That frames which are converted to floats are padded to a multiple of."""
+_ALIGNMENT = 1 << 20
+"""Pixels by which FFmpeg's frames are larger than the picture, at most."""
 
 
 @dataclass(frozen=True)
@@ -137,13 +139,13 @@ def _quarters(frame: VideoFrame) -> int:
 def _decoded(path: Path, max_pixels: int, patient: bool) -> Generator[VideoFrame, None, None]:
     """See ``whole_count``. InputError for frames that have no time, or not all one size."""
     size, count = None, 0
-    with closing(open_container(path, max_pixels)) as container:
+    with closing(open_container(path, max_pixels + _ALIGNMENT)) as container:
         video = _first_video(container, path)
         if video.codec_context is None:
             raise InputError(f"{path}: FFmpeg has no decoder for its video codec here; convert it to H.264 first")
         if video.width * video.height > max_pixels:
             raise too_many_pixels(path, (video.width, video.height), max_pixels)
-        video.codec_context.options = {"max_pixels": str(max_pixels)}
+        video.codec_context.options = {"max_pixels": str(max_pixels + _ALIGNMENT)}
         video.thread_type = "AUTO"
         try:
             for packet in container.demux(video):
