@@ -119,6 +119,7 @@ def test_the_shell_knows_the_trainers() -> None:
         (["dataset.toml", "--size", "64x64"], "leave --size and --buckets out"),
         (["dataset.toml", "--buckets", "off"], "leave --size and --buckets out"),
         (["dataset.toml", "--frames", "9"], "in --video-clip-mode; leave --frames"),
+        (["dataset.toml", "--video-clip-mode", "multiple_overlapping"], "video-clip-mode"),
         (["dataset.toml", "--no-clobber"], "leave --no-clobber out"),
         (["dataset.toml", "--arch", "flux"], "16 channels"),
         (["none.toml"], "cannot read none.toml"),

@@ -51,6 +51,12 @@ def _no_files(subject: Subject) -> list[PurePosixPath]:
     return []
 
 
+_FROM_IMAGES = (
+    "a record also holds latents of its first or last frames alone, and what another model sees in them, which tvae "
+    "does not make"
+)
+_NOT_COMPARED = "its encoder is not the one of diffusers, and tvae's numbers have not been compared with it"
+
 _kl = partial(Architecture, classes=("AutoencoderKL",), factor=8, space="model", resolution=_RESOLUTION, step=16)
 _flux = partial(_kl, channels=16, constants=_FLUX)
 _flux2 = partial(_kl, classes=("AutoencoderKLFlux2",), channels=32, posterior="mean")
@@ -72,6 +78,10 @@ TRAINER = Trainer(
         _wan("wan2.2_5b", classes=("AutoencoderKLWan",), channels=48, factor=16, step=32, fps=24),
     ),
     refused={
+        **dict.fromkeys(("wan_i2v", "wan_flf2v", "wan2.2_i2v", "skyreels_v2_i2v"), _FROM_IMAGES),
+        **dict.fromkeys(("hunyuan_video_1.5", "ltx2", "cosmos"), _NOT_COMPARED),
+        "ltx-video": "its cache lies in a folder that is called as the file of the model that is trained",
+        "minimax_h3": "a record also holds latents of the sound, which tvae does not make",
         "hunyuan-video": "diffusion-pipe encodes pictures of more than 256 pixels a side in overlapping tiles, whose "
         "blended latents tvae does not make",
     },

@@ -62,6 +62,9 @@ def test_the_only_one_that_suits_is_taken(trainer: str, info: Any, wanted: str) 
         ("kohya", "pony", vae(), "no architecture 'pony'"),
         ("musubi", "fp", vae("AutoencoderKLHunyuanVideo", 16), "no architecture 'fp'"),
         ("diffusion-pipe", "hunyuan-video", vae("AutoencoderKLHunyuanVideo", 16), "for hunyuan-video: .* overlapping"),
+        ("diffusion-pipe", "wan_i2v", vae("AutoencoderKLWan", 16), "for wan_i2v: .* first or last frames"),
+        ("diffusion-pipe", "minimax_h3", vae(), "for minimax_h3: .* latents of the sound"),
+        ("diffusion-pipe", "ltx2", vae("AutoencoderKLLTX2Video", 128), "for ltx2: .* have not been compared"),
         ("diffusion-pipe", None, vae("AutoencoderKLHunyuanVideo", 16), "trains nothing"),
     ],
 )

@@ -91,6 +91,12 @@ def test_images_and_what_one_frame_is_left_of_share_a_bucket(model: Any) -> None
     assert {tuple(one.shape) for one in found.values()} == {(16, 1, 8, 8)}
 
 
+def test_a_dry_run_changes_nothing() -> None:
+    made_with_videos(ONE)
+    done, _ = run(dry_run=True)
+    assert (done.planned, done.skipped, done.failed, HOME.exists()) == (6, 1, 0, False)
+
+
 def test_records_say_what_the_trainers_do() -> None:
     made_with_videos(ONE)
     run()
