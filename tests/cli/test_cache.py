@@ -95,6 +95,7 @@ def test_damaged_files_of_a_cache_count_once() -> None:
         (["--for", "ai-toolkit", "--buckets", "64-128"], "no range"),
         (["--for", "kohya", "--frames", "9"], "images alone"),
         (["--for", "kohya", "--stride", "9"], "--frames"),
+        (["--for", "kohya", "--video-clip-mode", "single_middle"], "no video_clip_mode"),
     ],
 )
 def test_refused_in_one_line(words: list[str], told: str) -> None:
