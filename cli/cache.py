@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -98,6 +98,16 @@ Config = Annotated[
     ),
 ]
 
+VideoClipMode = Annotated[
+    Literal["single_beginning", "single_middle"] | None,
+    typer.Option(
+        "--video-clip-mode",
+        help="With --for diffusion-pipe: as video_clip_mode stands in the training's configuration.",
+        show_default="single_beginning",
+        rich_help_panel=CACHE,
+    ),
+]
+
 
 def cache(
     trainer: For,
@@ -124,6 +134,7 @@ def cache(
     shards: Shards = None,
     concepts: Concepts = None,
     config: Config = None,
+    video_clip_mode: VideoClipMode = None,
     vae: options.Vae = None,
     vae_of: options.VaeOf = None,
     allow_pickle: options.AllowPickle = False,
@@ -207,6 +218,7 @@ def cache(
                 shards,
                 concepts,
                 config,
+                video_clip_mode,
             ),
         )
         if print_config:

@@ -75,10 +75,17 @@ class CacheRequest:
     """The trainer's file of concepts, whose folders are cached; None: they stand in ``config``."""
     config: str | None = None
     """The trainer's file of settings of a training; None: they are as the request says."""
+    video_clip_mode: Literal["single_beginning", "single_middle"] | None = None
+    """Of data sets: from where clips are taken, by the name that the trainer has for it; None: from the beginning."""
 
     def __post_init__(self) -> None:
         if self.posterior not in (None, "mean", "sample"):
             raise UsageError(f"posterior '{self.posterior}' is not one of mean, sample")
+        if self.video_clip_mode not in (None, "single_beginning", "single_middle"):
+            raise UsageError(
+                f"--video-clip-mode {self.video_clip_mode} is none that diffusion-pipe knows: single_beginning or "
+                "single_middle"
+            )
         for name in ("frames", "stride"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -54,6 +54,8 @@ class Architecture:
     """Scaling and shift of an AutoencoderKL that tell this VAE from others of its shape; None: they tell nothing."""
     clips: bool = False
     """Videos, too."""
+    fps: int | None = None
+    """Of data sets: frames a second that clips are brought to; None: it is trained on images alone."""
     timed: bool = False
     """Of caches of concepts: the VAE is one of videos, and a picture a video of one frame."""
     overflows: bool = False

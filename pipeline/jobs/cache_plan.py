@@ -289,4 +289,5 @@ class CachePlan:
             "pieces": [request.frames, request.stride, request.start, request.target_fps],
             **({"alpha_mask": True} if request.alpha_mask else {}),  # records of before there was one are as good
             **({"revision": self.architecture.revision} if self.architecture.revision else {}),
+            **({"video_clip_mode": request.video_clip_mode} if request.video_clip_mode else {}),
         }

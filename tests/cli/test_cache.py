@@ -95,6 +95,7 @@ def test_damaged_files_of_a_cache_count_once() -> None:
         (["--for", "ai-toolkit", "--buckets", "64-128"], "no range"),
         (["--for", "kohya", "--frames", "9"], "images alone"),
         (["--for", "kohya", "--stride", "9"], "--frames"),
+        (["--for", "kohya", "--video-clip-mode", "single_middle"], "no video_clip_mode"),
     ],
 )
 def test_refused_in_one_line(words: list[str], told: str) -> None:
@@ -118,7 +119,8 @@ def test_the_shell_knows_the_trainers() -> None:
         (["dataset.toml", "-o", "out"], "leave -o out"),
         (["dataset.toml", "--size", "64x64"], "leave --size and --buckets out"),
         (["dataset.toml", "--buckets", "off"], "leave --size and --buckets out"),
-        (["dataset.toml", "--frames", "9"], "caches no videos"),
+        (["dataset.toml", "--frames", "9"], "in --video-clip-mode; leave --frames"),
+        (["dataset.toml", "--video-clip-mode", "multiple_overlapping"], "video-clip-mode"),
         (["dataset.toml", "--no-clobber"], "leave --no-clobber out"),
         (["dataset.toml", "--arch", "flux"], "16 channels"),
         (["none.toml"], "cannot read none.toml"),

@@ -56,7 +56,7 @@ def table_of(bucket: Bucket, rows: Sequence[Row]) -> Table:
         "caption": [[*row.captions] for row in rows],
         "ar_bucket": [None if named else [*map(type(bucket.key[0]), bucket.key)] for row in rows],
         "size_bucket": [[*bucket.key] if named else None for row in rows],
-        "is_video": [False for row in rows],
+        "is_video": [bucket.frames > 1 for row in rows],
     }
     with _quiet(datasets):
         table = _stored(datasets, datasets.Dataset.from_dict(columns))

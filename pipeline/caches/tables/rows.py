@@ -1,4 +1,4 @@
-"""The images of a folder as diffusion-pipe lists them: which ones, with which captions, in which buckets."""
+"""Images and videos of a folder as diffusion-pipe lists them: which ones, with which captions, in which buckets."""
 
 from __future__ import annotations
 
@@ -11,31 +11,24 @@ from typing import Any
 
 from tvae.pipeline.caches.spec import Size
 from tvae.pipeline.caches.tables.settings import Directory
-from tvae.pipeline.errors import UsageError
+from tvae.pipeline.caches.tables.videos import is_video, measured
+from tvae.pipeline.errors import InputError, UsageError
 from tvae.pipeline.files.checked import read_bytes, read_json
 
 __all__ = ["Bucket", "Row", "buckets_of", "rows_of"]
 
 Key = tuple[float, int] | tuple[int, int, int]
-"""Of a group of images: (ratio, frames), or (width, height, frames) where the user names sizes."""
+"""Of a group of images or clips: (ratio, frames), or (width, height, frames) where the user names sizes."""
 
 _CAPTIONS = "captions.json"
 _NOT_MEDIA = (".txt", ".npz", ".json", ".parquet", ".bak", ".db")
 _MOST_JSON = 1 << 30
 _MOST_TEXT = 16 << 20
-_VIDEOS = """
-264 265 3g2 3gp a64 adp amr amv asf avc avi avr avs avs2 avs3 bmv cavs cdg cdxl cgi chk cif cpk dat dav dif
-dnxhd dnxhr drc dv dvd f4v flm flv gsm gxf h261 h263 h264 h265 h26l hevc idf ifv imx ipu ism isma ismv ivf ivr
-j2k kux lvf m1v m2t m2ts m2v m4a m4b m4v mj2 mjpeg mjpg mk3d mka mks mkv mods moflex mov mp4 mpc mpd mpeg mpg
-mpo mts mvi mxf mxg nut obu ogg ogv psp qcif rcv rgb rm roq sdr2 ser sga svag svs ts ty ty+ v v210 vb vc1 vc2
-viv vob webm wmv wtv xl xmv y4m yop yuv yuv10
-"""
-"""What imageio, which diffusion-pipe asks, takes for videos."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """An image of the table."""
+    """An image or a video of the table."""
 
     path: Path
     name: str
@@ -43,11 +36,13 @@ class Row:
     captions: tuple[str, ...]
     key: Key
     """Of the group that it is in."""
+    is_video: bool = False
+    """By its name; where one frame is left of it, it shares a group with images."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Images of one group in one size: what has a cache of its own. folder: its name below that of the model."""
+    """Those of one group in one size: what has a cache of its own. folder: its name below that of the model."""
 
     key: Key
     name: tuple[float, ...]
@@ -55,10 +50,15 @@ class Bucket:
     size: Size
     folder: str
 
+    @property
+    def frames(self) -> int:
+        """As it is named; 1 of images."""
+        return self.key[-1]
 
-def rows_of(folder: Directory) -> tuple[list[Row | None], list[tuple[Path, str]]]:
+
+def rows_of(folder: Directory, fps: int | None = None) -> tuple[list[Row | None], list[tuple[Path, str]]]:
     """All files of a folder that the trainer takes for media, in order of name; None for one that it leaves out. And
-    those, each with the reason.
+    those, each with the reason. fps: frames a second of the model's clips; None: it is trained on images alone.
 
     Raises UsageError for what tvae cannot cache, and for what the trainer would stop at.
     """
@@ -70,7 +70,7 @@ def rows_of(folder: Directory) -> tuple[list[Row | None], list[tuple[Path, str]]
         if not path.is_file() or path.suffix in _NOT_MEDIA:
             continue
         said = _of(path, captions)
-        key = "it has no caption" if said is None and folder.skips_uncaptioned else _key(folder, _size(path))
+        key = "it has no caption" if said is None and folder.skips_uncaptioned else _key(folder, *_measured(path, fps))
         if isinstance(key, str):
             left_out.append((path, f"diffusion-pipe leaves it out: {key}"))
             found.append(None)
@@ -80,7 +80,7 @@ def rows_of(folder: Directory) -> tuple[list[Row | None], list[tuple[Path, str]]
             texts = tuple(folder.prefix + one for one in ([""] if said is None else said))
             if any(map(_is_no_unicode, texts)):
                 raise UsageError(f"{path}: a caption of {path.name} is no Unicode, and diffusion-pipe would stop at it")
-            found.append(Row(path, str(path), texts, key))
+            found.append(Row(path, str(path), texts, key, is_video(path)))
     return found, left_out
 
 
@@ -120,16 +120,24 @@ def _of(path: Path, captions: dict[str, Any] | None) -> list[str] | None:
         raise UsageError(f"{text} is no UTF-8 text ({error.reason}); diffusion-pipe would stop at it") from error
 
 
+def _measured(path: Path, fps: int | None) -> tuple[Size | str, int]:
+    """Size and number of frames; or why it has none."""
+    if path.suffix == ".tar":
+        raise UsageError(f"{path}: tvae does not look into archives for diffusion-pipe; unpack it")
+    if not is_video(path):
+        return _size(path), 1
+    if fps is None:
+        return "it is a video, and the model is trained on images alone", 0
+    try:
+        return measured(path, fps)
+    except InputError as error:
+        return f"it cannot be opened as a video ({error})", 0
+
+
 def _size(path: Path) -> Size | str:
     """Of an image as it is stored; or why it has none."""
     from PIL import Image
 
-    if path.suffix == ".tar":
-        raise UsageError(f"{path}: tvae does not look into archives for diffusion-pipe; unpack it")
-    if path.suffix.lower()[1:] in _VIDEOS.split():
-        raise UsageError(
-            f"{path}: tvae caches no videos for diffusion-pipe; give tvae a dataset.toml without this folder"
-        )
     try:
         with Image.open(path) as image:
             several = path.suffix == ".webp" and getattr(image, "n_frames", 1) > 1
@@ -141,7 +149,7 @@ def _size(path: Path) -> Size | str:
     return size
 
 
-def _key(folder: Directory, size: Size | str) -> Key | str:
+def _key(folder: Directory, size: Size | str, frames: int) -> Key | str:
     """Of the group; or why it comes into none."""
     import numpy as np
 
@@ -150,9 +158,19 @@ def _key(folder: Directory, size: Size | str) -> Key | str:
     ratio = np.log(size[0] / size[1])
     apart = np.abs(ratio - np.log(np.array(folder.ratios)))
     if folder.resolutions is not None:
-        return folder.ratios[int(np.argmin(apart))], 1
+        lengths = [one for one in folder.frames if one <= frames]
+        if not lengths or (frames > 1 and lengths[-1] == 1):
+            return _too_short(frames, "frame_buckets")
+        return folder.ratios[int(np.argmin(apart))], lengths[-1]
     candidates = [folder.sizes[n] for n in np.argsort(apart, kind="stable")]
-    return next((one for one in candidates if one[2] <= 1), "size_buckets have none of one frame")
+    fitting = (one for one in candidates if one[2] <= frames and not (frames > 1 and one[2] == 1))
+    if frames == 1:
+        return next(fitting, "size_buckets have none of one frame")
+    return next(fitting, _too_short(frames, "size_buckets"))
+
+
+def _too_short(frames: int, name: str) -> str:
+    return f"it has {frames} frames at the model's rate, too few for all {name} of videos"
 
 
 def buckets_of(folder: Directory, keys: Sequence[Key], step: int) -> list[Bucket]:

@@ -47,7 +47,7 @@ _KNOWN = {*_FREE, *_FLAGS, *_OTHERS, "caption_prefix", "cache_shuffle_num"}
 
 @dataclass(frozen=True)
 class Directory:
-    """One folder of images, as diffusion-pipe is told of it."""
+    """One folder of images and videos, as diffusion-pipe is told of it."""
 
     path: str
     """As it was typed: the order of images is drawn from it."""
@@ -57,6 +57,8 @@ class Directory:
     """Sides of squares that have the areas of buckets; None: there are ``sizes``."""
     sizes: tuple[tuple[int, int, int], ...]
     """(width, height, frames) of buckets that the user names, the longest first."""
+    frames: tuple[int, ...]
+    """Lengths of clips, from 1 for images on; where there are ``sizes`` they do not count."""
     prefix: str
     """Of captions."""
     skips_uncaptioned: bool
@@ -115,14 +117,16 @@ def _directory(whole: Mapping[str, Any], own: dict[str, Any]) -> Directory:
     frames = said.get("frame_buckets", [1])
     if not _are(frames, lambda one: type(one) is int and 0 < one < _LARGEST):
         raise ValueError("frame_buckets is no list of numbers of frames")
+    lengths = tuple(sorted({1, *frames}))
     common = prefix, flags["skip_empty_caption"], flags["shuffle_metadata"]
     if "size_buckets" in said:
         sizes = _sizes(said["size_buckets"])
-        return Directory(path, _rounded([w / h for w, h, _ in sizes]), None, sizes, *common)
+        return Directory(path, _rounded([w / h for w, h, _ in sizes]), None, sizes, lengths, *common)
     if "resolutions" not in whole:
         raise ValueError("resolutions are missing before the first [[directory]], where diffusion-pipe wants them")
     resolutions = [_side(one) for one in _listed(said, "resolutions")]
-    return Directory(path, _ratios(whole, said, flags["enable_ar_bucket"]), _rounded(resolutions), (), *common)
+    ratios = _ratios(whole, said, flags["enable_ar_bucket"])
+    return Directory(path, ratios, _rounded(resolutions), (), lengths, *common)
 
 
 def _sizes(value: Any) -> tuple[tuple[int, int, int], ...]:

@@ -10,22 +10,25 @@ from torch import Tensor
 from tvae.pipeline.caches import Subject
 from tvae.pipeline.caches.shards import Sample
 from tvae.pipeline.caches.shards.pickled_index import INDEX, drop_index, read_note, write_index
-from tvae.pipeline.caches.shards.record import read_record, record_places
+from tvae.pipeline.caches.shards.record import OriginRecord, SampleRecord, read_record, record_places
 from tvae.pipeline.caches.spec import timed
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.jobs.batches import Batches
 from tvae.pipeline.jobs.cache_plan import CachePlan
 from tvae.pipeline.jobs.clips import ClipRun
 from tvae.pipeline.jobs.context import Context
-from tvae.pipeline.jobs.events import ItemSkipped, RunStarted
+from tvae.pipeline.jobs.events import Event, ItemSkipped, RunStarted
+from tvae.pipeline.jobs.existing import DONE_ALREADY
 from tvae.pipeline.jobs.outcome import End, Outcome
 from tvae.pipeline.jobs.outputs import Item
 from tvae.pipeline.jobs.overlap import run_items
+from tvae.pipeline.jobs.pictures import Hold, Picture
 from tvae.pipeline.jobs.shards.facts import sample_of
 from tvae.pipeline.jobs.shards.operation import Shards
 from tvae.pipeline.jobs.shards.packing import Packing
-from tvae.pipeline.jobs.shards.planned import planned_in_shards
+from tvae.pipeline.jobs.shards.planned import check_opened, planned_in_shards
 from tvae.pipeline.jobs.shards.run import alone_in
+from tvae.pipeline.jobs.tables.clip import read_and_encoded
 from tvae.pipeline.jobs.tables.planned import TableItems
 from tvae.pipeline.jobs.tables.standing import NoTexts, TableStanding, is_trainers_own
 from tvae.pipeline.models.load import BUILTIN
@@ -64,7 +67,12 @@ def planned_in_table(
     """Tells the outcome of each of these items; changes nothing. Raises as ``fill_table`` does."""
     if context.job.existing != "overwrite" and is_trainers_own(table):
         return lambda item: ItemSkipped(item.source, item.index, table.root, _BY_TRAINER)
-    look = planned_in_shards(items, context, plan, TableStanding(plan, table), no_clip=_ANIMATION)
+
+    def check(item: Item) -> None:
+        if not table.holds_video(item):  # their headers were looked at for the table
+            check_opened(item, context, plan, _ANIMATION)
+
+    look = planned_in_shards(items, context, plan, TableStanding(plan, table), check)
     note = read_note(table.root)
     if note is not None and note.fingerprint == table.fingerprint and (table.root / INDEX).exists():
         return look
@@ -85,9 +93,24 @@ class _Records(Shards):
         super().__init__(context, plan, standing, packing, NoTexts())
         self._table = table
 
+    def look_up(self, item: Item, hold: Hold) -> Event | Picture | None:
+        if not self._table.holds_video(item):
+            return super().look_up(item, hold)
+        if item.index in self._standing.failed:
+            raise self._standing.failed[item.index]
+        if (file := self._standing.file_of(item)) is not None:
+            return ItemSkipped(item.source, item.index, self._plan.root / file, DONE_ALREADY)
+        return None
+
     def clip(self, item: Item) -> ClipRun:
-        raise InputError(_ANIMATION)
-        yield
+        if not self._table.holds_video(item):
+            raise InputError(_ANIMATION)
+        way = read_and_encoded(item, self._context, self._plan, self._table.length, self._stage_clip)
+        return (yield from way)
+
+    def _stage_clip(self, item: Item, subject: Subject, latents: Tensor, origin: OriginRecord) -> None:
+        sample = self._sample(subject, [latents], {})
+        self._packing.stage(item, sample, SampleRecord(sample.key, subject.source.as_posix(), origin, {}, 1, 0))
 
     def _sample(self, subject: Subject, latents: Sequence[Tensor], texts: Mapping[str, bytes]) -> Sample:
         if self._plan.model.info.temporal_factor is not None:

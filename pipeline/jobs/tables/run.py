@@ -44,7 +44,10 @@ def run_tables(job: Job, on_event: Callable[[Event], None], model: Model | None,
 
 
 def _of(job: Job, table: TableItems) -> Job:
-    return replace(job, output=str(table.root), size=table.size)
+    """How clips are taken is of no account where there are none, or where it is as by itself."""
+    assert job.cache is not None
+    mode = job.cache.video_clip_mode if table.videos and job.cache.video_clip_mode != "single_beginning" else None
+    return replace(job, output=str(table.root), size=table.size, cache=replace(job.cache, video_clip_mode=mode))
 
 
 class _Told:

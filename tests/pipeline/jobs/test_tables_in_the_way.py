@@ -63,7 +63,7 @@ def test_images_have_no_progress() -> None:
 def test_why_a_folder_has_no_image_is_told() -> None:
     for path in Path("pictures").glob("*.txt"):
         path.unlink()
-    with pytest.raises(UsageError, match=r"pictures holds no image .*: all 5 .*a\.png.* it has no caption"):
+    with pytest.raises(UsageError, match=r"pictures holds no image or video .*: all 5 .*a\.png.* it has no caption"):
         run()
 
 

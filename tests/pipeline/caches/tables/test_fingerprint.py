@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from data_sets import BUCKETS, made
+from data_sets import BUCKETS, CLIPS, made, made_with_videos
 
 from tvae.pipeline.caches.tables import fingerprint
 from tvae.pipeline.caches.tables.fingerprint import Table, in_order, library_version, table_of
@@ -86,6 +86,46 @@ def test_tables_are_the_trainers(tables: dict[str, Table]) -> None:
     assert len({*found.values()}) == len(found)
     if known is not None:
         assert found == {name: known[name] for name in found}
+
+
+OF_VIDEOS = {
+    "cache_0.707x48x80x9": "0f3ee0af66e7c045",
+    "cache_0.707x80x112x9": "ecdb77a0c4787a33",
+    "cache_1.000x64x64x1": "c39cd2d3083ea4dd",
+    "cache_1.000x64x64x17": "4042f828857323a1",
+    "cache_1.000x96x96x1": "446ad7cd7451deb6",
+    "cache_1.000x96x96x17": "7e0c0b5c0b44f676",
+    "cache_1.414x112x80x17": "8c2f347a9b772896",
+    "cache_1.414x112x80x9": "7b47ac2bb457d28a",
+    "cache_1.414x80x48x17": "a2909901e4e964f7",
+    "cache_1.414x80x48x9": "fcac5f2f3a3d722e",
+}
+OF_NAMED_SIZES = {
+    "cache_64x64x1": "73fc3545d548d554",
+    "cache_64x96x9": "e6ba7a7119b305e6",
+    "cache_96x64x9": "aa7b2d26b976978e",
+}
+
+
+@needs_library
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the table's fingerprint covers compiled code")
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [(CLIPS, OF_VIDEOS), ("size_buckets = [[64, 64, 1], [96, 64, 9], [64, 96, 9]]", OF_NAMED_SIZES)],
+    ids=["ratios", "sizes"],
+)
+def test_tables_with_videos_are_the_trainers(
+    settings: str, wanted: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if library_version() != "4.0.0":
+        pytest.skip("the trainer's own fingerprints are of version 4.0.0")
+    monkeypatch.chdir(tmp_path)
+    (folder,) = read_settings(made_with_videos(settings))
+    rows = in_order(folder.path, rows_of(folder, 16)[0])
+    buckets = buckets_of(folder, [*dict.fromkeys(row.key for row in rows)], 16)
+    tables = {one.folder: table_of(one, [row for row in rows if row.key == one.key]) for one in buckets}
+    assert {name: table.fingerprint for name, table in tables.items()} == wanted
 
 
 @needs_library

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from data_sets import BUCKETS, made, picture
+from data_sets import BUCKETS, CLIPS, made, made_with_videos, picture
 
 from tvae.pipeline.caches.tables.rows import Row, buckets_of, rows_of
 from tvae.pipeline.caches.tables.settings import read_settings
@@ -92,7 +92,6 @@ def test_an_image_that_fits_no_named_size_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("clip.mp4", b"", "caches no videos"),
         ("more.tar", b"", "unpack it"),
         ("captions.json", b"[]", "no object with a list of captions"),
         ("captions.json", b'{"a.png": "one"}', "no list of captions"),
@@ -126,6 +125,58 @@ def test_a_bucket_without_area_is_refused() -> None:
     (folder,) = read_settings(Path("dataset.toml"))
     with pytest.raises(UsageError, match="no area in multiples of 16"):
         buckets_of(folder, [(1.0, 1)], 16)
+
+
+def clips(settings: str, fps: int | None) -> tuple[dict[str, object], list[str]]:
+    """Groups of files, and reasons for those left out."""
+    (folder,) = read_settings(made_with_videos(settings))
+    listed, left_out = rows_of(folder, fps)
+    groups: dict[str, object] = {row.path.name: row.key for row in listed if row is not None}
+    return groups, [f"{path.name}: {why.partition(': ')[2]}" for path, why in left_out]
+
+
+def test_groups_of_videos() -> None:
+    """In the longest bucket that they fill; what one frame is left of is with the images."""
+    found, left_out = clips(CLIPS, 16)
+    assert found == {
+        "fast.mp4": (1.414, 17),
+        "film.mkv": (1.414, 9),
+        "one.mp4": (1.0, 1),
+        "same.mp4": (1.0, 17),
+        "slow.mp4": (0.707, 9),
+        "still.png": (1.0, 1),
+    }
+    assert left_out == ["short.mp4: it has 3 frames at the model's rate, too few for all frame_buckets of videos"]
+
+
+def test_groups_of_videos_in_named_sizes() -> None:
+    """The trainer looks a ratio up by its number among all ratios, and takes the size of that number."""
+    found, left_out = clips("size_buckets = [[64, 64, 1], [96, 64, 9], [64, 96, 9]]", 16)
+    assert found == {
+        "fast.mp4": (64, 96, 9),
+        "film.mkv": (64, 96, 9),
+        "one.mp4": (64, 64, 1),
+        "same.mp4": (64, 96, 9),
+        "slow.mp4": (96, 64, 9),
+        "still.png": (64, 64, 1),
+    }
+    assert left_out == ["short.mp4: it has 3 frames at the model's rate, too few for all size_buckets of videos"]
+
+
+def test_models_of_images_leave_videos_out() -> None:
+    found, left_out = clips(CLIPS, None)
+    assert [*found] == ["still.png"]
+    assert left_out[0] == "fast.mp4: it is a video, and the model is trained on images alone"
+    assert len(left_out) == 6
+
+
+def test_a_file_that_is_called_like_a_video() -> None:
+    made_with_videos()
+    Path("mixed/no.mp4").write_bytes(b"no video")
+    Path("mixed/no.txt").write_text("a caption")
+    (folder,) = read_settings(Path("dataset.toml"))
+    told = [why for path, why in rows_of(folder, 16)[1] if path.name == "no.mp4"]
+    assert told[0].startswith("diffusion-pipe leaves it out: it cannot be opened as a video (mixed")
 
 
 def test_an_animation_is_refused() -> None:

@@ -32,7 +32,7 @@ def test_a_folder_has_settings_of_its_own(tmp_path: Path) -> None:
     )
     first, second = read(tmp_path, text + "resolutions = [50]\nar_buckets = [[1, 2], 1.5]\ncaption_prefix = 'p '")
     assert (first.resolutions, first.skips_uncaptioned) == ((64, 96), True)
-    assert second == Directory("y", (0.5, 1.5), (50,), (), "p ", False, True)
+    assert second == Directory("y", (0.5, 1.5), (50,), (), (1,), "p ", False, True)
 
 
 @pytest.mark.parametrize(
