@@ -36,6 +36,7 @@ NOT_DENSE = {
 NOT_IN_GRAPHS = {
     *("_autocast_to_full_precision", "_autocast_to_reduced_precision", "as_tensor", "get", "keys", "pop", "setdefault"),
     *("local_value", "to_here", "_unwrap_optional", "_fw_primal", "_make_dual", "_unpack_dual", "_grad_sum_to_size"),
+    *("align_to", "rename", "refine_names"),  # named dimensions, of PyTorch up to 2.12
     *("_ncf_unsqueeze", "_ncf_view", "_test_autograd_multiple_dispatch_view", "slice_inverse"),
 }
 """TorchScript's, remote values', forward derivatives' and PyTorch's own tests'."""

@@ -105,6 +105,7 @@ def test_a_picture_twice_as_wide_takes_twice_the_bytes() -> None:
     assert wide.weight_bytes == narrow.weight_bytes
 
 
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")
 @pytest.mark.parametrize("kind", [Residual, TwoNorms, Convolutions], ids=lambda k: k.__name__)
 def test_the_predicted_peak_is_near_what_a_run_allocates(kind: type[Block]) -> None:
     """Bytes of every tensor alive at once, counted while it runs; workspaces of attention are nobody's prediction."""
