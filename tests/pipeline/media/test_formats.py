@@ -46,8 +46,10 @@ ELSEWHERE = {
         for suffix in (".avif", ".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
     ),
     ("pipeline/caches/tables/rows.py", ".webp"),
+    *(("pipeline/caches/tables/videos.py", suffix) for suffix in (".mkv", ".mp4")),
 }
-"""A chart is matplotlib's; what OneTrainer takes for an image is its own list, and diffusion-pipe asks for WebP."""
+"""A chart is matplotlib's; what OneTrainer takes for an image is its own list, and diffusion-pipe asks for WebP and
+Matroska, and takes MP4 in any case."""
 
 
 def sample(path: Path, pictures: int = 1) -> Path:
