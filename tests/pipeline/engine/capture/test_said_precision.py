@@ -119,8 +119,10 @@ def test_what_no_region_says_is_refused_by_name(part: Part) -> None:
 def test_what_a_region_says_is_run(part: Part) -> None:
     model = Switches(part).eval()
     tiled = TiledVAE(model, "cpu", strip=3)
+    # processors that compute in float16 round a strip's sums otherwise; bfloat16 in its place would differ by 2e-3
+    most = 4e-4 if part is type_of_a_region else 1e-5
     for size in ((16, 12), (21, 20)):
         x = torch.randn(1, 3, *size)
         got, want = tiled.encode(x), model.encode(x)
         assert got.dtype == want.dtype
-        assert float((got - want).float().norm() / want.float().norm()) < 1e-5
+        assert float((got - want).float().norm() / want.float().norm()) < most
