@@ -24,7 +24,7 @@ from tvae.pipeline.media.sandbox import Sandbox
 from tvae.pipeline.memory.amount import parse_size
 from tvae.pipeline.stores import RemoteFile
 
-__all__ = ["Chunk", "Source", "gathered", "kind_of", "open_source"]
+__all__ = ["Chunk", "Source", "gathered", "kind_of", "open_source", "state_of"]
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Source:
         """InputError where another file stands there by now: a clip is read several times, and its sound would be
         another's than its picture."""
         with blame_input():
-            if _identity(self.path) != self.opened_as:
+            if state_of(self.path) != self.opened_as:
                 raise InputError("it changed while it was read; run again")
 
     def check_clip(self, name: Path) -> None:
@@ -121,7 +121,7 @@ def open_source(
                 yield source
         return
     with blame_input():
-        opened_as = _identity(path)
+        opened_as = state_of(path)
         trainer = None if job.cache is None else trainer_named(job.cache.trainer)
         alpha = job.cache is not None and trainer is not None and (job.cache.alpha_mask or trainer.takes_alpha)
         quick = trainer is not None and trainer.quick_colours
@@ -146,7 +146,8 @@ def _check_room(path: Path, geometry: Geometry, size: tuple[int, int], memory: i
         )
 
 
-def _identity(path: Path) -> tuple[int, ...]:
+def state_of(path: Path) -> tuple[int, ...]:
+    """What tells a file from what it was before, or from another in its place."""
     status = path.stat()
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 

@@ -24,7 +24,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.media.container import open_container, reason
+from tvae.pipeline.media.container import breaks_after, no_decoder, open_container
 from tvae.pipeline.media.room import MAX_PIXELS, too_many_pixels
 
 __all__ = ["Header", "as_bytes", "frames_at", "read_header", "whole_count"]
@@ -142,7 +142,7 @@ def _decoded(path: Path, max_pixels: int, patient: bool) -> Generator[VideoFrame
     with closing(open_container(path, max_pixels + _ALIGNMENT)) as container:
         video = _first_video(container, path)
         if video.codec_context is None:
-            raise InputError(f"{path}: FFmpeg has no decoder for its video codec here; convert it to H.264 first")
+            raise no_decoder(path)
         if video.width * video.height > max_pixels:
             raise too_many_pixels(path, (video.width, video.height), max_pixels)
         video.codec_context.options = {"max_pixels": str(max_pixels + _ALIGNMENT)}
@@ -160,10 +160,7 @@ def _decoded(path: Path, max_pixels: int, patient: bool) -> Generator[VideoFrame
                     count += 1
                     yield frame
         except (av.error.FFmpegError, OSError) as error:
-            raise InputError(
-                f"{path}: the video breaks after frame {count} ({reason(error)}); repair it, for instance by "
-                "re-encoding it with ffmpeg, and run again"
-            ) from error
+            raise breaks_after(path, count, error) from error
 
 
 def _of_packet(packet: Any, patient: bool) -> list[VideoFrame]:

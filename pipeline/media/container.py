@@ -19,8 +19,10 @@ from tvae.pipeline.media.spec import StreamInfo
 
 __all__ = [
     "attached",
+    "breaks_after",
     "describe_stream",
     "is_still_format",
+    "no_decoder",
     "open_container",
     "other_streams",
     "picture_stream",
@@ -78,6 +80,19 @@ def reason(error: Exception) -> str:
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         return "this process may take no more memory; raise its limit (ulimit -v), or free some"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def no_decoder(path: Path) -> InputError:
+    """Of a video in a codec that this FFmpeg does not have."""
+    return InputError(f"{path}: FFmpeg has no decoder for its video codec here; convert it to H.264 first")
+
+
+def breaks_after(path: Path, count: int, error: Exception, more: str = "") -> InputError:
+    """Of a video with so many whole frames. more: what else may be the reason."""
+    return InputError(
+        f"{path}: the video breaks after frame {count} ({reason(error)}{more}); repair it, for instance by "
+        "re-encoding it with ffmpeg, and run again"
+    )
 
 
 def is_still_format(container: InputContainer) -> bool:

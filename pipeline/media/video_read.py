@@ -18,12 +18,13 @@ from av.video.stream import VideoStream
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.media.colour import ToRgb, read_tags
 from tvae.pipeline.media.container import (
+    breaks_after,
     describe_stream,
     is_still_format,
+    no_decoder,
     open_container,
     other_streams,
     picture_stream,
-    reason,
 )
 from tvae.pipeline.media.orientation import UPRIGHT, Orientation, from_display_matrix
 from tvae.pipeline.media.room import MAX_PIXELS, VIDEO_HELD_BYTES, too_large, too_many_pixels
@@ -138,7 +139,7 @@ class VideoReader:
             kinds = sorted({stream.type for stream in self._container.streams})
             raise InputError(f"{self._path}: holds no picture, only {' and '.join(kinds) or 'nothing'}; leave it out")
         if picture.codec_context is None:
-            raise InputError(f"{self._path}: FFmpeg has no decoder for its video codec here; convert it to H.264 first")
+            raise no_decoder(self._path)
         return picture
 
     def _decode(self) -> Generator[VideoFrame, None, None]:
@@ -154,11 +155,7 @@ class VideoReader:
                 if isinstance(error, av.error.InvalidDataError) and count == 0 and passed_over < 1000:
                     passed_over += 1
                     continue
-                raise InputError(
-                    f"{self._path}: the video breaks after frame {count} ({reason(error)}"
-                    f"{'' if count else f'; {self._too_large}'}); "
-                    "repair it, for instance by re-encoding it with ffmpeg, and run again"
-                ) from error
+                raise breaks_after(self._path, count, error, "" if count else f"; {self._too_large}") from error
             for frame in frames:
                 count += 1
                 damaged += frame.is_corrupt

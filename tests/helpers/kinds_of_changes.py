@@ -6,21 +6,26 @@ import functools
 import os
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import settings_of_research
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-__all__ = ["CHANGES", "Research", "reset"]
+__all__ = ["CHANGES", "Research", "undone"]
 
 GLOBAL: dict[str, Any] = {"gain": 1.0, "flag": True}
 SHIFT = torch.zeros(4, 1, 1)
 LOCAL = threading.local()
+STATIC, OF_CLASS, CACHED = 1.0, 1.0, 1.0
+"""Read by functions that something wraps."""
 
 
 class Helper:
@@ -83,6 +88,7 @@ class Research(nn.Module):
         h = self.helper(h) + self.quantised(h) + (1 if self.flag is True else 2) + (1 if GLOBAL["flag"] is True else 2)
         for name, value in self.shown.items():
             h = h * (value if name == "a" and isinstance(value, int) else 1.5) + 1
+        h = h * self.fixed() * self.of_class() * uncached()
         return (
             asked_inside(self.part(h), Research)
             * (2 if self.quantised.training else 3)
@@ -91,8 +97,21 @@ class Research(nn.Module):
 
     decode = encode
 
+    @staticmethod
+    def fixed() -> float:
+        return STATIC
+
+    @classmethod
+    def of_class(cls) -> float:
+        return OF_CLASS
+
     def part(self, h: Tensor) -> Tensor:
         return h
+
+
+@functools.lru_cache(maxsize=0)
+def uncached() -> float:
+    return CACHED
 
 
 def asked_inside(h: Tensor, kind: type) -> Tensor:
@@ -233,6 +252,18 @@ def function_imported_inside(_m: Research) -> None:
     settings_of_research.scaled = lambda h: before(h) * 1.5
 
 
+def read_by_a_static_method(_m: Research) -> None:
+    globals()["STATIC"] *= 1.5
+
+
+def read_by_a_class_method(_m: Research) -> None:
+    globals()["OF_CLASS"] *= 1.5
+
+
+def read_by_a_cached_function(_m: Research) -> None:
+    globals()["CACHED"] *= 1.5
+
+
 def of_this_thread(_m: Research) -> None:
     LOCAL.gain = getattr(LOCAL, "gain", 1.0) * 1.5
 
@@ -249,12 +280,21 @@ CHANGES: dict[str, Callable[[Research], None]] = {
         *(order_of_a_table, adapters_scale, normalised, forward_replaced, method_replaced, assigned, exchanged),
         *(buffers_replaced, there_and_back, environment, imported_inside, module_imported_inside),
         *(read_by_what_is_imported_inside, function_imported_inside, of_this_thread),
+        *(read_by_a_static_method, read_by_a_class_method, read_by_a_cached_function),
     )
 }
 
 
-def reset() -> None:
-    """What changes have done outside of models."""
+@contextmanager
+def undone(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[None]:
+    """What changes do outside of models is undone after this block. cache: folder of the graphs on disk."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.setenv("RESEARCH_GAIN", "1")
+    monkeypatch.setattr(Research, "gain", 1.0)
+    monkeypatch.setitem(globals(), "SHIFT", torch.zeros(4, 1, 1))
+    with torch.no_grad():
+        yield
     GLOBAL.update(gain=1.0, flag=True)
+    globals().update(STATIC=1.0, OF_CLASS=1.0, CACHED=1.0)
     vars(LOCAL).clear()
     settings_of_research.reset()

@@ -6,10 +6,9 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-import kinds_of_changes
 import pytest
 import torch
-from kinds_of_changes import CHANGES, Research
+from kinds_of_changes import CHANGES, Research, undone
 from slow_but import slow_but
 from torch import Tensor, nn
 
@@ -20,13 +19,8 @@ SIZES = ((8, 6), (11, 10), (5, 7))
 
 @pytest.fixture(autouse=True)
 def afterwards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(Research, "gain", 1.0)
-    monkeypatch.setenv("RESEARCH_GAIN", "1")
-    monkeypatch.setattr(kinds_of_changes, "SHIFT", torch.zeros(4, 1, 1))
-    with torch.no_grad():
+    with undone(monkeypatch, tmp_path):
         yield
-    kinds_of_changes.reset()
 
 
 def agrees(tiled: TiledVAE, model: Research, turn: int) -> Tensor:

@@ -24,7 +24,7 @@ from tvae.pipeline.jobs.context import Context
 from tvae.pipeline.jobs.events import ItemDone, ItemStarted, Progress
 from tvae.pipeline.jobs.outcome import Finished
 from tvae.pipeline.jobs.outputs import Item
-from tvae.pipeline.jobs.reading import blame_input
+from tvae.pipeline.jobs.reading import blame_input, state_of
 from tvae.pipeline.media.comfyui_frames import frames_at, read_header, whole_count
 from tvae.pipeline.models.load import BUILTIN
 
@@ -44,7 +44,7 @@ def read_and_encoded(
     the clip's turn to compute; they are read then, one after the other, and held in the size of the bucket."""
     assert item.below is not None, "an item of a cache has a place"
     with blame_input():
-        opened_as = _identity(item.source)
+        opened_as = state_of(item.source)
         if context.sandbox.takes(item.source):  # a decoder that crashes does it there
             context.sandbox.count_frames(item.source, context.job.max_pixels)
         numbers = _numbers(item.source, plan, length, context.job.max_pixels)
@@ -70,7 +70,7 @@ def read_and_encoded(
     context.emit(Progress(item.source, item.index, length, length))
     yield
     with blame_input():
-        if _identity(item.source) != opened_as:
+        if state_of(item.source) != opened_as:
             raise InputError("it changed while it was read; run again")
     return Finished([], ItemDone(item.source, item.index, shown, length, time.monotonic() - begin))
 
@@ -86,8 +86,3 @@ def _numbers(path: Path, plan: CachePlan, length: int, max_pixels: int) -> list[
         return [*range(length)]
     count, _ = whole_count(path, max_pixels)
     return chosen(count, rate, fps, length, mode)
-
-
-def _identity(path: Path) -> tuple[int, ...]:
-    status = path.stat()
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -1,4 +1,4 @@
-"""Whose code is it: a library's, or of another that was put in its place?"""
+"""Tells a library's own code from other code, which may have been put in its place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def wrapped(value: Any) -> list[Any]:
     if isinstance(value, property):
         return [f for f in (value.fget, value.fset, value.fdel) if f is not None]
     inner = getattr(value, "func", None) if isinstance(value, functools.cached_property) else None
-    inner = getattr(value, "_wrapped__", None) if inner is None and isinstance(value, WRAPPERS) else inner
+    inner = getattr(value, "__wrapped__", None) if inner is None and isinstance(value, WRAPPERS) else inner
     return [] if inner is None else [inner]
 
 

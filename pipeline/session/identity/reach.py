@@ -2,8 +2,9 @@
 
 Of every class that is met, only functions are followed whose names some followed function mentions. So a model's code
 for saving itself, and all that it imports, is no part of the identity. A name that is put together at run time
-(``getattr(self, "con" + "v")``) is not followed; the digest of the sources covers it. The code of libraries is named,
-not read; but what was put under one of their names and is not theirs is followed.
+(``getattr(self, "con" + "v")``) is not followed; the digest of the sources covers it. Nor is a module that is loaded by
+its name as text. The code of libraries is named, not read; but what was put under one of their names and is not theirs
+is followed.
 """
 
 from __future__ import annotations

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import kinds_of_changes
 import pytest
 import torch
-from kinds_of_changes import CHANGES, Research
+from kinds_of_changes import CHANGES, Research, undone
 from slow_but import slow_but
 
 from tvae.pipeline import TiledVAE
@@ -27,10 +26,6 @@ QUICK: list[bool] = []
 
 @pytest.fixture(autouse=True)
 def early(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(Research, "gain", 1.0)
-    monkeypatch.setenv("RESEARCH_GAIN", "1")
-    monkeypatch.setattr(kinds_of_changes, "SHIFT", torch.zeros(4, 1, 1))
     quickly_ready = Sides.quickly_ready
 
     def noted(*given: Any, **more: Any) -> Any:
@@ -49,9 +44,8 @@ def early(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(PreparedWeights, "start", start)
     monkeypatch.setattr(session, "EarlyRuns", runs)
     QUICK.clear()
-    with torch.no_grad():
+    with undone(monkeypatch, tmp_path):
         yield
-    kinds_of_changes.reset()
 
 
 def agrees(tiled: TiledVAE, model: Research, size: Sequence[int]) -> None:
