@@ -69,6 +69,19 @@ Seen = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]
 SCATTERED = "maps that are empty, or whose channels are not innermost, or not at multiples of 16 bytes"
 
 
+class _Taps(NamedTuple):
+    """What a weight decides, whatever the size of the picture."""
+
+    outer: int
+    inner: int
+    deep: int
+    kernel: int
+    clip: bool
+    """Is it of a clip?"""
+    boxes: Boxes
+    build: tuple[str, tuple[tuple[str, int], ...], int]
+
+
 @lru_cache(1 << 12)  # a run asks the same of a hundred convolutions
 def cut_for(
     seen: tuple[Seen | None, ...],
@@ -80,69 +93,91 @@ def cut_for(
 ) -> Cut | str:
     """seen: x, weight, residual and a place for y. A text: why the kernel does not take them, whatever the size of the
     picture."""
-    x, weight, residual, out = maps = [None if t is None else _as_clip(t) for t in seen]
+    x, weight, residual, out = seen
     assert x is not None
     assert weight is not None
-    (_, _, dtype, device), taps = x, weight[0]
-    if dtype not in (torch.bfloat16, torch.float16) or any(t and t[2:] != (dtype, device) for t in maps):
+    shape, strides, dtype, device = x
+    if any(t and t[2:] != (dtype, device) for t in seen[1:]):
         return f"maps of {dtype}, or of unlike type or device"
-    enlarge, step = form == "enlarge", 2 if form == "down" else 1
-    kernel = taps[3] - enlarge  # of whose taps 4x4 sums were made
-    if taps[3] != taps[4] or not takes(taps[0], taps[1], kernel):
-        return f"a weight {list(taps)}"
+    taps = _taps_of(weight, bias, residual is not None, stats, form)
+    if isinstance(taps, str):
+        return taps
     size = dtype.itemsize
-    steps = [_steps(*t[:2], size) if t else () for t in maps]
-    if None in steps:
+    (sides, of_x), added, place = _placed(shape, strides, size), _known(residual, size), _known(out, size)
+    if of_x is None or (added and added[1] is None) or (place and place[1] is None):
         return SCATTERED
-    if weight[1] != channels_last(tuple(taps)):
-        return "a weight whose channels are not innermost"
-    if bias is not None and (bias[1] != device or bias[0] == torch.float64):
-        return "a bias in float64, or elsewhere"
-    left, right, top, bottom, front, back = pads
-    samples, channels, *sides = x[0]
+    samples, channels, frames, height, width = sides
     if form == "down":  # squares of pixels
-        channels, sides = channels // 2, [1, 2 * sides[1], 2 * sides[2]]
-    each = zip(sides, (front + back, top + bottom, left + right), (taps[2], kernel, kernel), strict=True)
-    shape: tuple[int, ...] = samples, taps[0], *((n + more - width) // step + 1 for n, more, width in each)
-    if min(shape) < 1 or channels != taps[1]:
-        return f"a map {[samples, channels, *sides]} for a weight {list(taps)}"
-    if enlarge:
-        shape = shape[0], 2 * shape[1], 2, *shape[3:]
-    if any(t is not None and t[0] != shape for t in (residual, out)):
-        return f"a sum, or a place for it, that is not {list(shape)}"
-    _, _, frames, height, width = shape
-    wide = shape[1] // _WIDE
+        channels, frames, height, width = channels // 2, 1, 2 * height, 2 * width
+    left, right, top, bottom, front, back = pads
+    step, less = 2 if form == "down" else 1, taps.kernel
+    made: tuple[int, ...] = (
+        *(samples, taps.outer, frames + front + back - taps.deep + 1),
+        *((height + top + bottom - less) // step + 1, (width + left + right - less) // step + 1),
+    )
+    if min(made) < 1 or channels != taps.inner:
+        return f"a map {[samples, channels, frames, height, width]} for a weight {list(weight[0])}"
+    if form == "enlarge":
+        made = made[0], 2 * made[1], 2, *made[3:]
+    if (added and added[0] != made) or (place and place[0] != made):
+        return f"a sum, or a place for it, that is not {list(made)}"
+    _, outer, frames, height, width = made
+    wide = outer // _WIDE
     tiles = samples * frames * -(-height // _TILE) * -(-width // _TILE)
     slots = max(1, card(device.index).multiprocessors // wide)
     turns = -(-tiles // slots)
-    idle = math.prod(shape) < busy * turns * slots * wide * _WIDE * _TILE**2
+    idle = math.prod(made) < busy * turns * slots * wide * _WIDE * _TILE**2
     slots = min(slots, tiles)
-    forms = ("ENLARGE", enlarge), ("DOWN", form == "down")
-    flags = ("RESIDUAL", residual is not None), ("STATS", stats), *forms
-    macros = (("ELEMENT", ELEMENTS[dtype]), *((name, int(is_so)) for name, is_so in flags))
-    of_x, _, of_residual, of_y = steps
-    made = _boxes_of(shape, of_y or _steps(shape, channels_last(shape), size), dtype, _TILE, _ROWS)
-    added = made if residual is None else _boxes_of(shape, of_residual, dtype, _TILE, _ROWS)
-    seen_at = _boxes_of(x[0], of_x, dtype, _TILE + 2, _TILE + 2)
-    how = seen_at, _taps_of(taps, dtype), added, made
-    work = Work(0, 0, samples, frames, height, width, taps[0], wide, taps[1] // _DEEP, taps[2], left, top, front, 0)
-    parts = samples, slots * shape[1] // taps[0], 3, taps[0]
-    given = shape if seen[1] is None or len(seen[1][0]) == 5 else (*shape[:2], *shape[3:])
-    build = "hopper_conv", macros, device.index
-    return Cut((given, channels_last(given)), build, slots * wide, idle, parts, how, bytes(work))
+    given = made if taps.clip else (*made[:2], *made[3:])
+    lies = given, channels_last(given)
+    of_y = _boxes_of(*(place or _placed(*lies, size)), dtype, _TILE, _ROWS)
+    of_sum = of_y if added is None else _boxes_of(*added, dtype, _TILE, _ROWS)
+    maps = _boxes_of(sides, of_x, dtype, _TILE + 2, _TILE + 2), taps.boxes, of_sum, of_y
+    depths = taps.inner // _DEEP, taps.deep
+    work = Work(0, 0, samples, frames, height, width, taps.outer, wide, *depths, left, top, front, 0)
+    parts = samples, slots * outer // taps.outer, 3, taps.outer
+    return Cut(lies, taps.build, slots * wide, idle, parts, maps, bytes(work))
+
+
+@lru_cache(1 << 10)
+def _taps_of(
+    weight: Seen, bias: tuple[torch.dtype, torch.device] | None, adds: bool, stats: bool, form: Form
+) -> _Taps | str:
+    """Of a convolution that adds a residual, and takes statistics. A text as of ``cut_for``."""
+    shape, strides, dtype, device = weight
+    if dtype not in (torch.bfloat16, torch.float16):
+        return f"maps of {dtype}"
+    outer, inner, *sides = shape
+    kernel = sides[-1] - (form == "enlarge")  # of whose taps 4x4 sums were made
+    if sides[-2] != sides[-1] or not takes(outer, inner, kernel):
+        return f"a weight {list(shape)}"
+    if strides != channels_last(shape):
+        return SCATTERED if strides[1] != 1 else "a weight whose channels are not innermost"
+    if bias is not None and (bias[1] != device or bias[0] == torch.float64):
+        return "a bias in float64, or elsewhere"
+    flags = ("RESIDUAL", adds), ("STATS", stats), ("ENLARGE", form == "enlarge"), ("DOWN", form == "down")
+    macros = ("ELEMENT", ELEMENTS[dtype]), *[(name, int(is_so)) for name, is_so in flags]
+    count, step = math.prod(sides), inner * dtype.itemsize
+    boxes = boxes_of(dtype, (inner, count, outer), (step, step * count), (_DEEP, 1, _WIDE))
+    clip = len(sides) == 3
+    return _Taps(outer, inner, sides[0] if clip else 1, kernel, clip, boxes, ("hopper_conv", macros, device.index))
+
+
+def _known(picture: Seen | None, size: int) -> tuple[tuple[int, ...], tuple[int, ...] | None] | None:
+    return None if picture is None else _placed(picture[0], picture[1], size)
 
 
 @lru_cache(1 << 12)
-def _as_clip(picture: Seen) -> Seen:
-    """With one frame, where it has none."""
-    shape, strides, dtype, device = picture
-    if len(shape) == 5:
-        return picture
-    frame = shape[2] * strides[2]
-    return (*shape[:2], 1, *shape[2:]), (*strides[:2], frame, *strides[2:]), dtype, device
+def _placed(
+    shape: tuple[int, ...], strides: tuple[int, ...], size: int
+) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """The shape of a clip, a picture being one frame, and ``_steps``."""
+    if len(shape) == 4:
+        frame = shape[2] * strides[2]
+        shape, strides = (*shape[:2], 1, *shape[2:]), (*strides[:2], frame, *strides[2:])
+    return tuple(shape), _steps(shape, strides, size)
 
 
-@lru_cache(1 << 12)
 def _steps(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple[int, ...] | None:
     """Bytes from column to column, row to row, frame to frame, sample to sample of a map whose elements have so many;
     None where boxes cannot be copied, or the channels are not innermost."""
@@ -165,9 +200,3 @@ def _boxes_of(
     samples, channels, frames, height, width = shape
     assert steps is not None
     return boxes_of(dtype, (channels, width, height, frames, samples), steps, (_DEEP, columns, rows, 1, 1))
-
-
-def _taps_of(shape: tuple[int, ...], dtype: torch.dtype) -> Boxes:
-    """A weight in boxes of 128x64 channels of one tap."""
-    outer, inner, taps, size = shape[0], shape[1], math.prod(shape[2:]), dtype.itemsize
-    return boxes_of(dtype, (inner, taps, outer), (inner * size, inner * taps * size), (_DEEP, 1, _WIDE))

@@ -130,7 +130,23 @@ def load_others(q: Tensor, k: Tensor, v: Tensor, scratch: Scratch, factor: float
     with rehearsal():
         launch_weights(q, k, scratch, 0, factor, plan)
         launch_repair(q, k, scratch, 0, factor, plan)
-    lower = range(plan.block // 2 + 1, len(scratch.wide), max(1, plan.block // 8))
-    for rows in {product_rows(queries, plan.block) for queries in lower} - {len(scratch.wide)}:
-        for first in (True, False):
-            add_product(scratch.wide[:rows], scratch.weights[:rows, : len(v)], v, first)
+    for height in {product_rows(queries, plan.block) for queries in _blocks(plan)} - {len(scratch.wide)}:
+        wide, weights = _room(scratch, height)
+        for first in (True, False) if weights.shape[1] else ():
+            add_product(wide, weights[:, : len(v)], v[: weights.shape[1]], first)
+
+
+def _blocks(plan: Plan) -> range:
+    """Queries of a block, one number for each that the second product may be of where a picture has several blocks."""
+    return range(plan.block // 2 + 1, plan.block + 1, max(1, plan.block // 8))
+
+
+def _room(scratch: Scratch, height: int) -> tuple[Tensor, Tensor]:
+    """Results and weights of so many rows in the memory that there is: of fewer keys where it is lower."""
+    if height <= len(scratch.wide):
+        return scratch.wide[:height], scratch.weights[:height]
+    depth, places = scratch.wide.shape[1], scratch.weights.view(-1)
+    begin = height * depth * scratch.wide.itemsize // places.itemsize
+    keys = max(0, len(places) - begin) // height // KEYS * KEYS
+    wide = places[:begin].view(scratch.wide.dtype).view(height, depth) if keys else scratch.wide
+    return wide, places[begin : begin + height * keys].view(height, keys)

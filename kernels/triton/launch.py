@@ -20,6 +20,7 @@ from tvae.kernels.prebuild import asked, under_way, wait_for
 from tvae.kernels.registry import Unsupported
 from tvae.kernels.triton.reading import read_triton, wait_for_reading
 from tvae.kernels.triton.sizes import power_of_2
+from tvae.kernels.triton.specialised import same_launch, specialisation
 
 __all__ = [
     "FURTHEST",
@@ -187,12 +188,12 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
     if builds is not None:
         kernel.device_caches[device]  # made here: two threads would make two
         likes = tuple(_like(value) for value in args)
-        builds.want(_key(kernel, device, args, options), partial(_build, kernel, device, likes, options))
+        builds.want(specialisation(kernel, device, args, options), partial(_build, kernel, device, likes, options))
         return
-    same = None if INTERPRETED else _same(kernel, device, args, options)
+    same = None if INTERPRETED else same_launch(kernel, device, args, options)
     ready = None if same is None else _READY.get(same)
     if ready is None:
-        key = _key(kernel, device, args, options) if same is not None or under_way() else None
+        key = specialisation(kernel, device, args, options) if same is not None or under_way() else None
         made = None if same is None else _MADE.get(key)
         if made is None:
             wait_for(key)
@@ -212,7 +213,7 @@ def compiled(
 ) -> Callable[..., Any] | None:
     """What starts the kernel that was compiled for such arguments on the current device, constants behind them, where
     one was."""
-    made = None if INTERPRETED else _MADE.get(_key(kernel, current.device(), args, options))
+    made = None if INTERPRETED else _MADE.get(specialisation(kernel, current.device(), args, options))
     return None if made is None else cast(Callable[..., Any], made[(*grid, 1, 1)[:3]])
 
 
@@ -220,47 +221,6 @@ def _add(found: dict[Hashable, Any], key: Hashable, value: Any) -> None:
     if len(found) >= _MOST:
         found.clear()
     found[key] = value
-
-
-def _same(kernel: Any, device: int, args: tuple[Any, ...], options: dict[str, Any]) -> Hashable:
-    """A launch but for its grid and where its memory lies: told apart more finely than by ``_key``, and faster."""
-    seen: list[Hashable] = [id(kernel), device, *options.items()]
-    for value in args:
-        kind = value.__class__
-        if kind is int:
-            seen.append(value)
-        elif kind is Tensor:
-            seen.append(value.dtype)
-            seen.append(value.data_ptr() % 16 == 0)
-        else:
-            seen.append(_form(value, False))
-    return tuple(seen)
-
-
-def _key(kernel: Any, device: int, args: tuple[Any, ...], options: dict[str, Any]) -> Hashable:
-    """A specialisation of a kernel."""
-    forms = tuple([_form(value, fixed) for value, fixed in zip(args, _fixed(kernel), strict=False)])
-    return (kernel, device, forms, *options.items())
-
-
-@cache
-def _fixed(kernel: Any) -> tuple[bool, ...]:
-    """Of each parameter: is an integer there specialised for nothing but its width, a tensor for its type alone?"""
-    return tuple(p.do_not_specialize for p in kernel.params)
-
-
-def _form(value: Any, fixed: bool) -> Hashable:
-    """What a kernel is specialised for in an argument; ``fixed``: see ``_fixed``."""
-    if value.__class__ is int and 0 <= value < 1 << 31:  # most are, and a new size asks for hundreds
-        return False, False, False, fixed or (value == 1, value % 16 == 0)
-    if isinstance(value, Tensor):
-        return value.dtype, fixed or value.data_ptr() % 16 == 0
-    if isinstance(value, TensorDescriptor):
-        return value.base.dtype, tuple(value.block_shape)
-    if isinstance(value, bool) or not isinstance(value, int):
-        return "float" if isinstance(value, float) else value
-    width = value.bit_length() > 31, value == -(2**31), value >= 2**63  # the second is of 32 bits to new Tritons alone
-    return *width, fixed or (value == 1, value % 16 == 0)
 
 
 def _like(value: Any) -> Any:

@@ -6,7 +6,6 @@ frames) is part of its name.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -140,7 +139,7 @@ class Captures:
         """Where frames are, what a capture bakes in, and that as a name."""
         frames = self._frames if self._frames is not None and self._frames.serves(inputs[0].shape, call) else None
         facts = self._call_facts(inputs, call, frames)
-        return frames, facts, json.dumps(facts, sort_keys=True, default=str)
+        return frames, facts, repr(facts)
 
     def _serving(self, name: str, shapes: list[tuple[int, ...]], rows: Rows) -> tuple[Captured, dict[str, int]] | None:
         """A graph in memory that serves these shapes, with its strips along ``rows``, and its symbols' values."""

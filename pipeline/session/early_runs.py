@@ -24,6 +24,7 @@ from tvae.pipeline.session.prepared import NO_SINKS
 from tvae.pipeline.session.ready import Ready
 from tvae.pipeline.session.task import Task
 from tvae.pipeline.session.weights import PreparedWeights
+from tvae.pipeline.settings.collector import collecting_later
 
 __all__ = ["EarlyRuns"]
 
@@ -113,10 +114,11 @@ class EarlyRuns:
         self, key: Any, task: Task, start: torch.cuda.Event, inputs: Sequence[Tensor], call: Call
     ) -> Found | None:
         """Of a model that has changed since, a plan may be wrong in any way: what fails here is tried again when the
-        model has been looked at."""
+        model has been looked at. Python's collector waits, for a tenth of the time until the device is at work is its:
+        a plan leaves thousands of objects, which stay."""
         if not self._weights.in_their_places():
             return None
-        with suppress(TvaeError, RuntimeError), self._settings(steps=False):
+        with suppress(TvaeError, RuntimeError), self._settings(steps=False), collecting_later():
             ready = self._prepare(task, inputs, call)
             if ready is not None and ready.runner.repeats:
                 return self._begun(self._runs.put(key, ready), start, inputs)

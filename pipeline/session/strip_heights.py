@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvae.pipeline.engine.ir.program import Program
 from tvae.pipeline.engine.plan.bitwise import height_in_latent_rows
-from tvae.pipeline.engine.plan.raised import highest
+from tvae.pipeline.engine.plan.raised import highest_of_all
 from tvae.pipeline.memory.limits import Limits
 
 __all__ = ["heights", "too_high", "unit_of_bands"]
@@ -15,13 +15,13 @@ def heights(program: Program, limits: Limits) -> list[int]:
     found = _all(program, limits)
     if limits.fixed:
         return found
-    most = _most(program)
+    most = highest_of_all(program)
     return [rows for rows in found if rows <= most] or [min(most, found[-1])]
 
 
 def too_high(program: Program, limits: Limits) -> list[int]:
     """The others, which smaller values may have; the preferred one first."""
-    most = _most(program)
+    most = highest_of_all(program)
     return [rows for rows in _all(program, limits) if rows > most]
 
 
@@ -37,10 +37,6 @@ def _all(program: Program, limits: Limits) -> list[int]:
     else:
         latent_rows = limits.strips()
     return list(dict.fromkeys(_of_latent(program, rows) for rows in latent_rows))
-
-
-def _most(program: Program) -> int:
-    return highest(program, range(len(program.ops)))
 
 
 def _of_latent(program: Program, rows: int) -> int:

@@ -61,7 +61,8 @@ def machine_of(patch: pytest.MonkeyPatch, busy: float = 0.0) -> Machine:
         patch.setattr(module, "card", lambda _: HOPPER)
     patch.setattr(hopper_conv, "load", lambda *key: made.built.append(key) or "kernel")
     patch.setattr(hopper_cut, "boxes_of", made.boxes_of)
-    patch.setattr(hopper_cut, "cut_for", lru_cache(hopper_cut.cut_for.__wrapped__))
+    for name in ("cut_for", "_taps_of"):  # what is known of other machines' boxes
+        patch.setattr(hopper_cut, name, lru_cache(getattr(hopper_cut, name).__wrapped__))
     patch.setattr(hopper_conv, "cut_for", hopper_cut.cut_for)
     patch.setattr(hopper_conv, "StructLaunch", made.launcher)
     hopper_conv._launcher.cache_clear()

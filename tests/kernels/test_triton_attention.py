@@ -17,9 +17,8 @@ import interpreted  # noqa: F401  (before Triton)
 import triton.language as tl
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from tvae.kernels.prebuild import asked
 from tvae.kernels.registry import Unsupported
-from tvae.kernels.triton import attention, attention_launches
+from tvae.kernels.triton import attention
 from tvae.kernels.triton.attention import attend_frames, wide_attention
 from tvae.kernels.triton.attention_launches import launch_weights
 from tvae.kernels.triton.attention_plan import Plan, Scratch
@@ -260,27 +259,3 @@ def test_blocks_of_queries_are_as_good_as_equal(queries: int) -> None:
     assert max(blocks) - min(blocks) < 32 * len(blocks)
     if queries % (32 * len(blocks)) == 0:
         assert len({*blocks}) == 1
-
-
-@pytest.mark.parametrize("n", [96, 101])
-def test_kernels_of_other_numbers_of_keys_are_loaded_ahead(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once, by threads: none waits for that where tiles lack keys, or lack none, for the first time."""
-    ran: list[tuple[str, bool]] = []
-    ahead: list[tuple[str, bool]] = []
-
-    def launch(kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
-        if "MASK" in options:
-            (ran if asked() is None else ahead).append((kernel.fn.__name__, options["MASK"]))
-
-    monkeypatch.setattr(attention_launches, "launch", launch)
-    monkeypatch.setattr(attention_launches, "INTERPRETED", False)
-    monkeypatch.setattr(attention_launches, "_loaded", set())
-    products: list[int] = []
-    monkeypatch.setattr(attention_launches, "add_product", lambda wide, p, v, first: products.append(len(wide)))
-    for _ in range(2):
-        x = _noise(n, 64)
-        _attend(x, x, x, 0.3, POINTERS)
-    assert (n % POINTERS.columns != 0) in {mask for _, mask in ran}
-    names = ("weights_kernel", "repair_kernel")
-    assert sorted(ahead) == sorted((name, mask) for name in names for mask in (False, True))
-    assert sorted(products) == [40, 40, 48, 48, 56, 56]

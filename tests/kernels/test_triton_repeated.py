@@ -17,6 +17,7 @@ from tvae.kernels import current
 from tvae.kernels.prebuild import rehearsal, wait_for_all
 from tvae.kernels.triton import launch as launching
 from tvae.kernels.triton.repeated import Repeated
+from tvae.kernels.triton.specialised import specialisation
 
 GPU = torch.device("cuda", 0)
 
@@ -136,8 +137,29 @@ def test_the_tensors_device_is_made_the_current_one(kernel: Kernel, monkeypatch:
     monkeypatch.setattr(current, "device", lambda: entered[-1])
     monkeypatch.setattr(torch.cuda, "device", device)
     seen: list[int] = []
-    monkeypatch.setattr(launching, "_key", lambda kernel, index, *_: seen.append(index) or index)
+    monkeypatch.setattr(launching, "specialisation", lambda kernel, index, *_: seen.append(index) or index)
     run = Repeated(kernel, (1,), (16,), {"BLOCK": 4, "FLAG": True}, torch.device("cuda", 3))
     run(torch.zeros(64), torch.zeros(64))
     assert set(seen) == {3}
     assert entered == [0]
+
+
+def test_what_a_kernel_is_specialised_for() -> None:
+    """Multiples of 16 and 1 are told apart from other integers, but where a parameter is not specialised; a flag is
+    never an integer."""
+
+    def parameters(*fixed: bool) -> Any:
+        return type("Kernel", (), {"params": [type("P", (), {"do_not_specialize": one}) for one in fixed]})
+
+    kernel, x = parameters(False, True, False), torch.zeros(65)
+
+    def key(*args: Any, of: Any = kernel, **options: Any) -> Any:
+        return specialisation(of, 0, args, options)
+
+    assert key(32, 5, x) == key(64, 7, x[16:]) == key(16 << 26, 16, x)
+    others = [
+        *(key(33, 5, x), key(1, 5, x), key(32, True, x), key(True, 5, x), key(32, 5, x[1:]), key(32, 5, x.half())),
+        *(key(1 << 31, 5, x), key(32, 1 << 31, x), key(32, -(2**31), x), key(32, 5.0, x), key(32, None, x)),
+        *(key(32, 5, x, flag=True), key(32, 5, x, of=parameters(False, True, False)), key(32, 5, None)),
+    ]
+    assert len({key(32, 5, x), *others}) == 1 + len(others)

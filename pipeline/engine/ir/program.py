@@ -8,7 +8,7 @@ or stores anything.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, TypedDict, TypeVar, Unpack, dataclass_transform
@@ -19,7 +19,7 @@ from torch import Tensor
 from tvae.pipeline.engine.ir.axis import Axis
 from tvae.pipeline.engine.ir.ranks import Ranks
 
-__all__ = ["Chunked", "Demand", "More", "Op", "Produce", "Program", "Read", "Reduction", "added"]
+__all__ = ["Chunked", "Demand", "More", "Op", "Produce", "Program", "Read", "Reduction", "added", "largest_of"]
 
 _T = TypeVar("_T")
 
@@ -173,6 +173,11 @@ class Op:
         return self.bytes / self.axis.rows if self.axis and self.axis.rows else self.bytes
 
 
+def largest_of(ops: Iterable[Op]) -> int:
+    """Elements of the largest of those values that have rows; 1 where none has."""
+    return max([math.prod(op.shape) for op in ops if op.axis is not None], default=1)
+
+
 class More(TypedDict, total=False):
     """What a rule may say of an op beside what every op has; see ``Op``."""
 
@@ -211,6 +216,11 @@ class Program:
     """Is its result to have the same bits on any number of devices and in any budget? See ``plan.bitwise``."""
     found: dict[type, Any] = field(default_factory=dict, init=False, repr=False)
     """What planning has found out about it, by the type of what was found."""
+
+    @cached_property
+    def largest(self) -> int:
+        """Elements of the largest value that has rows."""
+        return largest_of(self.ops)
 
     @property
     def own(self) -> tuple[int, int]:

@@ -6,15 +6,14 @@ low one for its last.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from tvae.pipeline.engine.ir.program import Program
+from tvae.pipeline.engine.ir.program import Program, largest_of
 from tvae.pipeline.engine.plan.footprint import Footprint, Known, segment_footprint
 from tvae.pipeline.engine.plan.schedule import Schedule, Segment, strips_of
 
-__all__ = ["highest", "in_strips", "raised"]
+__all__ = ["highest", "highest_of_all", "in_strips", "raised"]
 
 _MOST_ELEMENTS = 1 << 30
 """Of a value in one strip: libraries count with 32 bits, and take long to try their algorithms on more."""
@@ -22,8 +21,15 @@ _MOST_ELEMENTS = 1 << 30
 
 def highest(program: Program, values: Collection[int]) -> int:
     """Rows of the input that a strip may have in which these values are computed and read."""
-    ops = program.ops
-    largest = max([math.prod(ops[i].shape) for i in values if ops[i].axis is not None], default=1)
+    return _highest(program, largest_of(program.ops[i] for i in values))
+
+
+def highest_of_all(program: Program) -> int:
+    """The same of all its values."""
+    return _highest(program, program.largest)
+
+
+def _highest(program: Program, largest: int) -> int:
     return max(1, _MOST_ELEMENTS * program.rows // max(1, largest))
 
 

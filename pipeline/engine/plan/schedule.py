@@ -100,9 +100,10 @@ class Segment:
 class Schedule:
     """Segments in order, and the ops whose whole value is kept in a buffer.
 
-    strip_rows: the height that was chosen; segments may have lower strips, where memory is short, or higher ones, where
-    their values are small. places: where those buffers live that are not on the device. defer: with deferred writes.
-    rooms: of a program that ranks share, the rows of each buffer that this one has memory for.
+    strip_rows: the height that was chosen; segments may have lower strips where memory is short, higher ones where
+    values are small. places: where those buffers live that are not on the device. defer: with deferred writes. rooms:
+    of a program that ranks share, the rows of each buffer that this one has memory for. alike: what runs worked out
+    that programs of equal structure have in common.
     """
 
     program: Program
@@ -112,6 +113,7 @@ class Schedule:
     places: Mapping[int, Place] = field(default_factory=dict)
     defer: bool = False
     rooms: Mapping[int, Rows] = field(default_factory=dict)
+    alike: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
     shares: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     facts: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
     """What runs worked out for the next one: about segments of one strip, as many strips fill memory; about all."""
@@ -212,11 +214,8 @@ def placed(plan: Schedule, places: Mapping[int, Place], *, defer: bool = False) 
             continue
         dying = (segment.reads & set(segment.drops)) - given - places.keys()
         reuse = reused(program.ops, segment, dying, places)
-        deferred = (
-            deferred_writes(program.ops, segment, dying - set(reuse.values()), places, reuse)
-            if defer and not segment.slides
-            else {}
-        )
+        later, over = defer and not segment.slides, dying - set(reuse.values())
+        deferred = deferred_writes(program.ops, segment, over, places, reuse) if later else {}
         # what overwrites a buffer comes last, so that nothing that may fail comes after it
         late = reuse.keys() | {i for i in segment.sinks if (r := program.ops[i].reduction) and r.source in reuse}
         body = tuple(sorted(segment.body, key=lambda i: (i in late, i)))

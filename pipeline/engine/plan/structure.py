@@ -12,7 +12,8 @@ __all__ = ["Structure", "structure"]
 
 @dataclass(frozen=True)
 class Structure:
-    """All that ``schedule`` reads of a program, but for the number of rows. Equal structures have equal segments.
+    """All that ``schedule`` reads of a program, but for the number of rows, and what else its ops can do. Equal
+    structures have equal segments, and their runs differ in rows alone.
 
     alike: for each op, the first with its shape, type and axis: one may be written over the other's buffer.
     """
@@ -27,7 +28,7 @@ def structure(program: Program) -> Structure:
     found: Structure | None = program.found.get(Structure)
     if found is None:
         first: dict[Any, int] = {}
-        seen = [_seen(op) for op in program.ops]
+        seen = [op.__dict__.get("structure") or _seen(op) for op in program.ops]
         alike = [first.setdefault(kind, n) for n, (kind, _) in enumerate(seen)]
         ends = (program.inputs, program.outputs, program.params, program.handed_over)
         found = program.found[Structure] = Structure([role for _, role in seen], alike, ends)
@@ -36,9 +37,7 @@ def structure(program: Program) -> Structure:
 
 def _seen(op: Op) -> tuple[Any, Any]:
     """Both of the following, told once for each op: programs of one graph have those of its weights in common."""
-    found: tuple[Any, Any] | None = op.__dict__.get("structure")
-    if found is None:
-        found = op.__dict__["structure"] = _kind(op), _role(op)
+    found = op.__dict__["structure"] = _kind(op), _role(op)
     return found
 
 
@@ -49,7 +48,7 @@ def _kind(op: Op) -> tuple[Any, ...]:
 
 def _role(op: Op) -> tuple[Any, ...]:
     """How an op is to be scheduled among others. Its number says which it is."""
-    source = None if op.reduction is None else op.reduction.source
+    source = None if op.reduction is None else (op.reduction.source, op.reduction.take is None)
     chunked = None if op.chunked is None else op.chunked.sources
     what = op.kind, op.inputs, op.axis is None, op.whole_reads, source, chunked
-    return *what, op.cheap, op.constant, op.work > 0, op.replaces
+    return *what, op.cheap, op.constant, op.work > 0, op.replaces, op.over, op.produce is None

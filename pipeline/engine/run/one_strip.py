@@ -13,28 +13,27 @@ import torch
 from torch import Tensor
 
 from tvae.pipeline.engine.ir.axis import crop
-from tvae.pipeline.engine.ir.program import Op
-from tvae.pipeline.engine.plan.bounds import Rows, demanded
+from tvae.pipeline.engine.plan.bounds import demanded
 from tvae.pipeline.engine.plan.schedule import Schedule, Segment
 from tvae.pipeline.engine.plan.strip_ways import written_over
 from tvae.pipeline.engine.plan.whole_values import last_uses
 from tvae.pipeline.engine.run.buffers import Buffers
 from tvae.pipeline.engine.run.compute_whole import compute_whole
-from tvae.pipeline.engine.run.run_strip import Take, statistics_of
+from tvae.pipeline.engine.run.run_strip import statistics_of, take_statistics
 
 __all__ = ["OneStrip"]
 
 
-class _Step(NamedTuple):
-    """An operation of the strip. over: the value that it may write over; stored: its result is kept; taken: by whom its
-    statistics are; done: values that go after it, some of them from the buffers."""
+class _Part(NamedTuple):
+    """What an operation of the strip does, at whatever size. over: the value that it may write over; stored: its result
+    is kept; taken: the reductions that take its statistics; done: values that go after it, some of them from the
+    buffers."""
 
-    op: Op
-    rows: Rows
+    id: int
     over: int | None
     stored: bool
     produced: bool
-    taken: Sequence[tuple[int, Take]]
+    taken: Sequence[int]
     done: tuple[int, ...]
     early: tuple[int, ...]
 
@@ -43,23 +42,10 @@ class OneStrip:
     """What all runs of such a segment have in common."""
 
     def __init__(self, schedule: Schedule, segment: Segment) -> None:
-        program, strip, body = schedule.program, segment.strips[0], segment.body
-        ops, sinks, early = program.ops, {*segment.sinks}, segment.goes_early(program)
-        wanted = demanded(ops, body, segment.sinks, segment.reads, strip, program.rows)
-        last_use = {i: b for b in body for i in ops[b].inputs}
-        statistics = statistics_of(ops, segment.sinks)
-        self._ops, self._inputs, self._present = ops, frozenset(program.inputs), wanted
-        self._whole, self._ends, self._rows = segment.whole, last_uses(ops, segment), strip[1] - strip[0]
-        self._steps: list[_Step] = []
-        for id_ in body:
-            if id_ not in wanted:
-                continue
-            op, rows, stored = ops[id_], wanted[id_], id_ in sinks
-            over = written_over(op, wanted, sinks, (), ())
-            produced = op.produce is not None and (stored or over is not None)
-            done = tuple([i for i in op.inputs if last_use[i] == id_])
-            gone = tuple([i for i in done if i in early]) if early else ()
-            self._steps.append(_Step(op, rows, over, stored, produced, statistics.get(id_, ()), done, gone))
+        program, strip = schedule.program, segment.strips[0]
+        self._ops, self._inputs, self._rows = program.ops, frozenset(program.inputs), strip[1] - strip[0]
+        self._whole, (self._parts, self._ends) = segment.whole, _at_every_size(schedule, segment)
+        self._present = demanded(program.ops, segment.body, segment.sinks, segment.reads, strip, program.rows)
 
     @staticmethod
     def fits(schedule: Schedule, segment: Segment) -> bool:
@@ -109,29 +95,51 @@ class OneStrip:
         """The statistics of the strip. overwritten: is made true when a buffer that it reads is gone."""
         folded: dict[int, Any] = {}
         given: set[int] = set()  # reductions whose source gave their statistics
-        for op, (lo, hi), over, stored, produced, taken, done, early in self._steps:
-            value = None
+        ops, present = self._ops, self._present
+        for id_, over, stored, produced, taken, done, early in self._parts:
+            if id_ not in present:  # nothing wants any row of it
+                continue
+            op, (lo, hi), value = ops[id_], present[id_], None
             if op.reduction is not None:
-                if op.id not in given:
-                    folded[op.id] = op.reduction.fold(folded.get(op.id), read, lo, hi)
+                if id_ not in given:
+                    folded[id_] = op.reduction.fold(folded.get(id_), read, lo, hi)
             elif produced and (stored or over in values):
                 assert op.produce is not None
                 place = read(over, lo, hi) if over in values else None
                 value, statistics = op.produce(read, lo, hi, place, len(taken) > 0)
                 if statistics is not None:
-                    for reader, take in taken:
-                        folded[reader] = take(folded.get(reader), statistics)
-                        given.add(reader)
+                    take_statistics(folded, ops, taken, statistics)
+                    given.update(taken)
                 del place, statistics
             else:
                 value = op.run(read, lo, hi)
             if value is not None:
-                values[op.id] = value
+                values[id_] = value
                 if stored:
-                    store[op.id] = value
+                    store[id_] = value
                 del value
             for i in done:
                 values.pop(i, None)
             for i in early:
                 overwritten[0] |= store.pop(i, None) is not None
         return folded
+
+
+def _at_every_size(schedule: Schedule, segment: Segment) -> tuple[list[_Part], dict[int, list[int]]]:
+    """What operations of the segment do, and when its whole values go."""
+    key = OneStrip, segment.whole, segment.body, segment.sinks, segment.drops
+    found: tuple[list[_Part], dict[int, list[int]]] | None = schedule.alike.get(key)
+    if found is None:
+        ops, sinks, early = schedule.program.ops, {*segment.sinks}, segment.goes_early(schedule.program)
+        last_use = {i: b for b in segment.body for i in ops[b].inputs}
+        statistics = statistics_of(ops, segment.sinks)
+        parts = []
+        for id_ in segment.body:
+            op = ops[id_]
+            over = written_over(op, segment.body, sinks, (), ())
+            produced = op.produce is not None and (id_ in sinks or over is not None)
+            done = tuple([i for i in op.inputs if last_use[i] == id_])
+            gone = tuple([i for i in done if i in early])
+            parts.append(_Part(id_, over, id_ in sinks, produced, statistics.get(id_, ()), done, gone))
+        found = schedule.alike[key] = parts, last_uses(ops, segment)
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +21,7 @@ from tvae.pipeline.engine.run.kept_rows import KeptRows, copy_of
 from tvae.pipeline.engine.run.ring import Ring
 from tvae.pipeline.engine.run.run_bands import BandRun
 
-__all__ = ["StripRun", "Take", "statistics_of"]
-
-Take = Callable[[Any, Tensor], Any]
+__all__ = ["StripRun", "statistics_of", "take_statistics"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class _Facts:
 
     sinks: Collection[int]
     early: Collection[int]
-    statistics: Mapping[int, Sequence[tuple[int, Take]]]
+    statistics: Mapping[int, Sequence[int]]
 
 
 def _facts(schedule: Schedule, segment: Segment) -> _Facts:
@@ -44,14 +42,23 @@ def _facts(schedule: Schedule, segment: Segment) -> _Facts:
     return found
 
 
-def statistics_of(ops: Sequence[Op], sinks: Sequence[int]) -> dict[int, list[tuple[int, Take]]]:
+def statistics_of(ops: Sequence[Op], sinks: Sequence[int]) -> dict[int, list[int]]:
     """By value that a segment stores: the reductions that take the statistics it is made with."""
-    found: dict[int, list[tuple[int, Take]]] = {i: [] for i in sinks}
+    found: dict[int, list[int]] = {i: [] for i in sinks}
     for id_ in sinks:
         reduction = ops[id_].reduction
         if reduction is not None and reduction.take is not None and reduction.source in found:
-            found[reduction.source].append((id_, reduction.take))
+            found[reduction.source].append(id_)
     return found
+
+
+def take_statistics(folded: dict[int, Any], ops: Sequence[Op], readers: Sequence[int], statistics: Tensor) -> None:
+    """Those that a value was made with go into the accumulators of reductions."""
+    for id_ in readers:
+        reduction = ops[id_].reduction
+        assert reduction is not None
+        assert reduction.take is not None
+        folded[id_] = reduction.take(folded.get(id_), statistics)
 
 
 class StripRun:
@@ -136,9 +143,8 @@ class StripRun:
                 enter(id_, value)
                 del value
                 if statistics is not None:
-                    for reader, take in self.statistics[id_]:
-                        folded[reader] = take(folded.get(reader), statistics)
-                        taken.add(reader)
+                    take_statistics(folded, self.ops, self.statistics[id_], statistics)
+                    taken.update(self.statistics[id_])
             else:
                 if way is StripWay.CARRIED:
                     enter(id_, self.kept.join(id_, share, None))

@@ -15,7 +15,7 @@ from tvae.kernels.prebuild import Builds, rehearsal
 from tvae.kernels.registry import Failed
 
 ENLARGED = {
-    "an odd weight": ({"taps": last(128, 64, 3, 3)}, r"a weight \[128, 64, 1, 3, 3\]"),
+    "an odd weight": ({"taps": last(128, 64, 3, 3)}, r"a weight \[128, 64, 3, 3\]"),
     "channels": ({"taps": last(96, 64, 4, 4)}, r"a weight \[96, 64"),
     "nothing left": ({"x": last(1, 64, 1, 8), "pads": (1, 1, 0, 1)}, r"a map \[1, 64, 1, 8\]"),
     "columns apart": ({"out": last(1, 128, 16, 32)[..., ::2]}, "columns lie apart"),
@@ -38,7 +38,7 @@ HALVED = {
     "odd rows": ({"x": last(1, 64, 9, 8)}, "sides are odd"),
     "odd columns": ({"x": last(1, 64, 8, 9)}, "sides are odd"),
     "planes": ({"x": last(1, 64, 8, 8).contiguous()}, "columns lie apart"),
-    "single taps": ({"weight": last(128, 64, 1, 1)}, r"a weight \[128, 64, 1, 1, 1\]"),
+    "single taps": ({"weight": last(128, 64, 1, 1)}, r"a weight \[128, 64, 1, 1\]"),
     "channels": ({"weight": last(128, 128, 3, 3)}, r"a map \[1, 64, 1, 8, 8\]"),
     "a larger place": ({"out": last(1, 128, 8, 8)}, "a place for it"),
 }
@@ -139,8 +139,8 @@ LAID = "not innermost, or not at multiples of 16"
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "float32": ({"x": last(1, 64, 8, 8).float()}, "maps of torch.float32"),
     "another type": ({"weight": last(128, 64, 3, 3).half()}, "of unlike type"),
-    "one tap": ({"weight": last(128, 64, 1, 1)}, r"a weight \[128, 64, 1, 1, 1\]$"),
-    "five columns": ({"weight": last(128, 64, 3, 5)}, r"a weight \[128, 64, 1, 3, 5\]$"),
+    "one tap": ({"weight": last(128, 64, 1, 1)}, r"a weight \[128, 64, 1, 1\]$"),
+    "five columns": ({"weight": last(128, 64, 3, 5)}, r"a weight \[128, 64, 3, 5\]$"),
     "channels in": ({"x": last(1, 96, 8, 8), "weight": last(128, 96, 3, 3)}, r"a weight \[128, 96"),
     "channels out": ({"weight": last(192, 64, 3, 3)}, r"a weight \[192, 64"),
     "planes": ({"x": last(1, 64, 8, 8).contiguous()}, LAID),

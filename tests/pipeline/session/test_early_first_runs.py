@@ -3,6 +3,7 @@ so (``tests/gpu/test_changes.py``); here a CPU is told to."""
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from kinds_of_changes import CHANGES, Research, undone
 from slow_but import slow_but
 
 from tvae.pipeline import TiledVAE
+from tvae.pipeline.errors import UnsupportedOp
 from tvae.pipeline.session import session
 from tvae.pipeline.session.early_runs import EarlyRuns
 from tvae.pipeline.session.sides import Sides
@@ -22,6 +24,8 @@ from tvae.pipeline.session.weights import PreparedWeights
 KINDS = ["written_in_secret", "class_and_globals", "hooked", "exchanged", "assigned", "imported_inside"]
 QUICK: list[bool] = []
 """Of each size that came for the first time: was it planned before the model was looked at?"""
+COLLECTS: list[bool] = []
+"""Might Python's collector have worked then?"""
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +35,7 @@ def early(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     def noted(*given: Any, **more: Any) -> Any:
         ready = quickly_ready(*given, **more)
         QUICK.append(ready is not None)
+        COLLECTS.append(gc.isenabled())
         return ready
 
     def start(weights: PreparedWeights, _now: object = None) -> object:
@@ -44,6 +49,7 @@ def early(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(PreparedWeights, "start", start)
     monkeypatch.setattr(session, "EarlyRuns", runs)
     QUICK.clear()
+    COLLECTS.clear()
     with undone(monkeypatch, tmp_path):
         yield
 
@@ -60,6 +66,24 @@ def test_a_model_that_stays_begins_early() -> None:
     for size in ((8, 6), (11, 10), (9, 12), (11, 10)):
         agrees(tiled, model, size)
     assert QUICK == [True, True], "of the second and the third size"
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_pythons_collector_waits_while_a_new_size_begins(enabled: bool) -> None:
+    model = Research()
+    tiled = TiledVAE(model, "cpu", allow_whole=True)
+    agrees(tiled, model, (8, 6))
+    if not enabled:
+        gc.disable()
+    try:
+        agrees(tiled, model, (11, 10))
+        assert COLLECTS == [False]
+        assert gc.isenabled() == enabled
+        with pytest.raises(UnsupportedOp, match="channel"):
+            tiled.encode(torch.zeros(1, 5, 8, 9))
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("name", slow_but(KINDS, CHANGES))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tvae.pipeline.engine.ir.axis import Axis
-from tvae.pipeline.engine.ir.program import Op, Program
+from tvae.pipeline.engine.ir.program import Op, Program, Reduction
 from tvae.pipeline.engine.plan.structure import structure
 
 
@@ -29,7 +29,15 @@ def test_the_same_at_other_sizes() -> None:
     assert structure(program(op(0), op(1, 0, rows=4), op(2, 1))).alike == [0, 1, 0]
 
 
-MORE: dict[str, Any] = {"kind": "noise", "replaces": (0,), "work": 3.0}
+def reduces(*, takes: bool) -> Reduction:
+    return Reduction(0, lambda *_: None, lambda acc: acc, (lambda acc, _: acc) if takes else None)
+
+
+TAKES = reduces(takes=True)
+MORE: dict[str, Any] = {
+    **{"kind": "noise", "replaces": (0,), "work": 3.0, "over": 0, "reduction": TAKES},
+    "produce": lambda *_: (torch.empty(0), None),
+}
 
 
 @pytest.mark.parametrize("name", MORE)
@@ -40,3 +48,9 @@ def test_an_op_with_more_to_say_is_another(name: str) -> None:
     assert structure(program(first, changed)) != before
     assert structure(program(first, changed)) == structure(program(op(0), op(1, 0, **{name: MORE[name]})))
     assert structure(program(copy.copy(first), copy.copy(second))) == before
+
+
+def test_a_reduction_that_takes_statistics_is_another() -> None:
+    plain, takes = (program(op(0), op(1, 0, reduction=reduces(takes=takes))) for takes in (False, True))
+    assert structure(plain) != structure(takes)
+    assert structure(takes) == structure(program(op(0), op(1, 0, reduction=TAKES)))
