@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -65,8 +66,9 @@ def test_products_of_higher_blocks_are_loaded_ahead_in_the_memory_that_there_is(
     products: list[tuple[Tensor, Tensor, Tensor]] = []
     monkeypatch.setattr(attention_launches, "add_product", lambda wide, p, v, _first: products.append((wide, p, v)))
     q, k = noise(40, 64), noise(800, 64)
-    scratch = Scratch(40, 800, 64, q.device, PLAN)
-    attention_launches.load_others(q, k, k.half(), scratch, 0.3, PLAN)
+    plan = replace(PLAN, chunk=960)
+    scratch = Scratch(40, 800, 64, q.device, plan)
+    attention_launches.load_others(q, k, k.half(), scratch, 0.3, plan)
     assert sorted(len(wide) for wide, *_ in products) == [48, 48, 56, 56, 64, 64]
     begin = scratch.weights.data_ptr()
     end = begin + scratch.weights.nbytes

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 if find_spec("triton") is None:
     pytest.skip("needs Triton", allow_module_level=True)
@@ -19,6 +20,7 @@ from tvae.kernels import current
 from tvae.kernels.prebuild import rehearsal, wait_for_all
 from tvae.kernels.triton import launch as launching
 from tvae.kernels.triton.launch import launch
+from tvae.kernels.triton.specialised import specialisation
 
 
 class Kernel:
@@ -152,10 +154,18 @@ def test_what_looks_the_same_is_launched_without_tritons_search(monkeypatch: pyt
     assert len(direct) == 1
 
 
+def told(value: Any, *, fixed: bool) -> Any:
+    """What a kernel of one parameter is specialised for; fixed: not for more than its type."""
+    kernel = type("Kernel", (), {"params": [type("Parameter", (), {"do_not_specialize": fixed})]})
+    return specialisation(kernel, 0, (value,), {})[2:]
+
+
 def test_a_tensor_may_be_specialised_for_its_type_alone() -> None:
     x = torch.zeros(64)
-    assert launching._form(x, False) != launching._form(x[1:], False)
-    assert launching._form(x, True) == launching._form(x[1:], True) != launching._form(x.half(), True)
+    for like in (Tensor, torch.nn.Parameter):
+        one, other, half = (like(t) for t in (x, x[1:], x.half()))
+        assert told(one, fixed=False) != told(other, fixed=False)
+        assert told(one, fixed=True) == told(other, fixed=True) != told(half, fixed=True)
 
 
 def test_what_is_known_of_launches_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,8 +186,9 @@ def test_integers_of_one_form_are_the_same_to_triton(fixed: bool) -> None:
     numbers = [*edges, *torch.randint(-(2**40), 2**40, (200,)).tolist(), *range(-40, 200)]
     theirs: dict[Any, set[Any]] = {}
     for n in (n for n in numbers if -(2**63) <= n < 2**64):
-        theirs.setdefault(launching._form(n, fixed), set()).add(
+        theirs.setdefault(told(n, fixed=fixed), set()).add(
             native_specialize_impl(BaseBackend, n, False, not fixed, True)
         )
     assert all(len(each) == 1 for each in theirs.values())
     assert len(theirs) < 14  # most sizes share a kernel
+    assert told(True, fixed=fixed) not in theirs
