@@ -164,6 +164,6 @@ def test_pieces_that_are_there_are_not_computed_again(
 def test_a_clip_without_a_piece_fails_alone(fill: Any, clip: Any, photos: Any, tmp_path: Path) -> None:
     clip("in/a.mkv", (0, 40, 80), 64, 64)
     photos(1)
-    events = fill(frames=5)
+    events = fill(frames=(5,))
     assert (of(events, ItemDone), of(events, ItemFailed)) == ([0], [1])
     assert [one["key"] for one in samples_in(tmp_path / "out")] == ["000"]
