@@ -184,6 +184,8 @@ class Trainer:
     """It lays images with an alpha channel over white."""
     weighs_alpha: bool = False
     """It drops an alpha channel once a picture is scaled: Pillow has weighed colours by it."""
+    takes_first: bool = False
+    """An animation that Pillow opens is its first picture to it."""
     quick_colours: bool = False
     """PyAV turns its videos into RGB without being told how; see ``ToRgb``."""
     flips: bool = False

@@ -146,7 +146,10 @@ def pieces(source: Source, item: Item, context: Context, plan: CachePlan) -> Ite
     rate = float(info.frame_rate or 0) or request.target_fps or 1.0
     numbers = kept_frames(rate, request.target_fps)
     kept_rate = min(rate, request.target_fps or rate)
-    total = None if request.frame_sample is None else kept_count(source.count(), rate, request.target_fps)
+    total = None
+    if request.frame_sample is not None:
+        with context.busy.at(CLIP_READ):
+            total = kept_count(source.count(), rate, request.target_fps)
     with prefetched(context.busy.during(CLIP_READ, source.frames()), context.queue_frames) as read:
         frames = (chunk.frames[0] for chunk, number in zip(read, numbers, strict=False) if number is not None)
         shown = (plan.pixels(frame, info, framing) for frame in frames)
