@@ -14,6 +14,7 @@ __all__ = [
     "batch_size",
     "existing",
     "listed",
+    "parse_counts",
     "parse_fps",
     "parse_pairs",
     "parse_shape",
@@ -49,6 +50,16 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
         return None
     width, height = _numbers(text, 2, 2, "--size", "WxH, such as 1280x720")
     return width, height
+
+
+def parse_counts(text: str | None, flag: str) -> tuple[int, ...] | None:
+    """``17`` or ``17,33``."""
+    if text is None:
+        return None
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        raise UsageError(f"{flag} {text} is no number of frames; name one such as 17, or several such as 17,33")
+    return tuple(map(int, parts))
 
 
 def pixel_limit(megapixels: int | None) -> int:

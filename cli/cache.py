@@ -43,23 +43,21 @@ AlphaMask = Annotated[
     ),
 ]
 Frames = Annotated[
-    int | None,
+    str | None,
     typer.Option(
         "--frames",
-        metavar="N",
-        min=1,
-        help="Frames of each piece of a video.",
+        metavar="N[,N…]",
+        help="Frames of each piece of a video. With --for musubi: of several lengths, as its target_frames has them.",
         show_default="all, one piece",
         rich_help_panel=CACHE,
     ),
 ]
 Stride = Annotated[
-    int | None,
+    str | None,
     typer.Option(
         "--stride",
-        metavar="N",
-        min=1,
-        help="Cut a piece every N frames.",
+        metavar="N[,N…]",
+        help="Cut a piece every N frames; for several lengths one N, or one for each.",
         show_default="one piece of each video",
         rich_help_panel=CACHE,
     ),
@@ -67,6 +65,30 @@ Stride = Annotated[
 Start = Annotated[
     int,
     typer.Option("--start", metavar="N", min=0, help="Frame that the first piece begins with.", rich_help_panel=CACHE),
+]
+FrameSample = Annotated[
+    int | None,
+    typer.Option(
+        "--frame-sample",
+        metavar="N",
+        min=1,
+        help="With --for musubi: cut N pieces of each length, spread evenly over the video, as it does with "
+        "frame_extraction uniform and frame_sample N.",
+        show_default="one piece, or as --stride says",
+        rich_help_panel=CACHE,
+    ),
+]
+MaxFrames = Annotated[
+    int | None,
+    typer.Option(
+        "--max-frames",
+        metavar="N",
+        min=1,
+        help="With --for musubi, without --frames: use the first N frames of longer videos, as it does with "
+        "frame_extraction full; 129 where its configuration has no max_frames.",
+        show_default="all",
+        rich_help_panel=CACHE,
+    ),
 ]
 Shards = Annotated[
     str | None,
@@ -130,6 +152,8 @@ def cache(
     frames: Frames = None,
     stride: Stride = None,
     start: Start = 0,
+    frame_sample: FrameSample = None,
+    max_frames: MaxFrames = None,
     target_fps: options.TargetFps = None,
     shards: Shards = None,
     concepts: Concepts = None,
@@ -211,14 +235,16 @@ def cache(
                 flip,
                 alpha_mask,
                 posterior,
-                frames,
-                stride,
+                arguments.parse_counts(frames, "--frames"),
+                arguments.parse_counts(stride, "--stride"),
                 start,
                 target_fps,
                 shards,
                 concepts,
                 config,
                 video_clip_mode,
+                frame_sample,
+                max_frames,
             ),
         )
         if print_config:

@@ -237,6 +237,6 @@ def _many(wanted: Conversion, as_json: bool, quiet: bool, verbose: bool, progres
     with Display(as_json=as_json, quiet=quiet, verbose=verbose, progress=progress) as display:
         finished = run_conversion(wanted, display.show)
     if finished.done and not (quiet or as_json or wanted.into_own):
-        for line in advice(wanted.job, wanted.images):
+        for line in advice(wanted.job, display.output, wanted.images):
             say(line)
     raise typer.Exit(ExitCode.SOME_FAILED if finished.failed else ExitCode.DONE)

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 import traceback
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -35,6 +36,8 @@ class Display:
         shown = progress and not quiet and self._console.is_terminal
         self._screen = Screen(self._console, self._dashboard, shown=shown)
         self._told = 0.0
+        self.output: Path | None = None
+        """What the item has given that was done last."""
 
     def __enter__(self) -> Self:
         self._screen.__enter__()
@@ -49,6 +52,8 @@ class Display:
         """Shows one event. Called from one thread."""
         if isinstance(event, jobs.RunStarted):
             work_begins()
+        if isinstance(event, jobs.ItemDone):
+            self.output = event.output
         if self._json and not self._too_soon(event):
             self._result(json.dumps(event.to_json(), allow_nan=False))
         if self._screen.shown:

@@ -20,7 +20,7 @@ def carry_out(job: Job, *, as_json: bool, quiet: bool, verbose: bool, progress: 
     if finished.done and job.vae is None and job.operation != "decode" and not (quiet or as_json):
         say_builtin()
     if finished.done and not (quiet or as_json):
-        for line in advice(job):
+        for line in advice(job, display.output):
             say(line)
     if finished.failed and not (quiet or as_json):
         for line in advice_of_failures(job):

@@ -96,6 +96,11 @@ def _size(value: Any) -> Size:
     return int(width), int(height)
 
 
+def _numbers(value: Any) -> tuple[int, ...]:
+    read = _exactly(int)
+    return tuple(map(read, value if isinstance(value, list) else [value]))
+
+
 def _fps(value: Any) -> Fraction:
     found = re.fullmatch(r"\d{1,9}(/0*[1-9]\d{0,8}|\.\d{1,9})?", str(value), re.ASCII)
     if found is None or type(value) not in (int, str):
@@ -131,6 +136,12 @@ _KEYS: dict[Any, Key] = {
     ),
     Buckets: Key("on, off, or sides such as '256-2048/64'", {"type": "string"}, _buckets, str),
     Fraction: Key("a rate such as 25 or '30000/1001'", {"type": ["integer", "string"]}, _fps, str),
+    tuple[int, ...]: Key(
+        "a whole number or a list of them",
+        {"type": ["integer", "array"], "items": {"type": "integer"}},
+        _numbers,
+        lambda value: value[0] if len(value) == 1 else [*value],
+    ),
     tuple[tuple[str, str], ...]: Key(
         "a table of texts and numbers",
         {"type": "object", "additionalProperties": {"type": ["string", "number"]}},

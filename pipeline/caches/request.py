@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.memory.amount import parse_size
 
-__all__ = ["Buckets", "CacheRequest"]
+__all__ = ["CUTS", "Buckets", "CacheRequest", "listed"]
+
+CUTS = "--frames, --stride, --start, --frame-sample, --max-frames and --target-fps"
+"""What says something about videos alone."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +64,12 @@ class CacheRequest:
     """Also the alpha of each image, by which the trainer weighs its loss."""
     posterior: Literal["mean", "sample"] | None = None
     """What is stored of the encoder's distribution; None: what the trainer stores."""
-    frames: int | None = None
-    """Of each piece of a video; None: one piece, as long as the VAE takes it."""
-    stride: int | None = None
-    """Frames from the beginning of a piece to that of the next; None: one piece of each video."""
+    frames: tuple[int, ...] | None = None
+    """Of each piece of a video, of several lengths where there are several; None: one piece, as long as the VAE takes
+    it."""
+    stride: tuple[int, ...] | None = None
+    """Frames from the beginning of a piece to that of the next: one for all lengths, or one for each. None: one piece
+    of each length."""
     start: int = 0
     """The frame that the first piece begins with."""
     target_fps: float | None = None
@@ -77,6 +82,11 @@ class CacheRequest:
     """The trainer's file of settings of a training; None: they are as the request says."""
     video_clip_mode: Literal["single_beginning", "single_middle"] | None = None
     """Of data sets: from where clips are taken, by the name that the trainer has for it; None: from the beginning."""
+    frame_sample: int | None = None
+    """Pieces of each length, spread evenly over the video; those that begin with the same frame are one. None: as
+    ``stride`` says."""
+    max_frames: int | None = None
+    """Of a video that is one piece, the first so many, from ``start`` on; None: all."""
 
     def __post_init__(self) -> None:
         if self.posterior not in (None, "mean", "sample"):
@@ -86,19 +96,35 @@ class CacheRequest:
                 f"--video-clip-mode {self.video_clip_mode} is none that diffusion-pipe knows: single_beginning or "
                 "single_middle"
             )
-        for name in ("frames", "stride"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"--{name} {value} is too small; it counts frames, at least 1")
         if self.start < 0:
             raise UsageError(f"--start {self.start} is not a frame; they are numbered from 0")
-        if self.stride is not None and self.frames is None:
-            raise UsageError("--stride cuts videos into pieces; say how long they are with --frames")
+        self._check_cuts()
         if self.target_fps is not None and not 0 < self.target_fps < 1e4:
             raise UsageError(f"--target-fps {self.target_fps} is not a frame rate; it must be above 0")
-
         if self.shards is not None:
             parse_size(self.shards)
+
+    def _check_cuts(self) -> None:
+        counts = {"frames": self.frames, "stride": self.stride}
+        counts |= {"frame-sample": _alone(self.frame_sample), "max-frames": _alone(self.max_frames)}
+        for name, values in counts.items():
+            if values is not None and min(values, default=0) < 1:
+                raise UsageError(f"--{name} {listed(values)} is too small; it counts from 1 up")
+        if self.frames is None:
+            for name in ("stride", "frame-sample"):
+                if counts[name] is not None:
+                    raise UsageError(f"--{name} cuts videos into pieces; say how long they are with --frames")
+            return
+        if len({*self.frames}) < len(self.frames):
+            raise UsageError(f"--frames {listed(self.frames)} names a length twice")
+        if self.max_frames is not None:
+            raise UsageError("--max-frames is of videos in one piece; leave it or --frames out")
+        if self.stride is not None and len(self.stride) not in (1, len(self.frames)):
+            raise UsageError(
+                f"--stride {listed(self.stride)}: name one, or one for each length of --frames {listed(self.frames)}"
+            )
+        if self.stride is not None and self.frame_sample is not None:
+            raise UsageError("--stride and --frame-sample both say where pieces begin; leave one of them out")
 
     @property
     def reads_concepts(self) -> bool:
@@ -108,4 +134,21 @@ class CacheRequest:
     @property
     def cuts_clips(self) -> bool:
         """Whether it says anything about videos."""
-        return bool(self.frames or self.stride or self.start or self.target_fps)
+        return bool(self.frames or self.start or self.target_fps or self.max_frames)
+
+    @property
+    def recorded_cuts(self) -> dict[str, Any]:
+        """Of videos, as records have it. A single length is a number there: older records have no others."""
+        each = (one if one is None or len(one) > 1 else one[0] for one in (self.frames, self.stride))
+        said = {"frame_sample": self.frame_sample, "max_frames": self.max_frames}
+        pieces = [*([*one] if isinstance(one, tuple) else one for one in each), self.start, self.target_fps]
+        return {"pieces": pieces, **{name: value for name, value in said.items() if value is not None}}
+
+
+def listed(numbers: tuple[int, ...]) -> str:
+    """As the command takes them."""
+    return ",".join(map(str, numbers))
+
+
+def _alone(value: int | None) -> tuple[int, ...] | None:
+    return None if value is None else (value,)

@@ -64,6 +64,8 @@ class Architecture:
     """A second name, where the trainer has one."""
     revision: int = 0
     """Counts the times that tvae's files of it were found wrong: those of an older revision are made again."""
+    note: str | None = None
+    """What a user should know of its caches alone; a line."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,8 @@ class Trainer:
     """It lays images with an alpha channel over white."""
     weighs_alpha: bool = False
     """It drops an alpha channel once a picture is scaled: Pillow has weighed colours by it."""
+    takes_first: bool = False
+    """An animation that Pillow opens is its first picture to it."""
     quick_colours: bool = False
     """PyAV turns its videos into RGB without being told how; see ``ToRgb``."""
     flips: bool = False
@@ -193,6 +197,8 @@ class Trainer:
     """Of all tensors in a file: a line on what ``values`` does not give, where a user should know."""
     beside: bool = False
     """It looks for a cache in the folders of the images."""
+    image_suffixes: tuple[str, ...] | None = None
+    """In lower case, by which it knows images; all else is a video to it. None: it opens files to tell."""
     whole_names: bool = False
     """Its files are found by the whole name of an image, the suffix included."""
     one_size: bool = False
@@ -205,6 +211,8 @@ class Trainer:
     """It cannot be told to leave small images small."""
     one_piece: bool = False
     """A video is one file; it cannot tell pieces apart."""
+    frame_extraction: bool = False
+    """It cuts a video into pieces of several lengths, spreads them over it, or takes no more than its first frames."""
     apart: bool = False
     """Images and videos have cache folders of their own."""
     bucketed_clips: bool = False
@@ -235,6 +243,16 @@ class Trainer:
             with suppress(OSError, ValueError):
                 texts = read_texts(root / place)
         return self.entry(place, texts)
+
+    def check_kind(self, place: PurePosixPath, kind: Kind) -> None:
+        """ValueError for what it would take for the other kind, by its name."""
+        if self.image_suffixes is None:
+            return
+        named, suffixes = place.suffix.lower() in self.image_suffixes, ", ".join(self.image_suffixes)
+        if kind == "image" and not named:
+            raise ValueError(f"{self.name} knows images by {suffixes} alone and stops at others; convert it to PNG")
+        if kind == "video" and named:
+            raise ValueError(f"{self.name} takes an animation that is called {place.suffix} for a single image")
 
     def leaves_turned(self, info: MediaInfo) -> bool:
         """Is this a picture that its file says to turn, and that the trainer takes as it is stored?"""

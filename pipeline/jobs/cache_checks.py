@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tvae.pipeline.caches.request import CUTS
 from tvae.pipeline.errors import UsageError
 
 if TYPE_CHECKING:
+    from tvae.pipeline.caches import CacheRequest, Trainer
     from tvae.pipeline.jobs.cache_plan import CachePlan
 
 __all__ = ["check_plan"]
@@ -19,11 +21,9 @@ def check_plan(plan: CachePlan) -> None:
         raise UsageError(f"{trainer.name} keeps no mirrored images in its cache; leave --flip out")
     if request.alpha_mask and not trainer.alpha_masks:
         raise UsageError(f"{trainer.name} keeps no alpha in its cache; leave --alpha-mask out")
+    _check_cuts(request, trainer)
     if request.cuts_clips and not plan.architecture.clips:
-        raise UsageError(
-            f"{trainer.name} caches images alone for {plan.architecture.name}; leave --frames, --stride, --start "
-            "and --target-fps out"
-        )
+        raise UsageError(f"{trainer.name} caches images alone for {plan.architecture.name}; leave {CUTS} out")
     if request.shards is not None and trainer.form is None:
         raise UsageError(f"{trainer.name} reads a file of each source, and no shards; leave --shards out")
     if trainer.form is not None and plan.shard_bytes > trainer.form.most:
@@ -59,9 +59,22 @@ def check_plan(plan: CachePlan) -> None:
     _check_frames(plan)
 
 
+def _check_cuts(request: CacheRequest, trainer: Trainer) -> None:
+    """What one trainer alone can be told."""
+    if trainer.frame_extraction:
+        return
+    for name, value in (("frame_sample", request.frame_sample), ("max_frames", request.max_frames)):
+        if value is not None:
+            raise UsageError(f"{trainer.name} has no {name}; leave --{name.replace('_', '-')} out")
+    if max(len(request.frames or ()), len(request.stride or ())) > 1:
+        raise UsageError(f"{trainer.name} does not tell pieces of several lengths apart; name one with --frames")
+
+
 def _check_frames(plan: CachePlan) -> None:
-    frames, info = plan.request.frames, plan.model.info
-    if frames is not None and info.temporal_factor is not None:
+    request, info = plan.request, plan.model.info
+    if info.temporal_factor is None:
+        return
+    for frames in request.frames or ():
         over = (frames - info.lead_frames) % info.temporal_factor
         if over or frames < info.lead_frames:
             shorter = max(frames - over, info.lead_frames or info.temporal_factor)

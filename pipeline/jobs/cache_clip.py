@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import count, islice
+from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tvae.pipeline.caches.cuts import kept_count, kept_frames, pieces_of
 from tvae.pipeline.caches.record import FileRecord
 from tvae.pipeline.caches.spec import Piece
 from tvae.pipeline.errors import InputError
@@ -35,11 +35,10 @@ from tvae.pipeline.models.load import BUILTIN
 from tvae.pipeline.session.outputs.taken_apart import Posterior
 
 if TYPE_CHECKING:
-    from tvae.pipeline.caches import CacheRequest
     from tvae.pipeline.session.model import Model
     from tvae.pipeline.session.model_info import Known
 
-__all__ = ["cache_clip_item", "encoded", "kept_frames", "pieces", "pieces_of", "stored"]
+__all__ = ["cache_clip_item", "encoded", "no_piece", "pieces", "stored"]
 
 
 def cache_clip_item(item: Item, context: Context, plan: CachePlan) -> ClipRun:
@@ -64,8 +63,7 @@ def cache_clip_item(item: Item, context: Context, plan: CachePlan) -> ClipRun:
         for piece, frames in pieces(source, item, context, plan):
             done.add(model, source, piece, frames)
         if not done.files:
-            wanted = plan.request.start + (plan.request.frames or 1)
-            raise InputError(f"it holds no piece to cache: fewer than {wanted} frames")
+            raise no_piece(plan)
         yield
         source.check_unchanged()
         plan.commit(item.record, done.record.with_files(tuple(done.files)))
@@ -148,60 +146,23 @@ def pieces(source: Source, item: Item, context: Context, plan: CachePlan) -> Ite
     rate = float(info.frame_rate or 0) or request.target_fps or 1.0
     numbers = kept_frames(rate, request.target_fps)
     kept_rate = min(rate, request.target_fps or rate)
+    total = None
+    if request.frame_sample is not None:
+        with context.busy.at(CLIP_READ):
+            total = kept_count(source.count(), rate, request.target_fps)
     with prefetched(context.busy.during(CLIP_READ, source.frames()), context.queue_frames) as read:
         frames = (chunk.frames[0] for chunk, number in zip(read, numbers, strict=False) if number is not None)
         shown = (plan.pixels(frame, info, framing) for frame in frames)
-        for start, held in pieces_of(shown, request, lambda length: _fitted(length, model)):
+        for start, held in pieces_of(shown, request, lambda length: _fitted(length, model), total):
             yield Piece(start, len(held), kept_rate), held
+
+
+def no_piece(plan: CachePlan) -> InputError:
+    """Of a video that is too short."""
+    wanted = plan.request.start + min(plan.request.frames or (1,))
+    return InputError(f"it holds no piece to cache: fewer than {wanted} frames")
 
 
 def _fitted(length: int, model: Known) -> int:
     """The longest clip of at most so many frames that the VAE takes; 0 where there is none."""
     return next((n for n in range(length, 0, -1) if not missing_frames(model.info, n)), 0)
-
-
-def kept_frames(rate: float, wanted: float | None) -> Iterator[int | None]:
-    """For each frame of a video in turn: its number among those that are kept, or None.
-
-    Of a video of ``rate`` frames a second so many are kept that there are ``wanted``; of a slower one all.
-    """
-    if wanted is None or wanted >= rate:
-        yield from count()
-        return
-    step, place, last = wanted / rate, 0.0, -1
-    while True:
-        number, place = int(place), place + step
-        yield number if number != last else None
-        last = number
-
-
-@dataclass
-class _Open:
-    start: int
-    frames: list[np.ndarray]
-
-
-def pieces_of(
-    frames: Iterable[np.ndarray], request: CacheRequest, fitted: Callable[[int], int]
-) -> Iterator[tuple[int, list[np.ndarray]]]:
-    """Number of the first frame, and the frames, of each piece. What is left at the end is no piece.
-
-    fitted: the length that a clip of so many frames is cut to where the request names none.
-    """
-    if request.frames is None:
-        whole = [frame for number, frame in enumerate(frames) if number >= request.start]
-        if length := fitted(len(whole)):
-            yield request.start, whole[:length]
-        return
-    waiting: list[_Open] = []
-    for number, frame in enumerate(frames):
-        past = number - request.start
-        if past >= 0 and (past == 0 if request.stride is None else past % request.stride == 0):
-            waiting.append(_Open(number, []))
-        for one in waiting:
-            one.frames.append(frame)
-        if waiting and len(waiting[0].frames) == request.frames:
-            done = waiting.pop(0)
-            yield done.start, done.frames
-        if request.stride is None and number >= request.start and not waiting:
-            return

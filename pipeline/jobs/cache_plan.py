@@ -114,7 +114,12 @@ class CachePlan:
         return (self.request.posterior or self.architecture.posterior) if self.model.info.posterior else "none"
 
     def subject(self, place: PurePosixPath, info: MediaInfo, piece: Piece | None = None) -> Subject:
-        """An image or a piece of a video. place: below the output folder. Raises InputError for want of a bucket."""
+        """An image or a piece of a video. place: below the output folder. Raises InputError for want of a bucket, and
+        for what the trainer takes for the other kind."""
+        try:
+            self.trainer.check_kind(place, info.kind)
+        except ValueError as error:
+            raise InputError(str(error)) from None
         size = self.trainer.sees(info)
         return Subject(place, size, self.framing(size), self.architecture, piece, self.request.flip)
 
@@ -286,7 +291,7 @@ class CachePlan:
             "posterior": self.posterior,
             "seed": self.job.seed if self.posterior == "sample" else None,
             "computed": str(self.model.dtype).removeprefix("torch."),
-            "pieces": [request.frames, request.stride, request.start, request.target_fps],
+            **request.recorded_cuts,
             **({"alpha_mask": True} if request.alpha_mask else {}),  # records of before there was one are as good
             **({"revision": self.architecture.revision} if self.architecture.revision else {}),
             **({"video_clip_mode": request.video_clip_mode} if request.video_clip_mode else {}),

@@ -125,7 +125,9 @@ def open_source(
         trainer = None if job.cache is None else trainer_named(job.cache.trainer)
         alpha = job.cache is not None and trainer is not None and (job.cache.alpha_mask or trainer.takes_alpha)
         quick = trainer is not None and trainer.quick_colours
-        reader = sandbox.open_reader(path, job.max_pixels, hold, _memory(job), alpha=alpha, quick=quick)
+        first = trainer is not None and trainer.takes_first
+        how = {"alpha": alpha, "quick": quick, "first": first}
+        reader = sandbox.open_reader(path, job.max_pixels, hold, _memory(job), **how)
     with reader:
         shape = (factor, job.size) if job.cache is None else (1, None)  # a cache has sizes of its own
         wanted = ((reader.info.width, reader.info.height), *shape, job.fit, job.align)

@@ -40,8 +40,8 @@ _PIX_FMT = {"1": "monob", "L": "gray", "LA": "ya8", "P": "pal8", "PA": "pal8", "
 Image.init()
 
 
-def is_image(opened: Opened, max_pixels: int = MAX_PIXELS) -> bool:
-    """Whether Pillow reads it as one picture; animations of some formats are videos.
+def is_image(opened: Opened, max_pixels: int = MAX_PIXELS, *, first: bool = False) -> bool:
+    """Whether Pillow reads it as one picture; animations of some formats are videos, unless the ``first`` is wanted.
 
     Raises InputError for more than ``max_pixels``, a broken header, and HEIF (FFmpeg would read single tiles of it).
     """
@@ -54,6 +54,8 @@ def is_image(opened: Opened, max_pixels: int = MAX_PIXELS) -> bool:
             raise InputError(f"{path}: is a HEIF photo, which is not supported; convert it to JPEG or PNG first")
         return False
     with image:
+        if first:
+            return True
         if image.format == JPEG.name and path.suffix.lower() in MJPEG.suffixes and _follow(opened.file):
             return False
         return _format_of(image).several != "video" or _pictures(image, path) == 1
@@ -152,7 +154,7 @@ class ImageReader(StillReader):
         orientation = from_exif(tag)
         has_alpha = transparent(image)
         pix_fmt = _PIX_FMT.get(image.mode, image.mode.lower())
-        if _format_of(image).several == "first" and _pictures(image, self._path) > 1:
+        if _format_of(image).several != "main" and _pictures(image, self._path) > 1:
             self.warnings.append("holds several pictures; the first one was read")
         profile = image.info.get("icc_profile")
         turned = False

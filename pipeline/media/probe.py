@@ -44,15 +44,17 @@ def open_reader(
     *,
     alpha: bool = False,
     quick: bool = False,
+    first: bool = False,
 ) -> Reader:
     """Open an image or a video for reading frames, by its content. Raises InputError for what cannot be read, pictures
     of more than ``max_pixels`` among it, and those that would take more than ``memory`` bytes to read (None: any
     number). hold: is told how many bytes reading an image takes, before they are taken; on_size: how many pixels a
     frame of a video has. opened: the file, where the caller has it open. alpha: of an image that Pillow reads and that
-    has alpha, it comes with the colours; see ``Frame``. quick: how a video's colours are converted, see ``ToRgb``."""
+    has alpha, it comes with the colours; see ``Frame``. quick: how a video's colours are converted, see ``ToRgb``.
+    first: an animation that Pillow reads is its first picture."""
     path = Path(path).absolute()
     with nullcontext(opened) if opened is not None else _opened(path) as file:
-        if _is_image(file, max_pixels):
+        if _is_image(file, max_pixels, first=first):
             return ImageReader(file, max_pixels, hold, memory, alpha=alpha)
     return VideoReader(path, max_pixels, memory, on_size, quick=quick)
 
@@ -78,7 +80,7 @@ def _opened(path: Path) -> Opened:
         raise _unreadable(path, error) from error
 
 
-def _is_image(opened: Opened, max_pixels: int) -> bool:
+def _is_image(opened: Opened, max_pixels: int, *, first: bool = False) -> bool:
     path = opened.path
     if opened.length == 0:
         raise _empty(path)
@@ -90,7 +92,7 @@ def _is_image(opened: Opened, max_pixels: int) -> bool:
         raise InputError(f"{path}: is cut off, its last {missing} bytes are missing; fetch it again")
     if endless:
         raise InputError(f"{path}: is cut off, the end of the picture is missing; fetch it again")
-    return is_image(opened, max_pixels)
+    return is_image(opened, max_pixels, first=first)
 
 
 def _empty(path: Path) -> InputError:

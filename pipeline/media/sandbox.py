@@ -106,12 +106,14 @@ class Sandbox:
         *,
         alpha: bool = False,
         quick: bool = False,
+        first: bool = False,
     ) -> Reader:
         path = Path(path).absolute()
         with self._open(path) as opened:
             if not self._takes(path, opened):
-                return open_here(path, max_pixels, hold, memory, lambda _: None, opened, alpha=alpha, quick=quick)
-        asked = Asked(path, max_pixels, memory, hold, alpha, quick)
+                how = {"alpha": alpha, "quick": quick, "first": first}
+                return open_here(path, max_pixels, hold, memory, lambda _: None, opened, **how)
+        asked = Asked(path, max_pixels, memory, hold, alpha, quick, first)
         reader, process = self._served(path, lambda process: self._opened(process, asked))
         if not isinstance(reader, SandboxedVideo):
             self._give_back(process)
@@ -175,7 +177,8 @@ class Sandbox:
         """What a process makes of a file: a reader, or an answer that says what is wrong."""
         size = asked.path.stat().st_size
         limits = {"max_pixels": asked.max_pixels, "memory": asked.memory}
-        question = {"path": str(asked.path), "alpha": asked.alpha, "quick": asked.quick, **limits}
+        how = {"alpha": asked.alpha, "quick": asked.quick, "first": asked.first}
+        question = {"path": str(asked.path), **how, **limits}
         with process.asked(size):
             answer = process.ask(question | {"bytes": size, "seconds": process.least})
             if "held" not in answer:

@@ -20,7 +20,7 @@ _LARGEST = 1 << 63
 
 @dataclass
 class Asked:
-    """One file and its limits. hold, alpha, quick: see ``open_reader``; taken: bytes for which room has been asked."""
+    """One file and its limits. hold, alpha, quick, first: see ``open_reader``; taken: bytes that room was asked for."""
 
     path: Path
     max_pixels: int
@@ -28,6 +28,7 @@ class Asked:
     hold: Callable[[int], None] | None = None
     alpha: bool = False
     quick: bool = False
+    first: bool = False
     taken: int | None = None
 
     def take(self, size: Any) -> None:

@@ -93,19 +93,19 @@ class _Worker:
                 warnings = []
                 self._tell({"tags": read_tags(path, warnings).to_json(), "warnings": warnings})
             else:
-                alpha, quick = question["alpha"], question["quick"]
-                self._open(path, question["max_pixels"], question["memory"], alpha=alpha, quick=quick)
+                how = {name: question[name] for name in ("alpha", "quick", "first")}
+                self._open(path, question["max_pixels"], question["memory"], **how)
 
-    def _open(self, path: Path, max_pixels: int, memory: int | None, *, alpha: bool, quick: bool) -> None:
+    def _open(self, path: Path, max_pixels: int, memory: int | None, *, alpha: bool, quick: bool, first: bool) -> None:
         def hold(taken: int) -> None:
             self._tell({"held": taken})
             receive(self._questions)
             self._begin(taken, self._size + taken)
 
         self._begin(0)
-        if memory is not None and not _pillow_reads(path, max_pixels):
+        if memory is not None and not _pillow_reads(path, max_pixels, first):
             _bound_memory(memory)  # FFmpeg does not always tell before how much it takes
-        with open_reader(path, max_pixels, hold, memory, _bound_video, alpha=alpha, quick=quick) as reader:
+        with open_reader(path, max_pixels, hold, memory, _bound_video, alpha=alpha, quick=quick, first=first) as reader:
             if isinstance(reader, VideoReader) and reader.info.kind == "video":
                 self._serve(path, reader)
                 return
@@ -179,10 +179,10 @@ def _described(reader: Reader) -> dict[str, Any]:
     return found | {"path": None}
 
 
-def _pillow_reads(path: Path, max_pixels: int) -> bool:
+def _pillow_reads(path: Path, max_pixels: int, first: bool) -> bool:
     try:
         with Opened(path) as opened:
-            return is_image(opened, max_pixels)
+            return is_image(opened, max_pixels, first=first)
     except (InputError, OSError):  # told when it is opened
         return True
 

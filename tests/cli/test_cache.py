@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 from cache_vaes import saved
@@ -56,6 +58,43 @@ def test_where_the_trainer_looks_is_told() -> None:
     assert Path("photos/0_0096x0064_sdxl.npz").is_file()
 
 
+@pytest.mark.parametrize(
+    ("vae", "words", "told"),
+    [
+        ("hunyuan15", [], True),
+        ("hunyuan15", ["--arch", "hv15"], True),
+        ("flux2", ["--arch", "f2d"], False),
+        ("hunyuan", [], False),
+    ],
+)
+def test_what_is_of_one_model_is_told_for_it_alone(vae: str, words: list[str], told: bool) -> None:
+    saved(vae, Path("other"))
+    run = ("cache", "photos/0.png", "--for", "musubi", "--vae", "other", "-o", "out", "--size", "64x64")
+    code, _, error = call(*run, *words)
+    assert (code, "set resolution, enable_bucket" in error) == (0, True)
+    assert ("(hv15)" in error) is told
+
+
+def test_clips_of_several_lengths_from_the_shell() -> None:
+    saved("wan", Path("other"))
+    with av.open("clip.mkv", "w") as container:
+        stream = container.add_stream("libx264rgb", rate=16)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "rgb24"
+        for n in range(12):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.full((48, 64, 3), n, np.uint8), format="rgb24")))
+        container.mux(stream.encode())
+    run = ("cache", "clip.mkv", "--for", "musubi", "--arch", "wan", "--vae", "other", "-o", "out", "--size", "64x48")
+    asked = (*run, "--frames", "5,9", "--stride", "5,9")
+    assert call(*asked)[0] == 0
+    names = [f"clip_{start:05d}-{frames:03d}_0064x0048_wan.safetensors" for start, frames in ((0, 5), (0, 9), (5, 5))]
+    assert sorted(path.name for path in Path("out").iterdir() if path.is_file()) == names
+    assert "1 skipped" in call(*asked)[2]
+    assert call("verify", "out")[:2] == (0, "1 fine\n")
+    printed = tomllib.loads(call(*asked, "--print-config")[1])["step"][0]["cache"]
+    assert (printed["frames"], printed["stride"]) == ([5, 9], [5, 9])
+    assert call(*run, "--frames", "5", "--max-frames", "9")[0] == 2
+
+
 def test_verify_finds_what_was_damaged_and_what_is_stale() -> None:
     call(*CACHE)
     assert call("verify", "out")[:2] == (0, "2 fine\n")
@@ -96,6 +135,13 @@ def test_damaged_files_of_a_cache_count_once() -> None:
         (["--for", "kohya", "--frames", "9"], "images alone"),
         (["--for", "kohya", "--stride", "9"], "--frames"),
         (["--for", "kohya", "--video-clip-mode", "single_middle"], "no video_clip_mode"),
+        (["--for", "kohya", "--frames", "5", "--frame-sample", "2"], "kohya has no frame_sample; leave --frame-sample"),
+        (["--for", "webdataset", "--frames", "5", "--frame-sample", "2"], "webdataset has no frame_sample"),
+        (["--for", "kohya", "--max-frames", "129"], "kohya has no max_frames; leave --max-frames out"),
+        (["--for", "webdataset", "--max-frames", "129"], "webdataset has no max_frames"),
+        (["--for", "webdataset", "--frames", "5,9"], "does not tell pieces of several lengths apart"),
+        (["--for", "kohya", "--frames", "5,x"], "--frames 5,x is no number of frames"),
+        (["--for", "kohya", "--frames", "5", "--stride", "0"], "--stride 0 is too small"),
     ],
 )
 def test_refused_in_one_line(words: list[str], told: str) -> None:
@@ -120,6 +166,8 @@ def test_the_shell_knows_the_trainers() -> None:
         (["dataset.toml", "--size", "64x64"], "leave --size and --buckets out"),
         (["dataset.toml", "--buckets", "off"], "leave --size and --buckets out"),
         (["dataset.toml", "--frames", "9"], "in --video-clip-mode; leave --frames"),
+        (["dataset.toml", "--max-frames", "9"], "in --video-clip-mode; leave --frames"),
+        (["dataset.toml", "--frames", "9", "--frame-sample", "2"], "in --video-clip-mode; leave --frames"),
         (["dataset.toml", "--video-clip-mode", "multiple_overlapping"], "video-clip-mode"),
         (["dataset.toml", "--no-clobber"], "leave --no-clobber out"),
         (["dataset.toml", "--arch", "flux"], "16 channels"),

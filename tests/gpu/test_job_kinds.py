@@ -75,7 +75,7 @@ def test_clips_for_musubi(bound: str, tmp_path: Path) -> None:
     clips.mkdir()
     for name in ("a", "b"):
         write_clip(clips / f"{name}.mkv", 20, sound=False, side=64)
-    request = CacheRequest("musubi", "wan", posterior="mean", frames=9, stride=9)
+    request = CacheRequest("musubi", "wan", posterior="mean", frames=(9,), stride=(9,))
     options = {"vae": str(model.folder), "cache": request, "size": (64, 64), **BOUNDS[bound]}
     assert work("cache", clips, output=str(tmp_path / "out"), **options) == 2
     made = sorted((tmp_path / "out").rglob("*.safetensors"))

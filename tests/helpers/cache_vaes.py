@@ -23,6 +23,7 @@ CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "flux2": ("AutoencoderKLFlux2", {"latent_channels": 32}),
     "wan": ("AutoencoderKLWan", {"z_dim": 16}),
     "hunyuan": ("AutoencoderKLHunyuanVideo", {"latent_channels": 16}),
+    "hunyuan15": ("AutoencoderKLHunyuanVideo15", {"latent_channels": 32, "block_out_channels": (16, 16, 16, 16, 64)}),
     "ltx": ("AutoencoderKLLTXVideo", {"latent_channels": 128}),
     "ltx2": ("AutoencoderKLLTX2Video", {"latent_channels": 128}),
 }

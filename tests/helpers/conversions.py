@@ -30,6 +30,7 @@ def tvae(*words: object) -> tuple[int, str, list[str]]:
     done = CliRunner().invoke(app, [*map(str, words)])
     lines = (line.removeprefix("tvae: ") for line in done.stderr.splitlines() if line.startswith("tvae: "))
     notes = {note for trainer in TRAINERS.values() for note in trainer.notes}
+    notes |= {str(one.note) for trainer in TRAINERS.values() for one in trainer.architectures}
     return done.exit_code, done.stdout, [line for line in lines if line not in notes and BESIDE not in line]
 
 

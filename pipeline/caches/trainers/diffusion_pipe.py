@@ -93,6 +93,7 @@ TRAINER = Trainer(
     one_size=True,
     enlarges=True,
     over_white=True,
+    takes_first=True,
     form=PICKLED,
     notes=(
         "a record is found by the table of all images, videos and captions: when one has come, gone or changed, run "

@@ -4,7 +4,8 @@ Read at commit 400fd31054597515f47125691032c04b1c3ee24e: ``scripts/process_video
 ``datasets`` of ltx-trainer, and the encoder of ltx-core.
 
 ``latents``: the mean in model space, [128, F, h, w], bfloat16; ``num_frames``, ``height`` and ``width`` of the latents;
-``fps`` of the frames, 1.0 for an image. Images are scaled bicubically, as floats, to cover the one size that was asked
+``fps`` of the frames, 1.0 for an image. Images are what is called .png, .jpg or .jpeg: its program reads all else as a
+video, and stops at one of a single frame. They are scaled bicubically, as floats, to cover the one size that was asked
 for. The trainer's own list of several sizes is left out: name one size a run. So are the latents of sound, which
 another model makes.
 """
@@ -89,6 +90,7 @@ TRAINER = Trainer(
     values=_values,
     folder=_folder,
     upright=("image",),
+    image_suffixes=(".png", ".jpg", ".jpeg"),
     quick_colours=True,
     one_size=True,
     enlarges=True,

@@ -143,9 +143,10 @@ def _made(
     clips: bool = False,
     constants: tuple[float, float] | None = None,
     revision: int = 0,
+    note: str | None = None,
 ) -> Architecture:
     made = Architecture(name, classes, channels, factor, space, posterior, _RESOLUTION, dtype, 16, constants)
-    return replace(made, clips=clips, label=label, revision=revision)
+    return replace(made, clips=clips, label=label, revision=revision, note=note)
 
 
 TRAINER = Trainer(
@@ -170,6 +171,8 @@ TRAINER = Trainer(
             "float16",
             True,
             revision=1,
+            note="HunyuanVideo 1.5 (hv15) is cached as musubi-tuner does with --vae_sample_size 0; without that it "
+            "encodes in blended tiles",
         ),
         _made("zi", "z_image", ("AutoencoderKL",), 16, 8, "raw", "mean", "float32", constants=(0.3611, 0.1159)),
         _made("i4", "ideogram4", _FLUX2, 32, 8, "raw", "mean", "bfloat16", revision=1),
@@ -187,10 +190,9 @@ TRAINER = Trainer(
     quick_colours=True,
     apart=True,
     bucketed_clips=True,
+    frame_extraction=True,
     notes=(
         "set resolution, enable_bucket and bucket_no_upscale in musubi-tuner's dataset configuration as here, and "
         "cache_directory to the output folder",
-        "HunyuanVideo 1.5 (hv15) is cached as musubi-tuner does with --vae_sample_size 0; without that it encodes in "
-        "blended tiles",
     ),
 )

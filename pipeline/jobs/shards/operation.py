@@ -12,11 +12,10 @@ from torch import Tensor
 from tvae.pipeline.caches import Subject
 from tvae.pipeline.caches.shards import Sample
 from tvae.pipeline.caches.shards.record import OriginRecord, SampleRecord
-from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.jobs.busy import CLIP, CLIP_WRITE
 from tvae.pipeline.jobs.cache import Cache
-from tvae.pipeline.jobs.cache_clip import encoded, pieces, stored
+from tvae.pipeline.jobs.cache_clip import encoded, no_piece, pieces, stored
 from tvae.pipeline.jobs.cache_draw import drawn, generator_of
 from tvae.pipeline.jobs.cache_plan import CachePlan
 from tvae.pipeline.jobs.clips import ClipRun
@@ -103,8 +102,7 @@ class Shards(Cache):
                         self._packing.stage(item, sample, self._record(subject, went))
                 context.emit(Progress(item.source, item.index, piece.start + piece.frames, None))
             if not count:
-                wanted = plan.request.start + (plan.request.frames or 1)
-                raise InputError(f"it holds no piece to cache: fewer than {wanted} frames")
+                raise no_piece(plan)
             yield
             source.check_unchanged()
             notices = source.reader.warnings

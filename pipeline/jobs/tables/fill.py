@@ -35,7 +35,7 @@ from tvae.pipeline.models.load import BUILTIN
 
 __all__ = ["fill_table", "planned_in_table"]
 
-_ANIMATION = "it is an animation, and tvae caches none for diffusion-pipe; take it out of the folder"
+_CLIP = "tvae reads it as a video, for which diffusion-pipe does not take it; convert it, or take it out of the folder"
 _BY_TRAINER = "diffusion-pipe has cached it"
 _MOVED = "its latents are there; metadata.db is written again when those of all images are"
 
@@ -70,7 +70,7 @@ def planned_in_table(
 
     def check(item: Item) -> None:
         if not table.holds_video(item):  # their headers were looked at for the table
-            check_opened(item, context, plan, _ANIMATION)
+            check_opened(item, context, plan, _CLIP)
 
     look = planned_in_shards(items, context, plan, TableStanding(plan, table), check)
     note = read_note(table.root)
@@ -104,7 +104,7 @@ class _Records(Shards):
 
     def clip(self, item: Item) -> ClipRun:
         if not self._table.holds_video(item):
-            raise InputError(_ANIMATION)
+            raise InputError(_CLIP)
         way = read_and_encoded(item, self._context, self._plan, self._table.length, self._stage_clip)
         return (yield from way)
 

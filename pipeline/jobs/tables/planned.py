@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from tvae.pipeline.caches import Architecture
+from tvae.pipeline.caches.request import CUTS
 from tvae.pipeline.caches.spec import Size
 from tvae.pipeline.caches.tables.fingerprint import in_order, library_version, table_of
 from tvae.pipeline.caches.tables.rows import Row, buckets_of, rows_of
@@ -101,7 +102,7 @@ def _check(job: Job) -> None:
     if request.cuts_clips:
         raise UsageError(
             f"which frames of videos {name} trains on stands in its dataset.toml (frame_buckets, size_buckets) and in "
-            "--video-clip-mode; leave --frames, --stride, --start and --target-fps out"
+            f"--video-clip-mode; leave {CUTS} out"
         )
     if job.existing == "keep":
         raise UsageError(f"a cache of {name} holds for one table: leave --no-clobber out, or it might be of another")

@@ -234,11 +234,21 @@ def test_a_step_for_a_trainers_cache(tmp_path: Path) -> None:
     text = 'operation = "cache"\ninputs = "a"\nvae = "builtin"\n[cache]\ntrainer = "kohya"\narchitecture = "sdxl"\n'
     text += 'buckets = "256-2048/64"\nflip = true\nalpha_mask = true\nposterior = "mean"\ntarget_fps = 12\nframes = 9\n'
     (step,) = read_job_file(written(tmp_path, text))
-    expected = CacheRequest("kohya", "sdxl", Buckets(True, 256, 2048, 64), flip=True, posterior="mean", frames=9)
+    expected = CacheRequest("kohya", "sdxl", Buckets(True, 256, 2048, 64), flip=True, posterior="mean", frames=(9,))
     assert step.job.cache == replace(expected, target_fps=12.0, alpha_mask=True)
     assert {*cache_keys()} == {f.name for f in fields(CacheRequest)}
     again = read_job_file(written(tmp_path, as_toml([step.said])))
     assert again[0].job == step.job
+
+
+@pytest.mark.parametrize(("said", "frames"), [("9", (9,)), ("[9]", (9,)), ("[9, 17]", (9, 17))])
+def test_lengths_of_pieces(said: str, frames: tuple[int, ...], tmp_path: Path) -> None:
+    text = 'operation = "cache"\ninputs = "a"\nvae = "builtin"\n[cache]\ntrainer = "musubi"\n'
+    (step,) = read_job_file(written(tmp_path, f"{text}frames = {said}\n"))
+    assert step.job.cache == CacheRequest("musubi", frames=frames)
+    again = read_job_file(written(tmp_path, as_toml([step.said])))
+    assert again[0].job == step.job
+    assert "frames must be a whole number or a list of them" in refused(tmp_path, f"{text}frames = [9, true]\n")
 
 
 def _lines(values: dict[str, Any]) -> list[str]:

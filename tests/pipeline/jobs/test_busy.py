@@ -184,7 +184,7 @@ def test_clips_of_caches_are_work_of_every_stage(tmp_path: Path) -> None:
     saved("wan", tmp_path / "vae")
     write_clip(tmp_path / "clip.mkv", 11, sound=False, side=64)
     events: list[Any] = []
-    request = CacheRequest("musubi", "wan", posterior="mean", frames=5, stride=5)
+    request = CacheRequest("musubi", "wan", posterior="mean", frames=(5,), stride=(5,))
     options = {"vae": str(tmp_path / "vae"), "cache": request, "size": (64, 64), "output": str(tmp_path / "out")}
     job = Job("cache", (str(tmp_path / "clip.mkv"),), device="cpu", dtype="float32", **options)
     done = run_job(job, events.append)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,12 @@ import numpy as np
 import pytest
 import torch
 from cache_vaes import reference, saved
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.torch import load_file
 from tiny_vaes import relative_l2
 
 from tvae.pipeline.caches import Buckets, CacheRequest
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.jobs import Event, ItemDone, ItemFailed, ItemSkipped, Job, run_job
-from tvae.pipeline.jobs.cache_clip import kept_frames, pieces_of
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +63,22 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_file())
 
 
+def latents(path: Path) -> torch.Tensor:
+    ((_, value),) = load_file(path).items()
+    return value
+
+
+def own(model: Any, frames: np.ndarray) -> torch.Tensor:
+    """The model's own latents of a clip, in its space and as they are stored."""
+    mean = reference(model, torch.from_numpy(frames).permute(3, 0, 1, 2).unsqueeze(0))[0]
+    shift, scale = (torch.tensor(model.config[name]).view(1, -1, 1, 1, 1) for name in ("latents_mean", "latents_std"))
+    return ((mean - shift) / scale)[0].to(torch.bfloat16)
+
+
 @pytest.mark.long
 def test_pieces_have_the_models_own_numbers(wan: Any, tmp_path: Path) -> None:
     shown = film(tmp_path / "a.mkv", 15)
-    (done,) = ends(cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=9, stride=4, start=1), ItemDone)
+    (done,) = ends(cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=(9,), stride=(4,), start=1), ItemDone)
     assert names(tmp_path / "out") == [f"a_{start:05d}-009_0064x0048_wan.safetensors" for start in (1, 5)]
     assert done.output.name == "a_00001-009_0064x0048_wan.safetensors"
     for start in (1, 5):
@@ -92,7 +101,7 @@ def test_a_whole_clip_is_cut_to_what_the_vae_takes(wan: Any, tmp_path: Path) -> 
 
 def test_frames_are_left_out_for_the_rate(wan: Any, tmp_path: Path) -> None:
     shown = film(tmp_path / "a.mkv", 12, rate=24)
-    cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=5, target_fps=12.0)
+    cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=(5,), target_fps=12.0)
     (name,) = names(tmp_path / "out")
     ((_, value),) = load_file(tmp_path / "out" / name).items()
     mean = reference(wan, torch.from_numpy(shown[[0, 2, 4, 6, 8]]).permute(3, 0, 1, 2).unsqueeze(0))[0]
@@ -116,13 +125,13 @@ def test_a_run_goes_on_with_the_pieces_that_are_missing(
 
     monkeypatch.setattr(cache_clip, "encoded", stopped)
     with pytest.raises(KeyboardInterrupt):
-        cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=5, stride=5)
+        cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=(5,), stride=(5,))
     assert len(names(tmp_path / "out")) == 2
-    assert ends(cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=5, stride=5), ItemDone)
+    assert ends(cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=(5,), stride=(5,)), ItemDone)
     assert len(calls) == 3 + 2
     assert len(names(tmp_path / "out")) == 4
-    assert ends(cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=5, stride=5), ItemSkipped)
-    assert ends(cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=9), ItemDone)
+    assert ends(cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=(5,), stride=(5,)), ItemSkipped)
+    assert ends(cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=(9,)), ItemDone)
     assert names(tmp_path / "out") == ["a_00000-009_0064x0048_wan.safetensors"]  # pieces of the older run are gone
 
 
@@ -136,31 +145,53 @@ def test_videos_are_always_scaled_to_a_bucket(wan: Any, tmp_path: Path, wanted: 
 
 def test_too_short_a_video_is_an_item_that_failed(wan: Any, tmp_path: Path) -> None:
     film(tmp_path / "a.mkv", 4)
-    (failed,) = ends(cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=9), ItemFailed)
+    (failed,) = ends(cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=(9,)), ItemFailed)
     assert "no piece to cache" in failed.error
     assert not names(tmp_path / "out")
 
 
 def test_a_length_that_the_vae_does_not_take_is_refused(wan: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="such as 5 or 9"):
-        cached(wan, tmp_path, tmp_path / "out", frames=8)
+        cached(wan, tmp_path, tmp_path / "out", frames=(8,))
 
 
-@given(
-    length=st.integers(0, 30), frames=st.integers(1, 9), stride=st.none() | st.integers(1, 12), start=st.integers(0, 9)
-)
-def test_pieces_are_slices(length: int, frames: int, stride: int | None, start: int) -> None:
-    shown = [np.full(1, n) for n in range(length)]
-    request = CacheRequest("musubi", frames=frames, stride=stride, start=start)
-    starts = range(start, length - frames + 1, stride or length + 1)
-    wanted = [(n, [*range(n, n + frames)]) for n in starts]
-    assert [(n, [int(one[0]) for one in held]) for n, held in pieces_of(shown, request, int)] == wanted
+def test_lengths_and_spread_pieces_stay_together(wan: Any, tmp_path: Path) -> None:
+    """Of 15 frames, pieces of 5 begin with the 0th to 10th, of 9 with the 0th to 6th."""
+    shown = film(tmp_path / "a.mkv", 15)
+    asked = {"frames": (5, 9), "frame_sample": 3}
+    assert ends(cached(wan, tmp_path / "a.mkv", tmp_path / "out", **asked), ItemDone)
+    wanted = [f"a_{start:05d}-{frames:03d}" for start, frames in ((0, 5), (0, 9), (3, 9), (5, 5), (6, 9), (10, 5))]
+    assert names(tmp_path / "out") == [f"{one}_0064x0048_wan.safetensors" for one in wanted]
+    assert latents(tmp_path / "out" / f"{wanted[3]}_0064x0048_wan.safetensors").equal(own(wan, shown[5:10]))
+    assert ends(cached(wan, tmp_path / "a.mkv", tmp_path / "out", **asked), ItemSkipped)
+    (tmp_path / "out" / f"{wanted[2]}_0064x0048_wan.safetensors").unlink()
+    assert ends(cached(wan, tmp_path / "a.mkv", tmp_path / "out", **asked), ItemDone)
+    assert len(names(tmp_path / "out")) == 6
 
 
-@given(rate=st.floats(1, 120), wanted=st.floats(1, 120))
-def test_as_many_frames_are_kept_as_were_asked_for(rate: float, wanted: float) -> None:
-    numbers = [*islice(kept_frames(rate, wanted), 600)]
-    kept = [number for number in numbers if number is not None]
-    assert kept == [*range(len(kept))]
-    assert numbers[0] == 0
-    assert abs(len(kept) - 600 * min(1.0, wanted / rate)) <= 1
+def test_pieces_are_spread_over_the_frames_that_are_kept(wan: Any, tmp_path: Path) -> None:
+    """Every other one of 15 is kept: 8."""
+    shown = film(tmp_path / "a.mkv", 15, rate=24)
+    cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=(5,), frame_sample=2, target_fps=12.0)
+    assert names(tmp_path / "out") == [f"a_{start:05d}-005_0064x0048_wan.safetensors" for start in (0, 3)]
+    value = latents(tmp_path / "out" / "a_00003-005_0064x0048_wan.safetensors")
+    assert value.equal(own(wan, shown[[6, 8, 10, 12, 14]]))
+
+
+def test_a_whole_clip_of_at_most_so_many_frames(wan: Any, tmp_path: Path) -> None:
+    shown = film(tmp_path / "a.mkv", 15)
+    cached(wan, tmp_path / "a.mkv", tmp_path / "out", max_frames=8)
+    assert names(tmp_path / "out") == ["a_00000-005_0064x0048_wan.safetensors"]
+    assert latents(tmp_path / "out" / "a_00000-005_0064x0048_wan.safetensors").equal(own(wan, shown[:5]))
+    assert ends(cached(wan, tmp_path / "a.mkv", tmp_path / "out", max_frames=13), ItemDone)
+    assert names(tmp_path / "out") == ["a_00000-013_0064x0048_wan.safetensors"]
+
+
+def test_records_of_one_length_are_as_before(wan: Any, tmp_path: Path) -> None:
+    """Or a cache that stands would be made again."""
+    film(tmp_path / "a.mkv", 5)
+    cached(wan, tmp_path / "a.mkv", tmp_path / "out", frames=(5,), stride=(4,))
+    (record,) = (path for path in tmp_path.glob("out/.*/**/*") if path.is_file())
+    options = json.loads(record.read_text())["options"]
+    assert options["pieces"] == [5, 4, 0, None]
+    assert not {"frame_sample", "max_frames"} & {*options}

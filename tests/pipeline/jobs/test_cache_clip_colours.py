@@ -49,7 +49,7 @@ def test_frames_are_converted_as_for_the_trainer(tmp_path: Path) -> None:
         vae=str(wan.folder),
         dtype="float32",
         size=(64, 48),
-        cache=CacheRequest("musubi", "wan", frames=5),
+        cache=CacheRequest("musubi", "wan", frames=(5,)),
     )
     run_job(job, lambda _event: None)
     (value,) = load_file(tmp_path / "out" / "a_00000-005_0064x0048_wan.safetensors").values()

@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
+import av
+import numpy as np
 import pytest
 from cache_vaes import saved
 from data_sets import made
-from PIL import Image
 from stand_in_tables import stood_in
 
 from tvae.pipeline.caches import CacheRequest
@@ -68,10 +69,16 @@ def test_why_a_folder_has_no_image_is_told() -> None:
 
 
 def test_a_dry_run_fails_what_a_run_would_fail() -> None:
-    frames = [Image.new("RGB", (64, 64), colour) for colour in ("red", "blue")]
-    frames[0].save("pictures/a.png", save_all=True, append_images=frames[1:])
+    with av.open("pictures/a.png", "w", format="mpeg1video") as container:  # Pillow tells its size
+        stream = container.add_stream("mpeg1video", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
+        for shade in range(4):
+            pixels = np.full((64, 64, 3), shade, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        container.mux(stream.encode())
     for dry_run in (False, True):
         failed = [event for event in run(dry_run=dry_run) if isinstance(event, ItemFailed)]
-        assert [(event.input.name, "animation" in event.error) for event in failed] == [("a.png", True)]
+        told = [(event.input.name, "reads it as a video" in event.error) for event in failed]
+        assert told == [("a.png", True)]
     reasons = {event.reason for event in run(dry_run=True) if isinstance(event, ItemSkipped)}
     assert reasons == {"its latents are there; metadata.db is written again when those of all images are"}

@@ -122,7 +122,7 @@ def test_clips(fill: Any, clip: Any, stand_in: Any, tmp_path: Path, temporal: in
     """Frame by frame through an image VAE, and in pieces of 1 + 4 frames through a video VAE."""
     clip("in/a.mkv", tuple(range(0, 560, 40)), 64, 64)
     (tmp_path / "in" / "a.txt").write_text("a clip")
-    pieces = {"frames": 5, "stride": 4} if temporal else {}
+    pieces = {"frames": (5,), "stride": (4,)} if temporal else {}
     model = stand_in(temporal_factor=temporal, posterior=True)
     events = fill(posterior="mean", model=model, shards="8KB", **pieces)
     assert of(events, ItemDone) == [0]
@@ -148,7 +148,7 @@ def test_pieces_that_are_there_are_not_computed_again(
 ) -> None:
     clip("in/a.mkv", tuple(range(0, 560, 40)), 64, 64)
     photos(1)
-    model, wishes = stand_in(temporal_factor=4), {"frames": 5, "stride": 4, "shards": "8KB"}
+    model, wishes = stand_in(temporal_factor=4), {"frames": (5,), "stride": (4,), "shards": "8KB"}
     fill(model=model, **wishes)
     out = tmp_path / "out"
     whole = bytes_of(out)
@@ -164,6 +164,6 @@ def test_pieces_that_are_there_are_not_computed_again(
 def test_a_clip_without_a_piece_fails_alone(fill: Any, clip: Any, photos: Any, tmp_path: Path) -> None:
     clip("in/a.mkv", (0, 40, 80), 64, 64)
     photos(1)
-    events = fill(frames=5)
+    events = fill(frames=(5,))
     assert (of(events, ItemDone), of(events, ItemFailed)) == ([0], [1])
     assert [one["key"] for one in samples_in(tmp_path / "out")] == ["000"]
