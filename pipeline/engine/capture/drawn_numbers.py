@@ -23,11 +23,14 @@ _STATES = {"seed", "getstate", "setstate", "get_state", "set_state"}
 @contextmanager
 def refusing_draws() -> Iterator[None]:
     """In this thread the functions of ``random`` and ``numpy.random`` raise UnsupportedOp where a model calls them, and
-    so does ``default_rng`` without a seed."""
+    so do ``default_rng`` without a seed, and ``SystemRandom``."""
     with ExitStack() as places:
         for module, kind in ((random, random.Random), (np.random, np.random.RandomState)):
             for name in _drawing(module, kind):
                 places.enter_context(instead(module, name, _refusing(f"{module.__name__}.{name}", vars(module)[name])))
+        for name in ("random", "getrandbits", "randbytes"):  # by which it does all else
+            own = vars(random.SystemRandom)[name]
+            places.enter_context(instead(random.SystemRandom, name, _refusing("random.SystemRandom", own)))
         places.enter_context(
             instead(np.random, "default_rng", _refusing("numpy.random.default_rng", np.random.default_rng, _seeded))
         )

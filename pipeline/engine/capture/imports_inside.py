@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from importlib.util import resolve_name
 from types import CodeType
 from typing import NamedTuple
 
-__all__ = ["Imported", "codes_of", "imports_inside"]
+__all__ = ["Imported", "codes_of", "imports_inside", "named_inside"]
 
 
 class Imported(NamedTuple):
@@ -23,6 +24,21 @@ class Imported(NamedTuple):
 def imports_inside(code: CodeType, package: str) -> tuple[Imported, ...]:
     """Those in the code of a function itself. package: that of its module, for dots."""
     return tuple(_imports(code, package)) if dis.opmap["IMPORT_NAME"] in code.co_code[::2] else ()
+
+
+@lru_cache(maxsize=8192)
+def named_inside(code: CodeType, package: str, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Modules that code may load by their names: its strings, and these texts, where it mentions what loads by name."""
+    names = {*code.co_names}
+    if not names & {"import_module", "__import__"} and not {"sys", "modules"} <= names:
+        return ()
+    found: dict[str, None] = {}
+    for value in (*code.co_consts, *texts):
+        for text in value if isinstance(value, tuple) else (value,):
+            if isinstance(text, str) and all(map(str.isidentifier, text.lstrip(".").split("."))):
+                with suppress(ImportError):  # more dots than packages
+                    found[resolve_name(text, package)] = None
+    return tuple(found)
 
 
 def codes_of(code: CodeType) -> Iterator[CodeType]:

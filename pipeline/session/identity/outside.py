@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from tvae.pipeline.session.identity.hidden_state import hidden_state
 from tvae.pipeline.session.identity.walk import Walk
 
 __all__ = ["Outside"]
@@ -15,14 +16,15 @@ __all__ = ["Outside"]
 
 class Outside:
     """See the module's docstring. containers: dictionaries, lists, sets. globals: of modules, those names that the
-    model's code mentions, with their values. functions: those that it may run."""
+    model's code mentions, with their values. functions: those that it may run. changing: objects that the model or its
+    code refers to, and that have a ``hidden_state``."""
 
     def __init__(self, module: nn.Module) -> None:
         walk = Walk(module, ())
         walk.run()
         walk.close()
         self.containers, self.globals = walk.watch.containers(), walk.watch.globals()
-        self.functions = walk.watch.functions()
+        self.functions, self.changing = walk.watch.functions(), [v for v in walk.met if hidden_state(v) is not None]
         self._caches = [(cache, _computed(cache)) for cache in walk.watch.caches]
 
     def empty_caches(self) -> None:

@@ -3,7 +3,7 @@
 Of every class that is met, only functions are followed whose names some followed function mentions. So a model's code
 for saving itself, and all that it imports, is no part of the identity. A name that is put together at run time
 (``getattr(self, "con" + "v")``) is not followed; the digest of the sources covers it. Nor is a module that is loaded by
-its name as text. The code of libraries is named, not read; but what was put under one of their names and is not theirs
+such a name. The code of libraries is named, not read; but what was put under one of their names and is not theirs
 is followed.
 """
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from tvae.pipeline.engine.capture.imports_inside import codes_of, imports_inside
+from tvae.pipeline.engine.capture.imports_inside import codes_of, imports_inside, named_inside
 from tvae.pipeline.session.identity.code import code_of, read_as_global
 from tvae.pipeline.session.identity.library import library_class, library_function, library_module
 from tvae.pipeline.session.identity.ours import NATIVE, WRAPPERS, contents, ours, tells_apart, wrapped
@@ -173,18 +173,28 @@ class Reach:
 
     def _imports(self, function: FunctionType, names: tuple[str, ...], path: str) -> list[str]:
         """What it imports when it is called, of modules that are there."""
-        told, package = [], str(function.__globals__.get("__package__") or "")
+        package, space = str(function.__globals__.get("__package__") or ""), function.__globals__
+        texts = tuple(text for n in read_as_global(function.__code__) if type(text := space.get(n)) is str)
+        told: list[str] = []
         for code in codes_of(function.__code__):
             for name, wanted in imports_inside(code, package):
-                module = sys.modules.get(name if wanted else name.partition(".")[0])
-                if library_module(name):
-                    if module is not None:
-                        self._library_module(module, names)
-                    continue
-                self._walk.watch.view(lambda name=name: sys.modules.get(name))  # type: ignore[misc]
-                if isinstance(module, ModuleType):
-                    told.append(f"import {name} {self._attributes(module, wanted or names, path, set(), names)}")
+                told += self._imported(name, name if wanted else name.partition(".")[0], wanted or names, names, path)
+            for name in named_inside(code, package, texts):
+                told += self._imported(name, name, names, names, path)
         return told
+
+    def _imported(self, name: str, given: str, wanted: tuple[str, ...], names: tuple[str, ...], path: str) -> list[str]:
+        """Of a module. given: the name of the one that the function gets, which may be a package of it. wanted: what it
+        may take from that."""
+        module = sys.modules.get(given)
+        if library_module(name):
+            if module is not None:
+                self._library_module(module, names)
+            return []
+        self._walk.watch.view(lambda: sys.modules.get(name))
+        if not isinstance(module, ModuleType):
+            return []
+        return [f"import {name} {self._attributes(module, wanted, path, set(), names)}"]
 
     def _named(self, name: str, value: Any, names: tuple[str, ...], path: str) -> str:
         if not isinstance(value, ModuleType):

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from tvae.pipeline.session.identity.code import plain
+from tvae.pipeline.session.identity.hidden_state import HiddenState, hidden_state
 from tvae.pipeline.session.identity.library import library_class
 from tvae.pipeline.session.identity.outside import Outside
 from tvae.pipeline.session.identity.tree import FORWARD_HOOKS, REGISTRIES, derived
@@ -60,18 +61,24 @@ class Snapshot:
         self._traced = traced
         self._held: list[_Held] = []
         self._kept: list[_Kept] = []
+        self._hidden: list[tuple[str, HiddenState, Any]] = []
         self._seen: dict[int, Any] = {}  # kept alive, so that no id comes twice
         self._look(module, "")
         if outside is not None:
             for space, names in outside.globals:
                 now = {name: space[name] for name in names if name in space}
                 self._held.append(_Held(str(space.get("__name__", "")), space, now, True, partly=True))
+                for name, value in now.items():
+                    self._look_inside(value, _join(str(space.get("__name__", "")), name))
             for container in outside.containers:
                 self._look(container, f"a {type(container).__name__} outside of it")
+            for value in outside.changing:
+                self._look_inside(value, f"a {type(value).__name__} outside of it")
 
     def changed(self) -> list[str]:
         """Names of what has changed since, such as ``decoder.prev``."""
         names = {name for held in self._held for name in self._differing(held)}
+        names |= {path for path, state, before in self._hidden if state.look() != before}
         return sorted(names | {kept.path for kept in self._kept if _written(kept)})
 
     def restore(self) -> None:
@@ -87,6 +94,9 @@ class Snapshot:
                     kept.tensor.data = kept.memory
                     if kept.values is not None:
                         kept.memory.copy_(kept.values)
+        for _, state, before in self._hidden:
+            if state.restore is not None and state.look() != before:
+                state.restore()
 
     # -- looking ---------------------------------------------------------------------------------------------------
     def _look(self, value: Any, path: str) -> None:
@@ -104,6 +114,13 @@ class Snapshot:
         elif isinstance(getattr(value, "__dict__", None), dict) and not isinstance(value, type) and _is_object(value):
             self._seen[id(value)] = value
             self._hold(_Held(path, vars(value), vars(value).copy(), True))
+        else:
+            self._look_inside(value, path)
+
+    def _look_inside(self, value: Any, path: str) -> None:
+        if id(value) not in self._seen and (state := hidden_state(value)) is not None:
+            self._seen[id(value)] = value
+            self._hidden.append((path, state, state.look()))
 
     def _look_at_module(self, part: nn.Module, path: str) -> None:
         self._seen[id(part)] = part

@@ -41,7 +41,8 @@ _SMALL = 1 << 16
 
 
 class Walk:
-    """lines: the text. why: what could not be digested; that is told by its id and kept alive in ``held``."""
+    """lines: the text. why: what could not be digested; that is told by its id and kept alive in ``held``. met: all
+    that is numbered, kept alive so that no id comes twice."""
 
     def __init__(self, root: nn.Module, ignored: Collection[str]) -> None:
         self.lines: list[str] = []
@@ -50,7 +51,7 @@ class Walk:
         self.watch = Watchlist()
         self._root, self._ignored = root, frozenset(ignored)
         self._numbers: dict[int, int] = {}
-        self._met: list[Any] = []  # keeps what is numbered alive, so that no id comes twice
+        self.met: list[Any] = []
         self._queue: deque[Callable[[], None]] = deque()
         self._tree = {id(part): name for name, part in root.named_modules()}
         self.reach = Reach(self)
@@ -121,8 +122,8 @@ class Walk:
         return f"tensor {number} {tuple(value.shape)} {value.stride()} {value.dtype}"
 
     def _number(self, value: Any) -> int:
-        number = self._numbers[id(value)] = len(self._met)
-        self._met.append(value)
+        number = self._numbers[id(value)] = len(self.met)
+        self.met.append(value)
         return number
 
     def _described(self, value: Any, path: str) -> str:

@@ -28,9 +28,16 @@ IMPORTS = {
     "from imported_inside.numbers import GAIN": "GAIN",
     "from .deep import more": "more.taken()",
     "from .deep.more import taken": "taken()",
+    "from importlib import import_module": "import_module('.numbers', __package__).GAIN",
+    "import importlib": "importlib.import_module('imported_inside.numbers').gain()",
+    "import importlib as i": "i.import_module(WHERE).GAIN",
+    "import sys": "sys.modules['imported_inside.numbers'].GAIN",
+    "n = 'GAIN'": "getattr(__import__('imported_inside.numbers', fromlist=[n]), n)",
 }
 MODEL = """
 from torch import nn
+
+WHERE = "imported_inside.numbers"
 
 class Model(nn.Module):
     def __init__(self):
