@@ -75,7 +75,7 @@ def exists(name: str, where: str) -> bool:
         return any(path.name == name for package in PACKAGES for path in (ROOT / package).rglob(f"*.{rest[-1]}"))
     for end in range(len(rest) + 1):
         path = "." + ".".join((first, *rest[:end]))
-        modules = [m for m in read.sources if f".{m}".endswith(path) or f"{path}." in m]  # or below a package of this name
+        modules = [m for m in read.sources if f".{m}".endswith(path) or f"{path}." in m]
         if any(end == len(rest) or rest[end] in read.names[m] for m in modules):
             return True
     if first in read.classes:

@@ -283,7 +283,7 @@ def test_what_a_tensors_type_has_rounded_is_computed_with_nowhere_else(name: str
     model = Rounded(fn).eval()
     wide = copy.deepcopy(model).double()
     tiled = TiledVAE(model, "cpu", strip=3, allow_whole=True)
-    for height in (100, 9, 50, 41, 90, 110, 7, 36):
+    for height in (100, 9, 50, 41, 90, 110, 7, 36) if runs else (100, 41, 7):
         x = torch.randn(1, 3, height, 4)
         if runs:
             want = wide.encode(x.double())
