@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from slow_but import slow_but
 from torch import Tensor, nn
 
 from tvae.pipeline import TiledVAE
@@ -264,6 +265,7 @@ ROUNDED: dict[str, tuple[bool, Callable[[Tensor], Any]]] = {
     "a number of Python's": (False, lambda h: int((torch.tensor(h.shape[2]) / 3).item() * 3)),
 }
 """And whether it runs."""
+QUICK = ["a third", "a root", "times 1.1", "three thirds", "a number of Python's"]
 
 
 class Rounded(Sized):
@@ -276,7 +278,7 @@ class Rounded(Sized):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ROUNDED)
+@pytest.mark.parametrize("name", slow_but(QUICK, ROUNDED))
 def test_what_a_tensors_type_has_rounded_is_computed_with_nowhere_else(name: str) -> None:
     """100 * 1.1 is 110 in float32, and more than that in float64: it is refused, or the model's own number."""
     runs, fn = ROUNDED[name]

@@ -15,7 +15,8 @@ from slow_but import slow_but
 from tvae.pipeline import load_latents
 
 
-@pytest.mark.parametrize("known", [pytest.param(True, marks=pytest.mark.long), False])
+@pytest.mark.long
+@pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize(
     ("trainer", "arch", "vae"), slow_but([("ltx", "ltx2", "ltx2")], [("ltx", "ltx2", "ltx2"), ("comfy", "wan", "wan")])
 )
@@ -61,6 +62,7 @@ def test_between_trainers(folders: Any) -> None:
     assert (code, "is not comfy's for kl" in told[0]) == (2, True)
 
 
+@pytest.mark.long
 def test_a_name_that_says_other_frames(folders: Any) -> None:
     write_clip(Path("c.mkv"), 9, sound=False, side=64)
     of_vae = ("--vae", folders("wan"), "--arch", "wan", "--size", "64x64")
