@@ -21,10 +21,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # before torch is imported: workers and
 # The default run draws the same examples every time, so that it fails for a change and never by chance;
 # HYPOTHESIS_PROFILE=explore (as .ci/slow has it) draws others, and more of them.
 _common = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}  # a first example may compile something
-settings.register_profile("repeat", max_examples=12, derandomize=True, **_common)
+settings.register_profile("repeat", max_examples=8, derandomize=True, **_common)
 settings.register_profile("explore", max_examples=100, **_common)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
+_SETTLED = pytest.StashKey[bool]()
 gc.set_threshold(100_000, 50, 100)  # captures make millions of objects; collecting was an eighth of their time
 
 
@@ -47,13 +48,16 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _settled_heap() -> None:
+def _settled_heap(request: pytest.FixtureRequest) -> None:
     """What is there when a file begins is left out of collections.
 
-    A million objects of imports made each take a second, and tests, and captures that fail, collect often.
+    A million objects of imports made each take a second, and tests, and captures that fail, collect often. Files after
+    which little is left go by without.
     """
-    gc.collect()
-    gc.freeze()
+    if _SETTLED not in request.config.stash or gc.get_count() > (20_000, 0, 0) or any(gc.get_count()[1:]):
+        gc.collect()
+        gc.freeze()
+        request.config.stash[_SETTLED] = True
 
 
 @pytest.fixture(scope="session")

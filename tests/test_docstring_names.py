@@ -6,6 +6,7 @@ import ast
 import importlib
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -42,33 +43,44 @@ def _names(tree: ast.AST) -> set[str]:
     return found
 
 
-SOURCES = dict(_sources())
-TREES = {module: ast.parse(source) for module, source in SOURCES.items()}
-NAMES = {module: _names(tree) for module, tree in TREES.items()}
-CLASSES: dict[str, list[ast.ClassDef]] = {}
-for _tree in TREES.values():
-    for _node in ast.walk(_tree):
-        if isinstance(_node, ast.ClassDef):
-            CLASSES.setdefault(_node.name, []).append(_node)
+class _Read:
+    """All sources. Parsing them takes seconds: no worker does so when it collects."""
+
+    def __init__(self) -> None:
+        self.sources = dict(_sources())
+        trees = {module: ast.parse(source) for module, source in self.sources.items()}
+        self.names = {module: _names(tree) for module, tree in trees.items()}
+        self.classes: dict[str, list[ast.ClassDef]] = {}
+        for tree in trees.values():
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef):
+                    self.classes.setdefault(node.name, []).append(node)
+        every = ((module, name) for module, source in self.sources.items() for name in QUOTED.findall(source))
+        self.quotes = [(module, name) for module, name in every if name not in EXAMPLES]
+
+
+@cache
+def _read() -> _Read:
+    return _Read()
 
 
 def exists(name: str, where: str) -> bool:
     """Is there such a name? where: the module that speaks of it, whose own variables and examples count, too."""
-    first, *rest = name.split(".")
+    read, (first, *rest) = _read(), name.split(".")
     if first == "tvae" and len(rest) == 1:  # a fused operation
-        return rest[0] in NAMES["tvae.pipeline.engine.ir.fused_ops"]
+        return rest[0] in read.names["tvae.pipeline.engine.ir.fused_ops"]
     if first in LIBRARIES:
         return _in_library(name)
     if rest[-1] in FILES:
         return any(path.name == name for package in PACKAGES for path in (ROOT / package).rglob(f"*.{rest[-1]}"))
     for end in range(len(rest) + 1):
         path = "." + ".".join((first, *rest[:end]))
-        modules = [m for m in SOURCES if f".{m}".endswith(path) or f"{path}." in m]  # or below a package of this name
-        if any(end == len(rest) or rest[end] in NAMES[m] for m in modules):
+        modules = [m for m in read.sources if f".{m}".endswith(path) or f"{path}." in m]
+        if any(end == len(rest) or rest[end] in read.names[m] for m in modules):
             return True
-    if first in CLASSES:
-        return any(rest[0] in _names(c) or c.bases for c in CLASSES[first])
-    return first in NAMES[where] or re.search(rf"(?<!`){re.escape(name)}\b", SOURCES[where]) is not None
+    if first in read.classes:
+        return any(rest[0] in _names(c) or c.bases for c in read.classes[first])
+    return first in read.names[where] or re.search(rf"(?<!`){re.escape(name)}\b", read.sources[where]) is not None
 
 
 def _in_library(name: str) -> bool:
@@ -86,11 +98,8 @@ def _in_library(name: str) -> bool:
     return True
 
 
-QUOTES = [(m, name) for m, source in SOURCES.items() for name in QUOTED.findall(source) if name not in EXAMPLES]
-
-
 def test_dotted_names_exist() -> None:
-    assert [f"{where}: {name}" for where, name in QUOTES if not exists(name, where)] == []
+    assert [f"{where}: {name}" for where, name in _read().quotes if not exists(name, where)] == []
 
 
 @pytest.mark.parametrize(
@@ -106,4 +115,4 @@ def test_a_name_that_is_gone_would_be_seen(name: str) -> None:
 )
 def test_a_name_that_is_there_is_found(name: str) -> None:
     assert exists(name, "tvae.pipeline.engine.rules.registry")
-    assert len(QUOTES) > 50
+    assert len(_read().quotes) > 50

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner
+from program import invoke
 
 from tvae.cli.app import app
 
@@ -82,7 +82,7 @@ def test_pages(page: Path) -> None:
 
 @pytest.mark.parametrize("command", [*commands(typer.main.get_command(app))], ids=lambda path: " ".join(path) or "tvae")
 def test_help(command: tuple[str, ...]) -> None:
-    result = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "400", "TERMINAL_WIDTH": "400"})
+    result = invoke([*command, "--help"], env={"COLUMNS": "400", "TERMINAL_WIDTH": "400"})
     assert result.exit_code == 0
     assert "Usage:" in result.stdout
     assert banned(re.sub(r"[│╭╮╰╯─]", " ", result.stdout)) == []

@@ -21,6 +21,8 @@ from tvae.pipeline.models.layout import OLD_ATTENTION
 
 __all__ = ["ROUNDED", "values_checksums"]
 
+_SMALL = 1 << 12
+"""Values of a tensor that is hashed before another thread has begun."""
 ROUNDED = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
@@ -48,6 +50,10 @@ def values_checksums(weights: Iterable[tuple[str, Tensor]]) -> tuple[str, ...]:
             while shape and shape[-1] == 1:
                 shape.pop()
             label, wide = json.dumps([name, shape]).encode(), value.float().contiguous()
+            if wide.numel() < _SMALL:
+                for at in range(len(kinds)):
+                    add(at, label, wide)
+                continue
             for done in [pool.submit(add, at, label, wide) for at in range(len(kinds))]:
                 done.result()
     lossless = ["", *("=" if one else "" for one in exact[1:])]

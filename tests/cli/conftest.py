@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from program import invoke
 from stand_in import StandIn
-from typer.testing import CliRunner, Result
-
-from tvae.cli.app import app
+from typer.testing import Result
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def tvae(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
 
     monkeypatch.setattr("tvae.pipeline.session.model.open_model", open_model)
     monkeypatch.setattr("tvae.pipeline.session.model.open_model", open_model)
-    return lambda *arguments, **extra: CliRunner().invoke(app, [str(argument) for argument in arguments], **extra)
+    return lambda *arguments, **extra: invoke([str(argument) for argument in arguments], **extra)
 
 
 @pytest.fixture

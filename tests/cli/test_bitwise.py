@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from program import invoke
 from slow_but import slow_but
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from tvae.cli.app import app
 from tvae.pipeline.memory import limits
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -31,7 +31,7 @@ def real(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Resul
 
     def run(*arguments: object) -> Result:
         more = [] if arguments[0] == "plan" else ["--threads", "1", "--no-progress"]
-        return CliRunner().invoke(app, [*map(str, arguments), "--device", "cpu", *more])
+        return invoke([*map(str, arguments), "--device", "cpu", *more])
 
     return run
 

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from cache_vaes import saved
 from PIL import Image
+from program import invoke
 from stand_in_tables import records, stood_in
-from typer.testing import CliRunner
 
-from tvae.cli.app import app
 from tvae.cli.completion import trainers
 from tvae.pipeline.caches import TRAINERS
 from tvae.pipeline.caches.shards.containers import CONTAINERS
@@ -32,7 +31,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def call(*words: str) -> tuple[int, str, str]:
-    done = CliRunner().invoke(app, [*words])
+    done = invoke([*words])
     return done.exit_code, done.stdout, done.stderr
 
 

@@ -12,9 +12,7 @@ import pytest
 import torch
 from cache_vaes import saved
 from concepts import XL, concept, files_in, photo, written
-from typer.testing import CliRunner
-
-from tvae.cli.app import app
+from program import invoke
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +30,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def call(*words: object) -> tuple[int, str, str]:
-    done = CliRunner().invoke(app, [*map(str, words)])
+    done = invoke([*map(str, words)])
     return done.exit_code, done.stdout, done.stderr
 
 

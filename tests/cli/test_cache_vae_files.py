@@ -9,12 +9,11 @@ import pytest
 import torch
 from cache_vaes import reference
 from PIL import Image
+from program import invoke
 from safetensors.torch import load_file, save_file
 from slow_but import slow_but
 from tiny_vaes import TinyVAE, relative_l2
-from typer.testing import CliRunner
 
-from tvae.cli.app import app
 from tvae.pipeline import load_latents, save_latents
 from tvae.pipeline.errors import UsageError
 
@@ -46,7 +45,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> torch.nn.Module:
 
 
 def call(*words: str) -> tuple[int, str, str]:
-    done = CliRunner().invoke(app, [*words])
+    done = invoke([*words])
     return done.exit_code, done.stdout, done.stderr
 
 

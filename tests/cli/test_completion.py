@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from program import invoke
 
 from tvae import presets
-from tvae.cli.app import app
 from tvae.pipeline.bench.shapes import SHAPES
 
 
@@ -20,7 +19,7 @@ def offered(line: str) -> list[str]:
     """For the last word of a line, which may be empty, in bash."""
     words = line.split(" ")
     asked = {"_TVAE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
-    result = CliRunner().invoke(app, [], env=asked, prog_name="tvae")
+    result = invoke([], env=asked, prog_name="tvae")
     assert result.exit_code == 0, result.output
     return result.stdout.split()
 

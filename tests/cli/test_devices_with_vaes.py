@@ -9,9 +9,9 @@ import pytest
 from cache_vaes import saved
 from foreign_files import WRITERS, latents_of, saved_model
 from PIL import Image
-from typer.testing import CliRunner, Result
+from program import invoke
+from typer.testing import Result
 
-from tvae.cli.app import app
 from tvae.pipeline.jobs.devices import names
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def call(*words: str) -> Result:
-    result = CliRunner().invoke(app, [*words, "--batch", "1"])
+    result = invoke([*words, "--batch", "1"])
     assert result.exit_code == 0, result.stderr
     return result
 

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
-
-from tvae.cli.app import app
+from program import invoke
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +22,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def call(*words: str) -> tuple[int, str, str]:
-    done = CliRunner().invoke(app, [*words])
+    done = invoke([*words])
     return done.exit_code, done.stdout, done.stderr
 
 

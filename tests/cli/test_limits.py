@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
-
-from tvae.cli.app import app
+from program import invoke
 
 
 @pytest.fixture
@@ -22,14 +20,14 @@ def picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("command", ["encode", "roundtrip", "plan", "inspect"])
 def test_larger_images_are_refused(picture: str, command: str) -> None:
     several = [picture] if command in ("plan", "inspect") else [picture, "-o", "out", "--dry-run"]
-    refused = CliRunner().invoke(app, [command, *several, "--max-megapixels", "1"])
+    refused = invoke([command, *several, "--max-megapixels", "1"])
     assert refused.exit_code in (2, 3)
     (line,) = (line for line in refused.stderr.splitlines() if "megapixels" in line)
     assert "p.gif: has 1100x1000 pixels, more than the limit of 1 megapixels" in line
     assert "--max-megapixels" in line
-    taken = CliRunner().invoke(app, [command, *several, "--max-megapixels", "2"])
+    taken = invoke([command, *several, "--max-megapixels", "2"])
     assert taken.exit_code == 0, taken.output
 
 
 def test_a_limit_that_allows_nothing_is_refused(picture: str) -> None:
-    assert CliRunner().invoke(app, ["encode", picture, "--max-megapixels", "0"]).exit_code == 2
+    assert invoke(["encode", picture, "--max-megapixels", "0"]).exit_code == 2

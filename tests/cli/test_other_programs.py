@@ -10,10 +10,8 @@ import pytest
 import torch
 from foreign_files import WRITERS, latents_of, saved_model
 from PIL import Image
+from program import invoke
 from safetensors.torch import save_file
-from typer.testing import CliRunner
-
-from tvae.cli.app import app
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +20,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def call(*words: str) -> tuple[int, str, str]:
-    done = CliRunner().invoke(app, [*words])
+    done = invoke([*words])
     return done.exit_code, done.stdout, done.stderr
 
 

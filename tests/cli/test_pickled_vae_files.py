@@ -11,20 +11,19 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from program import invoke
 from published_names import in_checkpoint, latent_diffusion, weights_of
 from safetensors.torch import load_file, save_file
 from single_files import kl
 from slow_but import slow_but
-from typer.testing import CliRunner
 
-from tvae.cli.app import app
 from tvae.pipeline.bench.vae import VaeCase
 
 OPTIONS = ("--device", "cpu", "--dtype", "fp32")
 
 
 def call(*words: str) -> tuple[int, str, str]:
-    done = CliRunner().invoke(app, [*words])
+    done = invoke([*words])
     return done.exit_code, done.stdout, done.stderr
 
 

@@ -6,14 +6,14 @@ import json
 import re
 
 import pytest
-from typer.testing import CliRunner, Result
+from program import invoke
+from typer.testing import Result
 
-from tvae.cli.app import app
 from tvae.pipeline.jobs.devices import names
 
 
 def call(*words: str) -> Result:
-    return CliRunner().invoke(app, ["plan", *words])
+    return invoke(["plan", *words])
 
 
 @pytest.fixture

@@ -17,11 +17,11 @@ from clips import write_clip
 from hypothesis import given
 from hypothesis import strategies as st
 from job_files import checksums, photo
+from program import invoke
 from safetensors.torch import load_file
 from tiny_vaes import TINY
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from tvae.cli.app import app
 from tvae.pipeline.batch.job_file import read_job_file
 from tvae.pipeline.batch.said import said_of
 from tvae.pipeline.batch.text import as_toml
@@ -35,7 +35,7 @@ Tvae = Callable[..., Result]
 @pytest.fixture
 def tvae() -> Tvae:
     """The program with its own VAE, in the place of the stand-in."""
-    return lambda *arguments: CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return lambda *arguments: invoke([str(argument) for argument in arguments])
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from program import invoke
+from typer.testing import Result
 
-from tvae.cli.app import app
 from tvae.pipeline.models import published
 
 Call = Callable[..., Result]
@@ -18,7 +18,7 @@ Call = Callable[..., Result]
 
 @pytest.fixture
 def call() -> Call:
-    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+    return lambda *words: invoke([str(word) for word in words])
 
 
 @pytest.fixture

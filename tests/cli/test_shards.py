@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 from mds_files import read_mds
+from program import invoke
 from rich.console import Console
 from shard_files import photo, samples_in
-from typer.testing import CliRunner
 
-from tvae.cli.app import app
 from tvae.cli.dashboard import Dashboard
 from tvae.pipeline.jobs import ItemDone, ItemFailed, Progress, RunStarted
 
@@ -26,7 +25,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def call(*words: str) -> tuple[int, str, str]:
-    done = CliRunner().invoke(app, [*words])
+    done = invoke([*words])
     return done.exit_code, done.stdout, done.stderr
 
 

@@ -96,7 +96,7 @@ def test_a_dry_run_needs_no_torch(tmp_path: Path) -> None:
     assert "device 'cuda:99' cannot be used here" in refused.stderr
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_an_exact_dry_run_of_what_is_new_needs_no_torch(tmp_path: Path) -> None:
     """What has no output yet is looked at without the VAE; where one is there, it is compared."""
     (tmp_path / "in").mkdir()

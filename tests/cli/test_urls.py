@@ -7,9 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
-
-from tvae.cli.app import app
+from program import invoke
 
 ELSEWHERE = "works with files of this machine only, not with s3://b/x; download it first, or use tvae encode, decode or"
 URL = "s3://b/x"
@@ -40,7 +38,7 @@ CACHED = "operation = 'cache'\ncache = {trainer = 'kohya'}\n"
     ],
 )
 def test_where_they_cannot_be_used(arguments: list[str], message: str, tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, arguments)
+    result = invoke(arguments)
     assert result.exit_code == 2, result.output
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
@@ -64,7 +62,7 @@ def test_where_they_cannot_be_used(arguments: list[str], message: str, tmp_path:
 def test_job_files(job: str, options: list[str], message: str, tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text(f"{URL}\n")
     (tmp_path / "job.toml").write_text(f"[[step]]\n{job}\n")
-    result = CliRunner().invoke(app, ["batch", str(tmp_path / "job.toml"), *options])
+    result = invoke(["batch", str(tmp_path / "job.toml"), *options])
     assert result.exit_code == 2, result.output
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1

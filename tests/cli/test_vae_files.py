@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from program import invoke
 from published_names import in_checkpoint, latent_diffusion, weights_of
 from safetensors.torch import load_file, save_file
 from slow_but import slow_but
 from tiny_vaes import TinyVAE, relative_l2
-from typer.testing import CliRunner
-
-from tvae.cli.app import app
 
 TINY = TinyVAE(
     "AutoencoderKL",
@@ -31,7 +29,7 @@ TINY = TinyVAE(
 
 
 def call(*words: str) -> tuple[int, str, str]:
-    done = CliRunner().invoke(app, [*words])
+    done = invoke([*words])
     return done.exit_code, done.stdout, done.stderr
 
 

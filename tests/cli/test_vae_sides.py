@@ -9,19 +9,17 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from program import invoke
 from safetensors.torch import load_file, save_file
 from taesd_naive import decoded, encoded, random_file
 from tiny_vaes import relative_l2
-from typer.testing import CliRunner
-
-from tvae.cli.app import app
 
 OPTIONS = ("--device", "cpu", "--dtype", "fp32")
 ENCODER, DECODER = "one/taesd_encoder.safetensors", "two/taesd_decoder.safetensors"
 
 
 def call(*words: str) -> tuple[int, str, str]:
-    done = CliRunner().invoke(app, [*words])
+    done = invoke([*words])
     return done.exit_code, done.stdout, " ".join(done.stderr.split())
 
 
@@ -36,6 +34,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Image.fromarray(levels).save("photo.png")
 
 
+@pytest.mark.long
 def test_each_does_what_it_can() -> None:
     """Latents of the encoder are another VAE's to the decoder: that they belong together, the user says."""
     assert call("encode", "photo.png", "--vae", ENCODER, "-o", "out", *OPTIONS)[0] == 0
@@ -83,6 +82,7 @@ def test_a_plan_is_of_the_side_that_is_there(vae: str, side: str, other: str) ->
     assert (code, [json.loads(line)["side"] for line in told.splitlines()], why) == (0, [side], "")
 
 
+@pytest.mark.long
 def test_inspect_says_what_is_lacking() -> None:
     code, told, _ = call("inspect", DECODER)
     assert code == 0

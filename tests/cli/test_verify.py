@@ -82,6 +82,7 @@ def test_what_cannot_be_verified(tvae: Tvae, photo: Path, tmp_path: Path) -> Non
     assert tvae("verify", tmp_path / "empty").stdout == "no latents here\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
 @pytest.mark.parametrize("what", ["image", "part", "index", "manifest's"])
 def test_what_this_machine_does_not_give(

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from program import invoke
 from slow_but import slow_but
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from tvae.cli.app import app
 from tvae.pipeline.memory import limits as budget
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -31,7 +31,7 @@ def real(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Tvae:
 
     def run(*arguments: object) -> Result:
         quiet = [] if arguments[0] == "plan" else ["--no-progress"]
-        return CliRunner().invoke(app, [*map(str, arguments), "--device", "cpu", *quiet])
+        return invoke([*map(str, arguments), "--device", "cpu", *quiet])
 
     return run
 
@@ -43,7 +43,7 @@ def latents(tmp_path_factory: pytest.TempPathFactory) -> Path:
     y, x = np.mgrid[0:192, 0:160]
     rgb = np.stack([128 + 90 * np.sin(x / 9), 128 + 90 * np.cos(y / 7), 40 + (x + y) * 120 / 352], -1)
     Image.fromarray(rgb.astype(np.uint8)).save(folder / "p.png")
-    made = CliRunner().invoke(app, ["encode", str(folder / "p.png"), "-o", str(folder), "--device", "cpu", "-q"])
+    made = invoke(["encode", str(folder / "p.png"), "-o", str(folder), "--device", "cpu", "-q"])
     assert made.exit_code == 0, made.output
     return folder / "p.png.safetensors"
 

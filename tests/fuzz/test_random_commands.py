@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from program import invoke
 from random_commands import Commands, make_pool
-from typer.testing import CliRunner, Result
-
-from tvae.cli.app import app
+from typer.testing import Result
 
 CODES = {"verify": {0, 2, 3, 4}}
 """Exit codes that a command may have; of the others 0, 2 and 3."""
@@ -18,7 +17,7 @@ WORK = ("encode", "decode", "roundtrip", "cache")
 
 
 def tvae(*words: object) -> Result:
-    return CliRunner().invoke(app, [*map(str, words)])
+    return invoke([*map(str, words)])
 
 
 def must(*words: object) -> None:

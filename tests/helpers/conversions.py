@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from typer.testing import CliRunner
+from program import invoke
 
-from tvae.cli.app import app
 from tvae.pipeline.caches import TRAINERS
 
 __all__ = ["BESIDE", "files_below", "tvae", "write_photo"]
@@ -27,7 +26,7 @@ def write_photo(path: Path, width: int = 96, height: int = 64, seed: int = 0, **
 
 def tvae(*words: object) -> tuple[int, str, list[str]]:
     """Exit code, stdout, and the lines of stderr that are no sums and no advice on a trainer."""
-    done = CliRunner().invoke(app, [*map(str, words)])
+    done = invoke([*map(str, words)])
     lines = (line.removeprefix("tvae: ") for line in done.stderr.splitlines() if line.startswith("tvae: "))
     notes = {note for trainer in TRAINERS.values() for note in trainer.notes}
     notes |= {str(one.note) for trainer in TRAINERS.values() for one in trainer.architectures}

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from gloo_ranks import in_ranks
+from slow_but import slow_but
 from tiny_vaes import TINY, relative_l2, result
 from torch import Tensor, nn
 from torch import distributed as dist
@@ -61,7 +62,7 @@ def in_budgets(vae: TiledVAE, side: Any, x: Tensor, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("side", slow_but(["decode"], SIDES))
 def test_budgets(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Buffers go to the disk, and bits stay. Without it they do not, or this would show nothing."""
     tiny = TINY["AutoencoderKL"]

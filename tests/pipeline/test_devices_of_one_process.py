@@ -94,6 +94,7 @@ def test_only_shared_work_is_done_twice(caplog: pytest.LogCaptureFixture) -> Non
     assert "only 1 of 2 devices share this: it has too few rows for more" in caplog.text
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("copies")
 @pytest.mark.parametrize("change", slow_but(["hook"], ["data_copied", "written", "hook", "layer_exchanged"]))
 def test_changes_are_seen(change: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,10 +31,19 @@ def agrees(tiled: TiledVAE, model: Research, turn: int) -> Tensor:
     return want
 
 
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that has the graph of the model as it is at first."""
+    folder = tmp_path_factory.mktemp("captured")
+    with pytest.MonkeyPatch.context() as patched, undone(patched, folder):
+        agrees(TiledVAE(Research(), "cpu", strip=3, allow_whole=True), Research(), 0)
+    return folder
+
+
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change(name: str) -> None:
+def test_a_change(name: str, captured: Path, tmp_path: Path) -> None:
     """Also where the graphs come from disk, whose constants are copies."""
-    agrees(TiledVAE(Research(), "cpu", strip=3, allow_whole=True), Research(), 0)
+    shutil.copytree(captured, tmp_path, dirs_exist_ok=True)
     model = Research()
     tiled = TiledVAE(model, "cpu", strip=3, allow_whole=True)
     seen = [agrees(tiled, model, 0)]
@@ -44,7 +54,7 @@ def test_a_change(name: str) -> None:
     assert name == "unhooked" or not torch.equal(seen[0], seen[1]), "the change shows in the model's own numbers"
 
 
-@pytest.mark.parametrize("seed", slow_but([0, 1], range(12)))
+@pytest.mark.parametrize("seed", slow_but([0], range(12)))
 def test_changes_one_after_another(seed: int) -> None:
     chance = random.Random(seed)
     model = Research(seed)

@@ -64,6 +64,7 @@ def test_with_cpu_offload(name: str, before: bool, monkeypatch: pytest.MonkeyPat
         assert brought[-1] in (own, pipeline.vae)
 
 
+@pytest.mark.long
 def test_hooks_go_from_the_model_that_has_them() -> None:
     """And it has its own ``forward`` back, which does not become that of what wraps it."""
     from accelerate import cpu_offload_with_hook

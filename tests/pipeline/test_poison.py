@@ -57,7 +57,7 @@ def pairs(count: int, seed: int) -> list[tuple[Cell, Cell]]:
     ]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", slow_but([2], [2, len(LASTING)]))
 def test_models_before_and_behind_others(changes: int, tmp_path: Path) -> None:
     """So many changes in one process, an untouched model in the next; all changes: and the other way round."""

@@ -121,6 +121,7 @@ def test_training_that_changes_nothing() -> None:
         ("decode", (1, 4, 2, 6, 5), "takes pictures"),
     ],
 )
+@pytest.mark.long
 def test_inputs_of_other_models(side: str, shape: tuple[int, ...], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         getattr(TiledVAE(TINY["AutoencoderKL"].build(), "cpu"), side)(torch.zeros(shape))

@@ -22,6 +22,7 @@ from tvae.pipeline.engine.capture.quiet import quiet
 from tvae.pipeline.engine.capture.quotients import whole_quotients
 from tvae.pipeline.engine.capture.shortcuts.fewer_notes import fewer_notes
 from tvae.pipeline.engine.capture.shortcuts.known_shapes import known_shapes
+from tvae.pipeline.engine.capture.shortcuts.plain_regions import plain_regions
 
 __all__ = ["exporting", "takes_shortcuts"]
 
@@ -57,6 +58,7 @@ def exporting(*, shortcuts: bool = True) -> Iterator[None]:
         if shortcuts:
             settings.enter_context(fewer_notes())
             settings.enter_context(known_shapes())
+            settings.enter_context(plain_regions())
         yield
 
 

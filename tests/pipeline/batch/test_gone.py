@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from job_files import photo
-from typer.testing import CliRunner
+from program import invoke
 
-from tvae.cli.app import app
 from tvae.cli.render import Display
 from tvae.pipeline.jobs import RunStarted
 
@@ -34,7 +33,7 @@ def test_sources_that_disappear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         show(display, event)
 
     monkeypatch.setattr(Display, "show", removing)
-    done = CliRunner().invoke(app, ["batch", str(job), "--no-progress"])
+    done = invoke(["batch", str(job), "--no-progress"])
     assert done.exit_code == 3, done.output
     for path in gone:
         (line,) = [line for line in done.stderr.splitlines() if path.name in line]

@@ -112,6 +112,7 @@ def test_no_memory_left_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         next(exact.frames(latents(3)))
 
 
+@pytest.mark.long
 def test_a_budget_is_kept_to() -> None:
     with pytest.raises(PlanError, match="budget"):
         exact_vae(ClipVae(), vram=1000).decode(latents(3))

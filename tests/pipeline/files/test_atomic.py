@@ -91,13 +91,12 @@ def test_checkpoints(disk: Disk, tmp_path: Path) -> None:
 
 
 def test_presets(disk: Disk, tmp_path: Path) -> None:
-    from typer.testing import CliRunner
+    from program import invoke
 
     from tvae.cli import tuning
-    from tvae.cli.app import app
 
     path = tmp_path / "mine.toml"
-    assert CliRunner().invoke(app, ["preset", "export", "cpu", "-o", str(path)]).exit_code == 0
+    assert invoke(["preset", "export", "cpu", "-o", str(path)]).exit_code == 0
     tuning._write(tmp_path / "tuned.toml", path.read_text())
     disk.check(tmp_path)
 

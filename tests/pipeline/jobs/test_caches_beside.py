@@ -60,6 +60,7 @@ def outputs(events: list[Event]) -> set[Path]:
     return {event.output for event in events if isinstance(event, ItemDone)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pair", [*permutations(WANTED, 2)], ids=lambda pair: "+".join(map("-".join, pair)))
 def test_two(pair: tuple[tuple[str, str], tuple[str, str]], images: Path, vae: Any) -> None:
     """Both are there, are known when they are asked for again, and are verified with the images beside them."""

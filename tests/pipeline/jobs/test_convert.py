@@ -13,12 +13,11 @@ from clips import write_clip
 from diffusers import AutoencoderKL
 from foreign_files import WRITERS, latents_of, saved_model
 from PIL import Image
+from program import invoke
 from safetensors.torch import load_file
 from slow_but import slow_but
 from tiny_vaes import TINY
-from typer.testing import CliRunner
 
-from tvae.cli.app import app
 from tvae.pipeline import decode, encode, load_latents, save_latents
 from tvae.pipeline.errors import InputError, UsageError
 
@@ -42,7 +41,7 @@ def ours(model: Any) -> Path:
 
 
 def call(*words: object) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["convert", *map(str, words)])
+    done = invoke(["convert", *map(str, words)])
     return done.exit_code, done.stderr
 
 
@@ -109,7 +108,7 @@ def test_a_clip_with_its_sound(model: Any) -> None:
     streams = sorted(path.name for path in Path("m.latents").glob("streams*"))
     assert streams == sorted(path.name for path in folder.glob("streams*"))
     assert streams
-    assert CliRunner().invoke(app, ["verify", "m.latents"]).stdout == "1 fine\n"
+    assert invoke(["verify", "m.latents"]).stdout == "1 fine\n"
     code, told = call(folder, "c.pt")
     assert (code, "not the sound" in told) == (0, True)
     assert values("c.pt").equal(wanted.tensor)
@@ -261,7 +260,7 @@ def test_a_vae_of_other_channels(channels: int) -> None:
 def test_names_that_are_empty(words: list[str]) -> None:
     """As those of variables that are not set: they are not the folder where one is."""
     Image.new("RGB", (16, 16)).save("a.png")
-    result = CliRunner().invoke(app, [*words, "--device", "cpu"])
+    result = invoke([*words, "--device", "cpu"])
     assert result.exit_code == 2
     assert "is empty" in result.stderr
     assert [path.name for path in Path().iterdir()] == ["a.png"]

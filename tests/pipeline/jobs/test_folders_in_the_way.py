@@ -20,6 +20,7 @@ def sdxl(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return saved("sdxl", tmp_path_factory.mktemp("sdxl"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("existing", ["skip", "overwrite"])
 @pytest.mark.parametrize("operation", ["encode", "cache", "decode", "roundtrip"])
 @pytest.mark.parametrize("done", [False, True])

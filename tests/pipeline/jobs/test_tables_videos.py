@@ -60,7 +60,7 @@ def wanted(model: Any, name: str, numbers: list[int], size: tuple[int, int]) -> 
     return (mean - shift) / scale
 
 
-@pytest.mark.parametrize("mode", [None, "single_middle"])
+@pytest.mark.parametrize("mode", [None, pytest.param("single_middle", marks=pytest.mark.slow)])
 def test_clips_are_those_of_the_trainer(model: Any, mode: str | None) -> None:
     made_with_videos(CLIPS)
     done, events = run(video_clip_mode=mode)

@@ -80,6 +80,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="reads Linux's own account of peak memory")
 def test_no_picture_takes_more_than_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ImageFile, "MAXBLOCK", 1 << 26)

@@ -75,6 +75,7 @@ def test_a_longer_clip_is_more_work_and_no_more_memory(folder: Path) -> None:
     assert long.work == first + 102 * later
 
 
+@pytest.mark.long
 def test_a_person_reads_steps_caches_and_latency(folder: Path) -> None:
     text = str(planned(opened(folder), 5))
     assert text.startswith("decode 1x4x5x6x4 in 5 steps: 1 latent frame, then 1 latent frame 4 times\n")

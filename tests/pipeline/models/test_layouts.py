@@ -39,6 +39,7 @@ class AsOnCuda(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(("family", "strip"), CASES)
+@pytest.mark.long
 def test_fused_operations_find_channels_innermost(
     family: str, strip: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,7 +58,7 @@ def test_a_mask_that_a_function_fills_token_by_token_is_cut() -> None:
     assert here.prepare_causal_attention_mask is prepare_causal_attention_mask
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_function_of_that_name_with_other_values_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     model, here = Causal().eval(), sys.modules[Causal.__module__]

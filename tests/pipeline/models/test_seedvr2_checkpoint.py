@@ -10,12 +10,11 @@ import av
 import numpy as np
 import pytest
 import torch
+from program import invoke
 from safetensors.torch import load_file, save_file
 from tiny_vaes import relative_l2, waves
 from torch import Tensor
-from typer.testing import CliRunner
 
-from tvae.cli.app import app
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.files.tensor_header import TensorSpec
 from tvae.pipeline.latents import open_latents
@@ -115,7 +114,7 @@ def test_from_the_shell_with_a_clip_of_ten_frames(file: Path, tmp_path: Path) ->
         ["encode", source, "-o", tmp_path / "latents", "--vae", file],
         ["decode", tmp_path / "latents" / "clip.mp4.latents", "-o", tmp_path / "out.mp4"],
     ):
-        done = CliRunner().invoke(app, [*map(str, arguments), "--device", "cpu", "--dtype", "fp32", "--no-progress"])
+        done = invoke([*map(str, arguments), "--device", "cpu", "--dtype", "fp32", "--no-progress"])
         assert done.exit_code == 0, done.output
     parts = [part.tensors["latents"] for part in open_latents(tmp_path / "latents" / "clip.mp4.latents")]
     assert torch.cat(parts, dim=1).shape == (4, 4, 6, 8)

@@ -109,7 +109,7 @@ def test_steps_of_diffusers_models_are_their_reference(family: str, strip: int, 
                     assert relative_l2(decoded(model, x), wanted) <= TOLERANCE
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_one_capture_of_a_step_serves_every_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also for a clip that does not lie in memory in order, as frames do not."""
     module: Any = TINY["AutoencoderKLMochi"].build()

@@ -21,7 +21,7 @@ from tvae.pipeline.session.early_runs import EarlyRuns
 from tvae.pipeline.session.sides import Sides
 from tvae.pipeline.session.weights import PreparedWeights
 
-KINDS = ["written_in_secret", "class_and_globals", "hooked", "exchanged", "assigned", "imported_inside"]
+KINDS = ["written_in_secret", "class_and_globals", "hooked", "exchanged"]
 QUICK: list[bool] = []
 """Of each size that came for the first time: was it planned before the model was looked at?"""
 COLLECTS: list[bool] = []

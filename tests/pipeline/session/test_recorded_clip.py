@@ -143,6 +143,7 @@ def test_changed_weights_are_never_replayed(how: str, recordings: list[Recording
     assert len(recordings) == 2
 
 
+@pytest.mark.long
 def test_it_goes_when_memory_is_wanted_and_comes_again(recordings: list[Recording]) -> None:
     model, z = WAN.build(), clip_of(3)
     tiled = TiledVAE(model, "cpu")
@@ -156,6 +157,7 @@ def test_it_goes_when_memory_is_wanted_and_comes_again(recordings: list[Recordin
     assert len(recordings) == 2
 
 
+@pytest.mark.long
 def test_one_that_cannot_be_made_is_not_tried_again(
     recordings: list[Recording], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -201,6 +203,7 @@ def test_while_kernels_are_built_none_is_made(recordings: list[Recording], monke
     assert len(recordings) == 1
 
 
+@pytest.mark.long
 def test_memory_that_is_no_longer_the_weights_is_not_read(
     recordings: list[Recording], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +216,7 @@ def test_memory_that_is_no_longer_the_weights_is_not_read(
     assert recordings[0].replays == 1
 
 
+@pytest.mark.long
 def test_only_without_a_budget(recordings: list[Recording]) -> None:
     tiled = TiledVAE(WAN.build(), "cpu", vram="8GiB")  # a test's process has gigabytes of its own
     for _ in range(RECORDED_STEP + 1):

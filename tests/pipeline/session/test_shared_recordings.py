@@ -40,7 +40,9 @@ def in_group(rank: int, refuses: int) -> list[Tensor]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("refuses", [-1, 1], ids=["all record", "one does not"])
+@pytest.mark.parametrize(
+    "refuses", [pytest.param(-1, marks=pytest.mark.slow, id="all record"), pytest.param(1, id="one does not")]
+)
 def test_ranks_record_what_they_share(refuses: int) -> None:
     model = SharingVAE().double()
     with torch.no_grad():

@@ -92,7 +92,7 @@ def begun_in_group(_rank: int, side: str) -> list[Tensor]:
     return [*found, torch.tensor([*counted, recordings.made])]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("side", slow_but(["decode"], ["decode", "encode"]))
 def test_first_steps_leave_their_caches_in_the_recording(side: str) -> None:
     model = TINY["AutoencoderKLWan"].build().double()

@@ -107,6 +107,7 @@ def test_the_program_ends_so() -> None:
     assert done.stdout.startswith("tvae ")
 
 
+@pytest.mark.long
 def test_a_program_that_calls_a_command_goes_on_and_ends_as_it_likes() -> None:
     code = """
 import sys, torch
@@ -123,6 +124,7 @@ sys.exit(7)
     assert "taken apart" in done.stderr
 
 
+@pytest.mark.long
 def test_the_process_of_a_device_ends_so(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(HELD)
     paths = os.pathsep.join([str(tmp_path), *(path for path in sys.path if path)])

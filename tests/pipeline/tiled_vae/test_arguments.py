@@ -152,7 +152,11 @@ def test_what_is_no_shape_has_no_plan(tiled: Any, shape: Any, side: Any, words: 
 
 
 @pytest.mark.parametrize(
-    ("side", "shape"), [("encode", (1, 3, 1 << 20, 1 << 20)), ("decode", (1, 4, 1 << 18, 1 << 18))]
+    ("side", "shape"),
+    [
+        pytest.param("encode", (1, 3, 1 << 20, 1 << 20), marks=pytest.mark.slow),
+        ("decode", (1, 4, 1 << 18, 1 << 18)),
+    ],
 )
 def test_a_plan_takes_no_memory_for_its_input(side: Any, shape: tuple[int, ...]) -> None:
     """Not even where it is the first to look at the model: these take terabytes."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from slow_but import slow_but
 from tiny_pipelines import inpainting
 from tiny_vaes import TINY, relative_l2, waves
 from torch import Tensor
@@ -43,7 +44,7 @@ def reference64(model: Any, given: dict[str, Tensor]) -> Tensor:
     return result
 
 
-@pytest.mark.parametrize("strip", [1, 3, 7])
+@pytest.mark.parametrize("strip", slow_but([3], [1, 3, 7]))
 def test_it_is_the_modules_own_call_in_strips_at_every_size(model: Any, strip: int) -> None:
     """Of one capture."""
     tiled = TiledVAE(model, strip=strip)
@@ -75,7 +76,7 @@ def test_latents_of_a_few_pixels(model: Any, height: int, width: int) -> None:
     assert relative_l2(TiledVAE(model, strip=2).decode(**given).sample, reference64(model, given)) <= TOLERANCE
 
 
-@pytest.mark.parametrize("masks", [1, 2])
+@pytest.mark.parametrize("masks", slow_but([2], [1, 2]))
 def test_several_pictures_with_a_mask_each_or_one_for_all(model: Any, masks: int) -> None:
     given = inputs(7, 5, batch=2, masks=masks)
     assert relative_l2(TiledVAE(model, strip=2).decode(**given).sample, reference64(model, given)) <= TOLERANCE

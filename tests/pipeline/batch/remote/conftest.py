@@ -8,12 +8,10 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from program import invoke
 from stand_in_hub import Hub
 from stored_jobs import encoded_and_back, lines
 from stores import Bucket
-from typer.testing import CliRunner
-
-from tvae.cli.app import app
 
 Run = Callable[..., Any]
 
@@ -37,7 +35,7 @@ def hub(hub: Hub) -> Hub:
 @pytest.fixture
 def run() -> Run:
     def run(*arguments: str, code: int = 0) -> Any:
-        done = CliRunner().invoke(app, [*arguments])
+        done = invoke([*arguments])
         assert done.exit_code == code, done.output
         return done
 

@@ -120,6 +120,7 @@ def test_outputs_without_a_line_get_one(
         }
 
 
+@pytest.mark.long
 def test_a_store_that_takes_no_more(
     job: Path, store: Store, run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

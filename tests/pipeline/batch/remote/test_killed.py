@@ -59,7 +59,7 @@ def killed_and_run_again(bucket: Shelf, here: Path, run: Run, kills: int) -> Non
         assert contents(bucket, prefix) == whole
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="has no SIGKILL")
 def test_killed_thrice(bucket: Bucket, here: Path, run: Run) -> None:
     killed_and_run_again(bucket, here, run, KILLS)

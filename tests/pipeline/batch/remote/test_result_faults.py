@@ -59,7 +59,7 @@ def test_outputs_that_cannot_be_written(bucket: Bucket, here: Path, run: Run, ou
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_an_output_that_cannot_be_read_for_its_line(
     job: Path, bucket: Bucket, run: Run, manifest: Lines, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

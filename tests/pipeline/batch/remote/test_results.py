@@ -104,7 +104,7 @@ def test_new_and_changed_sources_and_outputs_that_went(
         assert lines[f"{n}.png.safetensors"]["sha256"] == hashlib.sha256(content).hexdigest()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_outputs_without_a_line_get_one(
     job: Path, bucket: Bucket, run: Run, manifest: Lines, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +125,7 @@ def test_outputs_without_a_line_get_one(
             assert {key: again[name].get(key) for key in told} == {key: line.get(key) for key in told}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_what_this_machine_had_not_sent_counts(job: Path, bucket: Bucket, run: Run, manifest: Lines) -> None:
     """A run that was killed: its lines are here, the store has those of the run before."""
     run("batch", "job.toml", "-q")
@@ -141,7 +141,7 @@ def test_what_this_machine_had_not_sent_counts(job: Path, bucket: Bucket, run: R
     assert [one for one in bucket.asked("GET", "out/latents/") if one.endswith("png.safetensors")] == []
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_copy_is_sent_while_the_run_goes_on(
     job: Path, bucket: Bucket, run: Run, manifest: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +151,7 @@ def test_a_copy_is_sent_while_the_run_goes_on(
     assert len(manifest("out/latents")) == COUNT + 1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_parts_overrides_and_retries(
     bucket: Bucket, here: Path, run: Run, manifest: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:

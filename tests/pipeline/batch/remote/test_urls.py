@@ -41,7 +41,7 @@ def values(folder: str) -> dict[str, bytes]:
     return {path.name: load_file(path)["latents"].tobytes() for path in sorted(Path(folder).glob("*.safetensors"))}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_same_latents_as_of_files(photos: str, bucket: Bucket, run: Any) -> None:
     Path("local.toml").write_text(JOB.replace('"latents"', '"local"') + 'inputs = "photos"\n')
     Path("job.toml").write_text(JOB + f'inputs = "{photos}"\n')
@@ -185,6 +185,7 @@ def test_verify(bucket: Bucket, here: Path, run: Any) -> None:
     assert run("verify", f"{url}/gone.safetensors", code=2).stderr.count("\n") == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "why"),
     [("403 AccessDenied", "no permission"), ("404 NoSuchKey", "it does not exist"), ("cut", "the connection was lost")],

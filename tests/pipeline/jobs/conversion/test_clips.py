@@ -15,6 +15,7 @@ from slow_but import slow_but
 from tvae.pipeline import load_latents
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize(
     ("trainer", "arch", "vae"), slow_but([("ltx", "ltx2", "ltx2")], [("ltx", "ltx2", "ltx2"), ("comfy", "wan", "wan")])
@@ -47,6 +48,7 @@ def test_one_file_of_each(folders: Any, trainer: str, arch: str, vae: str, known
         assert files_below(Path("back")) == files_below(Path("cache"))
 
 
+@pytest.mark.long
 def test_between_trainers(folders: Any) -> None:
     write_clip(Path("c.mkv"), 9, sound=False, side=64)
     of_vae = ("--vae", folders("wan"), "--size", "64x64")
@@ -60,6 +62,7 @@ def test_between_trainers(folders: Any) -> None:
     assert (code, "is not comfy's for kl" in told[0]) == (2, True)
 
 
+@pytest.mark.long
 def test_a_name_that_says_other_frames(folders: Any) -> None:
     write_clip(Path("c.mkv"), 9, sound=False, side=64)
     of_vae = ("--vae", folders("wan"), "--arch", "wan", "--size", "64x64")

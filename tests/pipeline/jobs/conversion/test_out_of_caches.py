@@ -12,11 +12,10 @@ import torch
 from clips import write_clip
 from conversions import BESIDE, files_below, tvae, write_photo
 from PIL import Image
+from program import invoke
 from safetensors.torch import load_file
 from slow_but import slow_but
-from typer.testing import CliRunner
 
-from tvae.cli.app import app
 from tvae.pipeline import load_latents
 
 KOHYA = ("--size", "96x64", "--buckets", "32-128/32")
@@ -175,7 +174,7 @@ def test_what_the_trainer_wants_is_told(folders: Any) -> None:
         ["lat", "out", "--for", "kohya", *settings],
         ["out", "photos", "--for", "ai-toolkit", *words, "--arch", "sdxl", "--size", "96x96", "--source", "photos"],
     ):
-        told.append(CliRunner().invoke(app, ["convert", *call]).stderr)
+        told.append(invoke(["convert", *call]).stderr)
     assert [BESIDE in one for one in told] == [False, True, False]
     assert ["one resolution of each image" in one for one in told] == [False, True, False]
     assert files_below(Path("photos/_latent_cache"))

@@ -143,6 +143,7 @@ def test_more_start_in_a_run_that_is_under_way(
     assert ended(begun)
 
 
+@pytest.mark.long
 def test_a_process_starts_the_driver_before_it_imports_pytorch() -> None:
     """Which device it will have is not known yet."""
     program = (

@@ -13,6 +13,7 @@ from tvae.pipeline.caches.shards.record import record_places, unfinished
 from tvae.pipeline.errors import PlanError, UnsupportedOp, UsageError
 from tvae.pipeline.files.content_checksum import CHECKSUM, of_json
 from tvae.pipeline.jobs.shards import packing
+from tvae.pipeline.jobs.shards.operation import Shards
 
 
 @pytest.fixture
@@ -84,25 +85,31 @@ def test_a_shard_that_is_being_written_is_of_an_unfinished_run(
     fill: Any, photos: Any, stand_in: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An operation that cannot be cut ends the run in its midst."""
-    photos(60)
+    photos(7)
     model, writing, refused = stand_in(), threading.Event(), threading.Event()
-    encode, write = model.encode, packing.write_shard
+    encode, look_up, write = model.encode, Shards.look_up, packing.write_shard
+
+    def last_is_late(self: Any, item: Any, hold: Any) -> Any:
+        if item.index == 6:  # five fit into the first shard, and with the sixth it is closed
+            assert writing.wait(60)
+        return look_up(self, item, hold)
 
     def refuses(*arguments: Any) -> Any:
-        if writing.wait(0.1):  # as soon as the fifth sample has been told, and the sixth does not fit
-            refused.set()
-            raise UnsupportedOp("aten.new", "encoder")
-        return encode(*arguments)
+        if not writing.is_set():
+            return encode(*arguments)
+        refused.set()
+        raise UnsupportedOp("aten.new", "encoder")
 
     def late(*arguments: Any) -> Any:
         writing.set()
-        assert refused.wait(20)
+        assert refused.wait(60)
         return write(*arguments)
 
+    monkeypatch.setattr(Shards, "look_up", last_is_late)
     monkeypatch.setattr(model, "encode", refuses)
     monkeypatch.setattr(packing, "write_shard", late)
     with pytest.raises(UnsupportedOp):
-        fill(model=model, batch=1)
+        fill(model=model, batch=1, threads=1)  # one reader, which takes them in their order
     assert (tmp_path / "out/00000.tar").is_file()
     assert unfinished(tmp_path / "out").exists()
 

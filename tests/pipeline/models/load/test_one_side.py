@@ -72,7 +72,7 @@ def test_it_computes_as_the_whole_model(
     assert not any([*child.parameters()] for child in left_out)
 
 
-@pytest.mark.parametrize("side", OTHER)
+@pytest.mark.parametrize("side", slow_but(["decode"], OTHER))
 @torch.no_grad()
 def test_mochi_as_genmo_publishes_it(side: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`decoder.safetensors` and `encoder.safetensors`, without a word for the side, alone and beside each other."""

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from program import invoke
 from published_names import Weights, weights_of
 from safetensors.torch import save_file
 from single_files import kl
 from tiny_vaes import TINY
-from typer.testing import CliRunner
 
-from tvae.cli.app import app
 from tvae.pipeline.errors import UsageError
 from tvae.pipeline.models.families import FAMILIES
 from tvae.pipeline.models.layout import only
@@ -80,6 +79,6 @@ def test_halves_of_several_models(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as error:
         locate_vae(str(tmp_path))
     assert told in str(error.value)
-    seen = CliRunner().invoke(app, ["inspect", str(tmp_path)])
+    seen = invoke(["inspect", str(tmp_path)])
     assert seen.exit_code == 3
     assert told in " ".join(seen.stderr.split())

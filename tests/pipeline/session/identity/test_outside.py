@@ -94,6 +94,7 @@ def placeholders() -> list[Any]:
     return [kept for kept in (*KEPT.values(), *Model.kept.values(), LAST, *functions) if isinstance(kept, FakeTensor)]
 
 
+@pytest.mark.long
 @torch.no_grad()
 @pytest.mark.parametrize(
     "of",
