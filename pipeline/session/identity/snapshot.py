@@ -68,8 +68,6 @@ class Snapshot:
             for space, names in outside.globals:
                 now = {name: space[name] for name in names if name in space}
                 self._held.append(_Held(str(space.get("__name__", "")), space, now, True, partly=True))
-                for name, value in now.items():
-                    self._look_inside(value, _join(str(space.get("__name__", "")), name))
             for container in outside.containers:
                 self._look(container, f"a {type(container).__name__} outside of it")
             for value in outside.changing:
