@@ -154,8 +154,13 @@ def _of_thread(walk: Walk, value: local, path: str) -> str:
     return walk.attributes(held, path)
 
 
+def _of_enum(walk: Walk, value: Enum, path: str) -> str:
+    walk.watch.container(vars(value))
+    return f"{value.name} {walk.value(value.value, path)}"
+
+
 _DESCRIBED: tuple[tuple[Any, Callable[[Walk, Any, str], str]], ...] = (
-    (Enum, lambda walk, value, path: f"{value.name} {walk.value(value.value, path)}"),
+    (Enum, _of_enum),
     ((dict, MappingProxyType), _mapping),
     ((list, tuple, deque), _sequence),
     ((set, frozenset), _set),

@@ -76,8 +76,8 @@ class Reach:
                     self._member(kind, name)
 
     def alive(self, kind: type) -> None:
-        """There are instances of this class, or there may be."""
-        for base in kind.__mro__:
+        """There are instances of this class, or there may be. It is itself an instance of another."""
+        for base in (*kind.__mro__, *_of_classes(kind)):
             if base in self._spaces or base is object:
                 continue
             self.module(base.__module__)
@@ -261,6 +261,13 @@ class Reach:
             elif isinstance(value, (FunctionType, BuiltinFunctionType)):
                 self._walk.watch.name(space, name, value)
                 self._library_value(str(space.get("__name__")), name, value)
+
+
+def _of_classes(kind: type) -> tuple[type, ...]:
+    """The class that a class is an instance of, where somebody wrote it in Python, and its bases."""
+    above: type = type(kind)
+    written = isinstance(vars(above).get("__module__"), str)  # Cython's do not say
+    return above.__mro__ if written and not library_class(above) else ()
 
 
 def _environment(names: tuple[str, ...]) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ import types
 from array import array
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -36,6 +37,18 @@ class Unready:
 
 UNREADY = Unready()
 UNREADY.gain = 1.0
+
+
+class Meta(type):
+    gain = 1.0
+
+
+class OfMeta(metaclass=Meta):
+    pass
+
+
+class Kind(Enum):
+    ONE = 1.0
 
 
 @functools.singledispatch
@@ -67,6 +80,8 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "of attributes that raise": (lambda: UNREADY.gain, lambda n: setattr(UNREADY, "gain", n)),
     "a module's own names": (lambda: LAZY.gain, lambda n: vars(LAZY)["KEPT"].update(gain=n)),
     "a function by class": (lambda: gain_of(3), lambda n: gain_of.register(int, lambda _: n)),
+    "a class of classes": (lambda: OfMeta.gain, lambda n: setattr(Meta, "gain", n)),
+    "a member of an enumeration": (lambda: Kind.ONE.value, lambda n: setattr(Kind.ONE, "_value_", n)),
     "what such a function asks": (lambda: gain_of("x"), lambda n: STEPS.update(gain=n)),
 }
 
