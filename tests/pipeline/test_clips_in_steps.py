@@ -121,8 +121,8 @@ def test_a_last_step_that_is_alone_makes_no_caches_and_its_plan_says_so(
     assert second.peak_bytes < plans[3].steps[1].plan.peak_bytes
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("frames", [(1, 4), pytest.param((3, 12), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("frames", [(1, 4), (3, 12)])
 def test_chunks_are_as_long_as_the_model_says(frames: tuple[int, int]) -> None:
     """CogVideoX's norms see a whole chunk, and two attributes say how many frames it has."""
     tiny = TINY["AutoencoderKLCogVideoX"]

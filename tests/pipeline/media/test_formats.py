@@ -41,6 +41,7 @@ UNWRITTEN = {".jxl", ".heic"}
 """Nothing here can write a sample."""
 ELSEWHERE = {
     ("pipeline/bench/plot.py", ".png"),
+    *(("pipeline/caches/trainers/ltx.py", suffix) for suffix in (".png", ".jpg", ".jpeg")),
     *(
         ("pipeline/caches/concepts/entries.py", suffix)
         for suffix in (".avif", ".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")

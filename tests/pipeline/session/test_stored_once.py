@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from slow_but import slow_but
 from tiny_vaes import TINY, relative_l2, result, waves
 
 from tvae.pipeline import TiledVAE
@@ -39,8 +38,8 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return found
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("side", slow_but(["decode"], ["decode", "encode"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("side", ["decode", "encode"])
 def test_two_devices(side: str, copied: Counter[str]) -> None:
     like = WAN.input(side, 16, 8)
     x = waves((*like.shape[:2], FRAMES[side], *like.shape[3:]), 1)

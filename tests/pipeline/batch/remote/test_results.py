@@ -88,7 +88,7 @@ def test_a_run_that_is_repeated_opens_no_picture(
     assert counts(planned) == [(0, COUNT + 1, 0)] * 2
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_new_and_changed_sources_and_outputs_that_went(
     job: Path, bucket: Bucket, here: Path, run: Run, manifest: Lines
 ) -> None:
@@ -198,7 +198,7 @@ def test_the_job_that_a_command_prints(bucket: Bucket, here: Path, run: Run, man
     assert [*manifest("said")] == ["0.png.safetensors"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_step_that_verifies(job: Path, bucket: Bucket, run: Run) -> None:
     both = f'inputs = ["{bucket.url("out/latents")}", "{bucket.url("out/back")}/"]'
     with job.open("a") as file:

@@ -68,7 +68,7 @@ def test_the_same_latents_as_of_files(photos: str, bucket: Bucket, run: Any) -> 
     assert (report()["done"], report()["skipped"]) == (1, COUNT - 1)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_lists_overrides_and_decode(photos: str, bucket: Bucket, run: Any) -> None:
     Path("list.txt").write_text(f"{photos}/0.png\nphotos/1.png\n{photos}/gone.png\n")
     Path("more.jsonl").write_text(json.dumps({"file": f"{photos}/3.png", "size": "64x48"}) + "\n")

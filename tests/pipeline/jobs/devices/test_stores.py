@@ -64,7 +64,7 @@ def test_the_same_as_on_one_device(cpus: Run, bucket: Bucket, here: Path) -> Non
     assert [path for path in (here / ".tvae-uploads").rglob("*") if path.is_file() and path.suffix != ".lock"] == []
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_device_that_is_lost(cpus: Run, bucket: Bucket, here: Path, picture: Run) -> None:
     bucket.put("in/4b.png", picture("made/4b.png", width=64))
     cpus(2, "dies")
