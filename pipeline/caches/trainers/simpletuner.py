@@ -125,7 +125,17 @@ def _made(
     constants: tuple[float, float] | None = None,
 ) -> Architecture:
     return Architecture(
-        name, classes, channels, factor, space, posterior, (1024, 1024), "bfloat16", step, constants=constants
+        name,
+        classes,
+        channels,
+        factor,
+        space,
+        posterior,
+        (1024, 1024),
+        "bfloat16",
+        step,
+        constants=constants,
+        revision=1,  # colours were converted from ICC profiles before
     )
 
 
@@ -160,6 +170,7 @@ TRAINER = Trainer(
     contents=_contents,
     entry=_entry,
     values=_values,
+    decoder="trainingsample",
     square=True,
     enlarges=True,
     notes=(
