@@ -7,6 +7,7 @@ Pillow for JPEGs alone, in a file of their own or in a TIFF. Where it does not d
 from __future__ import annotations
 
 import importlib
+import logging
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -34,6 +35,8 @@ __all__ = [
 Decoder = Literal["pillow", "trainingsample"]
 """Of images whose colours are taken as stored, whatever ICC profile stands beside them. *pillow*: trainingsample is
 wanted and is not there."""
+
+_log = logging.getLogger(__name__)
 
 _PACKAGE: Decoder = "trainingsample"
 MISSING = (
@@ -102,10 +105,11 @@ def decoded(file: BinaryIO, size: tuple[int, int]) -> np.ndarray | None:
     for flag in (_AS_STORED, _AS_COLOUR):
         try:
             pixels = package.imdecode_py(data, flag)
-        except Exception:
+        except Exception as error:  # whatever it is, SimpleTuner goes on to the next way
+            _log.debug("%s, flag %d: %s", _PACKAGE, flag, error)
             continue
-        except BaseException as error:
-            if type(error).__name__ != "PanicException":  # of Rust: no Exception to Python
+        except BaseException as error:  # Rust's panics are no Exception to Python
+            if type(error).__name__ != "PanicException":
                 raise
             raise ValueError(f"{_PACKAGE}: {error}") from None
         rgb = None if pixels is None else _in_rgb(pixels)
@@ -133,6 +137,7 @@ def _package() -> ModuleType | None:
     """None too for one that cannot be loaded here, and for one of another kind under its name."""
     try:
         found = importlib.import_module(_PACKAGE)
-    except Exception:  # whatever it raises, SimpleTuner does not run with it either
+    except Exception as error:  # whatever it is, SimpleTuner does not run with it either
+        _log.debug("%s is not there: %s", _PACKAGE, error)
         return None
     return found if hasattr(found, "imdecode_py") else None
