@@ -7,9 +7,9 @@ Pillow for JPEGs alone, in a file of their own or in a TIFF. Where it does not d
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import logging
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as version_of
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import BinaryIO, Literal
@@ -36,7 +36,7 @@ Decoder = Literal["pillow", "trainingsample"]
 """Of images whose colours are taken as stored, whatever ICC profile stands beside them. *pillow*: trainingsample is
 wanted and is not there."""
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("tvae")
 
 _PACKAGE: Decoder = "trainingsample"
 MISSING = (
@@ -61,10 +61,7 @@ def version() -> str | None:
     package = _package()
     if package is None:
         return None
-    try:
-        return str(getattr(package, "__version__", None) or version_of(_PACKAGE))
-    except PackageNotFoundError:  # it is there, and was not installed
-        return "unknown"
+    return str(getattr(package, "__version__", None) or _installed_version())
 
 
 def decodes(image: Image.Image) -> bool:
@@ -133,11 +130,21 @@ def _in_rgb(pixels: np.ndarray) -> np.ndarray | None:
     return None
 
 
+@cache  # it is asked for each image
+def _installed_version() -> str:
+    try:
+        return importlib.metadata.version(_PACKAGE)
+    except importlib.metadata.PackageNotFoundError:  # it is on the path all the same
+        return "unknown"
+
+
 def _package() -> ModuleType | None:
     """None too for one that cannot be loaded here, and for one of another kind under its name."""
     try:
         found = importlib.import_module(_PACKAGE)
+    except ModuleNotFoundError:
+        return None
     except Exception as error:  # whatever it is, SimpleTuner does not run with it either
-        _log.debug("%s is not there: %s", _PACKAGE, error)
+        _log.debug("%s cannot be loaded: %s", _PACKAGE, error)
         return None
     return found if hasattr(found, "imdecode_py") else None
