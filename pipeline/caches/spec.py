@@ -13,6 +13,7 @@ from tvae.pipeline.caches.request import Buckets
 from tvae.pipeline.caches.shards.form import ShardForm
 from tvae.pipeline.files.stored import Stored
 from tvae.pipeline.files.tensor_header import read_texts
+from tvae.pipeline.media.decoders import Decoder
 from tvae.pipeline.media.formats import Kind
 
 if TYPE_CHECKING:
@@ -180,6 +181,8 @@ class Trainer:
     """The one that a source's files lie in, below the output folder."""
     upright: tuple[Kind, ...] = ()
     """What it turns as the file says: photos by their orientation, videos by their display matrix."""
+    decoder: Decoder | None = None
+    """That it decodes images with, as they are stored; None: Pillow, and profiles are converted. See ``decoders``."""
     over_white: bool = False
     """It lays images with an alpha channel over white."""
     weighs_alpha: bool = False

@@ -24,6 +24,7 @@ from tvae.pipeline.files.atomic import discard, folder_error, publish, temporary
 from tvae.pipeline.files.content_checksum import of_file
 from tvae.pipeline.files.stored import fill
 from tvae.pipeline.jobs.cache_checks import check_plan
+from tvae.pipeline.jobs.cache_decoder import with_decoder
 from tvae.pipeline.jobs.describe import identity, tool
 from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Item
@@ -173,7 +174,7 @@ class CachePlan:
             identity(self.model),
             SourceRecord.of(source),
             of_file(source),
-            self.options,
+            with_decoder(self.options, self.trainer, source),
             tool=tool(),
         )
 
@@ -188,9 +189,8 @@ class CachePlan:
             found = read_record(place)
         except InputError:
             return None
-        wanted = CacheRecord(
-            self.trainer.name, self.architecture.name, identity(self.model), found.source, "", self.options
-        )
+        options = with_decoder(self.options, self.trainer, source, found.options)
+        wanted = CacheRecord(self.trainer.name, self.architecture.name, identity(self.model), found.source, "", options)
         fits = found.made_of == wanted.made_of and all(file.stands(self.root) for file in found.files)
         return found if fits and found.of_source(source) else None
 

@@ -15,6 +15,7 @@ from tvae.pipeline.jobs.job import Job
 from tvae.pipeline.jobs.outputs import Claims, Item
 from tvae.pipeline.jobs.remote.refusals import urls_of
 from tvae.pipeline.jobs.remote.uploads import Uploads
+from tvae.pipeline.media.decoders import MISSING
 from tvae.pipeline.media.formats import Kind
 from tvae.pipeline.media.sandbox import Sandbox
 
@@ -53,6 +54,8 @@ class Context:
     """What is told within it may be written down at once, at its end."""
     held: set[int] = field(default_factory=set)
     """Items that have waited, or wait, for another run that is writing their output."""
+    told_missing: bool = False
+    """The run has said what ``decoders.MISSING`` says."""
 
     def claim(self, item: Item, kind: Kind) -> Path:
         """The item's output now that its kind is known; a clash that its suffix did not show fails this item alone."""
@@ -71,7 +74,11 @@ class Context:
         return nullcontext(output) if self.uploads is None else self.uploads.standing(output)
 
     def notify(self, item: Item, warnings: Iterable[str]) -> None:
+        """Tells of an item, in the caller's thread."""
         for message in warnings:
+            if message == MISSING and self.told_missing:
+                continue
+            self.told_missing |= message == MISSING
             self.emit(Notice(item.source, item.index, message))
 
 

@@ -19,6 +19,7 @@ from tvae.pipeline.jobs.remote.fetching import local_copy
 from tvae.pipeline.latents import Geometry
 from tvae.pipeline.media import Reader
 from tvae.pipeline.media.container import reason
+from tvae.pipeline.media.decoders import pick_decoder
 from tvae.pipeline.media.formats import Kind
 from tvae.pipeline.media.sandbox import Sandbox
 from tvae.pipeline.memory.amount import parse_size
@@ -126,8 +127,9 @@ def open_source(
         alpha = job.cache is not None and trainer is not None and (job.cache.alpha_mask or trainer.takes_alpha)
         quick = trainer is not None and trainer.quick_colours
         first = trainer is not None and trainer.takes_first
+        decoder = None if trainer is None or trainer.decoder is None else pick_decoder()
         how = {"alpha": alpha, "quick": quick, "first": first}
-        reader = sandbox.open_reader(path, job.max_pixels, hold, _memory(job), **how)
+        reader = sandbox.open_reader(path, job.max_pixels, hold, _memory(job), decoder=decoder, **how)
     with reader:
         shape = (factor, job.size) if job.cache is None else (1, None)  # a cache has sizes of its own
         wanted = ((reader.info.width, reader.info.height), *shape, job.fit, job.align)

@@ -25,10 +25,16 @@ _RESULT = 4
 """Of more than 8 bits, beside FFmpeg's frame."""
 _ALPHA = 2
 """Alpha beside colour, as read and turned."""
+_ELSEWHERE = 14
+"""Of a decoder that takes the whole file: coefficients of four colours, as decoded, and as RGB."""
 
 
-def reading_takes(image: Image.Image, bits: int, length: int, *, alpha: bool) -> int:
-    """Bytes, of a picture that Pillow has opened and not decoded. length: of its file. alpha: it is wanted, too."""
+def reading_takes(image: Image.Image, bits: int, length: int, *, alpha: bool, elsewhere: bool = False) -> int:
+    """Bytes, of a picture that Pillow has opened and not decoded. length: of its file. alpha: it is wanted, too.
+    elsewhere: another package is to decode it, and Pillow what that does not."""
+    if elsewhere:
+        whole = image.width * image.height * _ELSEWHERE + length
+        return max(whole, reading_takes(image, bits, length, alpha=alpha))
     pixels, profile = image.width * image.height, _PROFILE if image.info.get("icc_profile") else 0
     more, form = _ALPHA if alpha else 0, image.format
     if bits > 8:

@@ -19,12 +19,13 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.media.container import reason
+from tvae.pipeline.media.decoders import MISSING, Decoder, check_turn, decoded, decodes, differs
 from tvae.pipeline.media.formats import HEIF, JPEG, MJPEG, PILLOW_READS, PNG, TIFF, ImageFormat
 from tvae.pipeline.media.image_damage import DAMAGE, blaming, damaged, quiet
 from tvae.pipeline.media.image_memory import reading_takes
 from tvae.pipeline.media.image_pixels import in_bands, read_deep, transparent
 from tvae.pipeline.media.opened import Opened
-from tvae.pipeline.media.orientation import from_exif
+from tvae.pipeline.media.orientation import UPRIGHT, from_exif
 from tvae.pipeline.media.png_rows import ends_black, holds_all_rows
 from tvae.pipeline.media.room import MAX_PIXELS, too_large, too_many_pixels
 from tvae.pipeline.media.spec import Colour, MediaInfo
@@ -129,44 +130,53 @@ class ImageReader(StillReader):
         memory: int | None = None,
         *,
         alpha: bool = False,
+        decoder: Decoder | None = None,
     ) -> None:
         """hold: is told how many bytes the picture takes, before it is decoded. memory: that it may take at most.
-        alpha: see ``open_reader``."""
+        alpha, decoder: see ``open_reader``."""
         self.warnings: list[str] = []
-        self._path, self._alpha = opened.path, alpha
+        self._path, self._alpha, self._decoder = opened.path, alpha, decoder
         path = opened.path
         image = _identify(path, opened.file, max_pixels)
         if image is None:
             raise InputError(f"{path}: is not an image; check the file")
         with image:
             bits = _bits(image, path)
-            taken = reading_takes(image, bits, opened.length, alpha=alpha)
+            elsewhere = decoder == "trainingsample" and bits <= 8 and decodes(image)
+            taken = reading_takes(image, bits, opened.length, alpha=alpha, elsewhere=elsewhere)
             if memory is not None and taken > memory:
                 raise too_large(path, image.size, taken, memory)
             if hold is not None:
                 hold(taken)
-            rgb, info = self._read(image, bits, opened.file)
+            rgb, info = self._read(image, bits, opened.file, elsewhere=elsewhere)
         super().__init__(info, rgb, self.warnings)
 
-    def _read(self, image: Image.Image, bits: int, file: BinaryIO) -> tuple[np.ndarray, MediaInfo]:
+    def _read(self, image: Image.Image, bits: int, file: BinaryIO, *, elsewhere: bool) -> tuple[np.ndarray, MediaInfo]:
         with blaming(self._path):
             tag = image.getexif().get(_ORIENTATION_TAG)
-        orientation = from_exif(tag)
+        orientation = told = from_exif(tag)
         has_alpha = transparent(image)
         pix_fmt = _PIX_FMT.get(image.mode, image.mode.lower())
         if _format_of(image).several != "main" and _pictures(image, self._path) > 1:
             self.warnings.append("holds several pictures; the first one was read")
-        profile = image.info.get("icc_profile")
+        profile = image.info.get("icc_profile") if self._decoder is None else None
+        if self._decoder == "pillow" and differs(image):
+            self.warnings.append(MISSING)
         turned = False
+        rgb = self._decoded_elsewhere(image, file) if elsewhere else None
+        in_its_place = rgb is None and (elsewhere or (self._decoder is not None and image.format == "AVIF"))
+        if in_its_place and orientation != UPRIGHT:
+            check_turn(image, self._path)
+            told = UPRIGHT  # to who reads so
         if bits > 8:
             self.warnings.append(f"{bits}-bit values read as 8-bit")
-        if bits > 8:
+        if rgb is None and bits > 8:
             image.close()  # which Pillow has decoded, where it looked for the orientation behind a PNG's pixels
             with blaming(self._path):
                 rgb, pix_fmt = read_deep(self._path, image.size, alpha=self._alpha)
             if profile or rgb.ndim == 2 or rgb.shape[2] == 2:
                 rgb = self._in_srgb(Image.fromarray(rgb), profile)
-        else:
+        elif rgb is None:
             with blaming(self._path):
                 image.load()
                 if image.format == PNG.name and ends_black(image) and not holds_all_rows(file):
@@ -183,8 +193,8 @@ class ImageReader(StillReader):
             kind="image",
             width=rgb.shape[1],
             height=rgb.shape[0],
-            rotation=orientation.rotation,
-            mirrored=orientation.mirrored,
+            rotation=told.rotation,
+            mirrored=told.mirrored,
             sample_aspect_ratio=Fraction(1),
             pix_fmt=pix_fmt,
             bits=bits,
@@ -194,6 +204,15 @@ class ImageReader(StillReader):
             codec=str(image.format).lower(),
             frames=1,
         )
+
+    def _decoded_elsewhere(self, image: Image.Image, file: BinaryIO) -> np.ndarray | None:
+        """As ``decoded`` gives it. Damage that only Pillow notices is told as it is without another decoder."""
+        with blaming(self._path):
+            rgb = decoded(file, image.size)
+            if rgb is not None:
+                image.draft(None, (1, 1))  # of a JPEG: an eighth of its size is enough for that
+                image.load()
+        return rgb
 
     def _in_srgb(self, picture: Image.Image, profile: bytes | None) -> np.ndarray:
         """RGB, converted from the embedded ICC profile where there is one that is not sRGB; its alpha where wanted."""

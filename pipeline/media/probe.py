@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from tvae.pipeline.errors import InputError
+from tvae.pipeline.media.decoders import Decoder
 from tvae.pipeline.media.image_read import ImageReader, is_image
 from tvae.pipeline.media.opened import Opened
 from tvae.pipeline.media.room import MAX_PIXELS
@@ -45,17 +46,19 @@ def open_reader(
     alpha: bool = False,
     quick: bool = False,
     first: bool = False,
+    decoder: Decoder | None = None,
 ) -> Reader:
     """Open an image or a video for reading frames, by its content. Raises InputError for what cannot be read, pictures
     of more than ``max_pixels`` among it, and those that would take more than ``memory`` bytes to read (None: any
     number). hold: is told how many bytes reading an image takes, before they are taken; on_size: how many pixels a
     frame of a video has. opened: the file, where the caller has it open. alpha: of an image that Pillow reads and that
     has alpha, it comes with the colours; see ``Frame``. quick: how a video's colours are converted, see ``ToRgb``.
-    first: an animation that Pillow reads is its first picture."""
+    first: an animation that Pillow reads is its first picture. decoder: of images whose colours are taken as
+    stored, see ``decoders``; None: they are converted from their ICC profile."""
     path = Path(path).absolute()
     with nullcontext(opened) if opened is not None else _opened(path) as file:
         if _is_image(file, max_pixels, first=first):
-            return ImageReader(file, max_pixels, hold, memory, alpha=alpha)
+            return ImageReader(file, max_pixels, hold, memory, alpha=alpha, decoder=decoder)
     return VideoReader(path, max_pixels, memory, on_size, quick=quick)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, Self, TypeVar, get_args
 
 from tvae.pipeline.errors import InputError
 from tvae.pipeline.files.leftovers import remove_leftovers
+from tvae.pipeline.media.decoders import Decoder
 from tvae.pipeline.media.image_check import looks_whole
 from tvae.pipeline.media.opened import Opened
 from tvae.pipeline.media.probe import open_reader as open_here
@@ -107,13 +108,14 @@ class Sandbox:
         alpha: bool = False,
         quick: bool = False,
         first: bool = False,
+        decoder: Decoder | None = None,
     ) -> Reader:
         path = Path(path).absolute()
         with self._open(path) as opened:
             if not self._takes(path, opened):
                 how = {"alpha": alpha, "quick": quick, "first": first}
-                return open_here(path, max_pixels, hold, memory, lambda _: None, opened, **how)
-        asked = Asked(path, max_pixels, memory, hold, alpha, quick, first)
+                return open_here(path, max_pixels, hold, memory, lambda _: None, opened, decoder=decoder, **how)
+        asked = Asked(path, max_pixels, memory, hold, alpha, quick, first, decoder)
         reader, process = self._served(path, lambda process: self._opened(process, asked))
         if not isinstance(reader, SandboxedVideo):
             self._give_back(process)
@@ -178,7 +180,7 @@ class Sandbox:
         size = asked.path.stat().st_size
         limits = {"max_pixels": asked.max_pixels, "memory": asked.memory}
         how = {"alpha": asked.alpha, "quick": asked.quick, "first": asked.first}
-        question = {"path": str(asked.path), **how, **limits}
+        question = {"path": str(asked.path), "decoder": asked.decoder, **how, **limits}
         with process.asked(size):
             answer = process.ask(question | {"bytes": size, "seconds": process.least})
             if "held" not in answer:

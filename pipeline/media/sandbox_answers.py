@@ -9,6 +9,7 @@ from typing import Any
 
 from tvae.pipeline.errors import InputError, OutputError
 from tvae.pipeline.files.record import from_json
+from tvae.pipeline.media.decoders import Decoder
 from tvae.pipeline.media.room import VIDEO_HELD_BYTES
 from tvae.pipeline.media.spec import MediaInfo
 
@@ -20,7 +21,8 @@ _LARGEST = 1 << 63
 
 @dataclass
 class Asked:
-    """One file and its limits. hold, alpha, quick, first: see ``open_reader``; taken: bytes that room was asked for."""
+    """One file and its limits. hold, alpha, quick, first, decoder: see ``open_reader``; taken: bytes that room was
+    asked for."""
 
     path: Path
     max_pixels: int
@@ -29,6 +31,7 @@ class Asked:
     alpha: bool = False
     quick: bool = False
     first: bool = False
+    decoder: Decoder | None = None
     taken: int | None = None
 
     def take(self, size: Any) -> None:

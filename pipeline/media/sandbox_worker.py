@@ -93,19 +93,20 @@ class _Worker:
                 warnings = []
                 self._tell({"tags": read_tags(path, warnings).to_json(), "warnings": warnings})
             else:
-                how = {name: question[name] for name in ("alpha", "quick", "first")}
-                self._open(path, question["max_pixels"], question["memory"], **how)
+                self._open(path, question["max_pixels"], question["memory"], question)
 
-    def _open(self, path: Path, max_pixels: int, memory: int | None, *, alpha: bool, quick: bool, first: bool) -> None:
+    def _open(self, path: Path, max_pixels: int, memory: int | None, question: dict[str, Any]) -> None:
+        how = {name: question[name] for name in ("alpha", "quick", "first", "decoder")}
+
         def hold(taken: int) -> None:
             self._tell({"held": taken})
             receive(self._questions)
             self._begin(taken, self._size + taken)
 
         self._begin(0)
-        if memory is not None and not _pillow_reads(path, max_pixels, first):
+        if memory is not None and not _pillow_reads(path, max_pixels, how["first"]):
             _bound_memory(memory)  # FFmpeg does not always tell before how much it takes
-        with open_reader(path, max_pixels, hold, memory, _bound_video, alpha=alpha, quick=quick, first=first) as reader:
+        with open_reader(path, max_pixels, hold, memory, _bound_video, **how) as reader:
             if isinstance(reader, VideoReader) and reader.info.kind == "video":
                 self._serve(path, reader)
                 return

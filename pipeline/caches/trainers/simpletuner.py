@@ -10,7 +10,8 @@ comes to the same only if nothing is left to chance (``crop_style``), and in are
 turned, and scaled linearly; not to a bucket, but until they cover one.
 
 Where two sizes round to one ratio, SimpleTuner gives images of this ratio the size that it meets first. Images whose
-own size is not that of the ratio itself are refused. Two things of its pixels are not made; see the folder's README.
+own size is not that of the ratio itself are refused. It decodes JPEGs as no other trainer does, and scales several
+images at once in another way, which is not made; see the folder's README.
 Left out: videos, models whose VAE gets other pixels or is tiled (``refused``), whose canvas is limited (HiDream) or
 whose VAE is not of diffusers.
 """
@@ -125,7 +126,17 @@ def _made(
     constants: tuple[float, float] | None = None,
 ) -> Architecture:
     return Architecture(
-        name, classes, channels, factor, space, posterior, (1024, 1024), "bfloat16", step, constants=constants
+        name,
+        classes,
+        channels,
+        factor,
+        space,
+        posterior,
+        (1024, 1024),
+        "bfloat16",
+        step,
+        constants=constants,
+        revision=1,  # colours were converted from ICC profiles before
     )
 
 
@@ -160,6 +171,7 @@ TRAINER = Trainer(
     contents=_contents,
     entry=_entry,
     values=_values,
+    decoder="trainingsample",
     square=True,
     enlarges=True,
     notes=(

@@ -43,7 +43,7 @@ def slowed(monkeypatch: pytest.MonkeyPatch, name: str, nap: Callable[[Any], None
 
     before = getattr(import_module(module), function)
 
-    def slow(first: Any, *args: Any, **more: Any) -> Any:
+    def slow(first: Any, /, *args: Any, **more: Any) -> Any:
         nap(first)
         return before(first, *args, **more)
 

@@ -17,10 +17,11 @@ SLACK = 5 << 20  # of FFmpeg, and of the bands that are converted together
 READ = """
 import json, re, sys
 from tvae.pipeline.media import open_reader
+decoder = sys.argv.pop(1) or None
 def resident(name):
     return int(re.search(name + r":\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
 def peak(path, alpha, told):
-    with open_reader(path, hold=told.append, alpha=alpha) as reader:
+    with open_reader(path, hold=told.append, alpha=alpha, decoder=decoder) as reader:
         return resident("VmHWM")
 for path in sys.argv[1:]:
     for alpha in (False, True):
@@ -82,16 +83,19 @@ WRITERS: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.long
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="reads Linux's own account of peak memory")
-def test_no_picture_takes_more_than_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("decoder", ["", "trainingsample"])
+def test_no_picture_takes_more_than_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoder: str) -> None:
+    if decoder:
+        pytest.importorskip(decoder)
     monkeypatch.setattr(ImageFile, "MAXBLOCK", 1 << 26)
-    Image.new("RGB", (8, 8)).save(tmp_path / "small.png")
+    Image.new("RGB", (8, 8)).save(tmp_path / "small.jpg")
     for name, write in WRITERS.items():
         write(tmp_path / name)
     # what is freed is given back at once
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
-    paths = [str(tmp_path / name) for name in ("small.png", *WRITERS)]
+    paths = [str(tmp_path / name) for name in ("small.jpg", *WRITERS)]
     answer = subprocess.run(
-        [sys.executable, "-c", READ, *paths], capture_output=True, text=True, check=True, env=environment
+        [sys.executable, "-c", READ, decoder, *paths], capture_output=True, text=True, check=True, env=environment
     )
     found = [json.loads(line) for line in answer.stdout.splitlines()][2:]
     assert len(found) == 2 * len(WRITERS)
