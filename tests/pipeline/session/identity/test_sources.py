@@ -201,6 +201,8 @@ NO_PART_OF_A_GRAPH = {
     "tvae.pipeline.settings": "of the process while they run; those that a capture depends on are among its facts",
     "tvae.pipeline.models.outputs": "what results look like, once there are any, as do the next ones",
     "tvae.pipeline.models.streaming": "",
+    "tvae.pipeline.models.taesd": "models of our own, whose identity has their code, as do the next ones",
+    "tvae.pipeline.models.one_side": "",
     "tvae.pipeline.device": "chooses a preset",
     "tvae.presets": "presets",
     "tvae.pipeline.session": "makes the key",
