@@ -83,6 +83,7 @@ def test_hooks_go_from_the_model_that_has_them() -> None:
         del tiled.nothing
 
 
+@pytest.mark.long
 def test_no_model_is_moved_while_it_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     """diffusers asks the hook inside of ``decode``; with the exporter's tensors that fails now and then."""
     from accelerate import cpu_offload_with_hook

@@ -118,6 +118,7 @@ def test_a_budget_is_kept_to() -> None:
         exact_vae(ClipVae(), vram=1000).decode(latents(3))
 
 
+@pytest.mark.long
 def test_weights_are_those_of_its_own_patcher_under_their_names() -> None:
     vae, z = ClipVae(), latents(3)
     exact = exact_vae(vae)

@@ -154,6 +154,7 @@ SLOW_IN_CLIPS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", slow_but([ClipMode.IN_STEPS], ClipMode))
 @pytest.mark.parametrize(("operation", "stage"), SLOW_IN_CLIPS)
 def test_the_slow_stage_of_a_clip_is_the_bottleneck(

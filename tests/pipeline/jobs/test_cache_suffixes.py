@@ -35,6 +35,7 @@ def cached(model: Any, folder: Path, **said: Any) -> dict[str, Event]:
     return ended
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dry", [True, False])
 def test_ltx_trainer_knows_images_by_three_suffixes(ltx: Any, tmp_path: Path, dry: bool) -> None:
     """It opens all else as a video, of which it cannot take one that has a single frame."""

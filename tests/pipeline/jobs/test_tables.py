@@ -215,6 +215,7 @@ def test_the_type_of_the_computation_is_stored() -> None:
     assert {one["latents"].dtype for one in records(SQUARE)} == {torch.bfloat16}
 
 
+@pytest.mark.long
 def test_frames_of_video_vaes_have_a_dimension_of_their_own() -> None:
     made(ONE)
     saved("wan", Path("wan"))

@@ -60,6 +60,7 @@ def wanted(model: Any, name: str, numbers: list[int], size: tuple[int, int]) -> 
     return (mean - shift) / scale
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", [None, pytest.param("single_middle", marks=pytest.mark.slow)])
 def test_clips_are_those_of_the_trainer(model: Any, mode: str | None) -> None:
     made_with_videos(CLIPS)
@@ -163,6 +164,7 @@ def test_a_header_that_promises_more_frames(monkeypatch: pytest.MonkeyPatch) -> 
     assert "\n" not in told.error
 
 
+@pytest.mark.long
 def test_videos_that_are_done_stay_after_a_kill() -> None:
     made_with_videos(ONE)
     for number in range(4):

@@ -24,6 +24,7 @@ def noise(path: Path, side: int) -> np.ndarray:
         return np.asarray(image.convert("RGB"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp", ".bmp", ".tif", ".gif"])
 @pytest.mark.parametrize("side", [40, 1300])
 def test_a_picture_of_any_length_is_the_file_s(suffix: str, side: int, tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ def test_a_person_reads_steps_caches_and_latency(folder: Path) -> None:
     assert work.endswith(" GFLOP of it before the first result")
 
 
+@pytest.mark.long
 def test_a_program_reads_the_same(folder: Path) -> None:
     plan = planned(opened(folder), 5)
     found = json.loads(json.dumps(plan.to_json()))

@@ -160,6 +160,7 @@ def test_a_module_s_own_forward_is_put_back() -> None:
     assert conv.forward is wrapped
 
 
+@pytest.mark.long
 @torch.no_grad()
 @pytest.mark.parametrize(("family", "side"), STEPS)
 def test_every_cache_counts(family: str, side: str) -> None:

@@ -100,6 +100,7 @@ threading.held = Held()
 """
 
 
+@pytest.mark.long
 def test_the_program_ends_so() -> None:
     code = HELD + "import torch; sys.argv = ['tvae', '--version']; from tvae.cli.__main__ import program; program()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -151,6 +151,7 @@ def test_what_is_no_shape_has_no_plan(tiled: Any, shape: Any, side: Any, words: 
         tiled.plan(shape, side)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("side", "shape"),
     [

@@ -44,6 +44,7 @@ def reference64(model: Any, given: dict[str, Tensor]) -> Tensor:
     return result
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strip", slow_but([3], [1, 3, 7]))
 def test_it_is_the_modules_own_call_in_strips_at_every_size(model: Any, strip: int) -> None:
     """Of one capture."""
@@ -55,6 +56,7 @@ def test_it_is_the_modules_own_call_in_strips_at_every_size(model: Any, strip: i
         assert relative_l2(tiled.decode(**given).sample, reference64(model, given)) <= TOLERANCE, size
 
 
+@pytest.mark.long
 def test_sizes_share_a_graph(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     right = captures_module.capture
@@ -82,6 +84,7 @@ def test_several_pictures_with_a_mask_each_or_one_for_all(model: Any, masks: int
     assert relative_l2(TiledVAE(model, strip=2).decode(**given).sample, reference64(model, given)) <= TOLERANCE
 
 
+@pytest.mark.long
 def test_the_mask_decides_and_one_alone_does_nothing(model: Any) -> None:
     """As in the model: what is given alone is not looked at. And a mask between 0 and 1."""
     tiled, given = TiledVAE(model, strip=3), inputs(8, 6)

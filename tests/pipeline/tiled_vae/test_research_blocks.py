@@ -37,6 +37,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
         yield from tensors(each)
 
 
+@pytest.mark.long
 @torch.no_grad()
 @pytest.mark.parametrize("name", BLOCKS)
 def test_a_block_gives_its_own_numbers(name: str) -> None:

@@ -170,6 +170,7 @@ def test_no_size_becomes_a_constant() -> None:
     assert graph.bind([(1, 3, 50, 30)]) is not None
 
 
+@pytest.mark.long
 def test_what_casts_inside_is_refused_by_name() -> None:
     def fn(m: Any, h: Tensor) -> Tensor:
         rows = h.permute(0, 2, 3, 1).flatten(0, 1)

@@ -277,6 +277,7 @@ class Rounded(Sized):
         return h * self.fn(h)
 
 
+@pytest.mark.long
 @torch.no_grad()
 @pytest.mark.parametrize("name", slow_but(QUICK, ROUNDED))
 def test_what_a_tensors_type_has_rounded_is_computed_with_nowhere_else(name: str) -> None:

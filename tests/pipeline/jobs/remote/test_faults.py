@@ -39,6 +39,7 @@ def failures(events: list[Any]) -> list[str]:
     return [event.error for event in events if isinstance(event, ItemFailed)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("request_", "fault", "message"),
     [

@@ -48,6 +48,7 @@ EACH = [*product(KINDS, (torch.float32, torch.float16, torch.bfloat16))]
 OFTEN = [("taesd", torch.float16), ("taef1", torch.float32), ("taef2", torch.float16), ("taesana", torch.bfloat16)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "dtype"), slow_but(OFTEN, EACH))
 @torch.no_grad()
 def test_both_sides_of_a_folder(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
@@ -67,6 +68,7 @@ def test_both_sides_of_a_folder(name: str, dtype: torch.dtype, tmp_path: Path) -
     assert model.geometry.spatial == factor
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", slow_but(["taesd", "taesana"], KINDS))
 @torch.no_grad()
 def test_one_side_alone(name: str, tmp_path: Path) -> None:
