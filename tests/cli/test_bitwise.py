@@ -43,6 +43,7 @@ def smallest(result: Result) -> int:
     return int(found[1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", slow_but(["encode"], ["encode", "decode"]))
 def test_files_are_the_same_bytes(real: Callable[..., Result], spilled: list[Path], command: str) -> None:
     assert real("encode", "p.png", "-o", "given", "--bitwise").exit_code == 0

@@ -57,6 +57,7 @@ def mean_of(model: torch.nn.Module) -> torch.Tensor:
 OPTIONS = ("--device", "cpu", "--dtype", "fp32")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("vae", slow_but(["model.safetensors"], ["sdxl_vae.safetensors", "model.safetensors"]))
 def test_there_and_back(vae: str, here: torch.nn.Module) -> None:
     assert call("encode", "photo.png", "--vae", vae, "-o", "out", *OPTIONS)[0] == 0

@@ -51,6 +51,7 @@ def test_each_does_what_it_can() -> None:
     assert np.abs(np.asarray(Image.open("back.png")).astype(float) - levels).max() <= 1
 
 
+@pytest.mark.long
 def test_what_it_cannot_is_refused_before_any_work() -> None:
     assert call("encode", "photo.png", "--vae", ENCODER, "-o", "out", *OPTIONS)[0] == 0
     latents = "out/photo.png.safetensors"

@@ -48,6 +48,7 @@ def test_headers_of_images(seeds: Cases, made: tuple[Path, Path], tmp_path: Path
     decode(bad, made[0], tmp_path / "out", StandIn())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seeds", SEEDS)
 @pytest.mark.parametrize("what", ["index.json", "000000.safetensors", "streams"])
 def test_folders_of_clips(what: str, seeds: Cases, made: tuple[Path, Path], tmp_path: Path) -> None:

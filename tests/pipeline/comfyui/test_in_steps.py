@@ -131,6 +131,7 @@ def test_weights_are_those_of_its_own_patcher_under_their_names() -> None:
     assert not is_exact(vae)
 
 
+@pytest.mark.long
 def test_exact_of_exact() -> None:
     vae, z = ClipVae(), latents(3)
     twice = exact_vae(exact_vae(vae))

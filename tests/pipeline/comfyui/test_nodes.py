@@ -143,6 +143,7 @@ def test_a_video(nodes: dict[str, Any], tmp_path: Path, fps: float, rate: str) -
     assert abs(frames - want).mean() < 12  # colour at half the size
 
 
+@pytest.mark.long
 def test_a_video_in_steps(nodes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bars: list[ProgressBar] = []
     start = ProgressBar.__init__

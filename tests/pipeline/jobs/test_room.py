@@ -93,6 +93,7 @@ def counting(stand_in: Run, out: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return Counting(stand_in().info)
 
 
+@pytest.mark.long
 def test_few_tiny_pictures_wait(
     run: Run, stand_in: Run, picture: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

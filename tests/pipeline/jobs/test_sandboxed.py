@@ -83,6 +83,7 @@ def opened_here(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], list[str]]:
     return lambda folder: [name for name in seen if Path(name).is_relative_to(folder)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("operation", ["encode", "roundtrip", "dry run"])
 def test_nothing_is_opened_here(
     operation: str, sources: Sources, opened_here: Callable[[Path], list[str]], tmp_path: Path

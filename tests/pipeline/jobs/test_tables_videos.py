@@ -83,6 +83,7 @@ def test_clips_are_those_of_the_trainer(model: Any, mode: str | None) -> None:
     assert relative_l2(slow, wanted(model, "slow.mp4", [0, 0, 0, 1, 1, 2, 2, 3, 4], (48, 80))) > 1e-4
 
 
+@pytest.mark.long
 def test_images_and_what_one_frame_is_left_of_share_a_bucket(model: Any) -> None:
     made_with_videos(ONE)
     run()
@@ -98,6 +99,7 @@ def test_a_dry_run_changes_nothing() -> None:
     assert (done.planned, done.skipped, done.failed, HOME.exists()) == (6, 1, 0, False)
 
 
+@pytest.mark.long
 def test_records_say_what_the_trainers_do() -> None:
     made_with_videos(ONE)
     run()
@@ -108,6 +110,7 @@ def test_records_say_what_the_trainers_do() -> None:
     assert {one.state for one in verdicts(HOME, sources=Path("mixed"))} == {"fine"}
 
 
+@pytest.mark.long
 def test_a_run_that_changes_nothing_reads_no_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     made_with_videos(ONE)
     first, _ = run()
@@ -117,6 +120,7 @@ def test_a_run_that_changes_nothing_reads_no_frame(monkeypatch: pytest.MonkeyPat
     assert counts(run(dry_run=True)[0]) == (0, first.done + 1, 0)
 
 
+@pytest.mark.long
 def test_a_changed_video_is_computed_again() -> None:
     made_with_videos(ONE)
     run()
@@ -128,6 +132,7 @@ def test_a_changed_video_is_computed_again() -> None:
     assert all(torch.equal(after[name], before[name]) for name in before if name != "same.mp4")
 
 
+@pytest.mark.long
 def test_a_damaged_video_costs_itself() -> None:
     """The trainer passes over the packet, and stops where frames are missing then."""
     made_with_videos(ONE)
@@ -188,6 +193,7 @@ def test_videos_that_are_done_stay_after_a_kill() -> None:
     assert len(latents(LONG)) == 6
 
 
+@pytest.mark.long
 def test_a_clip_mode_belongs_to_the_buckets_of_videos() -> None:
     made_with_videos(ONE)
     run(video_clip_mode="single_beginning")

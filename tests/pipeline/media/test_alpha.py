@@ -135,6 +135,7 @@ def test_a_profile_changes_colours_alone(tmp_path: Path) -> None:
     assert [line.split(" (")[0] for line in told] == ["converted from its ICC profile"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sandboxed", [False, True])
 @pytest.mark.parametrize(
     ("name", "pix_fmt", "channels"),

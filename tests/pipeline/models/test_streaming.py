@@ -59,6 +59,7 @@ def decoded(model: Model, z: Tensor) -> Tensor:
     return streamed(model, "decode", z)
 
 
+@pytest.mark.long
 def test_the_size_of_caches_is_that_of_what_is_saved(file: Path) -> None:
     stream = opened(file, 1).stream("encode")
     assert stream is not None

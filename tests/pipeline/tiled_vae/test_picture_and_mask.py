@@ -78,6 +78,7 @@ def test_latents_of_a_few_pixels(model: Any, height: int, width: int) -> None:
     assert relative_l2(TiledVAE(model, strip=2).decode(**given).sample, reference64(model, given)) <= TOLERANCE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("masks", slow_but([2], [1, 2]))
 def test_several_pictures_with_a_mask_each_or_one_for_all(model: Any, masks: int) -> None:
     given = inputs(7, 5, batch=2, masks=masks)
@@ -99,6 +100,7 @@ def test_the_mask_decides_and_one_alone_does_nothing(model: Any) -> None:
         assert relative_l2(found, reference64(model, {**given, "mask": other})) <= TOLERANCE
 
 
+@pytest.mark.long
 def test_all_ways_to_call_it(model: Any) -> None:
     tiled, given = TiledVAE(model, strip=3), inputs(8, 6)
     z, image, mask = given.values()

@@ -89,6 +89,7 @@ def test_frames_that_are_handed_in_and_out() -> None:
     torch.testing.assert_close(y, g.values[g.graph.outputs[0]], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.long
 # -- memory -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("away", [False, True], ids=["device", "disk"])
 def test_the_device_holds_what_was_said(away: bool, tmp_path: Path) -> None:

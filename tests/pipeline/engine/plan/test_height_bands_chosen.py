@@ -83,6 +83,7 @@ def large() -> tuple[Program, HeightBands]:
     return program, HeightBands(small.graph, sizes, program, lowered)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("machine", [ONE_CPU, CUDA], ids=["disk", "host"])
 def test_bands_where_nothing_else_fits_and_a_refusal_that_names_what_does(machine: Any) -> None:
     program, height_bands = large()

@@ -33,6 +33,7 @@ def test_images_there_and_back(run: Run, picture: Callable[..., Path], bucket: B
         assert np.array_equal(before, after)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", slow_but([".webp"], [".png", ".webp", ".jpg", ".tiff", ".bmp"]))
 def test_what_is_decoded_is_not_fetched_again(
     run: Run, picture: Callable[..., Path], bucket: Bucket, suffix: str

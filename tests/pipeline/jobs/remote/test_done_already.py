@@ -100,6 +100,7 @@ def test_inputs_stay(run: Run, photos: str, bucket: Bucket) -> None:
     assert {name: bucket.get(name) for name in bucket.names()} == before
 
 
+@pytest.mark.long
 def test_a_roundtrip(run: Run, photos: str, bucket: Bucket) -> None:
     finished, events = run("roundtrip", photos, output=bucket.url("out"))
     assert finished.done == 3

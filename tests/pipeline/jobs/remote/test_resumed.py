@@ -34,6 +34,7 @@ def fetched(bucket: Bucket, tmp_path: Path) -> Path:
     return bucket.download("out/c.mkv.latents", tmp_path / "fetched/c.mkv.latents")
 
 
+@pytest.mark.long
 def test_an_upload_that_fails_is_not_computed_again(
     run: Run, stand_in: Callable[..., Any], source: str, whole: Path, bucket: Bucket, tmp_path: Path
 ) -> None:
@@ -83,6 +84,7 @@ def test_computing_that_is_interrupted_is_continued(
     assert same(fetched(bucket, tmp_path), whole)
 
 
+@pytest.mark.long
 def test_a_shorter_clip_takes_the_place_of_a_longer_one(
     run: Run, clip: Callable[..., Path], source: str, bucket: Bucket, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ from tvae.pipeline.jobs.room import Room
 Run = Callable[..., Any]
 
 
+@pytest.mark.long
 def test_bytes_in_flight(
     run: Run, picture: Callable[..., Path], bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
