@@ -1,4 +1,4 @@
-"""Python's collector of cycles in a process of tvae's own, such as a command's.
+"""Python's collector of cycles, in a process of tvae's own, such as a command's, and for a moment in any.
 
 Half a million objects come with PyTorch and diffusers, and stay. The collector would look through them again and again
 while a process starts and works, which takes a third of a second each time. What is made later stays as well, mostly: a
@@ -39,7 +39,8 @@ def work_begins() -> None:
 
 @contextmanager
 def collecting_later() -> Iterator[Callable[[], None]]:
-    """It rests until the function that is given is called, or the block is left: a list of very many items is made."""
+    """It rests until the function that is given is called, or the block is left: much is made there that stays, such as
+    a list of very many items, or a plan while a device waits. Who has switched it off keeps it off."""
     if not gc.isenabled():
         yield lambda: None
         return
