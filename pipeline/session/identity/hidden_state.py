@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import GeneratorType
 from typing import Any, NamedTuple
 
@@ -40,7 +40,7 @@ def hidden_state(value: Any) -> HiddenState | None:
         return HiddenState(lambda: repr(value), None)
     if isinstance(value, GeneratorType):
         return HiddenState(lambda: _of_generator(value), None)
-    if isinstance(value, Iterator) and hasattr(value, "__length_hint__"):
+    if type(value).__module__ in ("builtins", "_collections", "itertools") and hasattr(value, "__length_hint__"):
         return HiddenState(value.__length_hint__, None)
     return None
 

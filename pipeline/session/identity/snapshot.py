@@ -61,7 +61,7 @@ class Snapshot:
         self._traced = traced
         self._held: list[_Held] = []
         self._kept: list[_Kept] = []
-        self._hidden: list[tuple[str, HiddenState, Any]] = []
+        self._hidden: dict[int, tuple[str, HiddenState, Any]] = {}
         self._seen: dict[int, Any] = {}  # kept alive, so that no id comes twice
         self._look(module, "")
         if outside is not None:
@@ -76,7 +76,7 @@ class Snapshot:
     def changed(self) -> list[str]:
         """Names of what has changed since, such as ``decoder.prev``."""
         names = {name for held in self._held for name in self._differing(held)}
-        names |= {path for path, state, before in self._hidden if state.look() != before}
+        names |= {path for path, state, before in self._hidden.values() if state.look() != before}
         return sorted(names | {kept.path for kept in self._kept if _written(kept)})
 
     def restore(self) -> None:
@@ -92,7 +92,7 @@ class Snapshot:
                     kept.tensor.data = kept.memory
                     if kept.values is not None:
                         kept.memory.copy_(kept.values)
-        for _, state, before in self._hidden:
+        for _, state, before in self._hidden.values():
             if state.restore is not None and state.look() != before:
                 state.restore()
 
@@ -100,6 +100,7 @@ class Snapshot:
     def _look(self, value: Any, path: str) -> None:
         if plain(value) is not None or id(value) in self._seen:
             return
+        self._look_inside(value, path)
         if isinstance(value, tuple):
             for n, v in enumerate(value):
                 self._look(v, f"{path}[{n}]")
@@ -112,13 +113,10 @@ class Snapshot:
         elif isinstance(getattr(value, "__dict__", None), dict) and not isinstance(value, type) and _is_object(value):
             self._seen[id(value)] = value
             self._hold(_Held(path, vars(value), vars(value).copy(), True))
-        else:
-            self._look_inside(value, path)
 
     def _look_inside(self, value: Any, path: str) -> None:
-        if id(value) not in self._seen and (state := hidden_state(value)) is not None:
-            self._seen[id(value)] = value
-            self._hidden.append((path, state, state.look()))
+        if id(value) not in self._hidden and (state := hidden_state(value)) is not None:
+            self._hidden[id(value)] = path, state, state.look()  # which keep it alive
 
     def _look_at_module(self, part: nn.Module, path: str) -> None:
         self._seen[id(part)] = part

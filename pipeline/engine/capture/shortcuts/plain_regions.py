@@ -19,10 +19,13 @@ def plain_regions() -> Iterator[None]:
     built otherwise.
 
     The exporter cuts a graph wherever a model says ``torch.no_grad()``, and puts it together again where nothing
-    changes by that: a fifth of a capture.
+    changes by that. It takes a tenth of a first call (KL, Wan and TAEHV on a CPU).
     """
-    from torch._export.passes import replace_set_grad_with_hop_pass as place
-
+    try:
+        from torch._export.passes import replace_set_grad_with_hop_pass as place
+    except ImportError:
+        yield
+        return
     original: Any = getattr(place, "replace_set_grad_with_hop_pass", None)
     says: Any = getattr(place, "_is_set_grad_enabled_node", None)
 

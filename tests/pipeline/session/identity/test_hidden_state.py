@@ -26,6 +26,14 @@ class Holder:
         self.held = held
 
 
+class OwnRandom(random.Random):
+    """Has attributes, too."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        self.name = "own"
+
+
 class Draws(nn.Module):
     """draw: of what is held in ``held``."""
 
@@ -61,6 +69,7 @@ CASES: dict[str, Callable[[], Draws]] = {
     "of Python": lambda: Draws(lambda rng: rng.random(), random.Random(1)),
     "old, of NumPy": lambda: Draws(lambda rng: float(rng.rand()), np.random.RandomState(1)),
     "bits": lambda: Draws(lambda bits: float(np.random.Generator(bits).random()), np.random.MT19937(4)),
+    "of a class derived from Python's": lambda: Draws(lambda rng: rng.random(), OwnRandom()),
     "in a list": lambda: Draws(lambda held: held[0].random(), [random.Random(1)]),
     "in an object": lambda: Draws(lambda held: float(held.held.random()), Holder(np.random.default_rng(2))),
     "global, of Python": lambda: Draws(lambda _: OF_PYTHON.random()),
