@@ -18,6 +18,7 @@ from tvae.cli import (
     bench,
     cache,
     comfyui,
+    compare,
     convert,
     decode,
     doctor,
@@ -64,7 +65,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (encode, decode, roundtrip, batch, cache, convert, plan, inspect, verify):
+for module in (encode, decode, roundtrip, batch, cache, convert, plan, inspect, compare, verify):
     app.command()(getattr(module, module.__name__.rpartition(".")[2]))
 app.add_typer(bench.app, name="bench")
 app.add_typer(preset.app, name="preset")

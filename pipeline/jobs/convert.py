@@ -24,7 +24,7 @@ from tvae.pipeline.models.latent_space import LatentSpace
 if TYPE_CHECKING:
     from tvae.pipeline.jobs.vaes import Vaes
 
-__all__ = ["convert", "in_space", "opened", "suits", "write_latents"]
+__all__ = ["convert", "in_space", "joined", "opened", "suits", "write_latents"]
 
 
 def convert(
