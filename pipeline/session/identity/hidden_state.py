@@ -1,18 +1,23 @@
 """Objects of Python and NumPy that change when they are asked, where no attribute shows it: generators of random
-numbers, counters, iterators over sequences, and functions that yield."""
+numbers, counters, iterators, and functions that yield."""
 
 from __future__ import annotations
 
+import gc
 import itertools
+import operator
 import pickle
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import GeneratorType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 __all__ = ["HiddenState", "hidden_state"]
+
+_ITERATORS = ("builtins", "itertools", "_collections", "array", "numpy")
+"""Where iterators without attributes are defined."""
 
 
 class HiddenState(NamedTuple):
@@ -40,9 +45,20 @@ def hidden_state(value: Any) -> HiddenState | None:
         return HiddenState(lambda: repr(value), None)
     if isinstance(value, GeneratorType):
         return HiddenState(lambda: _of_generator(value), None)
-    if type(value).__module__ in ("builtins", "_collections", "itertools") and hasattr(value, "__length_hint__"):
-        return HiddenState(value.__length_hint__, None)
+    if isinstance(value, Iterator) and type(value).__module__ in _ITERATORS:
+        if hasattr(value, "__length_hint__"):
+            return HiddenState(lambda: operator.length_hint(value, -1), None)  # -1: the same for ever
+        return HiddenState(lambda: _of_iterators_inside(value), None)
     return None
+
+
+def _of_iterators_inside(value: Iterator[Any]) -> Any:
+    """What ``zip``, ``map``, ``chain`` and others take from: it moves on whenever they do. Where nothing shows what one
+    does, such as a ``cycle`` after its first round, each look is another: it may have been asked."""
+    inside = [one for held in gc.get_referents(value) for one in (held if isinstance(held, tuple) else (held,))]
+    moving = [one for one in inside if isinstance(one, Iterator) and not isinstance(one, itertools.repeat)]
+    found = [(id(one), hidden_state(one)) for one in moving]
+    return [(key, object() if state is None else state.look()) for key, state in found] or object()
 
 
 def _of_generator(value: GeneratorType[Any, Any, Any]) -> Any:
