@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
+import operator
 import re
 import weakref
 from array import array
@@ -88,9 +90,10 @@ def _configuration(value: Any) -> bool:
 
 
 def _mapping(walk: Walk, value: Mapping[Any, Any], path: str) -> str:
-    if isinstance(value, dict):
-        walk.watch.container(value)
-        walk.watch.order(value)
+    for live in gc.get_referents(value) if isinstance(value, MappingProxyType) else (value,):
+        if isinstance(live, dict):
+            walk.watch.container(live)
+            walk.watch.order(live)
     notes = _configuration(value)
     items = [(k, v) for k, v in value.items() if not (notes and str(k).startswith("_"))]
     factory = getattr(value, "default_factory", None)
@@ -154,6 +157,12 @@ def _of_thread(walk: Walk, value: local, path: str) -> str:
     return walk.attributes(held, path)
 
 
+def _partial(walk: Walk, value: functools.partial[Any], path: str) -> str:
+    held = value.func, value.args, value.keywords
+    walk.watch.view(lambda: all(map(operator.is_, (value.func, value.args, value.keywords), held)))
+    return walk.value(held, path)
+
+
 def _of_enum(walk: Walk, value: Enum, path: str) -> str:
     walk.watch.container(vars(value))
     return f"{value.name} {walk.value(value.value, path)}"
@@ -170,7 +179,7 @@ _DESCRIBED: tuple[tuple[Any, Callable[[Walk, Any, str], str]], ...] = (
     (local, _of_thread),
     (SimpleNamespace, lambda walk, value, path: ""),  # all that it holds are attributes
     (slice, lambda walk, value, path: walk.value((value.start, value.stop, value.step), path)),
-    (functools.partial, lambda walk, value, path: walk.value((value.func, value.args, value.keywords), path)),
+    (functools.partial, _partial),
     (functools.partialmethod, lambda walk, value, path: walk.value((value.func, value.args, value.keywords), path)),
     (weakref.ref, lambda walk, value, path: walk.value(value(), path)),
     (re.Pattern, lambda walk, value, path: f"{value.pattern!r} {value.flags}"),

@@ -77,6 +77,8 @@ class Reach:
 
     def alive(self, kind: type) -> None:
         """There are instances of this class, or there may be. It is itself an instance of another."""
+        if kind not in self._spaces and not library_class(kind):
+            self._walk.watch.view(lambda: kind.__mro__)  # which a line `kind.__bases__ = ...` changes
         for base in (*kind.__mro__, *_of_classes(kind)):
             if base in self._spaces or base is object:
                 continue

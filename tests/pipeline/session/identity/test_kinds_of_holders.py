@@ -24,6 +24,9 @@ SHIFT = torch.ones(3, 1, 1)
 HELD: ContextVar[Any] = ContextVar("shift", default=SHIFT)
 LAZY = types.ModuleType("lazy_constants")
 STEPS = {"gain": 1.0}
+BELOW = {"gain": 1.0, "other": 3.0}
+SHOWN = types.MappingProxyType(BELOW)
+PARTLY = functools.partial(float, 1.0)
 
 
 class Unready:
@@ -44,6 +47,18 @@ class Meta(type):
 
 
 class OfMeta(metaclass=Meta):
+    pass
+
+
+class One:
+    gain = 1.0
+
+
+class Three:
+    gain = 3.0
+
+
+class Based(One):
     pass
 
 
@@ -82,6 +97,10 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "a function by class": (lambda: gain_of(3), lambda n: gain_of.register(int, lambda _: n)),
     "a class of classes": (lambda: OfMeta.gain, lambda n: setattr(Meta, "gain", n)),
     "a member of an enumeration": (lambda: Kind.ONE.value, lambda n: setattr(Kind.ONE, "_value_", n)),
+    "a view of a dictionary": (lambda: SHOWN["gain"], lambda n: BELOW.update(gain=n)),
+    "the order in one": (lambda: next(iter(SHOWN.values())), lambda n: BELOW.update(gain=BELOW.pop("gain"))),
+    "a function with arguments": (lambda: PARTLY(), lambda n: PARTLY.__setstate__((float, (n,), {}, None))),  # type: ignore[attr-defined]
+    "bases of a class": (lambda: Based.gain, lambda n: setattr(Based, "__bases__", (Three,))),
     "what such a function asks": (lambda: gain_of("x"), lambda n: STEPS.update(gain=n)),
 }
 
