@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
 from torch import Tensor
 
-__all__ = ["Pixels", "as_pixels", "channels_last", "pixels_of"]
+__all__ = ["Pixels", "as_pixels", "channels_last", "has_channels_inside", "pixels_of"]
 
 
 class Pixels(NamedTuple):
@@ -63,3 +64,14 @@ def channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:
         strides[d] = step
         step *= shape[d]
     return tuple(strides)
+
+
+@lru_cache(1 << 14)
+def has_channels_inside(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Do the channels of x_nc* of this shape and these strides lie inside of the spatial dimensions? Of those that a
+    view has made of channels some may lie on the other side: the more pixels decide."""
+    if len(shape) < 3 or shape[1] == 1:
+        return False
+    spatial = [(n, step) for n, step in zip(shape[2:], strides[2:], strict=True) if n > 1]
+    outside, inside = (math.prod([n for n, step in spatial if (step > strides[1]) is more]) for more in (True, False))
+    return outside > inside

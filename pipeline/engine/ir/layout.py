@@ -9,6 +9,8 @@ from functools import lru_cache, reduce
 import torch
 from torch import Tensor
 
+from tvae.kernels.layout import has_channels_inside
+
 __all__ = ["CLIP", "dense", "joined", "memory_format", "repeated", "reshaped", "room_like", "settled", "with_frames"]
 
 CLIP = 5
@@ -24,14 +26,7 @@ def memory_format(ndim: int, channels_last: bool) -> torch.memory_format:
 
 def _channels_inside(x: Tensor) -> bool:
     """Do the channels of x_nc* lie inside of a spatial dimension?"""
-    return _are_inside(x.shape, x.stride())
-
-
-# answers are kept: a run asks the same of a thousand tensors, and of their sizes and steps one by one it takes long
-@lru_cache(1 << 14)
-def _are_inside(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    spatial = zip(shape[2:], strides[2:], strict=True)
-    return len(shape) > 2 and shape[1] > 1 and any(n > 1 and step > strides[1] for n, step in spatial)
+    return has_channels_inside(x.shape, x.stride())
 
 
 def dense(x: Tensor) -> Tensor:
@@ -49,7 +44,7 @@ def settled(x: Tensor) -> Tensor:
 @lru_cache(1 << 14)
 def _settled_steps(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...] | None:
     """None where the strides tell already, or the channels do not lie innermost without gaps."""
-    if 1 not in shape or not _are_inside(shape, strides):
+    if 1 not in shape or not has_channels_inside(shape, strides):
         return None
     sizes = (shape[0], *shape[2:], shape[1])
     steps = [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]

@@ -36,6 +36,22 @@ def test_a_pixel_shuffle_of_views_keeps_its_layout() -> None:
     assert shuffled(plain, reshaped).is_contiguous()
 
 
+def test_one_whose_channels_come_last_does_so_too() -> None:
+    """As HunyuanVideo 1.5 has it. Of a clip with channels outside a copy had them inside, and so had all after it."""
+
+    def spread(x: Tensor, reshape: object) -> Tensor:
+        n, c, t, h, w = x.shape
+        y = x.reshape(n, 2, 2, 2, c // 8, t, h, w).permute(0, 4, 5, 1, 6, 2, 7, 3)
+        return reshape(y, (n, c // 8, 2 * t, 2 * h, 2 * w))  # type: ignore[operator, no-any-return]
+
+    x = clip(1, 24, 3, 4, 5)
+    want = spread(x, Tensor.reshape)
+    assert torch.equal(spread(x, reshaped), want)
+    assert spread(x, reshaped).is_contiguous(memory_format=LAST)
+    assert torch.equal(spread(x.contiguous(), reshaped), want)
+    assert spread(x.contiguous(), reshaped).is_contiguous()
+
+
 @pytest.mark.parametrize("dim", [0, 2, 3, 4])
 @pytest.mark.parametrize("given", [False, True])
 def test_pieces_in_several_layouts_take_that_of_the_largest(dim: int, given: bool) -> None:
