@@ -260,7 +260,7 @@ class _Reader:
         """The names in a file, from its folder. A regular one: a job does not wait for what somebody may write."""
         path = self._from(name)
         try:
-            names = names_in(read_bytes(path, MOST_LISTED).decode("utf-8-sig"))
+            names = names_in(read_bytes(path, MOST_LISTED))
             return [*names_below(path.parent, names)]
         except OSError as error:
             raise self.wrong(where, f"cannot read the list {name}: {error.strerror or error}") from error

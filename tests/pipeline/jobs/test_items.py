@@ -100,8 +100,14 @@ def test_lists(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listing = tree / "list.txt"
     listing.write_bytes("\ufeffb.jpg\r\n\r\n# a comment\r\n  sub \r\nä#1.png\n".encode())
     assert read_list(str(listing)) == ["b.jpg", "sub", "ä#1.png"]
-    monkeypatch.setattr("sys.stdin", io.StringIO("clip.MP4\n"))
-    assert read_list("-") == ["clip.MP4"]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"clip.MP4\n\xe4.png\n"), encoding="latin-1"))
+    assert read_list("-") == ["clip.MP4", "ä.png"]
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(UsageError, match="standard input is closed"):
+        read_list("-")
+    listing.write_text("b.jpg\n", encoding="utf-16")
+    with pytest.raises(UsageError, match="save it as UTF-8"):
+        read_list(str(listing))
     with pytest.raises(UsageError, match="cannot read the list"):
         read_list("no-such-list")
 
