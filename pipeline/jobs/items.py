@@ -200,8 +200,16 @@ def _members(folder: Path, below: Path, search: _Search) -> Iterator[Found]:
         elif search.archives is not None and entry.name.lower().endswith(SUFFIX):  # packed ones may be anything
             members = search.archives.members(path, below / entry.name)
             yield from (one for one in members if one.problem != no_media(path))
-        elif search.sought == "media" and formats.listed(os.path.splitext(entry.name)[1]):
+        elif _is_named_so(entry.name, search.sought):
             yield Found(path, below, entry.name)
+
+
+def _is_named_so(name: str, sought: Sought) -> bool:
+    """What is no file, such as a link that leads nowhere, counts: reading it tells what is wrong."""
+    suffix = os.path.splitext(name)[1]
+    if sought == "media":
+        return formats.listed(suffix)
+    return suffix in (latent_files.IMAGE_SUFFIX, latent_files.VIDEO_SUFFIX)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.jobs import Job, read_list
+from tvae.pipeline.jobs import Event, ItemFailed, Job, read_list, run_job
 from tvae.pipeline.jobs.items import expand
 
 
@@ -94,6 +94,22 @@ def test_an_empty_folder_is_a_bad_item(tree: Path) -> None:
     assert "--recursive" in one.problem
     (one,) = expand(Job("decode", (str(tree / "sub"),), recursive=True))
     assert "no latents" in (one.problem or "")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+def test_links_that_lead_nowhere_are_told(tree: Path) -> None:
+    """Of latents as of media: passing over them would look like success."""
+    names = ["a.latents", "a.safetensors", "b.png"]
+    for name in names:
+        (tree / "sub" / name).symlink_to("nowhere")
+    assert [path for path, _ in found("sub")] == ["sub/b.png", "sub/c.webp"]
+    told = [one.path.name for one in expand(Job("decode", ("sub",)))]
+    assert told == names[:2]
+    events: list[Event] = []
+    done = run_job(Job("decode", ("sub",), "out", device="cpu"), events.append)
+    assert (done.done, done.failed) == (0, 2)
+    failed = [event.error for event in events if isinstance(event, ItemFailed)]
+    assert all("No such file or directory" in error or "no index.json" in error for error in failed), failed
 
 
 def test_lists(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
