@@ -70,7 +70,7 @@ def test_a_cut_off_animation(suffix: str, lacked: int, tmp_path: Path) -> None:
 
 def test_what_is_no_picture_is_not_called_large(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_text("hello")
-    with pytest.raises(InputError, match=r"is no image that can be read, or is too large \(frames of more than 1 megapixels"):
+    with pytest.raises(InputError, match=r"is no image that can be read, or is too large \(frames of more than 1 mega"):
         open_reader(tmp_path / "a.jpg", 1_000_000)
 
 
