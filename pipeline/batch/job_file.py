@@ -264,7 +264,7 @@ class _Reader:
             return [*names_below(path.parent, names)]
         except OSError as error:
             raise self.wrong(where, f"cannot read the list {name}: {error.strerror or error}") from error
-        except ValueError as error:
+        except (ValueError, UsageError) as error:
             raise self.wrong(where, f"cannot read the list {name}: {error}") from error
 
     def _lists(self, data: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
