@@ -260,11 +260,11 @@ class _Reader:
         """The names in a file, from its folder. A regular one: a job does not wait for what somebody may write."""
         path = self._from(name)
         try:
-            names = names_in(read_bytes(path, MOST_LISTED).decode("utf-8-sig"))
+            names = names_in(read_bytes(path, MOST_LISTED))
             return [*names_below(path.parent, names)]
         except OSError as error:
             raise self.wrong(where, f"cannot read the list {name}: {error.strerror or error}") from error
-        except ValueError as error:
+        except (ValueError, UsageError) as error:
             raise self.wrong(where, f"cannot read the list {name}: {error}") from error
 
     def _lists(self, data: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:

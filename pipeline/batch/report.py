@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import platform
@@ -117,7 +118,12 @@ def _rate(result: StepResult, shard: Shard | None) -> float | None:
 def write_failed_list(path: Path, results: Sequence[StepResult]) -> None:
     """The sources that failed, one a line, as ``tvae encode -a`` and a step's ``list`` read them."""
     names = dict.fromkeys(failure["source"] for result in results for failure in result.failures)
-    _write(path, "".join(f"{name if is_url(name) else Path(name).absolute()}\n" for name in names))
+    _write(path, "".join(f"{name if is_url(name) else _in_a_line(str(Path(name).absolute()))}\n" for name in names))
+
+
+def _in_a_line(name: str) -> str:
+    """A pattern for a name with ends of lines, which a list cannot have."""
+    return glob.escape(name).replace("\n", "?") if "\n" in name else name
 
 
 def _tidy(folder: Path) -> None:

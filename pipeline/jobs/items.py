@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import glob
 import os
 import re
+import string
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -83,18 +85,27 @@ def read_list(name: str) -> list[str]:
     Raises :class:`UsageError` if the file cannot be read.
     """
     try:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the list of inputs {name}: {_why(error)}") from error
-    return names_in(text)
+        return names_in(*_standard_input()) if name == "-" else names_in(Path(name).read_bytes())
+    except OSError as error:
+        raise UsageError(f"cannot read the list of inputs {name}: {error.strerror or error}") from error
 
 
-def names_in(text: str) -> list[str]:
-    """Of a list: its lines without blank ones and those that start with ``#``. UsageError for zero bytes, which no name
-    has."""
+def _standard_input() -> tuple[bytes, str]:
+    """And its encoding."""
+    if sys.stdin is None:
+        raise UsageError("cannot read the list of inputs -: standard input is closed")
+    return sys.stdin.buffer.read(), sys.stdin.encoding
+
+
+def names_in(data: bytes, encoding: str = "utf-8") -> list[str]:
+    """Of a list, with names as the system gives them, whatever their bytes: its lines without blank ones and those that
+    start with ``#``. UsageError for UTF-16, and for zero bytes, which no name has."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UsageError("a list of inputs is in UTF-8, and this one is in UTF-16; save it as UTF-8")
+    text = data.removeprefix(codecs.BOM_UTF8).decode(encoding, errors="surrogateescape")
     if "\0" in text:
         raise UsageError("a list of inputs has one name a line, and this one has zero bytes; leave -print0 out")
-    lines = (line.strip() for line in text.split("\n"))  # names may have what else Unicode ends a line by
+    lines = (line.strip(string.whitespace) for line in text.split("\n"))  # names may have Unicode's other spaces
     return [line for line in lines if line and not line.startswith("#")]
 
 
@@ -189,8 +200,16 @@ def _members(folder: Path, below: Path, search: _Search) -> Iterator[Found]:
         elif search.archives is not None and entry.name.lower().endswith(SUFFIX):  # packed ones may be anything
             members = search.archives.members(path, below / entry.name)
             yield from (one for one in members if one.problem != no_media(path))
-        elif search.sought == "media" and formats.listed(os.path.splitext(entry.name)[1]):
+        elif _is_named_so(entry.name, search.sought):
             yield Found(path, below, entry.name)
+
+
+def _is_named_so(name: str, sought: Sought) -> bool:
+    """What is no file, such as a link that leads nowhere, counts: reading it tells what is wrong."""
+    suffix = os.path.splitext(name)[1]
+    if sought == "media":
+        return formats.listed(suffix)
+    return suffix in (latent_files.IMAGE_SUFFIX, latent_files.VIDEO_SUFFIX)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -213,7 +232,3 @@ def fixed_part(pattern: Path) -> Path:
 
 def _same(path: Path, other: Path | None) -> bool:
     return other is not None and path.resolve() == other.resolve()
-
-
-def _why(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -229,7 +229,8 @@ def _identities(found: list[Found], job: Job) -> list[tuple[str, frozenset[Kind]
 
 def _source_of(found: Found) -> tuple[str, frozenset[Kind]]:
     """What latents say of their source; damaged ones count as what they look like and fail when their turn comes."""
-    looks: frozenset[Kind] = frozenset({"video" if found.path.is_dir() else "image"})
+    folder = found.path.is_dir() or found.path.suffix == latents.VIDEO_SUFFIX
+    looks: frozenset[Kind] = frozenset({"video" if folder else "image"})
     if found.problem is not None:
         return found.name, looks
     if isinstance(found.member, RemoteFile):  # which is not fetched for its name: it is that, as encode gives it

@@ -109,6 +109,8 @@ class LatentsReader:
             tensors, meta, part, checksum = read_tensors(file)
             foreign = None not in (checksum, entry.checksum) and checksum != entry.checksum
             if foreign or meta != self.meta or part.first_frame != entry.first_frame:
+                if file == self.path:
+                    raise InputError(f"'{file}' was replaced while it was read; run again")
                 raise InputError(f"'{file}' belongs to other latents than its folder; encode the source again")
             yield LatentsPart(tensors, part.index, part.first_frame, part.pts, part.durations, part.repeated, checksum)
 

@@ -85,8 +85,10 @@ def found_below(path: Path) -> Iterator[Path]:
             inside = Path(entry.path)
             if entry.name.startswith(".") or entry.is_symlink():
                 continue
-            if entry.is_dir() or (inside.suffix == IMAGE_SUFFIX and not _foreign(inside)):
+            if entry.is_dir():
                 yield from found_below(inside)
+            elif inside.suffix == IMAGE_SUFFIX and not _foreign(inside):
+                yield inside
     else:
         raise InputError(f"{path} is no latents: name a file that ends in {IMAGE_SUFFIX}, or a folder")
 

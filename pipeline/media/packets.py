@@ -9,6 +9,7 @@ from pathlib import Path
 
 import av
 import av.error
+from av.audio.stream import AudioStream
 from av.container import InputContainer, OutputContainer
 from av.packet import Packet
 from av.stream import Discard, Disposition, Stream
@@ -43,7 +44,7 @@ def fits(muxer: str, template: Stream, path: Path) -> bool:
     sample = next(read_packets(path, [template.index], []), None)
     try:
         with av.open(io.BytesIO(), "w", format=muxer) as container:
-            stream = container.add_stream_from_template(template, opaque=True)
+            stream = _added(container, template)
             container.start_encoding()
             if sample is not None:
                 sample.stream, sample.pts, sample.dts = stream, 0, 0
@@ -51,6 +52,21 @@ def fits(muxer: str, template: Stream, path: Path) -> bool:
     except (av.error.FFmpegError, ValueError):
         return False
     return True
+
+
+_LAYOUTS = {1: "mono", 2: "stereo", 6: "5.1", 8: "7.1"}
+"""Of so many channels, as the ffmpeg command guesses them."""
+
+
+def _added(container: OutputContainer, template: Stream) -> Stream:
+    """A stream like the template. MP4 wants a layout of plain samples' channels, which Matroska and AVI do not have."""
+    stream = container.add_stream_from_template(template, opaque=True)
+    if container.format.name == "mp4" and isinstance(template, AudioStream) and isinstance(stream, AudioStream):
+        context = template.codec_context
+        layout = context.layout
+        if context.name.startswith("pcm_") and layout.name == f"{layout.nb_channels} channels":
+            stream.codec_context.layout = _LAYOUTS.get(layout.nb_channels, layout)
+    return stream
 
 
 def read_packets(path: Path, wanted: list[int], warnings: list[str]) -> Iterator[Packet]:
@@ -87,7 +103,7 @@ class PacketSink:
 
     def __init__(self, container: OutputContainer, template: Stream, time_base: Fraction, warnings: list[str]) -> None:
         self._container = container
-        self._stream = container.add_stream_from_template(template, opaque=True)
+        self._stream = _added(container, template)
         self._stream.time_base = time_base
         self._name = f"stream {template.index}"
         self._warnings = warnings

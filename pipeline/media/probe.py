@@ -13,7 +13,7 @@ from tvae.pipeline.media.image_read import ImageReader, is_image
 from tvae.pipeline.media.opened import Opened
 from tvae.pipeline.media.room import MAX_PIXELS
 from tvae.pipeline.media.spec import MediaInfo, Reader
-from tvae.pipeline.media.truncation import lacks_its_end, missing_bytes
+from tvae.pipeline.media.truncation import is_cut_animation, lacks_its_end, missing_bytes
 from tvae.pipeline.media.video_read import VideoReader
 
 __all__ = ["check_file", "count_frames", "open_reader", "probe"]
@@ -95,7 +95,11 @@ def _is_image(opened: Opened, max_pixels: int, *, first: bool = False) -> bool:
         raise InputError(f"{path}: is cut off, its last {missing} bytes are missing; fetch it again")
     if endless:
         raise InputError(f"{path}: is cut off, the end of the picture is missing; fetch it again")
-    return is_image(opened, max_pixels, first=first)
+    if is_image(opened, max_pixels, first=first):
+        return True
+    if is_cut_animation(opened):
+        raise InputError(f"{path}: is cut off, the end of the animation is missing; fetch it again")
+    return False
 
 
 def _empty(path: Path) -> InputError:

@@ -7,10 +7,12 @@ from typing import BinaryIO
 
 from tvae.pipeline.media.opened import Opened
 
-__all__ = ["lacks_its_end", "missing_bytes"]
+__all__ = ["is_cut_animation", "lacks_its_end", "missing_bytes"]
 
 _ESSENTIAL_BOXES = {b"mdat", b"moov", b"moof"}
 _QOI_MAGIC, _QOI_END = b"qoif", b"\0" * 7 + b"\1"
+_PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+_GIF_MAGICS = b"GIF87a", b"GIF89a"
 _EBML_HEADER, _EBML_SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
 
 
@@ -36,6 +38,57 @@ def lacks_its_end(opened: Opened) -> bool:
         return False
     file.seek(max(0, opened.length - 4096))  # some programs add to files
     return _QOI_END not in file.read(4096)
+
+
+def is_cut_animation(opened: Opened) -> bool:
+    """Does a GIF or a PNG end within one of its blocks? Of animations FFmpeg gives what there is, and says nothing. One
+    that lacks no more than the mark at its end is whole."""
+    file = opened.file
+    file.seek(0)
+    magic = file.read(8)
+    if magic == _PNG_MAGIC:
+        return _png_is_cut(file, opened.length)
+    return magic[:6] in _GIF_MAGICS and _gif_is_cut(file, opened.length)
+
+
+def _png_is_cut(file: BinaryIO, length: int) -> bool:
+    """PNG, 5.3: a chunk is its size, its type, its data and four bytes of checksum."""
+    at = len(_PNG_MAGIC)
+    while at < length:
+        file.seek(at)
+        header = file.read(8)
+        if header[4:] == b"IEND":
+            return False
+        at += 12 + int.from_bytes(header[:4], "big")
+    return at > length
+
+
+def _gif_is_cut(file: BinaryIO, length: int) -> bool:
+    """GIF89a: a screen, then extensions (!), pictures (,) and the mark at the end (;)."""
+    file.seek(6)
+    at = 13 + _palette(file.read(5)[4:])
+    while at < length:
+        file.seek(at)
+        kind = file.read(1)
+        if kind == b"!":
+            at += 2
+        elif kind == b",":
+            at += 11 + _palette(file.read(9)[8:])
+        else:
+            return False
+        size = 1
+        while size:  # of blocks, until an empty one
+            file.seek(at)
+            if not (begin := file.read(1)):
+                return True
+            size = begin[0]
+            at += 1 + size
+    return at > length
+
+
+def _palette(flags: bytes) -> int:
+    """Its bytes; ``flags`` may be none at the file's end."""
+    return 3 << (flags[0] & 7) + 1 if flags and flags[0] & 0x80 else 0
 
 
 def _in_boxes(file: BinaryIO, length: int) -> int:

@@ -69,7 +69,7 @@ class VideoReader:
             if first is None:
                 still = is_still_format(self._container)
                 what = "is no image that can be read" if still else "holds a video stream without a single whole frame"
-                raise InputError(f"{path}: {what} ({self._too_large}); leave it out")
+                raise InputError(f"{path}: {what}, or is too large ({self._too_large}); leave it out")
             self._on_size(first.width * first.height)
             self._first: VideoFrame | None = first
             self._orientation = self._find_orientation(first)
@@ -143,7 +143,7 @@ class VideoReader:
         return picture
 
     def _decode(self) -> Generator[VideoFrame, None, None]:
-        passed_over, damaged, count = 0, 0, 0
+        passed_over, lossy, damaged, count = 0, 0, 0, 0
         packets = self._container.demux(self._picture)
         while True:
             try:
@@ -156,12 +156,15 @@ class VideoReader:
                     passed_over += 1
                     continue
                 raise breaks_after(self._path, count, error, "" if count else f"; {self._too_large}") from error
+            lossy += packet.is_corrupt
             for frame in frames:
                 count += 1
                 damaged += frame.is_corrupt
                 yield frame
         if passed_over and count:
             self.warnings.append(f"{passed_over} packets before the first whole frame could not be decoded")
+        if lossy:
+            self.warnings.append(f"{lossy} packets are damaged or cut off; frames may be missing")
         if damaged:
             self.warnings.append(f"{damaged} of {count} frames are damaged; kept as the decoder patched them")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -142,6 +143,24 @@ def test_a_list_of_names_that_end_in_zeros(tvae: Tvae, tmp_path: Path) -> None:
     result = tvae("encode", "-a", tmp_path / "list.txt", "-o", tmp_path / "out")
     assert result.exit_code == 2
     assert "one name a line, and this one has zero bytes" in " ".join(result.stderr.split())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs names of any bytes")
+def test_what_failed_is_found_by_its_list(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
+    """Names of bytes that are not UTF-8, of two lines, and with what patterns and comments have."""
+    (folder := tmp_path / "in").mkdir()
+    names = [b"\xff\xfe.png", b"two\nlines[1].png", b"#1.png", b" *.png", "\u3000.png".encode()]
+    for name in names:
+        Path(os.fsdecode(os.path.join(os.fsencode(folder), name))).write_bytes(b"nothing")
+    (tmp_path / "job.toml").write_text("operation = 'encode'\ninputs = 'in'\noutput = 'out'\n")
+    assert tvae("batch", tmp_path / "job.toml", "--failed-list", tmp_path / "failed.txt").exit_code == 3
+    for name in names:
+        shutil.copy(photo, os.path.join(os.fsencode(folder), name))
+    assert tvae("encode", "-a", tmp_path / "failed.txt", "-o", tmp_path / "out").exit_code == 0
+    assert {*os.listdir(os.fsencode(tmp_path / "out"))} >= {name + b".safetensors" for name in names}
+    (tmp_path / "list.toml").write_text("operation = 'encode'\nlist = 'failed.txt'\noutput = 'out2'\n")
+    result = tvae("batch", tmp_path / "list.toml")
+    assert (result.exit_code, len(names)) == (0, len([*(tmp_path / "out2").glob("*.safetensors")])), result.output
 
 
 def test_names_in_a_list_may_have_what_is_no_end_of_a_line(tvae: Tvae, tmp_path: Path) -> None:

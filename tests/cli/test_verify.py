@@ -82,6 +82,15 @@ def test_what_cannot_be_verified(tvae: Tvae, photo: Path, tmp_path: Path) -> Non
     assert tvae("verify", tmp_path / "empty").stdout == "no latents here\n"
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_what_is_no_file_ends_nothing(tvae: Tvae, photo: Path, tmp_path: Path) -> None:
+    """What comes after it in the folder is verified."""
+    assert tvae("encode", photo, "-o", tmp_path / "latents").exit_code == 0
+    os.mkfifo(tmp_path / "latents" / "a.safetensors")
+    result = tvae("verify", tmp_path / "latents", "--json")
+    assert (result.exit_code, states(result)) == (4, {"a.safetensors": "damaged", f"{photo.name}.safetensors": "fine"})
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
 @pytest.mark.parametrize("what", ["image", "part", "index", "manifest's"])

@@ -198,8 +198,8 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     missing = 'operation = "encode"\nlist = "none.txt"'
     monkeypatch.setattr(job_file, "MOST_BYTES", 1000)
     assert "cannot read the list none.txt" in refused(tmp_path, missing)
-    (tmp_path / "none.txt").write_bytes(b"\xff")
-    assert "cannot read the list none.txt" in refused(tmp_path, missing)
+    (tmp_path / "none.txt").write_text("a.png", encoding="utf-16")
+    assert "save it as UTF-8" in refused(tmp_path, missing)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no fifos")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tvae.pipeline.errors import UsageError
-from tvae.pipeline.jobs import Job, read_list
+from tvae.pipeline.jobs import Event, ItemFailed, Job, read_list, run_job
 from tvae.pipeline.jobs.items import expand
 
 
@@ -96,12 +96,34 @@ def test_an_empty_folder_is_a_bad_item(tree: Path) -> None:
     assert "no latents" in (one.problem or "")
 
 
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+def test_links_that_lead_nowhere_are_told(tree: Path) -> None:
+    """Of latents as of media: passing over them would look like success."""
+    names = ["a.latents", "a.safetensors", "b.png"]
+    for name in names:
+        (tree / "sub" / name).symlink_to("nowhere")
+    assert [path for path, _ in found("sub")] == ["sub/b.png", "sub/c.webp"]
+    told = [one.path.name for one in expand(Job("decode", ("sub",)))]
+    assert told == names[:2]
+    events: list[Event] = []
+    done = run_job(Job("decode", ("sub",), "out", device="cpu"), events.append)
+    assert (done.done, done.failed) == (0, 2)
+    failed = [event.error for event in events if isinstance(event, ItemFailed)]
+    assert all("No such file or directory" in error or "no index.json" in error for error in failed), failed
+
+
 def test_lists(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listing = tree / "list.txt"
     listing.write_bytes("\ufeffb.jpg\r\n\r\n# a comment\r\n  sub \r\nä#1.png\n".encode())
     assert read_list(str(listing)) == ["b.jpg", "sub", "ä#1.png"]
-    monkeypatch.setattr("sys.stdin", io.StringIO("clip.MP4\n"))
-    assert read_list("-") == ["clip.MP4"]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"clip.MP4\n\xe4.png\n"), encoding="latin-1"))
+    assert read_list("-") == ["clip.MP4", "ä.png"]
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(UsageError, match="standard input is closed"):
+        read_list("-")
+    listing.write_text("b.jpg\n", encoding="utf-16")
+    with pytest.raises(UsageError, match="save it as UTF-8"):
+        read_list(str(listing))
     with pytest.raises(UsageError, match="cannot read the list"):
         read_list("no-such-list")
 

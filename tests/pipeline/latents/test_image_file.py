@@ -204,6 +204,16 @@ def test_done_only_if_made_the_same_way(tmp_path: Path, image_meta: LatentsMeta)
     assert not latents_done(path, image_meta.fingerprint)
 
 
+def test_replaced_while_it_is_read(tmp_path: Path, image_meta: LatentsMeta) -> None:
+    """By another run, with other options: nothing is wrong with the new one."""
+    path = tmp_path / "a.safetensors"
+    write_image_latents(path, {"latents": torch.zeros(4, 2, 3)}, image_meta)
+    reader = open_latents(path)
+    write_image_latents(path, {"latents": torch.ones(4, 2, 3)}, replace(image_meta, tool="another"))
+    with pytest.raises(InputError, match=r"a\.safetensors' was replaced while it was read; run again"):
+        list(reader)
+
+
 def test_another_vae(tmp_path: Path, image_meta: LatentsMeta) -> None:
     write_image_latents(tmp_path / "a.safetensors", {"latents": LATENTS}, image_meta)
     reader = open_latents(tmp_path / "a.safetensors")

@@ -134,6 +134,19 @@ def test_other_codecs(codec: str, suffix: str, make_clip: MakeClip, demux: Demux
     )
 
 
+@pytest.mark.parametrize("suffix", [".mkv", ".avi"])
+def test_samples_without_a_layout_go_into_mp4(suffix: str, make_clip: MakeClip, demux: Demux, tmp_path: Path) -> None:
+    """These containers count channels alone, and MP4 wants to know where each is heard."""
+    source = remux(make_clip(tmp_path / "a.mp4", audio=("aac", 0)), tmp_path / f"a{suffix}", audio="pcm_s16le")
+    with av.open(str(source)) as container:
+        assert container.streams.audio[0].codec_context.layout.name.endswith(" channels")
+    side, _ = kept(source, tmp_path / "latents")
+    for audio in (side, source):
+        assert through(source, tmp_path / "b.mp4", audio) == []
+        before, after = demux(source)[2], demux(tmp_path / "b.mp4")[2]
+        assert b"".join(before[0].payloads) == b"".join(after[0].payloads)
+
+
 def test_adts_headers_are_kept_beside_the_latents(make_clip: MakeClip, demux: Demux, tmp_path: Path) -> None:
     """MPEG-TS has AAC with a header on every packet. MP4 does not: there they go, and only they."""
     source = make_clip(tmp_path / "a.ts", audio=("aac", 0))

@@ -4,9 +4,10 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from PIL import Image
 
 from tvae.pipeline.errors import InputError
-from tvae.pipeline.media import open_reader
+from tvae.pipeline.media import count_frames, open_reader
 from tvae.pipeline.media.opened import Opened
 from tvae.pipeline.media.truncation import missing_bytes
 
@@ -43,6 +44,47 @@ def test_a_cut_off_qoi_picture(share: float, tmp_path: Path) -> None:
             assert np.array_equal(next(iter(reader)).rgb, pixels)
     with pytest.raises(InputError, match="is cut off, the end of the picture is missing"):
         open_reader(tmp_path / "cut.qoi")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "lacked"),
+    [(".gif", 2), (".gif", 40), (".gif", 600), (".png", 13), (".png", 60), (".png", 900)],
+)
+def test_a_cut_off_animation(suffix: str, lacked: int, tmp_path: Path) -> None:
+    """FFmpeg gives as many pictures as there are, the last one in part, and no error."""
+    noise = np.random.default_rng(0).integers(0, 256, (3, 24, 24, 3), np.uint8)
+    first, *more = [Image.fromarray(pixels) for pixels in noise]
+    whole, cut = tmp_path / f"whole{suffix}", tmp_path / f"cut{suffix}"
+    first.save(whole, save_all=True, append_images=more, duration=40)
+    data = whole.read_bytes()
+    mark = 1 if suffix == ".gif" else 12  # that ends it: nothing else is lost with it
+    for content in (data, data + b"added", data[:-mark]):
+        whole.write_bytes(content)
+        assert count_frames(whole) == 3
+    cut.write_bytes(data[:-lacked])
+    with pytest.raises(InputError, match=r"is cut off, the end of the animation is missing"):
+        open_reader(cut)
+    if lacked < 600:
+        open_reader(cut, first=True).close()  # of a first picture nothing is missing
+
+
+def test_what_is_no_picture_is_not_called_large(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_text("hello")
+    with pytest.raises(InputError, match=r"is no image that can be read, or is too large \(frames of more than 1 mega"):
+        open_reader(tmp_path / "a.jpg", 1_000_000)
+
+
+def test_lost_packets_are_told(make_clip: Callable[..., Path], tmp_path: Path) -> None:
+    """A recording goes on after a hole in it; which frames were there is not known."""
+    whole, holed = make_clip(tmp_path / "whole.ts", range(0, 60 * 512, 512)), tmp_path / "holed.ts"
+    data = whole.read_bytes()
+    middle = len(data) // 376 * 188
+    holed.write_bytes(data[:middle] + data[middle + 5 * 188 :])
+    for path, told in ((whole, False), (holed, True)):
+        with open_reader(path) as reader:
+            for _ in reader:
+                pass
+            assert any("packets are damaged or cut off; frames may be missing" in w for w in reader.warnings) is told
 
 
 def test_other_files_are_left_to_the_decoder(tmp_path: Path) -> None:
