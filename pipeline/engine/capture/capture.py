@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tvae.pipeline.engine.capture.by_strides import check_strides
 from tvae.pipeline.engine.capture.copies import is_copy
 from tvae.pipeline.engine.capture.deadline import SECONDS, TookTooLong, deadline, place_in
 from tvae.pipeline.engine.capture.drawn_numbers import refusing_draws
@@ -206,7 +207,8 @@ class _Translator:
             return
         args = tuple(self._arg(a, n) for a in n.args)
         kwargs = {k: self._arg(a, n) for k, a in n.kwargs.items()}
-        self._add(n, Node("call", name, args, kwargs, _module_of(n)))
+        self._add(n, Node("call", name, args, kwargs, module := _module_of(n)))
+        check_strides(self.nodes[-1].op, n, module)
         if is_copy(self.nodes[-1].op, n):
             self.copied.add(self.ids[n])
 

@@ -20,7 +20,7 @@ from tvae.pipeline.engine.ir.graph import Graph, Node, Ref, map_refs
 from tvae.pipeline.engine.ir.layout import settled
 from tvae.pipeline.engine.ir.op_facts import is_view
 from tvae.pipeline.engine.ir.program import Demand, More, Op, Program, Read, Reduction
-from tvae.pipeline.engine.ir.resolve import resolve
+from tvae.pipeline.engine.ir.resolve import wherever_it_lies
 from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.engine.rules.at_sizes import AtSizes
 from tvae.pipeline.engine.rules.node_call import Invoke, draws, in_order, node_call
@@ -113,7 +113,8 @@ class Context(AtSizes):
         """The node's own operation on whole values, or ``target`` with its arguments, as a function of a reader of
         operand ids."""
         if target is None:
-            target = fused(node.op, self.kernels) if node.target.startswith("tvae.") else resolve(node.target)
+            ours = node.target.startswith("tvae.")
+            target = fused(node.op, self.kernels) if ours else wherever_it_lies(node.target)
         return node_call(target, node, self.ids, self.value)
 
     # -- making ops
