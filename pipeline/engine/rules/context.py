@@ -41,6 +41,16 @@ def no_rows(_read: Read, _lo: int, _hi: int) -> Tensor:
     raise AssertionError("a reduction has no rows of its own")
 
 
+def _rows_taken(operands: list[Op], tiled: set[int], axis: Axis, dims: set[int]) -> dict[int, Axis]:
+    """Where the rows are in values that have all of them and are not tiled, by id. dims: that of the tiled operands'
+    rows, counted from the last."""
+    (place,) = dims
+    others = [op for op in operands if op.id not in tiled and len(op.shape) >= -place and op.shape[place] > 1]
+    if any(op.shape[place] != axis.outer * axis.rows * axis.inner for op in others):
+        raise NoRule("one operand has the height and is not divided into strips")
+    return {op.id: axis.moved(len(op.shape) + place) for op in others}
+
+
 def _settling(run: Run) -> Run:
     """A view whose strides tell of its layout."""
 
@@ -200,12 +210,14 @@ class Context(AtSizes):
         run: Run | None = None,
         call: Callable[..., Any] | None = None,
         takes_out: bool = False,
+        aligned: bool = False,
         **more: Unpack[More],
     ) -> Op:
         """An op whose rows [a, b) need rows [a, b) of every tiled operand. Operands of one row are broadcast.
 
         run: in place of the node's own operation. call: likewise, of a reader of operand ids. takes_out: can the call
-        be given ``out``, the memory for its result?
+        be given ``out``, the memory for its result? aligned: dimensions of operands, counted from the last, belong
+        together, so that of values that are not tiled and have all rows there, rows [a, b) are taken.
         """
         inputs = self.operands(node)
         tiled: set[int] = set()
@@ -222,12 +234,19 @@ class Context(AtSizes):
         dims = {op.axis.dim - len(op.shape) for op in inputs if op.axis and op.id in tiled}
         if len(dims) > 1 and axis.rows > 1:  # a single row is all of the value, wherever it lies
             raise NoRule("its operands have their rows in different dimensions")
+        taken = _rows_taken(inputs, tiled, axis, dims) if aligned and axis.rows > 1 else {}
 
         def demand(a: int, b: int) -> list[Demand]:
             return [(i, a, b) for i in tiled] + [(i, 0, 1) for i in single]
 
         def rows(read: Read, a: int, b: int) -> Callable[[int], Tensor]:
-            return lambda i: read(i, a, b) if i in tiled else read(i, 0, 1) if i in single else read(i)
+            def one(i: int) -> Tensor:
+                if i in tiled:
+                    return read(i, a, b)
+                value = read(i, 0, 1) if i in single else read(i)
+                return crop(value, taken[i], a, b) if i in taken else value
+
+            return one
 
         if run is None:
             invoke = call or self.call(node)
