@@ -110,6 +110,8 @@ def _captured(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Se
             raise failed[-1]
         line = (str(failed[-1]) or type(failed[-1]).__name__).strip().splitlines()[0]
         why = f"torch.export says: {line}"
+        if "guard on data-dependent" in line:
+            why = "it goes by the values of a tensor, as in `if x.any()` or `x.item()` (data-dependent expression)"
         raise UnsupportedOp("torch.export", type(module).__name__, why, whole=False) from failed[0]
     finally:
         del entry.model, entry._fn  # the exporter leaves reference cycles, which would keep them alive for a while

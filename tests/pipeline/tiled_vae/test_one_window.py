@@ -38,12 +38,13 @@ class Windows(nn.Module):
     decode = encode
 
 
+@pytest.mark.long
 @torch.no_grad()
-@pytest.mark.parametrize("strip", [1, pytest.param(3, marks=pytest.mark.long)])
-@pytest.mark.parametrize("batch", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("strip", [1, 3])
+@pytest.mark.parametrize("batch", [1, 2])
 def test_strips_are_lower_than_the_window(strip: int, batch: int) -> None:
     model = Windows().eval()
     tiled = TiledVAE(model, "cpu", strip=strip)
-    for height, width in ((4, 4), (6, 10)) if strip == 1 and batch == 1 else ((4, 4), (8, 8), (26, 4), (6, 30), (2, 6)):
+    for height, width in ((4, 4), (8, 8), (26, 4), (6, 30), (2, 6)):
         x = torch.randn(batch, 3, height, width)
         assert relative_l2(tiled.encode(x), model.encode(x)) < 1e-5
