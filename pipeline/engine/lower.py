@@ -16,6 +16,7 @@ from tvae.pipeline.engine.ir.graph import Constant, Graph, Node, Ref
 from tvae.pipeline.engine.ir.op_facts import NOISE
 from tvae.pipeline.engine.ir.program import Op, Program
 from tvae.pipeline.engine.rules import BORN, RULES, Context, NoRule
+from tvae.pipeline.engine.rules.born import born_whole, divided_again
 from tvae.pipeline.engine.rules.context import no_demand
 from tvae.pipeline.engine.rules.node_call import draws
 from tvae.pipeline.engine.rules.slices import SPLITS, taken
@@ -80,6 +81,7 @@ def lower(
             told = len(whole)
             try:
                 op = _whole_chain(ctx, node, spread) if spread else _lower_call(ctx, node)
+                op = op if op.axis is None else divided_again(ctx, node, op)
             except NoRule as error:
                 by_name = node if node.op != "getitem" else graph.nodes[node.args[0].id]
                 without_rule(by_name.target, by_name.module, str(error))
@@ -149,7 +151,7 @@ def _lower_call(ctx: Context, node: Node) -> Op:
     if node.op not in NOISE and draws(node):
         raise NoRule("it draws random numbers for all rows at once")
     if not tiled and node.op not in BORN:
-        raise NoRule("it creates rows from a value without rows")
+        return born_whole(ctx, node)
     return RULES[node.op](ctx, node)
 
 

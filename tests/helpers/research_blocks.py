@@ -155,6 +155,26 @@ def borders_and_order(_m: Any, h: Tensor) -> Tensor:
     return F.max_pool2d(x.flip(2) + x.cumsum(2) / 9, 3, 2, ceil_mode=True).repeat_interleave(2, 2).tile(1, 1, 1, 2)
 
 
+@block(keys=lambda: nn.Linear(CHANNELS, CHANNELS))
+def learned_queries(m: Any, h: Tensor) -> Tensor:
+    tokens, few = h.flatten(2).mT, m.keys.weight[None, :5].expand(h.shape[0], -1, -1)
+    seen = F.scaled_dot_product_attention(few, m.keys(tokens), tokens)
+    return h + F.scaled_dot_product_attention(tokens, seen, seen).mT.reshape(h.shape)
+
+
+@block()
+def mean_for_every_token(_m: Any, h: Tensor) -> Tensor:
+    tokens = h.flatten(2).mT
+    mean = tokens.mean(1)[:, None].expand(-1, tokens.shape[1], -1)
+    return (tokens * mean + mean.sigmoid()).mT.reshape(h.shape)
+
+
+@block(table=lambda: nn.Conv2d(CHANNELS, CHANNELS, 5))
+def resized_table(m: Any, h: Tensor) -> Tensor:
+    table = F.adaptive_avg_pool2d(m.table.weight, h.shape[2:])
+    return h + table[0] + F.interpolate(m.table.weight[:1], h.shape[2:], mode="area")
+
+
 @block()
 def writes_in_place(_m: Any, h: Tensor) -> Tensor:
     y = torch.zeros_like(h)

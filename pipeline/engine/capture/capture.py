@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tvae.pipeline.engine.capture.by_strides import check_strides
 from tvae.pipeline.engine.capture.copies import is_copy
 from tvae.pipeline.engine.capture.deadline import SECONDS, TookTooLong, deadline, place_in
 from tvae.pipeline.engine.capture.drawn_numbers import refusing_draws
@@ -109,6 +110,8 @@ def _captured(module: nn.Module, fn: Callable[..., Sequence[Tensor]], inputs: Se
             raise failed[-1]
         line = (str(failed[-1]) or type(failed[-1]).__name__).strip().splitlines()[0]
         why = f"torch.export says: {line}"
+        if "guard on data-dependent" in line:
+            why = "it goes by the values of a tensor, as in `if x.any()` or `x.item()` (data-dependent expression)"
         raise UnsupportedOp("torch.export", type(module).__name__, why, whole=False) from failed[0]
     finally:
         del entry.model, entry._fn  # the exporter leaves reference cycles, which would keep them alive for a while
@@ -206,7 +209,8 @@ class _Translator:
             return
         args = tuple(self._arg(a, n) for a in n.args)
         kwargs = {k: self._arg(a, n) for k, a in n.kwargs.items()}
-        self._add(n, Node("call", name, args, kwargs, _module_of(n)))
+        self._add(n, Node("call", name, args, kwargs, module := _module_of(n)))
+        check_strides(self.nodes[-1].op, n, module)
         if is_copy(self.nodes[-1].op, n):
             self.copied.add(self.ids[n])
 

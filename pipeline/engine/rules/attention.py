@@ -37,6 +37,9 @@ def attention(ctx: Context, node: Node) -> Op:
     causal = args[5] or node.kwargs.get("is_causal", False)
     extra = {key: ctx.value(val) for key, val in node.kwargs.items() if key in ("scale", "enable_gqa")}
     tokens = len(q.shape) - 2
+    if q.axis is None and not ctx.row_dims(node.meta):  # learned queries that look at all of the picture
+        scores = math.prod(q.shape[:-1]) * k.shape[-2] * torch.float32.itemsize
+        return ctx.put(ctx.whole(node, barrier=True), work=_work(q, k), workspace=lambda _: scores)
     if q.axis is None:
         raise NoRule("its keys are divided into strips, and its queries are not")
     sums = _sums(ctx, node, q, k, v)

@@ -20,7 +20,7 @@ from tvae.pipeline.engine.ir.graph import Graph, Node, Ref, map_refs
 from tvae.pipeline.engine.ir.layout import settled
 from tvae.pipeline.engine.ir.op_facts import is_view
 from tvae.pipeline.engine.ir.program import Demand, More, Op, Program, Read, Reduction
-from tvae.pipeline.engine.ir.resolve import resolve
+from tvae.pipeline.engine.ir.resolve import wherever_it_lies
 from tvae.pipeline.engine.ir.sizes import Size
 from tvae.pipeline.engine.rules.at_sizes import AtSizes
 from tvae.pipeline.engine.rules.node_call import Invoke, draws, in_order, node_call
@@ -39,6 +39,16 @@ def no_demand(_lo: int, _hi: int) -> list[Demand]:
 def no_rows(_read: Read, _lo: int, _hi: int) -> Tensor:
     """The ``run`` of a reduction, which is folded instead."""
     raise AssertionError("a reduction has no rows of its own")
+
+
+def _rows_taken(operands: list[Op], tiled: set[int], axis: Axis, dims: set[int]) -> dict[int, Axis]:
+    """Where the rows are in values that have all of them and are not tiled, by id. dims: that of the tiled operands'
+    rows, counted from the last."""
+    (place,) = dims
+    others = [op for op in operands if op.id not in tiled and len(op.shape) >= -place and op.shape[place] > 1]
+    if any(op.shape[place] != axis.outer * axis.rows * axis.inner for op in others):
+        raise NoRule("one operand has the height and is not divided into strips")
+    return {op.id: axis.moved(len(op.shape) + place) for op in others}
 
 
 def _settling(run: Run) -> Run:
@@ -113,7 +123,8 @@ class Context(AtSizes):
         """The node's own operation on whole values, or ``target`` with its arguments, as a function of a reader of
         operand ids."""
         if target is None:
-            target = fused(node.op, self.kernels) if node.target.startswith("tvae.") else resolve(node.target)
+            ours = node.target.startswith("tvae.")
+            target = fused(node.op, self.kernels) if ours else wherever_it_lies(node.target)
         return node_call(target, node, self.ids, self.value)
 
     # -- making ops
@@ -199,12 +210,14 @@ class Context(AtSizes):
         run: Run | None = None,
         call: Callable[..., Any] | None = None,
         takes_out: bool = False,
+        aligned: bool = False,
         **more: Unpack[More],
     ) -> Op:
         """An op whose rows [a, b) need rows [a, b) of every tiled operand. Operands of one row are broadcast.
 
         run: in place of the node's own operation. call: likewise, of a reader of operand ids. takes_out: can the call
-        be given ``out``, the memory for its result?
+        be given ``out``, the memory for its result? aligned: dimensions of operands, counted from the last, belong
+        together, so that of values that are not tiled and have all rows there, rows [a, b) are taken.
         """
         inputs = self.operands(node)
         tiled: set[int] = set()
@@ -221,12 +234,19 @@ class Context(AtSizes):
         dims = {op.axis.dim - len(op.shape) for op in inputs if op.axis and op.id in tiled}
         if len(dims) > 1 and axis.rows > 1:  # a single row is all of the value, wherever it lies
             raise NoRule("its operands have their rows in different dimensions")
+        taken = _rows_taken(inputs, tiled, axis, dims) if aligned and axis.rows > 1 else {}
 
         def demand(a: int, b: int) -> list[Demand]:
             return [(i, a, b) for i in tiled] + [(i, 0, 1) for i in single]
 
         def rows(read: Read, a: int, b: int) -> Callable[[int], Tensor]:
-            return lambda i: read(i, a, b) if i in tiled else read(i, 0, 1) if i in single else read(i)
+            def one(i: int) -> Tensor:
+                if i in tiled:
+                    return read(i, a, b)
+                value = read(i, 0, 1) if i in single else read(i)
+                return crop(value, taken[i], a, b) if i in taken else value
+
+            return one
 
         if run is None:
             invoke = call or self.call(node)

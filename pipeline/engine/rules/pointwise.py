@@ -51,10 +51,7 @@ def pointwise(ctx: Context, node: Node) -> Op:
     axis, operands = broadcast_axis(ctx, node), ctx.operands(node)
     if axis.rows > 1 and len({d for o in operands if (d := _place(o, axis)) is not None}) > 1:
         return _pairs(ctx, node, axis, operands)
-    place = len(node.meta.shape) - axis.dim  # of the rows, counted from the last dimension
-    if axis.rows > 1 and any(o.axis is None and len(o.shape) >= place and o.shape[-place] != 1 for o in operands):
-        raise NoRule("one operand has the height and is not divided into strips")
-    return ctx.local(node, axis, cheap=sum(not o.constant for o in operands) == 1)
+    return ctx.local(node, axis, cheap=sum(not o.constant for o in operands) == 1, aligned=True)
 
 
 @rule("clone")

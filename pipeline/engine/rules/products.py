@@ -51,7 +51,7 @@ def product(ctx: Context, node: Node) -> Op:
         )
     tiled, size = (left, nl) if left.axis else (right, nr)
     assert tiled.axis is not None
-    return ctx.local(node, tiled.axis.moved(tiled.axis.dim + ndim - size))
+    return ctx.local(node, tiled.axis.moved(tiled.axis.dim + ndim - size), aligned=tiled.axis.dim < size - 2)
 
 
 def _left_whole(ctx: Context, node: Node, left: Op, right: Op) -> Op:

@@ -86,7 +86,8 @@ def expand(ctx: Context, node: Node) -> Op:
     born = ctx.row_dims(node.meta)
     if len(born) != 1 or (born[0] >= lead and source.shape[born[0] - lead] != 1):
         raise NoRule("it creates rows in several dimensions, or in one that is not 1 before")
-    new = Axis(born[0], 1, shape[born[0]], 1)
+    rows = ctx.rows_in(node.meta.shape[born[0]]) if source.axis is None else shape[born[0]]
+    new = Axis(born[0], 1, rows, shape[born[0]] // rows)  # as many tokens in a row as there are elsewhere
 
     def run(read: Read, a: int, b: int) -> Tensor:
         one = read(source.id) if source.axis is None else read(source.id, 0, 1)
@@ -171,14 +172,12 @@ def concatenate(ctx: Context, node: Node) -> Op:
     dim = (node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % len(shape)
     axis = max((p.axis for p in operands if p.axis), key=lambda a: a.rows)
     if dim != axis.dim:
-        if any(p.axis is None and p.shape[axis.dim] != 1 for p in operands if p.shape != (0,)):
-            raise NoRule("it joins a value that is divided into strips with one that is not")
         ids = [p.id for p in operands if p.shape != (0,)]
 
         def call(read: Callable[[int], Any], /, out: Tensor | None = None) -> Tensor:
             return joined([read(i) for i in ids], dim, out)
 
-        return ctx.local(node, axis, call=call, takes_out=True)
+        return ctx.local(node, axis, call=call, takes_out=True, aligned=True)
     if any(p.axis and not p.axis.plain for p in operands) and _alike(operands):
         return _side_by_side(ctx, node, operands, axis)
     if any(p.axis and p.axis.rows != 1 and not p.axis.plain for p in operands):
@@ -228,12 +227,9 @@ def _side_by_side(ctx: Context, node: Node, operands: list[Op], axis: Axis) -> O
 @rule("stack")
 def stack(ctx: Context, node: Node) -> Op:
     """Joined in a new dimension."""
-    axis = next(ctx.op(a).axis for a in node.args[0] if ctx.op(a).axis)
-    assert axis is not None
+    axis = max((op.axis for a in node.args[0] if (op := ctx.op(a)).axis), key=lambda axis: axis.rows)
     dim = (node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % len(node.meta.shape)
-    if any(ctx.op(a).axis is None for a in node.args[0]):
-        raise NoRule("it stacks a value that is divided into strips with one that is not")
     ids, moved = [ctx.op(a).id for a in node.args[0]], axis.moved(axis.dim + (dim <= axis.dim))
     if dim < 2:
-        return ctx.local(node, moved)
-    return ctx.local(node, moved, call=lambda read: joined([read(i).unsqueeze(dim) for i in ids], dim))
+        return ctx.local(node, moved, aligned=True)
+    return ctx.local(node, moved, call=lambda read: joined([read(i).unsqueeze(dim) for i in ids], dim), aligned=True)

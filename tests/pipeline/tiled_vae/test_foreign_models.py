@@ -104,3 +104,17 @@ def test_an_operation_without_a_rule_is_named_or_runs_whole() -> None:
     with torch.no_grad():
         reference = model.decode(z)
     assert relative_l2(TiledVAE(model, strip=2, allow_whole=True).decode(z), reference) < 1e-5
+
+
+class Guarded(Foreign):
+    """Looks at the values before it goes on."""
+
+    def decode(self, z: Tensor) -> Tensor:
+        if torch.isnan(z).any():
+            raise ValueError("not a number")
+        return self.up(z)
+
+
+def test_a_model_that_goes_by_values_is_told_so() -> None:
+    with pytest.raises(UnsupportedOp, match=r"'Guarded' cannot be captured: .*goes by the values of a tensor"):
+        TiledVAE(Guarded(), strip=2).decode(torch.zeros(1, 4, 3, 3))

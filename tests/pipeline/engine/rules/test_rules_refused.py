@@ -52,12 +52,6 @@ def rows_down_and_across_plus_rows_across(g: OneOp) -> Ref:
     return g.call("sub.Tensor", both, turned)
 
 
-@refused("not divided into strips")
-def rows_plus_a_weight_with_as_many(g: OneOp) -> Ref:
-    first = g.call("slice.Tensor", image(g), 2, 0, 3, shape=(2, 4, 3, "w"))
-    return g.call("add.Tensor", first, g.param(3, 1))
-
-
 @refused("in different ways")
 def tokens_plus_rows_merged_otherwise(g: OneOp) -> Ref:
     return g.call("add.Tensor", clip_tokens(g), g.input(2, "2*h*w", 4))
@@ -153,11 +147,6 @@ def rows_of_two_kinds_joined(g: OneOp) -> Ref:
     return g.call("cat.default", [tokens(g), g.input(2, "h*w", 4)], 2, shape=(2, "h*w", 8))
 
 
-@refused("it stacks")
-def rows_stacked_on_a_weight(g: OneOp) -> Ref:
-    return g.call("stack.default", [image(g), g.param(2, 4, g.sizes["h"], g.sizes["w"])], shape=(2, 2, 4, "h", "w"))
-
-
 @refused("into single rows")
 def rows_unbound(g: OneOp) -> Ref:
     x = g.call("slice.Tensor", image(g), 2, 0, 2, shape=(2, 4, 2, "w"))
@@ -167,12 +156,6 @@ def rows_unbound(g: OneOp) -> Ref:
 @refused("over the rows")
 def a_norm_that_does_not_add_up(g: OneOp) -> Ref:
     return g.call("linalg_vector_norm.default", image(g), 0, [2], shape=(2, 4, "w"))
-
-
-@refused("and its queries are not")
-def whole_queries(g: OneOp) -> Ref:
-    x = tokens(g)
-    return g.call("scaled_dot_product_attention.default", g.param(2, 3, 4), x, x, shape=(2, 3, 4))
 
 
 @refused("mask")
