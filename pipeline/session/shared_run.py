@@ -54,6 +54,7 @@ def shared_plan(
         found = choose(replace(program, ranks=replace(ranks, rank=ranks.widest)))
         if steps or not thin(found.schedule.program, found.schedule.segments):
             _told(count, peers, _FEW_ROWS)
+            peers.meet(count)
             return replace(found, schedule=of_rank(found.schedule, min(peers.rank, count - 1)))
     why = _FEW_ROWS if divisible or single else "it has neither rows nor frames"
     _told(1, peers, f"{_named(apart[0])} cannot be shared" if apart else why)
