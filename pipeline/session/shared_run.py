@@ -120,9 +120,12 @@ class SharedRun:
     def _result(self, n: int, value: Tensor | None, device: torch.device) -> Tensor | OwnRows | None:
         op, peers = self.program.ops[self.program.outputs[n]], self.peers
         if self.program.ranks is None:  # every rank that wants it has all of it
-            if value is None or op.axis is None or peers.gather or self.steps:
+            if value is None or peers.gather or self.steps:
                 return value
-            return crop(value, op.axis, *self.own(op.axis.rows)[peers.rank])
+            if op.axis is not None:
+                return crop(value, op.axis, *self.own(op.axis.rows)[peers.rank])
+            maps = value.ndim > 3  # nothing to divide, as of a single row: the first rank has all of them
+            return value[..., :0, :] if maps and peers.rank else value
         if op.axis is None:
             return value if self._count == peers.count else peers.from_first(value, op.shape, op.dtype, device)
         part = peers.nothing(op.shape, op.axis, op.dtype, device) if value is None else value
